@@ -26,6 +26,8 @@ use rondel_core::error_chain::chain;
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
+/// Housekeeping keeps the row of a node for longer than this after the end of its lease: a row that is missing earlier was lost.
+const ROW_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// Number of beats between two counts of the jobs whose home is this node.
 const COUNT_BEATS: u32 = 10;
 
@@ -37,6 +39,8 @@ pub(crate) struct BeatLoop {
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
     written: Option<Timestamp>,
+    /// Whether the database went back in time, and this node has not taken another lease since.
+    must_rejoin: bool,
     /// A lease that this node has taken, until it acts under it.
     joined: Option<LeaseToken>,
     /// The lease of this node's name that keeps it from joining anew, if one does.
@@ -83,6 +87,7 @@ impl BeatLoop {
             has_warned: false,
             lateness,
             written: None,
+            must_rejoin: false,
             joined: None,
             obstacle: None,
         }
@@ -122,7 +127,12 @@ impl BeatLoop {
         let shared = Arc::clone(&self.shared);
         let Some(renewal_in_progress) = shared.membership.begin_renewal().await else { return Ok(()) };
         let sent = shared.clock.boot_micros();
-        match shared.store.renew(shared.membership.token(), shared.config.lease).await? {
+        // A lease that is to be replaced is not extended: if no other can be taken, another node adopts the runs.
+        let renewed = match self.must_rejoin {
+            true => None,
+            false => shared.store.renew(shared.membership.token(), shared.config.lease).await?,
+        };
+        match renewed {
             Some(renewal) if self.has_gone_back(&renewal) => self.rejoin().await?,
             Some(renewal) => {
                 self.observe(renewal.now, sent);
@@ -130,6 +140,7 @@ impl BeatLoop {
                 shared.membership.renewed(sent, shared.config.lease);
                 self.obstacle = None;
             }
+            None if self.must_rejoin => self.rejoin().await?,
             None => {
                 shared.counters.add(Count::StatementsRefused, 1);
                 self.rejoin().await?;
@@ -158,6 +169,7 @@ impl BeatLoop {
         let lost = written.filter(|written| renewal.before + shared.config.lease / 10 < *written);
         let Some(written) = lost.filter(|_| !shared.is_leaving()) else { return false };
         self.note_regression(Some(written.since(renewal.before)));
+        self.must_rejoin = true;
         true
     }
 
@@ -244,7 +256,6 @@ impl BeatLoop {
         let shared = Arc::clone(&self.shared);
         shared.membership.end();
         let previous_lease = shared.membership.token();
-        self.written = None;
         if self.obstacle.is_none() {
             tracing::warn!(epoch = previous_lease.epoch, "the lease is over; joining under a new epoch");
         }
@@ -266,7 +277,13 @@ impl BeatLoop {
             }
         };
         self.joined = Some(token);
-        if stored.is_some_and(|node| node.epoch < previous_lease.epoch) {
+        let written = self.written.take();
+        self.must_rejoin = false;
+        let is_lost = match stored {
+            Some(node) => node.epoch < previous_lease.epoch,
+            None => written.is_some_and(|until| shared.clock.now() < until + ROW_KEPT),
+        };
+        if is_lost {
             self.note_regression(None);
         }
         // Streams outlive a lease, but the rows of their sessions have ended with it: these are opened again before anything is sent,
@@ -367,6 +384,21 @@ mod tests {
         }
     }
 
+    /// A store whose clock goes on by itself, and is so many milliseconds ahead.
+    fn clocked_store() -> (Arc<dyn Store>, Arc<AtomicI64>) {
+        let (started, ahead_ms) = (Instant::now(), Arc::new(AtomicI64::new(0)));
+        let ahead = Arc::clone(&ahead_ms);
+        let clock = move || {
+            let elapsed = i64::try_from(started.elapsed().as_millis()).unwrap();
+            Timestamp::from_millis(1_800_000_000_000 + elapsed + ahead.load(Ordering::Relaxed))
+        };
+        (Arc::new(MemStore::new(Arc::new(clock))), ahead_ms)
+    }
+
+    fn beating_every(beat: Duration) -> EngineConfig {
+        EngineConfig { lease: Duration::from_secs(2), beat, ..EngineConfig::default() }
+    }
+
     /// The server that had the name is dead, and its runs were taken over; then the clock steps back into its lease.
     #[tokio::test]
     async fn what_a_dead_server_left_is_taken_over_and_its_next_start_is_not_refused_its_name() {
@@ -395,12 +427,8 @@ mod tests {
     /// A backup is restored under a running server: its row is as it was a while before.
     #[tokio::test]
     async fn a_database_that_went_back_in_time_is_noticed() {
-        let started = Instant::now();
-        let clock =
-            move || Timestamp::from_millis(1_800_000_000_000 + i64::try_from(started.elapsed().as_millis()).unwrap());
-        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
-        let config =
-            EngineConfig { lease: Duration::from_secs(2), beat: Duration::from_millis(100), ..EngineConfig::default() };
+        let (store, _) = clocked_store();
+        let config = beating_every(Duration::from_millis(100));
         let lifecycle = Lifecycle::new();
         let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
         tokio::time::sleep(Duration::from_millis(500)).await;
@@ -420,12 +448,8 @@ mod tests {
     /// The server slept through its lease, and meanwhile another one was started under its name.
     #[tokio::test]
     async fn a_server_whose_name_another_one_has_reports_that() {
-        let started = Instant::now();
-        let clock =
-            move || Timestamp::from_millis(1_800_000_000_000 + i64::try_from(started.elapsed().as_millis()).unwrap());
-        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
-        let config =
-            EngineConfig { lease: Duration::from_secs(2), beat: Duration::from_millis(100), ..EngineConfig::default() };
+        let (store, _) = clocked_store();
+        let config = beating_every(Duration::from_millis(100));
         let lifecycle = Lifecycle::new();
         let engine = Engine::start(Arc::clone(&store), config.clone(), &lifecycle).await.unwrap();
         let other = EngineConfig { lease: Duration::from_secs(60), ..config };
@@ -451,15 +475,8 @@ mod tests {
     /// The database's clock steps back by a minute: jobs do not fire until it has caught up, and no fire runs twice.
     #[tokio::test]
     async fn a_clock_that_steps_back_makes_jobs_quiet() {
-        let (started, step_ms) = (Instant::now(), Arc::new(AtomicI64::new(0)));
-        let stepped = Arc::clone(&step_ms);
-        let clock = move || {
-            let elapsed = i64::try_from(started.elapsed().as_millis()).unwrap();
-            Timestamp::from_millis(1_800_000_000_000 + elapsed + stepped.load(Ordering::Relaxed))
-        };
-        let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
-        let config =
-            EngineConfig { lease: Duration::from_secs(2), beat: Duration::from_millis(200), ..EngineConfig::default() };
+        let (store, step_ms) = clocked_store();
+        let config = beating_every(Duration::from_millis(200));
         let lifecycle = Lifecycle::new();
         let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
         let spec = json!({"name": "j", "app": "a", "handler": "h", "schedule": {"every": "1s"}});

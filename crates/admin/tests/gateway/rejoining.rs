@@ -147,3 +147,26 @@ async fn leases_that_a_server_took_without_an_answer_are_not_those_of_another_se
     let error = interrupted(Duration::from_secs(2), &[("join", true), ("join", true)], 3).await;
     assert!(error.contains("that this server does not act under"), "{error}");
 }
+
+/// The database has lost what a server wrote, and fails again before the server has its next lease: it takes one all the same.
+#[tokio::test]
+async fn a_server_that_is_interrupted_as_the_database_went_back_takes_another_lease() {
+    let inner = store_set_back_by(&Arc::default());
+    let store = Arc::new(Interrupted { inner: Arc::clone(&inner), turns: Mutex::default() });
+    let config =
+        EngineConfig { lease: Duration::from_secs(60), beat: Duration::from_millis(100), ..EngineConfig::default() };
+    let world = World::start_behind(Arc::clone(&inner), Arc::clone(&store) as Arc<dyn Store>, config).await;
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let node = inner.nodes().await.unwrap().remove(0);
+    inner.release(node.token(), Timestamp::EPOCH).await.unwrap();
+    store.turns.lock().unwrap().extend([("renew", false), ("nodes", true)]);
+    let goes_on = async {
+        while store.epoch().await == node.epoch || !world.engine.readiness().lease_held {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, goes_on).await.is_ok(), "it goes on under the lease that it had");
+    assert!(store.turns.lock().unwrap().is_empty() && world.engine.readiness().regression.is_some());
+    assert_eq!(store.epoch().await, node.epoch + 1);
+    world.die().await;
+}

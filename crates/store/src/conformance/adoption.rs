@@ -45,6 +45,15 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     // A pause, a deletion or a cancel of the job reaches them before they are taken over.
     let open = store.open_runs(job.id, None, None, 10).await.unwrap();
     assert_eq!(open.iter().map(|run| run.id).collect::<Vec<_>>(), [rows[0].id, rows[1].id, rows[2].id]);
+    // Most of many dead nodes have no open runs.
+    let mut many = nodes.to_vec();
+    for _ in 0..5 {
+        let other = join(store).await;
+        store.release(other, Timestamp::EPOCH).await.unwrap();
+        many.push(other.node);
+    }
+    let found = store.orphaned_jobs(a, &many, 10).await.unwrap();
+    assert_eq!((&found.jobs, found.fenced.len()), (&expected.jobs, 6));
     let jobs = [job.id];
     let (of_a, of_b) = tokio::join!(store.adopt(a, &nodes, &jobs), store.adopt(b, &nodes, &jobs));
     let mut adopted = [of_a.unwrap().runs, of_b.unwrap().runs].concat();

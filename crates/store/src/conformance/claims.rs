@@ -39,6 +39,22 @@ pub async fn due_jobs_come_in_order(store: &dyn Store) {
         [jobs[1].id, jobs[0].id]
     );
     assert_eq!(store.due_jobs(&[], range(at(0), at(10), 10)).await.unwrap(), []);
+
+    // Most of many homes have no jobs.
+    let homes = many_homes(store, token).await;
+    let all = store.due_jobs(&homes, range(at(0), at(100), 9)).await.unwrap();
+    assert_eq!(ids(all), [jobs[1].id, jobs[0].id, jobs[3].id, jobs[2].id]);
+    assert_eq!(ids(store.due_jobs(&homes, range(at(4), at(61), 9)).await.unwrap()), [jobs[3].id]);
+    assert_eq!(ids(store.due_jobs(&homes, range(at(62), at(62), 9)).await.unwrap()), [jobs[2].id]);
+}
+
+/// The empty home, a node, and nodes that have no jobs.
+async fn many_homes(store: &dyn Store, token: LeaseToken) -> Vec<NodeId> {
+    let mut homes = vec![NO_HOME, token.node];
+    for _ in 0..5 {
+        homes.push(join(store).await.node);
+    }
+    homes
 }
 
 /// Instants at which many jobs of a home are due are found. Instants with fewer jobs are left out, and jobs that were claimed do not count.
@@ -62,6 +78,8 @@ pub async fn dense_instants_are_counted(store: &dyn Store) {
     assert_eq!(dense(&[NO_HOME, token.node], 10, 1).await, [(1, 2), (2, 1), (3, 2)]);
     assert_eq!(dense(&[NO_HOME], 10, 3).await, []);
     assert_eq!(dense(&[], 10, 1).await, []);
+    let homes = many_homes(store, token).await;
+    assert_eq!(dense(&homes, 10, 1).await, [(1, 2), (2, 1), (3, 2)]);
 }
 
 /// The open unsent runs of a node for one job are read in the order of their instants, page by page.

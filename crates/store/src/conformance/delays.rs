@@ -197,6 +197,13 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let (record, _) = saved(change(store, job.id, &three, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + Duration::from_secs(3)));
     assert_eq!(read(store, run.id).await.status, RunStatus::Skipped);
+    // A job that got another schedule while its run ran keeps the next fire of that schedule when the run ends.
+    let (job, run) = following(store, token, 0).await;
+    let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));
+    let (record, _) = saved(change(store, job.id, &every, None, now).await);
+    assert!(record.next_fire_at.is_some());
+    assert!(end(store, token, &[ending(&run, Outcome::Succeeded)]).await.due_at.is_none());
+    assert_eq!(due(store, &job, &[token.node]).await.map(|due| due.next_fire_at), record.next_fire_at);
     // A job whose run ended while the job had no delay is not held up by that run.
     let (job, run) = following(store, token, 0).await;
     let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));

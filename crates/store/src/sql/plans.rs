@@ -35,6 +35,8 @@ async fn what_runs_often_is_answered_by_an_index() {
     let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
     for (statement, index) in [
         (&run::claim::READ_DUE, "job_due_next (home=? AND next_fire_at_ms>? AND next_fire_at_ms<?)"),
+        (&run::claim::FIND_HOMES_WITH_DUE, "job_due_next (home=? AND next_fire_at_ms>?"),
+        (&run::adopt::FIND_NODES_WITH_ORPHANS, "INDEX run_open"),
         (&run::dispatch::LOCK_WAITING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&run::cancel::READ_OPEN, "run_open_job (node_id=? AND status=? AND job_id=?)"),
         (&run::dispatch::READ_OWN_PENDING, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms>?)"),

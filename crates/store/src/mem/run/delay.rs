@@ -6,14 +6,16 @@ use crate::mem::State;
 use crate::settle;
 
 impl State {
-    /// Moves a job whose next fire follows from a run that has ended; returns its next fire.
+    /// Moves a job whose next fire follows from a run that has ended; returns the next fire that this gives it. A job that has no delay any
+    /// more keeps the next fire of its new schedule.
     pub(in crate::mem) fn delay(&mut self, job: JobId, now: Timestamp) -> Option<Timestamp> {
         let due = self.due.get_mut(&job)?;
         let run = due.follows.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal())?;
         let ended = (run.fire_at, run.finished_at.unwrap_or(now));
         let defined_at = self.jobs.get(&job).map_or(Timestamp::EPOCH, |job| job.record.updated_at);
-        due.next_fire_at = due.delay.map(|delay| settle::delayed(ended, (delay, defined_at), now));
+        let next = due.delay.map(|delay| settle::delayed(ended, (delay, defined_at), now));
+        due.next_fire_at = next.or(due.next_fire_at);
         (due.is_over, due.follows) = (due.next_fire_at.is_none(), None);
-        due.next_fire_at
+        next
     }
 }

@@ -13,6 +13,20 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
+/// Up to this many nodes are asked for orphans one by one.
+const FEW_NODES: usize = 4;
+
+/// An orphan of a node in one status.
+macro_rules! an_orphan {
+    ($status:literal) => {
+        concat!(
+            "(SELECT run.id FROM run WHERE run.node_id = node.id AND run.node_epoch < node.epoch \
+             AND run.status IN ('pending', 'waiting', 'running') AND run.status = '",
+            $status,
+            "' LIMIT 1)"
+        )
+    };
+}
 const LOCK_DEAD: Statement = Statement {
     name: "lock_dead",
     text: "SELECT id, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node WHERE id {in_list} \
@@ -29,6 +43,20 @@ const FENCE_NODE: Statement = Statement {
 pub(in crate::sql) const FIND_ORPHAN: Statement = Statement {
     name: "find_orphan",
     text: "SELECT id FROM run WHERE node_id = ? AND node_epoch < ? AND status IN ('pending', 'waiting', 'running') LIMIT 1",
+};
+/// Which of some dead nodes have an orphan. There is one inner statement for each status, because MySQL's index has the status before the
+/// epoch.
+pub(in crate::sql) const FIND_NODES_WITH_ORPHANS: Statement = Statement {
+    name: "find_nodes_with_orphans",
+    text: concat!(
+        "SELECT dead.id FROM (SELECT node.id, COALESCE(",
+        an_orphan!("pending"),
+        ", ",
+        an_orphan!("waiting"),
+        ", ",
+        an_orphan!("running"),
+        ") AS orphan_id FROM node WHERE node.id {in_list}) dead WHERE dead.orphan_id IS NOT NULL ORDER BY dead.id"
+    ),
 };
 /// There is one statement for each status, because the index has the status before the job; each is a walk along that index.
 pub(in crate::sql) const COUNT_ORPHANS: Statement = Statement {
@@ -79,7 +107,7 @@ impl Adopt for SqlStore {
             }
             let ended = tx.fence(token, dead).await?;
             tx.move_limits(token, ended.keys().copied()).await?;
-            let jobs = fewest_first(tx.count_orphans(&ended).await?, limit);
+            let jobs = fewest_first(tx.count_orphans(token, &ended).await?, limit);
             let fenced = ended.into_keys().filter(|node| *node != token.node).collect();
             Ok(OrphanedJobs { jobs, fenced, is_refused: false })
         })
@@ -164,13 +192,36 @@ impl Tx<'_> {
         Ok(ended)
     }
 
-    /// How many orphans each job has, by node and status.
-    async fn count_orphans(&mut self, ended: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<(JobId, u64)>> {
-        let mut counts = Vec::new();
+    /// The nodes that have orphans. Servers that died stay among the nodes for weeks, and nearly all of them have none.
+    async fn nodes_with_orphans(
+        &mut self,
+        token: LeaseToken,
+        ended: &BTreeMap<NodeId, EndedLease>,
+    ) -> Result<Vec<NodeId>> {
+        let (mut found, mut many) = (Vec::new(), Vec::new());
         for (node, lease) in ended {
-            if self.row(Query::new(&FIND_ORPHAN).int(node.get()).int(lease.epoch)).await?.is_none() {
-                continue;
+            if *node != token.node && ended.len() > FEW_NODES {
+                many.push(node.get());
+            } else if self.row(Query::new(&FIND_ORPHAN).int(node.get()).int(lease.epoch)).await?.is_some() {
+                found.push(*node);
             }
+        }
+        for chunk in many.chunks(CHUNK_MAX) {
+            let query = Query::new(&FIND_NODES_WITH_ORPHANS).list(chunk.iter().copied());
+            found.extend(read_ids(&self.rows(query).await?, "node", "id")?.into_iter().map(NodeId::new));
+        }
+        Ok(found)
+    }
+
+    /// How many orphans each job has, by node and status.
+    async fn count_orphans(
+        &mut self,
+        token: LeaseToken,
+        ended: &BTreeMap<NodeId, EndedLease>,
+    ) -> Result<Vec<(JobId, u64)>> {
+        let mut counts = Vec::new();
+        for node in self.nodes_with_orphans(token, ended).await? {
+            let Some(lease) = ended.get(&node) else { continue };
             for status in OPEN {
                 let query = Query::new(&COUNT_ORPHANS).int(node.get()).text(status.as_str()).int(lease.epoch);
                 for row in self.rows(query).await? {

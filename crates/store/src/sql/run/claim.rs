@@ -24,6 +24,13 @@ pub(in crate::sql) const READ_DUE: Statement = Statement {
     text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term, recent_fires, recent_at_ms FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
 };
+/// Which of some nodes have a job in a range: one look into the index for each, since the inner statement has a limit.
+pub(in crate::sql) const FIND_HOMES_WITH_DUE: Statement = Statement {
+    name: "find_homes_with_due",
+    text: "SELECT found.id FROM (SELECT node.id, (SELECT job_due.next_fire_at_ms FROM job_due WHERE job_due.home = node.id \
+           AND job_due.next_fire_at_ms >= ? ORDER BY job_due.next_fire_at_ms LIMIT 1) AS first_ms \
+           FROM node WHERE node.id {in_list}) found WHERE found.first_ms <= ? ORDER BY found.id",
+};
 const READ_DENSE_INSTANTS: Statement = Statement {
     name: "read_dense_instants",
     text: "SELECT next_fire_at_ms, COUNT(*) AS job_count FROM job_due \
@@ -82,6 +89,9 @@ const READ_RUN_BY_KEY: Statement = Statement {
     ),
 };
 
+/// Up to this many homes are read without a look at which of them have jobs.
+const FEW_HOMES: usize = 4;
+
 const LOCK_TRIGGER_KEY: Statement = Statement {
     name: "lock_trigger_key",
     text: "SELECT run_id FROM trigger_key WHERE job_id = ? AND name = ? {for_update}",
@@ -96,7 +106,7 @@ impl Claim for SqlStore {
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
         let mut due = Vec::new();
         // One statement per home, so that each is a walk along the index that ends at the limit.
-        for home in homes {
+        for home in self.homes_with_due(homes, range).await? {
             let query = Query::new(&READ_DUE).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
             for row in self.rows(query).await? {
                 due.push(due_job(&row)?);
@@ -109,7 +119,7 @@ impl Claim for SqlStore {
 
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>> {
         let mut instants = Vec::new();
-        for home in homes {
+        for home in self.homes_with_due(homes, range).await? {
             let query = Query::new(&READ_DENSE_INSTANTS).int(home.get()).at(range.from).at(range.to);
             for row in self.rows(query.int(count_min.into()).int(range.limit.into())).await? {
                 let mut columns = Reader::new(&row, "job_due");
@@ -230,6 +240,23 @@ impl Claim for SqlStore {
             tx.insert_runs(&rows.iter().collect::<Vec<_>>()).await?;
             Ok(rows)
         })
+    }
+}
+
+impl SqlStore {
+    /// The homes that may have jobs in a range. Servers that died stay among the nodes for weeks, and nearly all of them have no jobs.
+    async fn homes_with_due(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<NodeId>> {
+        if homes.len() <= FEW_HOMES {
+            return Ok(homes.to_vec());
+        }
+        // A job without a home has the home 0, which is no node.
+        let (mut found, nodes): (Vec<NodeId>, Vec<NodeId>) = homes.iter().copied().partition(|home| home.get() == 0);
+        for chunk in nodes.chunks(CHUNK_MAX) {
+            let query = Query::new(&FIND_HOMES_WITH_DUE).at(range.from).list(chunk.iter().map(|home| home.get()));
+            let ids = read_ids(&self.rows(query.at(range.to)).await?, "node", "id")?;
+            found.extend(ids.into_iter().map(NodeId::new));
+        }
+        Ok(found)
     }
 }
 

@@ -16,10 +16,12 @@ pub(in crate::sql) const LOCK_FOLLOWED: Statement = Statement {
     text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
            FROM job_due WHERE job_id {in_list} AND {check}follows_run_id IS NOT NULL{end} ORDER BY job_id {for_update}",
 };
+/// A job that has no delay any more keeps the next fire of its new schedule.
 const MOVE_FOLLOWED: Statement = Statement {
     name: "move_followed",
-    text: "UPDATE {join:ii}job_due SET next_fire_at_ms = v.column2, follows_run_id = NULL, \
-           is_over = CASE WHEN v.column2 IS NULL THEN 1 ELSE 0 END {from:ii} WHERE {of_rows:job_due.job_id}",
+    text: "UPDATE {join:ii}job_due SET follows_run_id = NULL, \
+           is_over = CASE WHEN COALESCE(v.column2, job_due.next_fire_at_ms) IS NULL THEN 1 ELSE 0 END, \
+           next_fire_at_ms = COALESCE(v.column2, job_due.next_fire_at_ms) {from:ii} WHERE {of_rows:job_due.job_id}",
 };
 
 /// A job with a fixed delay that waits for the end of a run.

@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::{JobId, NodeId};
 
 use crate::ledger::LimitName;
-use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Catalog, LeaseToken, Limits, Result};
 
@@ -24,7 +24,8 @@ const TAKE_LIMIT: Statement = Statement {
            AND NOT EXISTS (SELECT 1 FROM run WHERE run.node_id = limit_home.home \
            AND run.status IN ('pending', 'waiting', 'running'))",
 };
-const MOVE_LIMITS: Statement = Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home = ?" };
+const MOVE_LIMITS: Statement =
+    Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home {in_list}" };
 const GIVE_LIMIT: Statement = Statement {
     name: "give_limit",
     text: "UPDATE limit_home SET home = ? WHERE namespace_id = ? AND limit_key = ? AND home = ?",
@@ -97,8 +98,10 @@ impl SqlStore {
 impl Tx<'_> {
     /// Moves the limits of dead nodes to the node that adopts their runs: it knows what is open under these limits.
     pub(super) async fn move_limits(&mut self, token: LeaseToken, dead: impl Iterator<Item = NodeId>) -> Result<()> {
-        for node in dead.filter(|node| *node != token.node) {
-            self.execute(Query::new(&MOVE_LIMITS).int(token.node.get()).int(node.get())).await?;
+        let dead: Vec<i64> = dead.filter(|node| *node != token.node).map(NodeId::get).collect();
+        for chunk in dead.chunks(CHUNK_MAX) {
+            let query = Query::new(&MOVE_LIMITS).int(token.node.get()).list(chunk.iter().copied());
+            self.execute(query).await?;
         }
         Ok(())
     }
