@@ -170,7 +170,8 @@ async fn what_did_not_succeed_in_time_is_reported(db: ScratchDb) {
     channel(&db);
     api.post("/api/v1/jobs", job("close", "true")).await.expect(201);
     api.post("/api/v1/jobs", job("other", "true")).await.expect(201);
-    let minute = wall_clock_ms() / 60_000 + 1;
+    // The next minute to begin, unless it begins before the rule is there.
+    let minute = (wall_clock_ms() + 8_000) / 60_000 + 1;
     let by = format!("{:02}:{:02}", minute / 60 % 24, minute % 60);
     let deadline = json!({"not_succeeded_by": {"time": by, "zone": "UTC"}});
     rule(&api, "by", deadline.clone(), json!({"scope": {"job": "close"}, "severity": "critical"})).await;
@@ -180,7 +181,7 @@ async fn what_did_not_succeed_in_time_is_reported(db: ScratchDb) {
     let tried = json!({"name": "tried", "condition": deadline, "scope": {"job": "close"}});
     assert_eq!(api.post("/api/v1/alert-rules/preview", tried).await.expect(200)["would_fire"], true);
 
-    wait_until(Duration::from_secs(90), "the deadline passes", async || {
+    wait_until(Duration::from_secs(120), "the deadline passes", async || {
         let open = api.get("/api/v1/incidents?standing=firing&job=close").await.expect(200);
         if open["items"].as_array().is_some_and(|items| items.len() == 1) { Ok(()) } else { Err(open) }
     })

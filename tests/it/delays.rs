@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_tests::{Agent, ScratchDb, Server, wait_until};
-use serde_json::json;
+use serde_json::{Value, json};
 
 use crate::edits::some_lines;
 use crate::journal::{Journal, seconds};
@@ -36,8 +36,15 @@ async fn a_delay_begins_when_the_run_before_is_over(db: ScratchDb) {
     .await;
     let starts: Vec<i64> = journal.by_fire().keys().map(|fire_at| millis(fire_at)).collect();
     let gaps: Vec<i64> = starts.windows(2).map(|pair| pair[1] - pair[0]).collect();
+    assert!(gaps.iter().all(|gap| *gap >= 5_000), "{gaps:?} ms between starts");
     // The handler, a shell, takes its own time to begin and end.
-    assert!(gaps.iter().all(|gap| (5_000..6_500).contains(gap)), "{gaps:?} ms between starts");
+    let instants = |run: &Value| (run["fire_at"].as_str().map(millis), run["finished_at"].as_str().map(millis));
+    let mut runs: Vec<_> = api.runs("j").await.iter().map(instants).collect();
+    runs.sort_unstable();
+    let waits: Vec<_> = runs.windows(2).map(|pair| Some(pair[1].0? - pair[0].1?)).collect();
+    assert!(waits.len() >= 3, "{runs:?}");
+    let is_delay = |wait: &Option<i64>| wait.is_some_and(|wait| (2_000..2_500).contains(&wait));
+    assert!(waits.iter().all(is_delay), "{waits:?} ms after the runs before");
     assert!(journal.by_fire().values().all(|lines| lines.len() == 1), "{:?}", journal.lines());
 }
 on_each_database!(a_delay_begins_when_the_run_before_is_over);

@@ -78,8 +78,9 @@ async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
     assert!(server.stop().await.success());
     drop(agent);
     server.restart().await;
-    // Without any executor: no executor has to report the open runs.
-    wait_at_most(Duration::from_secs(8), "no run is in anybody's hands", async || {
+    // No executor has to report the open runs.
+    // An executor that is silent would be waited for 30 s.
+    wait_at_most(Duration::from_secs(25), "no run is in anybody's hands", async || {
         let runs = server.api().all("/api/v1/runs", &[]).await;
         let held: Vec<Value> = runs.into_iter().filter(|run| run["status"] == "running").collect();
         if held.is_empty() { Ok(()) } else { Err(held) }

@@ -56,7 +56,9 @@ async fn claimed_fires_follow_the_definition(db: ScratchDb) {
     let doubles: Vec<_> = new.by_fire().into_values().filter(|lines| lines.len() > 1).collect();
     assert!(doubles.is_empty(), "{doubles:?}");
 
-    api.delete("/api/v1/jobs/j").await.expect(204);
+    // On a busy machine a run may be queued, which the answer counts.
+    let deleted = api.delete("/api/v1/jobs/j").await;
+    assert!([200, 204].contains(&deleted.status), "{deleted:?}");
     let deleted_at = now_seconds();
     wait_until(Duration::from_secs(20), "what was claimed is past", async || {
         if now_seconds() > deleted_at + 6 { Ok(()) } else { Err(()) }

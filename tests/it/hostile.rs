@@ -48,9 +48,14 @@ impl Target {
 
     /// Everybody else is served as before, at once, and the server is no larger than it may be.
     async fn is_unharmed(&mut self) {
-        let began = Instant::now();
-        self.server.api().get("/api/v1/jobs").await.expect(200);
-        assert!(began.elapsed() < Duration::from_secs(2), "others wait: {:?}", began.elapsed());
+        // On a busy machine one of several may be slow; who waits for the attacker waits each time.
+        let mut took = Vec::new();
+        while took.len() < 3 && took.iter().all(|took| *took >= Duration::from_secs(2)) {
+            let began = Instant::now();
+            self.server.api().get("/api/v1/jobs").await.expect(200);
+            took.push(began.elapsed());
+        }
+        assert!(took.iter().any(|took| *took < Duration::from_secs(2)), "others wait: {took:?}");
         let now = rss_kib(self.server.process().id());
         assert!(now < self.rss_kib + GROWTH_MAX_KIB, "{} KiB before, {now} KiB now", self.rss_kib);
         let log = self.server.process().stderr();

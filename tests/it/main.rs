@@ -54,6 +54,7 @@ mod verdicts;
 mod webhook;
 mod why;
 mod why_around;
+mod witness;
 mod xxl;
 
 /// The same story on each database: `on_each_database!(story)` makes three tests of `async fn story(db: ScratchDb)`.

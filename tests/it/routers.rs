@@ -198,7 +198,8 @@ async fn a_run_keeps_how_it_came_to_its_executor() {
     let server = server(&db).await;
     let api = server.api();
     let _agent = Agent::start_named(&server, "crew", "only", &[]).await;
-    job(&api, "waits", "sleep 1", json!({"route": "lru"})).await;
+    // Longer than a busy machine takes for the second call.
+    job(&api, "waits", "sleep 3", json!({"route": "lru"})).await;
     let (first, second) = (trigger(&api, "waits").await, trigger(&api, "waits").await);
     let first = verdict(&api, &first).await;
     assert_eq!((&first["trace"]["route"], &first["trace"]["of"]), (&json!("lru"), &json!(["only"])), "{first:#}");
@@ -259,7 +260,7 @@ async fn a_broadcast_outlives_one_of_its_executors() {
     })
     .await;
     let all =
-        json!({"name": "all", "app": "crew", "handler": "append", "params": {"sleep_ms": 3_000}, "route": "broadcast"});
+        json!({"name": "all", "app": "crew", "handler": "append", "params": {"sleep_ms": 5_000}, "route": "broadcast"});
     api.post("/api/v1/jobs", all).await.expect(201);
     let whole = trigger(&api, "all").await;
     // run, attempt, planned, started, index, total: the last two as a task saw them that the handler had spawned.

@@ -14,7 +14,7 @@ use rondel_tests::{Api, Backend, ScratchDb, Server, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 
-use self::stand_in::{DIALECTS, Dialect, StandIn};
+use self::stand_in::{DIALECTS, Dialect, StandIn, hold};
 use crate::on_each_database;
 
 const LIMIT: Duration = Duration::from_secs(60);
@@ -331,6 +331,7 @@ async fn runs_go_past_an_executor_that_died() {
     online(&api, "demo", 2).await;
     let port = two.port();
     two.die().await;
+    let held = hold(port);
     for _ in 0..4 {
         let run = start(&api, "echo", json!("x")).await;
         let ended = reaches(&api, &run, "succeeded").await;
@@ -338,6 +339,7 @@ async fn runs_go_past_an_executor_that_died() {
     }
     assert_eq!(one.calls("run").len(), 4);
     let listener = tokio::net::TcpListener::bind(("127.0.0.1", port)).await.expect("its port");
+    drop(held);
     let two = StandIn::start_at(listener, Dialect::Core34, server.url(), ("demo", &token));
     wait_until(LIMIT, "it gets runs again", async || {
         let run = start(&api, "echo", json!("x")).await;

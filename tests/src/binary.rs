@@ -88,14 +88,14 @@ pub struct Finished {
 /// Runs a `rondel` command to its end, with no `RONDEL_…` variable but the given ones.
 ///
 /// # Panics
-/// When it takes longer than 30 s.
+/// When it takes longer than two minutes.
 pub async fn rondel(args: &[&str], variables: &[(&str, &str)]) -> Finished {
     let mut command = tokio::process::Command::new(binary());
     for name in settings::product_variables() {
         command.env_remove(name);
     }
     command.args(args).envs(variables.iter().copied()).stdin(Stdio::null()).kill_on_drop(true);
-    let limit = Duration::from_secs(30);
+    let limit = Duration::from_secs(120);
     let Ok(output) = tokio::time::timeout(limit, command.output()).await else {
         panic!("rondel {} did not end within {limit:?}", args.join(" "));
     };

@@ -22,7 +22,7 @@ use crate::{settings, wait_until};
 const MARK: &str = "TEST_PROCESS_MARK";
 
 /// How long what an ended process has killed may take to vanish.
-const LEAK_LIMIT: Duration = Duration::from_secs(1);
+const LEAK_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long a killed process may take to vanish.
 const VANISH_LIMIT: Duration = Duration::from_secs(10);

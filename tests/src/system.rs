@@ -1,11 +1,13 @@
 //! The parts of a running system: servers, agents, and `rondel dev`.
 
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use tempfile::TempDir;
+use tokio::net::TcpSocket;
 
 use crate::{Api, Process, ScratchDb, binary, settings, wait_until};
 
@@ -253,6 +255,7 @@ struct Console {
     process: Process,
     url: String,
     folder: TempDir,
+    _port: HeldPort,
 }
 
 impl Console {
@@ -263,8 +266,9 @@ impl Console {
     async fn start_in(folder: TempDir, name: &str, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let args: Vec<_> = args.iter().map(|&arg| arg.to_owned()).collect();
         let variables: Variables = variables.iter().map(|&(key, value)| (key.to_owned(), value.to_owned())).collect();
-        let (process, url) = listen(name, (&args, &variables), "127.0.0.1:0", folder.path()).await;
-        Self { name: name.to_owned(), args, variables, process, url, folder }
+        let port = HeldPort::take();
+        let (process, url) = listen(name, (&args, &variables), &port.address(), folder.path()).await;
+        Self { name: name.to_owned(), args, variables, process, url, folder, _port: port }
     }
 
     async fn restart(&mut self) {
@@ -294,6 +298,25 @@ impl Console {
     fn api(&self) -> Api {
         let token = std::fs::read_to_string(self.token_file()).expect("the server wrote its token");
         Api::new(&self.url, token.trim())
+    }
+}
+
+/// A port of this host that the kernel gives to no other program while this value lives. Nothing listens on it, so that
+/// a server may, and finds it free when it starts again.
+#[derive(Debug)]
+struct HeldPort(TcpSocket);
+
+impl HeldPort {
+    fn take() -> Self {
+        let socket = TcpSocket::new_v4().expect("make a socket");
+        // Servers set this as well: only then may both be bound to one port.
+        socket.set_reuseaddr(true).expect("share the port");
+        socket.bind((Ipv4Addr::LOCALHOST, 0).into()).expect("bind a port");
+        Self(socket)
+    }
+
+    fn address(&self) -> String {
+        self.0.local_addr().expect("it is bound").to_string()
     }
 }
 

@@ -38,7 +38,22 @@ impl Drop for Receiver {
 
 impl Receiver {
     async fn start(address: &str, answer: String) -> Self {
-        let listener = TcpListener::bind(address).await.unwrap();
+        Self::on(TcpListener::bind(address).await.unwrap(), answer)
+    }
+
+    /// One here and one elsewhere, on the same port.
+    async fn pair() -> (Self, Self) {
+        loop {
+            let here = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
+            let port = here.local_addr().unwrap().port();
+            // Another program may have it elsewhere.
+            if let Ok(elsewhere) = TcpListener::bind(format!("{ELSEWHERE}:{port}")).await {
+                return (Self::on(here, ok()), Self::on(elsewhere, ok()));
+            }
+        }
+    }
+
+    fn on(listener: TcpListener, answer: String) -> Self {
         let address = listener.local_addr().unwrap();
         let count = Arc::new(AtomicUsize::new(0));
         let counted = Arc::clone(&count);
@@ -132,8 +147,7 @@ async fn a_name_that_leads_inside_is_refused_with_address_and_setting() {
 /// The answer of the name server changes between the check and the connection: there is no second question.
 #[tokio::test]
 async fn a_name_that_is_rebound_is_connected_to_as_it_was_checked() {
-    let here = Receiver::start(&format!("{HERE}:0"), ok()).await;
-    let inside = Receiver::start(&format!("{ELSEWHERE}:{}", here.address.port()), ok()).await;
+    let (here, inside) = Receiver::pair().await;
     let resolver = Scripted::new(vec![vec![HERE], vec![ELSEWHERE]]);
     let client = Outgoing::with_resolver(options(&[HERE]), Arc::clone(&resolver) as Arc<dyn Resolve>).unwrap();
     let url = format!("http://rebound.example:{}/", here.address.port());
@@ -204,8 +218,7 @@ async fn post(client: &PostClient, url: &str, limits: Limits) -> Result<PostResp
 
 #[tokio::test]
 async fn posts_go_to_allowed_addresses_only() {
-    let here = Receiver::start(&format!("{HERE}:0"), ok()).await;
-    let inside = Receiver::start(&format!("{ELSEWHERE}:{}", here.address.port()), ok()).await;
+    let (here, inside) = Receiver::pair().await;
     let resolver = Scripted::new(vec![vec![ELSEWHERE, HERE], vec![ELSEWHERE]]);
     let client = posts(&[HERE], Arc::clone(&resolver));
     let url = format!("http://rebound.example:{}/", here.address.port());
@@ -246,7 +259,7 @@ async fn posts_without_an_answer_were_not_sent_or_are_unclear() {
     assert!(matches!(&error, PostError::NotSent(words) if words.starts_with("no connection: ")), "{error:?}");
     let silent = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
     let url = format!("http://{}/", silent.local_addr().unwrap());
-    let short = Limits { timeout: Duration::from_millis(50), ..LIMITS };
+    let short = Limits { timeout: Duration::from_millis(500), ..LIMITS };
     let error = post(&client, &url, short).await.unwrap_err();
     assert_eq!(error, PostError::Unclear("no answer in time".to_owned()));
     let broken =

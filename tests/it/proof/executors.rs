@@ -16,8 +16,8 @@ const PATIENCE: [&str; 8] = ["--heartbeat", "1s", "--silence", "5s", "--lost-aft
 /// Until when an executor that is lost has been given up. A server that stood still for long enough to lose its lease, or half of it,
 /// waits anew, and then as long as runs may go on in silence.
 const GIVEN_UP: Duration = Duration::from_secs(17 + 30 + 13);
-/// A restart that proves its predecessor need not be waited for.
-const AT_ONCE: Duration = Duration::from_secs(8);
+/// A restart that proves its predecessor need not be waited for until that one is lost.
+const AT_ONCE: Duration = Duration::from_secs(15);
 
 /// Two servers, one executor that something happens to, and one that nothing happens to.
 struct Scene {

@@ -7,7 +7,7 @@ use rondel_tests::{Api, Backend, ScratchDb, rondel, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
-use super::stand_in::{Dialect, StandIn};
+use super::stand_in::{Dialect, StandIn, hold};
 use super::{job, online, reaches, server, start, token};
 use crate::on_each_database;
 
@@ -46,12 +46,14 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
 
     let port = one.port();
     one.die().await;
+    let held = hold(port);
     wait_until(LIMIT, "the server notices that it is gone", async || {
         let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
         if found["items"][0]["online"] == false { Ok(()) } else { Err(found) }
     })
     .await;
     let listener = TcpListener::bind(("127.0.0.1", port)).await.expect("its port");
+    drop(held);
     let two = StandIn::start_at(listener, Dialect::Go, server.url(), ("demo", &secret));
     online(&api, "demo", 1).await;
     let run = start(&api, "echo", json!("z")).await;

@@ -1,6 +1,7 @@
 //! An executor of the tests' own that speaks XXL-JOB's protocol as one of the real ones does.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use http::header::CONTENT_TYPE;
 use http::{HeaderMap, Method};
 use rondel_tests::{Api, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
@@ -246,6 +247,15 @@ impl StandIn {
     pub(crate) async fn die(mut self) {
         self.tasks.shutdown().await;
     }
+}
+
+/// As long as the value lives, the kernel gives this port to no other program; nothing listens on it.
+pub(crate) fn hold(port: u16) -> TcpSocket {
+    let socket = TcpSocket::new_v4().expect("make a socket");
+    // As every listener here: only then may both be bound to one port.
+    socket.set_reuseaddr(true).expect("share the port");
+    socket.bind((Ipv4Addr::LOCALHOST, port).into()).expect("the port is free");
+    socket
 }
 
 impl Inside {

@@ -2,6 +2,7 @@
 
 use std::collections::VecDeque;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -15,11 +16,12 @@ use serde_json::json;
 
 use super::world::{Line, World, create, hello, request, store};
 
-/// Answers that logs are written with these errors first.
+/// Answers that logs are written with these errors first, and not at all while it is down.
 #[derive(Debug)]
 struct Failing {
     inner: Arc<MemStore>,
     errors: Mutex<VecDeque<StoreError>>,
+    is_down: AtomicBool,
 }
 
 impl Failing {
@@ -28,7 +30,13 @@ impl Failing {
     }
 
     async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
-        let error = if name == "append_logs" { self.errors.lock().unwrap().pop_front() } else { None };
+        if name != "append_logs" {
+            return effect.await;
+        }
+        if self.is_down.load(Ordering::SeqCst) {
+            return Err(no_answer());
+        }
+        let error = self.errors.lock().unwrap().pop_front();
         match error {
             Some(error) => Err(error),
             None => effect.await,
@@ -46,11 +54,19 @@ fn refusal() -> StoreError {
     StoreError::Corrupt { table: "run_log", column: "data", id: 7, message: "refused by the test".to_owned() }
 }
 
+fn failing(errors: impl IntoIterator<Item = StoreError>) -> Arc<Failing> {
+    let errors = Mutex::new(errors.into_iter().collect());
+    Arc::new(Failing { inner: store(), errors, is_down: AtomicBool::new(false) })
+}
+
 /// A world whose store answers with these errors first, and an executor that has a run.
 async fn start(errors: impl IntoIterator<Item = StoreError>) -> (World, Line, v1::Trigger) {
-    let inner = store();
-    let failing = Failing { inner: Arc::clone(&inner), errors: Mutex::new(errors.into_iter().collect()) };
-    let world = World::start_behind(inner, Arc::new(failing) as Arc<dyn Store>, EngineConfig::default()).await;
+    start_on(&failing(errors)).await
+}
+
+async fn start_on(failing: &Arc<Failing>) -> (World, Line, v1::Trigger) {
+    let (inner, as_store) = (Arc::clone(&failing.inner), Arc::clone(failing) as Arc<dyn Store>);
+    let world = World::start_behind(inner, as_store, EngineConfig::default()).await;
     let job = create(&world, json!({})).await;
     request(&world, &job).await;
     let mut line = world.dial(Some(&world.token), hello("e", 1)).await.unwrap();
@@ -142,13 +158,18 @@ async fn a_mark_of_dropped_lines_without_a_line_beside_it_has_the_present_instan
 /// While the database does not answer, two of these messages fit into the queue of a stream.
 #[tokio::test]
 async fn lines_without_room_leave_a_mark_and_are_acknowledged_with_it() {
-    let (world, mut line, trigger) = start((0..7).map(|_| no_answer())).await;
+    let failing = failing([]);
+    let (world, mut line, trigger) = start_on(&failing).await;
+    failing.is_down.store(true, Ordering::SeqCst);
     line.send(logs(&trigger, &[0])).await;
     line.wait_until_read(1).await;
     for first in [1, 7, 13] {
         line.send(long_logs(&trigger, first..first + 6)).await;
     }
-    let (mut acked, mut beat) = (Vec::new(), 1);
+    // The third has waited for room in vain by then.
+    line.wait_until_read(2).await;
+    failing.is_down.store(false, Ordering::SeqCst);
+    let (mut acked, mut beat) = (Vec::new(), 2);
     while !acked.contains(&18) {
         beat += 1;
         for body in line.receive_until_read(beat).await {

@@ -44,6 +44,8 @@ pub(crate) struct World {
     pub(crate) stopped: usize,
     pub(crate) removed: usize,
     pub(crate) calls: usize,
+    /// Some runs of a second were sent as the next one had begun.
+    pub(crate) fires_were_late: bool,
 }
 
 pub(crate) struct Shared {
@@ -90,6 +92,10 @@ impl FakeAdmin {
         self.shared.world()
     }
 
+    pub(crate) fn fires_were_late(&self) -> bool {
+        self.world().fires_were_late
+    }
+
     /// A URL at which no server listens.
     pub(crate) async fn closed_url() -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
@@ -122,6 +128,9 @@ async fn fire(shared: Arc<Shared>) {
                     "executorHandler": "bench.nothing", "broadcastTotal": 1});
                 client.post(format!("{address}run")).json(&body).send().await.ok();
             }
+        }
+        if now_ms() >= (second + 1) * 1_000 {
+            shared.world().fires_were_late = true;
         }
     }
 }

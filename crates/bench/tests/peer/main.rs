@@ -38,9 +38,22 @@ fn is_clean(fake: &FakeAdmin) {
     assert!(world.groups.is_empty() && world.jobs.is_empty() && world.addresses.is_empty(), "{world:?}");
 }
 
+/// A machine that stands still for a second fires other runs than planned: then it is measured again.
+async fn measured(dialect: Dialect) -> (FakeAdmin, PeerReport) {
+    for _ in 0..5 {
+        let fake = FakeAdmin::start(dialect).await;
+        let report = measure(&plan(&fake)).await.expect("a report");
+        if fake.fires_were_late() {
+            is_clean(&fake);
+            continue;
+        }
+        return (fake, report);
+    }
+    unreachable!("the machine is too slow for any measurement");
+}
+
 async fn each_fire_is_counted(dialect: Dialect, name: &str) {
-    let fake = FakeAdmin::start(dialect).await;
-    let report = measure(&plan(&fake)).await.expect("a report");
+    let (fake, report) = measured(dialect).await;
     assert!(report.peer.starts_with(name), "{report:?}");
     assert_eq!(report.left_behind, None);
     let counts = report.counts;
@@ -84,12 +97,12 @@ async fn a_stop_leaves_nothing_behind() {
         let mut measured = JoinSet::new();
         let (stopped, shared) = (stop.clone(), Arc::clone(&fake.shared));
         measured.spawn(async move { run_peer(&plan, &stopped).await.map(|_| ()) });
-        for _ in 0..1_000 {
-            if shared.is_started(4) {
-                break;
+        let all_start = async {
+            while !shared.is_started(4) {
+                tokio::time::sleep(Duration::from_millis(20)).await;
             }
-            tokio::time::sleep(Duration::from_millis(20)).await;
-        }
+        };
+        tokio::time::timeout(Duration::from_secs(60), all_start).await.expect("the jobs are started");
         stop.cancel();
         let ended = measured.join_next().await.expect("a task").expect("no panic");
         assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");

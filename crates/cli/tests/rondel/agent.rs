@@ -18,7 +18,9 @@ fn a_server_and_an_agent_finish_what_is_under_way() {
     let client = ["--server", &url, "--token-file", &token];
     let call = |args: &[&str]| run(&[args, &client].concat());
     let create = ["job", "create", "--name", "slow", "--app", "work", "--handler", "shell", "--params"];
-    assert_eq!(call(&[&create[..], &["{\"argv\": [\"sleep\", \"2\"]}"]].concat()).code, Some(0));
+    let gate = path("gate");
+    let params = format!(r#"{{"argv": ["sh", "-c", "while [ ! -e {gate} ]; do sleep 0.1; done"]}}"#);
+    assert_eq!(call(&[&create[..], &[params.as_str()]].concat()).code, Some(0));
     let agent = ["agent", "--app", "work", "--name", "worker", "--label", "zone=a", "--data-dir", &path("agent")];
     let mut agent = Program::start(&[&agent[..], &client].concat());
 
@@ -37,6 +39,8 @@ fn a_server_and_an_agent_finish_what_is_under_way() {
     assert!(doctor.stdout.contains(warning), "{}", doctor.stdout);
     assert!(doctor.stdout.contains("rondel app handlers work lists the handlers online"), "{}", doctor.stdout);
     agent.signal(Signal::TERM);
+    agent.wait_for("it drains", |agent| agent.output("stderr").contains("once more").then_some(()));
+    std::fs::write(&gate, "").unwrap();
     assert_eq!(agent.end().code(), Some(0), "{}", agent.output("stderr"));
     let ended = call(&["run", "get", &id, "-o", "json"]);
     assert!(ended.stdout.contains("\"status\":\"succeeded\""), "{}", ended.stdout);

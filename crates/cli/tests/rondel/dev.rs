@@ -6,7 +6,7 @@ use std::path::Path;
 use rustix::process::Signal;
 use serde_json::Value;
 
-use crate::process::{Ended, Program, run};
+use crate::process::{Ended, Program, run, until};
 
 const DEMO_JOBS: [&str; 3] = ["demo-hello", "demo-shell", "demo-http"];
 
@@ -154,7 +154,7 @@ fn a_second_signal_ends_it_at_once_with_all_that_it_started() {
     dev.program.wait_for("it drains", |program| program.output("stderr").contains("once more").then_some(()));
     dev.program.signal(Signal::TERM);
     assert_eq!(dev.program.end().code(), Some(143), "{}", dev.program.output("stderr"));
-    assert!(!is_running(&wanted), "the command outlives it");
+    until("the command has ended as well", || !is_running(&wanted));
 }
 
 fn is_running(wanted: &str) -> bool {

@@ -77,6 +77,16 @@ pub(crate) fn end(command: &mut Command) -> Ended {
     command.output().expect("run the binary").into()
 }
 
+/// Waits until something holds.
+#[track_caller]
+pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
+    let mut waited = Duration::ZERO;
+    while !holds() {
+        assert!(waited < LIMIT, "not within {LIMIT:?}: {what}");
+        waited += pause();
+    }
+}
+
 /// A program that goes on until it is asked to stop, with its output in files. Killed when dropped.
 pub(crate) struct Program {
     child: Child,

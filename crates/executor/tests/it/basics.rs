@@ -1,7 +1,7 @@
 //! From hello to acknowledgement, and everything that a trigger may meet.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex};
+use std::sync::{Arc, Condvar, Mutex, OnceLock};
 use std::time::Duration;
 
 use rondel::{Cancel, JobError, Params, Progress, RunContext, Shard, shard};
@@ -11,6 +11,7 @@ use rondel_proto::v1::result::Status as End;
 use rondel_proto::v1::server_message::Body as ToExecutor;
 use rondel_proto::v1::{Fence, ProbeReplies, Probes, RefusedWhy, Trigger};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 use tonic::Status;
 
 use super::fake::{EPOCH, FakeServer, NODE, trigger};
@@ -195,28 +196,47 @@ async fn an_older_server_is_left_until_it_is_newer() {
 
 #[tokio::test]
 async fn lasting_runs_are_announced_and_short_ones_are_not() {
-    async fn work(Params(ms): Params<u64>, progress: Progress) {
-        progress.set(1, 2);
-        tokio::time::sleep(Duration::from_millis(ms)).await;
-    }
-    let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("work", work));
-    server.hello(0).await;
-    server.trigger(Trigger { params: "0".to_owned(), ..trigger(1, "work") }).await;
-    server.trigger(Trigger { params: "1500".to_owned(), ..trigger(2, "work") }).await;
-    let started = server.reply(2, Kind::Started).await;
-    assert!(started.started_after_ms < 100, "{started:?}");
-    let progress = server.reply(2, Kind::Progress).await;
-    assert_eq!((progress.done, progress.total), (1, 2));
-    server.result(2).await;
-    running.stop().await;
-    let announced = |body: &Body| match body {
-        Body::Replies(replies) => {
-            replies.replies.iter().any(|reply| reply.run_id == 1 && reply.kind() == Kind::Started)
+    let (go, begun) = (Arc::new(Notify::new()), Arc::new(OnceLock::new()));
+    let lasting = {
+        let (go, begun) = (Arc::clone(&go), Arc::clone(&begun));
+        move |progress: Progress| {
+            let (go, begun) = (Arc::clone(&go), Arc::clone(&begun));
+            async move {
+                begun.get_or_init(Instant::now);
+                progress.set(1, 2);
+                go.notified().await;
+            }
         }
-        _ => false,
     };
-    assert!(!server.seen().iter().any(announced));
+    let server = FakeServer::start().await;
+    let running = Running::start(builder(&server).handler("short", double).handler("lasting", lasting));
+    server.hello(0).await;
+    // Where the machine stands still, one of them lasts long enough to be announced.
+    let short_ones = 1..=5;
+    for run_id in short_ones.clone() {
+        server.trigger(Trigger { params: "4".to_owned(), ..trigger(run_id, "short") }).await;
+        server.result(run_id).await;
+    }
+    let sent = Instant::now();
+    server.trigger(trigger(9, "lasting")).await;
+    let started = server.reply(9, Kind::Started).await;
+    // Its start counts, not the announcement, which follows 100 ms later.
+    let begun_after = *begun.get().unwrap() - sent;
+    assert!(u128::try_from(started.started_after_ms).unwrap() <= begun_after.as_millis() + 1, "{started:?}");
+    let progress = server.reply(9, Kind::Progress).await;
+    assert_eq!((progress.done, progress.total), (1, 2));
+    go.notify_one();
+    server.result(9).await;
+    running.stop().await;
+    let announced = |run_id: i64| {
+        server.seen().iter().any(|body| match body {
+            Body::Replies(replies) => {
+                replies.replies.iter().any(|reply| reply.run_id == run_id && reply.kind() == Kind::Started)
+            }
+            _ => false,
+        })
+    };
+    assert!(announced(9) && !short_ones.clone().all(announced));
 }
 
 #[tokio::test]
@@ -277,7 +297,7 @@ async fn each_slot_has_a_thread_for_a_blocking_handler() {
         let mut count = RUNNING.0.lock().unwrap();
         *count += 1;
         RUNNING.1.notify_all();
-        let waited = RUNNING.1.wait_timeout_while(count, Duration::from_secs(5), |count| *count < 40).unwrap();
+        let waited = RUNNING.1.wait_timeout_while(count, super::LIMIT, |count| *count < 40).unwrap();
         assert!(!waited.1.timed_out(), "the others wait for a thread");
     }
     let server = FakeServer::start().await;

@@ -20,8 +20,8 @@ use tracing_subscriber::prelude::*;
 
 use fake::FakeServer;
 
-/// How long a test waits for anything.
-const LIMIT: Duration = Duration::from_secs(15);
+/// How long a test waits for anything. Programs that are to be ended would run for longer.
+const LIMIT: Duration = Duration::from_secs(45);
 
 /// Short lengths, so that tests of what happens late are quick.
 fn quick() -> Timing {

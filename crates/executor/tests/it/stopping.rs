@@ -11,6 +11,7 @@ use rondel_proto::v1::result::Status as End;
 use rondel_proto::v1::server_message::Body as ToExecutor;
 use rondel_proto::v1::{self, Cancels, RefusedWhy, Trigger};
 use tokio::sync::Notify;
+use tokio::time::Instant;
 
 use super::fake::{FakeServer, trigger};
 use super::{Running, builder, quick};
@@ -104,20 +105,25 @@ async fn tasks_of_a_run_end_with_it() {
 
 #[tokio::test]
 async fn a_drain_lets_running_ones_finish_and_takes_no_more() {
-    async fn work(Params(ms): Params<u64>) {
-        tokio::time::sleep(Duration::from_millis(ms)).await;
-    }
+    let go = Arc::new(Notify::new());
+    let work = {
+        let go = Arc::clone(&go);
+        move || {
+            let go = Arc::clone(&go);
+            async move { go.notified().await }
+        }
+    };
     let server = FakeServer::start().await;
     let running = Running::start(builder(&server).handler("work", work).slots(1));
-    let sleeps = |run_id| Trigger { params: "400".to_owned(), ..trigger(run_id, "work") };
-    server.trigger_all(vec![sleeps(1), sleeps(2)]).await;
+    server.trigger_all(vec![trigger(1, "work"), trigger(2, "work")]).await;
     server.reply(1, Kind::Started).await;
     running.begin_stop();
     server.find(|body| matches!(body, Body::Draining(_)).then_some(())).await;
     // What waited for a slot is handed back; what comes now is refused.
     assert_eq!(server.reply(2, Kind::Refused).await.refused(), RefusedWhy::Draining);
-    server.trigger(sleeps(3)).await;
+    server.trigger(trigger(3, "work")).await;
     assert_eq!(server.reply(3, Kind::Refused).await.refused(), RefusedWhy::Draining);
+    go.notify_one();
     running.stop().await;
     assert_eq!(server.result(1).await.status(), End::Succeeded);
     server.session_ended().await;
@@ -180,6 +186,7 @@ async fn a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it() {
     use rondel_proto::v1::OnSilence;
     let server = FakeServer::start().await;
     let timing = Timing { silence: Some(Duration::from_millis(300)), ..quick() };
+    let began = Instant::now();
     let running = Running::start(builder(&server).handler("deaf", deaf).slots(4).timing(timing));
     let serial = |run_id| Trigger { serial: true, ..trigger(run_id, "deaf") };
     let goes_on =
@@ -194,7 +201,8 @@ async fn a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it() {
         let result = server.result(run_id).await;
         assert_eq!((result.status(), result.silent_ms), (End::Failed, 300), "{result:?}");
     }
-    assert_eq!(server.count_results(2), 0);
+    // Where the machine stood still, the longer silence and the grace may be over as well.
+    assert!(server.count_results(2) == 0 || began.elapsed() >= Duration::from_millis(900));
     let result = server.result(2).await;
     assert!(result.silent_ms >= 600, "{result:?}");
     assert_eq!(server.count_results(3), 0);

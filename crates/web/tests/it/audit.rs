@@ -3,18 +3,16 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::Mutex;
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
 use rondel_admin::auth::Token;
-use rondel_admin::clock::boot_micros;
 use rondel_store::access::{AuditEntry, AuditQuery, UNANSWERED, Verdict};
 use rondel_store::{MemStore, Result, Store, StoreError};
 use rondel_web::{Access, WebConfig, route_table};
 use serde_json::{Value, json};
 
-use crate::harness::{BEGINNING, Server};
+use crate::harness::{Server, clock};
 use crate::matrix::{OBJECTS, World};
 use crate::visitor::Visitor;
 
@@ -28,7 +26,6 @@ struct Failing {
 
 impl Failing {
     fn new() -> Arc<Self> {
-        let clock = || BEGINNING + Duration::from_micros(boot_micros().unsigned_abs());
         Arc::new(Self { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() })
     }
 

@@ -285,11 +285,14 @@ async fn parts_that_scripts_load_have_an_answer_to_refusals() {
     let server = Server::start().await;
     server.job("there").await;
     let visitor = Visitor::signed_in(&server).await;
+    let mut count = 0;
     for path in ["/jobs", "/jobs/new", "/jobs/there", "/jobs/there/edit", "/runs", "/timeline", "/api-docs"] {
         let page = visitor.get(path).await.text();
         let parts = page.split('<').filter(|tag| tag.contains(" hx-get=\"") || tag.contains(" hx-post=\""));
         for tag in parts.filter(|tag| !tag.contains(" data-live") && !tag.contains(" hx-trigger=\"never\"")) {
             assert!(tag.contains(" hx-status:4xx=\"") && tag.contains(" hx-status:5xx=\""), "{path}: {tag}");
+            count += 1;
         }
     }
+    assert!(count >= 5, "the pages have {count} such parts");
 }

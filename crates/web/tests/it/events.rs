@@ -84,7 +84,7 @@ async fn runs_and_jobs_are_told_as_they_change() {
 
 #[tokio::test]
 async fn whoever_comes_back_goes_on_where_they_were() {
-    let server = listening_for(4).await;
+    let server = listening_for(6).await;
     let (first, ()) = tokio::join!(listen(&server, "", None), async {
         a_while().await;
         server.job("a").await;
@@ -93,13 +93,15 @@ async fn whoever_comes_back_goes_on_where_they_were() {
     // There is no listener meanwhile.
     server.job("b").await;
     let end = &first.last().unwrap().0;
-    let second = listen(&server, "?kind=job", Some(end)).await;
+    // The third is at a place of which this server knows nothing.
+    let (second, again, elsewhere) = tokio::join!(
+        listen(&server, "?kind=job", Some(end)),
+        listen(&server, "?kind=job", Some(&first[0].0)),
+        listen(&server, "", Some("abc-5-1500000000000"))
+    );
     assert_eq!(of(&second, "job").iter().map(|data| &data["name"]).collect::<Vec<_>>(), ["b"], "{second:#?}");
     assert!(of(&second, "gap").is_empty());
-    let again = listen(&server, "?kind=job", Some(&first[0].0)).await;
     assert_eq!(of(&again, "job")[0], &created.2, "from the beginning: {again:#?}");
-    // A place of which this server knows nothing.
-    let elsewhere = listen(&server, "", Some("abc-5-1500000000000")).await;
     assert_eq!(elsewhere[1].1, "gap", "{elsewhere:#?}");
     let refused = server.request("GET", "/api/v1/events").header("last-event-id", "x").body(Body::empty()).unwrap();
     assert_eq!(server.send(refused).await.expect(400)["code"], "invalid_header");

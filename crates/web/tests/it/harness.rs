@@ -1,6 +1,6 @@
 //! An app to send requests to.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 use axum::Router;
@@ -21,8 +21,15 @@ use tower::ServiceExt as _;
 
 use crate::{contract, markup};
 
-/// What the store's clock counts from.
-pub(crate) const BEGINNING: Timestamp = Timestamp::from_secs(1_800_000_000);
+/// What the store's clock showed when the tests began: 2027-01-15, some minutes past one in the afternoon.
+const BEGINNING: Timestamp = Timestamp::from_secs(1_800_018_300);
+
+/// The store's clock. It does not depend on how long the host has been up.
+pub(crate) fn clock() -> Timestamp {
+    static BEGAN_MICROS: LazyLock<i64> = LazyLock::new(boot_micros);
+    let began_micros = *BEGAN_MICROS;
+    BEGINNING + Duration::from_micros(boot_micros().saturating_sub(began_micros).unsigned_abs())
+}
 
 /// An app over an engine that runs.
 pub(crate) struct Server {
@@ -72,7 +79,6 @@ impl Server {
     }
 
     pub(crate) async fn start_with(config: WebConfig) -> Self {
-        let clock = || BEGINNING + Duration::from_micros(boot_micros().unsigned_abs());
         Self::start_on(Arc::new(MemStore::new(Arc::new(clock))), config).await
     }
 

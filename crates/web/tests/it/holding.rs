@@ -1,13 +1,11 @@
 //! A store that holds one call back.
 
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
 
-use rondel_admin::clock::boot_micros;
 use rondel_store::{MemStore, Result};
 use tokio::sync::Notify;
 
-use crate::harness::BEGINNING;
+use crate::harness::clock;
 
 /// The store in memory, of which one call can be held back.
 #[derive(Debug)]
@@ -24,7 +22,6 @@ pub(crate) struct Holding {
 
 impl Holding {
     pub(crate) fn new() -> Arc<Self> {
-        let clock = || BEGINNING + Duration::from_micros(boot_micros().unsigned_abs());
         let inner = MemStore::new(Arc::new(clock));
         let (reached, released, ended) = (Notify::new(), Notify::new(), Notify::new());
         Arc::new(Self { inner, held: Mutex::default(), reached, released, ended })

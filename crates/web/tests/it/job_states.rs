@@ -5,7 +5,6 @@ use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::Relaxed;
 use std::time::Duration;
 
-use rondel_admin::clock::boot_micros;
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId};
 use rondel_store::ledger::RunAtExecutor;
@@ -13,7 +12,7 @@ use rondel_store::{MemStore, Result, Store};
 use rondel_web::WebConfig;
 use serde_json::{Value, json};
 
-use crate::harness::{BEGINNING, Server};
+use crate::harness::{Server, clock};
 use crate::visitor::Visitor;
 
 const FAILED: Outcome = Outcome::Failed { retryable: false };
@@ -174,7 +173,6 @@ rondel_store::delegate_store!(Counting);
 /// The states of the jobs of a page are read together: once for each time that the page reads jobs, which is twice.
 #[tokio::test]
 async fn the_states_of_a_page_are_read_together() {
-    let clock = || BEGINNING + Duration::from_micros(boot_micros().unsigned_abs());
     let store = Arc::new(Counting { store: MemStore::new(Arc::new(clock)), read_count: AtomicUsize::new(0) });
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     let jobs: Vec<Value> =

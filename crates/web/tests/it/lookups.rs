@@ -3,18 +3,16 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
 
 use axum::body::Body;
 use axum::http::Request;
 use futures_util::future::join_all;
-use rondel_admin::clock::boot_micros;
 use rondel_admin::gateway::Peer;
 use rondel_store::{MemStore, Result, Store};
 use rondel_web::WebConfig;
 use tokio::sync::Semaphore;
 
-use crate::harness::{BEGINNING, Server};
+use crate::harness::{Server, clock};
 
 /// Look-ups of one address at the same time, as in the engine.
 const AT_ONCE_PER_ADDRESS: usize = 8;
@@ -53,7 +51,6 @@ impl SlowTokens {
 rondel_store::delegate_store!(SlowTokens);
 
 async fn start() -> (Arc<SlowTokens>, Server) {
-    let clock = || BEGINNING + Duration::from_micros(boot_micros().unsigned_abs());
     let store = Arc::new(SlowTokens {
         inner: MemStore::new(Arc::new(clock)),
         is_slow: AtomicBool::new(false),
