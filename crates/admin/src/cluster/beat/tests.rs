@@ -1,3 +1,5 @@
+//! Renewals of the lease, against a store whose clock steps and whose rows change.
+
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use rondel_core::NamespaceId;
