@@ -2,10 +2,9 @@
 
 /// Makes a type a [`Store`](crate::Store) that delegates each call to another one.
 ///
-/// The type has `fn inner(&self)`, which returns the other store, and
-/// `async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets
-/// each call with its name. A wrapper that needs the arguments of `claim` and `finish` writes these two itself, in the braces of their
-/// traits; one that intercepts more also writes `note_running`, `check_runs`, `runs` and `change_items`.
+/// The type has `fn inner(&self)`, which returns the other store, and `async fn call<T: Send>(&self, name: &'static str,
+/// effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets each call with its name. A wrapper that needs the arguments
+/// of `claim` and `finish` has these two in the braces of their traits; one for more has `note_running`, `check_runs`, `runs` and `change_items`.
 #[macro_export]
 macro_rules! delegate_store {
     ($wrapper:ty) => {
@@ -253,6 +252,7 @@ macro_rules! delegate_store {
                 fn hand_over(token: LeaseToken, runs: &[RunId], to: NodeId) -> Vec<RunId>;
                 fn move_jobs(token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> MovedJobs;
                 fn unsent(token: LeaseToken, after: RunId, limit: u32) -> Vec<UnsentRun>;
+                fn unsent_of_jobs(token: LeaseToken, jobs: &[JobId]) -> Vec<UnsentRun>;
                 fn jobs_at(home: NodeId, after: JobId, limit: u32) -> Vec<JobAtHome>;
                 fn homes_of(jobs: &[JobId]) -> Vec<(JobId, NodeId)>;
                 fn home_loads(homes: &[NodeId], now: Timestamp) -> Vec<HomeLoad>;

@@ -20,5 +20,5 @@ pub use database::{DatabaseTrouble, Regression};
 pub(crate) use departing::Departing;
 pub(crate) use maintenance::MaintenanceBoard;
 pub(crate) use membership::{EndedLease, HeldLease, Membership, ended_leases, fences};
-pub(crate) use moves::{MovableRuns, MoveLoop, unsent_by_job};
+pub(crate) use moves::MoveLoop;
 pub(crate) use switches::SwitchBoard;

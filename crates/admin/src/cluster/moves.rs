@@ -311,7 +311,7 @@ async fn jobs_at(
     }
 }
 
-pub(crate) async fn unsent_by_job(
+async fn unsent_by_job(
     shared: &Shared,
     held: &HeldLease,
     movable: MovableRuns<'_>,

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, Timestamp};
+use rondel_core::{ExecutorId, Reason, Timestamp};
 use rondel_store::ledger::RunAtExecutor;
 
 use super::ready::Ready;
@@ -30,6 +30,8 @@ pub(crate) struct Active {
     pub(crate) is_named: bool,
     /// How many heartbeats had come on the stream when the run was sent; `None` once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
+    /// Why it was given up, unless its executor has listed it since: that end may find no room in its lane.
+    pub(crate) lost_for: Option<Reason>,
     /// The span of the dispatch, until the executor answers; `None` if traces are not exported.
     pub(crate) span: Option<DispatchSpan>,
 }
@@ -47,6 +49,7 @@ impl Active {
             began_at: None,
             is_named: false,
             beats_at_send: None,
+            lost_for: None,
             span: None,
         }
     }

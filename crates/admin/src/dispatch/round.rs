@@ -8,7 +8,7 @@ use super::active::{Active, NOTE_AFTER, Phase};
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::queue::turns;
-use super::recovery::{fences, look, overdue, relay, roll, seek, silence, unanswered};
+use super::recovery::{fences, look, lose, overdue, relay, roll, seek, silence, unanswered};
 use super::step::Step;
 use super::waits;
 use super::{expand, flow, place, switches};
@@ -23,6 +23,7 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
     note_running(d);
     unanswered::end_silent_streams(d);
     overdue::watch_deadlines(d);
+    lose::lose_again(d);
     turns::ask_covered(d);
     expand::expand_again(d);
     d.state.limits.ask_again();

@@ -85,6 +85,8 @@ pub(crate) struct Recovery {
     /// Fences whose answers other servers wait for.
     pub(super) relays: Relays,
     pub(super) next_look_at: Timestamp,
+    /// The last runs whose rows were read: of those that hold up others, and of those in the roll call.
+    pub(super) last_looked: (RunId, RunId),
     pub(super) next_seek_at: Timestamp,
     /// The last job for which executors were sought at other nodes.
     pub(super) last_sought: Option<JobId>,
@@ -109,6 +111,7 @@ impl State {
                 fences: BTreeMap::new(),
                 relays: Relays::default(),
                 next_look_at: now,
+                last_looked: (RunId::new(0), RunId::new(0)),
                 next_seek_at: now,
                 last_sought: None,
             },

@@ -32,8 +32,10 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     let executor = OnlineExecutor { name, ..executor };
     let id = executor.id;
     if let Some(predecessor) = report.predecessor {
+        lose::found_again(d, predecessor, &report);
         inherit_runs(d, predecessor, &executor, &report);
     }
+    lose::found_again(d, id, &report);
     reconcile(d, id, &report);
     note_begins(d, id, &report);
     unanswered::await_no_answers(d, id);
@@ -124,6 +126,11 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             active.executor == executor && active.ready.run.attempt == attempt && !is_earlier
         };
         let Some(active) = d.state.runs.active_mut(run).filter(is_its) else { continue };
+        if active.phase == Phase::Ending && matches!(reply, Reply::Refused(..)) {
+            // It was given up, and its next attempt follows. If that end finds no room in its lane, it is given up again.
+            active.lost_for = Some(Reason::NotReceived);
+            continue;
+        }
         active.answered();
         let waited = now.since(active.sent_at);
         if let Some(span) = active.span.take() {

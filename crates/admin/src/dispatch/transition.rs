@@ -127,7 +127,8 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
         Event::AdoptedAwaiting(runs) => runs.iter().for_each(|ready| state.gates.open_place(ready)),
         Event::AwaitingEnded(runs) => {
             for (_, run) in runs {
-                turns::leave_gate(d, run);
+                let passed = d.state.gates.leave_with_children(run, &mut d.state.runs);
+                turns::queue_starts(d, passed);
                 flow::work_off(d);
             }
         }

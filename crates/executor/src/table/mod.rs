@@ -11,7 +11,7 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -336,8 +336,16 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             self.runs.drop_ahead();
         }
         // The server that has taken over the queued runs would not receive their refusals, so these runs may begin at
-        // any time.
-        self.runs.clear_begin_until();
+        // any time. Those of other servers are still to begin in time.
+        let others = self.links_of_others(fence.node_id);
+        self.runs.clear_begin_until(|run| !others.contains(&run.link()));
+    }
+
+    /// The streams, open ones and ended ones by which runs came, of other servers than this one.
+    fn links_of_others(&self, node_id: i64) -> BTreeSet<u64> {
+        let open = self.outbox.links().map(|link| (link.id(), link.node_id()));
+        let known = open.chain(self.lost_links.iter().map(|(link, node)| (*link, *node)));
+        known.filter(|(_, node)| *node != node_id).map(|(link, _)| link).collect()
     }
 
     /// Sends the inventory to the server that fenced a node, and every unacknowledged result: several servers may have

@@ -213,9 +213,9 @@ impl<R: TableRun> Runs<R> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Removes the time limit for the start of all runs that wait now.
-    pub(super) fn clear_begin_until(&mut self) {
-        self.held.values_mut().for_each(|held| held.begin_until = None);
+    /// Removes the time limit for the start of the runs that wait now and for which `which` holds.
+    pub(super) fn clear_begin_until(&mut self, which: impl Fn(&R) -> bool) {
+        self.held.values_mut().filter(|held| which(&held.run)).for_each(|held| held.begin_until = None);
     }
 
     /// Removes the runs that have not started and for which `which` holds.

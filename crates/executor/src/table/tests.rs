@@ -272,6 +272,16 @@ fn what_waited_for_too_long_is_handed_back_unless_its_server_was_fenced() {
 }
 
 #[test]
+fn what_waited_for_too_long_is_handed_back_though_another_server_was_fenced() {
+    let (mut table, link) = table(false);
+    table.offer(&link, triggers(3, &[1, 2]), &TestIntake, start());
+    table.fence(&Fence { node_id: 8, node_epoch: 3 });
+    link.take();
+    table.refuse_expired(later(1_000));
+    assert_eq!(link.take(), ["Full 2"]);
+}
+
+#[test]
 fn what_waited_for_too_long_is_handed_back_on_the_next_stream_of_its_server() {
     let (mut table, first) = table(false);
     table.offer(&first, triggers(3, &[1, 2]), &TestIntake, start());

@@ -152,6 +152,12 @@ pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     assert_eq!(unsent, expected);
     assert_eq!(listed(unsent[1]).await.unwrap().len(), unsent.len() - 2);
     assert_eq!(listed(RunId::new(0)).await.unwrap()[0].job, goes.id);
+    let of_jobs = store.unsent_of_jobs(token, &[sent.id, marked.id, goes.id]).await.unwrap();
+    let mut expected: Vec<RunId> = going[1..].iter().chain(&sent_rows[1..]).map(|run| run.id).collect();
+    expected.sort_unstable();
+    assert_eq!(of_jobs.iter().map(|unsent| unsent.run).collect::<Vec<_>>(), expected);
+    assert_eq!(store.unsent_of_jobs(to, &[goes.id]).await.unwrap(), []);
+    assert_eq!(store.unsent_of_jobs(token, &[]).await.unwrap(), []);
 
     let name = |rows: &[Run]| rows.iter().map(|run| run.id).collect::<Vec<_>>();
     let one = |job: &crate::catalog::JobRecord, rows: &[Run]| HomeMove { job: job.id, runs: name(rows), to: to.node };

@@ -81,7 +81,8 @@ pub struct Ends {
     pub released: Vec<Run>,
     /// The earliest next fire that one of the ends set for a job with a fixed delay: the scan must look by then.
     pub due_at: Option<Timestamp>,
-    /// Runs that succeeded and now await their children: they stay open.
+    /// Runs that succeeded and await their children: they stay open. Also those whose end was stored before, since that answer may have been
+    /// lost, or another server may have had it.
     pub awaiting: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and have now ended.
     pub over: Vec<(JobId, RunId)>,

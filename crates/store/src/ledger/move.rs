@@ -65,6 +65,9 @@ pub trait Move {
     /// Own open runs that were not sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
     async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>>;
 
+    /// Like [`unsent`](Self::unsent), for all runs of these jobs at once.
+    async fn unsent_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>>;
+
     /// Jobs that this node is home to, by id after `after`, at most `limit`.
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>>;
 

@@ -12,7 +12,7 @@ use rondel_core::homes::Switch;
 use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
 use rondel_store::StoreError;
 
-use crate::cluster::{HeldLease, MovableRuns, unsent_by_job};
+use crate::cluster::HeldLease;
 use crate::counters::Count;
 use crate::dispatch::event::Event;
 use crate::dispatch::persist::StepLoop;
@@ -60,10 +60,11 @@ impl StepLoop {
     }
 
     async fn give(&self, held: &HeldLease, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
-        let (shared, now) = (&self.shared, self.shared.clock.now());
-        let mut unsent = unsent_by_job(shared, held, MovableRuns::AllBut(&HashSet::new()), now).await?;
-        let unsent = jobs.iter().flat_map(|job| unsent.remove(job).unwrap_or_default());
-        let runs: Vec<(RunId, Timestamp)> = unsent.map(|run| (run.run, run.due_at)).collect();
+        let shared = &self.shared;
+        // Only the runs of these jobs are read, so that no number of other runs hides them, or holds up the steps behind this one.
+        let jobs: Vec<JobId> = jobs.iter().copied().collect();
+        let unsent = shared.store.unsent_of_jobs(held.token, &jobs).await?;
+        let runs: Vec<(RunId, Timestamp)> = unsent.iter().map(|run| (run.run, run.due_at)).collect();
         let ids: Vec<RunId> = runs.iter().map(|(run, _)| *run).collect();
         shared.departing.begin_for_good(runs);
         let given = shared.store.hand_over(held.token, &ids, to).await;

@@ -369,6 +369,12 @@ impl Gates {
         self.admit_next(key, runs)
     }
 
+    /// Frees the place of a run whose children have ended, even if the run's own end is still to be reported.
+    pub(crate) fn leave_with_children(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
+        self.kept.remove(&run);
+        self.leave(run, runs)
+    }
+
     /// The runs that have passed, or have reserved places, and hold up queued runs.
     pub(crate) fn holding_up(&self) -> Vec<RunId> {
         let is_waited_for = |entry: &GateEntry| {

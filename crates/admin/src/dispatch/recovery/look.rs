@@ -23,7 +23,7 @@ use crate::dispatch::{ends, flow};
 
 /// How often the rows of runs at executors are read, and how long ago such a run must have been sent.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
-/// How many runs one look reads: first those whose last reading was the longest ago.
+/// How many runs of each kind one look reads: first those whose last reading was the longest ago.
 const LOOK_MAX: usize = 5_000;
 
 /// The state of a row, compared with this node's memory of the run.
@@ -111,7 +111,8 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     }
     d.state.recovery.next_look_at = now + LOOK_PERIOD;
     let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { held_for_long(d) };
-    runs.extend(d.facts.in_memory.missing(d.state.gates.holding_up()).into_iter().take(LOOK_MAX));
+    let holding_up = d.facts.in_memory.missing(d.state.gates.holding_up());
+    runs.extend(next_in_turn(holding_up, &mut d.state.recovery.last_looked.0, LOOK_MAX));
     if !runs.is_empty() {
         d.step(Step::CheckRows(runs));
     }
@@ -135,8 +136,18 @@ fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
             active.looked_at = now;
         }
     }
-    let called = d.state.recovery.rollcall.runs().take(LOOK_MAX);
+    let called = d.state.recovery.rollcall.runs().collect();
+    let called = next_in_turn(called, &mut d.state.recovery.last_looked.1, LOOK_MAX);
     held.into_iter().map(|(_, run)| run).chain(called).collect()
+}
+
+/// The next `count` of these runs, which are in order, behind the last one that had its turn; after all of them, the first again.
+fn next_in_turn(mut runs: Vec<RunId>, last: &mut RunId, count: usize) -> Vec<RunId> {
+    let next = runs.partition_point(|run| *run <= *last);
+    runs.rotate_left(next);
+    runs.truncate(count);
+    *last = runs.last().copied().unwrap_or(*last);
+    runs
 }
 
 pub(crate) fn rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunCheck]) {
@@ -300,6 +311,21 @@ mod tests {
         ] {
             assert_eq!(state_of(row.clone()), expected, "{row:?}");
         }
+    }
+
+    #[test]
+    fn each_run_is_looked_at_however_many_there_are() {
+        let mut last = RunId::new(0);
+        let mut taken = |ids: &[i64]| {
+            let runs = ids.iter().copied().map(RunId::new).collect();
+            next_in_turn(runs, &mut last, 2).into_iter().map(RunId::get).collect::<Vec<_>>()
+        };
+        assert_eq!(taken(&[1, 2, 3, 4, 5]), [1, 2]);
+        assert_eq!(taken(&[1, 3, 4, 5]), [3, 4]);
+        assert_eq!(taken(&[1, 3, 4, 5]), [5, 1]);
+        assert_eq!(taken(&[1]), [1]);
+        assert_eq!(taken(&[]), [] as [i64; 0]);
+        assert_eq!(taken(&[2, 9]), [2, 9]);
     }
 
     #[test]

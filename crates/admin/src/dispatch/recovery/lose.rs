@@ -8,6 +8,7 @@ use rondel_store::ledger::AttemptEnd;
 use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
+use crate::dispatch::event::Report;
 use crate::dispatch::ready::{finish_unsent, lost_detail, waited_ms};
 use crate::dispatch::waits::with_reason;
 
@@ -20,6 +21,7 @@ pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) 
 pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let now = d.now;
     let Some(active) = d.state.runs.active_mut(run) else { return };
+    active.lost_for = Some(reason);
     let executor = (active.executor, active.executor_name.clone());
     // If no executor received it, the run has been queued since it came, and its next attempt continues that wait.
     let waited_ms = (reason == Reason::NotReceived).then(|| waited_ms(&active.ready, now));
@@ -30,4 +32,26 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
         ..finish_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
     };
     ends::give_up(d, run, with_reason(finish, reason, detail));
+}
+
+/// Gives up again the runs whose ends found no room in their lanes.
+pub(crate) fn lose_again(d: &mut Decision<'_>) {
+    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted);
+    let lost = d.state.runs.actives().filter(is_sent);
+    let mut lost: Vec<(RunId, Reason)> =
+        lost.filter_map(|active| Some((active.ready.run.id, active.lost_for?))).collect();
+    lost.sort_unstable_by_key(|(run, _)| *run);
+    for (run, reason) in lost {
+        lose(d, run, reason);
+    }
+}
+
+/// Forgets that runs of this executor were given up, if it has connected again and lists them.
+pub(crate) fn found_again(d: &mut Decision<'_>, executor: ExecutorId, report: &Report) {
+    let this = |active: &Active| (active.ready.run.id, active.ready.run.attempt);
+    let is_listed = |run: &(RunId, i32)| report.held.contains(run) || report.finished.contains(run);
+    let listed: Vec<(RunId, i32)> = d.state.runs.of_executor(executor).map(this).filter(is_listed).collect();
+    for (run, _) in listed {
+        d.state.runs.active_mut(run).into_iter().for_each(|active| active.lost_for = None);
+    }
 }

@@ -5,7 +5,7 @@ pub(crate) mod foreign;
 pub(crate) mod reporter;
 pub(crate) mod verdicts;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
@@ -187,6 +187,7 @@ impl ResultLoop {
             self.shared.note_due(at);
         }
         self.shared.put_own(released).await;
+        let open: HashSet<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
         if !awaiting.is_empty() {
             // Sent before `Settled`, on which runs leave their gates: these runs keep their places there.
             drop(self.events.send(Event::Awaiting(awaiting)).await);
@@ -203,12 +204,7 @@ impl ResultLoop {
         }
         drop(texts);
         rondel_failpoint::pass("acknowledge.sent");
-        let settled = finishes.into_iter().zip(finished);
-        let settled = settled.map(|(finish, finished)| {
-            let AttemptEnd { run, attempt, owner, .. } = finish;
-            Settled { run, attempt, owner, finished }
-        });
-        drop(self.events.send(Event::Settled(settled.collect())).await);
+        drop(self.events.send(Event::Settled(ends_to_report(finishes, finished, &open))).await);
         if !over.is_empty() {
             drop(self.events.send(Event::AwaitingEnded(over)).await);
         }
@@ -289,6 +285,20 @@ impl ResultLoop {
     }
 }
 
+/// The ends to report to the dispatcher. Of several ends of one attempt whose run awaits its children, that is only the first: the place
+/// that the run keeps at its gate outlasts one of them.
+fn ends_to_report(finishes: Vec<AttemptEnd>, finished: Vec<Finished>, awaiting: &HashSet<RunId>) -> Vec<Settled> {
+    let (mut reported, mut ends) = (HashSet::new(), Vec::with_capacity(finishes.len()));
+    for (AttemptEnd { run, attempt, owner, .. }, finished) in finishes.into_iter().zip(finished) {
+        let has_ended = matches!(finished, Finished::Stored(..) | Finished::Duplicate);
+        let is_repeated = has_ended && awaiting.contains(&run) && !reported.insert((run, attempt));
+        if !is_repeated {
+            ends.push(Settled { run, attempt, owner, finished });
+        }
+    }
+    ends
+}
+
 /// The behaviour of [`Mutant::AckBeforeCommit`].
 fn acknowledge_early(finishes: &[AttemptEnd], replies: &[Option<SessionHandle>]) {
     let stored = Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
@@ -302,4 +312,32 @@ fn acknowledge_early(finishes: &[AttemptEnd], replies: &[Option<SessionHandle>])
 fn send_acks(session: &SessionHandle, acks: Vec<v1::ResultAck>) {
     // An answer that is lost costs nothing: the result comes again and is a duplicate.
     session.send(v1::server_message::Body::ResultAcks(v1::ResultAcks { acks }));
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::Timestamp;
+    use rondel_core::outcome::Outcome;
+    use serde_json::json;
+
+    use super::*;
+    use crate::dispatch::finish_unsent;
+    use crate::dispatch::tests_support::{definition, ready};
+
+    /// A run that awaits its children keeps its place for one end: a repeated one would free it.
+    #[test]
+    fn a_repeated_end_of_a_run_that_awaits_its_children_is_not_reported() {
+        let definition = definition(&json!({}));
+        let end = |second, attempt| {
+            let run = ready(second, &definition).run;
+            let end = finish_unsent(&run, &definition, Outcome::Succeeded, Timestamp::from_secs(9), None);
+            AttemptEnd { attempt, ..end }
+        };
+        let stored = || Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
+        let finishes = vec![end(1, 1), end(1, 2), end(1, 2), end(2, 1), end(2, 1)];
+        let finished = vec![Finished::Superseded, stored(), Finished::Duplicate, stored(), Finished::Duplicate];
+        let reported = ends_to_report(finishes, finished, &HashSet::from([RunId::new(1_000)]));
+        let reported: Vec<(i64, i32)> = reported.iter().map(|end| (end.run.get() / 1_000, end.attempt)).collect();
+        assert_eq!(reported, [(1, 1), (1, 2), (2, 1), (2, 1)]);
+    }
 }

@@ -12,6 +12,7 @@ use super::tests::{NOTHING, plain, run, with_executors};
 use super::world::{World, describe};
 use super::*;
 use crate::dispatch::Ready;
+use crate::dispatch::active::Phase;
 use crate::dispatch::effect::Measure;
 use crate::dispatch::event::{Reply, Report, Responder};
 use crate::dispatch::tests_support::{definition, ready};
@@ -284,4 +285,37 @@ fn what_has_to_wait_for_its_turn_is_not_marked_ahead() {
     assert_eq!(queued.iter().map(|(ready, _)| ready.run.id).collect::<Vec<_>>(), [run(3)]);
     world.join(2, 2, Report::default());
     assert_eq!(world.flush(), NOTHING, "no executor helps it");
+}
+
+/// An executor connects again and does not list a run. Its refusal of that run was on the earlier stream, and is read after the hello: the
+/// next attempt follows, so this one is not sent again.
+#[test]
+fn a_refusal_does_not_bring_back_a_run_that_was_given_up() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    assert!(world.join(1, 2, Report::default()).contains(&"end of 1/1: Lost(NotReceived)".to_owned()));
+    assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, Some(1))), NOTHING);
+    assert!(world.state.runs.active(run(1)).is_some_and(|active| active.phase == Phase::Ending));
+    set(&mut world, 2.0);
+    world.on(Event::Round(Vec::new()));
+    assert_eq!(world.flush(), NOTHING);
+    world.on(Event::EndRefused(run(1), 1, Phase::Sent));
+    assert_eq!(world.described(Event::Round(Vec::new())), ["end of 1/1: Lost(NotReceived)"]);
+}
+
+#[test]
+fn a_run_whose_loss_found_no_room_is_given_up_again_unless_its_executor_has_it() {
+    for is_held in [false, true] {
+        let mut world = with_executors(1);
+        world.arrive([plain(1)]);
+        assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+        world.join(1, 2, Report::default());
+        let held = is_held.then_some((run(1), 1)).into_iter().collect();
+        world.join(1, 3, Report { held, ..Report::default() });
+        world.on(Event::EndRefused(run(1), 1, Phase::Sent));
+        set(&mut world, 2.0);
+        let expected = if is_held { Vec::new() } else { vec!["end of 1/1: Lost(NotReceived)"] };
+        assert_eq!(world.described(Event::Round(Vec::new())), expected, "{is_held}");
+    }
 }

@@ -5,10 +5,11 @@ use rondel_core::outcome::Outcome;
 use rondel_core::reason::{Detail, ObstacleKind, WaitFor};
 use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
 use rondel_proto::v1::RefusedWhy;
+use rondel_store::ledger::Finished;
 use serde_json::json;
 
 use super::tests::{NOTHING, plain, run, with_executors};
-use super::world::World;
+use super::world::{World, verdict};
 use super::*;
 use crate::dispatch::event::{Reply, Report};
 use crate::dispatch::tests_support::{definition, ready};
@@ -141,4 +142,25 @@ fn groups_that_wait_do_not_hide_those_of_another_job() {
     let of_it = notes.iter().filter(|note| note.run == run(2));
     let waits: Vec<_> = of_it.map(|note| (note.detail.waits_for, note.detail.obstacles[0].kind)).collect();
     assert_eq!(waits, [(Some(WaitFor::Slot), ObstacleKind::Busy)]);
+}
+
+/// However often the end of a run is stored, the run keeps its place until its children have ended, and no longer.
+#[test]
+fn a_run_that_awaits_its_children_keeps_its_place_though_its_end_comes_twice() {
+    let serial = definition(&json!({"queue_timeout": "60s"}));
+    for ends in [0, 1, 2] {
+        let mut world = with_executors(1);
+        world.arrive([ready(1, &serial), ready(2, &serial)]);
+        world.at(1.0);
+        assert_eq!(world.at(2.0), NOTHING, "the second waits for the first");
+        world.report(1, run(1), 1);
+        world.on(Event::Awaiting(vec![(JobId::new(1), run(1))]));
+        for finished in [verdict(), Finished::Duplicate].into_iter().take(ends) {
+            world.on(Event::Awaiting(vec![(JobId::new(1), run(1))]));
+            world.settled(1, 1, finished);
+            assert_eq!(world.flush(), NOTHING);
+        }
+        world.on(Event::AwaitingEnded(vec![(JobId::new(1), run(1))]));
+        assert_eq!(world.flush(), ["sent to 1: 2"], "after {ends} ends");
+    }
 }

@@ -18,8 +18,11 @@ impl Finish for MemStore {
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let now = self.now();
         let mut state = self.state();
-        let answers = batch.iter().map(|finish| state.finish(finish, now)).collect();
-        let mut ends = Ends { answers, ..Ends::default() };
+        let answers: Vec<Finished> = batch.iter().map(|finish| state.finish(finish, now)).collect();
+        let stored = batch.iter().zip(&answers).filter(|(_, answer)| **answer == Finished::Duplicate);
+        let stored = stored.filter_map(|(finish, _)| state.runs.get(&finish.run));
+        let awaiting = stored.filter(|run| run.awaits_children()).map(|run| (run.job, run.id)).collect();
+        let mut ends = Ends { answers, awaiting, ..Ends::default() };
         if !mutant::on(Mutant::NoFollowers) {
             state.follow(finisher, &mut ends, now);
         }

@@ -49,15 +49,13 @@ impl Move for MemStore {
     }
 
     async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
-        let mut unsent = self.state().open_of(|run| {
-            (run.node, run.node_epoch) == (token.node, token.epoch)
-                && run.status != RunStatus::Running
-                && run.marked_at.is_none()
-                && run.id > after
-        });
-        unsent.sort_by_key(|run| run.id);
+        let mut unsent = self.state().unsent(token, |run| run.id > after);
         unsent.truncate(size(limit));
-        Ok(unsent.iter().map(|run| UnsentRun { run: run.id, job: run.job, due_at: run.due_at }).collect())
+        Ok(unsent)
+    }
+
+    async fn unsent_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
+        Ok(self.state().unsent(token, |run| jobs.contains(&run.job)))
     }
 
     async fn jobs_at(&self, home: NodeId, after: JobId, limit: u32) -> Result<Vec<JobAtHome>> {
@@ -109,6 +107,18 @@ impl Move for MemStore {
 }
 
 impl State {
+    /// Those of a lease's open runs that were not sent and for which `is_wanted` holds, by id.
+    fn unsent(&self, token: LeaseToken, is_wanted: impl Fn(&Run) -> bool) -> Vec<UnsentRun> {
+        let mut unsent = self.open_of(|run| {
+            (run.node, run.node_epoch) == (token.node, token.epoch)
+                && run.status != RunStatus::Running
+                && run.marked_at.is_none()
+                && is_wanted(run)
+        });
+        unsent.sort_by_key(|run| run.id);
+        unsent.iter().map(|run| UnsentRun { run: run.id, job: run.job, due_at: run.due_at }).collect()
+    }
+
     /// Hands the named runs of a job over; returns those that moved.
     fn hand_over_job(
         &mut self,

@@ -144,6 +144,8 @@ pub(super) struct Batch<'f> {
     reported: Vec<RunId>,
     /// Runs that did not fail although an earlier verdict was a failure.
     redeemed: Vec<RunId>,
+    /// Runs whose end was stored before, and that await their children.
+    awaiting: Vec<(JobId, RunId)>,
     delays: Delays,
     /// Rows that got their verdict, each with the row of which it may be a shard.
     over: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
@@ -189,7 +191,9 @@ impl<'f> Batch<'f> {
         self.write(tx).await?;
         // A crash here must leave the runs open: if they had a verdict without their children, the children would never come.
         failpoint::pass("finish.settled");
-        let ReleasedRuns { released, awaiting, over, failed } = tx.follow_runs(finisher, &self.ended_runs()).await?;
+        let ReleasedRuns { released, mut awaiting, over, failed } =
+            tx.follow_runs(finisher, &self.ended_runs()).await?;
+        awaiting.append(&mut self.awaiting);
         self.delays.fold(tx, &awaiting, &over).await?;
         self.reported.extend(failed);
         tx.insert_failure_records(&self.reported).await?;
@@ -216,7 +220,12 @@ impl<'f> Batch<'f> {
         };
         match settle::judge(locked.row, finish) {
             Judgement::NoSuchRun => self.answers.push(Finished::NoSuchRun),
-            Judgement::Duplicate => self.answers.push(Finished::Duplicate),
+            Judgement::Duplicate => {
+                if locked.row.awaits_children && !locked.row.status.is_terminal() {
+                    self.awaiting.push((JobId::new(locked.key.job), finish.run));
+                }
+                self.answers.push(Finished::Duplicate);
+            }
             Judgement::NotOwner => self.answers.push(Finished::NotOwner),
             Judgement::Superseded => {
                 // Only an executor knows how an attempt ended that was given up.

@@ -22,6 +22,11 @@ const READ_UNSENT: Statement = Statement {
     text: "SELECT id, job_id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL AND id > ? ORDER BY id LIMIT ?",
 };
+const READ_UNSENT_AMONG: Statement = Statement {
+    name: "read_unsent_among",
+    text: "SELECT id, job_id, due_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
+           AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL{end} ORDER BY id",
+};
 /// In the order of the primary key, since the index by home has only jobs that fire.
 const READ_JOBS_AT: Statement = Statement {
     name: "read_jobs_at",
@@ -125,11 +130,20 @@ impl Move for SqlStore {
 
     async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>> {
         let query = Query::new(&READ_UNSENT).int(token.node.get()).int(token.epoch).int(after.get()).int(limit.into());
-        let mut unsent = Vec::new();
-        for row in self.rows(query).await? {
-            let mut columns = Reader::new(&row, "run");
-            let (run, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
-            unsent.push(UnsentRun { run, job, due_at: columns.at("due_at_ms")? });
+        self.rows(query).await?.iter().map(unsent_run).collect()
+    }
+
+    async fn unsent_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
+        let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
+        let (mut open, mut unsent) = (BTreeSet::new(), Vec::new());
+        for query in (OpenAt { node: token.node, below_epoch: i64::MAX }).of_jobs(self.texts.dialect(), &jobs) {
+            open.extend(read_ids(&self.rows(query).await?, "run", "id")?);
+        }
+        for chunk in Vec::from_iter(open).chunks(CHUNK_MAX) {
+            let query = Query::new(&READ_UNSENT_AMONG).list(chunk.iter().copied());
+            for row in self.rows(query.int(token.node.get()).int(token.epoch)).await? {
+                unsent.push(unsent_run(&row)?);
+            }
         }
         Ok(unsent)
     }
@@ -200,6 +214,12 @@ impl Move for SqlStore {
             Ok(u64::try_from(idle.len()).unwrap_or(u64::MAX))
         })
     }
+}
+
+fn unsent_run(row: &AnyRow) -> Result<UnsentRun> {
+    let mut columns = Reader::new(row, "run");
+    let (run, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
+    Ok(UnsentRun { run, job, due_at: columns.at("due_at_ms")? })
 }
 
 /// An open run of a job that is to move.
