@@ -261,7 +261,7 @@ pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
 /// A node that died long ago and owns nothing is removed; the node with the newest id stays, so that the id is not given again.
 pub async fn nodes_are_forgotten(store: &dyn Store) {
     let (gone, owner, home, newest) = (join(store).await, join(store).await, join(store).await, join(store).await);
-    let row = super::pending(store, owner).await;
+    let row = pending(store, owner).await;
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
     claim(store, home, &job(store, Some(at)).await, vec![]).await;
     for token in [gone, owner, home, newest] {
