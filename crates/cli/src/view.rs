@@ -128,8 +128,10 @@ impl View {
     fn more(&self, items: &[Value]) -> impl Iterator<Item = String> {
         let mut names: Vec<&String> = Vec::new();
         for (name, _) in items.iter().filter_map(Value::as_object).flatten() {
-            let plain = name.strip_suffix("_at").unwrap_or(name).replace('_', " ");
-            let is_header = self.headers.iter().any(|header| header.eq_ignore_ascii_case(&plain));
+            let whole = name.replace('_', " ");
+            let plain = whole.strip_suffix(" at").unwrap_or(&whole);
+            let is_header =
+                [plain, &whole].iter().any(|text| self.headers.iter().any(|it| it.eq_ignore_ascii_case(text)));
             let is_large = |item: &Value| item[name].is_object() || item[name].is_array();
             if !is_header && *name != self.name && !names.contains(&name) && !items.iter().any(is_large) {
                 names.push(name);
@@ -220,6 +222,13 @@ mod tests {
         assert_eq!(shown("children", json!([])), ["children="]);
         assert_eq!(shown("roles", json!([{"role": "viewer"}])), [r#"roles=[{"role":"viewer"}]"#]);
         assert_eq!(shown("params", json!({"day": {"of": 1}})), [r#"params={"day":{"of":1}}"#], "a user's own JSON");
+    }
+
+    #[test]
+    fn a_field_with_a_column_of_its_own_has_no_second_one() {
+        let view = View { name: "id", headers: &["RUN", "FIRE AT", "LAST SEEN"], row: |_, _| Vec::new() };
+        let items = [json!({"id": "7", "fire_at": "x", "last_seen_at": "y", "attempt": 1})];
+        assert_eq!(view.more(&items).collect::<Vec<_>>(), ["attempt"]);
     }
 
     #[test]

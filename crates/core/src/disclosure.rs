@@ -21,6 +21,7 @@ const URL: &str = "url";
 
 /// The fields whose values the audit log shows. A test compares the list with the documents of the API.
 const SHOWN: &[&str] = &[
+    "acknowledged_by",
     "action",
     "address",
     "after",
@@ -135,6 +136,7 @@ const SHOWN: &[&str] = &[
     "severity",
     "shards",
     "skipped",
+    "standing",
     "start_at",
     "starts_at",
     "state",

@@ -139,7 +139,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &Note, request: Re
     }
     if !caller.may(gate.permission) {
         asked.refused(web, caller, note).await;
-        return forbidden(caller).into_response();
+        return forbidden(caller, gate.permission).into_response();
     }
     let is_change = is_change(gate, &request);
     let turn = match is_change {
@@ -178,11 +178,21 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &Note, request: Re
     shares::count_answer(web, caller.key(), is_change, response)
 }
 
-fn forbidden(caller: &Caller) -> Problem {
+fn forbidden(caller: &Caller, needs: Permission) -> Problem {
+    let role = match needs {
+        Permission::SignedIn | Permission::View => "viewer",
+        Permission::ViewEverywhere => "viewer everywhere",
+        Permission::Operate => "operator",
+        Permission::Edit => "editor",
+        Permission::Admin => "admin",
+        Permission::Cluster => "admin everywhere",
+    };
     let detail = match caller.means() {
-        AuthMethod::Executor => "this token does not allow it: an executor's token opens sessions only",
-        AuthMethod::Session => "your roles do not allow it anywhere",
-        AuthMethod::Token | AuthMethod::System | AuthMethod::Anonymous => "this token's roles do not allow it",
+        AuthMethod::Executor => "this token does not allow it: an executor's token opens sessions only".to_owned(),
+        AuthMethod::Session => format!("your roles do not allow it anywhere: it needs the role {role}"),
+        AuthMethod::Token | AuthMethod::System | AuthMethod::Anonymous => {
+            format!("this token's roles do not allow it: it needs the role {role}")
+        }
     };
     Problem::new(Code::Forbidden, detail).without_instance()
 }
@@ -258,7 +268,7 @@ pub(crate) async fn admit(
 ) -> Result<Caller, Problem> {
     let caller = authenticate(web, authorization, client).await?;
     count_request(web, &caller).map_err(|(problem, _)| problem)?;
-    if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller)) }
+    if caller.may(permission) { Ok(caller) } else { Err(forbidden(&caller, permission)) }
 }
 
 pub(crate) fn unauthenticated() -> Problem {

@@ -68,6 +68,10 @@
     } else if (event.key === "Enter" && event.target === input) {
       event.preventDefault();
       choose();
+    } else if (event.key === "Escape") {
+      // A search field would only be emptied by it.
+      event.preventDefault();
+      palette.close();
     }
   });
   palette.addEventListener("submit", () => palette.close());

@@ -71,6 +71,13 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
         let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
         return Err(Failure::refused(format!("{}: no job is in there", names.join(", "))));
     }
+    let is_wrapped = |entry: &&Entry| entry.value.get("jobs").is_some() && entry.value.get("name").is_none();
+    if let Some(wrapped) = entries.iter().find(is_wrapped) {
+        let place = wrapped.place("/jobs");
+        return Err(Failure::refused(format!(
+            "{place}: a file holds one job or a list of jobs, without `jobs` around it"
+        )));
+    }
     Ok(entries)
 }
 
@@ -185,6 +192,15 @@ mod tests {
         assert_eq!(entries[5].value, serde_json::json!({"name": "e", "app": "x"}));
         assert!(entries[3].place("/name").ends_with("b.yaml:4:9"), "{}", entries[3].place("/name"));
         assert!(entries[0].place("/name").ends_with("a.json:1:11"), "{}", entries[0].place("/name"));
+    }
+
+    #[test]
+    fn a_list_has_nothing_around_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("a.yaml");
+        std::fs::write(&path, "jobs:\n- name: a\n").unwrap();
+        let refused = read_all(&[path]).unwrap_err();
+        assert!(refused.message().contains("without `jobs` around it"), "{}", refused.message());
     }
 
     #[test]

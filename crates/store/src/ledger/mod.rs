@@ -20,7 +20,7 @@ pub use self::limits::{LimitName, Limits};
 pub use self::r#move::{HomeLoad, JobAtHome, Move, MovedJobs, UnsentRun};
 pub use self::read::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery, Runs};
 pub use self::relay::{FenceRequest, Relay, RelayedAnswer};
-pub use self::search::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText, SEARCHED_COUNT_MAX, SearchRuns};
+pub use self::search::{FoundRuns, RunOrder, RunPlace, RunSearch, RunText, SEARCHED_COUNT_MAX, SearchRuns, lateness};
 
 pub(crate) use self::adopt::{adopted, fewest_first};
 pub(crate) use self::claim::{by_instant, lease_of_home};

@@ -1,6 +1,7 @@
 //! Searching runs: by everything that a filter names, in three orders, forwards and backwards, within a bound.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use async_trait::async_trait;
 use rondel_core::filter::{Choice, LengthRange, Pattern};
@@ -228,7 +229,7 @@ impl RunText {
 }
 
 /// Maximum time by which a row is created before its instant.
-const MADE_AHEAD_MAX: std::time::Duration = std::time::Duration::from_secs(600);
+const MADE_AHEAD_MAX: Duration = Duration::from_secs(600);
 
 /// The least and the greatest length that match; a run that never began has no length.
 pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
@@ -236,10 +237,21 @@ pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
     if range.is_open() { (least, greatest) } else { (least.max(0), greatest) }
 }
 
-/// How late the first attempt began, in milliseconds; -1 if it did not begin, or if another attempt followed.
+/// How late the first attempt began, in milliseconds; -1 for none.
 fn late_ms(run: &Run) -> i64 {
-    let began = run.started_at.filter(|_| run.attempt == 1);
-    began.map_or(-1, |at| at.as_millis().saturating_sub(run.fire_at.as_millis()))
+    began_by_plan(run).map_or(-1, |at| at.as_millis().saturating_sub(run.fire_at.as_millis()))
+}
+
+/// How late the handler began. `None` if it did not begin or if another attempt followed, and for runs whose fire is no instant at which
+/// they were to begin: those that follow from a parent's run, and those of a backfill.
+#[must_use]
+pub fn lateness(run: &Run) -> Option<Duration> {
+    began_by_plan(run).map(|at| at.since(run.fire_at))
+}
+
+fn began_by_plan(run: &Run) -> Option<Timestamp> {
+    let has_plan = !matches!(run.trigger, Trigger::Parent | Trigger::Backfill);
+    run.started_at.filter(|_| has_plan && run.attempt == 1)
 }
 
 /// Searches runs.

@@ -104,7 +104,10 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkRuns>) -> Resul
         return Err(refuse_value("/expected_count", message));
     }
     let done = match body.dry_run {
-        true => Default::default(),
+        true => {
+            call.note.dry_run();
+            Default::default()
+        }
         false => perform(&call, body.action, &selected.runs, (&by, trigger_of(&headers))).await,
     };
     let answer = BulkRunsJson {

@@ -4,7 +4,7 @@ use rondel_core::Timestamp;
 use rondel_core::diff::{self, Change};
 use rondel_core::disclosure::changes_for_viewer;
 use rondel_store::access::{AuditEntry, AuthMethod, UNANSWERED, Verdict};
-use serde_json::Value;
+use serde_json::{Map, Value};
 
 use super::moment::Moment;
 use super::texts::Texts;
@@ -68,13 +68,17 @@ impl ActivityFormatter {
             |text: &Option<String>| text.as_deref().and_then(|text| serde_json::from_str::<Value>(text).ok());
         let (before, after) = (document(&entry.before), document(&entry.after));
         let is_dry_run = after.as_ref().is_some_and(|after| after.get("dry_run").is_some());
+        let (before, after) = match (entry.action.as_str(), after) {
+            ("job.apply", Some(Value::Object(after))) => by_job(before.as_ref(), after),
+            (_, after) => (before, after),
+        };
         let note = match entry.after.as_deref() {
             Some(UNANSWERED) => Some(t.activity_unanswered),
             _ if is_dry_run => Some(t.activity_dry_run),
             _ => None,
         };
         // An action on many objects has no `before`: all fields of `after` are shown as added.
-        let before = before.or_else(|| entry.action.ends_with(".bulk").then(|| Value::Object(serde_json::Map::new())));
+        let before = before.or_else(|| entry.action.ends_with(".bulk").then(|| Value::Object(Map::new())));
         let mut changes = if note.is_some() { Vec::new() } else { self.changes(before, after) };
         let hidden_count = changes.len().saturating_sub(CHANGE_COUNT_MAX);
         changes.truncate(CHANGE_COUNT_MAX);
@@ -111,11 +115,30 @@ impl ActivityFormatter {
         let (Some(mut before), Some(after)) = (before, after) else { return Vec::new() };
         if has_no_field_of(&before, &after) {
             // `after` is then a result of the action, such as a run, and `before` its object, such as a job.
-            before = Value::Object(serde_json::Map::new());
+            before = Value::Object(Map::new());
         }
         let differ = if self.may_see_secrets { diff::changes } else { changes_for_viewer };
         differ(&before, &after).iter().map(change_row).collect()
     }
+}
+
+/// The documents of an applied list of jobs: of each job the fields that changed, or one word, such as `created`.
+fn by_job(before: Option<&Value>, after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
+    let fields = |of: &Value| -> Option<Value> {
+        let fields = of["fields"].as_object().filter(|fields| !fields.is_empty())?;
+        let named =
+            |(pointer, value): (&String, &Value)| (pointer.trim_start_matches('/').replace('/', "."), value.clone());
+        Some(Value::Object(fields.iter().map(named).collect()))
+    };
+    let (mut from, mut to) = (Map::new(), Map::new());
+    for (job, noted) in after {
+        if let Some(fields) = before.and_then(|before| fields(&before[&job])) {
+            from.insert(job.clone(), fields);
+        }
+        let shown = fields(&noted).or_else(|| noted.get("action").cloned()).unwrap_or(noted);
+        to.insert(job, shown);
+    }
+    (Some(Value::Object(from)), Some(Value::Object(to)))
 }
 
 /// Whether `after` has no field of `before`: they are documents of different kinds.
@@ -274,6 +297,20 @@ mod tests {
             .map(|route| action(&route.method, route.path));
         let wordless: BTreeSet<String> = names.filter(|name| action_words(Lang::Zh.texts(), name).is_none()).collect();
         assert_eq!(wordless, BTreeSet::new());
+    }
+
+    #[test]
+    fn an_applied_list_has_a_line_for_each_job_or_field() {
+        let before = json!({"b": {"version": 1, "fields": {"/retry/max": 1}}});
+        let after = json!({
+            "a": {"action": "created", "fields": {}},
+            "b": {"action": "changed", "fields": {"/retry/max": 3, "/timeout": "5s"}},
+            "...": 7,
+        });
+        let (from, to) = by_job(Some(&before), after.as_object().cloned().unwrap());
+        assert_eq!(from, Some(json!({"b": {"retry.max": 1}})));
+        let expected = json!({"a": "created", "b": {"retry.max": 3, "timeout": "5s"}, "...": 7});
+        assert_eq!(to, Some(expected));
     }
 
     #[test]

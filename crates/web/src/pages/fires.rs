@@ -1,5 +1,6 @@
 //! The fires of a job, past and ahead, with their outcomes, and the answer to "why did it not run at …?".
 
+use std::collections::HashMap;
 use std::time::Duration;
 
 use askama::Template;
@@ -8,13 +9,14 @@ use http::StatusCode;
 use rondel_core::cron::{Tz, parse_zone};
 use rondel_core::fires::{Account, Entry, Range, Verdict, Why};
 use rondel_core::reason::words::{Subject, sentence};
-use rondel_core::{JobSpec, RunId, RunStatus, Timestamp, words};
+use rondel_core::{JobSpec, Run, RunId, RunStatus, Timestamp, words};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 
 use super::moment::Moment;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
+use super::view::own_message;
 use super::zones::{self, zone_of};
 use crate::api::jobs::find;
 use crate::path::{self, Named};
@@ -26,6 +28,8 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// How many entries each side of the page has.
 const PAST_COUNT: usize = 50;
 const AHEAD_COUNT: usize = 25;
+/// Longer messages are cut; they are shown whole on the pages of the runs.
+const MESSAGE_LEN_MAX: usize = 200;
 /// Minimum length of the range that is read at once if a day has too many fires.
 const SHORTEST: Duration = Duration::from_secs(1);
 /// Maximum number of further pages that are read of a range of the length [`SHORTEST`].
@@ -145,7 +149,7 @@ impl FireFormatter<'_> {
         }
     }
 
-    fn row(&self, entry: &Entry) -> Row {
+    fn row(&self, entry: &Entry, messages: &HashMap<RunId, String>) -> Row {
         let t = self.t;
         let (class, word) = class_and_word(&entry.verdict, t);
         let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
@@ -154,7 +158,8 @@ impl FireFormatter<'_> {
                 // With attempt 1 the sentence does not name the attempt, which is shown on the run's page.
                 let subject = Subject { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 let unplanned = (!planned).then(|| t.fires_unplanned.to_owned());
-                let parts = sentence(subject, t.lang()).into_iter().chain(unplanned);
+                let why = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
+                let parts = why.into_iter().chain(unplanned);
                 (Some(*run), parts.collect::<Vec<_>>().join(" "))
             }
             Verdict::Span { run, reason, detail } => {
@@ -258,6 +263,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     }
     let to = query.to.unwrap_or(now);
     let (from, account) = past(&page, &record, to).await?;
+    let messages = messages(&page, &account).await?;
     let coming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: AHEAD_COUNT };
     let coming = page.engine().fires(&record, coming, within.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
@@ -271,13 +277,31 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         answers,
         from: formatter.when(from),
         to: formatter.when(to),
-        past: account.entries.iter().rev().map(|entry| formatter.row(entry)).collect(),
-        ahead: coming.entries.iter().map(|entry| formatter.row(entry)).collect(),
+        past: account.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
+        ahead: coming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
         has_more: coming.next.is_some(),
         earlier: format!("/jobs/{}/fires?{}", record.spec.name, pair("to", &before(from).to_string())),
         is_present: query.to.is_none(),
     };
     html(status, &template)
+}
+
+/// The messages of the runs that did not succeed: no reason of the server explains a failure.
+async fn messages(page: &Page<FiresQuery>, account: &Account) -> Result<HashMap<RunId, String>, StoreError> {
+    let failed = |entry: &Entry| match &entry.verdict {
+        Verdict::Row { run, status, .. } => (*status != RunStatus::Succeeded && status.is_terminal()).then_some(*run),
+        _ => None,
+    };
+    let ids: Vec<RunId> = account.entries.iter().filter_map(failed).collect();
+    if ids.is_empty() {
+        return Ok(HashMap::new());
+    }
+    let message = |run: &Run| {
+        let text = own_message(run.message.as_deref(), run.reason, run.detail.as_deref(), page.t.lang())?;
+        let cut = text.char_indices().nth(MESSAGE_LEN_MAX).map(|(end, _)| format!("{}…", &text[..end]));
+        Some((run.id, cut.unwrap_or(text)))
+    };
+    Ok(page.engine().store().runs(&ids).await?.iter().filter_map(message).collect())
 }
 
 fn before(at: Timestamp) -> Timestamp {
@@ -330,4 +354,25 @@ async fn read(
 ) -> Result<Account, StoreError> {
     let within = page.call.seen_apps();
     page.engine().fires(record, Range { from, to, limit: PAST_COUNT }, within.as_deref()).await
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::reason::Reason;
+
+    use super::super::texts::Lang;
+    use super::*;
+
+    #[test]
+    fn a_failure_without_a_reason_is_explained_by_its_message() {
+        let formatter = FireFormatter { name: "a", zone: Tz::UTC, now: Timestamp::EPOCH, t: Lang::En.texts() };
+        let (run, at) = (RunId::new(7), Timestamp::from_secs(60));
+        let messages = HashMap::from([(run, "exit code 7".to_owned())]);
+        let why = |status, reason| {
+            let verdict = Verdict::Row { run, status, reason, detail: None, planned: true };
+            formatter.row(&Entry { first: at, last: at, count: 1, verdict }, &messages).why
+        };
+        assert_eq!(why(RunStatus::Failed, None), "exit code 7");
+        assert_ne!(why(RunStatus::Skipped, Some(Reason::Paused)), "exit code 7");
+    }
 }

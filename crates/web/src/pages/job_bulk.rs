@@ -81,7 +81,12 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let expected = fields.get("expected").parse::<usize>().ok();
     // If more jobs match than were counted, they are counted again first.
     let is_confirmed = expected.is_some_and(|expected| count <= expected && count > 0);
-    let done = if is_confirmed { perform(&page.call, &bulk, &chosen).await } else { Default::default() };
+    let done = if is_confirmed {
+        perform(&page.call, &bulk, &chosen).await
+    } else {
+        page.call.note.dry_run();
+        Default::default()
+    };
     let undo = match action {
         JobAction::Pause => Some("resume"),
         JobAction::Resume => Some("pause"),

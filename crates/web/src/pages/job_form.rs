@@ -299,11 +299,22 @@ impl JobForm {
         document
     }
 
-    /// The calendar as the definition writes it; null for a job without a schedule, whose form does not show it.
+    /// Whether the field of the chosen kind of schedule is empty.
+    pub(super) fn lacks_schedule(&self) -> bool {
+        match self.kind.as_str() {
+            "cron" => self.cron.is_empty(),
+            "every" => self.every.is_empty(),
+            "at" => self.at.is_empty(),
+            kind @ ("delay" | "after") => self.more.get(kind).is_empty(),
+            _ => false,
+        }
+    }
+
+    /// The calendar as the definition writes it; null for the kinds of schedule that have none, whose form does not show it.
     pub(super) fn calendar_use(&self) -> Value {
         match (self.calendar.as_str(), self.calendar_rule.as_str()) {
             ("", _) => Value::Null,
-            _ if self.kind == "none" => Value::Null,
+            _ if ["none", "delay", "after"].contains(&self.kind.as_str()) => Value::Null,
             (name, "") => json!({ "name": name }),
             (name, rule) => json!({"name": name, "rule": rule}),
         }

@@ -171,6 +171,8 @@ struct PreviewPart {
     fires: Vec<(Moment, Option<String>)>,
     warnings: Vec<String>,
     error: Option<String>,
+    /// Whether nothing has been typed yet.
+    is_empty: bool,
     /// For a job that is edited: its fires before and after the edit.
     coming: Option<EditEffect>,
 }
@@ -185,6 +187,7 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
         _ => Ok(form.schedule()),
     };
     let part = match schedule {
+        _ if form.lacks_schedule() => PreviewPart { is_empty: true, error: None, ..error_part(page.t, String::new()) },
         Ok(schedule) => match compile(&page.call, schedule.clone(), form.calendar_use()).await {
             Ok(job) => {
                 let coming = coming(&page, was, (schedule, form.calendar_use())).await;
@@ -227,6 +230,7 @@ fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
         fires: found.fires.iter().map(|one| fire(one.at)).collect(),
         warnings: warnings.map(|warning| warning.sentence(t.lang()).to_owned()).collect(),
         error: None,
+        is_empty: false,
         coming: None,
     }
 }
@@ -238,5 +242,13 @@ fn problem_part(t: &'static Texts, problem: &Problem) -> PreviewPart {
 }
 
 const fn error_part(t: &'static Texts, message: String) -> PreviewPart {
-    PreviewPart { t, words: None, fires: Vec::new(), warnings: Vec::new(), error: Some(message), coming: None }
+    PreviewPart {
+        t,
+        words: None,
+        fires: Vec::new(),
+        warnings: Vec::new(),
+        error: Some(message),
+        is_empty: false,
+        coming: None,
+    }
 }

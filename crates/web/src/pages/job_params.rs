@@ -54,7 +54,8 @@ pub(super) async fn fields_with_input(
         text => serde_json::from_str(text).unwrap_or(Value::Bool(false)),
     };
     let mut fields = params_form::fields(schema.document(), &params);
-    for field in fields.iter_mut().filter(|field| matches!(field.kind, FieldKind::Json | FieldKind::Number(_))) {
+    // If one field is refused, the parameters are those from before: the others are filled in from what was sent, too.
+    for field in &mut fields {
         if let Some((_, typed)) = sent.and_then(|sent| sent.with_prefix(&field.id).find(|(id, _)| *id == field.id)) {
             typed.clone_into(&mut field.value);
         }

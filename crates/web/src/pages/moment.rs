@@ -89,13 +89,17 @@ fn coarse(length: Duration, t: &Texts) -> String {
 /// A length by its two largest units.
 pub(crate) fn length(length: Duration, t: &Texts) -> String {
     let (millis, seconds) = (length.as_millis(), length.as_secs());
+    let two = |first: u64, unit: &str, second: u64, unit_of_second: &str| match second {
+        0 => format!("{first} {unit}"),
+        _ => format!("{first} {unit} {second} {unit_of_second}"),
+    };
     match seconds {
         0 => format!("{millis} {}", t.unit_ms),
         1..=9 => format!("{}.{:02} {}", seconds, (millis % 1000) / 10, t.unit_s),
         10..=59 => format!("{}.{} {}", seconds, (millis % 1000) / 100, t.unit_s),
-        60..=3599 => format!("{} {} {} {}", seconds / 60, t.unit_min, seconds % 60, t.unit_s),
-        3600..=86_399 => format!("{} {} {} {}", seconds / 3600, t.unit_h, seconds % 3600 / 60, t.unit_min),
-        _ => format!("{} {} {} {}", seconds / 86_400, t.unit_d, seconds % 86_400 / 3600, t.unit_h),
+        60..=3599 => two(seconds / 60, t.unit_min, seconds % 60, t.unit_s),
+        3600..=86_399 => two(seconds / 3600, t.unit_h, seconds % 3600 / 60, t.unit_min),
+        _ => two(seconds / 86_400, t.unit_d, seconds % 86_400 / 3600, t.unit_h),
     }
 }
 
@@ -111,6 +115,7 @@ mod tests {
             (7, "7 ms"),
             (1_234, "1.23 s"),
             (59_990, "59.9 s"),
+            (60_000, "1 min"),
             (125_000, "2 min 5 s"),
             (7_260_000, "2 h 1 min"),
             (90_000_000, "1 d 1 h"),

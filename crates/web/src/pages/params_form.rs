@@ -17,6 +17,8 @@ const REFERENCE_DEPTH_MAX: usize = 8;
 const TEXT: &str = "param.text.";
 /// The prefix of the names of fields that hold JSON.
 const JSON: &str = "param.json.";
+/// The prefix of the names of fields that hold either.
+const TEXT_OR_JSON: &str = "param.either.";
 
 /// One field.
 #[derive(Debug, PartialEq)]
@@ -46,6 +48,8 @@ pub(super) enum FieldKind {
     Number(&'static str),
     /// One of these values, as JSON and as users read it.
     Choice(Vec<(String, String)>),
+    /// Text, or an object or a list as JSON, such as the text of a script or the name of one.
+    TextOrJson,
     Json,
 }
 
@@ -61,12 +65,13 @@ pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
         let kind = if value.is_some_and(|value| !holds(&kind, value)) { FieldKind::Json } else { kind };
         let (prefix, value) = match (&kind, value) {
             (FieldKind::Text, value) => (TEXT, value.and_then(Value::as_str).unwrap_or_default().to_owned()),
+            (FieldKind::TextOrJson, value) => (TEXT_OR_JSON, value.map(text_or_json).unwrap_or_default()),
             (_, value) => (JSON, value.map(Value::to_string).unwrap_or_default()),
         };
         ParamField {
             id: format!("{prefix}{name}"),
             name: name.clone(),
-            hint: property["description"].as_str().unwrap_or_default().to_owned(),
+            hint: hint(schema, property).to_owned(),
             is_required: is_required(name),
             value,
             kind,
@@ -75,9 +80,16 @@ pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     known.iter().map(field).collect()
 }
 
+/// The description of the property, or of what it refers to.
+fn hint<'a>(schema: &'a Value, property: &'a Value) -> &'a str {
+    let found = [property, resolve(schema, property)].into_iter().find_map(|one| one["description"].as_str());
+    found.unwrap_or_default()
+}
+
 fn holds(kind: &FieldKind, value: &Value) -> bool {
     match kind {
         FieldKind::Text => value.is_string(),
+        FieldKind::TextOrJson => value.is_string() || value.is_object() || value.is_array(),
         FieldKind::Number(_) => value.is_number(),
         FieldKind::Choice(choices) => {
             let value = value.to_string();
@@ -91,6 +103,9 @@ fn kind(schema: &Value, property: &Value) -> FieldKind {
     let property = resolve(schema, property);
     if let Some(choices) = choices(property) {
         return choices;
+    }
+    if is_text_or_json(schema, property) {
+        return FieldKind::TextOrJson;
     }
     let type_of = match &property["type"] {
         Value::String(one) => Some(one.as_str()),
@@ -108,6 +123,14 @@ fn kind(schema: &Value, property: &Value) -> FieldKind {
         Some("boolean") => FieldKind::Choice(["true", "false"].map(|word| (word.to_owned(), word.to_owned())).to_vec()),
         _ => FieldKind::Json,
     }
+}
+
+/// Whether the values are texts beside objects or lists. Among others, such as numbers, `5` would be ambiguous.
+fn is_text_or_json(schema: &Value, property: &Value) -> bool {
+    let several = property["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let types: Vec<_> = several.iter().map(|one| resolve(schema, one)["type"].as_str().unwrap_or_default()).collect();
+    let is_known = |one: &&str| ["string", "object", "array", "null"].contains(one);
+    types.contains(&"string") && types.iter().all(is_known) && types.iter().any(|one| ["object", "array"].contains(one))
 }
 
 /// The schema that a reference stands for, or that is the only one beside null in `anyOf`.
@@ -141,16 +164,35 @@ fn choices(property: &Value) -> Option<FieldKind> {
     (!choices.is_empty() && choices.len() <= CHOICE_COUNT_MAX).then_some(FieldKind::Choice(choices))
 }
 
+/// The value in a field for text or JSON: a text as it is, unless it would be read as something else.
+fn text_or_json(value: &Value) -> String {
+    let plain = value.as_str().filter(|text| read_text_or_json(text) == *value);
+    plain.map_or_else(|| value.to_string(), str::to_owned)
+}
+
+/// Reads such a field: an object, a list or a quoted text is JSON, anything else is the text itself.
+fn read_text_or_json(text: &str) -> Value {
+    let is_json = text.trim_start().starts_with(['{', '[', '"']);
+    let json = is_json.then(|| serde_json::from_str(text).ok()).flatten();
+    json.unwrap_or_else(|| Value::String(with_line_feeds(text)))
+}
+
+/// Browsers send each line break as CR LF.
+fn with_line_feeds(text: &str) -> String {
+    text.replace("\r\n", "\n")
+}
+
 /// The parameters from the form fields, merged with those of `before` that have no field; `None` if no field was sent. An empty
 /// field is omitted.
 pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>, Problem> {
     let mut params = before.as_object().cloned().unwrap_or_else(Map::new);
     let mut has_any = false;
     for (id, text) in form.with_prefix("param.") {
-        let (name, value) = match (id.strip_prefix(TEXT), id.strip_prefix(JSON)) {
-            // Browsers send each line break as CR LF.
-            (Some(name), _) => (name, Value::String(text.replace("\r\n", "\n"))),
+        let (as_json, as_either) = (id.strip_prefix(JSON), id.strip_prefix(TEXT_OR_JSON));
+        let (name, value) = match (id.strip_prefix(TEXT), as_json.or(as_either)) {
+            (Some(name), _) => (name, Value::String(with_line_feeds(text))),
             (None, Some(name)) if text.trim().is_empty() => (name, Value::String(String::new())),
+            (None, Some(name)) if as_either.is_some() => (name, read_text_or_json(text)),
             (None, Some(name)) => {
                 let refuse = |error| refuse_value(&format!("/params/{name}"), format!("{text:?} is not JSON: {error}"));
                 (name, serde_json::from_str(text).map_err(refuse)?)
@@ -235,6 +277,45 @@ mod tests {
         assert_eq!(from_fields(&Fields::from([("param.text.table", "")]), &json!(null)).unwrap(), Some(json!(null)));
         let bad = from_fields(&Fields::from([("param.json.rows", "many")]), &json!(null)).unwrap_err();
         assert_eq!(bad.complaints()[0].pointer.as_deref(), Some("/params/rows"));
+    }
+
+    #[test]
+    fn a_text_beside_objects_or_lists_needs_no_quotes() {
+        let schema = json!({
+            "properties": {
+                "args": {"anyOf": [{"type": "string"}, {"type": "array"}]},
+                "script": {"anyOf": [{"$ref": "#/$defs/Script"}, {"type": "null"}]},
+                "size": {"anyOf": [{"type": "string"}, {"type": "integer"}]},
+            },
+            "$defs": {
+                "Kept": {"type": "object"},
+                "Script": {"anyOf": [{"type": "string"}, {"$ref": "#/$defs/Kept"}], "description": "text or name"},
+            },
+        });
+        let params = json!({"args": "[1]", "script": "[ -f a ] &&\n  date", "size": "5"});
+        let drawn = fields(&schema, &params);
+        let found: Vec<_> = drawn.iter().map(|one| (one.id.as_str(), one.value.as_str(), &one.kind)).collect();
+        let expected = [
+            ("param.either.args", "\"[1]\"", &FieldKind::TextOrJson),
+            ("param.either.script", "[ -f a ] &&\n  date", &FieldKind::TextOrJson),
+            ("param.json.size", "\"5\"", &FieldKind::Json),
+        ];
+        assert_eq!(found, expected);
+        assert_eq!(drawn[1].hint, "text or name");
+        let sent = Fields::from([0, 1, 2].map(|at: usize| (drawn[at].id.as_str(), drawn[at].value.as_str())));
+        assert_eq!(from_fields(&sent, &json!({})).unwrap().as_ref(), Some(&params));
+        for (typed, read) in [
+            ("date\r\nid", json!("date\nid")),
+            ("{\"name\": \"a\"}", json!({"name": "a"})),
+            ("\"a b\"", json!("a b")),
+            ("{ date; }", json!("{ date; }")),
+            ("7", json!("7")),
+        ] {
+            let sent = Fields::from([("param.either.script", typed)]);
+            assert_eq!(from_fields(&sent, &json!(null)).unwrap(), Some(json!({"script": read})), "{typed}");
+        }
+        let emptied = from_fields(&Fields::from([("param.either.script", " ")]), &params).unwrap();
+        assert_eq!(emptied, Some(json!({"args": "[1]", "size": "5"})));
     }
 
     #[test]

@@ -104,6 +104,8 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         let result = perform(&page.call, action, &runs, (&by, Trigger::Manual)).await;
         done = result.done;
         problems = group_by_message(result.problems, t.lang());
+    } else {
+        page.call.note.dry_run();
     }
     let now = page.engine().now();
     let shown: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();

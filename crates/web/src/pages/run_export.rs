@@ -4,7 +4,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
 use rondel_core::filter::{Filter, Scope};
 use rondel_core::{Run, RunId};
-use rondel_store::ledger::{FoundRuns, RunOrder, RunPlace, RunSearch};
+use rondel_store::ledger::{FoundRuns, RunOrder, RunPlace, RunSearch, lateness};
 use serde_json::json;
 
 use super::shell::Page;
@@ -152,8 +152,7 @@ fn file(text: String, kind: &'static str, name: &str) -> Response {
 fn line(job: &str, run: &Run) -> String {
     let at = |at: Option<rondel_core::Timestamp>| at.map(|at| at.to_string()).unwrap_or_default();
     let took = run.started_at.zip(run.finished_at).map(|(start, end)| end.since(start).as_millis().to_string());
-    let late =
-        run.started_at.filter(|_| run.attempt == 1).map(|start| start.since(run.fire_at).as_millis().to_string());
+    let late = lateness(run).map(|late| late.as_millis().to_string());
     let cells = [
         run.id.to_string(),
         cell(job),

@@ -7,6 +7,7 @@ use rondel_core::reason::words::{Subject, because, sentence};
 use rondel_core::reason::{Detail, Reason};
 use rondel_core::words::Lang;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
+use rondel_store::ledger::lateness;
 
 use super::moment::{Moment, length};
 use super::texts::Texts;
@@ -88,7 +89,7 @@ impl RunRow {
             status: Status::of_run(run, t),
             fire_at: Moment::new(run.fire_at, now, t),
             length: run_length(run, now, t),
-            late: run.started_at.filter(|_| run.attempt == 1).map(|at| length(at.since(run.fire_at), t)),
+            late: lateness(run).map(|late| length(late, t)),
             trigger: t.trigger(run.trigger),
             reason: sentence(Subject::of(run), t.lang()),
             attempt: run.attempt,

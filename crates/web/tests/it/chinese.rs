@@ -297,6 +297,15 @@ async fn what_a_bulk_action_is_refused_for_is_said_in_chinese() {
     assert!(page.contains("该运行的任务已被删除") && !page.contains("was deleted"), "{page}");
 }
 
+#[tokio::test]
+async fn what_a_token_is_refused_for_is_said_in_chinese() {
+    let server = Server::start().await;
+    let mut visitor = Visitor::signed_in(&server).await;
+    visitor.language = "zh";
+    let page = visitor.post("/account/tokens", "name=ci&kind=api").await.text();
+    assert!(page.contains("没有角色的令牌什么也做不了") && !page.contains("without a role"), "{page}");
+}
+
 #[test]
 fn names_and_code_are_no_english() {
     let page = text(

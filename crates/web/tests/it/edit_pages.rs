@@ -266,6 +266,10 @@ async fn the_preview_knows_calendars_zones_and_lists() {
         let text = ask("json", rest).await;
         assert!(!text.contains("<script>") && !text.contains("<li>"), "{rest}: {text}");
     }
+    for kind in ["cron", "every", "at", "delay", "after"] {
+        let text = ask(kind, "cron=&every=&at=&delay=&after=&calendar=work").await;
+        assert!(text.contains("输入后在此显示") && !text.contains("class=\"error\""), "{kind}: {text}");
+    }
     let text = ask("every", "every=1h&calendar=none-such").await;
     assert!(text.contains("class=\"error\"") && text.contains("none-such"), "{text}");
 }

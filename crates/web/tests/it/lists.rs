@@ -138,6 +138,8 @@ async fn many_runs_are_retried_after_they_were_counted() {
     let count = json!({"action": "retry", "q": "status:failed app:orders", "dry_run": true});
     let counted = server.with_body("POST", "/api/v1/runs:bulk", count).await.expect(200);
     assert_eq!((&counted["matched"], &counted["done"]), (&json!(2), &json!(0)));
+    let audit = server.get("/api/v1/audit?limit=1").await.expect(200);
+    assert_eq!(audit["items"][0]["after"], json!({"dry_run": true}), "{audit}");
     let fewer = json!({"action": "retry", "q": "status:failed app:orders", "expected_count": 1});
     server.with_body("POST", "/api/v1/runs:bulk", fewer).await.expect(422);
     let retry = json!({"action": "retry", "q": "status:failed app:orders", "expected_count": 2});

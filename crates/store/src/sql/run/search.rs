@@ -21,7 +21,8 @@ macro_rules! duration {
 }
 macro_rules! late {
     () => {
-        "(CASE WHEN started_at_ms IS NULL OR attempt <> 1 THEN -1 ELSE started_at_ms - fire_at_ms END)"
+        "(CASE WHEN started_at_ms IS NULL OR attempt <> 1 OR trigger_kind IN ('parent', 'backfill') THEN -1 \
+         ELSE started_at_ms - fire_at_ms END)"
     };
 }
 macro_rules! of_open {

@@ -106,7 +106,10 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         return Err(refuse_value("/expected_count", message));
     }
     let done = match body.dry_run {
-        true => JobsDone { changed: chosen.names, ..JobsDone::default() },
+        true => {
+            call.note.dry_run();
+            JobsDone { changed: chosen.names, ..JobsDone::default() }
+        }
         false => perform(&call, &bulk, &chosen.names).await,
     };
     let JobsDone { changed: jobs, unchanged, runs, problems } = done;
