@@ -71,6 +71,7 @@ impl AgentArgs {
         let settings = self.file.agent(self.settings)?;
         let config = AgentConfig::try_from(settings.clone())?;
         if let Some(AgentCommand::CheckConfig) = self.command {
+            config::report_unknown_variables();
             return config::print_agent(settings).map(|()| Exit::Success);
         }
         let handover = Handover::take()?;

@@ -80,9 +80,16 @@ async fn asked_instant(client: &Client, job: &str, text: &str) -> Result<String,
         return Ok(text.to_owned());
     }
     let job = client.get(&["jobs", job], &[]).await?.value()?;
-    let zone = job["schedule"]["time_zone"].as_str().and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC);
-    let at = on_clock(zone, text, clock::now()).map_err(|message| Failure::refused(format!("--at: {message}")))?;
+    let at = on_clock(zone_of(&job), text, clock::now());
+    let at = at.map_err(|message| Failure::refused(format!("--at: {message}")))?;
     Ok(at.to_string())
+}
+
+/// The time zone of a job's first schedule, or else UTC, as in the console.
+fn zone_of(job: &Value) -> Tz {
+    let schedule = &job["schedule"];
+    let first = schedule.get(0).unwrap_or(schedule);
+    first["time_zone"].as_str().and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC)
 }
 
 /// The one instant that the text means, or what is wrong with it.
@@ -143,6 +150,15 @@ mod tests {
         assert_eq!(found("yesterday 02:30").unwrap_err(), twice);
         assert_eq!(found("2026-03-29 02:30").unwrap_err(), "the clock of Europe/Berlin skips 2026-03-29 02:30");
         assert!(found("soon").unwrap_err().starts_with("\"soon\" is not an instant such as "));
+    }
+
+    #[test]
+    fn the_clock_is_that_of_the_first_schedule() {
+        let berlin = json!({"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"});
+        assert_eq!(zone_of(&json!({"schedule": berlin})), Tz::Europe__Berlin);
+        assert_eq!(zone_of(&json!({"schedule": [berlin, {"every": "1h"}]})), Tz::Europe__Berlin);
+        assert_eq!(zone_of(&json!({"schedule": [{"every": "1h"}, berlin]})), Tz::UTC);
+        assert_eq!(zone_of(&json!({"schedule": null})), Tz::UTC);
     }
 
     #[test]

@@ -24,4 +24,4 @@ pub(crate) use oidc::OidcSettings;
 pub(crate) use reference::{reference, with_defaults};
 pub(crate) use server::{DATA_DIR, ServerConfig, ServerSettings, ServerValues};
 pub(crate) use values::{Database, DatabaseParser, Length, Listen};
-pub(crate) use variables::{unknown_variables, warn_of_unknown_variables};
+pub(crate) use variables::{report_unknown_variables, warn_of_unknown_variables};

@@ -9,14 +9,21 @@ use super::agent::AgentSettings;
 use super::http::HttpSettings;
 use super::oidc::OidcSettings;
 use super::server::ServerSettings;
-use crate::handover;
+use crate::{handover, output};
 
 /// How the names of settings' variables begin.
 const PREFIXES: [&str; 4] = ["RONDEL_SERVER_", "RONDEL_HTTP_", "RONDEL_OIDC_", "RONDEL_AGENT_"];
 
 /// Those in the environment of this process. Server and agent may share an environment, so that the settings of both are known.
-pub(crate) fn unknown_variables() -> Vec<String> {
+fn unknown_variables() -> Vec<String> {
     unknown_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
+}
+
+/// Prints them, for a check of the settings.
+pub(crate) fn report_unknown_variables() {
+    for variable in unknown_variables() {
+        output::talk(&format!("warning: {variable} is named like a setting, and is none"));
+    }
 }
 
 /// Logs them.

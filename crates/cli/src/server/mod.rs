@@ -46,9 +46,7 @@ impl ServerArgs {
         let http = self.file.http(self.http)?;
         let config = config::checked_server(settings.clone(), oidc.clone(), http.clone())?;
         if let Some(ServerCommand::CheckConfig) = self.command {
-            for variable in config::unknown_variables() {
-                output::talk(&format!("warning: {variable} is named like a setting, and is none"));
-            }
+            config::report_unknown_variables();
             return config::print_server(settings, oidc, http).map(|()| Exit::Success);
         }
         let Self { failpoints, .. } = self;

@@ -18,6 +18,11 @@ fn the_settings_that_hold_are_printed() {
     let ended = end(command.env("RONDEL_SERVER_TRUSTED_PROXIES", "10.0.0.1"));
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
     assert!(ended.stderr.contains("RONDEL_SERVER_TRUSTED_PROXIES is named like a setting"), "{}", ended.stderr);
+    let mut agent = rondel();
+    agent.args(["agent", "check-config", "--app", "work", "--server", "http://127.0.0.1:1"]);
+    let checked = end(agent.current_dir(folder.path()).env("RONDEL_AGENT_SLOT", "4"));
+    assert_eq!(checked.code, Some(0), "{}", checked.stderr);
+    assert!(checked.stderr.contains("RONDEL_AGENT_SLOT is named like a setting"), "{}", checked.stderr);
     let printed: toml::Table = ended.stdout.parse().unwrap();
     let server = &printed["server"];
     for (key, value) in [
