@@ -1,8 +1,9 @@
 //! Converts the stored end of an attempt to the result for the engine.
 
+use rondel_core::Timestamp;
 use rondel_proto::v1;
 use rondel_proto::v1::result::Status;
-use rondel_store::xxl::{XXL_STOPPED, XxlRun};
+use rondel_store::xxl::{XXL_STOPPED, XxlRun, XxlRunState};
 
 use crate::wire::{CODE_FAILED, CODE_GOOD, CODE_TIMED_OUT};
 
@@ -42,6 +43,21 @@ pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
     }
 }
 
+/// Whether the executor reported a failure that has no stored verdict.
+pub(crate) fn is_failure(row: &XxlRun) -> bool {
+    row.state == XxlRunState::Reported && row.code.is_some_and(|code| code >= 0 && code != CODE_GOOD)
+}
+
+/// The attempt without its failure if that was reported after this instant.
+pub(crate) fn without_new_failure(row: XxlRun, since: Timestamp) -> XxlRun {
+    match row.reported_at {
+        Some(at) if at > since && is_failure(&row) => {
+            XxlRun { state: XxlRunState::Open, code: None, message: None, reported_at: None, ..row }
+        }
+        _ => row,
+    }
+}
+
 /// The exception that wraps what a Java handler throws. It has no message of its own.
 const WRAPPER: &str = "java.lang.reflect.InvocationTargetException";
 const CAUSED_BY: &str = "Caused by: ";
@@ -75,8 +91,7 @@ pub(crate) fn further_lines(row: &XxlRun) -> Vec<String> {
 
 #[cfg(test)]
 mod tests {
-    use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
-    use rondel_store::xxl::XxlRunState;
+    use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId};
 
     use super::*;
 
@@ -124,5 +139,23 @@ mod tests {
         }
         assert_eq!(further_lines(&row(500, Some("one\ntwo"))), ["one", "two"]);
         assert!(further_lines(&row(200, Some("done"))).is_empty());
+    }
+
+    #[test]
+    fn only_a_new_failure_is_left_out() {
+        let left_out = |code, since| {
+            let row = without_new_failure(row(code, Some("x")), Timestamp::from_secs(since));
+            row.state == XxlRunState::Open && row.code.is_none() && row.message.is_none()
+        };
+        for (code, since, expected) in [
+            (500, 69, true),
+            (502, 69, true),
+            (500, 70, false),
+            (200, 69, false),
+            (CODE_KILLED, 69, false),
+            (CODE_LOST, 69, false),
+        ] {
+            assert_eq!(left_out(code, since), expected, "{code} since {since}");
+        }
     }
 }

@@ -15,7 +15,7 @@ use crate::client::CallError;
 use crate::ends::{self, CODE_KILLED};
 use crate::log::{self, ReadEnd};
 use crate::table::Kill;
-use crate::wire::{Answer, CODE_FAILED, CODE_GOOD};
+use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
     /// Takes over stored ends of attempts.
@@ -41,13 +41,10 @@ impl Link {
     }
 
     /// The failures among these ends whose attempts another server is asking the executor to stop. They are left to that server, for which the
-    /// executor's answer counts over the callback. If it reports none of them, the next look at the store finds them.
+    /// executor's answer counts over the callback. If it reports none of them, a later look at the store finds them.
     async fn stopped_elsewhere(&self, rows: &[XxlRun]) -> BTreeSet<i64> {
-        let is_failure = |row: &XxlRun| row.code.is_some_and(|code| code >= 0 && code != CODE_GOOD);
-        let failed: Vec<&XxlRun> = rows
-            .iter()
-            .filter(|row| row.state == XxlRunState::Reported && is_failure(row) && !self.shared.is_responsible_for(row))
-            .collect();
+        let is_left = |row: &&XxlRun| ends::is_failure(row) && !self.shared.is_responsible_for(row);
+        let failed: Vec<&XxlRun> = rows.iter().filter(is_left).collect();
         if failed.is_empty() {
             return BTreeSet::new();
         }

@@ -1,15 +1,19 @@
 //! Periodic work of a link: asking about attempts, reading logs, and sending results again.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use rondel_store::xxl::{XxlRun, XxlRunState};
 use tokio::time::Instant;
 
 use super::{ASK_AFTER, ASK_SOON, Link, PULL_PERIOD, RECONCILE_IDLE_PERIOD, RECONCILE_PERIOD, Session};
 use crate::client::CallError;
-use crate::ends::{CODE_LOST, CODE_UNKNOWN};
+use crate::ends::{self, CODE_LOST, CODE_UNKNOWN};
 use crate::table::Entry;
 use crate::wire::Answer;
+
+/// How soon after a callback an executor has answered the request to stop the attempt that led to it.
+const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Link {
     pub(super) async fn tick(&mut self, session: &Session) -> bool {
@@ -18,7 +22,10 @@ impl Link {
         if now.duration_since(self.reconciled_at) >= period {
             self.reconciled_at = now;
             match self.unsettled().await {
-                Ok(rows) => self.take_up(rows),
+                Ok(rows) => {
+                    let rows = self.without_new_failures(rows);
+                    self.take_up(rows);
+                }
                 Err(error) => self.shared.store_failed("read attempts", &error),
             }
         }
@@ -40,6 +47,14 @@ impl Link {
         self.ask(now);
         self.pull(now);
         self.end_lost_attempts(session, now).await
+    }
+
+    /// Leaves to a later look what the executor has just reported of attempts of other servers. One that is asking it to stop the attempt may
+    /// get its answer only after the callback, and then that answer counts.
+    fn without_new_failures(&self, rows: Vec<XxlRun>) -> Vec<XxlRun> {
+        let since = self.shared.engine.now() - ANSWERED_WITHIN;
+        let is_own = |row: &XxlRun| self.shared.is_responsible_for(row);
+        rows.into_iter().map(|row| if is_own(&row) { row } else { ends::without_new_failure(row, since) }).collect()
     }
 
     /// Merges the stored attempts of the executor into the table.

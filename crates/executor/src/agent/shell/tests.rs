@@ -247,7 +247,8 @@ async fn each_run_has_a_directory_that_goes_with_it() {
     let outcome = script("pwd; echo $RONDEL_WORK_DIR; touch left; mkdir -p a/b").await;
     let lines: Vec<&str> = outcome.lines("stdout").collect();
     assert_eq!(lines[0], lines[1]);
-    assert!(!Path::new(lines[0]).exists());
+    // A run waits for the removal, but not for long.
+    wait_until(|| !Path::new(lines[0]).exists()).await;
 }
 
 #[tokio::test]
@@ -255,14 +256,15 @@ async fn the_directory_of_a_run_that_was_killed_goes_with_it() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("place");
     let text = format!(
-        "trap '' TERM; mkdir mod; touch mod/file; chmod 555 mod; pwd > {0}.new; mv {0}.new {0}; sleep 60; sleep 60",
+        "trap '' TERM; mkdir mod; touch mod/file; chmod 555 mod; (pwd; pwd) > {0}.new; mv {0}.new {0}; sleep 60; sleep 60",
         place.display()
     );
-    let run = shell(json!({"script": text})).timeout(Duration::from_secs(4));
-    let outcome = run.cancel_grace(Duration::from_millis(300)).run().await;
+    let cause = StopCause::Cancelled { by: "the test".to_owned() };
+    let outcome = stopped(&place, (&text, Duration::from_millis(300)), cause).await;
     assert!(outcome.message().contains("aborted"), "{outcome:?}");
-    let folder = std::fs::read_to_string(&place).unwrap();
-    wait_until(|| !std::path::Path::new(folder.trim()).exists()).await;
+    let places = std::fs::read_to_string(&place).unwrap();
+    let folder = Path::new(places.lines().next().unwrap());
+    wait_until(|| !folder.exists()).await;
 }
 
 #[tokio::test]
@@ -311,9 +313,11 @@ async fn background_processes_do_not_hold_a_run_that_is_over() {
 #[tokio::test]
 async fn what_processes_in_the_background_print_does_not_end_them() {
     let dir = tempfile::tempdir().unwrap();
-    let done = dir.path().join("done");
-    let outcome = script(&format!("(sleep 4; echo late; touch {}) & echo started", done.display())).await;
+    let [over, done] = ["over", "done"].map(|name| dir.path().join(name));
+    let wait = format!("while test -d {} && ! test -e {}; do sleep 0.05; done", dir.path().display(), over.display());
+    let outcome = script(&format!("({wait}; echo late; touch {}) & echo started", done.display())).await;
     assert!(outcome.is_succeeded() && !outcome.log().contains("late"), "{}", outcome.log());
+    std::fs::write(&over, "").unwrap();
     wait_until(|| done.exists()).await;
 }
 
@@ -344,7 +348,7 @@ async fn wait_until(holds: impl Fn() -> bool) {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    tokio::time::timeout(Duration::from_secs(10), waiting).await.unwrap();
+    tokio::time::timeout(LIMIT, waiting).await.unwrap();
 }
 
 #[tokio::test]
