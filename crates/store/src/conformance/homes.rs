@@ -76,6 +76,8 @@ pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
     assert_eq!(home(other).await, token.node, "it takes jobs");
     store.set_node_switch(&name, Switch::Draining).await.unwrap();
     assert_eq!((home(other).await, home(token).await), (other.node, other.node));
+    assert_eq!(store.give_limits(other, &limit, Some(token.node)).await.unwrap(), limit, "it takes no jobs");
+    assert_eq!(home(token).await, other.node);
     store.set_node_switch(&name, Switch::Active).await.unwrap();
 
     let app = app(store).await;

@@ -33,6 +33,7 @@ pub trait Limits {
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 
     /// Gives away limits that the node of `token` counts and that count no run: to the node `to`, or to the next node that asks. Returns
-    /// those that it keeps, because it has an open broadcast under them, whose shards cannot move.
+    /// those that it keeps, because it has an open broadcast under them, whose shards cannot move. It keeps all of them if `to` gets no jobs:
+    /// the jobs under them could not follow.
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>>;
 }

@@ -26,6 +26,11 @@ impl Limits for MemStore {
     }
 
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>> {
+        let now = self.now();
+        let is_off = |to: NodeId| self.state().nodes.get(&to).is_none_or(|held| !held.node.takes_jobs(now));
+        if to.is_some_and(is_off) {
+            return Ok(limits.to_vec());
+        }
         let is_shard =
             |run: &Run| run.node == token.node && (run.is_root() || run.shard_total.is_some_and(|total| total > 1));
         let open = self.state().open_of(is_shard);

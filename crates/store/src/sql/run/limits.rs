@@ -26,6 +26,11 @@ const TAKE_LIMIT: Statement = Statement {
 };
 const MOVE_LIMITS: Statement =
     Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home {in_list}" };
+/// A node that gets limits is one that gets jobs.
+const FIND_TAKER: Statement = Statement {
+    name: "find_taker",
+    text: "SELECT id FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0",
+};
 const GIVE_LIMIT: Statement = Statement {
     name: "give_limit",
     text: "UPDATE limit_home SET home = ? WHERE namespace_id = ? AND limit_key = ? AND home = ?",
@@ -68,6 +73,11 @@ impl Limits for SqlStore {
     }
 
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>> {
+        if let Some(to) = to
+            && self.row(Query::new(&FIND_TAKER).int(to.get())).await?.is_none()
+        {
+            return Ok(limits.to_vec());
+        }
         let mut keys = Vec::new();
         for row in self.rows(Query::new(&READ_OPEN_SHARDS).int(token.node.get())).await? {
             let mut columns = Reader::new(&row, "run");
