@@ -2,13 +2,16 @@
 
 use std::time::Duration;
 
-use rondel_core::outcome::CancelRequest;
+use rondel_core::outcome::{CancelRequest, NextStepPolicy, Outcome};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, JobSpec, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::{app, claim, compile, due, job, job_with, join, name, next_id, read, requested, run, spec};
+use super::{
+    FAILED, POLICY, app, claim, compile, due, finish, finish_one, job, job_with, join, name, next_id, pending, read,
+    requested, run, spec,
+};
 use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord, QueuedDrops};
-use crate::ledger::ClaimJob;
+use crate::ledger::{AttemptEnd, ClaimJob};
 use crate::{LeaseToken, Store};
 
 pub(super) async fn change(
@@ -363,5 +366,20 @@ pub async fn an_instant_that_was_ahead_when_it_was_checked_fires(store: &dyn Sto
         let checked_at = now - Duration::from_millis(checked_before);
         let (record, _) = saved(change_checked_at(store, (job.id, &once, None), checked_at, (now, now)).await);
         assert_eq!(record.next_fire_at, expected);
+    }
+}
+
+/// A run that an executor had goes on although its job was paused, and with it its next attempt.
+pub(super) async fn a_run_that_an_executor_had_is_not_dropped(
+    store: &dyn Store,
+    token: LeaseToken,
+    paused: CancelRequest<'_>,
+) {
+    let policy = NextStepPolicy { retry_max: 1, ..POLICY };
+    for (outcome, expected) in [(FAILED, None), (Outcome::Lost(Reason::NotReceived), Some(Reason::Paused))] {
+        let run = pending(store, token).await;
+        store.ask_drops(&[run.id], paused, run.due_at).await.unwrap();
+        finish_one(store, AttemptEnd { policy, ..finish(&run, outcome) }).await;
+        assert_eq!(store.check_runs(&[run.id]).await.unwrap()[0].drop_for, expected);
     }
 }

@@ -7,7 +7,7 @@ use rondel_core::reason::{Detail, WaitFor};
 use rondel_core::{ExecutorId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::broadcasts::{expanded, limited_broadcast};
-use super::results::a_run_that_an_executor_had_is_not_dropped;
+use super::edits::a_run_that_an_executor_had_is_not_dropped;
 use super::{DEFAULT, FAILED, claim, finish, finish_all, finish_one, job, join, next_id, pending, read, run};
 use crate::ledger::{
     AttemptEnd, CancelAsked, CancelElsewhere, LimitName, NotedWait, OpenPage, RunAtExecutor, RunCheck, WaitPlace,

@@ -9,7 +9,7 @@ use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 use super::broadcasts::expanded;
 use super::hands::in_hand;
 use super::stats::dead_of;
-use super::{FAILED, POLICY, finish, finish_all, finish_one, finisher, join, next_id, pending, read, verdict};
+use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pending, read, verdict};
 use crate::ledger::{AttemptEnd, Finished, RunAtExecutor};
 use crate::{LeaseToken, Store};
 
@@ -356,19 +356,4 @@ pub async fn text_is_kept_as_far_as_it_fits(store: &dyn Store) {
     assert!(message.len() <= 4 * 1024 && message.ends_with("日…"), "{}", message.len());
     assert!(result.len() <= 64 * 1024 && result.ends_with("x…"), "{}", result.len());
     assert_eq!(long.executor, Some("ü".repeat(255)));
-}
-
-/// A run that an executor had goes on although its job was paused, and with it its next attempt.
-pub(super) async fn a_run_that_an_executor_had_is_not_dropped(
-    store: &dyn Store,
-    token: LeaseToken,
-    paused: CancelRequest<'_>,
-) {
-    let policy = NextStepPolicy { retry_max: 1, ..POLICY };
-    for (outcome, expected) in [(FAILED, None), (Outcome::Lost(Reason::NotReceived), Some(Reason::Paused))] {
-        let run = pending(store, token).await;
-        store.ask_drops(&[run.id], paused, run.due_at).await.unwrap();
-        finish_one(store, AttemptEnd { policy, ..finish(&run, outcome) }).await;
-        assert_eq!(store.check_runs(&[run.id]).await.unwrap()[0].drop_for, expected);
-    }
 }
