@@ -30,7 +30,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_shard_count", 1, "I7 liveness"),
     ("no_mark", 60, "I3 at most once"),
     ("lease_without_end", 59, "I5 lease"),
-    ("no_lease_check_before_send", 282, "I5 lease"),
+    ("no_lease_check_before_send", 1566, "I5 lease"),
     ("not_reported_is_not_held", 4, "I6 durable"),
     ("no_gates_after_adoption", 18, "I4 no overlap"),
     ("ack_before_commit", 18, "I6 durable"),
