@@ -57,7 +57,7 @@ pub(crate) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<
     })
 }
 
-/// Ends the process after a SIGINT that the command has not noticed by itself.
+/// Ends the process after a SIGINT while the command is blocked, for example in a read from stdin.
 fn end_blocked_command() -> std::io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let mut interrupt = {

@@ -89,7 +89,7 @@ impl Program {
             let work = run_child(&mut child, self.stdin, (&log, &last_error), &run);
             tokio::pin!(work);
             tokio::select! {
-                // A program that has ended by itself is not stopped any more.
+                // A program that has already ended is not stopped.
                 biased;
                 status = &mut work => Some(status?),
                 () = cancel.cancelled() => {

@@ -121,7 +121,7 @@ impl Sessions {
             .test_before_acquire(false)
             .before_acquire(move |connection, meta| {
                 let is_stale = read_only.is_stale(meta.age, recheck);
-                // SQLite ends a transaction by itself where the disk is full or fails. The driver does not notice, and begins no other one
+                // SQLite rolls a transaction back where the disk is full or fails. The driver does not notice, and begins no other one
                 // in that session.
                 let is_left_inside = is_sqlite && connection.is_in_transaction();
                 Box::pin(async move {
@@ -244,7 +244,7 @@ fn settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
         Dialect::MySql => vec![
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
             format!("SET SESSION innodb_lock_wait_timeout = {}", seconds(lock_ms)),
-            // A statement outside of a transaction is one by itself, whatever the default of the database is.
+            // A statement outside of a transaction commits at once, whatever the default of the database is.
             format!(
                 "SET SESSION time_zone = '+00:00', autocommit = 1 \
                  /*M! , max_statement_time = {}, idle_write_transaction_timeout = {} */ \

@@ -20,7 +20,7 @@ async fn until(what: &str, is_so: impl Fn() -> bool) {
     }
 }
 
-/// A store whose clock goes on by itself, and is so many milliseconds ahead.
+/// A store with a running clock, and the number of milliseconds by which the test sets that clock ahead.
 fn clocked_store() -> (Arc<dyn Store>, Arc<AtomicI64>) {
     let (started, ahead_ms) = (Instant::now(), Arc::new(AtomicI64::new(0)));
     let ahead = Arc::clone(&ahead_ms);
