@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{Result, StoreError, Trouble};
 pub use crate::lease::{Join, JoinRequest, LeaseToken, Renewal};
-pub(crate) use crate::lease::{lease_count, next_ordinal};
+pub(crate) use crate::lease::{lease_count, next_ordinal, unlike_fence};
 pub use crate::streams::StreamEnd;
 pub use crate::switches::{ExecutorSwitch, Switches};
 

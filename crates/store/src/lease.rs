@@ -76,12 +76,16 @@ impl JoinRequest {
         (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
     }
 
-    /// The end of the lease that is taken at `now`, after leases that ended at `ended_at`. The two ends must differ, because equal ends
-    /// mean that the node is fenced.
+    /// The end of the lease that is taken at `now`, after leases that ended at `ended_at`.
     pub(crate) fn lease_until(&self, now: Timestamp, ended_at: Timestamp) -> Timestamp {
-        let until = now + self.lease;
-        if until == ended_at { until + Duration::from_millis(1) } else { until }
+        unlike_fence(now + self.lease, ended_at)
     }
+}
+
+/// The end of a lease, or a millisecond later if `prior`, the end of the earlier leases, is the same instant: equal ends mean that the node
+/// is fenced. They can be equal when the clock has stepped back.
+pub(crate) fn unlike_fence(until: Timestamp, prior: Timestamp) -> Timestamp {
+    if until == prior { until + Duration::from_millis(1) } else { until }
 }
 
 /// The ordinal of the next lease, after `lease_count` leases: the next in turn that no living node has. A restarted node does not keep its

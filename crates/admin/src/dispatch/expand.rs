@@ -24,12 +24,18 @@ pub(super) fn expand_again(d: &mut Decision<'_>) {
 /// standing queries find shards that another node wrote, or that were written under another lease.
 pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     let Shards { asked, open } = shards;
-    let root = d.state.runs.take_expanding(row);
-    let Some(root) = root.filter(|root| root.token() == d.facts.token) else {
-        // The broadcast was taken under a lease that has ended. Its next owner finds its shards; its place here belongs to the later lease.
+    let Some(root) = d.state.runs.take_expanding(row) else {
+        // A later lease has taken the broadcast over, and its place at the gate with it.
         d.forget_shards(&asked);
         return d.forget_of([(row.id, lease_of(row))]);
     };
+    if root.token() != d.facts.token {
+        // The lease has ended since: the broadcast's next owner finds its shards.
+        d.forget_shards(&asked);
+        d.forget_of([(row.id, root.token())]);
+        turns::leave_gate(d, row.id);
+        return flow::work_off(d);
+    }
     let Some(open) = open else { return d.state.runs.wait_for_expansion(root, asked) };
     if !open.is_empty() {
         let measure = Measure::Dispatched(Arc::clone(&root.definition), root.run.trigger);

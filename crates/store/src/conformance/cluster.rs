@@ -112,6 +112,25 @@ pub async fn a_lease_given_back_ends_where_the_clock_was(store: &dyn Store) {
     assert_eq!(end().await, reached);
     store.release(token, Timestamp::EPOCH).await.unwrap();
     assert!(end().await < reached);
+    a_lease_that_ends_with_the_one_before_is_fenced(store).await;
+}
+
+/// A lease may end at the same instant as the lease before it, if the clock has stepped back since. Its node must not count as fenced then:
+/// no other node would adopt the runs of this lease.
+async fn a_lease_that_ends_with_the_one_before_is_fenced(store: &dyn Store) {
+    let request = JoinRequest { take_over: true, ..request(&name("node")) };
+    let (first, _) = joined(store.join(&request).await.unwrap());
+    let soon = store.now().await.unwrap() + Duration::from_millis(300);
+    store.release(first, soon).await.unwrap();
+    let (second, _) = joined(store.join(&request).await.unwrap());
+    store.release(second, soon).await.unwrap();
+    let node = async || super::homes::node(store, first.node).await;
+    while node().await.is_living(store.now().await.unwrap()) {
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let other = join(store).await;
+    let orphaned = store.orphaned_jobs(other, &[first.node], 10).await.unwrap();
+    assert_eq!((orphaned.fenced, node().await.epoch), (vec![first.node], second.epoch + 1));
 }
 
 /// An open session counts as heard until its lease ends, whatever beat was recorded last: also after the lease was fenced, and after the

@@ -9,6 +9,7 @@ use sqlx::any::AnyRow;
 
 use crate::cluster::{
     Connections, ExecutorSwitch, Join, JoinRequest, Node, NodeReport, Renewal, Switches, lease_count, next_ordinal,
+    unlike_fence,
 };
 use crate::settle::clean_name;
 use crate::sql::dialect::Dialect;
@@ -17,8 +18,10 @@ use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
 
 const READ_NOW: Statement = Statement { name: "read_now", text: "SELECT {now}" };
-const READ_LEASE: Statement =
-    Statement { name: "read_lease", text: "SELECT {now}, lease_until_ms FROM node WHERE id = ? AND epoch = ?" };
+const READ_LEASE: Statement = Statement {
+    name: "read_lease",
+    text: "SELECT {now}, lease_until_ms, prior_lease_until_ms FROM node WHERE id = ? AND epoch = ?",
+};
 /// One row that every join locks, so that no two joins pick the same id or ordinal.
 const LOCK_JOINS: Statement =
     Statement { name: "lock_joins", text: "SELECT id FROM schema_compat WHERE id = 1 {for_update}" };
@@ -131,7 +134,7 @@ impl Cluster for SqlStore {
         let Some(row) = self.row(read).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
         let (now, before) = (columns.at("now")?, columns.at("lease_until_ms")?);
-        let until = now + lease;
+        let until = unlike_fence(now + lease, columns.at("prior_lease_until_ms")?);
         let query = Query::new(&RENEW_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until + lease / 10);
         let is_renewed = self.execute(query).await? == 1;
         rondel_failpoint::pass("renew.written");
@@ -139,7 +142,12 @@ impl Cluster for SqlStore {
     }
 
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()> {
-        let until = self.now().await?.max(reached);
+        let read = Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch);
+        let Some(row) = self.row(read).await? else { return Ok(()) };
+        let mut columns = Reader::new(&row, "node");
+        let now = columns.at("now")?;
+        columns.at("lease_until_ms")?;
+        let until = unlike_fence(now.max(reached), columns.at("prior_lease_until_ms")?);
         self.execute(Query::new(&END_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until)).await?;
         Ok(())
     }

@@ -330,6 +330,31 @@ fn a_broadcast_is_cut_once() {
     assert_eq!(world.settled(21, 1, verdict()), ["expand 2 to 3"]);
 }
 
+/// A lease that runs out and is renewed while the shards of a broadcast are being stored: the next fire still waits for them.
+#[test]
+fn a_broadcast_keeps_its_place_while_its_shards_are_stored() {
+    for next_epoch in [1, 2] {
+        let mut world = with_executors(1);
+        let root = broadcast(1);
+        let shards = shards_of(&root.run, 1);
+        world.arrive([root.clone()]);
+        assert_eq!(world.at(1.0), ["expand 1 to 1"]);
+        world.around.in_memory.admit(shards.clone());
+        world.on(Event::LeaseLost);
+        world.around.token.epoch = next_epoch;
+        world.on(Event::AllAdopted(world.around.token));
+        let mut next = broadcast(2);
+        next.run.node_epoch = next_epoch;
+        world.arrive([next]);
+        assert_eq!(world.at(2.0), NOTHING);
+        let answer = Shards { asked: shards.clone(), open: Some(shards.clone()) };
+        let done = world.described(Event::Expanded(Box::new(root.run.clone()), answer));
+        // Under a later lease the shards are this node's no more.
+        assert_eq!(done, if next_epoch == 1 { Vec::new() } else { vec!["expand 2 to 1"] });
+        assert_eq!(world.at(2.1), if next_epoch == 1 { vec!["sent to 1: 11"] } else { Vec::new() });
+    }
+}
+
 /// Late is not missed: a run that a server had in time waits for its queue time, and the misfire policy judges a run that it took up late.
 #[test]
 fn late_is_not_missed() {
