@@ -6,6 +6,7 @@ mod handler;
 mod reports;
 
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -80,6 +81,7 @@ pub(crate) struct Executor {
     /// stream that was opened before the last of them do not count.
     silences: Mutex<u64>,
     next_link: Mutex<u64>,
+    hello_count: AtomicU64,
     /// Notified when a run came ahead of its instant.
     ahead_wake: Notify,
 }
@@ -135,6 +137,7 @@ impl ExecutorHost {
             silence: Mutex::new(Duration::from_secs(15)),
             silences: Mutex::default(),
             next_link: Mutex::new(1),
+            hello_count: AtomicU64::new(0),
             ahead_wake: Notify::new(),
         });
         *running = Some(Arc::clone(&executor));
@@ -319,6 +322,7 @@ impl Executor {
             held,
             finished,
             ahead_max_ms: if self.world().profile.sends_ahead { AHEAD_MAX_MS } else { 0 },
+            hello_number: self.hello_count.fetch_add(1, Ordering::Relaxed) + 1,
             ..v1::Hello::default()
         }
     }

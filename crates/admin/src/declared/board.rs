@@ -102,7 +102,12 @@ impl DeclarationBoard {
 
     /// Adds an executor that came online.
     pub(crate) fn join(&self, executor: DeclaringExecutor) {
-        self.inner().executors.insert(executor.session.executor, executor);
+        let mut inner = self.inner();
+        let known = inner.executors.get(&executor.session.executor);
+        if known.is_none_or(|known| executor.session.is_newer_than(&known.session)) {
+            inner.executors.insert(executor.session.executor, executor);
+        }
+        drop(inner);
         self.poke.notify_one();
     }
 

@@ -38,6 +38,8 @@ pub(crate) struct SessionHandle {
     pub(crate) executor: ExecutorId,
     /// Rises with each stream that is opened to this process.
     pub(crate) number: u64,
+    /// The number of the stream's hello among all that its executor has sent; 0 if the executor does not count them.
+    pub(crate) hello: u64,
     pub(crate) stream: Arc<dyn ExecutorStream>,
 }
 
@@ -46,6 +48,12 @@ impl SessionHandle {
     /// matters.
     pub(crate) fn send(&self, body: Body) -> bool {
         self.stream.send(body)
+    }
+
+    /// Whether this stream is newer than another one of the same executor. Only the executor knows the order in which it opened them: a
+    /// server that stood still may accept them in any order.
+    pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
+        (self.hello, self.number) > (other.hello, other.number)
     }
 }
 

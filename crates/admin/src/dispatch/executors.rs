@@ -182,6 +182,8 @@ pub(crate) struct Executors {
     gone: BTreeMap<ExecutorId, Timestamp>,
     /// Executors that no node has heard for too long.
     lost: BTreeMap<ExecutorId, Lost>,
+    /// The number of the newest hello of each of these executors, also after its stream has ended.
+    newest_hellos: BTreeMap<ExecutorId, u64>,
     pub(crate) silences: Silences,
     /// The revision of the switches that was applied last.
     pub(crate) switch_revision: u64,
@@ -201,6 +203,7 @@ impl Executors {
         let id = executor.id;
         self.gone.remove(&id);
         self.lost.remove(&id);
+        self.newest_hellos.insert(id, session.hello);
         if let Some(earlier) = self.online.remove(&id) {
             self.unlist(&earlier);
         }
@@ -236,6 +239,12 @@ impl Executors {
             starts: StartReports::default(),
         };
         self.online.insert(id, online);
+    }
+
+    /// Whether the executor has sent a newer hello since. A server that stood still reads the hellos of several streams in any order, and an
+    /// outdated hello does not list the runs that the executor has received on a newer stream.
+    pub(crate) fn is_outdated(&self, session: &SessionHandle) -> bool {
+        self.newest_hellos.get(&session.executor).is_some_and(|newest| *newest > session.hello)
     }
 
     /// The name of this executor on this node. Two executors with one name get distinct names, unless the journal in a data directory
@@ -307,6 +316,8 @@ impl Executors {
         let Some(heard_at) = self.gone.remove(&id) else { return false };
         self.silences.end(id);
         self.lost.insert(id, Lost { at: now, heard_at, is_over: heard_at < over_before });
+        let Self { online, gone, lost, .. } = self;
+        self.newest_hellos.retain(|id, _| online.contains_key(id) || gone.contains_key(id) || lost.contains_key(id));
         true
     }
 

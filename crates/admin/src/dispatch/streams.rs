@@ -21,10 +21,13 @@ use crate::registry::OnlineExecutor;
 const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
+    if d.state.executors.is_outdated(&session) {
+        return d.effects.push(Effect::EndStream(session));
+    }
     // Of two streams only the newer one counts, and the other one is ended. Only the executor knows which of them is alive: if the ended
     // one was, the executor connects again.
     match d.state.executors.get(executor.id).map(|online| &online.session) {
-        Some(newer) if newer.number > session.number => return d.effects.push(Effect::EndStream(session)),
+        Some(newer) if newer.is_newer_than(&session) => return d.effects.push(Effect::EndStream(session)),
         Some(older) => d.effects.push(Effect::EndStream(older.clone())),
         None => {}
     }

@@ -71,5 +71,5 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         unanswered: None,
     };
     let stream = Arc::new(OutgoingStream::new(sender));
-    (SessionHandle { executor: id, number, stream }, online, receiver)
+    (SessionHandle { executor: id, number, hello: 0, stream }, online, receiver)
 }

@@ -32,6 +32,8 @@ pub(super) struct AdmittedExecutor {
     pub(super) declared_set: DeclaredSet,
     /// Its process, if it runs on this host.
     pub(super) process: Option<HostProcess>,
+    /// The number of its hello.
+    pub(super) hello_number: u64,
 }
 
 pub(super) async fn receive(
@@ -160,9 +162,9 @@ pub(super) async fn check(
     };
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let starts = StartReports::of(&hello.held, now);
-    let (held, finished) = (refs(hello.held), refs(hello.finished));
+    let (held, finished, hello_number) = (refs(hello.held), refs(hello.finished), hello.hello_number);
     let report = Report { held, finished, starts, predecessor, lineage: lineage.into() };
-    Ok(AdmittedExecutor { online, record, report, declared_set, process })
+    Ok(AdmittedExecutor { online, record, report, declared_set, process, hello_number })
 }
 
 /// The certificate names the app and the executor: in one DNS name, `NAME.APP.NAMESPACE` or `*.APP.NAMESPACE` for any executor of the app,

@@ -102,7 +102,8 @@ impl Session {
             return Err(Status::unavailable("the server is taking a new lease; connect again"));
         }
         let stream = OutgoingStream::new(sender);
-        let handle = SessionHandle { executor: admitted.online.id, number, stream: Arc::new(stream.clone()) };
+        let (executor, hello) = (admitted.online.id, admitted.hello_number);
+        let handle = SessionHandle { executor, number, hello, stream: Arc::new(stream.clone()) };
         handle.send(server_message::Body::Welcome(welcome(shared, &nodes)));
         tracing::info!(
             executor = admitted.online.name,

@@ -79,7 +79,7 @@ impl PumpBoard {
     pub(crate) fn join(&self, session: SessionHandle) {
         let mut streams = self.streams.lock().unwrap_or_else(PoisonError::into_inner);
         let newest = streams.entry(session.executor).or_insert_with(|| session.clone());
-        if newest.number < session.number {
+        if session.is_newer_than(newest) {
             *newest = session;
         }
     }

@@ -68,6 +68,7 @@ pub(crate) struct Engine {
     /// Notified when a run came ahead of its instant.
     ahead_wake: Notify,
     next_link: AtomicU64,
+    hello_count: AtomicU64,
     /// The runtime that handlers run on: the one that the executor was started on.
     handler_runtime: OnceLock<Handle>,
     /// The last problems reported for the declared jobs, so that each is logged once, whichever server reports it.
@@ -99,6 +100,7 @@ impl Engine {
             settled: Notify::new(),
             ahead_wake: Notify::new(),
             next_link: AtomicU64::new(1),
+            hello_count: AtomicU64::new(0),
             handler_runtime: OnceLock::new(),
             problems: Mutex::default(),
         })
@@ -255,6 +257,7 @@ impl Engine {
             protocol: rondel_proto::PROTOCOL,
             process: if self.journal.is_none() { host::process() } else { None },
             ahead_max_ms: ahead::AHEAD_MAX_MS,
+            hello_number: self.hello_count.fetch_add(1, Ordering::Relaxed) + 1,
         })
     }
 

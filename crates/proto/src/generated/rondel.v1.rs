@@ -132,6 +132,10 @@ pub struct Hello {
     /// How long before its instant a trigger may come: the executor starts the handler on time. 0 from executors that start each run at once.
     #[prost(uint32, tag = "19")]
     pub ahead_max_ms: u32,
+    /// How many hellos this process has sent to any server, with this one. A server that stood still may read the hellos of several streams in
+    /// any order: the one with the highest number is the newest. 0 from executors that do not count.
+    #[prost(uint64, tag = "20")]
+    pub hello_number: u64,
 }
 /// A process, as others of the same host and pid namespace can find it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -396,3 +396,19 @@ fn a_run_without_a_place_shows_whether_the_queue_is_full() {
         assert!(skipped.iter().all(|one| *one == (Some(run(1)), queue_max)), "{policy} {max}: {skipped:?}");
     }
 }
+
+/// A server that stood still reads an old hello after it has sent runs on a newer stream: the hello cannot list these runs, whether or not
+/// the newer stream is still open.
+#[test]
+fn an_outdated_hello_loses_no_run() {
+    let mut world = World::new();
+    world.join_by(1, (1, 3), Report::default());
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    assert_eq!(world.join_by(1, (2, 2), Report::default()), ["end of stream 2"]);
+    world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
+    assert_eq!(world.join_by(1, (3, 1), Report::default()), ["end of stream 3"]);
+    let report = Report { held: [(run(1), 1)].into(), ..Report::default() };
+    assert_eq!(world.join_by(1, (4, 4), report), NOTHING);
+    assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
+}

@@ -142,6 +142,15 @@ impl World {
         self.described(Event::Joined(session, OnlineExecutor { ahead_max, ..online }, report))
     }
 
+    /// An executor opens the stream with this number; its hello is the one with the number `hello`.
+    pub(super) fn join_by(&mut self, id: i64, (number, hello): (u64, u64), report: Report) -> Vec<String> {
+        let (session, online, stream) = executor(id, number);
+        let session = SessionHandle { hello, ..session };
+        self.sessions.insert(session.executor, session.clone());
+        self.streams.push(stream);
+        self.described(Event::Joined(session, online, report))
+    }
+
     /// The same as [`join_all`](Self::join_all), in words.
     pub(super) fn join(&mut self, id: i64, number: u64, report: Report) -> Vec<String> {
         self.join_all(id, number, report).iter().filter_map(describe).collect()
