@@ -1,9 +1,9 @@
 //! Not a test: the last program of the test run lists what the tests did not cover here.
 //!
-//! A test whose database is missing returns early and prints so on one line; those lines drown in a long run. Languages
-//! without an interpreter are skipped. This program
-//! has no harness, so nothing captures what it writes, and cargo runs it after the other test programs of this package.
-//! It never fails: `RONDEL_TEST_REQUIRE` is what turns a skip into a failure.
+//! A test whose database is missing returns early and prints one line about this, which is easily overlooked in a long
+//! run. Languages without an interpreter are skipped too. This program has no test harness, so that nothing captures
+//! its output, and cargo runs it after the other test programs of this package. It never fails: `RONDEL_TEST_REQUIRE`
+//! turns a skip into a failure.
 
 use std::io::Write;
 

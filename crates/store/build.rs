@@ -1,4 +1,4 @@
-//! The migrations are compiled in: a change to one of them must compile this crate again.
+//! The migrations are compiled into this crate, so a change to one of them must trigger a new build.
 
 fn main() {
     println!("cargo:rerun-if-changed=../../migrations");

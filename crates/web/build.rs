@@ -1,16 +1,17 @@
-//! Makes `Texts` out of `web/locales`: a key that one language lacks, or whose gaps differ, does not build.
+//! Generates `Texts` from `web/locales`. The build fails if a language lacks a key, or if the gaps of a text differ between languages.
 //!
-//! A locale is a folder of TOML files, one for each part of the console, of `key = "text"` lines. A text with gaps (`"{n} runs"`) becomes a method with an argument for
-//! each gap, the others become fields. `"{n} run|{n} runs"` has a form for one and a form for any other count `n` or `count`. An unused key is a dead field, which the compiler finds.
+//! A locale is a folder of TOML files, one for each part of the console, with lines of the form `key = "text"`. A text with gaps (`"{n}
+//! runs"`) becomes a method with an argument for each gap; other texts become fields. `"{n} run|{n} runs"` has one form for the count
+//! one, and another for any other count `n` or `count`. For an unused key, the compiler reports an unused field.
 //!
-//! It also joins the style sheets of `web/static/css` and the scripts of `web/static/js`, each in the order of their names,
-//! to the one sheet and the one script that pages load. The page of a run loads those of `web/static/css/run` and a script of its own as well.
+//! The build also joins the style sheets of `web/static/css` into one, and the scripts of `web/static/js` into one, in the order of their
+//! file names. Every page loads these two. The page of a run also loads the style sheets of `web/static/css/run` and a script of its own.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
-/// Gaps by which the form of a text is chosen.
+/// The gaps whose value decides which form of a text is used.
 const COUNTED: [&str; 2] = ["n", "count"];
 
 const LOCALES: [(&str, &str); 2] = [("EN", "en"), ("ZH", "zh")];
@@ -47,7 +48,7 @@ fn main() {
     }
 }
 
-/// Compresses once what every page loads, further than a server could for each answer.
+/// Compresses a file that every page loads once, in the build, with a higher level than a server could use for each answer.
 fn pack(path: &Path, bytes: &[u8]) {
     let parameters = brotli::enc::BrotliEncoderParams { size_hint: bytes.len(), ..Default::default() };
     let mut packed = Vec::new();
@@ -55,11 +56,10 @@ fn pack(path: &Path, bytes: &[u8]) {
     std::fs::write(path, packed).expect("write an asset");
 }
 
-/// The script of the run's page alone; the others are joined to the one that every page loads.
+/// The script of the page of a run. All other scripts are joined.
 const LOG_SCRIPT: &str = "50-log.js";
 
-/// The files of a folder of `web/static`, one after the other, without indentation and lines of comments: no text of theirs
-/// goes over several lines.
+/// Joins the files of a folder of `web/static`, without indentation and comment lines. No text in these files may span several lines.
 fn join(folder: &str) -> String {
     let mut files = files(&format!("../../web/static/{folder}"));
     files.retain(|file| !file.ends_with(LOG_SCRIPT));
@@ -74,7 +74,7 @@ fn plain(file: &Path) -> String {
     lines.filter(|line| !line.is_empty() && !is_comment(line)).collect::<Vec<_>>().join("\n")
 }
 
-/// The files of a folder by name.
+/// The files of a folder, sorted by name.
 fn files(folder: &str) -> Vec<PathBuf> {
     let entries = std::fs::read_dir(folder).expect("read a folder");
     let mut files: Vec<_> = entries.map(|entry| entry.expect("read a folder").path()).collect();
@@ -102,7 +102,7 @@ fn read(name: &str) -> BTreeMap<String, String> {
     texts
 }
 
-/// The names in braces, sorted; of a text with two forms those of each, which are the same.
+/// The names in braces, sorted. If the text has two forms, both must have the same names.
 fn gaps(text: &str) -> Vec<&str> {
     if let Some((one, other)) = text.split_once('|') {
         assert_eq!(gaps(one), gaps(other), "{text}: the two forms have other gaps");

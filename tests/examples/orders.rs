@@ -1,7 +1,7 @@
-//! An executor with a pump over a table of orders in PostgreSQL, for tests of what happens when things die.
+//! An executor with a pump over a table of orders in PostgreSQL, for tests that kill processes.
 //!
-//! Each execution of an order is journaled in the database: in `journal` the first, in `twice` each further one. With `--token` it writes only
-//! under the highest epoch of the order's item that any group has selected for.
+//! Each execution of an order is recorded in the database: the first one in the table `journal`, each further one in `twice`. With
+//! `--token` an execution is only recorded under the highest epoch of the order's item for which any group has selected.
 //!
 //! `orders --server URL… --token-file FILE --app APP --name NAME --database URL [--token] [--row-ms N] [--slots N]`
 use std::process::{ExitCode, Stdio};
@@ -13,7 +13,7 @@ use tokio::io::{AsyncBufReadExt as _, AsyncWriteExt as _, BufReader, Lines};
 use tokio::process::{Child, ChildStdin, ChildStdout, Command};
 use tokio::sync::Mutex;
 
-/// A session of the database's command line client: it is dropped where it stands in the middle of a statement.
+/// A session of psql. Dropping it kills psql, even in the middle of a statement.
 struct Session {
     _child: Child,
     input: ChildStdin,
@@ -34,7 +34,7 @@ impl Session {
         Ok(Self { _child: child, input, output: BufReader::new(output).lines() })
     }
 
-    /// The rows that a statement answers.
+    /// Runs a statement, and returns its rows.
     async fn rows(&mut self, statement: &str) -> Result<Vec<String>, JobError> {
         let failed = |error: std::io::Error| JobError::failed(format!("psql: {error}"));
         self.input.write_all(format!("{statement};\n\\echo --over\n").as_bytes()).await.map_err(failed)?;
@@ -91,7 +91,7 @@ impl Table {
 }
 
 impl Table {
-    /// Answers whether the order was written.
+    /// Records an execution of the order; returns whether its epoch was accepted.
     async fn close(&self, order: &Order, epoch: i64) -> Result<bool, JobError> {
         tokio::time::sleep(self.row).await;
         Ok(!self.rows(&self.execution(order, epoch)).await?.is_empty())
@@ -105,7 +105,7 @@ impl Pump for Orders {
     async fn select(&self, _: &PumpContext, items: &[Item], limit: usize) -> Result<Vec<Order>, JobError> {
         let mut statement = String::new();
         if self.0.with_token {
-            // What an earlier owner has still in hand is refused from here on.
+            // From here on, executions by an earlier owner of the items are refused.
             for Item { name, epoch, .. } in items {
                 statement.push_str(&format!(
                     "UPDATE item_epoch SET epoch = {epoch} WHERE item = '{name}' AND epoch < {epoch}; "
@@ -128,7 +128,8 @@ impl Pump for Orders {
         for order in rows {
             let (table, epoch) = (Arc::clone(&self.0), cx.epoch(&order.item));
             let id = order.id;
-            // As a statement that is on its way to the database: a run that is aborted cannot call it back.
+            // A separate task, because aborting a run does not call back a statement that is on its way to the
+            // database.
             #[expect(clippy::disallowed_methods, reason = "it is to outlive the run")]
             let closed = tokio::spawn(async move { table.close(&order, epoch).await });
             if !closed.await?? {

@@ -1,6 +1,6 @@
-//! An executor for tests of what happens when things die: its handler `journal` writes a line when it begins and one when it
-//! ends, in the form that the checker reads (`tests/src/check/journal.rs`), and takes `{"sleep_ms": n, "fail": bool, "log": bool}`.
-//! The handler `line` writes one line for each start, as the script of `tests/it/journal.rs` does.
+//! An executor for tests that kill processes. Its handler `journal` writes one line when it begins and one when it ends, in the
+//! form that the checker reads (`tests/src/check/journal.rs`). Its parameters are `{"sleep_ms": n, "fail": bool, "log": bool}`. The
+//! handler `line` writes one line for each start, as the script of `tests/it/journal.rs` does.
 //!
 //! `worker --server URL… --token-file FILE --app APP --name NAME --journal FILE [--slots N] [--data-dir DIR]
 //! [--failpoint PLACE…]`
@@ -23,7 +23,7 @@ struct Work {
     log: bool,
 }
 
-/// Writes the line of an end when it goes, however that comes about.
+/// Writes the line of the end when it is dropped, also if the run is cancelled.
 struct End {
     file: Arc<File>,
     run: RunContext,
@@ -59,10 +59,10 @@ async fn line(run: RunContext, State(file): State<Arc<File>>) {
     write(&file, &format!("{} {} {} {index}/{total} {pid}", run.run_id(), run.attempt(), run.fire_at()));
 }
 
-/// One write to a file that is open for appending: several processes may share it.
+/// Appends a line with a single write, because several processes may share the file.
 fn write(mut file: &File, line: &impl std::fmt::Display) {
     if let Err(error) = file.write_all(format!("{line}\n").as_bytes()) {
-        // The journal is ground truth: without it nothing that follows means anything.
+        // The checker trusts the journal, so a process that cannot write it must not continue.
         tracing::error!(%error, "cannot write the journal");
         std::process::abort();
     }

@@ -1,4 +1,4 @@
-//! The agent with unruly programs: those that do not want to end, and those that print without end.
+//! The agent with programs that ignore signals, and with programs that print without end.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -10,10 +10,10 @@ use serde_json::{Value, json};
 use crate::verdicts::{trigger, verdict};
 
 const SCRIPTS: &[&str] = &["--allow-scripts"];
-/// The grace of a run that is to stop is 10 s; the rest is the machine's.
+/// A run that is stopped has a grace of 10 s; the rest is for a slow machine.
 const GONE_LIMIT: Duration = Duration::from_secs(20);
 
-/// An agent of an app that comes into being with it.
+/// Creates the app `scripts`, and starts an agent of it.
 async fn agent(server: &Server, args: &[&str]) -> Agent {
     server.api().post("/api/v1/apps", json!({"name": "scripts"})).await.expect(201);
     Agent::start_with(server, "scripts", args).await
@@ -33,7 +33,7 @@ async fn seen_running(api: &Api, run: &str) {
     .await;
 }
 
-/// Waits until so many lines with process ids are in the file.
+/// Waits until the file has this many lines with process ids, and returns them.
 async fn pids(path: &Path, count: usize) -> Vec<String> {
     wait_until(Duration::from_secs(30), "the processes have reported their ids", async || {
         let text = std::fs::read_to_string(path).unwrap_or_default();
@@ -55,7 +55,8 @@ async fn all_gone(pids: &[String]) {
     .await;
 }
 
-/// Ignores SIGTERM, has a child in a session of its own that does too, and one whose parent is gone.
+/// A script that ignores SIGTERM. So do its two children, each in a session of its own; the parent of one of them is
+/// gone.
 fn stubborn(pids: &Path) -> String {
     let pids = pids.display();
     format!(
@@ -122,7 +123,7 @@ async fn scripts_get_what_xxl_job_gives_them() {
         ("php", "<?php echo implode('|', [...array_slice($argv, 1), getenv('RONDEL_JOB')]), PHP_EOL;"),
         ("powershell", "Write-Output (($args + $env:RONDEL_JOB) -join '|')"),
     ] {
-        // The closing lines of a run of all tests name the languages that this host lacks.
+        // The last lines of `tests/run` name the languages that this host lacks.
         assert_eq!(handlers.contains(&language), has_interpreter(language), "{language}: {handlers:?}");
         if !has_interpreter(language) {
             continue;
@@ -160,7 +161,7 @@ pub(crate) fn flood_mib() -> u64 {
     rondel_tests::variable("TEST_FLOOD_MIB").and_then(|text| text.parse().ok()).unwrap_or(64)
 }
 
-/// The greatest memory of a process since it was last forgotten, in KiB.
+/// The peak memory of a process since `forget_peak`, in KiB.
 pub(crate) fn peak_kib(id: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{id}/status")).expect("read a process's status");
     let line = status.lines().find(|line| line.starts_with("VmHWM:")).expect("its peak");
@@ -182,7 +183,7 @@ async fn a_flood_is_bounded(db: ScratchDb) {
     create(&api, "lines", "shell", json!({"script": lines}), json!({})).await;
     create(&api, "one-line", "shell", json!({"script": one_line}), json!({})).await;
     create(&api, "beside", "shell", json!({"argv": ["true"]}), json!({})).await;
-    // The first run makes what every run needs.
+    // The first run allocates the memory that every run uses.
     let warm_up = trigger(&api, "beside").await;
     assert_eq!(verdict(&api, &warm_up).await["status"], "succeeded");
     let (agent_id, server_id) = (agent.process().id(), server.process().id());
@@ -217,7 +218,7 @@ async fn a_flood_is_bounded(db: ScratchDb) {
         mib(after.1)
     );
     std::io::stdout().write_all(format!("{summary}\n").as_bytes()).expect("print the summary");
-    // Reading the pages of the log back is in it as well.
+    // The server's peak includes the memory for reading the pages of the log.
     let limit = 32 * 1024;
     assert!(after.0 - before.0 < limit && after.1 - before.1 < limit, "{before:?} KiB → {after:?} KiB");
 }
@@ -229,7 +230,8 @@ async fn the_oldest_logs_go_when_they_take_too_much_and_say_so() {
     let server = Server::start_with(&db, &["--log-size-max", "100KiB", "--log-retention", "1m"]).await;
     let api = server.api();
     let _agent = agent(&server, SCRIPTS).await;
-    // Random hexadecimal digits shrink to half at most: one such log has room, two have not.
+    // Random hexadecimal digits compress to no less than half their size: the limit has room for one such log, not for
+    // two.
     let script = "head -c 70000 /dev/urandom | od -An -tx1 | tr -d ' '";
     create(&api, "loud", "shell", json!({"script": script}), json!({})).await;
     let first = trigger(&api, "loud").await;

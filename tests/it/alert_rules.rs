@@ -1,5 +1,5 @@
-//! Rules of alerts on whole systems: each incident is reported once when it begins and once when it ends, also where the deciding
-//! server dies before or after it writes that.
+//! Alert rules on whole systems: each incident is reported once when it begins and once when it ends, even if the server that
+//! decides this dies before or after its COMMIT.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use crate::on_each_database;
 use crate::verdicts::{trigger, verdict};
 
-/// An incident about what open runs show ends within 30 s.
+/// An incident about open runs ends within 30 s; the rest is for a slow machine.
 const LIMIT: Duration = Duration::from_secs(90);
 const OFTEN: [&str; 2] = ["--alert-rules-period", "200ms"];
 
@@ -17,7 +17,7 @@ fn job(name: &str, script: &str) -> Value {
     json!({"name": name, "app": "files", "handler": "shell", "params": {"argv": ["sh", "-c", script]}})
 }
 
-/// A channel whose messages no service takes: what counts here are their rows.
+/// A channel whose messages reach no service: the tests check the rows of its messages.
 fn channel(db: &ScratchDb) {
     db.sql(
         "INSERT INTO alert_channel (id, namespace_id, name, kind, settings, secret, lang, is_enabled, created_at_ms, \
@@ -36,7 +36,7 @@ async fn rule_again(api: &Api, name: &str, condition: Value) {
     api.put(&format!("/api/v1/alert-rules/{name}"), rule).await.expect(200);
 }
 
-/// The only incident of a rule, once it stands so.
+/// Waits until the only incident of a rule is in this state, and returns it.
 async fn incident(api: &Api, rule: &str, standing: &str) -> Value {
     wait_until(LIMIT, "the incident stands so", async || {
         let found = api.get("/api/v1/incidents").await.expect(200);
@@ -67,7 +67,7 @@ async fn three_failures_are_reported_once_and_their_end_once(db: ScratchDb) {
     for _ in 0..2 {
         verdict(&api, &trigger(&api, "flaky").await).await;
     }
-    // What two failures would give would be there with the third one.
+    // There is nothing to wait for after two failures: if they began an incident, the checks below would show it.
     verdict(&api, &trigger(&api, "flaky").await).await;
     let firing = incident(&api, "in-row", "firing").await;
     assert_eq!((&firing["subject"]["name"], &firing["severity"]), (&json!("flaky"), &json!("warning")));
@@ -88,7 +88,7 @@ async fn three_failures_are_reported_once_and_their_end_once(db: ScratchDb) {
 }
 on_each_database!(three_failures_are_reported_once_and_their_end_once);
 
-/// A pump that ends while rows are left that failed for good has failed, and names them.
+/// A pump run fails if rows failed for good, and its message names these rows.
 async fn rows_that_fail_for_good_are_reported(db: ScratchDb) {
     let server = Server::start_with(&db, &OFTEN).await;
     let api = server.api();
@@ -113,7 +113,7 @@ async fn rows_that_fail_for_good_are_reported(db: ScratchDb) {
     let group = groups.iter().find(|group| group["status"] == "failed").expect("a group has failed");
     assert_eq!((&group["reason"], &root["message"]), (&json!("dry"), &json!("1 of 2 shards failed")));
     assert!(group["message"].as_str().is_some_and(|text| text.ends_with("failed for good: 4711")), "{group}");
-    // A run in which the row is done ends the incident.
+    // A run that completes the row ends the incident.
     std::fs::write(&gate, "").expect("write a file");
     let again = verdict(&api, &trigger(&api, "orders").await).await;
     assert_eq!((&again["status"], &again["reason"]), (&json!("succeeded"), &json!("dry")));
@@ -123,7 +123,8 @@ async fn rows_that_fail_for_good_are_reported(db: ScratchDb) {
 }
 on_each_database!(rows_that_fail_for_good_are_reported);
 
-/// Dies at a place of the transaction that writes a decision, once when an incident begins and once when it ends.
+/// The server dies at `place`, in the transaction that writes a decision: once when an incident begins and once when it
+/// ends.
 async fn dies_at(place: &str) {
     let armed = ["--failpoint", place];
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -141,7 +142,7 @@ async fn dies_at(place: &str) {
     let firing = incident(&api, "failed", "firing").await;
     assert_eq!(messages(&db, &firing), ["firing"], "{place}");
 
-    // An open incident is looked at again after two seconds: the server is killed before that.
+    // An open incident is evaluated again after two seconds: the server is killed before that.
     api.patch("/api/v1/jobs/fails", json!({"params": {"argv": ["true"]}})).await.expect(200);
     verdict(&api, &trigger(&api, "fails").await).await;
     server.kill().await;
@@ -163,14 +164,15 @@ async fn a_server_that_dies_after_a_decision_is_committed_reports_it_once() {
     dies_at("write_alerts.committed").await;
 }
 
-/// A deadline that passes without a success fires in seconds; so does a length without one. A success ends both.
+/// A deadline that passes without a success begins an incident within seconds, and so does a period without a success.
+/// A success ends both.
 async fn what_did_not_succeed_in_time_is_reported(db: ScratchDb) {
     let server = Server::start_with(&db, &OFTEN).await;
     let api = server.api();
     channel(&db);
     api.post("/api/v1/jobs", job("close", "true")).await.expect(201);
     api.post("/api/v1/jobs", job("other", "true")).await.expect(201);
-    // The next minute to begin, unless it begins before the rule is there.
+    // The first minute that begins at least 8 s from now: the rule must exist before it.
     let minute = (wall_clock_ms() + 8_000) / 60_000 + 1;
     let by = format!("{:02}:{:02}", minute / 60 % 24, minute % 60);
     let deadline = json!({"not_succeeded_by": {"time": by, "zone": "UTC"}});
@@ -199,7 +201,8 @@ async fn a_deadline_without_a_success_fires_once_and_ends_with_one() {
     what_did_not_succeed_in_time_is_reported(scratch(Backend::Sqlite).await.expect("SQLite is always there")).await;
 }
 
-/// A silence keeps the message back and its end sends it; an acknowledged incident stays silent apart from its end.
+/// A silence withholds a message, and the end of the silence releases it. After an acknowledgement, an incident sends
+/// only the message about its end.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_silence_keeps_a_message_back_until_it_ends() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -235,7 +238,7 @@ async fn a_silence_keeps_a_message_back_until_it_ends() {
     assert_eq!(messages(&db, &resolved)[sent..], ["resolved"]);
 }
 
-/// What a job expects of itself is reported once where it does not come true, and its end once.
+/// A missed expectation of a job's definition is reported once, and its end once.
 async fn an_expectation_that_does_not_come_true_is_reported_once(db: ScratchDb) {
     let server = Server::start_with(&db, &OFTEN).await;
     let api = server.api();
@@ -265,7 +268,7 @@ async fn an_expectation_that_does_not_come_true_is_reported_once(db: ScratchDb) 
 }
 on_each_database!(an_expectation_that_does_not_come_true_is_reported_once);
 
-/// A server that dies before or after the decision about a missed expectation is committed reports it once.
+/// A missed expectation is reported once, even if the server dies before or after the COMMIT of the decision.
 async fn dies_with_an_expectation_at(place: &str) {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let mut server = Server::start_with(&db, &OFTEN).await;
@@ -304,7 +307,8 @@ async fn an_expectation_is_reported_once_by_a_server_that_dies_after_the_commit(
     dies_with_an_expectation_at("write_alerts.committed").await;
 }
 
-/// A server that restarts ends the streams of all executors. One that may come back is not missed until it is lost.
+/// A restart of the server ends the streams of all executors. An executor that may reconnect counts as missing only
+/// once it is lost.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_restart_of_the_server_is_no_lack_of_executors() {
     let patience = ["--heartbeat", "1s", "--silence", "3s", "--lost-after", "13s", "--continue-max", "40s"];
@@ -314,7 +318,7 @@ async fn a_restart_of_the_server_is_no_lack_of_executors() {
     server.api().post("/api/v1/jobs", job("j", "true")).await.expect(201);
     let mut agent = Agent::start(&server, "files").await;
     rule(&server.api(), "gone", json!({"no_executor": {}}), json!({})).await;
-    // It does not come back for now.
+    // The paused agent does not reconnect for now.
     agent.process().signal(Signal::STOP);
     server.kill().await;
     server.restart().await;
@@ -337,7 +341,7 @@ async fn a_restart_of_the_server_is_no_lack_of_executors() {
     assert_eq!(messages(&db, &firing), ["firing", "resolved"]);
 }
 
-/// The answer to why a fire failed leads to the alert about it.
+/// The explanation of a failed fire names the fire's incident.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_failed_fire_leads_to_its_incident() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -383,7 +387,7 @@ async fn a_disk_without_room_and_a_certificate_that_ends_are_reported() {
     .await;
     assert_eq!(node["certificate_ends_at"], Value::Null, "{node}");
     let free = node["disks"][0]["free_bytes"].as_u64().expect("a number");
-    // Other programs write to the disk too.
+    // Other programs change the free space too, so the bound is far above it.
     let more = format!("{}MiB", (free >> 20) * 4 + 1_024);
     channel(&db);
     rule(&api, "room", json!({"disk_low": {"free": more}}), json!({})).await;

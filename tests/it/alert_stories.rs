@@ -1,8 +1,9 @@
-//! Every condition of alerts at once, on a server that is killed again and again: each incident is reported once when it begins and once
-//! when it ends, also silenced, acknowledged, grouped, repeated and escalated ones.
+//! All conditions of alerts in one test, on a server that is killed repeatedly. Each incident is reported once when it begins and once
+//! when it ends, even if it is silenced, acknowledged, grouped, repeated or escalated.
 //!
-//! Facts are made while no look at the rules is due. Then the server is started again and again, and dies at its first decision: in turn
-//! just before the COMMIT of that decision and just after it. So every decision of the story is lost once and interrupted once.
+//! The test creates the facts while no evaluation of the rules is due. Then it starts the server repeatedly. Each time, the server dies
+//! at its first decision: in turn just before the COMMIT of that decision and just after it. Therefore every decision is lost once and
+//! interrupted once.
 //!
 //! It takes one to two minutes; `tests/alert-stories` runs it many times.
 
@@ -15,16 +16,17 @@ use serde_json::{Value, json};
 use crate::verdicts::{trigger, verdict};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// Lives of the server in one part of the story, at most.
+/// Maximum number of starts of the server in one part of the test.
 const LIFE_COUNT_MAX: usize = 60;
-/// Lives at least, so that decisions about what did not change are interrupted too.
+/// Minimum number of starts, so that decisions that change nothing are interrupted too.
 const LIFE_COUNT_MIN: usize = 4;
 const PLACES: [&str; 2] = ["write_alerts.written", "write_alerts.committed"];
-/// Jobs whose run fails with this code until they are mended.
+/// Jobs whose runs fail until the test mends the jobs.
 const FAILING: [&str; 11] =
     ["failed", "in-row", "escalated", "silenced", "known", "repeated", "labelled", "g1", "g2", "g3", "g4"];
 
-/// The rules by name: their conditions with what differs from the defaults. Most are about a job with the rule's name.
+/// The rules by name: their conditions, and the fields that differ from the defaults. Most rules watch the job with the
+/// rule's name.
 fn rules() -> Vec<(&'static str, Value)> {
     let minute = wall_clock_ms() / 60_000 - 3;
     let by = format!("{:02}:{:02}", minute / 60 % 24, minute % 60);
@@ -65,7 +67,7 @@ fn rules() -> Vec<(&'static str, Value)> {
     ]
 }
 
-/// Messages by rule and kind, once all have begun; reminders are counted as one.
+/// The expected messages by rule and kind once all incidents have begun. Reminders count as one.
 fn begun() -> BTreeMap<(String, String), usize> {
     let silent = ["silenced"];
     let mut expected = BTreeMap::new();
@@ -80,7 +82,8 @@ fn begun() -> BTreeMap<(String, String), usize> {
     expected
 }
 
-/// The same once all have ended: one message about each end, to each channel that had one about the beginning.
+/// The expected messages once all incidents have ended: one more about each end, to each channel that reported the
+/// beginning.
 fn ended() -> BTreeMap<(String, String), usize> {
     let mut expected = begun();
     let firing: Vec<_> =
@@ -114,13 +117,14 @@ fn open(db: &ScratchDb) -> BTreeSet<String> {
     rows.split_whitespace().map(str::to_owned).collect()
 }
 
-/// No look at the rules is due for the next minute: a pass has been begun, as far as servers with a long period can see.
+/// Postpones the next evaluation of the rules: records that the last one began 40 s from now, so that none is due in
+/// the next minute on a server with a long period.
 fn hold(db: &ScratchDb) {
     let soon = wall_clock_ms() + 40_000;
     db.sql(&format!("INSERT OR REPLACE INTO housekeeping_pass (task, last_at_ms) VALUES ('alert_rules', {soon})"));
 }
 
-/// Kills the server at decision after decision until `is_done`.
+/// Starts the server until `is_done`. Each time, it dies at its next decision.
 async fn storm(server: &mut Server, part: &str, is_done: impl Fn() -> Result<(), String>) {
     let mut seen = Err("nothing yet".to_owned());
     for life in 0..LIFE_COUNT_MAX {
@@ -209,10 +213,10 @@ async fn running(api: &Api, job: &str) -> String {
     run
 }
 
-/// What the rules are about, apart from runs.
+/// Creates the facts for the conditions that do not depend on runs.
 fn make_facts(db: &ScratchDb) {
     let (now, day, hour) = (wall_clock_ms(), 86_400_000, 3_600_000);
-    // The deadline of today, which has passed, is still to be looked at.
+    // Makes today's deadline due for evaluation. It has passed already.
     db.sql(&format!("UPDATE alert_rule SET check_at_ms = check_at_ms - {day} WHERE name = 'by-time'"));
     db.sql(&format!("UPDATE job SET created_at_ms = created_at_ms - {hour} WHERE name = 'lately'"));
     for (app, succeeded, failed) in [("rated", 1, 5), ("grown", 100, 0)] {
@@ -244,7 +248,7 @@ fn make_facts(db: &ScratchDb) {
     }
 }
 
-/// Everything goes wrong.
+/// Makes every condition hold.
 async fn break_all(db: &ScratchDb, api: &Api) -> Vec<String> {
     let mut open = Vec::new();
     for job in ["overlapping", "long", "unusual"] {
@@ -266,13 +270,13 @@ async fn break_all(db: &ScratchDb, api: &Api) -> Vec<String> {
     open
 }
 
-/// Everything goes well again.
+/// Makes every condition end.
 async fn mend_all(db: &ScratchDb, (server, api): (&Server, &Api), open: &[String], token: &str) -> Vec<Agent> {
     db.sql("DELETE FROM node WHERE id IN (901, 902, 903)");
     db.sql("DELETE FROM stat_point WHERE step_ms = 60000 AND kind = 'app' AND owner_id IN (SELECT id FROM app WHERE name IN ('rated', 'grown'))");
     api.delete(&format!("/api/v1/tokens/{token}")).await;
     let agents = vec![Agent::start(server, "empty").await, Agent::start(server, "alone").await];
-    // No run waits for this one: the server must have heard of it before it dies.
+    // No run waits for this executor, so the test waits until the server knows it, before the server dies.
     wait_until(LIMIT, "the executor of the app alone is online", async || {
         let found = api.get("/api/v1/executors?limit=200").await.expect(200);
         let items = found["items"].as_array().expect("a list");

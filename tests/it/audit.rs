@@ -1,4 +1,4 @@
-//! A server that dies between a change and its answer has the change in the audit log.
+//! If a server dies between a change and its answer, the audit log contains the change.
 
 use std::time::Duration;
 

@@ -67,7 +67,8 @@ async fn a_second_server_on_one_sqlite_file_is_refused_in_one_sentence() {
     assert!(!std::path::Path::new(&data).exists(), "something was left behind");
 }
 
-/// Wrong token, then an app that is created while the agent retries: refused with the reason, logged once.
+/// An agent whose app does not exist is refused with the reason until the app is created. Although the agent retries,
+/// the server logs the refusal once.
 #[tokio::test]
 async fn an_executor_is_refused_with_the_reason_once() {
     let (_db, mut server) = server().await;

@@ -89,7 +89,7 @@ async fn a_failed_shard_runs_again_alone(db: ScratchDb) {
 }
 on_each_database!(a_failed_shard_runs_again_alone);
 
-/// Each shard with a name gets its own parameters over those of its fire, also after an edit of the job, and only its definition has them.
+/// The parameters of a named shard override those of its fire, also after an edit of the job. Only the definition contains them.
 async fn named_shards_get_parameters_of_their_own(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();

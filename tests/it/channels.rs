@@ -1,4 +1,5 @@
-//! Channels of alerts: each service takes its messages, refusals keep their reason, and a message survives the server that sends it.
+//! Channels of alerts: each service accepts its messages, the reason of a refusal is recorded, and a message survives the server
+//! that sends it.
 
 mod mail;
 mod service;
@@ -13,7 +14,7 @@ use crate::on_each_database;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Looks for messages often.
+/// The server may send to this machine, and often looks for due messages.
 const QUICK: [&str; 6] =
     ["--outgoing-allow", "127.0.0.1", "--alert-period", "50ms", "--advertise", "https://rondel.example.com"];
 
@@ -26,7 +27,7 @@ fn notice(kind: &str, summary: &str) -> Value {
     })
 }
 
-/// The id of a channel: messages with ids a little greater are as young as it.
+/// The id of a channel. Ids grow with time: a message whose id is a little greater is about as old as the channel.
 fn id_of(db: &ScratchDb, channel: &str) -> i64 {
     let found = db.sql(&format!("SELECT id FROM alert_channel WHERE name = '{channel}'"));
     found.trim().parse().expect("the id of a channel")
@@ -54,7 +55,7 @@ async fn ends_as(db: &ScratchDb, id: i64, state: &str) {
     .await;
 }
 
-/// The server dies between the service's answer and the record of it: the message is sent again with the id that it had.
+/// The server dies between the service's answer and the record of it: the message is sent again with the same id.
 async fn a_message_outlives_the_server_that_sends_it(db: ScratchDb) {
     let service = Service::start().await;
     let mut server = Server::start_with(&db, &QUICK).await;
@@ -90,7 +91,8 @@ async fn a_message_outlives_the_server_that_sends_it(db: ScratchDb) {
 }
 on_each_database!(a_message_outlives_the_server_that_sends_it);
 
-/// A channel whose service hangs, one that fails at first, and one that refuses for good: none holds up another one.
+/// One channel's service hangs, another's fails at first, and a third one refuses for good. None of them delays another
+/// channel.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_channel_that_fails_holds_up_no_other() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -129,7 +131,7 @@ async fn a_channel_that_fails_holds_up_no_other() {
     assert_eq!(state_of(&db, ids[0]), "waiting");
 }
 
-/// Tests a channel of a kind; answers the delivery and what the service got.
+/// Tests a channel of a kind; returns the delivery and the request that the service received.
 async fn tested(server: &Server, service: &Service, kind: &str, body: Value) -> (Value, Request) {
     let api = server.api();
     let mut body = body;
@@ -141,7 +143,7 @@ async fn tested(server: &Server, service: &Service, kind: &str, body: Value) -> 
     (delivery, service.requests().pop().expect("a request"))
 }
 
-/// Each service gets what its documents ask for, signatures are checked here by code of the test's own.
+/// Each service receives the request that its documentation defines. The signatures are checked by the test's own code.
 #[tokio::test(flavor = "multi_thread")]
 async fn each_service_takes_a_test() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -211,14 +213,14 @@ async fn each_service_takes_a_test() {
         (&json!("oncall"), &json!(3), &json!(link))
     );
     assert_eq!(request.headers["authorization"], "Bearer tk_x");
-    // Nothing that is secret is shown.
+    // No secret is shown.
     let shown = server.api().get("/api/v1/channels").await.expect(200).to_string();
     for secret in ["tk_x", "SECsecret", "access_token", "services/T0", &"R".repeat(32)] {
         assert!(!shown.contains(secret), "{secret}: {shown}");
     }
 }
 
-/// What a service answers decides: a code in a 200, a redirect, a pause that it asks for, an answer that is none of its own.
+/// The service's answer decides: an error code in a 200, a redirect, a pause that it asks for, or an unknown form of answer.
 #[tokio::test(flavor = "multi_thread")]
 async fn refusals_keep_their_reason() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -237,7 +239,7 @@ async fn refusals_keep_their_reason() {
     }
 }
 
-/// The watchdog is called as long as the server schedules, and not by one that stands still.
+/// The server calls the watchdog as long as it schedules, and no longer once it has stopped.
 #[tokio::test(flavor = "multi_thread")]
 async fn the_watchdog_is_called_while_the_server_schedules() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");

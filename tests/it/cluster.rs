@@ -1,4 +1,4 @@
-//! Several servers on one database: who takes which job, how jobs move, and what switches do.
+//! Several servers on one database: which server claims which job, how jobs move, and what switches do.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use crate::journal::{Journal, check_against_ledger, seconds};
 use crate::witness::Witness;
 
-/// The same story on each database that servers can share.
+/// Runs a test on each database that servers can share.
 macro_rules! on_each_shared_database {
     ($story:ident) => {
         mod $story {
@@ -37,7 +37,7 @@ macro_rules! on_each_shared_database {
 }
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// By how much a fire may be late, beside what the machine adds.
+/// How late a fire may be, in addition to the delays that the machine causes.
 const LATE_MS: i64 = 2_000;
 
 /// An agent that is connected to both servers.
@@ -52,7 +52,7 @@ async fn agent_of_both(one: &Server, two: &Server) -> Agent {
     agent
 }
 
-/// A job each second whose runs write when they began.
+/// Creates a job that fires each second; its runs write when they began.
 async fn tick(api: &Api, name: &str, journal: &Journal, more: Value) {
     let script = format!("echo $RONDEL_JOB $RONDEL_FIRE_AT $(date +%s%3N) >> {}", starts(journal).display());
     let mut job = json!({
@@ -67,7 +67,7 @@ fn starts(journal: &Journal) -> PathBuf {
     journal.path().with_extension("starts")
 }
 
-/// By how many milliseconds each run began late.
+/// How many milliseconds late each run began, and its line of the journal.
 fn lateness(journal: &Journal) -> Vec<(i64, String)> {
     let text = std::fs::read_to_string(starts(journal)).unwrap_or_default();
     let line = |line: &str| {
@@ -113,7 +113,7 @@ async fn claims(api: &Api, name: &str) -> (i64, i64) {
     (node["claims_tried"].as_i64().expect("a number"), node["claims_lost"].as_i64().expect("a number"))
 }
 
-/// Every fire between a job's first and last has its row and began once.
+/// Checks that every fire between a job's first and last one has a row and began once.
 async fn nothing_lost_nothing_twice(api: &Api, jobs: &[String], journal: &Journal) {
     let mut all = Vec::new();
     for job in jobs {
@@ -139,7 +139,7 @@ async fn nothing_lost_nothing_twice(api: &Api, jobs: &[String], journal: &Journa
     check_against_ledger(&journal.lines(), &all);
 }
 
-/// Two servers with `id_hash` share the jobs out, and hardly ever meet over one.
+/// Two servers with `id_hash` share the jobs, and rarely try to claim the same one.
 async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
     let args = |name| ["--claim-strategy", "id_hash", "--node-name", name];
     let one = Server::start_with(&db, &args("one")).await;
@@ -153,15 +153,16 @@ async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
     for job in &jobs {
         tick(&api, job, &journal, json!({"schedule": {"every": "3s"}})).await;
     }
-    // The first may not have known of the second when it claimed the first fires: then they are shared out anew.
+    // The first server may claim the first fires before it knows of the second server. The jobs are shared again then.
     wait_until(LIMIT, "the other node has its share", async || {
         let tried = claims(&api, "two").await.0;
         if tried >= 10 { Ok(()) } else { Err(tried) }
     })
     .await;
     let since = |before: (i64, i64), after: (i64, i64)| (after.0 - before.0, after.1 - before.1);
-    // While jobs change hands, a server may try for one that has just gone, and one has more than its share. Then every job
-    // is claimed three times.
+    // While jobs move, a server may try to claim one that has just moved, and one server has more than its share. Therefore
+    // the claims are counted again, over a time in which each job is claimed three times, until the shares are even and no
+    // claim is lost.
     let is_even = |one: i64, two: i64| one * 4 > one + two && two * 4 > one + two;
     let (mut of_one, mut of_two);
     let end = tokio::time::Instant::now() + LIMIT;
@@ -183,7 +184,7 @@ async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
 }
 on_each_shared_database!(jobs_are_shared_out_by_their_hash);
 
-/// With `weight`, a node without weight gets no job where another one has some.
+/// With `weight`, a node with weight 0 gets no job as long as another node can have it.
 async fn jobs_are_shared_out_by_weight(db: ScratchDb) {
     let args = |name, weight| ["--claim-strategy", "weight", "--node-name", name, "--node-weight", weight];
     let one = Server::start_with(&db, &args("one", "0")).await;
@@ -197,7 +198,7 @@ async fn jobs_are_shared_out_by_weight(db: ScratchDb) {
     for job in &jobs {
         tick(&api, job, &journal, json!({})).await;
     }
-    // The first may not have known of the second when it claimed the first fires: then it gives its jobs away.
+    // The first server may claim the first fires before it knows of the second server. It gives its jobs away then.
     wait_until(LIMIT, "only the node with weight claims", async || {
         let before = (claims(&api, "one").await.0, claims(&api, "two").await.0);
         more_lines(&journal, 40).await;
@@ -209,7 +210,7 @@ async fn jobs_are_shared_out_by_weight(db: ScratchDb) {
 }
 on_each_shared_database!(jobs_are_shared_out_by_weight);
 
-/// A node that joins gets its share of jobs that fire all the time; nothing is late, lost or twice by that.
+/// A node that joins gets its share of jobs that fire continuously. No fire is late, lost or run twice because of this.
 async fn jobs_move_to_a_node_that_joins(db: ScratchDb) {
     let witness = Witness::start();
     let args = |name| ["--claim-strategy", "least_count", "--node-name", name, "--lease", "2s", "--beat", "500ms"];
@@ -260,7 +261,7 @@ async fn a_rolling_restart_makes_no_fire_late(db: ScratchDb) {
     nothing_lost_nothing_twice(&one.api(), &jobs, &journal).await;
     let mut late = lateness(&journal);
     late.sort_unstable();
-    // Those of before the agent came are as late as that.
+    // Fires before the agent's start are late because they wait for the agent.
     let worst: BTreeMap<i64, &String> = late.iter().rev().take(15).map(|(late, line)| (*late, line)).collect();
     let limit = LATE_MS + witness.worst_ms();
     let too_late = late.iter().filter(|(late, _)| *late > limit).count();
@@ -270,7 +271,7 @@ async fn a_rolling_restart_makes_no_fire_late(db: ScratchDb) {
 }
 on_each_shared_database!(a_rolling_restart_makes_no_fire_late);
 
-/// A node that is drained by its switch gives its jobs away and takes none, until it is switched on again; one that is
+/// A node that is drained by its switch gives its jobs away and takes none until it is activated again. A node that is
 /// stopped sends its executors away too.
 async fn a_node_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
     let witness = Witness::start();
@@ -325,7 +326,8 @@ async fn a_node_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
 }
 on_each_shared_database!(a_node_is_drained_and_stopped_by_its_switch);
 
-/// While an app drains nothing of it begins, and what waited runs when it is switched on; a stopped app's runs end.
+/// While an app drains, none of its runs begins. Runs that wait begin when it is activated. The runs of a stopped app
+/// end.
 async fn an_app_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
     let server = Server::start(&db).await;
     let journal = Journal::new();
@@ -338,7 +340,7 @@ async fn an_app_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
     lines(&journal, 1).await;
 
     assert!(rondel(&server, &["app", "drain", "files"]).contains("draining"));
-    // Seen within a beat.
+    // The server sees the switch within a beat.
     tokio::time::sleep(Duration::from_millis(1_500)).await;
     api.post("/api/v1/jobs/quick/runs", json!({})).await.expect(201);
     tokio::time::sleep(Duration::from_secs(2)).await;
@@ -384,7 +386,7 @@ async fn a_second_server_of_one_name_is_refused(db: ScratchDb) {
 }
 on_each_shared_database!(a_second_server_of_one_name_is_refused);
 
-/// What is wrong is named with its value and what would be right.
+/// The message names the wrong value and the allowed ones.
 #[tokio::test]
 async fn numbers_that_do_not_fit_are_refused_before_anything_is_opened() {
     for (args, sentence) in [
@@ -405,7 +407,7 @@ async fn numbers_that_do_not_fit_are_refused_before_anything_is_opened() {
     assert_eq!(Backend::ALL.len(), 3);
 }
 
-/// What a client command prints.
+/// Runs a client command, and returns its output.
 fn rondel(server: &Server, args: &[&str]) -> String {
     let token = std::fs::read_to_string(server.token_file()).expect("the token");
     let mut command = Command::new(binary());

@@ -1,12 +1,13 @@
 //! Compiler errors for functions under `#[rondel::job]` that cannot be jobs: at the right place, in helpful words.
 //!
-//! Each program is checked by one `rustc` against the SDK as it is built for the other tests, which takes a second. What the
-//! attribute refuses by itself is tested in `crates/macros/src/tests.rs`.
+//! Each program is checked by one `rustc` against the SDK as it is built for the other tests, which takes a second. The
+//! errors that the attribute itself reports are tested in `crates/macros/src/tests.rs`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The SDK's library as the examples have it, which other tests start anyway, and the folder with what it needs.
+/// The SDK's library as it is built for the examples, which other tests need anyway, and the folder with its
+/// dependencies.
 fn sdk() -> (PathBuf, PathBuf) {
     let deps = std::env::current_exe().expect("the test program has a path").parent().expect("its folder").to_owned();
     let profile = deps.parent().expect("the profile's folder");
@@ -33,7 +34,7 @@ fn sdk() -> (PathBuf, PathBuf) {
 fn complaints((library, deps): &(PathBuf, PathBuf), folder: &Path, code: &str) -> Option<String> {
     let file = folder.join("program.rs");
     std::fs::write(&file, format!("{code}\nfn main() {{}}\n")).expect("write the program");
-    // Beside the cargo that built this program: the one on the PATH may be another.
+    // The rustc next to the cargo that built this program: the one on the PATH may be another version.
     let checked = Command::new(Path::new(env!("CARGO")).with_file_name("rustc"))
         .args(["--edition", "2024", "--emit", "metadata", "--cap-lints", "allow"])
         .arg("--extern")

@@ -1,4 +1,5 @@
-//! The programs of an agent see neither its token nor its secrets, and of the host as much as its settings allow.
+//! The programs that an agent starts see neither its token nor its secrets, and only as much of the host as its
+//! settings allow.
 
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::process::CommandExt;
@@ -21,7 +22,7 @@ async fn create(api: &Api, name: &str, params: Value) {
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 
-/// Runs the job; answers the verdict and the log as one text.
+/// Runs the job; returns the verdict and the log as one text.
 async fn run(api: &Api, name: &str) -> (Value, String) {
     let run = trigger(api, name).await;
     let ended = verdict(api, &run).await;
@@ -146,7 +147,7 @@ async fn another_user_runs_the_programs_and_reads_nothing_of_the_agent() {
     let (ended, _) = run(&api, "inside").await;
     assert!(ended["attempts"][0]["message"].as_str().is_some_and(|text| text.contains("cannot enter")), "{ended:#}");
 
-    // What would leave the agent open to that user keeps it from starting.
+    // The agent does not start if that user could reach the agent's files.
     let open = folder.path().join("open");
     std::fs::create_dir(&open).expect("make a folder");
     for path in [folder.path(), &open] {

@@ -1,5 +1,5 @@
-//! The console in a real browser: signed in by the link, a job made, triggered, its log seen growing, in both languages and
-//! both themes, without a complaint of the browser.
+//! The console in a real browser: signs in by the link, creates and triggers a job, and sees its log grow, in both
+//! languages and both themes, without an error or warning of the browser.
 
 mod alerts;
 mod axe;
@@ -26,8 +26,8 @@ use serde_json::{Value, json};
 
 use self::browser::{Browser, program};
 
-/// A line each 300 ms; the first ones have what must not be taken for markup. It ends once the file `GATE` is there, so
-/// that it is seen running however slow the browser is.
+/// Prints a line each 300 ms. The first lines contain text that must not be taken for markup. The script ends once the
+/// file `GATE` exists, so that even a slow browser sees the run while it is running.
 const SCRIPT: &str = r#"
 printf '<script>console.error("markup in a log was run")</script>\n'
 printf '\033[1;32mgreen\033[0m, \033[31mred\033[0m, a bell \007 and a title \033]0;x\007\n'
@@ -62,7 +62,7 @@ fn print(text: &str) {
     std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("print");
 }
 
-/// Whether the pages are looked at in every way, which takes several times as long: `RONDEL_TEST_CONSOLE=all`.
+/// Whether to look at the pages in every combination, which takes several times as long: `RONDEL_TEST_CONSOLE=all`.
 fn is_long_form() -> bool {
     variable("RONDEL_TEST_CONSOLE").is_some_and(|which| which == "all")
 }
@@ -73,7 +73,7 @@ async fn sign_in(dev: &mut Dev, browser: &mut Browser) {
     browser.goto(&format!("{}/runs?status=failed", dev.url())).await;
     browser.until("a caller without a session is sent to the sign-in", "location.pathname === '/sign-in'").await;
     assert!(!browser.complaints().await.is_empty(), "the browser notes the 401");
-    // To look at the link does not use it up.
+    // Opening the link does not use it up.
     browser.goto(&link).await;
     browser.goto(&link).await;
     browser.follow("#sign-in").await;
@@ -140,7 +140,7 @@ async fn watch_its_log(browser: &mut Browser, shots: &Path) {
     assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
 }
 
-/// Jobs and runs with something to see about them.
+/// Creates jobs and runs of many kinds for the pages to show.
 async fn furnish(api: &Api) {
     let shell = |script: &str| json!({"argv": ["sh", "-c", script]});
     let jobs = [
@@ -172,7 +172,7 @@ async fn furnish(api: &Api) {
     api.patch("/api/v1/jobs/billing.close-month", json!({"description": "Closes the month"})).await.expect(200);
     api.post("/api/v1/namespaces", json!({"name": "empty"})).await.expect(201);
     alerts::watch_failures(api, "billing.close-month").await;
-    // A history to look at.
+    // A history for the pages to show.
     for round in 0..16 {
         let (pause, end) = (round * 7 % 5, if round % 6 == 2 { "false" } else { "true" });
         for job in ["cache.warm", "search.reindex"] {
@@ -251,7 +251,7 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
     assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
 }
 
-/// The switch of a row changes the job; and the list shows by itself what others change.
+/// The switch of a row changes the job. Without a reload, the list shows changes by other users too.
 async fn switch_on_the_list(browser: &mut Browser, url: &str) {
     browser.goto(&format!("{url}/jobs")).await;
     let switch = "#job-legacy\\.import .switch";
@@ -266,7 +266,7 @@ async fn switch_on_the_list(browser: &mut Browser, url: &str) {
     assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
 }
 
-/// The table of jobs is outside the form of its bar, and its boxes belong to that form.
+/// The table of jobs is outside of the form of its bar, although its check boxes belong to that form.
 async fn select_on_the_list(browser: &mut Browser, url: &str) {
     browser.goto(&format!("{url}/jobs")).await;
     let all = "document.querySelector('[data-pick-all]')";
@@ -291,7 +291,7 @@ async fn click_twice(browser: &mut Browser, url: &str) {
     browser.until("the run is reported", "document.querySelector('.toast')").await;
 }
 
-/// Enter takes the hit of the typed text, although the hits of an earlier text are still shown.
+/// Enter opens the hit for the typed text, although the hits for an earlier text are still shown.
 async fn press_enter_before_the_hits(browser: &mut Browser, url: &str) {
     browser.goto(&format!("{url}/jobs")).await;
     hand::press(browser, "k", true).await;
@@ -301,7 +301,7 @@ async fn press_enter_before_the_hits(browser: &mut Browser, url: &str) {
     browser.until("its page is there", "location.pathname === '/n/default/jobs/billing.close-month'").await;
 }
 
-/// A job's page has the account of its fires, and answers on the clock of the schedule.
+/// A job's page lists the outcomes of its fires, and reads the time in a question on the clock of the schedule.
 async fn ask_why(browser: &mut Browser, url: &str, shots: &Path) {
     browser.goto(&format!("{url}/jobs/cache.warm")).await;
     browser.until("the account is there", "document.querySelectorAll('#fires tbody tr').length >= 2").await;
@@ -321,7 +321,7 @@ async fn ask_why(browser: &mut Browser, url: &str, shots: &Path) {
     assert!(checks.contains("“shell”") && checks.contains("dev") && !checks.contains("“dev”"), "{checks}");
 }
 
-/// The form of a job has its preview, and saves what is changed.
+/// The form of a job shows a preview, and saves changes.
 async fn edit_a_job(browser: &mut Browser, url: &str) {
     browser.goto(&format!("{url}/jobs/billing.close-month")).await;
     browser.follow("#edit").await;
@@ -355,7 +355,7 @@ async fn cancel_a_run(browser: &mut Browser, url: &str, api: &Api, shots: &Path)
     let is_open = "document.querySelector('#cancel').matches(':popover-open')";
     browser.until("the form is there", is_open).await;
     browser.fill("#cancel [name=reason]", "the disk is full").await;
-    // The page behind it goes on, and leaves it alone.
+    // The page behind the dialog updates, and leaves the dialog unchanged.
     let seconds = "parseFloat(document.querySelector('#status .rel').textContent)";
     browser.eval(&format!("window.before = {seconds}")).await;
     browser.until("time goes on", &format!("{seconds} > window.before + 1.5")).await;

@@ -31,7 +31,7 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
     let pause = any_moment();
     tokio::time::sleep(pause).await;
     server.kill().await;
-    // Shown where the test fails: the moment is the only thing that differs from run to run.
+    // Printed for a failed test: only this moment differs between runs of the test.
     std::io::stdout()
         .write_all(format!("killed {pause:?} after three lines a job\n").as_bytes())
         .expect("print the pause");
@@ -59,7 +59,7 @@ async fn a_killed_server_loses_nothing(db: ScratchDb) {
 }
 on_each_database!(a_killed_server_loses_nothing);
 
-/// An executor of the SDK: 200 shells a second would keep the processors from the servers of other tests.
+/// An executor of the SDK instead of an agent: 200 shells a second would take the processors from other tests.
 fn worker(server: &Server, journal: &Journal, data: &Path) -> Process {
     let mut command = Command::new(example("worker"));
     command.args(["--app", "files", "--name", "w", "--server", server.url(), "--token-file"]).arg(server.token_file());
@@ -110,8 +110,8 @@ async fn the_run_of_an_agent_that_died_while_its_server_was_away_is_tried_again_
     run_is(&server, &path, "the run has its verdict", |run| run["status"] == "succeeded").await;
 }
 
-/// A run whose row shows that it waits continues in its attempt after its server was killed; one that may have been sent does not
-/// shown as running until the executors have answered the server that starts again.
+/// A run whose row shows that it waits continues in its attempt after its server was killed. A run that may have been sent is not
+/// shown as running until the executors have answered the restarted server.
 #[tokio::test(flavor = "multi_thread")]
 async fn after_a_kill_what_waited_is_known_to_be_unsent_and_the_rest_is_not_called_running() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -147,7 +147,7 @@ async fn after_a_kill_what_waited_is_known_to_be_unsent_and_the_rest_is_not_call
     run_is(&server, &unknown, "the other one ran", |run| run["status"] == "succeeded").await;
 }
 
-/// Waits for a run to look as expected, for less time than a silent executor has.
+/// Waits until a run meets a condition, for less than the 30 s that a silent executor has.
 async fn run_is(server: &Server, path: &str, what: &str, is: impl Fn(&Value) -> bool) {
     wait_until(Duration::from_secs(20), what, async || {
         let run = server.api().get(path).await.expect(200);
@@ -162,10 +162,11 @@ fn any_moment() -> Duration {
     Duration::from_millis(RandomState::new().hash_one(()) % 1500)
 }
 
-/// The server dies between moving a job on and inserting its runs: the next one must find the fires where they were.
+/// The server dies between advancing a job's `next_fire_at` and inserting its runs. The next server must find these
+/// fires due.
 async fn a_claim_is_whole_or_not_at_all(db: ScratchDb) {
     let journal = Journal::new();
-    // The first claims of a start are those of the jobs just made; a later one is of a job that is firing.
+    // The first claims after a start are for the jobs that were just created. A later one is for a job that is firing.
     let mut server = Server::start_with(&db, &["--failpoint", "claim.moved@3"]).await;
     let job = json!({
         "name": "job", "app": "files", "handler": "shell", "params": journal.params(""),

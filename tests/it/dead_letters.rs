@@ -1,5 +1,5 @@
-//! Dead letters on whole systems: what failed for good while the server is killed stands there once, until it is acknowledged or has
-//! been run again.
+//! Dead letters on whole systems: a run that failed for good while the server is killed is listed once, until it is acknowledged or
+//! has been run again.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// Where the server dies while it stores the end of a run.
 const PLACES: [&str; 3] = ["finish.written", "finish.settled", "finish.committed"];
 
-/// The runs of the list.
+/// The ids of the dead runs.
 async fn dead(api: &Api) -> Vec<String> {
     let found = api.get("/api/v1/runs?q=is:dead&limit=200").await.expect(200);
     let items = found["items"].as_array().expect("a list");
@@ -30,7 +30,7 @@ async fn until_dead_are(api: &Api, expected: &BTreeSet<String>) {
     .await;
 }
 
-/// What a command of the client printed.
+/// Runs a client command, and returns its output.
 async fn client(server: &Server, args: &[&str]) -> String {
     let token = server.token_file().display().to_string();
     let done = rondel(&[args, &["--server", server.url(), "--token-file", &token]].concat(), &[]).await;
@@ -48,7 +48,7 @@ async fn what_failed_for_good_stands_once_until_it_is_dealt_with(db: ScratchDb) 
     };
     let folder = tempfile::tempdir().expect("a folder");
     let mended = folder.path().join("mended");
-    // A run is tried again with its own parameters: what is mended is outside of them.
+    // A run is retried with its own parameters, so the repair is outside of them.
     let script = format!("test -e '{}' || exit 3", mended.display());
     let twice = json!({"retry": {"max": 1, "backoff": "1s"}});
     for name in ["a", "b", "c"] {
@@ -61,7 +61,7 @@ async fn what_failed_for_good_stands_once_until_it_is_dealt_with(db: ScratchDb) 
     for (job, place) in ["a", "b", "c"].into_iter().zip(PLACES) {
         let run = trigger(&server.api(), job).await;
         server.kill().await;
-        // It dies at the end of an attempt, and once more at the next one.
+        // The server dies at the end of an attempt, and again at the end of the next one.
         let state = || db.sql(&format!("SELECT status FROM run WHERE id = {run}"));
         for _ in 0..2 {
             if state().trim() != "failed" && server.try_restart_with(&["--failpoint", place]).await {

@@ -11,7 +11,7 @@ use tokio::task::JoinSet;
 use crate::on_each_database;
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// A set lives on for 30 s after its last executor.
+/// A set of declarations is valid for 30 s after its last executor.
 const GONE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A job in the code of the app.
@@ -70,7 +70,7 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
     let api = server.api();
     let (early, late) = ("0 0 2 * * ?", "0 0 4 * * ?");
     let mail = Declaration::new("mail").every("1h");
-    // A bad neighbour keeps no other out: the name belongs to another app.
+    // A refused declaration does not affect the others. The name `taken` belongs to another app.
     api.post("/api/v1/jobs", json!({"name": "taken", "app": "other", "handler": "h"})).await.expect(201);
     let first = Build::start(&server, "one", &[mail.clone(), Declaration::new("taken"), close(early)]);
     let job = until(&api, "close is there", LIMIT, |job| job["declared"].is_object()).await;
@@ -108,7 +108,8 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
         if count == 2 { Ok(()) } else { Err(executors) }
     })
     .await;
-    // Longer than the server's look at what is declared takes to come round: what does not happen has no condition.
+    // Nothing must change, so there is no condition to wait for. This is longer than the server's period for comparing
+    // declarations.
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(api.get("/api/v1/jobs/close").await.expect(200)["version"], version, "it went back");
     again.stop().await;
@@ -140,7 +141,7 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
 }
 on_each_database!(declared_jobs_follow_the_code_until_people_edit_them);
 
-/// A job that follows from another one of the same code needs it first, in whichever order the code names them.
+/// A parent is saved before its children, in whichever order the code declares them.
 async fn declared_parents_are_saved_before_their_children(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
@@ -156,7 +157,7 @@ async fn declared_parents_are_saved_before_their_children(db: ScratchDb) {
     }
     let problems = api.get("/api/v1/apps/billing/declaration-problems").await.expect(200);
     assert_eq!(problems["items"], json!([]));
-    // The first fire of the interval may have ended before the others were there.
+    // The first fire of the interval may have ended before the children existed.
     api.post("/api/v1/jobs/book/runs", json!({})).await.expect(201);
     wait_until(LIMIT, "all three have run", async || {
         let runs = [api.runs("book").await, api.runs("check").await, api.runs("report").await];

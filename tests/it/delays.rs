@@ -49,7 +49,7 @@ async fn a_delay_begins_when_the_run_before_is_over(db: ScratchDb) {
 }
 on_each_database!(a_delay_begins_when_the_run_before_is_over);
 
-/// A fixed rate counts from the creation of the job, whatever happens since.
+/// A fixed rate counts from the creation of the job, whatever happens later.
 async fn a_rate_keeps_its_anchor(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let journal = Journal::new();

@@ -1,4 +1,4 @@
-//! SIGTERM: a server and an agent finish what they have in hand.
+//! SIGTERM: a server and an agent finish their runs.
 
 use std::time::Duration;
 
@@ -52,8 +52,8 @@ async fn a_server_waits_for_a_result(db: ScratchDb) {
 }
 on_each_database!(a_server_waits_for_a_result);
 
-/// A server that is stopped while a run is busy leaves what waited as never sent: nothing counts as lost, and what is at most
-/// once goes on as the next server comes.
+/// If a server is stopped while a run is busy, the waiting runs count as never sent: none of them counts as lost, and those
+/// of an at-most-once job run on the next server.
 async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let api = server.api();
@@ -78,8 +78,8 @@ async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
     assert!(server.stop().await.success());
     drop(agent);
     server.restart().await;
-    // No executor has to report the open runs.
-    // An executor that is silent would be waited for 30 s.
+    // No executor has the open runs, so the server must not wait for a report about them. It would wait 30 s for a
+    // silent executor.
     wait_at_most(Duration::from_secs(25), "no run is in anybody's hands", async || {
         let runs = server.api().all("/api/v1/runs", &[]).await;
         let held: Vec<Value> = runs.into_iter().filter(|run| run["status"] == "running").collect();
@@ -96,8 +96,8 @@ async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
 }
 on_each_database!(what_was_not_sent_is_never_lost);
 
-/// Fires that wait for an executor while their server stops were not missed: the next server keeps them for their
-/// queue time, even if they are later than the tolerance of the misfire policy.
+/// Fires that waited for an executor when their server stopped are not missed: the next server keeps them for their
+/// queue timeout, even if they are later than the tolerance of the misfire policy.
 async fn what_waited_in_time_is_not_missed(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let journal = Journal::new();
@@ -106,7 +106,7 @@ async fn what_waited_in_time_is_not_missed(db: ScratchDb) {
         "schedule": {"every": "1s"}, "queue_timeout": "5m", "misfire": {"policy": "skip", "tolerance": "2s"},
     });
     server.api().post("/api/v1/jobs", job).await.expect(201);
-    // Those that are ahead have rows too, and may be due while no server is there; what is due now may not have left the ring.
+    // Later fires have rows too, and may become due while no server runs. A run that is due now may still be in the ring.
     let due_at = |run: &Value| millis(run["due_at"].as_str().expect("an instant")).expect("in UTC");
     let is_due = |run: &Value| due_at(run) + 2_000 <= wall_clock_ms();
     let waiting = wait_until(Duration::from_secs(30), "fires that wait for an executor", async || {
@@ -128,8 +128,8 @@ async fn what_waited_in_time_is_not_missed(db: ScratchDb) {
 }
 on_each_database!(what_waited_in_time_is_not_missed);
 
-/// A server that is away for longer than executors let runs go on that are to stop, and for less than they let others go on:
-/// what goes on ends on its first attempt, and what stops is sent again without having failed.
+/// A server is away for longer than executors continue runs with `on_silence` "stop", and for less than they continue other
+/// runs. A continued run ends in its first attempt. A stopped run is sent again without having failed.
 async fn a_server_comes_back_to_runs_that_went_on(db: ScratchDb) {
     let options = ["--heartbeat", "1s", "--silence", "3s", "--lost-after", "13s", "--continue-max", "40s"];
     let mut server = Server::start_with(&db, &options).await;
@@ -169,7 +169,7 @@ async fn a_server_comes_back_to_runs_that_went_on(db: ScratchDb) {
     .await;
     for run in begun {
         let ended = server.api().get(&format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"))).await.expect(200);
-        // What was stopped in the silence has not failed, and used up no retry.
+        // A run that was stopped in the silence has not failed, and has not used up a retry.
         let attempt = if run["job"] == "stops" { 2 } else { 1 };
         assert_eq!(ended["attempt"], json!(attempt), "{ended:#}");
     }

@@ -1,4 +1,4 @@
-//! Edits of a job that is firing: what is acknowledged is what runs.
+//! Edits of a job that is firing: the acknowledged definition is the one that runs.
 
 use std::time::Duration;
 
@@ -21,7 +21,8 @@ pub(crate) async fn some_lines(journal: &Journal, more_than: usize) {
     .await;
 }
 
-/// Paused, changed and deleted jobs don't fire what was claimed before; resumed ones fire what is still ahead.
+/// A claimed fire does not run if its job is paused, changed or deleted before. After a resume, the fires that are
+/// still to come run.
 async fn claimed_fires_follow_the_definition(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
@@ -70,7 +71,7 @@ async fn claimed_fires_follow_the_definition(db: ScratchDb) {
 }
 on_each_database!(claimed_fires_follow_the_definition);
 
-/// Pausing and resuming at once loses no fire and runs none twice: settled rows are reopened.
+/// A pause followed immediately by a resume loses no fire and runs none twice: settled rows are reopened.
 async fn a_quick_pause_and_resume_loses_nothing(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
@@ -101,7 +102,8 @@ async fn a_quick_pause_and_resume_loses_nothing(db: ScratchDb) {
 }
 on_each_database!(a_quick_pause_and_resume_loses_nothing);
 
-/// One state of the job in the model: from when it was asked for and acknowledged, and what fires then, under which tag.
+/// A state of the job in the model: when it was requested and acknowledged, and the definition and the tag under which
+/// the job then fires.
 #[derive(Debug)]
 struct Held {
     asked_ms: i64,
@@ -124,7 +126,7 @@ const DEFINITIONS: [Definition; 6] = [
     ),
 ];
 
-/// A small generator with a seed that is shown, so that a history can be had again: `RONDEL_TEST_SEED`.
+/// A small random generator. Its seed is printed, and `RONDEL_TEST_SEED` repeats the history of a seed.
 struct Chance(u64);
 
 impl Chance {
@@ -164,7 +166,7 @@ async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
             "calendar": {"name": "closed", "rule": "except"},
         })
     };
-    // What is in the calendar is closed: nothing, or everything.
+    // The job does not fire at the instants of this calendar: none, or all.
     let calendar = |is_closed: bool| {
         let rule = if is_closed { json!({"all": []}) } else { json!({"any": []}) };
         json!({"name": "closed", "rule": rule})
@@ -175,7 +177,7 @@ async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
     api.post("/api/v1/jobs", job(0, 0)).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
     some_lines(&journal, 2).await;
-    // What was due before the agent was there is another test's business.
+    // Another test covers the fires that were due before the agent had started.
     let mut history = vec![Held { asked_ms, acknowledged_ms: now_ms(), definition: Some((0, 0)) }];
     let (mut last, mut is_paused, mut is_closed) = ((0, 0), false, false);
     for tag in 1..=STEPS {
@@ -228,7 +230,7 @@ fn check_history(history: &[Held], ran: &[(i64, usize)], runs: &[Value]) {
     let mut seen = std::collections::BTreeSet::new();
     for (fire, tag) in ran {
         assert!(seen.insert(*fire), "the fire of {fire} ran twice");
-        // Where a definition was paused and resumed, it held more than once.
+        // A definition that was paused and resumed was in force more than once.
         let may = |index: usize| {
             let held = &history[index];
             let until = history.get(index + 1).map_or(i64::MAX, |next| next.acknowledged_ms + 1_000);
@@ -244,7 +246,8 @@ fn check_history(history: &[Held], ran: &[(i64, usize)], runs: &[Value]) {
     for (held, next) in history.iter().zip(&history[1..]) {
         let Some((definition, tag)) = held.definition else { continue };
         for fire in held.acknowledged_ms / 1_000 + 1..=(next.asked_ms - 1) / 1_000 {
-            // What is due within a second of the acknowledgement may run as it was before, but it runs.
+            // A fire that is due within a second of the acknowledgement may run under the previous definition, but it
+            // must run.
             let may_be_older = fire * 1_000 <= held.acknowledged_ms + 1_000;
             let has_run = |(at, of): &(i64, usize)| *at == fire && (*of == tag || may_be_older);
             let is_planned = DEFINITIONS[definition].1(fire);
@@ -257,8 +260,8 @@ fn check_history(history: &[Held], ran: &[(i64, usize)], runs: &[Value]) {
     }
 }
 
-/// An `at` in the past with `"if_past": "run"`, or one that passes while its definition is saved, has its run however it is
-/// saved.
+/// An `at` in the past with `"if_past": "run"` has its run, and so does an `at` that passes while its definition is saved,
+/// in whichever way it is saved.
 async fn an_instant_that_passes_while_it_is_saved_runs(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
@@ -277,7 +280,8 @@ async fn an_instant_that_passes_while_it_is_saved_runs(db: ScratchDb) {
         api.post("/api/v1/jobs/apply", json!([once(&changed, Value::Null)])).await.expect(200);
         api.post("/api/v1/jobs/apply", json!([once(&changed, past())])).await.expect(200);
         names.extend([applied, patched, changed]);
-        // On a busy machine it may be over at the check: then it is refused, and not forgotten.
+        // On a busy machine the instant may have passed at the check. Then the definition is refused, but never saved
+        // without a run.
         if api.post("/api/v1/jobs/apply", json!([once(&created, soon())])).await.status == 200 {
             names.push(created);
         }
@@ -292,13 +296,13 @@ async fn an_instant_that_passes_while_it_is_saved_runs(db: ScratchDb) {
 }
 on_each_database!(an_instant_that_passes_while_it_is_saved_runs);
 
-/// Runs that wait behind a busy one when their job is paused or deleted: those of the schedule are skipped, the answer
-/// counts them, and the choice of the caller holds. The second server is home to the job or not.
+/// Runs wait behind a busy one when their job is paused or deleted. Those of the schedule are skipped, the answer
+/// counts them, and the choice of the caller is respected.
 async fn a_pause_settles_what_is_queued(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
     let journal = Journal::new();
-    // Runs last until the test lets them end, however slow the machine is: the counts below rest on it.
+    // Runs last until the test lets them end, however slow the machine is: the counts below depend on it.
     let gate = journal.path().with_extension("gate");
     let work = format!("while [ ! -e {} ]; do sleep 0.1; done", gate.display());
     let job = |name: &str, every: Value| {
@@ -325,7 +329,7 @@ async fn a_pause_settles_what_is_queued(db: ScratchDb) {
     }
     let answer = api.post("/api/v1/jobs/plain/pause", json!({})).await.expect(200);
     assert!(answer["queued"]["kept"].as_u64() >= Some(1), "what a caller asked for is kept: {answer:#}");
-    // The answer does not wait for what is still ahead: that is skipped when its instant has come.
+    // The answer does not wait for runs with a later instant: they are skipped at their instants.
     wait_until(Duration::from_secs(30), "what the schedule made is skipped", async || {
         let runs = api.runs("plain").await;
         let is_queued = |run: &Value| run["trigger"] == "interval" && run["status"] == "pending";

@@ -1,4 +1,4 @@
-//! The events of a cluster are sent by each of its servers and shown on the command line.
+//! Each server of a cluster sends the events of all its servers, and the command line shows them.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -119,7 +119,7 @@ async fn the_command_line_prints_it() {
     command.arg(server.token_file());
     let mut listener = Process::start("rondel events", command);
     let mut number = 0;
-    // Nothing shows when it has begun to listen: jobs are created until it has received two.
+    // Nothing shows when the command has begun to listen, so jobs are created until it has received two.
     let status = wait_until(LIMIT, "it has printed two", async || {
         number += 1;
         let job = json!({"name": format!("job-{number}"), "app": "a", "handler": "h"});

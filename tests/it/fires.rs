@@ -1,4 +1,4 @@
-//! The main job: fires become runs on time, once each, and can be seen.
+//! The main duty of the product: fires become runs on time, once each, and are shown.
 
 use std::time::Duration;
 
@@ -40,7 +40,8 @@ async fn each_fire_runs_once(db: ScratchDb) {
 }
 on_each_database!(each_fire_runs_once);
 
-/// A job with several schedules fires at each instant of any of them, and once where they meet.
+/// A job with several schedules fires at each instant of any of them, and only once at an instant that two of them
+/// share.
 async fn schedules_that_meet_fire_once(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
@@ -64,7 +65,7 @@ async fn schedules_that_meet_fire_once(db: ScratchDb) {
 }
 on_each_database!(schedules_that_meet_fire_once);
 
-/// A job triggered by hand runs at once with its own parameters, and its log can be read.
+/// A job triggered by hand runs immediately with its own parameters, and its log can be read.
 async fn a_trigger_runs_and_logs(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();

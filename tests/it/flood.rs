@@ -1,5 +1,6 @@
-//! A flood of failures of one job: one message when it begins, digests while it goes on, one incident with the whole count, and other
-//! jobs that fire beside it. `TEST_FLOOD_COUNT` makes it as large as that; `tests/flood` sets it, and prints what the flood cost.
+//! A flood of failures of one job: it causes one message when it begins, digests while it lasts, and one incident with the total
+//! count. Other jobs continue to fire. `TEST_FLOOD_COUNT` sets the number of failures; `tests/flood` sets this variable, and prints
+//! what the flood cost.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -14,18 +15,18 @@ use tokio::time::Instant;
 
 /// Failures in the short form.
 const COUNT: u32 = 1_500;
-/// Callers that ask for runs at the same time.
+/// Callers that request runs concurrently.
 const CALLER_COUNT: u32 = 16;
 /// How long it may take until all failures are counted, on a slow machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// In the long form: how long after the first failure the message is written at most.
+/// In the long form: maximum time between the first failure and the record of its message.
 const MESSAGE_WITHIN_MS: i64 = 10_000;
 
 fn print(text: &str) {
     std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("print");
 }
 
-/// Asks for so many runs of a job, from several callers.
+/// Requests this many runs of a job, from several callers.
 async fn ask_for(server: &Server, job: &'static str, count: u32) {
     let left = Arc::new(AtomicU32::new(count));
     let mut callers = JoinSet::new();
@@ -43,7 +44,7 @@ async fn ask_for(server: &Server, job: &'static str, count: u32) {
     }
 }
 
-/// Waits until so many runs of a job have ended.
+/// Waits until this many runs of a job have ended.
 async fn ended(db: &ScratchDb, job: &str, count: u32) {
     let query = format!(
         "SELECT COUNT(*) FROM run JOIN job ON job.id = run.job_id WHERE job.name = '{job}' AND run.status IN ('succeeded', 'failed')"
@@ -60,7 +61,7 @@ fn number(db: &ScratchDb, query: &str) -> i64 {
     found.trim().parse().expect("a number")
 }
 
-/// How late the runs of the witness began that were planned after an instant: how many, the median, and 99 of 100.
+/// How late the witness's runs in a range of instants began: their number, the median and the 99th percentile.
 fn lateness(db: &ScratchDb, (from, to): (i64, i64)) -> (usize, i64, i64) {
     let found = db.sql(&format!(
         "SELECT run.started_at_ms - run.fire_at_ms FROM run JOIN job ON job.id = run.job_id WHERE job.name = 'witness' \
@@ -72,8 +73,8 @@ fn lateness(db: &ScratchDb, (from, to): (i64, i64)) -> (usize, i64, i64) {
     (all.len(), at(50), at(99))
 }
 
-/// Asks for so many runs of a job and waits for their ends, and for two runs of the witness meanwhile. Answers from when to when that
-/// was, and how long the runs took.
+/// Requests this many runs of a job, and waits for their ends and for two runs of the witness. Returns the range of instants and the
+/// time that the runs took.
 async fn stage(db: &ScratchDb, server: &Server, (job, count): (&'static str, u32)) -> ((i64, i64), Duration) {
     let (from, began) = (wall_clock_ms(), Instant::now());
     ask_for(server, job, count).await;
@@ -128,7 +129,7 @@ async fn a_flood_of_failures_is_one_message_and_digests() {
             .run_until(stopped),
     );
 
-    // The witness: as many runs that succeed.
+    // For comparison: the same number of runs that succeed.
     let (witness, witness_took) = stage(&db, &server, ("good", count)).await;
     let (flood, flood_took) = stage(&db, &server, ("bad", count)).await;
 

@@ -1,4 +1,4 @@
-//! The harness's own promises about databases: what it makes is there and empty, and is gone afterwards.
+//! The test harness itself: a database that it makes exists and is empty, and is gone afterwards.
 
 use std::process::Command;
 
@@ -34,7 +34,7 @@ async fn two_mysql_databases_are_two() {
     assert_ne!(one.url(), two.url());
 }
 
-/// What a command printed, if it succeeded.
+/// The output of a command, if it succeeded.
 fn output(command: &mut Command) -> Option<String> {
     let output = command.output().expect("run a database's client");
     output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())

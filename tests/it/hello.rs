@@ -1,5 +1,5 @@
-//! The README's program as it is printed there: what it logs lands in its run's log, and what keeps it from working is on
-//! its stderr within seconds.
+//! The README's program as it is printed there: its log lines are in its run's log, and if it cannot work, its stderr
+//! names the reason within seconds.
 
 use std::path::Path;
 use std::process::Command;
@@ -9,7 +9,7 @@ use rondel_tests::{Backend, Process, Server, example, scratch, wait_until};
 use serde_json::{Value, json};
 
 const LIMIT: Duration = Duration::from_secs(20);
-/// Within this a person looks at the terminal and expects an answer.
+/// A user at a terminal expects an answer within this time.
 const SOON: Duration = Duration::from_secs(5);
 
 const PROGRAM: &str = include_str!("../../crates/executor/examples/hello.rs");
@@ -21,7 +21,7 @@ fn start(name: &str, program: &str, url: &str, token_file: &Path) -> Process {
     Process::start(name, command)
 }
 
-/// Waits until one line of stderr has all of these parts, and gives it.
+/// Waits until one line of stderr has all of these parts, and returns it.
 async fn line_with(process: &Process, what: &str, limit: Duration, parts: &[&str]) -> String {
     wait_until(limit, what, async || {
         let text = process.stderr();
@@ -73,19 +73,19 @@ async fn what_keeps_the_program_from_working_is_on_its_stderr() {
     let server = Server::start(&db).await;
     let (folder, api) = (tempfile::tempdir().expect("a folder"), server.api());
 
-    // No server: the URL and the cause. The port was free a moment ago.
+    // Without a server, the message names the URL and the cause. The port was free a moment ago.
     let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a free port");
     let nowhere = format!("http://{}", free.local_addr().expect("its address"));
     drop(free);
     let mut program = start("with a wrong port", "hello", &nowhere, &server.token_file());
     let parts = ["WARN", "no session with the server at", &nowhere, "onnection refused", "goes on trying"];
     line_with(&program, "it reports that nothing listens there", SOON, &parts).await;
-    // At once, and not at each of its attempts.
+    // The message comes immediately, and not again at each attempt.
     tokio::time::sleep(Duration::from_secs(2)).await;
     assert_eq!(program.stderr().matches("no session with").count(), 1, "{}", program.stderr());
     program.terminate(LIMIT).await;
 
-    // A token that the server does not know: what to do.
+    // If the server does not know the token, the message names the remedy.
     let wrong = folder.path().join("wrong.token");
     std::fs::write(&wrong, format!("rondel_exec_{}", "0123456789abcdef".repeat(4))).expect("a file");
     make_private(&wrong);
@@ -94,14 +94,14 @@ async fn what_keeps_the_program_from_working_is_on_its_stderr() {
     line_with(&program, "it reports that its token is refused", SOON, &parts).await;
     program.terminate(LIMIT).await;
 
-    // No file at all: a sentence, not the name of a variant.
+    // If the file is missing, the message is a sentence and not the name of an error's variant.
     let mut program = start("without a token", "hello", server.url(), &folder.path().join("missing.token"));
     assert_eq!(program.wait(LIMIT).await.code(), Some(1));
     let printed = program.stderr();
     assert!(printed.contains("Error: cannot read ") && printed.contains("missing.token: No such file"), "{printed}");
     assert!(!printed.contains("File {"), "{printed}");
 
-    // A job that the server does not accept: job and reason. The name belongs to another app.
+    // If the server refuses a job, the message names the job and the reason. The job's name belongs to another app.
     let taken = json!({"name": "invoices.close", "app": "other", "handler": "h"});
     api.post("/api/v1/jobs", taken).await.expect(201);
     let mut program = start("with a refused declaration", "invoices", server.url(), &server.token_file());
@@ -112,7 +112,7 @@ async fn what_keeps_the_program_from_working_is_on_its_stderr() {
     program.terminate(LIMIT).await;
 }
 
-/// Token files that others may read are refused.
+/// Makes a token file readable for its owner alone: another one is refused.
 fn make_private(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     std::fs::set_permissions(path, std::fs::Permissions::from_mode(0o600)).expect("set its mode");

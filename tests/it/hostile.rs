@@ -1,5 +1,5 @@
 //! Malicious clients against a real server: each is answered or disconnected, no other client waits for it, and the
-//! server's memory stays where it was.
+//! server's memory stays within its bound.
 
 use std::time::Duration;
 
@@ -46,9 +46,10 @@ impl Target {
         client
     }
 
-    /// Everybody else is served as before, at once, and the server is no larger than it may be.
+    /// Asserts that other clients are served promptly, and that the server's memory is within its bound.
     async fn is_unharmed(&mut self) {
-        // On a busy machine one of several may be slow; who waits for the attacker waits each time.
+        // On a busy machine one of several calls may be slow. If calls waited for the attacker, each of them would be
+        // slow.
         let mut took = Vec::new();
         while took.len() < 3 && took.iter().all(|took| *took >= Duration::from_secs(2)) {
             let began = Instant::now();
@@ -69,14 +70,14 @@ fn rss_kib(pid: u32) -> u64 {
     line.trim().trim_end_matches(" kB").parse().expect("a number")
 }
 
-/// What comes until the other side closes, or half a minute is over.
+/// Reads until the server closes the connection, for at most half a minute.
 async fn read_to_end(stream: &mut TcpStream) -> String {
     let mut answer = Vec::new();
     timeout(Duration::from_secs(30), stream.read_to_end(&mut answer)).await.expect("the server lets go").ok();
     String::from_utf8_lossy(&answer).into_owned()
 }
 
-/// CVE-2023-44487: requests that are taken back before they are answered.
+/// CVE-2023-44487: requests that the client resets before they are answered.
 #[tokio::test(flavor = "multi_thread")]
 async fn rapid_resets_cost_their_own_connection() {
     let mut target = Target::start().await;
@@ -103,7 +104,7 @@ async fn rapid_resets_cost_their_own_connection() {
     target.is_unharmed().await;
 }
 
-/// Slowloris: heads that never end, and bodies that never do.
+/// Slowloris: heads and bodies that never end.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_senders_are_let_go() {
     let mut target = Target::start().await;
@@ -139,7 +140,7 @@ async fn slow_senders_are_let_go() {
             (number % 4, String::from_utf8_lossy(&answer).into_owned())
         });
     }
-    // While they are at it, others are served.
+    // Meanwhile, other clients are served.
     target.is_unharmed().await;
     while let Some(ended) = slow.join_next().await {
         let (kind, answer) = ended.expect("no sender is left");
@@ -160,7 +161,7 @@ async fn huge_headers_are_refused_and_not_kept() {
     for (path, headers) in [("/livez", &large), ("/livez", &many), (long_path.as_str(), &String::new())] {
         let mut stream = target.connect().await;
         let head = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{headers}\r\n");
-        // The answer may come, and the connection end, before all is sent.
+        // The server may answer and close the connection before everything is sent.
         stream.write_all(head.as_bytes()).await.ok();
         let answer = read_to_end(&mut stream).await;
         let status = answer.split(' ').nth(1).unwrap_or_default();
@@ -221,7 +222,8 @@ async fn ten_thousand_guesses_are_throttled_in_bounded_memory() {
         guessing.spawn(async move {
             let mut statuses = Vec::new();
             for number in 0..GUESSES / 8 {
-                // Half at one account, half at as many as there are guesses; from "another address" each time.
+                // Half of the guesses are for one account, the others for one account each. Each comes from "another
+                // address".
                 let name = if lane % 2 == 0 { "ann".to_owned() } else { format!("user-{lane}-{number}") };
                 let request = client
                     .post(&url)
@@ -267,13 +269,13 @@ async fn a_token_that_is_over_stays_over_whatever_the_client_says_of_the_time() 
     target.is_unharmed().await;
 }
 
-/// Temporal CVE-2024-2689: text that is no text ends in a loop of crashes.
+/// Temporal CVE-2024-2689: text that is not UTF-8 led to a loop of crashes there.
 #[tokio::test(flavor = "multi_thread")]
 async fn temporal_cve_2024_2689_text_that_is_no_text_stops_nobody() {
     let mut target = Target::start().await;
     let token = std::fs::read_to_string(target.server.token_file()).expect("a token");
     let mut tasks = JoinSet::new();
-    // A hello whose namespace is the byte 0xff, and messages that are no messages.
+    // A hello whose namespace is the byte 0xff, and bytes that are not a message.
     for message in
         [&b"\x0a\x03\x0a\x01\xff"[..], b"\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff", b"\x0a\xff\xff\xff\xff\x0f"]
     {

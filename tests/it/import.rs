@@ -1,4 +1,5 @@
-//! Jobs of XXL-JOB, read from its database and from a dump of it: as definitions that a server takes, once.
+//! Jobs of XXL-JOB are imported from its database and from a dump of it, as definitions that a server accepts. A second
+//! import changes nothing.
 
 mod cron;
 mod quartz;
@@ -15,7 +16,7 @@ use serde_json::{Value, json};
 use self::schema::{CRONS, JOB_COUNT};
 
 const DAYS: i64 = 30;
-/// What is never read, and so in no report.
+/// Columns that an import never reads, so that no report shows them.
 const SECRETS: [&str; 3] = ["password", "token", "access_token"];
 
 #[tokio::test]
@@ -65,7 +66,7 @@ async fn five_hundred_jobs_of_xxl_job_are_imported_twice() {
         }
     }
     let page = std::fs::read_to_string(&page).expect("a page");
-    // The option of a command is no secret.
+    // The option `--secret-file` of a command is not a secret.
     let shows_secret = |text: &str| text.replace("--secret-file", "").contains("secret-");
     assert!(page.contains("结算 &lt;b&gt;500&lt;/b&gt;") && !page.contains("<b>") && !shows_secret(&page), "{page}");
     assert_eq!(page.matches("<details>").count(), entries.len());
@@ -74,7 +75,7 @@ async fn five_hundred_jobs_of_xxl_job_are_imported_twice() {
     let old = std::fs::read_to_string(Path::new(&history).join("glue_shell-2/1.sh")).expect("an earlier script");
     assert_eq!(old, "echo old");
 
-    // Read and applied again, nothing changes; the same from a dump.
+    // A second import that is applied changes nothing. A dump gives the same definitions.
     let again = rondel(&import, &[]).await;
     assert_eq!(again.stdout, read.stdout);
     let planned = rondel(&["job", "plan", "-f", &jobs, "--exit-code"], &client).await;
@@ -83,7 +84,7 @@ async fn five_hundred_jobs_of_xxl_job_are_imported_twice() {
     std::fs::write(&dump, dumped(foreign.url())).expect("a file");
     let from_dump = rondel(&["import", "xxl-job", "--dump", &dump, "--time-zone", "Asia/Shanghai"], &[]).await;
     assert_eq!(from_dump.stdout, read.stdout, "{}", from_dump.stderr);
-    // What has changed there is what the next plan shows.
+    // The next plan shows what has changed in XXL-JOB, and nothing else.
     foreign.sql("UPDATE xxl_job_info SET schedule_conf = '0 0 3 * * ?' WHERE id = 3");
     std::fs::write(&jobs, rondel(&import, &[]).await.stdout).expect("a file");
     let planned = rondel(&["job", "plan", "-f", &jobs, "--exit-code"], &client).await;
@@ -138,7 +139,7 @@ fn rows(text: &str) -> BTreeMap<String, Vec<String>> {
     text.lines().map(cells).map(|mut row| (row.remove(0), row)).collect()
 }
 
-/// What mysqldump writes.
+/// A dump of the database by mysqldump.
 fn dumped(url: &str) -> Vec<u8> {
     let rest = url.trim_start_matches("mysql://");
     let (user, rest) = rest.split_once(':').expect("a user");
@@ -161,7 +162,8 @@ async fn the_jobs_are_as_they_were(api: &Api) {
         (&json!("GLUE_POWERSHELL"), &json!("echo '7'")),
         "{script}"
     );
-    // 8 follows from 2 and 15, and is not stopped for it; 15 follows from 2 and 9; 22 would close a circle.
+    // Job 8 follows 2 and 15, and is enabled although it is stopped in XXL-JOB. 15 follows 2 and 9. 22 would close a
+    // circle.
     let child = job("handler8-8").await;
     assert_eq!(
         (&child["schedule"]["after"], &child["enabled"]),
@@ -173,7 +175,7 @@ async fn the_jobs_are_as_they_were(api: &Api) {
     assert_eq!(job("handler30-30").await["schedule"]["cron"], CRONS[30], "a clock of its own is kept");
 }
 
-/// Run twice, the commands make each once.
+/// Run twice, the commands create each object once.
 async fn the_commands_make_the_rest(api: &Api, script: &str, client: &[(&str, &str)]) {
     let bin = binary().parent().expect("a folder").display().to_string();
     let search = rondel_tests::variable("PATH").unwrap_or_default();
@@ -211,7 +213,8 @@ async fn the_commands_make_the_rest(api: &Api, script: &str, client: &[(&str, &s
     assert_eq!(rules["items"].as_array().map(Vec::len), Some(2), "{rules}");
 }
 
-/// Each form fires in the preview when a reader by force finds it, in a zone without changes of the clock and in one with both.
+/// For each form of cron, the preview has the instants that a brute-force search finds, in a zone without changes of the clock
+/// and in a zone with both.
 #[tokio::test]
 async fn every_cron_fires_at_the_same_instants() {
     let Some(own) = scratch(Backend::Sqlite).await else { return };
@@ -226,7 +229,7 @@ async fn every_cron_fires_at_the_same_instants() {
     ];
     for (zone, after) in spans {
         let until = after + DAYS * day;
-        // What Rondel and Quartz do in the hours of a change is their own: docs/MOVING.md.
+        // Within some hours of a change of the clock, Rondel and Quartz differ: docs/MOVING.md.
         let is_far = |at: &i64| {
             zone != "Europe/Berlin" || cron::BERLIN_CHANGES.iter().all(|change| (at - change).abs() > 3 * 3600)
         };

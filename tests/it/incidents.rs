@@ -1,5 +1,5 @@
-//! The kinds of holes that schedulers have had, tried on whole systems. The table of all is in `docs/SECURITY.md`; those that
-//! a router alone can show are in `crates/web/tests/it/incidents.rs`.
+//! Kinds of vulnerabilities that schedulers have had, tested on whole systems. The table of all is in `docs/SECURITY.md`;
+//! those that need only a router are tested in `crates/web/tests/it/incidents.rs`.
 
 use std::collections::BTreeSet;
 use std::net::TcpListener;
@@ -28,7 +28,8 @@ async fn run(api: &Api, job: Value) -> Value {
     .await
 }
 
-/// XXL-JOB before 2.2.0, `PowerJob` CVE-2026-82630: a client that reaches the executor's port runs programs there. Ours has no port.
+/// XXL-JOB before 2.2.0, `PowerJob` CVE-2026-82630: a client that reaches the executor's port runs programs there. Rondel's executor
+/// opens no port.
 #[tokio::test(flavor = "multi_thread")]
 async fn xxl_job_2_2_0_an_executor_opens_no_port() {
     let (_db, server) = server().await;
@@ -50,7 +51,8 @@ async fn xxl_job_2_2_0_an_executor_opens_no_port() {
     }
 }
 
-/// XXL-JOB CVE-2022-43183 and #3375: who triggers a run names the address that it is sent to, with the token of all.
+/// XXL-JOB CVE-2022-43183 and #3375: the caller who triggers a run chooses the address to which it is sent, together
+/// with the shared token.
 #[tokio::test(flavor = "multi_thread")]
 async fn xxl_job_cve_2022_43183_a_trigger_sends_no_secret_to_a_chosen_address() {
     let (_db, server) = server().await;
@@ -64,10 +66,10 @@ async fn xxl_job_cve_2022_43183_a_trigger_sends_no_secret_to_a_chosen_address() 
         let refused = api.post("/api/v1/jobs/j/runs", json!({"params": {}, field: url})).await.expect(422);
         assert_eq!(refused["errors"][0]["code"], "unknown_field", "{field}: {refused:#}");
     }
-    // An executor is one of those that connected, by its name.
+    // Rondel accepts only the name of a connected executor.
     let refused = api.post("/api/v1/jobs/j/runs", json!({"params": {}, "executor": url})).await.expect(422);
     assert_eq!(refused["errors"][0]["pointer"], "/executor", "{refused:#}");
-    // As parameters they are parameters, which the handler refuses; no connection is opened.
+    // In the parameters, the address is only a parameter, which the handler refuses. No connection is opened.
     let _agent = Agent::start(&server, "files").await;
     api.post("/api/v1/jobs/j/runs", json!({"params": {"addressList": url}})).await;
     api.post("/api/v1/jobs/j/runs", json!({})).await.expect(201);
@@ -79,8 +81,8 @@ async fn xxl_job_cve_2022_43183_a_trigger_sends_no_secret_to_a_chosen_address() 
     assert!(trap.accept().is_err(), "a connection was opened");
 }
 
-/// XXL-JOB CVE-2025-7787, `PowerJob` CVE-2025-14518: a job, or a test of a connection, that asks what only the server or the
-/// agent can reach.
+/// XXL-JOB CVE-2025-7787, `PowerJob` CVE-2025-14518: a job, or the test of a connection, requests an address that only the
+/// server or the agent can reach.
 #[tokio::test(flavor = "multi_thread")]
 async fn xxl_job_cve_2025_7787_neither_agent_nor_server_reaches_inside() {
     let (_db, server) = server().await;
@@ -104,7 +106,7 @@ async fn xxl_job_cve_2025_7787_neither_agent_nor_server_reaches_inside() {
     }
 }
 
-/// Airflow CVE-2020-11978: what is passed to a run is a part of a command.
+/// Airflow CVE-2020-11978: the parameters of a run become a part of a command.
 #[tokio::test(flavor = "multi_thread")]
 async fn airflow_cve_2020_11978_parameters_are_no_shell() {
     let (_db, server) = server().await;
@@ -118,7 +120,7 @@ async fn airflow_cve_2020_11978_parameters_are_no_shell() {
     assert!(!mark.exists());
 }
 
-/// Dkron #176 and #319: one key gives a shell on every host. The text of scripts is run only where the agent permits
+/// Dkron #176 and #319: one key gives a shell on every host. In Rondel, script text runs only where the agent permits
 /// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn dkron_176_script_text_is_run_only_where_the_agent_permits_it() {
@@ -131,7 +133,7 @@ async fn dkron_176_script_text_is_run_only_where_the_agent_permits_it() {
     assert!(run["status"] == "failed" && !mark.exists(), "{run:#}");
 }
 
-/// Rundeck CVE-2022-29186, XXL-JOB's `default_token`: what is shipped holds a key, so it is everybody's.
+/// Rundeck CVE-2022-29186, XXL-JOB's `default_token`: the shipped files contain a key, so all installations share it.
 #[tokio::test(flavor = "multi_thread")]
 async fn rundeck_cve_2022_29186_two_installations_share_no_secret() {
     let ((_one, first), (_two, second)) = (server().await, server().await);

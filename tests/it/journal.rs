@@ -1,4 +1,4 @@
-//! Ground truth: what handlers wrote to a file of their own, outside Rondel.
+//! Ground truth: the lines that handlers wrote to a file outside Rondel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -35,7 +35,7 @@ impl Journal {
         self.path().with_extension("starts")
     }
 
-    /// What was written there, in the order of the starts: the instant in seconds, and the start in milliseconds.
+    /// The lines of that file, in the order of the starts: the instant in seconds, and the start in milliseconds.
     pub(crate) fn read_starts(&self) -> Vec<(i64, i64)> {
         let text = std::fs::read_to_string(self.starts()).unwrap_or_default();
         let read = |line: &str| {
@@ -52,7 +52,7 @@ impl Journal {
         json!({"argv": ["sh", "-c", script.trim_end_matches([' ', ';'])]})
     }
 
-    /// What was written so far. A line that is just being written is left out.
+    /// The lines so far. A line that is just being written is left out.
     pub(crate) fn lines(&self) -> Vec<Line> {
         read(&self.path())
     }

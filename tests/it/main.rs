@@ -57,7 +57,7 @@ mod why_around;
 mod witness;
 mod xxl;
 
-/// The same story on each database: `on_each_database!(story)` makes three tests of `async fn story(db: ScratchDb)`.
+/// Runs a test on each database: `on_each_database!(story)` makes three tests of `async fn story(db: ScratchDb)`.
 macro_rules! on_each_database {
     ($story:ident) => {
         mod $story {

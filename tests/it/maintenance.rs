@@ -1,5 +1,5 @@
-//! Maintenance windows: no planned fire inside begins before their end, each has a verdict, and a server that is killed inside knows
-//! the windows when it starts again.
+//! Maintenance windows: no fire that is planned inside a window begins before the window's end, each such fire has a verdict, and a
+//! server that is killed inside a window knows it after a restart.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -15,7 +15,7 @@ const LEAD_S: i64 = 15;
 const LENGTH_S: i64 = 20;
 const KINDS: [&str; 2] = ["skip", "hold"];
 
-/// Plans a window of whole seconds about an app, nearer than the API would.
+/// Plans a window of whole seconds for an app, nearer than the API allows.
 fn plan(db: &ScratchDb, id: usize, kind: &str, (starts, ends): (i64, i64)) {
     db.sql(&format!(
         "INSERT INTO maintenance (id, namespace_id, app_id, starts_at_ms, ends_at_ms, fires, reason, author, created_at_ms) \
@@ -97,7 +97,7 @@ async fn clock_at(second: i64) {
     .await;
 }
 
-/// Until each job has run a fire later than this.
+/// Waits until each job has run a fire later than this.
 async fn reached(journals: &[Journal], instant: i64) {
     wait_until(Duration::from_secs(120), "each job fires", async || {
         let last = |journal: &Journal| journal.by_fire().keys().last().map_or(0, |fire| seconds(fire));

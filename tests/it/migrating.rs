@@ -1,4 +1,5 @@
-//! Servers that migrate their database at the same time, die in the midst of it, or do it beside a server that runs.
+//! Servers that migrate their database concurrently, that die during a migration, or that migrate while another server
+//! runs.
 
 use std::process::Command;
 use std::time::Duration;
@@ -24,13 +25,13 @@ fn launch(db: &ScratchDb, args: &[&str]) -> (Process, TempDir) {
     (Process::start("a server", command), folder)
 }
 
-/// How many migrations the database has, and how many of them once.
+/// The number of migrations that the database has recorded, and how many different ones these are.
 fn applied(db: &ScratchDb) -> (String, String) {
     let count = |what: &str| db.sql(&format!("SELECT COUNT({what}) FROM _sqlx_migrations"));
     (count("*"), count("DISTINCT version"))
 }
 
-/// Five at once; of those on one file, one.
+/// Starts five servers concurrently. All of them listen, but on an SQLite file only one.
 async fn five_at_once(db: &ScratchDb) {
     let mut servers: Vec<(Process, TempDir)> = (0..5).map(|_| launch(db, &[])).collect();
     let listening = wait_until(LIMIT, "all of five servers listen or have ended", async || {
@@ -64,8 +65,8 @@ async fn servers_that_start_at_once_on_an_empty_database_migrate_it_once(db: Scr
 }
 on_each_database!(servers_that_start_at_once_on_an_empty_database_migrate_it_once);
 
-/// Each start dies between two migrations. What it leaves is an older schema, which the next start goes on from; in the end five
-/// servers at once.
+/// Each start dies between two migrations, and leaves an older schema from which the next start continues. At the end, five
+/// servers start concurrently.
 async fn a_server_that_dies_between_two_migrations_is_followed_by_one_that_goes_on(db: ScratchDb) {
     let mut before = 0;
     for count in [1, 4, 7] {
@@ -100,7 +101,7 @@ async fn a_running_server_goes_on_while_another_one_migrates(db: ScratchDb) {
             .await;
     };
     lines(2).await;
-    // What a newer server adds, taken out again: the schema of the version before.
+    // Removes what a newer server adds, which gives the schema of the previous version.
     let on = if db.backend() == Backend::Postgres { "" } else { " ON executor" };
     db.sql(&format!("DROP INDEX executor_predecessor{on}"));
     db.sql("DELETE FROM _sqlx_migrations WHERE version = 22");
@@ -142,7 +143,7 @@ mod a_running_server_goes_on {
     }
 }
 
-/// A schema that declares itself too new is refused in one sentence, before anything of it changes.
+/// A schema that declares itself too new is refused in one sentence, before anything in it changes.
 async fn an_older_server_refuses_a_schema_that_is_too_new(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     server.kill().await;

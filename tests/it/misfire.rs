@@ -12,7 +12,7 @@ use crate::witness::Witness;
 
 const OUTAGE: Duration = Duration::from_secs(20);
 const TOLERANCE_MS: i64 = 5_000;
-/// What connecting again, starting `sh` and asking `date` for the time may take on a busy machine.
+/// How long it may take on a busy machine to connect again, to start `sh` and to read the time with `date`.
 const SLACK_MS: i64 = 3_000;
 const POLICIES: [&str; 3] = ["skip", "once", "all"];
 
@@ -86,7 +86,7 @@ fn check(policy: &str, journal: &Journal, runs: &[Value], slack_ms: i64) {
         }
         "once" => {
             assert_eq!(spans.len(), 1, "{spans:#?}");
-            // The newest missed one ran, later than the tolerance, and none of the later ones is late.
+            // The newest missed fire ran, later than the tolerance, and no fire after it is late.
             let newest = missed.last().expect("some were skipped") + 1;
             assert!(late_ms[&newest] >= TOLERANCE_MS, "{newest}: {late_ms:?}");
             let late = late_ms.iter().filter(|(_, late)| **late > TOLERANCE_MS + slack_ms);

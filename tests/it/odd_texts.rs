@@ -1,12 +1,12 @@
-//! Texts that break programs, at every place of the API that takes one, on every database: refused in words or kept as they
-//! are, and never a failure of the server.
+//! Texts that break programs, in every field of the API that takes text, on every database: each is refused with a message
+//! or stored unchanged, and the server never fails.
 
 use rondel_tests::{Api, Method, ScratchDb, Server};
 use serde_json::{Value, json};
 
 use crate::on_each_database;
 
-/// As they stand in JSON.
+/// The texts as JSON.
 const TEXTS: &[&str] = &[
     r#""a\u0000b""#,
     r#""\ud800""#,
@@ -64,7 +64,7 @@ const BODIES: &[(&str, &str, &str)] = &[
     ("POST", "/silences", r#"{"job": ~, "ends_at": "2001-01-01T00:00:00Z"}"#),
     ("PUT", "/reports/schedule", r#"{"channel": ~}"#),
 ];
-/// The same as they stand in a URL.
+/// Such texts as a URL has them.
 const WORDS: &[&str] =
     &["%00", "a%00b", "%ff%fe", "%e2%80%ae", "%f0%9f%a6%80", "%27%3b--", "%ed%a0%80", "%2e%2e%2f", "%0a", "%25"];
 const PATHS: &[(&str, &str)] = &[
@@ -121,7 +121,7 @@ async fn no_text_breaks_the_server(db: ScratchDb) {
             send(&api, method, &path.replace("RUN", &run), &body.replace('~', text)).await;
         }
     }
-    // What is no text at all, and what goes on for ever.
+    // A very long text, and bytes that are not UTF-8.
     let long = format!("\"{}\"", "\u{1f980}".repeat(60_000));
     for (method, path, body) in BODIES {
         send(&api, method, &path.replace("RUN", &run), &body.replace('~', &long)).await;
@@ -137,7 +137,7 @@ async fn no_text_breaks_the_server(db: ScratchDb) {
     }
     let log = server.process().stderr();
     assert!(!log.contains("could not be written"), "{log}");
-    // What it kept can be read.
+    // Everything that was stored can be read.
     for path in ["/jobs", "/runs", "/calendars", "/users", "/tokens", "/audit?limit=200"] {
         api.get(&format!("/api/v1{path}")).await.expect(200);
     }

@@ -14,17 +14,18 @@ use rondel_tests::{Backend, ScratchDb, Server, scratch, wait_until};
 use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 
-/// What is registered with the provider. The server listens elsewhere, at a free port: the browser of the tests knows.
+/// The URL that is registered with the provider. The server listens on a free port instead, which the browser of the
+/// tests knows.
 const REDIRECT_URL: &str = "http://localhost/sign-in/oidc/callback";
 
-/// A browser that follows nothing by itself.
+/// A browser that does not follow redirects itself.
 struct Browser {
     client: Client,
     home: String,
     cookies: BTreeMap<String, String>,
 }
 
-/// A page, or where it sends the browser.
+/// A page or a redirect.
 struct Seen {
     status: u16,
     location: String,
@@ -33,13 +34,13 @@ struct Seen {
 
 impl Browser {
     fn new(server: &Server) -> Self {
-        // It sets up what clients of this process encrypt with.
+        // This installs the TLS provider that clients of this process use.
         server.api();
         let client = Client::builder().no_proxy().redirect(Policy::none()).build().expect("make a client");
         Self { client, home: server.url().to_owned(), cookies: BTreeMap::new() }
     }
 
-    /// The answer at an address; for the page of a user who is signed in, at the same one in the user's namespace.
+    /// The answer at an address. A redirect to the same address in the user's namespace is followed.
     async fn go(&mut self, place: &str) -> Seen {
         let seen = self.exactly(place).await;
         if seen.status == 303 && seen.location == format!("/n/default{place}") {
@@ -70,7 +71,7 @@ impl Browser {
         Seen { status, location, text: answer.text().await.expect("a body") }
     }
 
-    /// To the provider and back; the address that the provider sends the browser to.
+    /// Goes to the provider; returns the address to which the provider sends the browser back.
     async fn there(&mut self) -> String {
         let left = self.go("/sign-in/oidc?next=/account").await;
         assert_eq!(left.status, 303, "{}", left.text);
@@ -105,7 +106,7 @@ fn ann() -> Value {
     json!({"email": "Ann@example.com", "email_verified": true, "name": "Ann"})
 }
 
-/// What the log has of sign-ins, the newest first: by whom, allowed or not, and why not.
+/// The sign-ins in the audit log, newest first: the user, the verdict, and the reason of a refusal.
 async fn logged(server: &Server) -> Vec<(String, String, String)> {
     let page = server.api().get("/api/v1/audit?action=session.create").await.expect(200);
     let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -134,7 +135,7 @@ async fn somebody_of_whom_the_provider_tells_signs_in_once() {
     let account = browser.go("/account").await;
     assert!(account.status == 200 && account.text.contains("ann@example.com"), "{}", account.text);
     assert_eq!(logged(&server).await[0], ("ann@example.com".to_owned(), "allowed".to_owned(), String::new()));
-    // The same request again, by a client that has seen the address and has the cookie.
+    // A client that has seen the address and has the cookie sends the same request again.
     let mut thief = Browser { cookies: before.clone(), ..Browser::new(&server) };
     let refused = thief.go(&back).await;
     assert!(refused.status == 403 && refused.text.contains("invalid_grant"), "{}", refused.text);
@@ -146,7 +147,7 @@ async fn somebody_of_whom_the_provider_tells_signs_in_once() {
     let refused = thief.go(&back).await;
     assert!(refused.status == 403 && refused.text.contains("used already"), "{}", refused.text);
     assert!(!thief.is_signed_in().await);
-    // New keys are taken up.
+    // The server fetches the new key.
     provider.rotate();
     let came = browser.sign_in().await;
     assert_eq!(came.status, 303, "{}", came.text);
@@ -205,7 +206,7 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
     }
     provider.set_fault(Fault::None);
     provider.set_person(ann());
-    // The sign-in of another user, with one's own cookie or without any.
+    // The victim's browser opens the end of the attacker's sign-in, with the victim's own cookie or without one.
     let mut victim = Browser::new(&server);
     victim.there().await;
     let mut attacker = Browser::new(&server);
@@ -215,7 +216,7 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
         let refused = victim.go(&planted).await;
         assert!(refused.status == 403 && refused.text.contains("did not begin in this browser"), "{}", refused.text);
     }
-    // One that no server began: the provider is not asked.
+    // A sign-in that no server began is refused without a request to the provider.
     let (begun, seal) = attacker.cookies["rondel_oidc"].rsplit_once('.').expect("a seal");
     let cookie = format!("{begun}A.{seal}");
     let digest = Sha256::digest(format!("rondel oidc state\n{cookie}"));
@@ -238,13 +239,14 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
     let mut browser = Browser::new(&server);
     assert_eq!(browser.sign_in().await.status, 303);
     assert!(browser.is_signed_in().await);
-    // Another site that sends browsers here uses up none of their address's tries.
+    // Another site that sends browsers to the callback does not use up the tries of their address.
     let callback = "/sign-in/oidc/callback?code=x&state=y";
     for _ in 0..60 {
         assert_eq!(Browser::new(&server).go(callback).await.status, 403);
     }
     assert_eq!(Browser::new(&server).sign_in().await.status, 303);
-    // Strangers cannot fill the log: one address is refused so often, and then not looked at for a while.
+    // Callers without an account cannot fill the log: after some refusals, further requests of their address are
+    // rejected unseen for a while.
     let mut statuses = BTreeMap::<u16, u32>::new();
     for _ in 0..60 {
         let mut browser = Browser::new(&server);
@@ -290,7 +292,7 @@ async fn a_provider_that_is_down_stops_neither_the_start_nor_passwords() {
         other => Err(other.text),
     })
     .await;
-    // She has a password: her name alone does not link her to the provider.
+    // Ann has a password: her name alone does not link her to the provider.
     let refused = browser.sign_in().await;
     assert!(refused.status == 403 && refused.text.contains("--provider-sign-in true"), "{}", refused.text);
     server.api().patch("/api/v1/users/ann@example.com", json!({"provider_sign_in": true})).await.expect(200);
@@ -323,7 +325,8 @@ async fn groups_give_roles_to_users_that_are_made_on_the_way() {
     assert_eq!(grants().await, json!([{"role": "viewer", "namespace": "default", "app": null}]));
     assert_eq!(browser.go("/jobs").await.status, 200);
     assert_eq!(browser.go("/users").await.status, 403);
-    // In another browser, with other groups: the session of the first one changes with them, that is, it ends.
+    // A sign-in in another browser, with other groups, changes the user's roles and therefore ends the session of the
+    // first browser.
     provider.set_person(person(&[]));
     let mut second = Browser::new(&server);
     assert_eq!(second.sign_in().await.status, 303);

@@ -20,7 +20,7 @@ fn job(name: &str, params: Value, more: Value) -> Value {
     job
 }
 
-/// The API of a server on which agents of the app are welcome.
+/// Creates the app for the agents, and returns the server's API.
 async fn with_app(server: &Server) -> Api {
     let api = server.api();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
@@ -73,7 +73,8 @@ async fn begun(intervals: &Intervals, name: &str, count: usize) -> Vec<Interval>
 
 const POLICIES: [(&str, u32); 5] = [("serial", 0), ("discard", 0), ("cover", 0), ("allow", 2), ("allow", 0)];
 
-/// Each second a run of two and a half seconds, on two agents: five jobs that differ only in their policy.
+/// Starts five jobs that differ only in their policy. Each fires every second, and its runs take two and a half
+/// seconds, on two agents.
 async fn start_overlapping(api: &Api, intervals: &Intervals, scope: &str) -> Vec<String> {
     let mut names = Vec::new();
     for (policy, max) in POLICIES {
@@ -148,7 +149,7 @@ async fn jobs_with_one_key_share_a_limit() {
         });
         create(&api, job(name, params, more)).await;
     }
-    // Two come due each second, and two of a second each may run: the surplus ends with a reason.
+    // Two runs come due each second, but the shared limit lets only one begin: the others end with a reason.
     let expired = wait_until(LIMIT, "one has waited as long as it may", async || {
         let mut runs = api.runs("one").await;
         runs.extend(api.runs("two").await);
@@ -182,7 +183,8 @@ async fn no_more_runs_start_than_the_rate_allows() {
     }
     let all = begun(&intervals, "mail", 10).await;
     let begins: Vec<i64> = all.iter().map(|one| one.begin_ms).collect();
-    // A start is counted where it is sent; the handler's own clock is read some milliseconds later, more or less.
+    // The rate counts the instants at which runs are sent. A handler reads its own clock some milliseconds later, which
+    // varies.
     assert!(begins.windows(4).all(|four| four[3] - four[0] > 2_500), "{begins:?}");
     assert!(begins[9] - begins[0] < 15_000, "and no later than need be: {begins:?}");
 
@@ -207,7 +209,7 @@ async fn who_has_the_higher_priority_goes_first() {
         let params = intervals.params("order", "true");
         create(&api, job(name, params, json!({"overlap": allow, "priority": priority}))).await;
     }
-    // They wait for an agent; the one that comes has one slot and takes four more in hand.
+    // The runs wait for an agent. The agent that starts has one slot, and accepts four more runs ahead.
     let mut expected = Vec::new();
     for name in ["low", "usual", "high"] {
         let mut ids = Vec::new();
@@ -226,7 +228,7 @@ async fn who_has_the_higher_priority_goes_first() {
     assert_eq!(begins, expected, "by priority, then in order");
 }
 
-/// Everything that can be open of a job, however it waits, ends when it is cancelled, and records who cancelled it and why.
+/// Each kind of open run, however it waits, ends when it is cancelled, and records who cancelled it and why.
 #[tokio::test]
 async fn whatever_is_open_can_be_cancelled() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
@@ -240,7 +242,8 @@ async fn whatever_is_open_can_be_cancelled() {
     create(&api, json!({"name": "unserved", "app": "empty", "handler": "shell", "params": {"argv": ["true"]}})).await;
     create(&api, job("all", intervals.params("all", "sleep 60 & wait $!"), json!({"route": "broadcast"}))).await;
 
-    // In an executor's hands, and in the queue behind it; a run and then the rest of its job.
+    // A run that an executor has, and a run that waits behind it: the first is cancelled by its id, the second with its
+    // job.
     let (running, queued) = (trigger(&api, "long").await, trigger(&api, "long").await);
     begun(&intervals, "long", 1).await;
     let cancel = |id: &str| format!("/api/v1/runs/{id}/cancel");
@@ -277,7 +280,7 @@ async fn whatever_is_open_can_be_cancelled() {
     }
     assert_eq!(intervals.of("long").len(), 2, "what was queued never began");
 
-    // Waiting for its next attempt in an hour; and for an executor that never comes.
+    // A run that waits for its next attempt in an hour, and a run that waits for an executor that never connects.
     let (retried, parked) = (trigger(&api, "fails").await, trigger(&api, "unserved").await);
     wait_until(LIMIT, "it waits for its second attempt", async || {
         let run = run(&api, &retried).await;
@@ -311,7 +314,7 @@ async fn whatever_is_open_can_be_cancelled() {
     assert!(refused.to_string().contains("/fire_at"), "{refused}");
 }
 
-/// A retry that waits keeps its place before the next run, over the death of the server; so does a queue.
+/// A retry that waits keeps its place before the next run when the server dies. So do the runs of a queue.
 async fn the_serial_order_survives_the_server(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let (api, intervals) = (with_app(&server).await, Intervals::new());
@@ -340,7 +343,7 @@ async fn the_serial_order_survives_the_server(db: ScratchDb) {
 }
 on_each_database!(the_serial_order_survives_the_server);
 
-/// The run that is covered is slow to stop; the server dies in between. Its successor waits for its end all the same.
+/// A run that is to be replaced stops slowly, and the server dies meanwhile. Its successor still waits for its end.
 #[tokio::test]
 async fn a_cover_survives_the_server() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
@@ -373,8 +376,8 @@ async fn a_cover_survives_the_server() {
     verdict(&api, &second).await;
 }
 
-/// Two servers, each the home of one job; the jobs share a limit, so one server counts for both, and goes on when the other
-/// one dies.
+/// Two servers, each the home of one job. The jobs share a limit, so one server counts for both. When it dies, the other
+/// one takes over the count.
 #[tokio::test]
 async fn a_limit_holds_over_two_servers() {
     let Some(db) = scratch(Backend::Postgres).await else { return };
@@ -401,7 +404,7 @@ async fn a_limit_holds_over_two_servers() {
     let all = intervals.of("shared");
     assert_eq!((all.len(), most_at_once(&all)), (8, 1), "{all:?}");
 
-    // Whichever counted: it dies, and the other one counts on.
+    // Each server is killed in turn: the one that counts is among them, and then the other one counts.
     for index in [0, 1] {
         let before = intervals.of("shared").len();
         servers[index].kill().await;

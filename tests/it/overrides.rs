@@ -45,7 +45,7 @@ impl Browser {
         request.header("accept", "text/html").send().await.expect("an answer").text().await.expect("a page")
     }
 
-    /// Sends a form; answers status, cookie and page.
+    /// Sends a form; returns status, cookie and page.
     async fn post(&self, path: &str, form: &str) -> (u16, String, String) {
         let request = self.client.post(format!("{}{path}", self.url)).header("cookie", &self.cookie);
         let request = request.header("origin", &self.url).header("accept", "text/html").body(form.to_owned());
@@ -73,7 +73,7 @@ async fn an_operator_replaces_only_what_the_job_allows() {
     let token = token_of(&server, "operator").await;
     let operator = Api::new(server.url(), &token);
 
-    // The rule holds for everybody: who may edit the job can edit its overrides.
+    // The rule applies to every caller. A caller who may edit the job can edit its overrides first.
     for api in [&operator, &admin] {
         let refused = api.post("/api/v1/jobs/report/runs", json!({"params": evil()})).await.expect(422);
         assert_eq!(pointers(&refused), ["/params/argv"], "{refused:#}");
@@ -102,7 +102,7 @@ async fn an_operator_replaces_only_what_the_job_allows() {
         assert_eq!(run["params"], expected, "{run:#}");
     }
 
-    // By the command line.
+    // Through the command line.
     let place = ["--server", server.url()];
     let run = async |args: &[&str]| rondel(&[args, &place].concat(), &[("RONDEL_TOKEN", &token)]).await;
     let refused = run(&["job", "trigger", "report", "--params", &evil().to_string()]).await;
@@ -110,7 +110,7 @@ async fn an_operator_replaces_only_what_the_job_allows() {
     let allowed = run(&["job", "trigger", "daily", "--params", r#"{"argv": ["echo", "x"]}"#]).await;
     assert_eq!(allowed.code, Some(0), "{allowed:?}");
 
-    // By the console, whose form shows only what may be replaced.
+    // Through the console, whose form shows only the parameters that may be replaced.
     let browser = Browser::sign_in(&server, &operator).await;
     let (report, daily) = (browser.get("/jobs/report").await, browser.get("/jobs/daily").await);
     assert!(report.contains("id=\"run-now\"") && !report.contains("name=\"params\""), "{report}");
@@ -150,9 +150,9 @@ async fn what_was_replaced_once_is_not_run_again_when_it_may_not_be_any_more() {
         .expect(200);
     let refused = again(&replaced).await.expect(422);
     assert_eq!(pointers(&refused), ["/params/argv"], "{refused:#}");
-    // What an editor wrote is run again as it was.
+    // The parameters of this run are those that an editor wrote into the job, so they may be used again.
     assert_eq!(again(&own).await.expect(201)["params"], json!({"argv": ["echo", "safe"]}));
-    // It was written for another handler.
+    // The parameters were written for another handler.
     admin
         .patch("/api/v1/jobs/report", json!({"handler": "php", "params": {"argv": null, "script": "1"}}))
         .await
@@ -182,7 +182,7 @@ async fn the_field_goes_wherever_a_definition_goes() {
         let refused = api.patch("/api/v1/jobs/a", json!({"overrides": overrides})).await.expect(422);
         assert_eq!(pointers(&refused), [pointer], "{refused:#}");
     }
-    // Without an agent, too, parameters that cannot be right are refused.
+    // Invalid parameters are refused even if no agent is online.
     for (handler, pointer) in [("shell", "/params"), ("python", "/params/script"), ("http", "/params/url")] {
         let job = json!({"name": "b", "app": "files", "handler": handler, "params": {}});
         assert_eq!(pointers(&api.post("/api/v1/jobs", job).await.expect(422)), [pointer]);

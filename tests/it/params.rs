@@ -57,7 +57,7 @@ fn new(builder: Builder) -> Builder {
     builder.handler("import", async |Params(_): Params<ImportOf>| {})
 }
 
-/// The handler `import`, once so many executors have it.
+/// Waits until this many executors have the handler `import`, and returns the handler.
 async fn import(api: &Api, count: usize) -> Value {
     wait_until(LIMIT, "executors are online", async || {
         let items = api.get(HANDLERS).await.expect(200)["items"].clone();
@@ -154,11 +154,11 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
     assert!(api.runs("declared-later").await.is_empty());
     api.post("/api/v1/jobs/declared-later/runs", json!({"params": {"table": "t"}})).await.expect(201);
 
-    // What was saved once can be switched off and edited elsewhere.
+    // A job that was saved before its handler was declared can still be paused, and its other fields edited.
     api.post("/api/v1/jobs/early/pause", json!({})).await.expect(200);
     api.patch("/api/v1/jobs/early", json!({"description": "d"})).await.expect(200);
 
-    // Two builds disagree: nothing is judged until one of them is gone.
+    // Two builds disagree: parameters are not checked until one of the two is gone.
     let two = Running::start(&server, "two", new);
     assert_eq!(import(&api, 2).await["params_schema"], json!(null));
     api.post("/api/v1/jobs", job("between", &json!({"params": {"source": "s"}}))).await.expect(201);

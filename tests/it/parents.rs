@@ -63,7 +63,8 @@ async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
 }
 on_each_database!(the_last_of_a_diamond_runs_once_per_fire);
 
-/// The server dies between the verdicts of a batch and what follows from them: neither is there afterwards, and both come.
+/// The server dies between writing the verdicts of a batch and writing the runs that follow. Both are in one transaction:
+/// neither is stored then, and later both are.
 async fn a_verdict_and_its_children_are_one(db: ScratchDb) {
     let mut server = Server::start_with(&db, &["--failpoint", "finish.settled@2"]).await;
     let data = tempfile::tempdir().expect("make a folder");
@@ -94,7 +95,8 @@ async fn a_verdict_and_its_children_are_one(db: ScratchDb) {
 }
 on_each_database!(a_verdict_and_its_children_are_one);
 
-/// A job whose runs are over with their children: its next run waits for those of the run before, also where the server dies meanwhile.
+/// If the runs of a job end with their children, its next run waits for the children of the previous one, even if the server dies
+/// meanwhile.
 async fn a_run_may_be_over_with_its_children(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let api = server.api();

@@ -1,4 +1,4 @@
-//! Old runs go, while new ones fire.
+//! Old runs are deleted while new ones fire.
 
 use std::time::Duration;
 

@@ -1,4 +1,5 @@
-//! A database that goes back in time under a running server: a backup that is restored, a failover without the last transactions.
+//! A database that goes back in time under a running server, as after a restored backup, or after a failover without the last
+//! transactions.
 
 use std::time::Duration;
 
@@ -23,8 +24,8 @@ async fn regressions(api: &Api) -> i64 {
     nodes["items"][0]["counters"]["database_regressions"].as_i64().expect("a number")
 }
 
-/// The server's row is as it was a minute before, and then as under an earlier epoch: the server reports that, and goes on under an epoch that
-/// executors do not know yet.
+/// The server's row is set back, first to its state a minute before and then to an earlier epoch. The server reports each regression, and
+/// continues under an epoch that executors do not know yet.
 async fn a_database_that_went_back_in_time_is_named(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let api = server.api();
@@ -49,7 +50,7 @@ async fn a_database_that_went_back_in_time_is_named(db: ScratchDb) {
         let before = regressions(&api).await;
         let mut changed_at = None;
         wait_until(LIMIT, "the regression is counted", async || {
-            // A renewal that had read the row by then writes over the change: then it is made again.
+            // A renewal that had already read the row overwrites the change. Then the change is made again.
             if changed_at.is_none_or(|at: Instant| at.elapsed() > Duration::from_secs(10)) {
                 db.sql(statement);
                 changed_at = Some(Instant::now());

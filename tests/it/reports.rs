@@ -1,5 +1,5 @@
-//! Reports on whole systems: what the counts show, on the command line too, and a weekly report that is sent once although the server
-//! dies before or after it writes the message.
+//! Reports on whole systems: their counts, also on the command line, and a weekly report that is sent once even if the server dies
+//! before or after it writes the message.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::verdicts::{trigger, verdict};
 const LIMIT: Duration = Duration::from_secs(60);
 const OFTEN: [&str; 2] = ["--alert-rules-period", "200ms"];
 
-/// A channel whose messages no service takes: what counts here are their rows.
+/// A channel whose messages reach no service: the tests check the rows of its messages.
 fn channel(db: &ScratchDb) {
     db.sql(
         "INSERT INTO alert_channel (id, namespace_id, name, kind, settings, secret, lang, is_enabled, created_at_ms, \
@@ -20,7 +20,7 @@ fn channel(db: &ScratchDb) {
     );
 }
 
-/// Messages to the channel: how many, and their notices.
+/// The notices of the messages to the channel.
 fn reports(db: &ScratchDb) -> Vec<String> {
     let found = db.sql("SELECT notice FROM alert_message WHERE channel_id = 7 ORDER BY id");
     found.lines().filter(|line| !line.trim().is_empty()).map(str::to_owned).collect()
@@ -48,7 +48,7 @@ async fn dies_at(place: &str) {
         if schedule["sent_at"].is_string() && reports(&db).len() == 1 { Ok(()) } else { Err(schedule) }
     })
     .await;
-    // The same report is not due any more: the next look that finds one due writes a second message, and no third.
+    // This report is no longer due. When the next one is due, a second message is written, and no third.
     make_due(&db);
     wait_until(LIMIT, "the next report is sent", async || {
         let count = reports(&db).len();
@@ -68,7 +68,8 @@ async fn a_server_that_dies_after_a_weekly_report_is_committed_sends_it_once() {
     dies_at("write_report.committed").await;
 }
 
-/// Runs that ended are in the report after the next count, by app, job and label, with their messages folded; the weekly report too.
+/// After the next count, runs that ended are in the report by app, job and label, with equal messages grouped, and also in the
+/// weekly report.
 async fn what_failed_is_in_the_report(db: ScratchDb) {
     let server = Server::start_with(&db, &[&OFTEN[..], &["--log-retention", "10s"]].concat()).await;
     let api = server.api();

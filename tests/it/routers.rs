@@ -1,4 +1,5 @@
-//! Who gets which run: every router over five executors, shards, retries, and two servers that route side by side.
+//! Which executor gets a run: every router with five executors, shards, retries, and two servers that route
+//! concurrently.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -30,7 +31,7 @@ async fn verdict(api: &Api, run: &str) -> Value {
     .await
 }
 
-/// Triggers so many runs and waits for their end. Answers who had how many.
+/// Triggers this many runs and waits for their ends. Returns how many each executor had.
 async fn shares(api: &Api, job: &str, count: usize) -> BTreeMap<String, usize> {
     let mut runs = Vec::new();
     for _ in 0..count {
@@ -139,7 +140,7 @@ async fn labels_and_names_say_who_may() {
     assert_eq!(run["trace"]["of"], json!([]), "{run:#}");
 }
 
-/// An executor that does not answer any more, though its stream is open, is passed by.
+/// An executor that no longer answers is skipped, although its stream is open.
 #[tokio::test]
 async fn failover_passes_by_who_is_silent() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
@@ -148,11 +149,11 @@ async fn failover_passes_by_who_is_silent() {
     let mut agents = five(&[&server]).await;
     job(&api, "over", "true", json!({"route": "failover"})).await;
     agents[0].process().signal(Signal::STOP);
-    // The silence itself is what counts: who was heard within the last second need not be asked.
+    // The executor must be silent for a while: one that was heard within the last second is not asked.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
     let run = verdict(&api, &trigger(&api, "over").await).await;
     assert_eq!((&run["status"], &run["trace"]["route"]), (&json!("succeeded"), &json!("failover")), "{run:#}");
-    // On a machine with much to do, others may be too slow for the probe as well: the first that answered has the run.
+    // On a busy machine, others may be too slow for the probe as well: the first one that answered has the run.
     let refused = run["trace"]["refused"].as_object().expect("who was passed by");
     assert_eq!(refused.get("e1"), Some(&json!("silent")), "{run:#}");
     let first = ["e2", "e3", "e4", "e5"].into_iter().find(|name| !refused.contains_key(*name));
@@ -212,7 +213,8 @@ async fn a_run_keeps_how_it_came_to_its_executor() {
     assert!(shown.stdout.contains("lru; only only eligible; queued "), "{shown:?}");
 }
 
-/// Two servers on one database, five executors with a stream to both: each server deals its own jobs evenly.
+/// Two servers on one database, five executors with a stream to both: each server distributes the runs of its own jobs
+/// evenly.
 #[tokio::test]
 async fn two_servers_route_evenly_side_by_side() {
     let Some(db) = scratch(Backend::Postgres).await else { return };
@@ -263,7 +265,8 @@ async fn a_broadcast_outlives_one_of_its_executors() {
         json!({"name": "all", "app": "crew", "handler": "append", "params": {"sleep_ms": 5_000}, "route": "broadcast"});
     api.post("/api/v1/jobs", all).await.expect(201);
     let whole = trigger(&api, "all").await;
-    // run, attempt, planned, started, index, total: the last two as a task saw them that the handler had spawned.
+    // run, attempt, planned, started, index, total. The last two are those that a task saw which the handler had
+    // spawned.
     let lines = || -> Vec<Vec<String>> {
         let text = std::fs::read_to_string(&journal).unwrap_or_default();
         text.lines().map(|line| line.split(' ').map(str::to_owned).collect()).collect()

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use crate::agent::log;
 use crate::verdicts::{trigger, verdict};
 
-/// The command line beside a server.
+/// The command line, with the server that it calls.
 struct Cli<'a> {
     server: &'a Server,
     token: String,
@@ -19,7 +19,7 @@ impl<'a> Cli<'a> {
         Self { server, token: server.token_file().display().to_string() }
     }
 
-    /// What a command prints; it ends with this code.
+    /// Runs a command, asserts its exit code, and returns its output.
     async fn script(&self, args: &[&str], code: i32) -> String {
         let place = ["--server", self.server.url(), "--token-file", &self.token];
         let done = rondel(&[&["script"], args, &place].concat(), &[]).await;
@@ -74,7 +74,7 @@ async fn jobs_run_the_newest_version_or_the_one_that_they_name() {
     let mute = ["--data-dir", mute_data.to_str().expect("UTF-8")];
     let _mute = Agent::start_with(&server, "mute", &mute).await;
     job(&api, "newest", "scripts", json!({"name": "greet"})).await;
-    // A list of jobs is compared without its parameters; what they name counts all the same.
+    // `apply` compares jobs without their parameters, but it checks the script that they name.
     let pinned = json!({"name": "pinned", "app": "scripts", "handler": "shell", "params": {"args": "you"}});
     let applied = |script: Value| {
         let mut list = json!([pinned]);
@@ -181,7 +181,7 @@ async fn an_agent_with_keys_runs_what_they_have_signed() {
         let message = failure(&api, "newest").await;
         assert!(message.contains(expected), "{message}");
     }
-    // A signature is of one text: beside another one it is worth nothing.
+    // A signature is valid for one text only.
     let file = path("greet.sh");
     std::fs::write(&file, "echo four\n").expect("write a script");
     let signature = cli.script(&["sign", "greet", &file, "--key", &key], 0).await;

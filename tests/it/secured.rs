@@ -58,14 +58,14 @@ async fn plain_http_beyond_this_machine_needs_a_word() {
     assert_eq!(std::fs::read_dir(folder.path()).expect("a folder").count(), 0, "nothing was made");
 }
 
-/// What a server shows as its certificate.
+/// The serial number of the certificate that a server presents.
 fn shown(folder: &Path, address: &str) -> String {
     let command = format!("echo | openssl s_client -connect {address} 2>/dev/null | openssl x509 -noout -serial");
     let done = Command::new("sh").args(["-c", &command]).current_dir(folder).output().expect("openssl is installed");
     String::from_utf8_lossy(&done.stdout).trim().to_owned()
 }
 
-/// A certificate that is renewed is taken without a restart; files that are half written are not.
+/// A renewed certificate is used without a restart, but not while its files are only half written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_new_certificate_is_taken_while_the_server_runs() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -83,7 +83,7 @@ async fn a_new_certificate_is_taken_while_the_server_runs() {
     std::fs::write(at.join("server.pem"), "-----BEGIN CERTIFICATE-----\nhalf").expect("a file");
     tokio::time::sleep(Duration::from_secs(6)).await;
     assert_eq!(shown(at, &address), first, "half a file changes nothing");
-    // A signer, and certificates, of their own serial numbers.
+    // A new signer and new certificates, with other serial numbers.
     certificates(at);
     wait_until(LIMIT, "the new certificate is shown", async || {
         let now = shown(at, &address);

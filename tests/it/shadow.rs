@@ -1,5 +1,5 @@
-//! Jobs in shadow mode beside a stand-in of XXL-JOB: the report names what it did wrong, and jobs are switched over and back without a
-//! fire that is lost or doubled.
+//! Jobs in shadow mode while a stand-in for XXL-JOB runs them: the report names its faults, and jobs are switched over and back
+//! without a lost or doubled fire.
 
 mod mishaps;
 mod old_scheduler;
@@ -21,7 +21,7 @@ const JOB_COUNT: i64 = 200;
 /// How often each job fires, in seconds.
 const PERIOD_S: i64 = 5;
 
-/// The variables of a command line that speaks to a server.
+/// Runs the command line against a server.
 async fn run(server: &Server, args: &[&str]) -> rondel_tests::Finished {
     let token = server.token_file().display().to_string();
     rondel(args, &[("RONDEL_SERVER", server.url()), ("RONDEL_TOKEN_FILE", token.as_str())]).await
@@ -54,8 +54,8 @@ async fn clock_at(second: i64) {
     .await;
 }
 
-/// What the old scheduler does wrong with the job of this number at the instant of this index: the kind that the report has for it, and
-/// the seconds after the instant at which it fires.
+/// The old scheduler's fault with the job of this number at the instant of this index: the report's kind of the fault, and the seconds
+/// after the instant at which the old scheduler fires.
 fn fault(number: i64, index: i64) -> (Option<&'static str>, &'static [i64]) {
     match (number % 10, index) {
         (1, 1) => (Some("only_rondel"), &[]),
@@ -89,7 +89,7 @@ async fn a_report_names_exactly_what_the_old_scheduler_did_wrong() {
             expected.extend(kind.map(|kind| (format!("job-{number}"), kind.to_owned(), at)));
             rows.extend(fires.iter().map(|after| LogRow::new(number, at + after)));
         }
-        // A retry, a trigger by hand, and a job that is not here.
+        // A retry, a trigger by hand, and a job that was not imported.
         let other = LogRow { trigger: "失败重试触发", ..LogRow::new(5, at) };
         rows.extend([other, LogRow { trigger: "手动触发", ..other }, LogRow::new(JOB_COUNT + 7, at)]);
         rows.sort_by_key(|row| row.at);
@@ -142,7 +142,7 @@ fn every_run_names_its_executor(runs: &[Value]) {
     }
 }
 
-/// No executor is there: the runs do not wait for one, and nothing follows from them.
+/// Without an executor, the shadow runs do not wait for one, and nothing follows from them.
 #[tokio::test]
 async fn shadows_without_an_executor_end_at_once_and_fire_no_children() {
     let Some(own) = scratch(Backend::Sqlite).await else { return };
@@ -211,7 +211,8 @@ async fn wrong_reports_of_fires_are_refused_with_their_place() {
     assert_eq!((&known["last_id"], &known["last_at"]), (&json!(7), &json!("2026-11-23T10:00:00Z")));
 }
 
-/// Every fire is reported as one of the old scheduler; of job 2 by another executor, and one of its fires is sent much later.
+/// Each fire is reported as a fire of the old scheduler, too. For job 2, the report names another executor, and one fire was
+/// sent much later.
 #[tokio::test]
 async fn executors_are_compared_by_their_names_and_active_stretches_are_left_out() {
     let Some(own) = scratch(Backend::Sqlite).await else { return };

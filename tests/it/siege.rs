@@ -1,5 +1,5 @@
-//! One address attacks in every way at the same time. Callers from other addresses are answered while the attack goes on,
-//! and the server stays small. What a caller at the attacker's own address gets is tried too.
+//! One address attacks in every way concurrently. Meanwhile, callers from other addresses are answered, and the server's
+//! memory stays bounded. Good callers at the attacker's own address are tested too.
 
 mod attack;
 mod wire;
@@ -16,16 +16,16 @@ use wire::ExecutorStream;
 
 const ATTACKER: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 2));
 const GOOD: IpAddr = IpAddr::V4(Ipv4Addr::new(127, 0, 0, 3));
-/// How long a good caller waits at most …
+/// Maximum wait of a good caller.
 const ANSWER_MAX: Duration = Duration::from_secs(1);
-/// … on a machine that is so slow that it waits long without an attack too: so many times as long.
+/// On a slow machine, a good caller may wait this many times as long as without an attack.
 const CALM_FACTOR: u32 = 5;
-/// How long is looked at what callers wait without an attack.
+/// How long the waits without an attack are measured.
 const CALM: Duration = Duration::from_secs(1);
-/// The largest resident set that the server may ever have had.
+/// Maximum peak of the server's resident set.
 const MEMORY_MAX_KIB: u64 = 256 * 1024;
 const LIMIT: Duration = Duration::from_secs(60);
-/// How long the attack goes on.
+/// How long the attack lasts.
 const LENGTH: Duration = Duration::from_secs(8);
 
 struct Besieged {
@@ -81,7 +81,7 @@ impl Besieged {
         request.send().await.map_or(0, |answer| answer.status().as_u16())
     }
 
-    /// The largest resident set so far.
+    /// The peak of the resident set so far.
     fn peak_kib(&mut self) -> u64 {
         let pid = self.server.process().id();
         let status = std::fs::read_to_string(format!("/proc/{pid}/status")).expect("the server runs");
@@ -106,7 +106,7 @@ impl Waits {
         answer
     }
 
-    /// None is longer than it may be; `calm` are those without an attack.
+    /// Asserts that no wait is too long. `calm` has the waits without an attack.
     fn check(&self, calm: &Self) {
         let max = |what: &str| {
             let calm = calm.0.iter().find(|(known, _)| *known == what).map_or(Duration::ZERO, |(_, longest)| *longest);
@@ -147,7 +147,7 @@ fn share(statuses: &[u16], wanted: u16) -> f64 {
     f64::from(u32::try_from(count).unwrap_or(u32::MAX)) / f64::from(u32::try_from(statuses.len()).unwrap_or(1).max(1))
 }
 
-/// Waits until the attack was held up by each of these limits.
+/// Waits until each of these limits has stopped a part of the attack.
 async fn wait_for_limits(besieged: &Besieged, limits: &[&str]) {
     let api = besieged.server.api();
     wait_until(LIMIT, "the attack was held up by every limit", async || {
@@ -178,7 +178,7 @@ async fn one_address_that_attacks_holds_up_nobody_else() {
     attack.slow_readers(100, "/api/v1/openapi.json", Some(&besieged.viewer));
     attack.stream_floods(4);
     attack.gateway_floods(4);
-    // The attack stands before anything is measured.
+    // Every part of the attack takes effect before anything is measured.
     attack.stands().await;
     let (waits, (probes, pages)) = tokio::join!(good_callers(&besieged, &mut stream, LENGTH), neighbour(&besieged));
     wait_for_limits(&besieged, &["connections_per_address", "bodies_per_address", "requests_per_address"]).await;
@@ -194,7 +194,7 @@ async fn one_address_that_attacks_holds_up_nobody_else() {
     assert!((1..=40).contains(&lines), "{lines} lines");
 }
 
-/// Each made-up token is looked up in the database; the lease is renewed there too.
+/// Each made-up token is looked up in the database, where the lease is renewed too.
 #[tokio::test(flavor = "multi_thread")]
 async fn made_up_tokens_neither_make_a_server_unready_nor_fill_its_log() {
     let mut besieged = Besieged::start().await;
@@ -207,7 +207,7 @@ async fn made_up_tokens_neither_make_a_server_unready_nor_fill_its_log() {
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     attack.end().await;
-    // The attack takes a core or two of the machine itself.
+    // The attack itself uses a core or two of the machine.
     assert!(share(&probes, 200) > 0.8, "{probes:?}");
     let stderr = besieged.server.process().stderr();
     for status in [401, 503] {
@@ -217,7 +217,7 @@ async fn made_up_tokens_neither_make_a_server_unready_nor_fill_its_log() {
     assert!(stderr.contains("status=401 elapsed"), "the first ones are logged: {stderr}");
 }
 
-/// Lists as long as they may be, of which each job is another one than is there, by several editors.
+/// Several editors send lists of the maximum length, in which each job differs from the stored one.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_lists_of_several_editors_are_compared_in_bounded_memory() {
     let mut besieged = Besieged::start().await;
@@ -255,7 +255,7 @@ async fn long_lists_of_several_editors_are_compared_in_bounded_memory() {
     assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
 }
 
-/// One viewer asks for the largest answers that there are, on as many connections as it may have, and hardly reads.
+/// One viewer requests the largest answers, on as many connections as it may have, and reads them very slowly.
 #[tokio::test(flavor = "multi_thread")]
 async fn slow_readers_of_large_answers_hold_up_nobody_else() {
     let mut besieged = Besieged::start().await;
@@ -280,7 +280,7 @@ async fn slow_readers_of_large_answers_hold_up_nobody_else() {
     assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
 }
 
-/// A schema that has four times as many ways with each level, and parameters that are tried against all of them.
+/// A schema with four times as many alternatives on each level, and parameters that are checked against all of them.
 #[tokio::test(flavor = "multi_thread")]
 async fn schema_bombs_of_one_executor_hold_up_nobody_else() {
     let mut besieged = Besieged::start().await;
@@ -299,7 +299,7 @@ async fn schema_bombs_of_one_executor_hold_up_nobody_else() {
     let (address, api) = (besieged.address.clone(), besieged.server.api());
     let calm = good_callers(&besieged, &mut stream, CALM).await;
     let attack = async {
-        // Refused or taken: what matters is what it does to the others.
+        // The server may refuse or accept the schema: the test is about the effect on other callers.
         let bomber =
             ExecutorStream::open(&address, ATTACKER, token.trim(), "bomber", &[("boom", &bomb.to_string())]).await;
         let job = json!({"name": "boom", "app": "siege", "handler": "boom", "params": nested});

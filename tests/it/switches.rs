@@ -1,4 +1,4 @@
-//! Executors that are switched off: by name, over restarts of the executor and of the server.
+//! Executors that are switched off by their names, across restarts of the executor and of the server.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -26,7 +26,8 @@ async fn since(api: &Api, from: &str) -> (BTreeSet<String>, usize) {
     (runs.iter().filter_map(|run| Some(run["executor"].as_str()?.to_owned())).collect(), runs.len())
 }
 
-/// From now on, and two seconds for the switch to reach every server, until three fires ran: on these executors alone.
+/// Gives the switch two seconds to reach every server, and asserts that three fires after that run on these executors
+/// alone.
 async fn runs_on(api: &Api, expected: &[&str]) {
     let newest = async || {
         let runs = api.runs("tick").await;
@@ -54,7 +55,7 @@ async fn runs_on(api: &Api, expected: &[&str]) {
     .await;
 }
 
-/// A drained executor gets nothing new, finishes its run, and stays drained when it and the server start anew.
+/// A drained executor gets no new runs, finishes its run, and stays drained when it and the server restart.
 async fn a_drained_executor_stays_so_until_it_is_activated(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let api = server.api();
@@ -120,7 +121,7 @@ async fn a_drained_executor_stays_so_until_it_is_activated(db: ScratchDb) {
 }
 on_each_database!(a_drained_executor_stays_so_until_it_is_activated);
 
-/// What a stopped executor has in hand is cancelled.
+/// The runs of a stopped executor are cancelled.
 async fn a_stopped_executor_ends_its_runs(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();

@@ -1,5 +1,6 @@
-//! What no compiler checks: the arrows between the crates, what each may name from outside, equal migrations for the three
-//! databases, paths in documents, licences, `docker-compose.yml`, and words that must not be left in the code.
+//! Checks that no compiler makes: the dependencies between the crates, the external crates that each may name, equal
+//! migrations for the three databases, paths in documents, licences, `docker-compose.yml`, and words that must not be in
+//! the code.
 
 mod arrows;
 mod circles;
@@ -40,7 +41,7 @@ fn platform() -> String {
     text.lines().find_map(|line| line.strip_prefix("host: ")).expect("rustc names its host").to_owned()
 }
 
-/// Every file of the repository, as a path from its root; what builds and git keep for themselves is left out.
+/// Every file of the repository, as a path from its root, except the files of builds and of git.
 fn files() -> Vec<PathBuf> {
     let mut files = Vec::new();
     let mut folders = vec![PathBuf::new()];

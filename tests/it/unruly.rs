@@ -1,4 +1,4 @@
-//! Handlers of the SDK that do what no handler should: their runs get their verdicts, the others do not notice.
+//! Handlers of the SDK that misbehave: their runs get their verdicts, and other runs are not affected.
 
 use std::path::Path;
 use std::time::Duration;
@@ -24,7 +24,7 @@ async fn create(api: &Api, app: &str, handler: &str, more: Value) {
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 
-/// A job that runs each second beside what is tried.
+/// Creates a steady job that runs each second during the test.
 async fn beside(api: &Api, app: &str) {
     create(api, app, "steady", json!({"schedule": {"every": "1s"}})).await;
     wait_until(LIMIT, "the job beside runs", async || {
@@ -34,7 +34,7 @@ async fn beside(api: &Api, app: &str) {
     .await;
 }
 
-/// Each run of the job beside that is over was a success at its first attempt, and they went on until the end.
+/// Asserts that each finished run of the steady job succeeded in its first attempt, and that the job still runs.
 async fn nobody_noticed(api: &Api, app: &str) {
     let job = format!("{app}-steady");
     let fire_at = |run: &Value| run["fire_at"].as_str().unwrap_or_default().to_owned();
@@ -51,8 +51,8 @@ async fn nobody_noticed(api: &Api, app: &str) {
     }
 }
 
-/// Each start of the program settles what died with the one before. A run that crashes every executor is not sent
-/// forever.
+/// Each start of the program settles the runs that died with the previous process. A run that crashes every executor is
+/// not sent forever.
 async fn a_handler_that_aborts_its_process_takes_down_no_other_run(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
@@ -62,8 +62,8 @@ async fn a_handler_that_aborts_its_process_takes_down_no_other_run(db: ScratchDb
     }
     let _calm = program(&server, "calm", None);
     beside(&api, "calm").await;
-    // A process that dies within milliseconds of its welcome has not written down yet that it had one: its successor proves
-    // nothing, and its runs wait for its silence.
+    // A process that dies within milliseconds of its welcome has not recorded the welcome yet. Its successor then proves
+    // nothing, and the server waits for the silence of the dead process.
     create(&api, "unruly", "abort", json!({"params": {"ms": 500}})).await;
     let run = trigger(&api, "unruly-abort").await;
     let mut starts = 0;
@@ -95,7 +95,8 @@ async fn a_handler_that_aborts_its_process_takes_down_no_other_run(db: ScratchDb
 }
 on_each_database!(a_handler_that_aborts_its_process_takes_down_no_other_run);
 
-/// Its slot and its thread are gone until it returns; its run, the heartbeats and the other runs do not wait for it.
+/// The handler occupies its slot and its thread until it returns. Its run, the heartbeats and the other runs do not
+/// wait for it.
 async fn a_handler_that_never_yields_has_its_verdict(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();

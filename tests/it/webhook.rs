@@ -18,7 +18,7 @@ use crate::on_each_database;
 use crate::verdicts::{trigger, verdict};
 use crate::why::{cron_in, has_parts, past};
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 struct Call {
     headers: BTreeMap<String, String>,
@@ -60,7 +60,7 @@ impl Receiver {
     }
 }
 
-/// Reads one request, keeps it, answers it, and closes.
+/// Reads one request, stores it, answers it, and closes.
 async fn serve(mut stream: TcpStream, calls: &Mutex<Vec<Call>>) {
     let mut bytes = Vec::new();
     let mut chunk = [0; 4096];
@@ -109,7 +109,7 @@ fn data(call: &Call) -> Value {
     body["data"].clone()
 }
 
-/// The messages about skipped runs by their runs, each once however often it was sent.
+/// The messages about skipped runs, by run. A message that was sent repeatedly counts once.
 fn skipped(calls: &[Call]) -> BTreeMap<String, Value> {
     let bodies = calls.iter().map(|call| serde_json::from_str::<Value>(&call.body).expect("JSON"));
     let skipped = bodies.filter(|body| body["type"] == "run.skipped").map(|body| body["data"].clone());
@@ -176,7 +176,7 @@ async fn each_failed_run_is_told_once(db: ScratchDb) {
 }
 on_each_database!(each_failed_run_is_told_once);
 
-/// The jobs of the story about skips, apart from the one that is missed.
+/// Creates the jobs of the test about skips, except the job that misses a fire.
 async fn create_skipping_jobs(api: &Api) {
     let shell = |name: &str, app: &str, script: &str, more: Value| {
         let mut job = json!({"name": name, "app": app, "handler": "shell", "params": {"argv": ["sh", "-c", script]}});
@@ -245,7 +245,7 @@ async fn skipped_runs_are_reported_for_their_reasons(db: ScratchDb) {
     for run in expected.keys().chain([&quiet, &overlapping]) {
         assert_eq!(verdict(&api, run).await["status"], "skipped", "run {run}");
     }
-    // What is to be reported about the skips is on its way before this one.
+    // The messages about the skips are sent before the message about this run.
     let fails = trigger(&api, "fails").await;
     let calls = wait_until(Duration::from_secs(60), "every message has come", async || {
         let calls = receiver.calls();
@@ -274,7 +274,7 @@ async fn skipped_runs_are_reported_for_their_reasons(db: ScratchDb) {
 }
 on_each_database!(skipped_runs_are_reported_for_their_reasons);
 
-/// A name that leads inside is found out when it is resolved; an address at once.
+/// An internal address is refused immediately, a name that leads to one when it is resolved.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_that_leads_inside_is_refused_by_name() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -298,7 +298,8 @@ async fn a_webhook_that_leads_inside_is_refused_by_name() {
     assert!(line.contains("outgoing_allow") && receiver.calls().is_empty(), "{line}");
 }
 
-/// The receiver of one namespace takes connections and never answers: what another namespace reports does not wait for it.
+/// The receiver of one namespace accepts connections and never answers. The reports of another namespace do not wait for
+/// it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_receiver_that_never_answers_holds_up_no_other_namespace() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -333,7 +334,7 @@ async fn a_receiver_that_never_answers_holds_up_no_other_namespace() {
     }
 }
 
-/// A test message goes out at once, signed, and its sender learns what the receiver answered.
+/// A test message is sent immediately, with a signature, and the caller gets the receiver's answer.
 #[tokio::test]
 async fn a_test_message_is_answered_with_the_result() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };

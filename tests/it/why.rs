@@ -10,7 +10,7 @@ use crate::verdicts::{trigger, verdict};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-/// Whether a text has these parts, one after the other: instants and lengths of time between them differ.
+/// Whether a text has these parts in this order. The instants and lengths of time between them differ.
 pub(crate) fn has_parts(text: &str, pattern: &str) -> bool {
     let mut rest = text;
     pattern.split('*').all(|part| {
@@ -69,7 +69,7 @@ pub(crate) async fn past(due_ms: i64) {
     .await;
 }
 
-/// What the definition alone explains.
+/// Answers that follow from the definition alone.
 async fn planned_stories(stage: &Stage<'_>) {
     stage.job(shell("never", "files", "true")).await;
     stage
@@ -100,7 +100,7 @@ async fn planned_stories(stage: &Stage<'_>) {
         .await;
 }
 
-/// No executor takes the run.
+/// Answers about a run that no executor takes.
 async fn unserved_stories(stage: &Stage<'_>, agent: &str) {
     let second = json!({"queue_timeout": "1s"});
     stage.job(with(shell("unserved", "empty", "true"), &second)).await;
@@ -134,7 +134,7 @@ async fn unserved_stories(stage: &Stage<'_>, agent: &str) {
     stage.expect_why("elsewhere", &en, &zh).await;
 }
 
-/// The run waits, and for what.
+/// Answers about a run that waits.
 async fn waiting_stories(stage: &Stage<'_>, agent: &str) {
     stage.job(with(shell("serial", "files", "sleep 60"), &json!({"overlap": {"policy": "serial"}}))).await;
     let first = trigger(&stage.api, "serial").await;
@@ -161,7 +161,7 @@ async fn waiting_stories(stage: &Stage<'_>, agent: &str) {
     }
 }
 
-/// It ran, but not as planned.
+/// Answers about a run that did not go as planned.
 async fn ended_stories(stage: &Stage<'_>) {
     let api = &stage.api;
     stage.job(shell("late", "tardy", "true")).await;
@@ -200,7 +200,7 @@ async fn ended_stories(stage: &Stage<'_>) {
     })
     .await;
     fragile.kill().await;
-    // It names the process before it, so its silence need not be waited for.
+    // The new process names the previous one, so the server need not wait for the silence of the previous one.
     let _fragile = Agent::start_named(stage.server, "fragile", "w1", &["--data-dir", &folder]).await;
     verdict(api, &run).await;
     stage
@@ -212,7 +212,7 @@ async fn ended_stories(stage: &Stage<'_>) {
         .await;
 }
 
-/// An executor takes more runs than it has slots. What waits in its queue has not begun, whichever server asks.
+/// An executor takes more runs than it has slots. A run in its queue has not begun, and every server shows this.
 async fn what_waits_in_an_executors_queue_is_not_running(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let stage = Stage { server: &server, api: server.api() };
@@ -266,7 +266,7 @@ async fn what_waits_in_an_executors_queue_is_not_running(db: ScratchDb) {
 }
 on_each_database!(what_waits_in_an_executors_queue_is_not_running);
 
-/// A run that waits for its next attempt is in no executor's hands: the previous one is named beside the previous attempt.
+/// A run that waits for its next attempt has no executor: the previous executor is shown only with the previous attempt.
 #[tokio::test]
 async fn a_run_between_attempts_names_no_executor() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
@@ -315,14 +315,15 @@ async fn twelve_stories_are_told(db: ScratchDb) {
 }
 on_each_database!(twelve_stories_are_told);
 
-/// A run skipped by a policy, a handler or a full executor is explained with the other run, the handler's words, the executor.
+/// A run that a policy, a handler or a full executor skips is explained by the other run, by the handler's words, or by the
+/// executor.
 async fn what_policies_and_handlers_skip_is_told(db: ScratchDb) {
     let server = Server::start(&db).await;
     let stage = Stage { server: &server, api: server.api() };
     let api = &stage.api;
     stage.job(shell("skips", "files", "echo nothing to do >&2; exit 77")).await;
     let agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
-    // The run of the job before has the slot.
+    // A run of the previous job has the slot.
     let is_queued_there = async |run: &str| {
         wait_until(LIMIT, "the run is in the executor's queue", async || {
             let run = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);

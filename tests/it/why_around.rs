@@ -1,4 +1,4 @@
-//! `rondel why NAME` where the answer lies outside of the job: executors, other jobs that hold a limit, parents.
+//! `rondel why NAME` where the cause is outside of the job: executors, other jobs that use up a limit, parents.
 
 use std::time::Duration;
 
@@ -38,7 +38,7 @@ async fn who_holds_a_limit_is_named() {
         format!("限制 \"db\" 被占用：任务 long 的运行 {long}（执行器 {name}），自 * UTC 起。"),
     );
     stage.expect_why("short", &en, &zh).await;
-    // It neither answers nor ends.
+    // The agent neither answers nor ends.
     agent.process().signal(Signal::STOP);
     let (en, zh) = (
         format!("on {name}. Executor {name} is silent since * UTC, and is given up at * UTC if it stays silent."),

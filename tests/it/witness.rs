@@ -1,4 +1,5 @@
-//! How slow the machine is: what a program that is started each second is late by, as those of the agent are.
+//! Measures how slow the machine is: how late a program begins that is started each second, as the agent starts
+//! programs.
 
 use std::process::Stdio;
 use std::sync::Arc;
@@ -9,7 +10,7 @@ use rondel_tests::wall_clock_ms;
 use tokio::process::Command;
 use tokio::task::JoinSet;
 
-/// It looks on from its start until it is dropped.
+/// The measurement runs from the start of the value until it is dropped.
 pub(crate) struct Witness {
     worst_ms: Arc<AtomicI64>,
     _task: JoinSet<()>,
@@ -23,7 +24,7 @@ impl Witness {
         Self { worst_ms, _task: task }
     }
 
-    /// The most that a program was late by so far.
+    /// The greatest delay of a program so far.
     pub(crate) fn worst_ms(&self) -> i64 {
         self.worst_ms.load(Ordering::Relaxed)
     }

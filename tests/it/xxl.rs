@@ -1,4 +1,4 @@
-//! Executors that speak XXL-JOB's protocol: each dialect by an executor of the tests' own, and pyxxl.
+//! Executors that speak XXL-JOB's protocol: a stand-in for each dialect, and pyxxl.
 
 mod by_hand;
 mod counted;
@@ -24,14 +24,14 @@ async fn server(db: &ScratchDb, more: &[&str]) -> Server {
     Server::start_with(db, &[&NETWORKS, more].concat()).await
 }
 
-/// A job without a schedule, whose app is made with it.
+/// Creates a job without a schedule, and with it the job's app.
 async fn job(api: &Api, (name, app, handler): (&str, &str, &str), more: Value) {
     let mut job = json!({"name": name, "app": app, "handler": handler});
     job.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 
-/// A token of executors of an app.
+/// A token for executors of an app.
 async fn token(api: &Api, app: &str) -> String {
     let grants = json!([{"role": "executor", "namespace": "default", "app": app}]);
     let body = json!({"kind": "xxl", "name": format!("xxl-{app}"), "grants": grants});
@@ -62,7 +62,7 @@ async fn run_of(api: &Api, run: &str) -> Value {
     api.get(&format!("/api/v1/runs/{run}")).await.expect(200)
 }
 
-/// The run, once it has this status.
+/// Waits until the run has this status, and returns the run.
 async fn reaches(api: &Api, run: &str, status: &str) -> Value {
     wait_until(LIMIT, &format!("run {run} is {status}"), async || {
         let found = run_of(api, run).await;
@@ -85,7 +85,7 @@ async fn log_has(api: &Api, run: &str, text: &str) {
     .await;
 }
 
-/// Each dialect in an app of its own: results, failures with retries, parameters, scripts, logs, a broadcast.
+/// Each dialect, in its own app: results, failures with retries, parameters, scripts, logs, a broadcast.
 async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
     let server = server(&db, &[]).await;
     let api = server.api();
@@ -168,7 +168,7 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
 }
 on_each_database!(executors_of_every_dialect_run_jobs);
 
-/// A stop is the executor's `/kill`, and counts also over a callback that comes while it is under way.
+/// A cancel calls the executor's `/kill`. It prevails over a callback that arrives during this call.
 #[tokio::test]
 async fn a_run_is_killed() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
@@ -188,7 +188,7 @@ async fn a_run_is_killed() {
     assert_eq!(killed["jobId"], sent["jobId"]);
     let ended = reaches(&api, &run, "cancelled").await;
     assert_eq!(ended["attempt"], 1, "{ended:#}");
-    // The executor has it no more: the next one starts.
+    // The executor no longer has the run, so the next one starts.
     let next = start(&api, "sleep", Value::Null).await;
     let sent = one.wait_for("run", 2).await[1].clone();
     one.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
@@ -214,7 +214,7 @@ async fn the_rest_of_a_log_is_read_again() {
     log_has(&api, &run, "echo of x\ndone").await;
 }
 
-/// Neither a server that dies nor a callback that comes to the next one loses a result, and no run is sent twice.
+/// A result is not lost if its server dies and its callback reaches the next server, and no run is sent twice.
 async fn a_result_outlives_the_server(db: ScratchDb) {
     let mut server = server(&db, &[]).await;
     let api = server.api();
@@ -232,7 +232,7 @@ async fn a_result_outlives_the_server(db: ScratchDb) {
     reaches(&api, &run, "running").await;
     reaches(&api, &second, "running").await;
     server.kill().await;
-    // It ends while no server is there: the callback comes again until one is.
+    // The run ends while no server runs: the executor repeats the callback until one does.
     tokio::join!(one.finish(log_id(&sent[0]), 200, "good"), server.restart());
     one.finish(log_id(&sent[1]), 500, "bad").await;
     let api = server.api();
@@ -250,7 +250,8 @@ async fn a_result_outlives_the_server(db: ScratchDb) {
 }
 on_each_database!(a_result_outlives_the_server);
 
-/// While no server runs, none takes registrations: an executor that has a run gets the time for a new one, and the run goes on.
+/// While no server runs, an executor cannot register. The next server gives an executor with a run the time for a new
+/// registration, and the run continues.
 async fn a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register(db: ScratchDb) {
     let patience = ["--heartbeat", "1s", "--silence", "3s", "--lost-after", "13s", "--continue-max", "40s"];
     let mut server = server(&db, &patience).await;
@@ -289,7 +290,7 @@ async fn reaches_end(api: &Api, run: &str) -> Value {
     .await
 }
 
-/// An executor that never calls back, answers that cannot be read, and one that is not there.
+/// An executor never calls back, an answer cannot be parsed, and a connection breaks in the middle of an answer.
 #[tokio::test]
 async fn a_run_without_a_callback_ends_as_unknown() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
@@ -310,13 +311,13 @@ async fn a_run_without_a_callback_ends_as_unknown() {
     let words = ended["message"].as_str().unwrap_or_default();
     assert!(words.contains("no longer has the run, and sent no callback for 2 s"), "{ended:#}");
     assert_eq!(one.calls("run").len(), 3, "nothing is sent twice");
-    // A callback that comes at last is the verdict.
+    // A callback that comes late is the verdict.
     let sent = one.calls("run").into_iter().find(|call| call["executorHandler"] == "mute").expect("it was sent");
     one.finish(sent["logId"].as_i64().expect("a log id"), 200, "at last").await;
     reaches(&api, &mute, "succeeded").await;
 }
 
-/// An executor that died is not waited for: runs go to the other one, and to it again when it is back.
+/// The server does not wait for an executor that died: runs go to the other one, and also to this one once it is back.
 #[tokio::test]
 async fn runs_go_past_an_executor_that_died() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
@@ -349,7 +350,7 @@ async fn runs_go_past_an_executor_that_died() {
     .await;
 }
 
-/// Calls that are not good are answered as executors expect, and change nothing.
+/// Invalid calls are answered as executors expect, and change nothing.
 #[tokio::test]
 async fn bad_calls_are_refused_in_words() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
@@ -450,7 +451,7 @@ async fn bad_calls_are_refused_in_words() {
     assert!(one.address().starts_with("http://127.0.0.1") && one.name_part().starts_with("127.0.0.1-"));
 }
 
-/// Without networks no such executor is served: the paths are as any other that is not there.
+/// Without networks, executors of XXL-JOB are not served: their paths are answered like any unknown path.
 #[tokio::test]
 async fn the_endpoints_are_off_unless_networks_are_named() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };

@@ -1,4 +1,4 @@
-//! A REST client as thin as `curl`: a path, a JSON body, and what came back.
+//! A minimal REST client: a path, a JSON body, and the answer.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -12,10 +12,10 @@ use serde_json::{Value, json};
 
 use crate::instants::wall_clock_ms;
 
-/// Servers close a connection that is idle for longer; a call that is sent at that very moment would fail.
+/// Shorter than the time after which servers close an idle connection: a call that is sent at that moment would fail.
 const IDLE_FOR: Duration = Duration::from_secs(5);
 
-/// What a server answered.
+/// The answer of a server.
 #[derive(Debug, Clone)]
 pub struct Answer {
     /// The status code.
@@ -30,8 +30,7 @@ pub struct Answer {
 impl Answer {
     /// The body, if the status is this one.
     ///
-    /// # Panics
-    /// When it is another one; the message shows the answer.
+    /// If the status is another one; the message shows the answer.
     #[track_caller]
     pub fn expect(self, status: u16) -> Value {
         assert_eq!(self.status, status, "{} answered {:#}", self.request, self.body);
@@ -39,13 +38,13 @@ impl Answer {
     }
 }
 
-/// A server's API, as one client with one token sees it.
+/// The API of a server, for one client with one token.
 #[derive(Debug, Clone)]
 pub struct Api {
     base: String,
     token: Option<String>,
     client: Client,
-    /// Where calls are written down, for the checker.
+    /// The file in which calls are recorded for the checker.
     history: Option<Arc<PathBuf>>,
 }
 
@@ -59,7 +58,7 @@ impl Api {
     pub fn anonymous(base: &str) -> Self {
         static PROVIDER: Once = Once::new();
         PROVIDER.call_once(|| {
-            // Another part of the process may have set one: just as good.
+            // Fails if another part of the process has installed a provider, which is just as good.
             rustls::crypto::ring::default_provider().install_default().ok();
         });
         let client = Client::builder()
@@ -71,8 +70,8 @@ impl Api {
         Self { base: base.to_owned(), token: None, client, history: None }
     }
 
-    /// The same, and every call that changes something is written down in `history.json-lines` of a journal's folder, with
-    /// its answer. So are the runs that it reads.
+    /// The same API, with a record for the checker: every call that changes something is written with its answer into
+    /// `history.json-lines` of a journal's folder. So are the runs that are read.
     #[must_use]
     pub fn recording(self, journal: &Path) -> Self {
         Self { history: Some(Arc::new(journal.join("history.json-lines"))), ..self }
@@ -103,7 +102,7 @@ impl Api {
         self.answer(self.request(Method::DELETE, path)).await
     }
 
-    /// Every run of a job, whatever the number of pages.
+    /// Every run of a job, from all pages.
     ///
     /// # Panics
     /// When a page is not answered by 200 with `items`.
@@ -111,7 +110,7 @@ impl Api {
         self.all("/api/v1/runs", &[("job", job)]).await
     }
 
-    /// Every item of a list, whatever the number of pages.
+    /// Every item of a list, from all pages.
     ///
     /// # Panics
     /// When a page is not answered by 200 with `items`.

@@ -9,8 +9,8 @@ use crate::settings;
 
 /// The path of the binary, built from the same sources as the test program.
 ///
-/// The first call has cargo make sure of that, with the features that the tests were built with, so that it rarely has
-/// anything to do. `RONDEL_TEST_BIN` names another binary instead.
+/// The first call runs cargo to make sure of this. It uses the features with which the tests were built, so cargo
+/// rarely has to build anything. `RONDEL_TEST_BIN` names another binary instead.
 ///
 /// # Panics
 /// When the binary cannot be built.
@@ -21,7 +21,7 @@ pub fn binary() -> &'static Path {
 
 /// The path of one of the SDK's examples, built from the same sources as the test program.
 ///
-/// Where `RONDEL_TEST_BIN` names a binary, the examples that lie beside it are taken.
+/// If `RONDEL_TEST_BIN` names a binary, the examples next to it are used.
 ///
 /// # Panics
 /// When the examples cannot be built.
@@ -37,7 +37,7 @@ fn build() -> PathBuf {
     cargo_build(&["--bins", "--tests"]).join("rondel")
 }
 
-/// Has cargo make sure of these targets of the workspace. Answers the profile's folder.
+/// Lets cargo build these targets of the workspace, if needed. Returns the profile's folder.
 fn cargo_build(targets: &[&str]) -> PathBuf {
     // target/<profile>/deps/<test program>
     let program = std::env::current_exe().expect("the test program has a path");
@@ -59,8 +59,8 @@ fn cargo_build(targets: &[&str]) -> PathBuf {
 
 /// The cargo that built this program, without the variables of the package that `cargo test` sets for its tests.
 ///
-/// Build scripts of dependencies (ring's) take those variables for a change, and everything above them would be compiled
-/// again.
+/// For build scripts of dependencies, such as ring's, these variables are a change: cargo would compile ring and
+/// everything above it again.
 #[must_use]
 pub fn cargo() -> Command {
     let mut command = Command::new(env!("CARGO"));

@@ -53,7 +53,8 @@ impl fmt::Display for Backend {
     }
 }
 
-/// A database of one test's own. It goes with the value, unless `RONDEL_TEST_KEEP=1`, or `failed` and the test fails.
+/// A database for one test. It is removed when the value is dropped, unless `RONDEL_TEST_KEEP` is `1`, or is `failed`
+/// and the test fails.
 #[derive(Debug)]
 pub struct ScratchDb {
     backend: Backend,
@@ -91,10 +92,10 @@ impl ScratchDb {
         self.backend
     }
 
-    /// Runs a statement past the product, and answers what it found: a line per row, with tabs between the columns.
+    /// Runs a statement directly in the database. Returns a line per row, with tabs between the columns.
     ///
     /// # Panics
-    /// When the database does not take the statement.
+    /// If the database refuses the statement.
     pub fn sql(&self, statement: &str) -> String {
         let url = || Url::parse(&self.url).unwrap_or_else(|error| panic!("{}: {error}", self.url));
         let found = match self.backend {
@@ -129,13 +130,14 @@ impl Drop for ScratchDb {
     }
 }
 
-/// A fresh, empty database; none, and a line on stderr that begins `skipped: `, where there is no server to make it on.
+/// A fresh, empty database. If there is no server for it, prints a line on stderr that begins `skipped: `, and returns
+/// `None`.
 ///
-/// The caller then returns at once and counts as skipped: a test asks for one database only, before anything else.
+/// The caller then returns immediately and counts as skipped: a test requests only one database, before anything else.
 ///
 /// # Panics
-/// When the server is named but does not make the database, and when `RONDEL_TEST_REQUIRE` lists a database that is not
-/// there.
+/// If the server is set but does not create the database, and if `RONDEL_TEST_REQUIRE` lists a database that is
+/// missing.
 pub async fn scratch(backend: Backend) -> Option<ScratchDb> {
     let Some(variable) = backend.variable() else {
         let folder = settings::scratch_folder("rondel-db-");
@@ -158,7 +160,7 @@ pub async fn scratch(backend: Backend) -> Option<ScratchDb> {
     Some(ScratchDb { backend, url: url.into(), place: Place::Server { server, database } })
 }
 
-/// The databases that are not there, one sentence each.
+/// The databases that are missing, one sentence each.
 pub(crate) fn uncovered() -> impl Iterator<Item = String> {
     Backend::ALL.into_iter().filter_map(|backend| {
         let variable = backend.variable().filter(|name| settings::variable(name).is_none())?;
@@ -169,20 +171,20 @@ pub(crate) fn uncovered() -> impl Iterator<Item = String> {
 /// Reports that a test is skipped because a program is missing; the caller returns.
 ///
 /// # Panics
-/// When `RONDEL_TEST_REQUIRE` lists it.
+/// If `RONDEL_TEST_REQUIRE` lists the program.
 pub fn left_out_without(program: &str, reason: &str) {
     assert!(!settings::requires(program), "RONDEL_TEST_REQUIRE lists {program}: {reason}");
     skip(reason);
 }
 
-/// One line, past the capture of the test's output, with the test's name: `tests/run` counts these.
+/// Prints a line with the test's name that bypasses the capture of the test's output: `tests/run` counts these lines.
 fn skip(reason: &str) {
     let thread = std::thread::current();
     let line = format!("skipped: {} ({reason})\n", thread.name().unwrap_or("a test"));
     std::io::stderr().lock().write_all(line.as_bytes()).expect("write to stderr");
 }
 
-/// Python has the one client of it that is installed wherever the tests run.
+/// Uses Python's client of SQLite, the only one that is installed wherever the tests run.
 fn sqlite(path: &str, statement: &str) -> Result<String, String> {
     const PROGRAM: &str = "import sqlite3, sys\n\
         database = sqlite3.connect(sys.argv[1], timeout=20)\n\

@@ -45,7 +45,7 @@ pub fn length_millis(text: &str) -> Option<i64> {
     Some(total)
 }
 
-/// Now, by this host's clock on the wall: journals are compared with it.
+/// The current time by this host's wall clock, which journals use too.
 #[expect(clippy::disallowed_methods, reason = "ground truth is the wall clock")]
 #[must_use]
 pub fn wall_clock_ms() -> i64 {
@@ -53,19 +53,19 @@ pub fn wall_clock_ms() -> i64 {
     i64::try_from(since.as_millis()).unwrap_or(i64::MAX)
 }
 
-/// The instant so far ahead, by this host's clock, as the API reads it.
+/// The instant this far ahead, by this host's clock, in the form that the API reads.
 ///
 /// # Panics
-/// Where the program `date` is missing.
+/// If the program `date` is missing.
 #[must_use]
 pub fn instant_in(length: std::time::Duration) -> String {
     instant_at(wall_clock_ms() + i64::try_from(length.as_millis()).expect("short"))
 }
 
-/// The instant so many milliseconds after 1970, as the API reads it.
+/// The instant this many milliseconds after 1970, in the form that the API reads.
 ///
 /// # Panics
-/// Where the program `date` is missing.
+/// If the program `date` is missing.
 #[must_use]
 pub fn instant_at(ms: i64) -> String {
     let at = format!("@{}.{:03}", ms / 1_000, ms % 1_000);

@@ -23,7 +23,8 @@
 //! # }
 //! ```
 //!
-//! It knows the binary, its command line and the REST API, and no crate of the workspace: what it sees is what users see.
+//! It uses the binary, its command line and the REST API, and no crate of the workspace, so that tests see what users
+//! see.
 #![expect(clippy::panic, clippy::print_stderr, reason = "a harness fails a test by a panic, and speaks on stderr")]
 
 mod api;

@@ -1,8 +1,8 @@
-//! A process under test: started with its output in files, signalled, waited for, and never left behind.
+//! A process under test: its output goes to files, it can be signalled and waited for, and it never outlives the test.
 //!
-//! Everything that it starts is found by a mark in the environment, which children inherit, or by descent. When a process
-//! has ended by itself, what is left of its family is a leak and fails the test; when the test drops it, all of the family
-//! is killed.
+//! All processes that it starts are found by a mark in the environment, which children inherit, or by their parents. If
+//! some of this family remain after the process has ended, they are a leak, and the test fails. When the test drops the
+//! process, the whole family is killed.
 
 use std::fs::File;
 use std::os::unix::process::{CommandExt, ExitStatusExt};
@@ -21,13 +21,13 @@ use crate::{settings, wait_until};
 /// The mark that the whole family of a process carries in its environment.
 const MARK: &str = "TEST_PROCESS_MARK";
 
-/// How long what an ended process has killed may take to vanish.
+/// How long the children of an ended process may take to vanish.
 const LEAK_LIMIT: Duration = Duration::from_secs(3);
 
 /// How long a killed process may take to vanish.
 const VANISH_LIMIT: Duration = Duration::from_secs(10);
 
-/// A running process, or what is left of one.
+/// A process that runs or has ended.
 #[derive(Debug)]
 pub struct Process {
     name: String,
@@ -38,7 +38,7 @@ pub struct Process {
 }
 
 impl Process {
-    /// Starts a command. `name` is what failures call it.
+    /// Starts a command. Failures name it `name`.
     ///
     /// # Panics
     /// When the command cannot be started.
@@ -84,7 +84,7 @@ impl Process {
         kill_process(Pid::from_child(&self.child), signal).expect("send a signal");
     }
 
-    /// Kills it with SIGKILL and waits until it is gone. Its children live on: that is what a crash is like.
+    /// Kills it with SIGKILL and waits until it is gone. Its children continue to run, as after a crash.
     pub async fn kill(&mut self) {
         self.signal(Signal::KILL);
         self.wait(VANISH_LIMIT).await;
@@ -119,7 +119,7 @@ impl Process {
         self.ended
     }
 
-    /// Waits for a line on stdout or stderr that contains `text`, and gives the first such line.
+    /// Waits for a line on stdout or stderr that contains `text`, and returns the first such line.
     ///
     /// # Panics
     /// When the process ends without it.
@@ -150,7 +150,7 @@ impl Process {
         format!("stdout:\n  {}\nstderr:\n  {}", end(self.stdout()), end(self.stderr()))
     }
 
-    /// The living processes that stem from this one, itself included: (id, command).
+    /// The living processes that descend from this one, itself included: (id, command).
     fn family(&self) -> Vec<(u32, String)> {
         let own_id = if self.ended.is_none() { Some(self.id()) } else { None };
         let all: Vec<_> = living().collect();
@@ -159,7 +159,7 @@ impl Process {
             .filter(|process| Some(process.id) == own_id || has_mark(process.id, &self.mark))
             .map(|process| process.id)
             .collect();
-        // Those that cleaned their environment are found by their parents.
+        // Processes that removed the mark from their environment are found by their parents.
         while let Some(child) = all.iter().find(|one| family.contains(&one.parent) && !family.contains(&one.id)) {
             family.push(child.id);
         }
@@ -184,7 +184,7 @@ impl Drop for Process {
             }
             for (id, _) in family {
                 if let Some(pid) = i32::try_from(id).ok().and_then(Pid::from_raw) {
-                    // It may be gone by now; the next scan of the family shows it.
+                    // It may have ended by now; the next scan of the family shows this.
                     kill_process(pid, Signal::KILL).ok();
                 }
             }

@@ -23,7 +23,7 @@ pub(crate) fn requires(what: &str) -> bool {
     variable("RONDEL_TEST_REQUIRE").is_some_and(|list| list.split(',').any(|item| item.trim() == what))
 }
 
-/// Whether scratch folders and databases stay after the test, to be looked at: those of each, or of one that is failing now.
+/// Whether scratch folders and databases are kept for inspection: those of every test, or only of a failing test.
 pub fn keeps() -> bool {
     match variable("RONDEL_TEST_KEEP").as_deref() {
         Some("failed") => std::thread::panicking(),
@@ -36,7 +36,7 @@ pub(crate) fn other_binary() -> Option<PathBuf> {
     variable("RONDEL_TEST_BIN").map(PathBuf::from)
 }
 
-/// A new folder, gone with the value unless [`keeps`].
+/// A new folder, which is deleted when the value is dropped, unless [`keeps`].
 pub(crate) fn scratch_folder(prefix: &str) -> TempDir {
     let mut folder = tempfile::Builder::new().prefix(prefix).tempdir().expect("make a scratch folder");
     if keeps() {

@@ -17,7 +17,7 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// How long an orderly end may take on a slow machine.
 const STOP_LIMIT: Duration = Duration::from_secs(30);
 
-/// How long a million runs may take to be made.
+/// How long the generation of a million runs may take.
 const SEED_LIMIT: Duration = Duration::from_secs(1_800);
 
 /// A `rondel server` process.
@@ -33,12 +33,12 @@ impl Server {
         Self::start_with(db, &[]).await
     }
 
-    /// The same, with more arguments.
+    /// Like [`Self::start`], with more arguments.
     pub async fn start_with(db: &ScratchDb, args: &[&str]) -> Self {
         Self::start_with_variables(db, args, &[]).await
     }
 
-    /// The same, with variables in its environment.
+    /// Like [`Self::start_with`], with variables in its environment.
     pub async fn start_with_variables(db: &ScratchDb, args: &[&str], variables: &[(&str, &str)]) -> Self {
         let args = [&["server", "--database", db.url()], args].concat();
         Self { console: Console::start("the server", &args, variables).await, database: db.url().to_owned() }
@@ -49,8 +49,8 @@ impl Server {
         self.console.restart().await;
     }
 
-    /// Starts it again at the same address and in the same data folder, with these arguments beside those of its first
-    /// start; false if it ends before it listens.
+    /// Starts it again at the same address and in the same data folder, with these arguments in addition to those of
+    /// its first start; false if it ends before it listens.
     pub async fn try_restart_with(&mut self, more: &[&str]) -> bool {
         self.console.try_restart(more).await
     }
@@ -116,7 +116,8 @@ impl Dev {
         Self { console: Console::start("rondel dev", &["dev"], &[]).await }
     }
 
-    /// The same with about so many made-up jobs and runs of the last seven days, as `rondel bench seed` makes them.
+    /// Like [`Self::start`], with about this many generated jobs and runs of the last seven days, as `rondel bench
+    /// seed` makes them.
     pub async fn start_seeded(jobs: u32, runs: u32) -> Self {
         let folder = settings::scratch_folder("rondel-data-");
         seed(&format!("sqlite://{}", folder.path().join("rondel.db").display()), jobs, runs).await;
@@ -167,24 +168,24 @@ pub struct Agent {
 }
 
 impl Agent {
-    /// Starts an agent of an app, under a name of its own, and waits until the server lists it.
+    /// Starts an agent of an app, with a new name, and waits until the server lists it.
     pub async fn start(server: &Server, app: &str) -> Self {
         Self::start_with(server, app, &[]).await
     }
 
-    /// The same, with more arguments.
+    /// Like [`Self::start`], with more arguments.
     pub async fn start_with(server: &Server, app: &str, args: &[&str]) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(1);
         let name = format!("{app}-{}", COUNT.fetch_add(1, Ordering::Relaxed));
         Self::start_named(server, app, &name, args).await
     }
 
-    /// The same, under a given name: what a restart of the same agent is.
+    /// Like [`Self::start_with`], with a given name: a second start with this name is a restart of the same agent.
     pub async fn start_named(server: &Server, app: &str, name: &str, args: &[&str]) -> Self {
         Self::start_at(&server.console, app, name, args).await
     }
 
-    /// An agent beside the one that `rondel dev` has within.
+    /// Starts an agent of `rondel dev`, in addition to the one that `rondel dev` contains.
     pub async fn start_beside(dev: &Dev, app: &str, name: &str) -> Self {
         Self::start_at(&dev.console, app, name, &[]).await
     }
@@ -229,7 +230,7 @@ impl Agent {
     }
 }
 
-/// Fills an empty database with made-up jobs and about so many of their runs.
+/// Fills an empty database with generated jobs and about this many of their runs.
 ///
 /// # Panics
 /// When it cannot be filled within half an hour.
@@ -243,7 +244,7 @@ pub async fn seed(database: &str, jobs: u32, runs: u32) {
     assert!(status.success(), "rondel bench seed: {status}; {}", process.last_words());
 }
 
-/// What a process has in its environment beside the test's own.
+/// The variables that a process has in addition to those of the test.
 type Variables = Vec<(String, String)>;
 
 /// A process that listens and has a data folder with a token in it.

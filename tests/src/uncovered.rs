@@ -2,7 +2,7 @@
 
 use crate::{databases, languages, settings};
 
-/// One sentence for each.
+/// A sentence for each kind of test that is left out.
 pub fn uncovered() -> Vec<String> {
     let fuzzer = "made-up calls of the API, as RONDEL_TEST_SCHEMATHESIS is not set".to_owned();
     let fuzzer = settings::variable("RONDEL_TEST_SCHEMATHESIS").is_none().then_some(fuzzer);

@@ -1,4 +1,4 @@
-//! Waiting on a value with a limit, instead of sleeping and hoping.
+//! Waits for a value with a limit, instead of sleeping for a fixed time.
 
 use std::fmt::Debug;
 use std::panic::Location;
@@ -6,16 +6,16 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep, timeout_at};
 
-/// The pause between two looks.
+/// The pause between two calls of `look`.
 const PERIOD: Duration = Duration::from_millis(20);
-/// How far a limit is stretched on a busy machine.
+/// Maximum factor by which a limit is stretched on a busy machine.
 const STRETCH_MAX: f64 = 4.0;
 
 /// Calls `look` repeatedly until it returns `Ok`, and returns the value.
 ///
-/// `look` answers `Err(what it saw instead)`. When the limit is over, the test fails with `what` was waited for, and with
-/// what was seen last. The limit ends a test that waits in vain. It is that of a machine with a processor for each process that
-/// wants one: where twice as many want one, it is twice as long. What must come about in time is for [`wait_at_most`].
+/// `look` returns `Err` with what it saw instead. After the limit, the test fails with `what` and the last such value. The
+/// limit only ends a test that waits in vain: if twice as many processes want a processor as there are, it is twice as long. If
+/// the limit itself is the assertion, use [`wait_at_most`].
 #[track_caller]
 pub fn wait_until<T, Seen: Debug>(
     limit: Duration,
@@ -25,7 +25,7 @@ pub fn wait_until<T, Seen: Debug>(
     wait(limit, STRETCH_MAX, what, look)
 }
 
-/// The same, where the limit is what the test asserts.
+/// Like [`wait_until`], with a limit that is not stretched, because the test asserts it.
 #[track_caller]
 pub fn wait_at_most<T, Seen: Debug>(
     limit: Duration,
@@ -62,7 +62,7 @@ fn wait<T, Seen: Debug>(
     }
 }
 
-/// How many processes want a processor, for each that there is, on average over the last minute.
+/// The number of processes that want a processor, divided by the number of processors, on average over the last minute.
 fn crowd() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(1.0);

@@ -4,10 +4,11 @@ use rondel_core::{AppId, NamespaceId, Timestamp};
 use rondel_store::catalog::App;
 use rondel_store::{Store, StoreError};
 
-/// Maximum number of apps in a namespace. Callers that create apps at the same moment can exceed it by their number.
+/// Maximum number of apps in a namespace. Concurrent callers may exceed it, since each counts the apps before it
+/// creates one.
 pub const APP_COUNT_MAX: usize = 1_000;
 
-/// Why there is no app.
+/// Why [`ensure`] returned no app.
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// The namespace has reached its maximum.

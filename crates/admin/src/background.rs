@@ -41,12 +41,12 @@ impl TickError {
 pub(crate) trait Background: Send {
     /// The loop's name in metrics, log lines and the node's report.
     const NAME: &'static str;
-    /// What a tick does, for the log lines about failed ticks: "claim fires".
+    /// What a tick does, as log lines about failed ticks name it, such as "claim fires".
     const WORK: &'static str;
     /// If true, the loop itself logs failing ticks, in more detail than the error's text.
     const REPORTS_FAILURE: bool = false;
 
-    /// Maximum delay between the starts of two ticks; `None` for a loop that is only woken.
+    /// Maximum delay between the starts of two ticks; `None` for a loop that ticks only when it is woken.
     fn period(&self) -> Option<Duration>;
 
     /// Delay from the start of the loop to its first tick.

@@ -13,16 +13,16 @@ const BATCH: u32 = 500;
 /// Maximum number of batches per request; the caller repeats the request for the rest.
 const BATCH_COUNT_MAX: u32 = 20;
 
-/// How many runs were asked to cancel.
+/// Result of a cancel request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelledRuns {
     /// Runs asked to cancel; a broadcast counts once, whatever its number of shards.
     pub asked: u64,
-    /// More runs are open: repeat the request.
+    /// Whether more runs are open. If true, the caller should repeat the request.
     pub has_more: bool,
 }
 
-/// Asks for a run to be cancelled; for a broadcast, all of its shards. `by` names the caller and the cause.
+/// Requests that a run be cancelled, and for a broadcast all of its shards. `by` names the caller and the cause.
 ///
 /// # Errors
 /// The store's.
@@ -36,11 +36,12 @@ pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<Canc
     Ok(asked)
 }
 
-/// Asks for all open runs of a job to be cancelled, or for those of one planned instant; `by` as for [`cancel_run`]. Runs of future fires
-/// are not included: pause the job for that. With an app, only runs of that app: a job that moved to another app leaves runs behind.
+/// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included: to
+/// prevent those, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open
+/// runs in its former one. `by` is used as in [`cancel_run`].
 ///
 /// # Errors
-/// The store's; some runs may have been asked by then.
+/// The store's. Some runs may already have been asked to cancel.
 pub(crate) async fn cancel_runs(
     node: &Node,
     record: &JobRecord,

@@ -1,7 +1,8 @@
 //! The engine's clock: the database's time, advanced between heartbeats by the host's boot-time clock.
 //!
-//! When a reading of the database's clock arrives, the database's time is that reading or later. Taking the reading as the time of arrival
-//! makes this clock slow by at most the latency of the answer, and never fast. No decision depends on a node's wall clock.
+//! When the answer with the database's time arrives, the database's clock shows that time or a later one. This clock assumes that it shows
+//! exactly that time. It is therefore slow by at most the latency of the answer, and never fast. No decision depends on a node's wall
+//! clock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -15,7 +16,7 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// How many readings are kept; the highest offset of them is used.
 const READING_COUNT: usize = 8;
-/// Tolerance for a step back: by how much the offset in use may exceed the highest offset that the newest reading allows.
+/// How much the offset in use may exceed the highest offset that the newest reading allows, before this counts as a step back.
 const SLACK_MICROS: i64 = 20_000;
 /// The smallest step ahead that is recorded for [`Clock::may_have_stepped_ahead_within`].
 const STEP_AHEAD_MICROS: i64 = 1_000_000;
@@ -27,7 +28,7 @@ pub fn boot_micros() -> i64 {
     now.tv_sec.saturating_mul(1_000_000).saturating_add(now.tv_nsec / 1_000)
 }
 
-/// The source of a node's time since boot: it decides how long leases last, and advances the database's time.
+/// The source of a node's time since boot. A node measures its lease with this time, and extrapolates the database's time with it.
 #[derive(Clone, Default)]
 pub enum Boot {
     /// The host's boot-time clock.
@@ -89,8 +90,8 @@ impl Clock {
         at.as_millis().saturating_mul(1_000).saturating_sub(self.offset_micros.load(Ordering::Relaxed))
     }
 
-    /// Converts an instant of the boot-time clock to the database's clock as it runs now. If the database's clock has stepped since that
-    /// instant, it showed another time then.
+    /// Converts an instant of the boot-time clock to the database's clock, by the offset that is now in use. If the database's clock has
+    /// stepped since that instant, it showed a different time then.
     #[must_use]
     pub fn timestamp_at(&self, boot_micros: i64) -> Timestamp {
         let micros = self.boot_micros().saturating_sub(boot_micros);
@@ -149,8 +150,8 @@ impl Clock {
         stepped_back
     }
 
-    /// Whether the database's clock may have stepped ahead within the last `length`: if so, less time may have passed than instants show.
-    /// The start of this process counts as a step, since the process cannot know of earlier steps.
+    /// Whether the database's clock may have stepped ahead within the last `length`. If so, less time may have passed than the difference
+    /// of two timestamps shows. The start of this process counts as a step, since the process cannot know of earlier steps.
     #[must_use]
     pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
         let at = self.ahead_at.load(Ordering::Relaxed);
@@ -190,7 +191,7 @@ mod tests {
         let clock = Clock::default();
         clock.observe(at(1_000_000), 0, 1_000);
         let before = clock.offset_micros.load(Ordering::Relaxed);
-        // The reading was requested at 1 s and taken at once; its answer was in flight for two seconds.
+        // The database read its clock at 1 s, immediately after the request; the answer was in flight for two seconds.
         assert_eq!(clock.observe(at(1_001_000), 1_000_000, 3_000_000), None);
         assert_eq!(clock.offset_micros.load(Ordering::Relaxed), before);
     }

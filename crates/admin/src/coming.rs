@@ -1,5 +1,5 @@
-//! Forecasts of fires for charts: the coming fires across jobs, and the planned fires of some jobs in a range of time. Definitions come
-//! from the cache of compiled ones.
+//! Forecasts of fires for charts: the coming fires across jobs, and the planned fires of some jobs in a range of time. Definitions are read
+//! from the cache of compiled definitions.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::time::Duration;
@@ -16,11 +16,11 @@ use crate::node::Node;
 pub const COMING_JOB_COUNT_MAX: u32 = 10_000;
 /// Maximum number of fires counted per job in a forecast.
 const FIRES_PER_JOB_MAX: usize = 1_500;
-/// A job with more fires is counted bucket by bucket, if its schedule supports counting.
+/// If a job has more fires than this and its schedule can count them, they are counted bucket by bucket instead of one by one.
 const WALKED_MAX: u64 = 150;
 /// Maximum number of fires counted one by one in a forecast.
 const FIRE_COUNT_MAX: usize = 200_000;
-/// Maximum number of fires, of jobs whose fires are counted bucket by bucket, that are compared to find the peak.
+/// Maximum number of fires that are compared to find the peak, of the jobs whose fires are counted bucket by bucket.
 const PEAK_FIRE_COUNT_MAX: usize = 200_000;
 /// Maximum number of instants of each kind in a lane's plan.
 const PLANNED_MAX: usize = 300;
@@ -104,9 +104,9 @@ struct ForecastBuilder {
     first: BinaryHeap<(Timestamp, JobId, String, String)>,
     /// The number of fires by bucket, of jobs with many fires.
     density: BTreeMap<Timestamp, u64>,
-    /// The fires of these jobs, in any order, as long as the peak is searched.
+    /// The fires of the jobs with many fires, unsorted. It is filled as long as there are few enough to find the peak.
     dense: Vec<Timestamp>,
-    /// Whether these jobs have too many fires to find the peak.
+    /// Whether the jobs with many fires have too many to find the peak.
     is_peak_unknown: bool,
     /// The fires of all other jobs, in any order: they are sorted and counted once, at the end.
     instants: Vec<Timestamp>,
@@ -192,11 +192,11 @@ impl ForecastBuilder {
     }
 }
 
-/// The instant that occurs most often, and how often; the earliest of several.
+/// The instant that occurs most often, and how often it does; the earliest one if several occur equally often.
 fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
     instants.sort_unstable();
     let count = |same: &[Timestamp]| Some((*same.first()?, u64::try_from(same.len()).ok()?));
-    // `max_by_key` returns the last of several.
+    // `max_by_key` returns the last of equal maxima, hence `rev`.
     instants.chunk_by(|a, b| a == b).filter_map(count).rev().max_by_key(|(_, count)| *count)
 }
 
@@ -211,7 +211,7 @@ pub struct LanePlan {
     pub handler: String,
     /// Whether its schedules fire.
     pub enabled: bool,
-    /// Planned instants after the present; if there are very many, a selection that is spread evenly.
+    /// Planned instants in the future; if there are very many, an evenly spread selection.
     pub fires: Vec<Timestamp>,
     /// Instants that its calendar removes or moves.
     pub removed: Vec<Timestamp>,

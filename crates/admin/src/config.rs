@@ -28,16 +28,16 @@ pub struct EngineConfig {
     pub scan_period: Duration,
     /// How far ahead fires are claimed.
     pub look_ahead: Duration,
-    /// A job whose next fire is at most this far ahead is claimed.
+    /// A job is claimed once its next fire is at most this far ahead.
     pub near: Duration,
-    /// Maximum number of jobs that one scan claims of each group: those due soon, those that became due lately, and those of dense
-    /// instants. If there are more, the next scan follows at once.
+    /// Maximum number of jobs that one scan claims of each group. The groups are jobs that are due soon, jobs that became due lately, and
+    /// jobs of dense instants. If a group has more, the next scan follows immediately.
     pub claim_budget: u32,
     /// Maximum number of overdue jobs that one scan claims, after everything that is due now.
     pub backlog_budget: u32,
     /// Due jobs read per statement.
     pub claim_page: u32,
-    /// Maximum number of jobs claimed in one transaction; `claim_runs` is the number of runs at which it is closed early.
+    /// Maximum number of jobs claimed in one transaction; `claim_runs` is the number of runs at which the transaction is closed early.
     pub claim_jobs: usize,
     pub claim_runs: usize,
     /// Waiting runs taken per statement.
@@ -49,30 +49,31 @@ pub struct EngineConfig {
     pub dense_period: Duration,
     /// Assumed number of jobs that a server claims per second. It decides how early the fires of a dense instant are claimed.
     pub claim_pace: u32,
-    /// Maximum number of kinds of waiting runs that are offered to a free executor in vain before the search stops; the next search
-    /// continues after them.
+    /// Maximum number of kinds of waiting runs that are offered to a free executor without success before the search stops. The next search
+    /// continues after them. An executor that is unsuitable for one run of a kind is unsuitable for all of them.
     pub look_past: usize,
-    /// How long before its instant a run may be sent to an executor, which then starts it on time. Less than a second, because an edit
-    /// leaves runs alone that are due within a second. Zero sends each trigger at its instant.
+    /// How long before its instant a run may be sent to an executor, which then starts it on time. Less than a second, because an edit does
+    /// not change runs that are due within a second. Zero sends each trigger at its instant.
     pub send_ahead: Duration,
-    /// Maximum number of jobs without a suitable executor here for which one look asks other nodes; the next look continues after them.
+    /// Maximum number of jobs per look for which the node checks whether to move their runs to another node, because no executor here suits
+    /// them. The next look continues after these jobs.
     pub seek_jobs: usize,
-    /// Approximate maximum number of open runs in memory. The less room is left, the fewer runs each job, app and namespace may have there.
-    /// Runs without room stay in the store, and are taken up in their order.
+    /// Approximate maximum number of open runs in memory. The less room is left, the fewer runs each job, app and namespace may have in
+    /// memory. Other runs stay in the store, and are taken up in their order.
     pub open_runs_max: usize,
-    /// If the whole backlog held nothing overdue, it is read again after this many times the duration of that reading. Until then, a scan
-    /// starts where that reading ended.
+    /// After a scan that read the whole backlog and found nothing overdue, the whole backlog is read again after this many times the
+    /// duration of that reading. Scans before that time begin where that reading ended.
     pub whole_backlog_share: u32,
     /// Longest time until the whole backlog is read again.
     pub whole_backlog_within: Duration,
-    /// Maximum number of jobs with runs left in the store that one look checks for room; `take_up_jobs` is how many of those with room it
-    /// serves, `take_up_page` how many runs of each it takes up at once.
+    /// Some runs stay in the store because memory has no room for them. One look checks at most `take_up_looks` of their jobs for room. It
+    /// serves at most `take_up_jobs` of the jobs with room, and takes up at most `take_up_page` runs of each.
     pub take_up_looks: usize,
     pub take_up_jobs: usize,
     pub take_up_page: u32,
     /// Maximum number of open runs of ended leases that one transaction adopts, unless one job has more.
     pub adopt_page: u32,
-    /// Maximum number of jobs with open runs of ended leases that are looked up at once.
+    /// Maximum number of jobs with open runs of ended leases that are looked up together.
     pub adopt_jobs_max: u32,
     /// Number of keys of this node's open runs that one statement reads, to find runs that are not in memory.
     pub sweep_page: u32,
@@ -80,7 +81,7 @@ pub struct EngineConfig {
     pub sweep_pages: u32,
     /// Each look starts with the runs that came due within this time.
     pub sweep_recent: Duration,
-    /// Number of lanes that write claims and results at the same time; SQLite always uses one.
+    /// Number of lanes that write claims and results concurrently; SQLite always uses one.
     pub lanes: usize,
     /// How long results are collected before they are written in one transaction.
     pub result_linger: Duration,
@@ -90,14 +91,15 @@ pub struct EngineConfig {
     pub heartbeat: Duration,
     /// An executor that gets no answer from any node for this long stops the runs that must not run twice.
     pub silence: Duration,
-    /// The runs of an executor that sends nothing for this long are given up; longer than `silence` and a handler's grace together.
+    /// The runs of an executor that sends nothing for this long are given up. Must be longer than the sum of `silence` and a handler's
+    /// grace.
     pub lost_after: Duration,
     /// Some runs continue while their executor hears no server. Such a run keeps its place in its job's order until its executor has been
-    /// silent for this long; at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier, by `lost_after` minus
-    /// `silence`.
+    /// silent for this long; at least [`lost_after`](Self::lost_after). The executor itself stops the run earlier: `lost_after` minus
+    /// `silence` before that.
     pub continue_max: Duration,
-    /// The delay between the deadline of a run and the request to its executor to stop it: longer than a handler's grace and the transfer
-    /// of a result together.
+    /// The delay between the deadline of a run and the request to its executor to stop it. Must be longer than a handler's grace plus the
+    /// transfer of a result.
     pub overdue_ask: Duration,
     /// The delay between the deadline of a run and the time at which it is given up.
     pub overdue_timeout: Duration,
@@ -107,7 +109,7 @@ pub struct EngineConfig {
     pub queued_max: u32,
     /// How long the caller's answer waits for the owners to end these runs.
     pub queued_wait: Duration,
-    /// How many of these runs, and of the cancels that are delivered for other nodes, are read per statement.
+    /// How many such runs one statement reads, and how many cancels that this node delivers for other nodes.
     pub drop_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
@@ -121,7 +123,7 @@ pub struct EngineConfig {
     pub log_size_max: u64,
     /// Whether fires are exported as spans of traces.
     pub traces: bool,
-    /// Maximum number of jobs with metrics of their own; 0 for none.
+    /// Maximum number of jobs with their own metrics; 0 for none.
     pub metrics_job_max: usize,
     /// Keys of the job labels by which runs are counted separately.
     pub metrics_labels: Vec<String>,
@@ -137,7 +139,7 @@ pub struct EngineConfig {
     pub outgoing_allow: AllowedAddresses,
     /// The networks in which XXL-JOB executors are called; empty if XXL-JOB is not served.
     pub xxl_networks: AllowedAddresses,
-    /// How often the node looks for due alert messages, and how many channels are served at the same time.
+    /// How often the node looks for due alert messages, and how many channels are served concurrently.
     pub alert_period: Duration,
     pub alert_concurrency: usize,
     /// The files and variables that channel secrets may refer to.
@@ -149,13 +151,14 @@ pub struct EngineConfig {
     pub host: WatchedHost,
     /// The version that is shown and stored.
     pub server_version: String,
-    /// The clock by which the node judges its lease.
+    /// The clock by which the node measures its lease.
     pub boot: Boot,
 }
 
 impl EngineConfig {
-    /// Minimum delay between saving a maintenance window and its start, so that only nodes that know the window claim a fire inside it.
-    /// Fires are claimed at most `look_ahead` or `dense_look_ahead` ahead, by windows read just before; the rest is for saving the window.
+    /// Minimum delay between saving a maintenance window and its start. A node reads the windows just before it claims fires, and claims at
+    /// most `look_ahead` or `dense_look_ahead` ahead. With this delay, every node that claims a fire inside the window has read the window.
+    /// The additional seconds are for saving it.
     #[must_use]
     pub fn maintenance_lead(&self) -> Duration {
         self.dense_look_ahead.max(self.look_ahead) + Duration::from_secs(10)

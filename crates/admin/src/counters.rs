@@ -19,7 +19,7 @@ pub enum Count {
     ResultsRefused,
     /// Executors that no server heard for so long that their runs were given up.
     ExecutorsLost,
-    /// Runs handed over to a node that has a stream to a suitable executor or that is the home of their limit.
+    /// Runs handed over to another node: to one with a stream to a suitable executor, or to the home of their limit.
     RunsHandedOver,
     /// Times that the database had lost writes of this node: a restored backup, or a failover without the last transactions.
     DatabaseRegressions,

@@ -41,7 +41,8 @@ impl Compiled {
     }
 }
 
-/// A bounded cache in two halves: an entry that is used moves to the young half; when that is full, it replaces the old half.
+/// A bounded cache in two halves. An entry that is used moves to the young half. When the young half is full, it becomes the old half, and
+/// the previous old half is dropped.
 #[derive(Debug, Default)]
 pub(crate) struct Definitions {
     halves: Mutex<Halves>,
@@ -58,7 +59,7 @@ struct Halves {
 }
 
 impl Definitions {
-    /// An empty cache; up to `series_count_max` jobs get series of their own, and runs are counted by the labels with these keys.
+    /// An empty cache; up to `series_count_max` jobs get their own series, and runs are counted by the labels with these keys.
     pub(crate) fn new(series_count_max: usize, label_keys: Vec<String>) -> Self {
         Self { jobs: Jobs::new(series_count_max), labelled: LabelledRuns::new(label_keys), ..Self::default() }
     }
@@ -167,7 +168,7 @@ impl Definitions {
         let calendar = match (&spec.calendar, rule) {
             (None, _) => None,
             (Some(used), Some(rule)) => Some(self.intern_calendar(Calendar::of_rule(&used.name, rule)?)),
-            // Without its calendar, the job would fire on the very days on which it must not.
+            // Without its calendar, the job would fire on days that the calendar excludes.
             (Some(used), None) => {
                 let message = format!("the calendar {:?} did not come with the definition", used.name);
                 return Err(vec![FieldError::new("/calendar", message)]);
@@ -176,7 +177,7 @@ impl Definitions {
         spec.compile_with(calendar)
     }
 
-    /// Returns one shared copy of a calendar for all definitions that use it: it may list thousands of days.
+    /// Returns one copy of a calendar that all definitions share, since a calendar may list thousands of days.
     fn intern_calendar(&self, calendar: Calendar) -> Arc<Calendar> {
         let mut calendars = self.calendars.lock().unwrap_or_else(PoisonError::into_inner);
         if !calendars.contains_key(calendar.name()) {

@@ -205,8 +205,8 @@ impl Engine {
         &self.node
     }
 
-    /// The outcome of each fire of a job in a range, and where the next account continues; `within` are the apps whose runs and definitions
-    /// the caller may see, `None` for all.
+    /// The outcome of each fire of a job in a range, and the position from which the next call continues. `within` lists the apps whose
+    /// runs and definitions the caller may see; `None` means all.
     ///
     /// # Errors
     /// The store's.
@@ -244,7 +244,7 @@ impl Engine {
         fires::why_now(&self.node, record, within).await
     }
 
-    /// Asks for a run to be cancelled; for a broadcast, all of its shards. `by` names the caller and the cause.
+    /// Requests that a run be cancelled, and for a broadcast all of its shards. `by` names the caller and the cause.
     ///
     /// # Errors
     /// The store's.
@@ -252,10 +252,10 @@ impl Engine {
         cancel::cancel_run(&self.node, run, by).await
     }
 
-    /// Asks for all open runs of a job to be cancelled, or for those of one planned instant; with an app, only runs of that app.
+    /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`; with `app`, only runs of that app.
     ///
     /// # Errors
-    /// The store's; some runs may have been asked by then.
+    /// The store's. Some runs may already have been asked to cancel.
     pub async fn cancel_runs(
         &self,
         record: &JobRecord,
@@ -266,8 +266,8 @@ impl Engine {
         cancel::cancel_runs(&self.node, record, fire_at, by, app).await
     }
 
-    /// Removes from runs the names of jobs that the caller may not see, which are those outside the apps in `within`; with `None`, the
-    /// caller may see all jobs.
+    /// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `within`; with
+    /// `None`, all jobs.
     ///
     /// # Errors
     /// The store's.
@@ -342,9 +342,9 @@ impl Engine {
         self.lifecycle.spawn(name, Until::Done, task);
     }
 
-    /// Leaves the cluster. Its jobs move to other nodes, if there are any; the scan and the ring stop, executors are notified, their
-    /// running runs may end within `grace`, and the results become durable; then the lease is released. Runs that were not sent are
-    /// durable, and other nodes find them.
+    /// Leaves the cluster. The node's jobs move to other nodes, if there are any. The scan and the ring stop, executors are notified, and
+    /// running runs may end within `grace`. When the results are durable, the lease is released. Other nodes find the runs that were not
+    /// sent, since they are durable too.
     pub async fn drain(&self, grace: Duration) {
         leave::leave(self.node.shared(), &self.lifecycle, grace).await;
     }

@@ -21,7 +21,7 @@ const VERSION_COUNT_MAX: u32 = 50;
 /// The range around an instant in which definitions are read to find the fires next to it.
 const AROUND: std::time::Duration = fires::RANGE_MAX;
 
-/// Number of newest runs that are searched for the one that an answer is about: some of them may be shards.
+/// Number of newest runs that are read to find the run that an answer is about; some of them may be shards.
 const NEWEST_COUNT: u32 = 100;
 const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
@@ -54,7 +54,7 @@ impl AccountInput {
     }
 }
 
-/// The answer to why a job is in its present state: complete, or still to be computed for an instant.
+/// The explanation of a job's present state: complete, or still to be computed for an instant.
 enum WhyStep {
     Done(Why),
     At(Timestamp, AnswerSubject),
@@ -160,7 +160,7 @@ pub(crate) async fn why_run(
     }
 }
 
-/// Why a run has its status that the account of fires does not have: one that no schedule planned, or a shard.
+/// Why a run has its status, for runs that are not in the account of fires: runs that no schedule planned, and shards.
 async fn why_this(
     node: &Node,
     record: &JobRecord,
@@ -219,7 +219,7 @@ pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[Ap
     }
 }
 
-/// The newest due run of a job by planned instant; a shard stands for the run of all shards.
+/// The newest due run of a job by planned instant. If the newest is a shard, the result is the run of all shards.
 async fn newest_run(
     node: &Node,
     record: &JobRecord,
@@ -231,7 +231,7 @@ async fn newest_run(
     Ok(runs.into_iter().find(|run| statuses.is_empty() || statuses.contains(&run.status)))
 }
 
-/// The newest runs of a job that are planned up to an instant and have one of these statuses; with none, whatever status they have.
+/// The newest runs of a job that are planned up to an instant and have one of these statuses. An empty list admits every status.
 async fn newest_runs(
     node: &Node,
     record: &JobRecord,
@@ -243,7 +243,8 @@ async fn newest_runs(
     node.store().list_runs(record.namespace, &query).await
 }
 
-/// These runs in their order, with the run of all shards in the place of its shards: a page may have hundreds of shards, and not that run.
+/// These runs in their order, with shards replaced by the run of all shards. That run is read if the page has only its shards, which may be
+/// hundreds.
 async fn whole_runs(node: &Node, runs: Vec<Run>) -> Result<Vec<Run>, StoreError> {
     let (mut whole, shards): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_whole);
     let roots: BTreeSet<RunId> = shards.iter().filter_map(|shard| shard.parent).collect();

@@ -1,7 +1,7 @@
-//! Executors on this host: the server detects at once that such a process has died, without waiting for its silence.
+//! Executors on this host. The server detects that such a process has died, without waiting for the timeout of a silent executor.
 //!
 //! Only the server's own observation counts. The hello must name a process of the same boot and pid namespace, and the server must find it
-//! alive, with the same start time, when the hello arrives. A value that it cannot read proves nothing.
+//! alive, with the same start time, when the hello arrives. If the server cannot read a value, it does not treat the process as gone.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use rustix::process::{Pid, test_kill_process};
 use tokio::time::sleep;
 
-/// How long the server checks the process after its stream has ended: a stream ends shortly before its process is gone.
+/// How long the server checks the process after its stream has ended, since a stream ends shortly before its process does.
 const LOOK_FOR: Duration = Duration::from_secs(5);
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
@@ -83,7 +83,7 @@ fn process_state(process: HostProcess) -> ProcessState {
     if started_ticks != process.started_ticks || is_over { ProcessState::Gone } else { ProcessState::Alive }
 }
 
-/// Threads of a process can outlive its first thread.
+/// The number of threads of a process. Other threads can outlive the first one.
 fn thread_count(pid: i32) -> Option<usize> {
     Some(std::fs::read_dir(format!("/proc/{pid}/task")).ok()?.count())
 }

@@ -57,8 +57,8 @@ impl Lifecycle {
         Self { wrap: Some(Wrap(wrap)), ..Self::default() }
     }
 
-    /// Runs a task. If it ends (or panics) before it was asked to, everything is asked to stop and [`Lifecycle::has_failed`] becomes true:
-    /// half a server is worse than none.
+    /// Runs a task. If it ends or panics before it was asked to stop, all tasks are asked to stop and [`Lifecycle::has_failed`] becomes
+    /// true: a server without one of its tasks is worse than no server.
     pub fn spawn(&self, name: &'static str, until: Until, task: impl Future<Output = ()> + Send + 'static) {
         let guard = Guard { name, until, lifecycle: self.clone() };
         let guarded = async move {

@@ -1,4 +1,5 @@
-//! Limits log lines that clients can cause to one a minute for each client and kind; each line has the number of cases since the last one.
+//! Limits the log lines that clients can cause: one per minute for each client and kind. Each line has the number of cases since the last
+//! one.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};

@@ -117,7 +117,7 @@ impl Shared {
         self.scan_poke.notify_one();
     }
 
-    /// Lets the scan begin: the fires that it claims come after the runs that were already open.
+    /// Lets the scan begin. It waits for this, so that the fires that it claims come after the runs that were already open.
     pub(crate) fn note_adopted(&self) {
         if !self.adopted.swap(true, Ordering::AcqRel) {
             self.scan_poke.notify_one();
@@ -137,28 +137,28 @@ impl Shared {
     pub(crate) async fn put_as_of(&self, runs: Vec<Run>, judged_as_of: i64) {
         let new = self.in_memory.admit_as_of(runs, judged_as_of, self.clock.now());
         if !new.is_empty() {
-            // A closed ring means that the process ends: the runs are durable.
+            // The ring is closed only when the process ends. The runs are durable, so nothing is lost.
             drop(self.tick.send(Command::Put(new)).await);
         }
     }
 
-    /// Puts those of these runs that were left in the store for lack of room into the ring, so that they are ended.
+    /// Of these runs, puts those that were left in the store for lack of room into the ring, so that they are ended.
     pub(crate) async fn end_left_runs(&self, runs: Vec<Run>) {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {
-            // A closed ring means that the process ends: the runs are durable.
+            // The ring is closed only when the process ends. The runs are durable, so nothing is lost.
             drop(self.tick.send(Command::Put(ending)).await);
         }
     }
 
-    /// The instant at which the servers took up a run that is in memory; the misfire policy judges how late the run was at that instant. A
-    /// time without the lease counts as an outage.
+    /// The instant at which the servers took up a run that is in memory; the misfire policy judges how late the run was at that instant.
+    /// Time without the lease counts as an outage, so the result is never before the start of the present lease.
     pub(crate) fn taken_up_at(&self, run: RunId) -> Timestamp {
         let as_of = self.in_memory.judged_as_of(run).unwrap_or_else(|| self.clock.boot_micros());
         self.clock.timestamp_at(as_of.max(self.membership.held_since()))
     }
 
-    /// Like [`put`](Self::put), but leaves out runs of other homes: those homes find them themselves.
+    /// Like [`put`](Self::put), but ignores runs of other homes, which find these runs themselves.
     pub(crate) async fn put_own(&self, runs: Vec<Run>) {
         let token = self.membership.token();
         self.put(runs.into_iter().filter(|run| (run.node, run.node_epoch) == (token.node, token.epoch)).collect())
@@ -222,15 +222,15 @@ impl Shared {
 /// Whether a node can do its work, and why not.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readiness {
-    /// Its lease holds.
+    /// Whether its lease holds.
     pub lease_held: bool,
-    /// All open runs of ended leases have been adopted.
+    /// Whether all open runs of ended leases have been adopted.
     pub knows_open_runs: bool,
-    /// It is shutting down.
+    /// Whether it is shutting down.
     pub draining: bool,
     /// The trouble with the database, if the last beat got no answer.
     pub database: Option<DatabaseTrouble>,
-    /// Within the last day the database had lost writes of this node.
+    /// The loss of writes of this node by the database, if it happened within the last day.
     pub regression: Option<Regression>,
     /// The node's switch.
     pub switch: Switch,

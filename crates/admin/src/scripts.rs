@@ -115,7 +115,7 @@ pub async fn save(
     }
 }
 
-/// The signature of a version. That of the newest version stays with its source: only another source needs another signature.
+/// The signature of a version. If none is given and the source and language are those of the newest version, its signature is kept.
 fn signature(spec: &ScriptSpec, newest: Option<&ScriptRecord>, hash: &str) -> Option<String> {
     let of_source = newest.filter(|record| record.language == spec.language && record.newest.hash == hash);
     spec.signature.clone().or_else(|| of_source?.newest.signature.clone())
@@ -176,12 +176,12 @@ pub async fn delete(
     }
 }
 
-/// Finds a script by its name; a text that cannot be a name finds none.
+/// Finds a script by its name. Returns `None` for a text that cannot be a name.
 ///
 /// # Errors
 /// The store's.
 pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<ScriptRecord>, StoreError> {
-    // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
+    // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
     if name::check(wanted).is_ok() { node.store().script(namespace, wanted).await } else { Ok(None) }
 }
 

@@ -1,4 +1,4 @@
-//! Compares the fires of jobs in shadow mode with those of the scheduler that they are to replace, by job and day.
+//! Compares the fires of jobs in shadow mode with the fires of the scheduler that Rondel is to replace, by job and day.
 
 use std::time::Duration;
 
@@ -20,7 +20,7 @@ pub const DUE_DISTANCE_MAX: Duration = Duration::from_secs(3_600);
 /// Number of fires after which a page ends.
 const PAGE_FIRE_COUNT: usize = 200_000;
 const JOB_PAGE: u32 = 500;
-/// Fires within this time after a job's creation are not compared: only the other scheduler could fire the job then.
+/// Fires within this time after a job's creation are not compared, because Rondel cannot fire the job so soon.
 const SETTLE: Duration = Duration::from_secs(2);
 
 /// A request for a report.
@@ -161,8 +161,8 @@ async fn add(
     Ok(fire_count)
 }
 
-/// The part of a range in which both schedulers plan the job's fires. A job that went back to shadow mode was also in shadow mode before
-/// its promotion; in between, the other scheduler was stopped, and the runs that were sent here are not compared.
+/// The part of a range in which both schedulers plan the job's fires. For a job that is in shadow mode again after it was active, this is
+/// the whole range; [`is_fire`] omits the runs of the time in between, in which the other scheduler was stopped.
 fn in_shadow(created_at: Timestamp, (mode, seam): (Mode, Option<Timestamp>), range: Range) -> Range {
     let from = range.from.max(created_at + SETTLE);
     match (mode, seam) {
@@ -193,9 +193,9 @@ async fn read(
     Ok((own.iter().filter(|run| is_fire(run)).map(own_fire).collect(), old, is_cut))
 }
 
-/// Whether a row stands for a fire that Rondel would have run without shadow mode. A fire that Rondel skipped for another reason does not
-/// count. Nor does a fire that ran while the job was active between two periods of shadow mode: the other scheduler rightly did not fire
-/// the job then.
+/// Whether a row records a fire that Rondel would have run without shadow mode. A fire that Rondel skipped for another reason does not
+/// count. A fire that ran while the job was active between two periods of shadow mode does not count either, since the other scheduler did
+/// not fire the job then.
 fn is_fire(run: &Run) -> bool {
     run.span_end_at.is_none() && run.reason == Some(Reason::Shadow)
 }

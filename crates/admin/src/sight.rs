@@ -11,8 +11,8 @@ use crate::node::Node;
 /// Names looked up per query.
 const BATCH: usize = 500;
 
-/// Removes from runs the names of jobs that the caller may not see, which are those outside the apps in `within`; with `None`, the
-/// caller may see all jobs.
+/// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `within`; with `None`,
+/// all jobs.
 ///
 /// # Errors
 /// The store's.
@@ -24,7 +24,7 @@ pub(crate) async fn conceal(
 ) -> Result<(), StoreError> {
     let Some(within) = within else { return Ok(()) };
     let named = named_jobs(runs);
-    // Text that cannot be a name is not looked up: messages may contain arbitrary text of handlers.
+    // Text that cannot be a name is not looked up, since messages may contain arbitrary text of handlers.
     let names: Vec<&str> =
         named.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok()).collect();
     let (mut seen, mut hidden) = (BTreeSet::new(), BTreeSet::new());

@@ -22,8 +22,8 @@ thread_local! {
     static NEXT_TRACE: Cell<u128> = const { Cell::new(0) };
 }
 
-/// The id for a trace that begins now on this thread, for the id generator. The ids of fires' traces are derived from their runs, so that
-/// all attempts of a run share one trace, on whichever node they run.
+/// Takes the id for the trace that begins now on this thread, for the id generator. The id of a fire's trace is derived from its run, so
+/// that all attempts of a run share one trace, whichever node sends them.
 #[must_use]
 pub fn take_next_trace() -> Option<u128> {
     let id = NEXT_TRACE.replace(0);
@@ -49,7 +49,7 @@ pub fn parent_of(span: &SpanContext) -> Option<TraceParent> {
 /// Creates the spans of fires, if traces are enabled.
 pub(crate) struct FireTracer(Option<BoxedTracer>);
 
-/// The span that covers the sending of a run to an executor: it ends when it is dropped, at the latest.
+/// The span that covers the sending of a run to an executor. It ends at the latest when it is dropped.
 #[derive(Debug)]
 pub(crate) struct DispatchSpan(BoxedSpan);
 

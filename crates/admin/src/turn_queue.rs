@@ -1,5 +1,5 @@
-//! A queue that is bounded per session and served in turns: first by app, then by session. However much one executor sends, executors of
-//! other apps wait for at most one of its items.
+//! A queue that is bounded per session. Apps take turns, and within an app, its sessions take turns. However much one executor sends,
+//! executors of other apps wait for at most one of its items.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -73,7 +73,7 @@ impl<T> TurnQueue<T> {
         loop {
             let left = self.left.notified();
             tokio::pin!(left);
-            // The notification is enabled before the check, so that an item taken meanwhile is noticed.
+            // The notification is enabled before the check, so that a take between the check and the wait is not missed.
             left.as_mut().enable();
             match self.offer(source, weight, item) {
                 Ok(()) => return Ok(()),

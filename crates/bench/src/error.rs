@@ -10,7 +10,7 @@ pub enum BenchError {
     /// The database has jobs or runs, which would disturb the measurement.
     #[error("the database is not empty: it has {found}; name an empty one, or set --reuse")]
     NotEmpty {
-        /// The first one that was found.
+        /// The first job or run that was found.
         found: String,
     },
     /// The database could not be opened.

@@ -1,4 +1,4 @@
-//! The executors: in this process, or each in a process of its own, so that their usage can be separated from the
+//! The executors: in this process, or each in its own process, so that their usage can be separated from the
 //! server's.
 
 use std::io::BufRead as _;
@@ -20,7 +20,7 @@ use crate::recorder::{HANDLER, Observations, Recorder, Window, nothing};
 use crate::test_server::TestServer;
 use crate::usage::{self, Usage};
 
-/// An executor in a process of its own. It gets its token and the window on standard input, and ends when the input
+/// An executor in a separate process. It gets its token and the window on standard input, and ends when the input
 /// ends.
 #[derive(Clone, Debug)]
 pub struct ExecutorPlan {
@@ -45,7 +45,7 @@ enum InputMessage {
 /// Runs an executor until its standard input ends. Returns what it observed, as a line for [`crate::run`].
 ///
 /// # Errors
-/// An error that keeps the executor from starting, or an input that does not come from a bench.
+/// An error that keeps the executor from starting, or an input that is not from a bench.
 pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
     let InputMessages { token, stop } = InputMessages::listen(&recorder)?;

@@ -1,10 +1,11 @@
 //! Measures throughput and lateness of server, store and executors with no-op jobs. For comparison, a probe sends the same
 //! statements to the same tables without a server or executors. The command line is `rondel bench`.
 //!
-//! - [`run`] is one measurement: [`Plan`] in, [`Report`] out; `steady`, `burst` and `idle` are the three kinds;
+//! - [`run`] makes one measurement: it takes a [`Plan`] and returns a [`Report`]; `steady`, `burst` and `idle` are
+//!   the three kinds;
 //! - [`find_max`] repeats `steady` to find the highest rate that keeps within a bound;
-//! - `test_server` assembles a server as the product does, `fleet` the executors (here, or as processes of their own),
-//!   `load` the jobs;
+//! - `test_server` assembles a server as the product does, `fleet` the executors (in this process or as separate
+//!   processes), `load` the jobs;
 //! - `metered` wraps the store and records what was claimed, when results became durable, and how long statements took;
 //! - `recorder` is the handler, which writes to a `histogram`; `witness` is a bare timer and `probe` a bare database,
 //!   with which the figures are compared; `usage` reads the kernel's figures for processes;

@@ -92,7 +92,7 @@ pub(crate) async fn create(
     Ok(created_ids)
 }
 
-/// Creates a job whose single run prints as fast as it can, from `at` on for this length.
+/// Creates a job with a single run, which starts at `at` and prints as fast as it can for this long.
 pub(crate) async fn create_flood(
     store: &SqlStore,
     ids: &IdGen,

@@ -1,5 +1,6 @@
-//! Finds the highest rate at which runs start in time, by repeated measurements on the same database. The number of jobs doubles until a
-//! rate is not kept. The search then continues between the last rate that was kept and the first that was not.
+//! Finds the highest rate at which runs start in time, by repeated measurements on the same database. A rate is kept if the system keeps
+//! up with it. The number of jobs doubles until a rate is not kept. The search then continues between the last rate that was kept and
+//! the first that was not.
 
 use std::time::Duration;
 
@@ -11,7 +12,7 @@ use crate::report::Report;
 use crate::steps::{measure, open, probe_unless_idle};
 use crate::usage;
 
-/// The search ends when the step to the next rate is less than this part of the rate.
+/// The search ends when the step to the next rate is less than the rate divided by this.
 const STEP_PART: u32 = 10;
 /// Part of the rate that must become durable within the window, in percent. The rest may be in flight at the window's beginning and
 /// end.
@@ -38,7 +39,7 @@ pub struct MaxReport {
     /// The best round that was kept, with the probe of the database before and after the search; `None` if no round was
     /// kept.
     pub highest: Option<Report>,
-    /// Why the search ended early: a round was so much for the system that there is no report of it.
+    /// Why the search ended early: a round overloaded the system so much that it could not be measured.
     pub stopped: Option<String>,
 }
 
@@ -54,7 +55,7 @@ pub struct Bounds {
 /// Searches for the highest rate within these bounds, from `plan.jobs` on. `on_round` is called after each measurement.
 ///
 /// # Errors
-/// Those of [`BenchError`]. A round that is too much for the system is no error, unless it is the first one and could not be
+/// Those of [`BenchError`]. A round that overloads the system is an error only if it is the first one and could not be
 /// measured.
 pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Round)) -> Result<MaxReport, BenchError> {
     let load_before = usage::load();
@@ -66,7 +67,8 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
         let plan = Plan { jobs, ends: true, ..plan.clone() };
         let report = match measure(&store, &plan, load_before.clone()).await {
             Ok(report) => report,
-            // What was measured before stays right. The database has work left, which would disturb further rounds.
+            // The earlier rounds remain valid. There are no further rounds, because work that is left in the database
+            // would disturb them.
             Err(BenchError::Void { what }) if !rounds.is_empty() => {
                 stopped = Some(format!("{jobs} runs per second: {what}"));
                 break;
@@ -79,7 +81,7 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
         rounds.push(round);
     }
     let mut after = Vec::new();
-    // The servers of a round that could not be measured still work on the database.
+    // After a round that could not be measured, its servers still use the database and would slow the probe down.
     if stopped.is_none() {
         after = probe_unless_idle(&store, plan).await?;
         store.close().await;

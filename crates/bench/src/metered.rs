@@ -1,4 +1,4 @@
-//! A wrapper around the store: it passes every call on, and records how long calls took, which fires were claimed, and
+//! A wrapper around the store: it forwards every call, and records how long calls took, which fires were claimed, and
 //! when their verdicts became durable.
 
 use std::collections::{BTreeMap, HashMap};
@@ -17,7 +17,7 @@ use crate::recorder::Window;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Timing {
     pub(crate) calls: u64,
-    /// Rows passed to them, where that is known.
+    /// Rows passed to these calls, where their number is known.
     pub(crate) rows: u64,
     pub(crate) total: Duration,
     pub(crate) max: Duration,
@@ -43,7 +43,7 @@ pub(crate) struct Metrics {
     pub(crate) other_answers: u64,
     /// Results that became durable while the window was open.
     pub(crate) stored_in_window: u64,
-    /// Claimed runs without a verdict, by their instant.
+    /// Claimed runs without a verdict, each with its planned instant.
     open: HashMap<RunId, Timestamp>,
     window: Option<Window>,
     /// A job whose runs are not measured.

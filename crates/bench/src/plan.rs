@@ -53,7 +53,7 @@ pub struct Plan {
     pub separate: Option<PathBuf>,
     /// The first process of the database server, whose usage is counted.
     pub database_pid: Option<u32>,
-    /// An additional run that prints gibibyte after gibibyte; `None` for none.
+    /// Where an additional run prints without end; `None` for no such run.
     pub flood: Option<Flood>,
     /// Whether the jobs of [`Mode::Steady`] end soon after the measurement, so that another one may follow on the same database.
     pub ends: bool,

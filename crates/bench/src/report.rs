@@ -16,19 +16,19 @@ pub struct Report {
     pub database: String,
     /// Version of the program.
     pub version: &'static str,
-    /// How many jobs there were.
+    /// The number of jobs.
     pub jobs: u32,
-    /// How long it was measured, in seconds.
+    /// The length of the measured window, in seconds.
     pub seconds: f64,
-    /// How many servers there were.
+    /// The number of servers.
     pub nodes: u32,
     /// How often servers tried to claim a job, including during the warm-up.
     pub claims_tried: u64,
     /// How many of these tries failed, because another server had locked the job or had already moved its next fire.
     pub claims_lost: u64,
-    /// How many executors there were.
+    /// The number of executors.
     pub executors: u32,
-    /// How many runs each took at the same time.
+    /// How many runs each executor took at the same time.
     pub slots: u32,
     /// Whether executors had processes of their own.
     pub separate: bool,
@@ -36,7 +36,7 @@ pub struct Report {
     pub flood: Option<Flood>,
     /// How long the creation of the jobs took, in seconds.
     pub create_s: f64,
-    /// The host's load over 1, 5 and 15 minutes, before.
+    /// The host's load over 1, 5 and 15 minutes, before the measurement.
     pub load_before: String,
     /// Results that became durable per second of the window.
     pub runs_per_second: f64,
@@ -87,11 +87,11 @@ pub struct Durability {
 pub struct Counts {
     /// The number of fires planned in the window.
     pub planned: u64,
-    /// Of those, the ones that were claimed.
+    /// Planned fires that were claimed.
     pub claimed: u64,
-    /// Of those, the ones whose handler started.
+    /// Planned fires whose handler started.
     pub started: u64,
-    /// Of those, the ones with a durable verdict.
+    /// Planned fires with a durable verdict.
     pub durable: u64,
     /// Starts during the whole measurement, including warm-up and end.
     pub started_in_all: u64,
@@ -108,13 +108,13 @@ pub struct Counts {
 /// Seconds of processor time.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Cpu {
-    /// Of the server, including executors in its process.
+    /// Used by the server, including executors in its process.
     pub server_s: f64,
-    /// Of the executors, if they have processes of their own.
+    /// Used by the executors, if they have processes of their own.
     pub executors_s: Option<f64>,
-    /// Of the database server, if its process was named.
+    /// Used by the database server, if its process was named.
     pub database_s: Option<f64>,
-    /// Of all known processes, per thousand runs.
+    /// Used by all known processes per thousand runs.
     pub per_1000_runs_s: f64,
     /// Bytes that the server's process wrote to disk per run: SQLite's file.
     pub server_bytes_per_run: f64,
@@ -122,33 +122,33 @@ pub struct Cpu {
     pub database_bytes_per_run: Option<f64>,
 }
 
-/// Megabytes (10⁶ bytes).
+/// Memory in megabytes (10⁶ bytes).
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Memory {
-    /// Of the server at the end, including executors in its process.
+    /// The server's memory at the end of the window, including executors in its process.
     pub server_mb: f64,
     /// The server's peak in the window.
     pub server_peak_mb: f64,
     /// The peak of the largest executor, if they have processes of their own.
     pub executor_peak_mb: Option<f64>,
-    /// Of the database server, each shared page counted once.
+    /// The database server's memory, with each shared page counted once.
     pub database_mb: Option<f64>,
 }
 
-/// Calls of one kind.
+/// The calls of one method of the store.
 #[derive(Clone, Debug, Serialize)]
 pub struct StoreCall {
     /// The method of the store.
     pub name: &'static str,
     /// The number of calls.
     pub calls: u64,
-    /// Rows passed to them, where they were counted.
+    /// Rows passed to these calls, where they were counted.
     pub rows: u64,
-    /// Their total time, in seconds.
+    /// The total time of the calls, in seconds.
     pub total_s: f64,
-    /// The mean, in milliseconds.
+    /// The mean time of a call, in milliseconds.
     pub mean_ms: f64,
-    /// The longest, in milliseconds.
+    /// The longest time of a call, in milliseconds.
     pub max_ms: f64,
 }
 

@@ -22,7 +22,7 @@ use crate::{BenchError, clock};
 
 /// Minimum time from the creation of the last job to its first fire.
 const HEAD_START: Duration = Duration::from_secs(4);
-/// The number of jobs that are certainly created in a second.
+/// How many jobs are created per second, at least.
 const CREATED_PER_SECOND: u32 = 2_000;
 /// How long the last results of the window may take.
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
@@ -43,7 +43,7 @@ const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 /// # Errors
 /// Those of [`BenchError`].
 pub async fn run(plan: &Plan) -> Result<Report, BenchError> {
-    // The load is read first, because the probe is a load of its own.
+    // The load is read first, because the probe itself adds load.
     let load_before = usage::load();
     let store = open(plan).await?;
     let before = probe_unless_idle(&store, plan).await?;
@@ -66,7 +66,7 @@ pub(crate) async fn open(plan: &Plan) -> Result<Arc<SqlStore>, BenchError> {
     Ok(store)
 }
 
-/// Probes the database, unless the plan is without a probe.
+/// Probes the database, unless the plan is idle or has no probe.
 pub(crate) async fn probe_unless_idle(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<ProbeLane>, BenchError> {
     let probes = plan.mode != Mode::Idle && !plan.probe.is_zero();
     if probes { probe(store, plan).await } else { Ok(Vec::new()) }
@@ -172,7 +172,7 @@ async fn drive(
     Ok((Outcome { create, ..outcome }, fleet))
 }
 
-/// The last instant at which the jobs fire; `None` if they go on.
+/// The last instant at which the jobs fire; `None` if they do not end.
 fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
     (plan.mode == Mode::Steady && plan.ends).then(|| Timestamp::from_millis(window.to_ms) + TAIL)
 }

@@ -37,7 +37,7 @@ struct Node {
     lifecycle: Lifecycle,
 }
 
-/// How often nodes tried to claim a job, and how often another one had it.
+/// How often nodes tried to claim a job, and how often another node already had it.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Claims {
     pub(crate) tried: u64,
@@ -129,7 +129,7 @@ impl Node {
         let engine = Engine::start(store, config, &lifecycle).await?;
         let token = Token::generate();
         add_admin_token(engine.store(), engine.new_id(), &token, engine.now()).await?;
-        // All executors connect from this machine, and at the same time.
+        // All executors connect from this machine, so one address needs as many connections as the whole server allows.
         let limits = HttpLimits::default();
         let limits = HttpLimits { connections_per_address: limits.connections, ..limits };
         let web = WebConfig { shutdown: lifecycle.soft.clone(), limits: limits.clone(), ..WebConfig::default() };

@@ -1,5 +1,5 @@
-//! Executors that speak XXL-JOB's protocol, many in one process, each with a port of its own. They accept a run at
-//! once, and report its success in a batch of callbacks, as XXL-JOB's own executors do.
+//! Executors that speak XXL-JOB's protocol, many in one process, each with its own port. They accept a run
+//! immediately, and report its success in a batch of callbacks, as XXL-JOB's own executors do.
 
 use std::collections::HashMap;
 use std::net::Ipv4Addr;
@@ -25,8 +25,8 @@ use crate::load::APP;
 use crate::recorder::{Observations, Recorder};
 use crate::report::Lateness;
 
-/// Executors of XXL-JOB in a process of their own. They get their token and the window on standard input, and end when
-/// the input ends.
+/// Executors of XXL-JOB in a separate process. They get their token and the window on standard input, and end when the
+/// input ends.
 #[derive(Clone, Debug)]
 pub struct XxlPlan {
     /// The servers that they register with.
@@ -39,8 +39,8 @@ pub struct XxlPlan {
 const REGISTER_EACH: Duration = Duration::from_secs(30);
 /// How soon they retry a failed request.
 const TRY_AGAIN: Duration = Duration::from_millis(500);
-/// Maximum number of callbacks in one request. ratch-job answers a request only after up to half a second, and an executor sends one at a time:
-/// with few callbacks in each, the executors would bound the measurement.
+/// Maximum number of callbacks in one request. ratch-job answers a request only after up to half a second, and an executor sends one at a
+/// time: with small batches, the executors would limit the measured rate.
 const BATCH: usize = 5_000;
 /// Maximum number of waiting callbacks of one executor.
 const WAITING_MAX: usize = 100_000;
@@ -142,7 +142,7 @@ pub(crate) struct XxlExecutors {
 }
 
 impl XxlExecutors {
-    /// Starts so many executors. `on_start` is called as the first thing of each run.
+    /// Starts `count` executors. Each run first calls `on_start`.
     pub(crate) async fn start(
         target: Target,
         count: u32,
@@ -171,7 +171,7 @@ impl XxlExecutors {
         self.shared.acknowledged.load(Ordering::Relaxed)
     }
 
-    /// Ends them at once: their registrations are left to expire.
+    /// Ends the executors immediately. Their registrations are left to expire.
     pub(crate) async fn end(&mut self) {
         self.stop.cancel();
         self.tasks.shutdown().await;
@@ -215,7 +215,7 @@ async fn log() -> axum::Json<Value> {
     answer(json!({"content": {"fromLineNum": 1, "toLineNum": 0, "logContent": "", "isEnd": true}}))
 }
 
-/// Accepts a run, which ends at once.
+/// Accepts a run, which ends immediately.
 async fn run(State(stub): State<Stub>, axum::Json(request): axum::Json<RunRequest>) -> axum::Json<Value> {
     (stub.shared.on_start)(request);
     if stub.ended.send(request).await.is_err() {
@@ -253,7 +253,7 @@ impl Shared {
     }
 }
 
-/// Whether an answer of a server has the code of success.
+/// Whether the body of a server's answer has the code of success.
 fn is_accepted(answer: &str) -> bool {
     serde_json::from_str::<Value>(answer).is_ok_and(|answer| answer["code"] == 200)
 }

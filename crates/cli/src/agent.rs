@@ -48,9 +48,10 @@ const NO_TOKEN: &str = "no token: give --token-file, RONDEL_AGENT_TOKEN_FILE, th
     the token itself, the variable RONDEL_TOKEN; rondel token create NAME --kind executor --role executor:NAMESPACE/APP \
     makes one";
 
-/// Files that one run may have open in the agent: its pipes, its process, the texts that are written for it.
+/// Maximum number of files that the agent has open for one run: pipes to its process, the process handle, and the files
+/// that are written for it.
 const FILES_PER_RUN: usize = 6;
-/// Files that the agent has open beside those of its runs, the output of processes in the background included.
+/// Maximum number of other files that the agent has open, including the output of background processes.
 const FILES_BESIDE: usize = 768;
 
 /// The arguments that start this program as the watcher, which cleans up after the agent.
@@ -86,7 +87,7 @@ impl AgentArgs {
     }
 }
 
-/// Raises the limit of open files as far as the runs need it, and warns if that is not possible.
+/// Raises the process's limit of open files to what `slots` runs need, and logs a warning if the system allows less.
 fn make_room_for_files(slots: u32) {
     let wanted =
         usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(FILES_PER_RUN).saturating_add(FILES_BESIDE);
@@ -129,7 +130,7 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
     }
     builder = match (handover.token(), &config.settings.token_file) {
         (Some(token), _) => builder.token(token.reveal()),
-        // Read here only to check it: the executor reads the file again at each dial.
+        // This read only checks that the file holds a token: the executor reads it again at each dial.
         (None, Some(path)) => token_file::read_existing(path).map(|_| builder.token_file(path))?,
         (None, None) => return Err(Failure::refused(NO_TOKEN)),
     };

@@ -50,7 +50,6 @@ fn header(text: &str) -> Result<(String, String), String> {
 }
 
 impl ApiArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         let (path, query) = self.path.split_once('?').unwrap_or((&self.path, ""));

@@ -105,7 +105,6 @@ const ADDRESSES: View =
 const HANDLERS: View = View { name: "name", headers: &["NAME", "EXECUTORS", "PARAMS"], row: handler_row };
 
 impl AppArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         match self.command {

@@ -1,4 +1,4 @@
-//! `rondel audit`: what was done, by whom and from where.
+//! `rondel audit`: prints the audit log.
 
 use clap::Args;
 use rondel_core::Timestamp;
@@ -46,7 +46,6 @@ const VIEW: View =
     View { name: "id", headers: &["AT", "ACTOR", "BY", "FROM", "ACTION", "OBJECT", "NAMESPACE", "VERDICT"], row };
 
 impl AuditArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let filters = [
             ("actor", &self.actor),

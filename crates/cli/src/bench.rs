@@ -15,9 +15,9 @@ use crate::table::Table;
 use crate::telemetry::{LogFormat, TelemetrySettings};
 use crate::{output, runtime, telemetry};
 
-/// How late a start may be with `--mode max`.
+/// Default of `--late-max`.
 const LATE_MAX: Duration = Duration::from_millis(100);
-/// The highest rate that `--mode max` tries.
+/// Default of `--jobs-max`.
 const JOBS_MAX: u32 = 1_000_000;
 
 /// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of
@@ -102,7 +102,6 @@ struct SeedArgs {
     history: u32,
 }
 
-/// Fills a database.
 fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
     let plan = SeedPlan { database: args.database.0, jobs: args.jobs, history: args.history };
     runtime::serve(|stop| async move {
@@ -125,7 +124,7 @@ fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
     })
 }
 
-/// Finds the highest rate.
+/// Finds the highest rate at which runs start in time.
 fn find_max(plan: &Plan, bounds: Bounds, format: FormatArgs) -> Result<Exit, Failure> {
     runtime::serve(|stop| async move {
         let measured = tokio::select! {
@@ -207,7 +206,6 @@ enum Mode {
 }
 
 impl BenchArgs {
-    /// Runs the measurement.
     pub(crate) fn run(self) -> Result<Exit, Failure> {
         telemetry::start_with_runs(TelemetrySettings::lines("warn", LogFormat::Text))?;
         let format = self.format;

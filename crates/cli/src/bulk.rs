@@ -18,8 +18,8 @@ const NAMES_MAX: usize = 20;
 /// How many problems are listed.
 const PROBLEMS_MAX: usize = 20;
 
-/// The arguments that cannot stand beside the name of one. Each is named: clap drops a `requires` whose argument conflicts with
-/// a given one, so that `--dry-run` beside a name would be ignored.
+/// The arguments that conflict with the name of a single job or run. `dry_run` and `after` are listed although they require
+/// `filter`: clap drops a `requires` whose argument conflicts with a given one, and would ignore `--dry-run` next to a name.
 pub(crate) const FLAGS_FOR_MANY: [&str; 3] = ["filter", "dry_run", "after"];
 
 /// Many instead of one.
@@ -54,7 +54,7 @@ pub(crate) struct Bulk<'a> {
 }
 
 impl Bulk<'_> {
-    /// Applies the action to the one with this id.
+    /// Applies the action to the job or run with this id.
     pub(crate) async fn one(&self, client: &Client, id: &str, format: FormatArgs) -> Result<(), Failure> {
         let done = post(client, self, &json!({ "ids": [id] })).await?;
         let found = done.value()?;
@@ -69,7 +69,8 @@ impl BulkArgs {
     /// Applies the action to everything that passes the filter.
     pub(crate) async fn run(&self, client: &Client, bulk: &Bulk<'_>, format: FormatArgs) -> Result<(), Failure> {
         let filter = self.filter.as_deref().unwrap_or_default();
-        // A variable that is not set, in a script, must not become all there is; in quotes, neither.
+        // In a script, an unset variable gives an empty filter, quoted or not. With --yes, that must not select
+        // everything.
         let scope = if bulk.collection == "runs" { Scope::Runs } else { Scope::Jobs };
         let is_empty = Filter::parse(filter, scope).is_ok_and(|filter| filter.is_empty());
         if is_empty && self.yes && !self.dry_run {
@@ -81,7 +82,7 @@ impl BulkArgs {
         let counted_first = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
         let found = counted_first.value()?;
         let matched = found["matched"].as_u64().unwrap_or_default();
-        // A search that found none may have stopped at its bound.
+        // A search without a match may have stopped at its bound. The report then names the place to continue from.
         if self.dry_run || (matched == 0 && found["has_more"] == true) {
             return report(&counted_first, bulk, true, format);
         }
@@ -105,13 +106,14 @@ impl BulkArgs {
     }
 }
 
-/// The jobs for which consent was given, by name: meanwhile, others may pass the filter. Runs are not named, only counted.
+/// A selection, by name, of the jobs that the user agreed to change: meanwhile, other jobs may match the filter. `None`
+/// for runs, which the search counts without naming them.
 fn by_names(found: &Value) -> Option<Value> {
     let jobs = found["jobs"].as_array().filter(|jobs| !jobs.is_empty())?;
     Some(json!({ "names": jobs }))
 }
 
-/// The answer to an action, with the rest that the search before it found: an action on names knows of none.
+/// Copies `has_more` and `after` from the preceding search into the answer: an action on names does not report them.
 fn with_rest(done: &Body, found: &Value) -> Result<Body, Failure> {
     let mut answer = done.value()?;
     for field in ["has_more", "after"] {

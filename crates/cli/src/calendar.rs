@@ -107,14 +107,13 @@ enum As {
     Workdays,
 }
 
-/// What the server adds to a definition in its answers, and refuses in a definition.
+/// Fields that the server adds in its answers and refuses in a definition.
 const ANSWER_FIELDS: [&str; 4] = ["namespace", "version", "created_at", "updated_at"];
 
 const VIEW: View = View { name: "name", headers: &["NAME", "DESCRIPTION", "VERSION", "UPDATED"], row };
 const USERS: View = View { name: "name", headers: &["KIND", "NAME"], row: user_row };
 
 impl CalendarArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {
@@ -142,7 +141,7 @@ async fn apply(client: &Client, file: &Path, format: FormatArgs) -> Result<(), F
     VIEW.line(&client.put(&["calendars", name], &definition(&document, &text)).await?, format)
 }
 
-/// The text without the fields that only answers have, so that what `rondel calendar get` printed can be applied.
+/// The text without `ANSWER_FIELDS`, so that the output of `rondel calendar get` can be applied.
 fn definition<'t>(document: &Value, text: &'t str) -> Cow<'t, str> {
     let Some(fields) = document.as_object() else { return Cow::Borrowed(text) };
     if !ANSWER_FIELDS.iter().any(|name| fields.contains_key(*name)) {

@@ -38,8 +38,8 @@ pub(crate) fn contexts() -> ArgValueCompleter {
     })
 }
 
-/// Names from the server; none if it cannot be asked. The environment and the context select the server: flags are not
-/// known here.
+/// Names from the server, or none if the call fails. The environment and the context select the server: a completer
+/// does not see the flags.
 fn names(collection: &'static str, part: &OsStr) -> Vec<CompletionCandidate> {
     let Some(part) = part.to_str() else { return Vec::new() };
     let mut found = Vec::new();

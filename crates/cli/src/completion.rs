@@ -6,7 +6,7 @@ use clap_complete::env::{Bash, CompleteEnv, Elvish, EnvCompleter, Fish, Powershe
 use crate::exit::Failure;
 use crate::output;
 
-/// The variable by which the shell asks for completions.
+/// The environment variable by which a completion script requests completions.
 const VARIABLE: &str = "RONDEL_COMPLETE";
 
 /// A completion script.

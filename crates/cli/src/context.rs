@@ -73,7 +73,6 @@ const VIEW: View = View {
 };
 
 impl ContextArgs {
-    /// Runs the command.
     pub(crate) fn run(self) -> Result<(), Failure> {
         let mut contexts = Contexts::read()?;
         match self.command {
@@ -109,7 +108,7 @@ impl ContextArgs {
     }
 }
 
-/// The variable of the environment that comes before the context in use, if it is set to something else.
+/// The environment variable that overrides the context `chosen`, if there is one.
 fn deciding_variable(chosen: &str) -> Option<&'static str> {
     let is_other_context = token_file::variable("RONDEL_CONTEXT").is_some_and(|name| name != chosen);
     let is_server_set = token_file::variable("RONDEL_SERVER").is_some();
@@ -207,7 +206,7 @@ impl LogoutArgs {
     }
 }
 
-/// Reads a token from a line of standard input; a terminal does not echo it. Ctrl-C ends the command meanwhile.
+/// Reads a token from a line of standard input, without echo on a terminal. Ctrl-C still ends the command.
 async fn read_token(server: &str) -> Result<Token, Failure> {
     let hidden = if std::io::stdin().is_terminal() {
         write!(std::io::stderr(), "token for {server}: ").ok();
@@ -216,7 +215,8 @@ async fn read_token(server: &str) -> Result<Token, Failure> {
         None
     };
     let (sender, line) = oneshot::channel();
-    // A read from a terminal cannot be ended, so no runtime may wait for its thread.
+    // A blocked read from a terminal cannot be cancelled. It has its own thread, because a runtime would wait for it at
+    // shutdown.
     std::thread::Builder::new().name("token".to_owned()).spawn(move || {
         let mut line = String::new();
         let read = std::io::stdin().lock().read_line(&mut line);
@@ -228,7 +228,7 @@ async fn read_token(server: &str) -> Result<Token, Failure> {
         .ok_or_else(|| Failure::refused("what was read is no token: one line of visible characters, at least 16"))
 }
 
-/// A terminal that does not show typed text. Its previous modes return with the drop of this, also where the command is interrupted.
+/// A terminal with its echo off. Dropping this restores the previous modes, also when the command is interrupted.
 struct HiddenInput(Termios);
 
 impl HiddenInput {

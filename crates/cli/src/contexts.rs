@@ -85,9 +85,9 @@ impl Contexts {
         })
     }
 
-    /// Adds a context, or changes it. The first one is in use from then on. A token that was not kept for this server is
-    /// deleted first, because no other server may get it; `true` if there was one. Without a namespace, that of the same server
-    /// stays.
+    /// Adds or changes a context. The first context becomes the one in use. If the server differs from the previous one, the
+    /// stored token is deleted first, because no other server may get it; returns whether there was one. Without a new
+    /// namespace, that of the same server remains.
     pub(crate) fn put(&mut self, wanted: &str, mut context: Context) -> Result<bool, Failure> {
         name::check(wanted).map_err(Failure::refused)?;
         let before = self.file.contexts.get(wanted).filter(|before| before.server == context.server);
@@ -118,12 +118,11 @@ impl Contexts {
         self.write()
     }
 
-    /// The token of a context, if it has one.
     pub(crate) fn token(&self, wanted: &str) -> Result<Option<Token>, Failure> {
         token_file::read(&self.token_path(wanted))
     }
 
-    /// Where the token of a context is kept.
+    /// The path of the file with a context's token.
     pub(crate) fn token_path(&self, wanted: &str) -> PathBuf {
         self.folder.join("tokens").join(wanted)
     }
@@ -149,7 +148,7 @@ impl Contexts {
     }
 }
 
-/// This program's folder in the configuration of the user.
+/// Rondel's folder in the user's configuration.
 fn folder() -> PathBuf {
     let set = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
     let config = set("XDG_CONFIG_HOME").filter(|path| path.is_absolute());
@@ -157,14 +156,14 @@ fn folder() -> PathBuf {
     config.unwrap_or_else(|| PathBuf::from(".config")).join("rondel")
 }
 
-/// Writes a file that only this user can read, and replaces the previous one as a whole.
+/// Writes a file that only this user can read, and replaces the previous one atomically.
 fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut startup_files = StartupFiles::default();
     startup_files.folder(folder)?;
     startup_files.keep();
     let write = || -> std::io::Result<()> {
-        // A temporary file is made with mode 0600.
+        // `NamedTempFile` creates files with mode 0600.
         let mut file = NamedTempFile::new_in(folder)?;
         file.write_all(text.as_bytes())?;
         file.as_file().sync_all()?;

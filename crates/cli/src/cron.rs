@@ -95,7 +95,6 @@ struct WarningJson<'a> {
 }
 
 impl CronArgs {
-    /// Runs the command.
     pub(crate) fn run(self) -> Result<(), Failure> {
         match self.command {
             CronCommand::Next(args) => next(&args),

@@ -1,4 +1,4 @@
-//! The end of every command that deletes something.
+//! Deletes an object and reports it, for every command that deletes.
 
 use crate::client::Client;
 use crate::exit::Failure;

@@ -226,7 +226,7 @@ async fn database(config: &ServerConfig) -> Check {
             (false, true) => good("database", format!("{shown} will be made at the first start")),
             (false, false) => {
                 let found = format!("there is no folder {}", folder.display());
-                // A start makes the data folder alone.
+                // A start creates the data folder, but no other folder.
                 if folder == config.settings.data_dir {
                     warning("database", found, "it is made at the first start; is the path right?")
                 } else {
@@ -253,7 +253,7 @@ async fn database(config: &ServerConfig) -> Check {
     }
 }
 
-/// The socket on this machine that a URL names in place of a host: a file of MySQL, or the folder of PostgreSQL's.
+/// The local socket that a URL names in place of a host: MySQL's socket file, or the folder with PostgreSQL's socket.
 fn socket(url: &reqwest::Url) -> Option<String> {
     let named = url.query_pairs().find(|(key, _)| matches!(&**key, "host" | "socket"));
     let named = named.map(|(_, value)| value.into_owned());
@@ -264,7 +264,7 @@ fn socket(url: &reqwest::Url) -> Option<String> {
 /// The host and the port of a database server.
 fn place(url: &reqwest::Url) -> (String, u16) {
     let is_postgres = url.scheme().starts_with("postgres");
-    // PostgreSQL takes both from the query, too.
+    // The query of a PostgreSQL URL may set both.
     let named = |name: &str| {
         let mut pairs = url.query_pairs().filter(|_| is_postgres);
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())

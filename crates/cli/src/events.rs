@@ -12,7 +12,7 @@ use crate::output;
 use crate::retry::while_away;
 use crate::terminal::harmless;
 
-/// The pause before a stream that the server ended is opened again.
+/// How long to wait before a stream that the server ended is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Prints changes of runs, saved jobs, and executors and servers that come and go, until it is interrupted.
@@ -38,7 +38,6 @@ pub(crate) struct EventsArgs {
 }
 
 impl EventsArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         if self.format.format == Format::Name {
             return Err(Failure::refused("events have no names: use -o table or jsonl"));
@@ -70,8 +69,8 @@ impl EventsArgs {
                 }
             };
             match reason.as_str() {
-                // The stream has reached the maximum duration, or its server stops or has no database for a while: the
-                // next one continues where it ended, also at another server.
+                // The stream has reached its maximum duration, or its server is stopping or cannot reach its database.
+                // A new stream continues after the last event, also from another server.
                 end @ ("timeout" | "stopping" | "unavailable") => {
                     if end != "timeout" {
                         output::talk("the stream broke off; going on");
@@ -88,7 +87,7 @@ impl EventsArgs {
         }
     }
 
-    /// Opens the stream, behind the event with this id.
+    /// Opens the stream after the event with this id.
     async fn open(&self, client: &Client, after: Option<&str>) -> Result<Lines, Failure> {
         let given = [("kind", self.kind.as_deref()), ("job", self.job.as_deref()), ("app", self.app.as_deref())];
         let given = given.into_iter().chain([("after", after)]);

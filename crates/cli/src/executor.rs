@@ -51,7 +51,6 @@ const VIEW: View = View {
 };
 
 impl ExecutorArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         match self.command {
@@ -91,7 +90,7 @@ fn row(executor: &Value, now: Timestamp) -> Vec<String> {
     ]
 }
 
-/// `2 of 16`; with a question mark if the executor is not connected to this server.
+/// The runs and the slots of an executor: `2 of 16`, or `? of 16` if it is not connected to this server.
 fn busy(executor: &Value) -> String {
     let slots = text_of(&executor["slots"]);
     match &executor["running"] {

@@ -1,4 +1,4 @@
-//! The end of the program: its exit codes, and failures.
+//! Exit codes, and the failures that end a command.
 
 use std::error::Error;
 use std::process::ExitCode;
@@ -10,17 +10,17 @@ use rondel_core::error_chain::chain_in_one_line;
 pub(crate) enum Exit {
     /// The command is done.
     Success = 0,
-    /// A failure without a code of its own.
+    /// Any other failure.
     Failed = 1,
     /// The command line or a setting is wrong, or the server's input check refused it.
     Refused = 2,
     /// The run that the command waited for did not succeed.
     RunFailed = 3,
-    /// The server wants a token, or another one.
+    /// The server requires a token, does not accept the given one, or refuses its caller the permission.
     Auth = 4,
     /// The object does not exist.
     NotFound = 5,
-    /// Another caller changed it first.
+    /// Another caller changed the object first.
     Conflict = 6,
     /// A wait timed out.
     TimedOut = 7,
@@ -44,7 +44,7 @@ impl From<Exit> for ExitCode {
     }
 }
 
-/// An end of the program without success.
+/// Why a command did not succeed.
 #[derive(Debug)]
 pub(crate) struct Failure {
     exit: Exit,
@@ -53,12 +53,12 @@ pub(crate) struct Failure {
 }
 
 impl Failure {
-    /// An end with a message: a sentence, perhaps with lines of detail below it.
+    /// A failure with a message: a sentence, perhaps with lines of detail below it.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
         Self { exit, message: Some(message.into()), is_passing: false }
     }
 
-    /// An end without a message: Ctrl-C, or a closed pipe on stdout.
+    /// A failure without a message: Ctrl-C, or a closed pipe on stdout.
     pub(crate) const fn silent(exit: Exit) -> Self {
         Self { exit, message: None, is_passing: false }
     }
@@ -68,7 +68,7 @@ impl Failure {
         Self::new(Exit::Failed, format!("{doing}: {}", chain_in_one_line(error)))
     }
 
-    /// A failure without an error as its cause, and without an exit code of its own.
+    /// A failure with the general exit code that no error caused.
     pub(crate) fn from_text(sentence: impl Into<String>) -> Self {
         Self::new(Exit::Failed, sentence)
     }
@@ -78,12 +78,12 @@ impl Failure {
         Self::new(Exit::Refused, message)
     }
 
-    /// The same failure, of a server that may be back soon.
+    /// Marks the failure as temporary: the server may answer again soon.
     pub(crate) fn passing(self) -> Self {
         Self { is_passing: true, ..self }
     }
 
-    /// Whether the server may be back soon.
+    /// Whether the failure is temporary, so that a retry may succeed.
     pub(crate) const fn is_passing(&self) -> bool {
         self.is_passing
     }
@@ -101,7 +101,7 @@ impl Failure {
         self.exit
     }
 
-    /// Its message; empty if it has none.
+    /// The message; empty for a silent failure.
     pub(crate) fn message(&self) -> &str {
         self.message.as_deref().unwrap_or_default()
     }
@@ -113,8 +113,8 @@ impl<E: Error + 'static> From<E> for Failure {
     }
 }
 
-/// The end of a command that has written its output and knows its verdict. A reader that has closed the pipe does not turn
-/// a failure into a success.
+/// The result of a command that has written its output. A failed write counts before the verdict. A closed pipe does not:
+/// its exit code is 0, which must not turn a failed verdict into a success.
 pub(crate) fn after_output(written: Result<(), Failure>, verdict: Result<(), Failure>) -> Result<(), Failure> {
     match written {
         Err(failure) if failure.exit() != Exit::Success => Err(failure),

@@ -48,6 +48,6 @@ fn columns(text: &str) -> Result<Columns, String> {
     if names.iter().any(String::is_empty) {
         return Err("a name is missing between two commas".to_owned());
     }
-    // Leaked, so that they can be passed by value: they are read once, and needed until the process ends.
+    // Leaked, so that `Columns` can be passed by value. The names are parsed once, and needed until the process ends.
     Ok(Columns(Vec::leak(names)))
 }

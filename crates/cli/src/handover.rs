@@ -38,8 +38,8 @@ impl std::fmt::Debug for Handover {
 }
 
 impl Handover {
-    /// Takes the token and the secrets from the environment. If they are still there, starts the process again and does
-    /// not return.
+    /// Returns the token and the secrets from the environment. If the environment still holds them, restarts the
+    /// program without them and does not return.
     pub(crate) fn take() -> Result<Self, Failure> {
         if std::env::var_os(MARK).is_some() {
             return receive();
@@ -64,7 +64,7 @@ impl Handover {
         Ok(Self { token, secrets })
     }
 
-    /// Becomes the same program with the same arguments, without the variables; returns only if that fails.
+    /// Replaces this process with the same program and arguments, without the variables; returns only if that fails.
     fn begin_again(&self) -> Failure {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::from_text(format!(
@@ -133,8 +133,8 @@ fn file_in_memory() -> std::io::Result<File> {
     tempfile::tempfile()
 }
 
-/// Closes this process to other processes of its user: its environment, memory and open files (`/proc/PID`), and to
-/// debuggers. Root still has access.
+/// Denies other processes of the same user, and debuggers, access to this process's environment, memory and open files
+/// (`/proc/PID`). Root still has access.
 pub(crate) fn close_to_others() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {

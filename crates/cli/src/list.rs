@@ -8,13 +8,13 @@ use crate::client::{Body, Client};
 use crate::exit::Failure;
 use crate::output;
 
-/// The most items that the server returns at once.
+/// Maximum number of items in one answer of the server.
 pub(crate) const PAGE_LEN_MAX: usize = 200;
 /// How many pages of a list an overview reads.
 pub(crate) const OVERVIEW_PAGES_MAX: usize = 10;
 
 const LIMIT_DEFAULT: u32 = 50;
-/// The lists of which the newest items are wanted.
+/// Lists that begin with the newest item. No note is printed for older items that were left out.
 const BY_TIME: [&str; 3] = ["runs", "audit", "incidents"];
 
 /// How much of a list.
@@ -40,8 +40,8 @@ impl BoundArgs {
     }
 }
 
-/// Reads a list. If one page is enough, the server's answer is returned unchanged. Reports on stderr that items were left out which
-/// the caller may take for missing.
+/// Reads a list. If one page is enough, the server's answer is returned unchanged. If the default limit cuts a list that is not in
+/// `BY_TIME`, a note on stderr states this, because the user may take the other items for missing.
 pub(crate) async fn read(
     client: &Client,
     collection: &str,
@@ -66,7 +66,7 @@ pub(crate) async fn read_at(
     read_in_pages(client, path, query, (bounds, PAGE_LEN_MAX)).await
 }
 
-/// Like [`read_at`], for a list of which the server returns fewer items at once.
+/// Like [`read_at`], for a list with fewer items in one answer of the server.
 pub(crate) async fn read_in_pages(
     client: &Client,
     path: &[&str],

@@ -4,7 +4,7 @@
 //!   programs that it starts; `config`, `startup_files`, `token_file`, `node_name`, `telemetry` and `runtime` implement
 //!   their start and stop;
 //! - `job`, `calendar`, `script`, `alert`, `report`, `run`, `executor`, `node`, `app` and `sign_in` call the REST API
-//!   through `client`, outlast a server that restarts by `retry`, and print through `view` and `table`;
+//!   through `client`, wait with `retry` for a server that restarts, and print through `view` and `table`;
 //! - `context`, `status`, `doctor` and `api` are about the server itself; `contexts` holds the user's own names for
 //!   servers; `completion`, `complete` and `manual` are for shells and readers;
 //! - `bench` measures; `cron` and `import` work offline; `exit` and `output` define exit codes and output.

@@ -42,7 +42,6 @@ enum NamespaceCommand {
 const VIEW: View = View { name: "name", headers: &["NAME"], row };
 
 impl NamespaceArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         match self.command {

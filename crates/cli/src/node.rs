@@ -57,7 +57,6 @@ const VIEW: View = View {
 };
 
 impl NodeArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         let (OneNode { name }, state) = match self.command {

@@ -1,4 +1,4 @@
-//! A server's name: configured, or made once and kept in the data folder.
+//! A server's name: configured, or generated once and stored in the data folder.
 
 use std::io::ErrorKind;
 use std::path::Path;
@@ -13,7 +13,7 @@ const FILE: &str = "node-name";
 /// Maximum length of the part made of the host's name; a random part follows.
 const HOST_LEN_MAX: usize = 60;
 
-/// The name in the data folder, which is made at the first start.
+/// Reads the name from the data folder. The first start generates it.
 pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) -> Result<String, Failure> {
     let path = data_dir.join(FILE);
     match std::fs::read_to_string(&path) {

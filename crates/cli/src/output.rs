@@ -11,7 +11,8 @@ use crate::terminal::{harmless, harmless_lines, is_harmful};
 /// Writes data: one or more whole lines.
 ///
 /// # Errors
-/// Silent success if the reader has gone (`rondel run list | head -1`); otherwise the system's error.
+/// If the reader has closed the pipe (`rondel run list | head -1`), a failure without a message and with exit code 0;
+/// otherwise the system's error.
 pub(crate) fn data(lines: &str) -> Result<(), Failure> {
     let mut stdout = std::io::stdout().lock();
     let end = if lines.ends_with('\n') || lines.is_empty() { "" } else { "\n" };
@@ -38,7 +39,7 @@ pub(crate) fn document(json: &str, format: Format) -> Result<(), Failure> {
     data(&rondel_web::yaml::write_value(&value))
 }
 
-/// Writes the text of a file: unchanged, or made harmless for a terminal.
+/// Writes the text of a file: unchanged into files and pipes, made harmless for a terminal.
 ///
 /// # Errors
 /// As [`data`].

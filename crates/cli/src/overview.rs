@@ -59,7 +59,6 @@ pub(crate) struct FiresArgs {
 }
 
 impl StatsArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client: Client = self.client.client()?;
         let pairs = [
@@ -83,7 +82,6 @@ impl StatsArgs {
 }
 
 impl FiresArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client: Client = self.client.client()?;
         let limit = self.limit.to_string();

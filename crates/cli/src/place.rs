@@ -23,7 +23,7 @@ fn role(word: &str) -> Result<Value, Failure> {
         Some(Ok((namespace, app))) => (Some(namespace), Some(app)),
         Some(Err(namespace)) => (Some(namespace), None),
     };
-    // An empty place, of a variable that is not set, must not become a role everywhere.
+    // An unset variable in a script gives an empty place, which must not grant the role everywhere.
     if namespace == Some("") || app == Some("") {
         let forms = "ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP";
         return Err(Failure::refused(format!("--role: {word:?} names no place; give {forms}")));

@@ -2,7 +2,6 @@
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
-/// A progress bar.
 #[derive(Debug)]
 pub(crate) struct Progress(ProgressBar);
 
@@ -18,7 +17,6 @@ impl Progress {
         Self(bar)
     }
 
-    /// Advances by one step.
     pub(crate) fn step(&self) {
         self.0.inc(1);
     }

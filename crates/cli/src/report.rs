@@ -136,7 +136,6 @@ fn month(text: &str) -> Result<NaiveDate, String> {
 }
 
 impl ReportArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {

@@ -1,4 +1,4 @@
-//! Calls that outlast a server that is away for a while, such as one that restarts.
+//! Repeats calls to a server that is away, such as one that restarts.
 
 use std::time::Duration;
 
@@ -9,11 +9,12 @@ use crate::output;
 
 /// How long the server may be away.
 const AWAY_MAX: Duration = Duration::from_secs(60);
-/// The pause before the next try at first; it doubles up to [`PAUSE_MAX`].
+/// The first pause before a call is repeated; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Repeats a call that changes nothing while the server is away, for at most a minute, and at most until the deadline.
+/// Repeats a call while the server is away, for at most a minute and at most until the deadline. The call must change
+/// nothing, because the server may execute it more than once.
 pub(crate) async fn while_away<T>(
     deadline: Option<Instant>,
     mut call: impl AsyncFnMut() -> Result<T, Failure>,

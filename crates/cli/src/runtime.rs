@@ -11,11 +11,11 @@ use tokio_util::sync::CancellationToken;
 use crate::exit::{Exit, Failure};
 use crate::output;
 
-/// How long an immediate exit waits until tasks are dropped, and with them the processes that they started.
+/// How long an immediate exit waits until tasks are dropped: a dropped task ends the processes that it started.
 const DROP_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// Runs a program until it is asked to stop. The first SIGINT or SIGTERM cancels the program's token, so that it
-/// drains; the second ends the program at once.
+/// drains; the second ends the program immediately.
 pub(crate) fn serve<F>(program: impl FnOnce(CancellationToken) -> F) -> Result<Exit, Failure>
 where
     F: Future<Output = Result<(), Failure>>,
@@ -42,7 +42,7 @@ where
     ended
 }
 
-/// Runs a client command. SIGINT ends it at once, also while it reads from stdin, which no task can be waited for beside.
+/// Runs a client command. SIGINT ends it immediately, also while it blocks in a read from stdin.
 pub(crate) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<(), Failure> {
     end_blocked_command()?;
     let runtime = Builder::new_current_thread().enable_all().build()?;
@@ -57,7 +57,7 @@ pub(crate) fn run(command: impl Future<Output = Result<(), Failure>>) -> Result<
     })
 }
 
-/// Ends the process after a SIGINT while the command is blocked, for example in a read from stdin.
+/// Starts a thread that ends the process after a SIGINT while the command is blocked, for example in a read from stdin.
 fn end_blocked_command() -> std::io::Result<()> {
     let runtime = Builder::new_current_thread().enable_all().build()?;
     let mut interrupt = {
@@ -91,7 +91,7 @@ fn is_terminal_lent() -> bool {
     IS_TERMINAL_LENT.load(Ordering::Relaxed)
 }
 
-/// While it exists, a SIGINT is for the program that has the terminal, such as an editor, in which the key means something else.
+/// While this exists, the program ignores SIGINT: Ctrl-C is meant for the program that uses the terminal, such as an editor.
 #[derive(Debug)]
 pub(crate) struct LentTerminal(());
 

@@ -1,5 +1,5 @@
-//! The key that encrypts stored secrets: from a file that the settings name, else made once in the data folder of a
-//! server that does not share its database.
+//! The key that encrypts stored secrets. It comes from a file that the settings name. Otherwise a server that does not
+//! share its database generates it once in its data folder.
 
 use std::io::{ErrorKind, Read as _};
 use std::os::unix::fs::MetadataExt as _;

@@ -14,7 +14,6 @@ pub(crate) struct SignInLinkArgs {
 }
 
 impl SignInLinkArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         let link = client.post(&["sign-in-links"], "{}").await?;

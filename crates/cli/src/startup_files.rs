@@ -41,7 +41,7 @@ impl StartupFiles {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         self.folder(folder)?;
         let write = || -> std::io::Result<()> {
-            // A temporary file is made with mode 0600.
+            // `NamedTempFile` creates files with mode 0600.
             let mut file = NamedTempFile::new_in(folder)?;
             file.write_all(text.as_bytes())?;
             file.as_file().sync_all()?;

@@ -17,7 +17,7 @@ use crate::table::Table;
 use crate::terminal::harmless;
 use crate::{clock, output};
 
-/// How many runs are read at once.
+/// The number of runs that are requested per page.
 const PAGE_LEN: &str = "200";
 /// How many runs of a kind are counted.
 const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
@@ -53,12 +53,11 @@ struct StatusData {
     failed: Vec<Value>,
     /// Skipped for lack of an executor or a server, because of their app's switch, or after too long a wait; the newest first.
     skipped: Vec<Value>,
-    /// Whether there were so many skipped runs lately that the older ones were not looked at.
+    /// Whether there were too many recently skipped runs to read them all.
     is_skipped_cut: bool,
 }
 
 impl StatusArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         let runs = async |status: &str| items(&client, &["runs"], &[("status", status), ("limit", PAGE_LEN)]).await;
@@ -98,7 +97,8 @@ async fn newest(client: &Client, statuses: &str) -> Result<Vec<Value>, Failure> 
     Ok(body["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// The pending runs of fires up to this instant: those claimed ahead are newer, and may be many more.
+/// The pending runs of fires up to this instant. Later ones are left out: servers claim fires ahead, and those may be
+/// many more.
 pub(crate) async fn pending_until(client: &Client, at: Timestamp) -> Result<Vec<Value>, Failure> {
     let fires = format!("until:{at}");
     items(client, &["runs"], &[("status", "pending"), ("q", &fires), ("limit", PAGE_LEN)]).await
@@ -124,7 +124,7 @@ fn ended_lately(run: &Value, now: Timestamp) -> bool {
     finished_at.is_some_and(|at| at + SKIPPED_WITHIN > now)
 }
 
-/// Whether these runs, the newest first, may not be all of the time that is looked at.
+/// Whether these runs, newest first, may lack older ones that also ended recently.
 fn is_cut(runs: &[Value], now: Timestamp) -> bool {
     runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest| ended_lately(oldest, now))
 }

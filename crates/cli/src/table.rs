@@ -12,7 +12,6 @@ pub(crate) struct Table {
 }
 
 impl Table {
-    /// An empty table.
     pub(crate) fn new(headers: &[impl AsRef<str>]) -> Self {
         Self { headers: headers.iter().map(|header| header.as_ref().to_owned()).collect(), rows: Vec::new() }
     }

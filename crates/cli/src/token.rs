@@ -97,7 +97,6 @@ const VIEW: View =
     View { name: "id", headers: &["ID", "NAME", "KIND", "BEGINS WITH", "ROLES", "EXPIRES", "LAST USED", "STATE"], row };
 
 impl TokenArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {

@@ -59,7 +59,7 @@ pub(crate) fn read_existing(path: &Path) -> Result<Token, Failure> {
     read(path)?.ok_or_else(missing)
 }
 
-/// Reads the token in a file, or makes both.
+/// Reads the token in a file. Without the file, generates a token and writes it.
 pub(crate) fn read_or_make(path: &Path, startup_files: &mut StartupFiles) -> Result<Token, Failure> {
     if let Some(token) = read(path)? {
         return Ok(token);

@@ -89,7 +89,6 @@ const PASSWORD_LEN_MAX: u64 = 4_096;
 const VIEW: View = View { name: "name", headers: &["NAME", "DISPLAY NAME", "ROLES", "STATE", "CREATED"], row };
 
 impl UserArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
         let link = async |name: &str| {

@@ -37,7 +37,6 @@ pub(crate) struct WhyArgs {
 }
 
 impl WhyArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         let about_run = match job_of_run(&client, &self.subject).await? {
@@ -61,7 +60,7 @@ impl WhyArgs {
     }
 }
 
-/// The job of a run; `None` if there is no run with this id. A job's name may consist of digits, too.
+/// The job of a run; `None` if no run has this id. Digits may also be the name of a job.
 async fn job_of_run(client: &Client, subject: &str) -> Result<Option<String>, Failure> {
     if !subject.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
@@ -92,7 +91,7 @@ fn zone_of(job: &Value) -> Tz {
     first["time_zone"].as_str().and_then(|zone| zone.parse().ok()).unwrap_or(Tz::UTC)
 }
 
-/// The one instant that the text means, or what is wrong with it.
+/// The instant that the text means, or why it does not mean exactly one.
 fn on_clock(zone: Tz, text: &str, now: Timestamp) -> Result<Timestamp, String> {
     match asked_instants(zone, text, now).as_deref() {
         Some([at]) => Ok(*at),

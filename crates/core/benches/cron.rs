@@ -1,6 +1,7 @@
-//! The cron engine beside the crates `cron` and `croner`, over those of the Quartz vectors that all three read alike.
+//! Compares our cron engine with the crates `cron` and `croner`, on the Quartz vectors for which all three compute the same
+//! fires.
 //!
-//! `cargo bench -p rondel-core`: one pass parses each expression, or asks for the next five fires of each in its zone.
+//! `cargo bench -p rondel-core`: `parse` parses each expression, `next` computes the next five fires of each in its time zone.
 #![expect(clippy::unwrap_used, reason = "a benchmark that cannot continue panics")]
 #![expect(clippy::print_stdout, reason = "how many vectors are measured belongs to the figures")]
 
@@ -13,10 +14,10 @@ use croner::parser::{CronParser, Seconds};
 use rondel_core::Timestamp;
 use rondel_core::cron::{CronExpr, DstRule, Tz, parse_zone};
 
-/// How many fires one question asks for, one after another.
+/// How many successive fires of each expression are computed.
 const FIRE_COUNT: usize = 5;
 
-/// A vector, as each of the three has it.
+/// A test vector, parsed by each of the three libraries.
 struct Case {
     text: String,
     zone: Tz,
@@ -31,7 +32,7 @@ fn croner_parser() -> CronParser {
     CronParser::builder().seconds(Seconds::Required).alternative_weekdays(true).build()
 }
 
-/// The vectors that all three read, and on which all three agree.
+/// The vectors that all three libraries parse, with the same fires.
 fn cases() -> Vec<Case> {
     let lines = include_str!("../tests/vectors/quartz-vectors.tsv").lines();
     let cases: Vec<Case> = lines.filter(|line| !line.starts_with('#')).filter_map(case).collect();

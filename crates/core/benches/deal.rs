@@ -1,6 +1,6 @@
-//! Dealing the items of a pump job to its groups.
+//! Measures how long it takes to deal the items of a pump job to its groups.
 //!
-//! `cargo bench -p rondel-core --bench deal`: 10,000 items, a group on each of 200 executors, and then on one more.
+//! `cargo bench -p rondel-core --bench deal`: 10,000 items, dealt to 200 groups, one per executor, and then to one group more.
 
 use std::collections::BTreeMap;
 use std::hint::black_box;

@@ -1,4 +1,4 @@
-//! Which caller may do what: roles, what they permit, and where. The caller is authenticated elsewhere, before.
+//! Authorization: roles, what each role permits, and at which places. The caller has been authenticated before.
 
 use std::collections::BTreeSet;
 
@@ -21,12 +21,13 @@ words! {
     }
 }
 
-/// Prefix of every token, so that secret scanners and readers recognise one.
+/// Prefix of every token, so that secret scanners and readers recognise a token.
 pub const TOKEN_PREFIX: &str = "rondel_";
-/// How many characters of a token are kept in the clear, so that its owner can recognise it.
+/// How many characters of a token are stored in plain text, so that its owner can recognise it.
 const TOKEN_SHOWN_LEN: usize = 17;
 
-/// The beginning of a token, by which its owner can recognise it; only two characters of a token that a user chose.
+/// The beginning of a token, by which its owner can recognise it. A token without [`TOKEN_PREFIX`] was chosen by a user; only
+/// two characters of it are returned.
 ///
 /// ```
 /// use rondel_core::access::token_beginning;
@@ -40,7 +41,8 @@ pub fn token_beginning(token: &str) -> &str {
     token.char_indices().nth(len).map_or(token, |(end, _)| &token[..end])
 }
 
-/// Whether a text that should name a file is a token instead, which must not be repeated in a message.
+/// Whether a text is a token. Where the name of a file is expected, a token may be given by mistake; an error message must not
+/// repeat it.
 ///
 /// ```
 /// use rondel_core::access::is_token;
@@ -58,7 +60,7 @@ pub fn is_token(text: &str) -> bool {
 /// Names of the tokens that servers make for themselves: changes by servers are signed with these.
 pub const SERVER_TOKEN_NAMES: [&str; 3] = ["admin", "system", "server"];
 
-/// Whether a name is reserved for tokens that servers make for themselves, in whatever case it is written.
+/// Whether a name is reserved for tokens that servers make for themselves, in upper or lower case.
 ///
 /// ```
 /// use rondel_core::access::is_reserved_token_name;
@@ -73,11 +75,11 @@ pub fn is_reserved_token_name(name: &str) -> bool {
 /// The permission that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Permission {
-    /// To be signed in, which is enough for what belongs to the caller.
+    /// To be signed in: enough for the caller's own account.
     SignedIn,
     /// To view.
     View,
-    /// To view everywhere: needed for answers that cover all namespaces at once.
+    /// To view everywhere: needed for answers that cover all namespaces.
     ViewEverywhere,
     /// To start, cancel, pause and resume what others have defined.
     Operate,
@@ -153,13 +155,13 @@ pub enum Reach {
 }
 
 impl Reach {
-    /// Whether it is empty.
+    /// Whether it includes no app.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
         matches!(self, Self::Apps(apps) if apps.is_empty())
     }
 
-    /// Whether this app is in it.
+    /// Whether it includes this app.
     #[must_use]
     pub fn has(&self, app: AppId) -> bool {
         match self {
@@ -176,7 +178,8 @@ impl Reach {
     }
 }
 
-/// All that a caller may do: its grants, within a limit if there is one (a token's grants, within those of its owner).
+/// All that a caller may do: what its grants permit and, if there is a limit, what the limit permits too. The limit of a token
+/// is the grants of its owner.
 ///
 /// ```
 /// use rondel_core::access::{Grant, Permission, Rights, Role};
@@ -227,7 +230,7 @@ impl Rights {
         })
     }
 
-    /// Whether this is permitted at any place at all, for a check before it is known what is requested.
+    /// Whether this is permitted at any place at all. For a first check, when the requested object is not known yet.
     #[must_use]
     pub fn allow_somewhere(&self, permission: Permission) -> bool {
         self.every(|grants| match permission {
@@ -262,8 +265,8 @@ impl Rights {
         }
     }
 
-    /// Whether an executor of this app may connect; without an app, an executor of any app of the namespace, including one that does not
-    /// exist yet.
+    /// Whether the caller may connect as an executor of this app; without an app, as an executor of any app of the namespace,
+    /// including apps that do not exist yet.
     #[must_use]
     pub fn allow_executor(&self, namespace: NamespaceId, app: Option<AppId>) -> bool {
         self.every(|grants| {

@@ -1,10 +1,10 @@
-//! The handlers of the agent, as far as a server knows them: their names, and the parameters that they need.
+//! What a server knows about the handlers of the agent: their names, and the parameters that they need.
 
 use serde_json::Value;
 
 use crate::field_error::FieldError;
 
-/// Each handler, with the parameters of which it needs at least one.
+/// Each handler with the parameters of which at least one must be given.
 const HANDLERS: [(&str, &[&str]); 7] = [
     ("shell", &["argv", "script"]),
     ("python", &["script"]),
@@ -15,8 +15,8 @@ const HANDLERS: [(&str, &[&str]); 7] = [
     ("pump", &["select"]),
 ];
 
-/// Whether the agent has a handler with this name. The parameters of these handlers are programs and scripts to run, or (`http`) an address
-/// to send secrets to.
+/// Whether the agent has a handler with this name. The parameters of these handlers are sensitive: programs and scripts to run,
+/// or (`http`) an address that receives secrets.
 #[must_use]
 pub fn is_agent_handler(handler: &str) -> bool {
     HANDLERS.iter().any(|(name, _)| *name == handler)
@@ -35,8 +35,8 @@ pub fn params_schema(handler: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// The error for a missing parameter that a handler of the agent needs. For use while no executor with the handler is connected: then there
-/// is no declared schema to check against.
+/// The error if a parameter is missing that a handler of the agent needs. For use while no executor with the handler is
+/// connected, because no executor has declared a schema to check against then.
 #[must_use]
 pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
     let (_, needed) = HANDLERS.iter().find(|(name, _)| *name == handler)?;

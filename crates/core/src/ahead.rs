@@ -3,9 +3,9 @@
 use crate::job::Job;
 use crate::time::Timestamp;
 
-/// Maximum number of vanishing fires that are listed, and of appearing ones; all are counted.
+/// Maximum number of vanishing fires, and of appearing ones, that are listed. All are counted.
 pub const LISTED_MAX: usize = 50;
-/// How many fires of one job are compared.
+/// Maximum number of fires that are compared for one job.
 pub const STEPS_MAX: u32 = 10_000;
 
 /// A definition, and the instant that its fixed rates count from.
@@ -48,8 +48,8 @@ impl FireList {
     }
 }
 
-/// Compares the fires after `from` and up to `to` of the definitions before and after an edit; `None` stands for a job that does not exist.
-/// A paused job has no fires, nor has one whose instants depend on its runs.
+/// Compares the fires of a job before and after an edit, after `from` and up to `to`; `None` means that the job does not exist.
+/// Paused jobs, and jobs whose fires depend on the ends of their runs, count as jobs without fires.
 ///
 /// At most `steps` fires are compared. Their number is subtracted from `steps`, so that several jobs can share one budget.
 ///

@@ -1,21 +1,21 @@
-//! Picks from facts about jobs, runs and servers what an operator should see first. The caller brings the facts and puts the result into
-//! words.
+//! Picks what an operator should see first, from facts about jobs, runs and servers. The caller passes the facts, and describes
+//! the result in words.
 
 use std::time::Duration;
 
 use crate::id::RunId;
 use crate::time::Timestamp;
 
-/// Handlers should begin within this after the planned instant.
+/// Handlers should begin within this time after the planned instant.
 pub const LATENESS_OBJECTIVE: Duration = Duration::from_secs(1);
-/// A run is far longer than usual if it takes more than this many times the 95th percentile of its job's runs, and longer than
-/// [`LONG_MIN`].
+/// A run is far longer than usual if it takes more than this many times as long as the 95th percentile of its job's runs, and
+/// longer than [`LONG_MIN`].
 const LONG_FACTOR: u32 = 3;
 /// Only a run that takes longer than this can be far longer than usual.
 pub const LONG_MIN: Duration = Duration::from_secs(60);
-/// A job that is paused for longer may have been forgotten.
+/// A job that is paused for longer than this may have been forgotten.
 pub const PAUSED_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
-/// A token that ends within this should be renewed.
+/// A token that expires within this time should be renewed.
 pub const TOKEN_ENDS_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
 
 /// A job whose newest runs failed.
@@ -40,7 +40,7 @@ pub struct JobWithoutExecutor {
     pub job: String,
     /// The handler that it asks for.
     pub handler: String,
-    /// Whether executors offer the handler: then none of them may take the job's runs.
+    /// Whether executors offer the handler. If so, none of them may take the job's runs.
     pub is_offered: bool,
     /// How many fires were skipped.
     pub count: u64,
@@ -108,7 +108,7 @@ pub enum Finding {
     Long(RunUnderWay),
     /// A token ends soon, or has ended.
     TokenEnds(String, Timestamp),
-    /// A job is paused for long.
+    /// A job has been paused for a long time.
     Paused(String, Timestamp),
 }
 
@@ -139,7 +139,7 @@ impl Finding {
     }
 }
 
-/// What needs a look, the worst first.
+/// Lists the findings, the most severe first.
 ///
 /// ```
 /// use rondel_core::Timestamp;

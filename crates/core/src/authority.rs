@@ -1,5 +1,6 @@
-//! Which caller may view and change accounts, sign-ins and tokens: no caller may manage one that has more rights than the caller. A token
-//! is a limited form of its account, so it has no rights over that account's stronger tokens, its sign-ins and its password.
+//! Which caller may view and change accounts, sign-ins and tokens. No caller may manage an account, a sign-in or a token that
+//! has more rights than the caller. A token has at most the rights of its account, so it may not manage that account's stronger
+//! tokens, its sign-ins or its password.
 
 use crate::access::{Grant, Permission, Rights};
 use crate::id::AccountId;
@@ -15,7 +16,7 @@ pub struct Actor<'a> {
     pub is_token: bool,
 }
 
-/// A token that is to be read, rotated or revoked.
+/// The token that a request reads, rotates or revokes.
 #[derive(Clone, Copy, Debug)]
 pub struct TokenTarget<'a> {
     /// The account that it belongs to; `None` for a token of the server.
@@ -27,8 +28,9 @@ pub struct TokenTarget<'a> {
 }
 
 impl Actor<'_> {
-    /// Whether it may read, rotate and revoke a token. An account may manage its own tokens; a token may manage the tokens of its account
-    /// whose grants it covers. An admin of a place may manage the executors' tokens of that place, an admin of everything all tokens.
+    /// Whether it may read, rotate and revoke a token. An account may manage its own tokens; a token may manage the tokens of
+    /// its account whose grants it covers. An admin of a place may manage the executors' tokens of that place. An admin of
+    /// everything may manage all tokens.
     ///
     /// ```
     /// use rondel_core::AccountId;

@@ -1,7 +1,7 @@
-//! Business calendars: named sets of days and times of day, made of dates, weekdays and one another.
+//! Business calendars: named sets of days and times of day, composed of dates, weekdays and other calendars.
 //!
-//! A calendar knows no zone: its days and times are read in the zone of the schedule that it is applied to, so that one
-//! list of holidays serves offices in several zones.
+//! A calendar has no time zone. Its days and times are read in the zone of the schedule that uses it, so that one list of
+//! holidays serves offices in several zones.
 
 use std::collections::BTreeMap;
 
@@ -118,7 +118,7 @@ pub struct Calendar {
     has_times: bool,
     /// Upper bound on the rules and spans that one lookup checks.
     lookup_cost: u64,
-    /// Minutes of the day at which membership can change, midnight among them, in order.
+    /// The minutes of the day at which membership can change, in ascending order; midnight is always one of them.
     edges: Vec<u32>,
 }
 
@@ -135,7 +135,7 @@ enum Node {
 }
 
 impl Calendar {
-    /// Checks a calendar and inserts the calendars that it names, which `find` returns by name.
+    /// Checks a calendar, and replaces the calendars that it names by their rules. `find` returns them by name.
     ///
     /// # Errors
     /// Every error, with a pointer into the document.
@@ -160,10 +160,11 @@ impl Calendar {
         Ok(Self { name: spec.name.clone(), has_times: node.has_times(), lookup_cost: node.lookup_cost(), node, edges })
     }
 
-    /// A calendar from a stored rule, which was checked when it was saved and has the calendars that it names inserted.
+    /// A calendar from a stored rule. The rule was checked when it was saved, and calendars that it named were replaced by
+    /// their rules then.
     ///
     /// # Errors
-    /// As for [`compile`](Self::compile), but only if a later version saved the rule.
+    /// As for [`compile`](Self::compile), but only if a later version of Rondel saved the rule.
     pub fn of_rule(name: &str, rule: &Rule) -> Result<Self, Vec<FieldError>> {
         let spec = CalendarSpec { name: name.to_owned(), description: String::new(), rule: rule.clone() };
         Self::compile(&spec, |_| None)
@@ -181,7 +182,7 @@ impl Calendar {
         self.node.has(local)
     }
 
-    /// Whether a day is in it; checks the day's first minute, for calendars without times of day.
+    /// Whether a day is in it. Checks only the day's first minute, which suffices for calendars without times of day.
     #[must_use]
     pub fn has_day(&self, day: NaiveDate) -> bool {
         self.node.has(day.and_time(NaiveTime::MIN))
@@ -225,7 +226,8 @@ impl Calendar {
 }
 
 impl CalendarSpec {
-    /// Its rule with the calendars that it names inserted. Only for a calendar that [`Calendar::compile`] accepts.
+    /// Its rule, in which the calendars that it names are replaced by their rules. [`Calendar::compile`] must accept this
+    /// calendar.
     #[must_use]
     pub fn expanded(&self, find: impl Fn(&str) -> Option<CalendarSpec>) -> Rule {
         fn expand(rule: &Rule, find: &dyn Fn(&str) -> Option<CalendarSpec>, depth: usize) -> Rule {
@@ -265,7 +267,7 @@ impl CalendarSpec {
 
 struct Compiler<'f> {
     find: &'f dyn Fn(&str) -> Option<CalendarSpec>,
-    /// The chain of calendars that are being inserted, to find circles.
+    /// The chain of calendars that are being inserted, to detect cycles.
     path: Vec<String>,
     days: usize,
     rules: usize,

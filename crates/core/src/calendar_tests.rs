@@ -12,7 +12,7 @@ fn calendar(rule: Value) -> Calendar {
     Calendar::compile(&spec(rule), |_| None).unwrap()
 }
 
-/// The pointers of the complaints; none for a rule that is accepted.
+/// The pointers of the errors; none for a rule that is accepted.
 fn refused(rule: Value) -> Vec<String> {
     let found = Calendar::compile(&spec(rule), |_| None);
     found.err().unwrap_or_default().into_iter().map(|error| error.pointer).collect()
@@ -154,7 +154,7 @@ fn a_circle_of_calendars_is_refused_and_named() {
     };
     let errors = Calendar::compile(&spec(json!({"calendar": "b"})), find).unwrap_err();
     assert_eq!(errors[0].message, "makes a circle: c -> b -> c");
-    // The same calendar twice, side by side, is no circle.
+    // Naming the same calendar twice, side by side, is not a cycle.
     assert!(Calendar::compile(&spec(json!({"all": [{"calendar": "x"}, {"calendar": "x"}]})), find).is_ok());
 }
 

@@ -1,7 +1,7 @@
 //! Jobs that are declared in code: which declaration counts, and what it does to a job that exists.
 //!
 //! Executors of one build declare the same set of jobs. During a deployment executors of two builds live side by side, and each sends its
-//! own set at every hello. These rules keep a job from going back and forth:
+//! own set at every hello. These rules keep a job from changing back and forth:
 //!
 //! - The age of a declaration (a job's name and the text of its definition) counts from the first set that it was seen in,
 //!   even if it is sent again.
@@ -80,18 +80,18 @@ pub fn effective_declarations(sets: &[SeenSet], living_since: Timestamp) -> Effe
     }
 }
 
-/// What a declaration does to a job that exists.
+/// The effect of a declaration on an existing job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum DeclarationStep {
-    /// Nothing: the declaration is known.
+    /// No effect: the declaration has not changed.
     Nothing,
-    /// The declaration is remembered; the definition stays as it is.
+    /// The declaration is stored; the definition stays as it is.
     Remember,
-    /// The declaration becomes the definition, and is remembered.
+    /// The declaration becomes the definition, and is stored.
     Change(Box<JobSpec>),
 }
 
-/// Decides what a declaration does to a job with the definition `current`; `before` is what code declared until now.
+/// Decides what a declaration does to a job with the definition `current`; `before` is the previous declaration.
 ///
 /// The definition follows the declaration while no user has edited it, that is, while it equals what was declared. A pause or a resumption
 /// is not such an edit: a paused job still gets its new schedule, and stays paused.
@@ -134,8 +134,8 @@ pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
     ordered
 }
 
-/// The names of jobs, each after its parents; jobs of a circle, and jobs that follow from one, are left out. Each edge is visited twice,
-/// however long the chains are.
+/// The names of jobs, each after its parents. The jobs of a cycle and all jobs that follow from it are left out. Each edge is
+/// visited twice, however long the chains are.
 fn names_in_order(specs: &BTreeMap<String, JobSpec>) -> Vec<String> {
     let mut open: BTreeMap<&str, usize> = BTreeMap::new();
     let mut children: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -236,7 +236,7 @@ mod tests {
             (&edited, Some(&before), DeclarationStep::Remember),
             (&declared, Some(&before), DeclarationStep::Remember),
             (&edited, Some(&declared), DeclarationStep::Nothing),
-            // Made by hand before code declared it.
+            // A user created the job before code declared it.
             (&before, None, DeclarationStep::Remember),
         ] {
             assert_eq!(declaration_step(current, before, &declared), wanted, "{current:?}");
@@ -266,7 +266,7 @@ mod tests {
             }
             (name.to_owned(), serde_json::from_value::<JobSpec>(spec).unwrap())
         };
-        // `a` follows from two, of which one is a child itself.
+        // `a` has two parents, and one of these has a parent itself.
         let specs = BTreeMap::from([
             spec("a", &["b", "c"]),
             spec("b", &["d"]),

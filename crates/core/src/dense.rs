@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use crate::time::Timestamp;
 
-/// An instant ahead at which many jobs fire next.
+/// A future instant that is the next fire of many jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenseInstant {
     /// The instant.
@@ -22,8 +22,8 @@ pub struct ClaimPace {
     pub jobs_per_second: u32,
 }
 
-/// The instants whose fires must be claimed from `now` on to be claimed in time. `instants` are in order; the fires of each instant are
-/// claimed after those of the instants before it.
+/// The instants whose fires servers must start to claim at `now` in order to finish in time. `instants` are in order; the fires
+/// of each instant are claimed after those of the instants before it.
 #[must_use]
 pub fn to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> Vec<Timestamp> {
     let mut job_count = 0_u64;
@@ -61,7 +61,7 @@ mod tests {
             (vec![(110, 100)], 106, vec![110]),
             (vec![(150, 1_000)], 136, vec![]),
             (vec![(150, 1_000)], 137, vec![150]),
-            // Claimed fires do not count: there is time again for the rest.
+            // Fires that are claimed no longer count, so the rest can wait longer.
             (vec![(150, 500)], 137, vec![]),
             (vec![(150, 500)], 142, vec![150]),
             // The later instant is claimed after the earlier one, whose claims must therefore begin sooner.

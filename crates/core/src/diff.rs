@@ -3,7 +3,8 @@
 
 use serde_json::Value;
 
-/// Maximum number of pairs of lines that are compared; in longer texts all that differs is one block.
+/// Maximum number of pairs of lines that are compared; for longer texts, all lines from the first difference to the last are
+/// shown as one block.
 const PAIRS_MAX: usize = 4_000_000;
 
 /// Unchanged lines that are shown around changed ones.
@@ -143,8 +144,8 @@ fn add_lines(shown: &mut String, from: &str, to: &str) {
     }
 }
 
-/// The shortest edit from the old lines to the new ones or, if finding it is too much work, everything between their common beginning and
-/// their common end as one block.
+/// The shortest edit from the old lines to the new ones. If finding it is too much work, everything between their common
+/// beginning and their common end is one block.
 fn compare_lines<'a>(from: &[&'a str], to: &[&'a str]) -> Vec<Line<'a>> {
     let head = from.iter().zip(to).take_while(|(a, b)| a == b).count();
     let (from_rest, to_rest) = (&from[head..], &to[head..]);
@@ -242,7 +243,7 @@ mod tests {
         }
     }
 
-    /// The longest common part, found by trying everything.
+    /// The length of the longest common subsequence, found by brute force.
     fn common(from: &[&str], to: &[&str]) -> usize {
         match (from, to) {
             ([a, from_rest @ ..], [b, to_rest @ ..]) => {

@@ -1,6 +1,6 @@
-//! Which parts of a document are shown to which readers. The audit log shows fields that are on a list and hides every other value: authors
-//! name a job's parameters as they like, so no list of secret names is ever complete. Callers who may not edit a job see its old versions
-//! and its runs without what looks like a secret.
+//! Which parts of a document are shown to which readers. The audit log shows the fields on a list and hides every other value:
+//! authors choose the names of a job's parameters freely, so no list of secret names is ever complete. Callers who may not edit
+//! a job see its old versions and its runs with all values hidden that look like secrets.
 
 mod bounded;
 mod secrets;
@@ -188,7 +188,8 @@ fn show_listed(document: Value) -> Value {
     }
 }
 
-/// As [`for_audit`], for documents keyed by the names of their objects; `more` is how many the caller left out already.
+/// As [`for_audit`], for several documents by the names of their objects; `more` is how many documents the caller has already
+/// left out.
 #[must_use]
 pub fn for_audit_by_name(documents: Map<String, Value>, more: usize) -> Value {
     bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, show_listed(document))).collect(), more)
@@ -246,7 +247,7 @@ fn host_of(url: &str) -> String {
     }
 }
 
-/// A job's definition for readers who may not edit it: what looks like a secret in its parameters is hidden.
+/// A job's definition for readers who may not edit it: parameters that look like secrets are hidden.
 #[must_use]
 pub fn for_viewer(mut definition: Value) -> Value {
     if let Some(params) = definition.get_mut(PARAMS) {
@@ -261,7 +262,7 @@ pub fn for_viewer(mut definition: Value) -> Value {
     definition
 }
 
-/// The parameters of a run for readers who may not edit its job: what looks like a secret is hidden.
+/// The parameters of a run for readers who may not edit its job: values that look like secrets are hidden.
 #[must_use]
 pub fn params_for_viewer(params: Value) -> Value {
     without_secrets(params)

@@ -1,4 +1,4 @@
-//! A definition as a document: in the order of the documentation, without values that are the default.
+//! Writes a definition as a document: its fields in the order of the documentation, without default values.
 
 use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
@@ -88,8 +88,8 @@ fn leave_out_defaults(pump: &mut Value) {
     }
 }
 
-/// Whether a value is the default; if not, removes those parts of it that are. Values that users shape freely, such as `params`, have null
-/// as their default and stay whole.
+/// Whether a value equals its default. If not, its parts that equal their defaults are removed. Values that users shape freely,
+/// such as `params`, have null as their default and stay whole.
 fn is_default(value: &mut Value, default: Option<&Value>) -> bool {
     let Some(default) = default else { return false };
     if value == default {
@@ -126,7 +126,7 @@ mod tests {
         assert_eq!(serde_json::from_value::<JobSpec>(again.clone()).unwrap(), spec);
         assert_eq!(again["misfire"], json!({"policy": "once", "max": 3}));
         assert_eq!(again["pump"], whole["pump"]);
-        // A field that is new in the definition needs a place here.
+        // Fails if a field was added to the definition but not to `ORDER`.
         let all = serde_json::to_value(&spec).unwrap();
         assert_eq!(all.as_object().unwrap().len(), names.len());
     }

@@ -1,8 +1,9 @@
 //! How an edit changes the rows of a job that are not sent yet, so that no fire runs under a definition that was replaced.
 //!
-//! Rows that the new definition also fires move to the new version; others are settled. A settled row whose instant is still ahead is
-//! reopened if a later definition fires it again; it is never inserted again, because its key exists. The next fire is the first one
-//! without a row. Past fires without a row share one skipped row, unless the scan still runs them.
+//! If the new definition also fires at the instant of a row, the row moves to the new version; otherwise it is settled as
+//! skipped. If a later definition fires at that instant again while the instant is still ahead, the settled row is reopened. No
+//! second row is inserted, because the key exists. The next fire is the first one without a row. Past fires without a row share
+//! one skipped row, unless the scan still runs them.
 
 use std::time::Duration;
 
@@ -15,15 +16,17 @@ use crate::schedule::just_before;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// The tick may already have read a row that may start within this time, because it reads rows this far ahead. An edit leaves such a row as
-/// it is, so that the ledger never shows `skipped` for a run that began. No fire due later than this after an edit runs under the old
-/// definition. No server sends a trigger earlier than this before its instant.
+/// The tick reads rows this long before they may start, so it may already have read them. An edit therefore leaves a row as it
+/// is if the row may start within this time; otherwise the ledger could show `skipped` for a run that began. A fire that is due
+/// later than this after an edit does not run under the old definition. No server sends a trigger earlier than this before its
+/// instant.
 pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
 
 /// How many past fires without a row are compared with those of a new calendar.
 const COMPARED_MAX: usize = 10_000;
 
-/// A row of the job's own schedule (cause 0) that is not sent, and whose planned instant or whose start is ahead.
+/// An unsent row that the job's own schedule planned (cause 0). Its planned instant or, with jitter, its start is in the
+/// future.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FutureRow {
     /// The run.
@@ -32,7 +35,7 @@ pub struct FutureRow {
     pub fire_at: Timestamp,
     /// When it may start: its instant, or later by jitter.
     pub due_at: Timestamp,
-    /// `pending` or `waiting` for an unsent one, `skipped` for one that an earlier edit settled.
+    /// `pending` or `waiting` if it is open, `skipped` if an earlier edit settled it.
     pub status: RunStatus,
 }
 
@@ -52,9 +55,9 @@ pub struct EditContext<'a> {
     pub read_at: Timestamp,
     /// Its future rows, in any order.
     pub rows: &'a [FutureRow],
-    /// Its definition before; `None` if that can no longer be read.
+    /// The definition before the edit; `None` if it can no longer be read.
     pub before: Option<&'a Job>,
-    /// The first fire without a row, by that definition.
+    /// The first fire of that definition that has no row.
     pub next_fire_at: Option<Timestamp>,
     /// The open run whose end sets the next fire; only for a job with a delay.
     pub awaited_run: Option<RunId>,
@@ -132,7 +135,7 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
             (false, Some(moved)) => plan.keep.push(moved),
             (false, None) if is_on_its_way(row, context) => {}
             (false, None) => plan.settle.push(row.id),
-            // With the jitter of the new definition, the start of the row may have passed: then the row stays settled.
+            // The jitter of the new definition may put the start of the row into the past. Then the row stays settled.
             (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
             (true, _) => {}
         }
@@ -142,7 +145,8 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
-    // The scan runs an `at` that passed after the check. If it has a row already, it is not inserted again, because its key exists.
+    // The scan runs an `at` that passed after the check. If that fire has a row already, the scan inserts no other, because the
+    // key exists.
     let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
     plan.next_fire_at = once.or(plan.next_fire_at);
     // If the schedule stays the same, past fires without a row (their home has just died, or a maintenance window holds them) are left to the
@@ -154,12 +158,12 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     {
         plan.next_fire_at = Some(overdue);
     }
-    // A run that is settled here ends without the runs that would have followed it.
+    // A run that is settled here triggers nothing when it ends, so the next fire must not wait for it.
     plan.awaited_run = plan.awaited_run.filter(|run| !plan.settle.contains(run));
 }
 
-/// Whether a definition fires as the one before it did in this span, both ends included: it has the same schedules, and no other version of
-/// their calendar moves or removes fires of the span.
+/// Whether the new definition fires at the same instants of this span, both ends included, as the old one: it has the same
+/// schedules, and its version of their calendar moves or removes no other fires.
 fn fires_as_before(old: &Job, new: &Job, anchor: Timestamp, (from, through): (Timestamp, Timestamp)) -> bool {
     let fires = |job: &Job| -> Vec<Timestamp> {
         let fires = job.timetable.fires(anchor, just_before(from), through);
@@ -175,14 +179,14 @@ fn fires_as_before(old: &Job, new: &Job, anchor: Timestamp, (from, through): (Ti
     old.timetable.schedules == new.timetable.schedules && is_alike()
 }
 
-/// When a row may start by a definition; `None` if that definition does not fire at the row's instant.
+/// When a row may start under a definition; `None` if that definition does not fire at the row's instant.
 fn due_at_under(job: Option<&Job>, row: &FutureRow, context: EditContext<'_>) -> Option<Timestamp> {
     let fire = job?.timetable.fire_at(context.anchor, row.fire_at)?;
     Some(fire.due_at(context.job))
 }
 
-/// The earliest start of a row under any definition. If the row starts later than the jitter of the previous definition explains, its fire
-/// is inside of a maintenance window that holds fires, and an edit does not move the row into the window.
+/// The earliest start that an edit may give to a row. If the row starts later than the jitter of the previous definition
+/// explains, a maintenance window holds its fire back, and an edit must not move the row into that window.
 fn earliest_start(row: &FutureRow, context: EditContext<'_>) -> Timestamp {
     let is_explained = due_at_under(context.before, row, context) == Some(row.due_at);
     if is_explained { row.fire_at } else { row.due_at }
@@ -192,7 +196,8 @@ fn is_on_its_way(row: &FutureRow, context: EditContext<'_>) -> bool {
     row.status == RunStatus::Pending && row.due_at < context.now.max(context.read_at) + ON_ITS_WAY
 }
 
-/// A delay has at most one fire ahead. An edit that leaves the delay as it was leaves that fire alone.
+/// Plans an edit of a job with a fixed delay, which has at most one future fire. If the delay is unchanged, that fire stays as
+/// it is.
 fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
     let is_same =
         context.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
@@ -372,7 +377,8 @@ mod tests {
         assert_eq!(passed(None, &weekdays, 90), Some((90, 100, 11)));
     }
 
-    /// Fires that a maintenance window holds stay, also if the calendar is saved meanwhile, unless it changes these fires.
+    /// Fires that a maintenance window holds back stay planned when their calendar is saved, unless the new calendar changes
+    /// these fires.
     #[test]
     fn past_fires_stay_under_a_new_calendar_that_leaves_them_alone() {
         let with = |days: &str| {
@@ -444,7 +450,8 @@ mod tests {
         let paused = job(&json!({"every": "1s"}), false);
         let end = Timestamp::from_millis(105_300);
         let held = |id, status| FutureRow { due_at: end, ..row(id, 104, status) };
-        // An edit of something else, of the schedule, a pause and a resumption, and a change after a change.
+        // An edit of another field, an edit of the schedule, a resumption, and an edit after a definition that can no longer be
+        // read.
         for before in [Some(&every_second), Some(&every_two), Some(&paused), None] {
             for after in [&every_second, &every_two] {
                 let rows = [held(1, RunStatus::Pending), held(2, RunStatus::Skipped)];

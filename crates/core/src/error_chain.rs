@@ -1,4 +1,4 @@
-//! An error with its causes in one text, as log lines, answers and messages show it.
+//! Renders an error and its causes as one text, for log lines, answers and messages.
 
 use std::error::Error;
 
@@ -16,7 +16,7 @@ pub fn chain(error: &dyn Error) -> String {
     chain_of(error, |error| error.to_string())
 }
 
-/// As [`chain`], without line breaks, for a place that has one line.
+/// As [`chain`], without line breaks, for output that has room for one line.
 #[must_use]
 pub fn chain_in_one_line(error: &dyn Error) -> String {
     chain_of(error, |error| {

@@ -1,7 +1,7 @@
 //! The state of a job in one word, folded from its runs, its switch and its schedule: lists show it first.
 //!
-//! [`StateFacts`] are read from the store in one statement for a page of jobs; [`FoldedState::fold`] decides. Other problems of a job, such
-//! as a missing executor, are no states: they are words of the [`filter`](crate::filter).
+//! [`StateFacts`] are read from the store in one statement for a page of jobs; [`FoldedState::fold`] decides. Other problems of
+//! a job, such as a missing executor, are not states; the [`filter`](crate::filter) has words for them.
 
 use crate::word_enum::words;
 

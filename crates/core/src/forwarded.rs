@@ -1,5 +1,5 @@
-//! Which client a request comes from behind proxies: `Forwarded` (RFC 7239) and `X-Forwarded-For` are believed only as far as the proxies
-//! that wrote them are trusted.
+//! Finds the client of a request that came through proxies. The headers `Forwarded` (RFC 7239) and `X-Forwarded-For` are
+//! believed only as far as trusted proxies wrote them.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -7,7 +7,7 @@ use ipnet::IpNet;
 
 use crate::outgoing::parse_network;
 
-/// Maximum number of entries of one header that are read, from the last one on.
+/// Maximum number of entries of one header that are read, counted from the end.
 const HOP_COUNT_MAX: usize = 32;
 
 /// The networks of the proxies whose headers are believed.
@@ -38,9 +38,9 @@ impl TrustedProxies {
         self.0.iter().any(|network| network.contains(&address))
     }
 
-    /// The client of a connection from `peer`. The headers are read from the right, because each proxy appends to them: the first entry
-    /// that is not a trusted proxy is the client. An entry that is no address ends the search at the last trusted hop. If both headers are
-    /// there and disagree, one of them was sent by the client; then neither is believed.
+    /// The client of a connection from `peer`. The headers are read from the right, because each proxy appends to them: the
+    /// first entry that is not a trusted proxy is the client. If an entry is not an address, the client is the last trusted
+    /// hop. If both headers are present and disagree, the client sent one of them itself, and neither is believed.
     #[must_use]
     pub fn client(&self, peer: IpAddr, forwarded: &[&str], x_forwarded_for: &[&str]) -> IpAddr {
         let peer = peer.to_canonical();
@@ -90,7 +90,7 @@ fn address(text: &str) -> Option<IpAddr> {
     host.parse::<IpAddr>().ok().map(|address| address.to_canonical())
 }
 
-/// The address that a client is counted under: for IPv6 its /64, because one client has all addresses of it.
+/// The address under which a client is counted: for IPv6 its /64 network, because one client can use all addresses of it.
 #[must_use]
 pub fn network_of(address: IpAddr) -> IpAddr {
     match address.to_canonical() {

@@ -56,7 +56,8 @@ impl Graph {
         self.children.entry(edge.parent).or_default().insert(edge.child);
     }
 
-    /// Replaces a job's parents, unless that makes a cycle or a chain that is too long. An error leaves the graph changed: discard it then.
+    /// Replaces a job's parents, unless that makes a cycle or a chain that is too long. After an error the graph is changed,
+    /// and must be discarded.
     ///
     /// # Errors
     /// [`BadGraph`], with the path.
@@ -84,9 +85,9 @@ impl Graph {
         if chain.len() > DEPTH_MAX { Err(BadGraph::TooDeep(chain)) } else { Ok(()) }
     }
 
-    /// Refuses a cycle, and a chain through one of these jobs that is too long. Each edge is visited a fixed number of times, however many
-    /// chains lead through it. If several jobs are at fault, the path names the one that would complete the cycle or the chain if the jobs
-    /// were saved in the given order.
+    /// Refuses a cycle, and a chain through one of these jobs that is too long. Each edge is visited a fixed number of times,
+    /// however many chains lead through it. If several jobs are at fault, the path belongs to the job that would complete the
+    /// cycle or the chain if the jobs were saved in the given order.
     ///
     /// # Errors
     /// [`BadGraph`], with the path.
@@ -337,8 +338,8 @@ impl<'g> FireGraph<'g> {
         self.children_of(job).filter(is_open).count()
     }
 
-    /// For a job that waits for its children: the first child that makes it fail. A child does not count if it did not have to run, because
-    /// its parents did not end as required, or it is paused or in shadow mode.
+    /// For a job that waits for its children: the first child that makes it fail. A child does not count if it was skipped
+    /// because a parent did not end as required, because the child is paused, or because it is in shadow mode.
     #[must_use]
     pub fn failing_child(&self, job: JobId) -> Option<(JobId, RunStatus)> {
         self.children_of(job).find_map(|child| match self.state_of(child)?.verdict? {

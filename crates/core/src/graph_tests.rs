@@ -43,7 +43,7 @@ fn a_circle_is_found_with_its_path() {
     check_cycle(&diamond(), 5, &[5], &[5, 5]);
     check_cycle(&diamond(), 2, &[1, 4], &[4, 2, 4]);
     assert_eq!(diamond().replace(id(4), &success(&[1])), Ok(()));
-    // The old parents of a job do not count: reversing an edge makes no circle.
+    // The old parents of a job do not count, so an edge can be reversed without a cycle.
     let mut pair = graph(&[(1, 2)]);
     assert_eq!(pair.replace(id(2), &[]), Ok(()));
     assert_eq!(pair.replace(id(1), &success(&[2])), Ok(()));
@@ -58,7 +58,7 @@ fn a_chain_that_is_too_long_is_told_whole() {
     assert_eq!(chain.replace(id(100), &success(&[depth - 1])), Ok(()));
     let all: Vec<i64> = (1..depth).chain([100, 101]).collect();
     assert_eq!(chain.clone().replace(id(101), &success(&[100])), Err(BadGraph::TooDeep(ids(&all))));
-    // In the middle: what is above and what is below count together.
+    // A job in the middle: the jobs above it and the jobs below it count together.
     let mut halves = graph(&(1..12).chain(21..32).map(|job| (job, job + 1)).collect::<Vec<_>>());
     let Err(BadGraph::TooDeep(path)) = halves.replace(id(21), &success(&[12])) else { unreachable!("24 jobs") };
     assert_eq!(path.len(), 24);
@@ -70,11 +70,11 @@ fn a_whole_graph_is_checked_at_once() {
     let line = |from: i64, to: i64| graph(&(from..to).map(|job| (job, job + 1)).collect::<Vec<_>>());
     assert_eq!(diamond().check(&ids(&[1, 2, 3, 4])), Ok(()));
     assert_eq!(line(1, depth).check(&ids(&[depth])), Ok(()));
-    // The job that completes the chain is named, not all that follow from it.
+    // The path ends with the job that completes the chain; the jobs that follow from it are left out.
     let jobs: Vec<i64> = (1..=depth + 5).collect();
     let expected = ids(&(1..=depth + 1).collect::<Vec<_>>());
     assert_eq!(line(1, depth + 5).check(&ids(&jobs)), Err(BadGraph::TooDeep(expected)));
-    // One job in the middle of what is there.
+    // A job in the middle of a chain that exists.
     let all = ids(&(1..=depth + 1).collect::<Vec<_>>());
     assert_eq!(line(1, depth + 1).check(&ids(&[5])), Err(BadGraph::TooDeep(all)));
     assert_eq!(line(1, depth + 1).check(&ids(&[100])), Ok(()), "chains of other jobs are not this list's fault");
@@ -89,7 +89,7 @@ fn a_circle_in_a_whole_graph_is_found_with_its_path() {
     assert_eq!(circle(&[(1, 2), (2, 3), (3, 1), (3, 4), (0, 1)], &[3, 1, 2]), ids(&[1, 2, 3, 1]));
     assert_eq!(circle(&[(1, 2), (2, 3), (3, 1)], &[1, 2, 3]), ids(&[2, 3, 1, 2]));
     assert_eq!(circle(&[(5, 5)], &[5]), ids(&[5, 5]));
-    // Jobs that only follow from a circle are no part of it.
+    // Jobs that only follow from a cycle are not part of it.
     assert_eq!(circle(&[(7, 8), (8, 7), (8, 1), (1, 2)], &[1, 2, 7, 8]), ids(&[7, 8, 7]));
 }
 
@@ -172,7 +172,7 @@ fn a_run_that_is_over_with_its_children_counts_them() {
 }
 
 proptest! {
-    /// For any definitions in any order: the accepted graph has no circle, and every fire ends after each of its jobs had
+    /// For any definitions in any order: the accepted graph has no cycle, and every fire ends after each of its jobs had
     /// exactly one turn.
     #[test]
     fn every_job_of_a_fire_has_one_turn(

@@ -1,7 +1,7 @@
 //! Which node becomes the home of a job: the claim strategies of a cluster, and the switches of nodes and apps.
 //!
-//! Correctness never rests on this module: locks, epochs and unique keys decide which node won. A strategy only keeps the nodes out of each
-//! other's way, and distributes the jobs.
+//! Correctness never rests on this module: locks, epochs and unique keys decide which node won. A strategy only distributes the
+//! jobs, and keeps nodes from competing for the same job.
 
 use crate::id::{JobId, NodeId};
 use crate::word_enum::words;
@@ -73,7 +73,8 @@ impl ClaimStrategy {
         }
     }
 
-    /// The new home of each of these jobs when its home leaves: every strategy names one. `None` only if `nodes` is empty.
+    /// The new home of each of these jobs when its current home leaves. Every strategy names one; `None` only if `nodes` is
+    /// empty.
     #[must_use]
     pub fn deal_on_leave(self, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
@@ -82,9 +83,9 @@ impl ClaimStrategy {
         }
     }
 
-    /// The jobs of `this` that belong to another node, each with that node. `least_count` moves only as many jobs as level the
-    /// loads, and ignores small differences. The giver does not fall below the average, and a taker does not rise above it, so that no job
-    /// moves back.
+    /// The jobs of `this` that belong to another node, each with that node. `least_count` moves only as many jobs as are needed
+    /// to level the loads, and ignores small differences. Because no node falls below the average by giving jobs or rises above
+    /// it by taking them, no job moves back.
     #[must_use]
     pub fn misplaced(self, this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
         match self {
@@ -99,8 +100,9 @@ impl ClaimStrategy {
     }
 }
 
-/// Rendezvous hashing: every node draws a number for the job, the highest wins. When a node joins or leaves, only its own share moves; the
-/// remainder of a division would move nearly all. Ids are hashed first, since they differ mostly in their time bits.
+/// Rendezvous hashing: every node draws a number for the job, and the highest number wins. When a node joins or leaves, only
+/// its own share moves; with `hash % node_count`, nearly all jobs would move. Ids are hashed first, since they differ mostly in
+/// their time bits.
 fn by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
     let all_zero = nodes.iter().all(|seat| weight(seat) == 0);
     let draw = |seat: &NodeShare| {
@@ -134,9 +136,9 @@ fn place(job: &JobShare) -> (u64, JobId) {
     (mix(job.job.get().unsigned_abs()), job.job)
 }
 
-/// Differences up to the average divided by this are ignored.
+/// Differences of up to 1/`SLACK_PART` of the average load are ignored.
 const SLACK_PART: u64 = 20;
-/// Differences up to the load of this many jobs that do not fire are ignored too.
+/// Differences of up to the load of this many idle jobs are ignored too.
 const SLACK_COUNT: u64 = 2;
 
 fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
@@ -150,7 +152,8 @@ fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, 
     let mut left = own.load() - level;
     let mut rooms: Vec<(u64, NodeId)> =
         nodes.iter().map(|seat| (level.saturating_sub(seat.load()), seat.node)).collect();
-    // In the order of their hashes, so that the surplus is not made up of one heavy job, which may never be idle.
+    // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be one heavy job that is
+    // never idle.
     let mut order: Vec<&JobShare> = jobs.iter().collect();
     order.sort_by_key(|job| place(job));
     let mut given = Vec::new();
@@ -185,7 +188,7 @@ mod tests {
         weights.iter().map(seat).collect()
     }
 
-    /// Ids as one node makes them in a row.
+    /// Jobs with successive ids of one node.
     fn jobs(count: usize) -> Vec<JobShare> {
         let ids = IdGen::new(1);
         let now = Timestamp::from_secs(1_800_000_000);
@@ -221,7 +224,7 @@ mod tests {
         let seats = seats(&[(1, 1, 10), (2, 1, 4), (3, 1, 0)]);
         let dealt = ClaimStrategy::LeastCount.deal(&jobs(10), &seats);
         assert_eq!(shares(&dealt, &seats), [0, 3, 7]);
-        // Nodes see pages in different orders.
+        // Nodes may read the jobs in different orders. The result is the same.
         let mut jobs = jobs(10);
         let before: Vec<_> = jobs.iter().zip(&dealt).map(|(job, home)| (*job, *home)).collect();
         jobs.reverse();
@@ -327,7 +330,7 @@ mod tests {
     }
 
     proptest! {
-        /// For any recent fires of the jobs: the loads of the nodes come closer, and no job moves twice.
+        /// For any recent fires of the jobs: the loads of the nodes become more equal, and no job moves twice.
         #[test]
         fn what_is_given_does_not_come_back(weights in proptest::collection::vec((1_i64..5, 0_u64..1_000_000), 1..120)) {
             let jobs = jobs(weights.len());
@@ -339,7 +342,7 @@ mod tests {
             let seats = |at: &[(i64, JobShare)]| -> Vec<NodeShare> { (1..5).map(|node| seat_of(node, &of(at, node))).collect() };
             let most = |at: &[(i64, JobShare)]| seats(at).iter().map(NodeShare::load).max();
             let mut moved: Vec<JobId> = Vec::new();
-            // Each node in turn, with the loads that it sees then.
+            // The nodes give jobs away one after the other, each with the loads that it sees at that time.
             for node in [1, 2, 3, 4, 1, 2, 3, 4] {
                 let before = most(&at);
                 let given = ClaimStrategy::LeastCount.misplaced(NodeId::new(node), &of(&at, node), &seats(&at));

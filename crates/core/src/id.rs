@@ -243,7 +243,7 @@ mod tests {
         assert_eq!([ids.next(now), ids.next(now)], [first + 1, first + 2]);
         assert_eq!(first & ((1 << SEQUENCE_BITS) - 1), 0);
         assert_eq!((first >> SEQUENCE_BITS) & 1023, 3);
-        // After 4,096 ids the sequence goes on in the next millisecond.
+        // After 4,096 ids the sequence continues in the next millisecond.
         let made: Vec<i64> = (0..4_094).map(|_| ids.next(now)).collect();
         assert_eq!(*made.last().unwrap() - first, (1 << (SEQUENCE_BITS + ORDINAL_BITS)));
     }

@@ -57,7 +57,7 @@ pub struct Job {
     pub select: Select,
     /// How many shards a fire has, if that is fixed.
     pub shards: Option<u32>,
-    /// Those shards by index, if they have names and parameters of their own; else empty.
+    /// The shards by index, if they have names and parameters of their own; else empty.
     pub named_shards: Arc<[ItemSpec]>,
     /// The definition of its pump; `None` for any other job. A pump job has a shard for each group.
     pub pump: Option<Arc<Pump>>,
@@ -123,7 +123,7 @@ impl Job {
             errors.push(FieldError::new("/retry/backoff", message));
             (Duration::ZERO, Duration::ZERO)
         });
-        // The second wait is the longer one.
+        // The second value is the longest wait.
         if waits.1 > LENGTH_MAX {
             let message = format!("{:?} has a wait of more than 366 days", spec.retry.backoff);
             errors.push(FieldError::new("/retry/backoff", message));
@@ -195,8 +195,8 @@ impl Job {
         }
     }
 
-    /// Whether a run whose executor is lost keeps its place until its end is known or a bound has passed: the executor may still run it,
-    /// and no other run of the job may begin before that.
+    /// Whether a run whose executor is lost keeps its place until its end is known or a bound has passed. The executor may
+    /// still be running it, and no other run of the job may begin in the meantime.
     #[must_use]
     pub fn holds_in_silence(&self) -> bool {
         self.on_silence == OnSilence::Continue && self.overlap.policy != OverlapPolicy::Allow

@@ -1,30 +1,30 @@
 //! The types of the domain, and every decision as a pure function: no clock, no I/O, no runtime.
 //!
-//! - [`spec`] is a job's definition as users write it, [`job`] is that definition checked and ready for the engine;
-//! - [`cron`], [`schedule`], [`calendar`] and [`timetable`] compute when a job is due, [`plan`] decides what a scan does about it,
-//!   [`misfire`] what happens to fires that did not run in time, [`dense`] when to start claiming the fires of an instant at which many
-//!   jobs fire;
-//! - [`fires`] accounts for every past fire, [`preview`] lists coming ones, [`year`] shows a calendar day by day; [`words`] puts schedules
-//!   into sentences, [`diff`] shows what an edit changed and [`ahead`] which coming fires it changes; [`document`] writes a definition
-//!   without its default values;
-//! - [`filter`] parses what users type to narrow a list of runs or jobs, [`folded_state`] sums up a job's state in one word;
-//! - [`overrides`] decides which parameters may be replaced for one run, [`agent_handlers`] has what a server knows about the agent's
-//!   handlers, [`script`] how their parameters name a script that the server keeps;
-//! - [`declared`] decides what happens to jobs that are declared in code; [`access`] who may do what, [`outgoing`] where the server may
-//!   send requests, [`forwarded`] where clients' requests come from, [`secret_file`] who may read a file with a secret;
-//! - [`select`] and [`route`] choose the executor of a run, [`outcome`] and [`graph`] decide what follows its end;
-//! - [`shape`] checks whether a document has the form of a type, and reports every error;
-//! - [`tree`] shows which run of a fire follows from which;
-//! - [`attention`] picks jobs and runs that need a look, [`sketch`] holds distributions of lengths, for their quantiles;
-//! - [`labels`] are what users group jobs by;
-//! - [`pump`] decides which group of a pump job has which item, and when the job's root run begins and ends;
-//! - [`homes`] decides which node of a cluster owns which job;
-//! - [`reason`] explains why a run has its status, in codes with parameters and in words;
-//! - [`notice`] is what an alert reports, [`channel`] where alerts are sent;
-//! - [`alert`] has rules, incidents and silences, and decides which messages go out about them;
-//! - [`log_line`] decides how severe a line of a log is;
-//! - [`run`] is a row of the ledger, [`status`] its status and its trigger; [`id`], [`name`], [`time`] and [`trace_parent`] are the small
-//!   types; [`error_chain`] puts an error and its causes into one text, [`backoff`] computes how long to wait before the next try.
+//! - When a job is due: [`cron`], [`schedule`] and [`calendar`] compute instants, [`timetable`] combines them for a job.
+//!   [`plan`] decides what a scan does about a job's fires. [`misfire`] decides about fires that did not run in time. [`dense`]
+//!   decides when to start claiming the fires of an instant at which many jobs fire.
+//! - The definition: [`spec`] is a job's definition as users write it; [`job`] is the same definition, checked and ready for
+//!   the engine. [`document`] writes a definition without its default values. [`diff`] shows what an edit changed, [`ahead`]
+//!   which future fires it changes. [`declared`] decides what happens to jobs that are declared in code.
+//! - What users see of fires: [`fires`] accounts for every past fire, [`preview`] lists future ones, [`year`] shows a calendar
+//!   day by day, [`tree`] shows which run of a fire follows from which. [`words`] describes schedules in sentences. [`reason`]
+//!   explains why a run has its status, in codes with parameters and in words.
+//! - Lists: [`filter`] parses what users type to narrow a list of runs or jobs, [`folded_state`] sums up a job's state in one
+//!   word, [`labels`] are what users group jobs by, [`attention`] picks the jobs and runs that need a look.
+//! - Running: [`select`] and [`route`] choose the executor of a run, [`outcome`] and [`graph`] decide what follows its end.
+//!   [`overrides`] decides which parameters may be replaced for one run. [`pump`] decides which group of a pump job has which
+//!   item, and when the job's root run begins and ends. [`homes`] decides which node of a cluster owns which job.
+//! - The agent: [`agent_handlers`] has what a server knows about the agent's handlers, [`script`] how their parameters name a
+//!   script that the server keeps.
+//! - Alerts: [`alert`] has rules, incidents and silences, and decides which messages are sent about them. [`notice`] is the
+//!   content of a message, [`channel`] where it is sent.
+//! - Security: [`access`] decides what a caller may do, [`outgoing`] which addresses the server may send requests to,
+//!   [`forwarded`] which client a request comes from, [`secret_file`] whether too many users may read a file with a secret.
+//! - Small types and helpers: [`run`] is a row of the ledger, [`status`] its status and its trigger; [`id`], [`name`], [`time`]
+//!   and [`trace_parent`] are what their names state. [`shape`] checks whether a document has the form of a type, and reports
+//!   every error. [`sketch`] counts lengths of time and computes their quantiles. [`log_line`] decides how severe a line of a
+//!   log is. [`error_chain`] puts an error and its causes into one text. [`backoff`] computes how long to wait before the next
+//!   try.
 
 pub mod access;
 pub mod agent_handlers;

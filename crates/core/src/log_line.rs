@@ -43,7 +43,8 @@ impl LineSeverity {
         }
     }
 
-    /// The severity of a line with this level: a logged line has it in its level, a printed one (`stdout`, `stderr`) in its text.
+    /// The severity of a line. The level of a logged line states it; for a printed line (level `stdout` or `stderr`) the text
+    /// decides.
     ///
     /// ```
     /// use rondel_core::log_line::LineSeverity;
@@ -175,7 +176,7 @@ fn stderr_severity(head: &str) -> Option<LineSeverity> {
     (head.contains("warning") || head.contains("deprecated")).then_some(LineSeverity::Warn)
 }
 
-/// How much of a log is missing at a line that Rondel wrote.
+/// How much of a log is missing where Rondel wrote a line in its place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingLines {
     /// All of it: the retention removed it.
@@ -184,7 +185,7 @@ pub enum MissingLines {
     Part,
 }
 
-/// What is missing at a line that Rondel wrote into the log in place of other lines.
+/// How much is missing where Rondel wrote this line in place of others; `None` for an ordinary line.
 ///
 /// ```
 /// use rondel_core::log_line::{MissingLines, missing_lines};
@@ -210,7 +211,7 @@ pub fn missing_lines(level: &str, text: &str) -> Option<MissingLines> {
     parts.iter().any(|part| text.contains(part)).then_some(MissingLines::Part)
 }
 
-/// A line that Rondel wrote, translated; `None` for other lines, and for English, in which it was written.
+/// Translates a line that Rondel wrote; `None` for other lines, and for English, because lines are written in English.
 #[must_use]
 pub fn translate(level: &str, text: &str, lang: Lang) -> Option<String> {
     missing_lines(level, text).filter(|_| lang == Lang::Zh)?;

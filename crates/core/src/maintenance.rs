@@ -1,8 +1,9 @@
 //! Maintenance windows: times in which jobs do not fire, and what becomes of the fires inside.
 //!
-//! The decision is made where fires are planned. Fires inside a window are skipped or held. While they are held, the job's cursor moves on
-//! without rows and remembers the first held fire; when the job is next planned outside of windows, the misfire policy decides about the
-//! held fires. A job inside a window is looked at once a minute, so that it fires again within a minute if the window ends early.
+//! The decision is made where fires are planned. Fires inside a window are skipped or held. While they are held, the job's
+//! cursor advances without rows and remembers the first held fire. When the job is next planned outside of windows, the misfire
+//! policy decides about the held fires. A job inside a window is planned again every minute, so that it fires again within a
+//! minute if the window ends early.
 
 use std::time::Duration;
 
@@ -65,7 +66,8 @@ impl MaintenanceWindow {
 /// Where the next plan of a job starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cursor {
-    /// The first fire that is not planned yet or, while a window holds fires back, the instant at which the job is looked at again.
+    /// The first fire that is not planned yet or, while a window holds fires back, the instant at which the job is planned
+    /// again.
     pub next_fire_at: Timestamp,
     /// The first fire that is held back.
     pub held_from: Option<Timestamp>,
@@ -130,7 +132,7 @@ fn first_skipped(windows: &[MaintenanceWindow], from: Timestamp) -> Option<Times
     skips.iter().filter_map(first).min()
 }
 
-/// The end of the skipping that is in effect at `at`: a skipping window ends or a holding one begins.
+/// The instant until which fires are skipped by the window in effect at `at`: a skipping window ends, or a holding one begins.
 fn skipped_until(windows: &[MaintenanceWindow], at: Timestamp) -> Timestamp {
     let ends = windows.iter().filter(|one| one.fires == FiresInside::Skip && one.has(at)).map(|one| one.ends_at);
     let holds = windows.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
@@ -168,8 +170,8 @@ fn decide_held(
         (from, more, is_open) = (to, part.more, part.more.is_some() && kept == policy);
         parts.push(part);
     }
-    // The policy decides about all held fires at once, also if a skipping window divides them. If the newest are left to the next plan, none
-    // of these is among them.
+    // The policy is applied to all held fires together, even if a skipping window lies between them. If more held fires are
+    // left to the next plan and the policy keeps the newest, no fire of this plan is among the newest.
     let (count, keep) = policy;
     let count = if is_open && keep == MisfireKeep::Newest { 0 } else { count };
     keep_in_all(&mut parts, (count, keep));

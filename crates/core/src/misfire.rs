@@ -143,15 +143,16 @@ fn skip_missed_walking(
         }
     };
     if keep == MisfireKeep::Newest && more.is_some() {
-        // More missed fires follow, so the newest are not known yet: these go back to the next plan, which begins at the first of them. They
-        // are fewer than the fires of this plan, so each plan gets further.
+        // More missed fires follow, so the newest are not known yet: these go back to the next plan, which begins at the first
+        // of them. They are fewer than the fires of this plan, so each plan makes progress.
         more = catch_up.first().map(|fire| fire.at).or(more);
         catch_up.clear();
     }
     MissedPlan { catch_up, span: span(&missed), through: more.map_or(last, just_before), more }
 }
 
-/// Skips those fires that run late by these plans, which are in the order of time, beyond `count` in all of them.
+/// Limits the fires that run late in all of these plans together to `count`, and skips the others. The plans are in the order
+/// of time.
 pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
     let mut left = count;
     let bound = |plan: &mut MissedPlan| {
@@ -172,7 +173,7 @@ pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, Misfi
     }
 }
 
-/// The span of all fires of two spans, which follow each other in either order.
+/// One span for all fires of two spans that follow each other, given in either order.
 fn joined(one: Option<MissedSpan>, other: Option<MissedSpan>) -> Option<MissedSpan> {
     let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
     let (earlier, later) = if one.first <= other.first { (one, other) } else { (other, one) };
@@ -198,9 +199,10 @@ pub struct PlannedInTime {
     pub due_at: Timestamp,
 }
 
-/// Whether the misfire policy still runs a fire that was planned in time but never sent, because a server crashed between its claim and its
-/// instant. `taken_up_at` is when this server took the run over. A fire within the tolerance always runs. Where the policy runs one missed
-/// fire, that is the newest of the job, whether it already has a row or a scan has yet to find it.
+/// Whether the misfire policy still runs a fire that was planned in time but never sent, because a server crashed between its
+/// claim and its instant. `taken_up_at` is when this server took the run over. A fire within the tolerance always runs. If the
+/// policy runs one missed fire, it is the newest one of the job, whether that fire already has a row or a scan has yet to find
+/// it.
 #[must_use]
 pub fn runs_late(job: &Job, anchor: Timestamp, fire: PlannedInTime, taken_up_at: Timestamp) -> bool {
     if fire.due_at >= taken_up_at - job.misfire.tolerance {

@@ -11,7 +11,7 @@ use crate::time::Timestamp;
 
 /// How often a run is sent again after its executor died, in addition to the job's own retries.
 pub const LOST_RETRY_MAX: i32 = 3;
-/// Upper bound on the attempts of a run that never reaches an executor, because each time a server dies or a message is lost.
+/// Maximum number of attempts of a run that never reaches an executor, because a server dies or a message is lost each time.
 const UNRECEIVED_ATTEMPT_MAX: i32 = 1_000;
 
 /// A request to cancel a run: who asks, and the reason of the verdict.
@@ -34,8 +34,9 @@ impl<'a> CancelRequest<'a> {
         Self { by, reason: Reason::Requested }
     }
 
-    /// Whether it replaces the request that a run has, which was made for the reason `asked`. The first request counts, but a user's request
-    /// replaces the planned end of a pump: it also keeps the pump from beginning again.
+    /// Whether it replaces an earlier request, which was made for the reason `asked` (`None` if there was none). In general the
+    /// first request counts. A user's request replaces the planned end of a pump, because it also keeps the pump from beginning
+    /// again.
     ///
     /// ```
     /// use rondel_core::Reason;
@@ -87,7 +88,7 @@ pub enum Outcome {
     Yielded,
 }
 
-/// The part of a job's definition that [`decide_next`] needs. It is small, because the end of each attempt has a copy.
+/// The part of a job's definition that [`decide_next`] needs. It is small, because it is copied for each attempt that ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NextStepPolicy {
     /// Attempts beyond the first.
@@ -177,13 +178,13 @@ pub fn decide_next(policy: NextStepPolicy, ended: Ended, outcome: Outcome, now: 
     let verdict = |status, reason| NextStep::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
-        // No executor took the pump before its end: nothing succeeded.
+        // No executor ever took the pump, so it did not succeed.
         Outcome::Cancelled
             if policy.is_pump && ended.is_unexpanded && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
         {
             verdict(RunStatus::Skipped, ended.cancel_asked)
         }
-        // The groups have worked off their rows: the run ended as planned, except for rows that failed for good.
+        // The groups have processed their rows: the run ended as planned, except for rows that failed for good.
         Outcome::Cancelled | Outcome::Yielded
             if policy.is_pump && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
         {
@@ -197,7 +198,7 @@ pub fn decide_next(policy: NextStepPolicy, ended: Ended, outcome: Outcome, now: 
         Outcome::Cancelled | Outcome::Yielded => {
             verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested)))
         }
-        // The only group of a pump was waiting for its next attempt as the job was paused.
+        // The job was paused while the only group of a pump was waiting for its next attempt.
         Outcome::Skipped(reason) if policy.is_pump && ended.may_have_begun && reason.ends_pump() => {
             verdict(RunStatus::Succeeded, Some(reason))
         }
@@ -243,7 +244,7 @@ fn silenced(policy: NextStepPolicy, ended: Ended, has_begun: bool, now: Timestam
     match ended.cancel_asked {
         Some(asked) => NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(asked) },
         None if policy.at_least_once => lost(policy, ended, Reason::ExecutorLost, now),
-        // It began, and must not begin again unless the job's own retries allow that.
+        // The handler began, and must not begin again unless the job's own retries allow that.
         None => retry(policy, ended, true, now, jitter)
             .unwrap_or(NextStep::Verdict { status: RunStatus::Failed, reason: None }),
     }

@@ -1,5 +1,5 @@
-//! The addresses to which server and agent may send requests if a caller chose the URL: public ones, and those on an allow list.
-//! `rondel-outgoing` resolves names, once; this module checks the addresses.
+//! Which addresses the server and the agent may send requests to if a user chose the URL: public ones, and those on an allow
+//! list. `rondel-outgoing` resolves host names, each of them once; this module checks the resulting addresses.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -7,7 +7,7 @@ use std::str::FromStr;
 
 use ipnet::{IpNet, Ipv4Net, Ipv6Net};
 
-/// The setting that holds the allow list, of server and agent alike.
+/// The setting of the server and of the agent that holds the allow list.
 pub const SETTING: &str = "outgoing_allow";
 
 /// The purpose of an address.
@@ -25,7 +25,7 @@ pub enum AddressKind {
     Metadata,
     /// For many hosts at once.
     Multicast,
-    /// For carrier-grade NAT: the customers of a provider share it.
+    /// For carrier-grade NAT: shared by the customers of a provider.
     Shared,
     /// `0.0.0.0/8` and `::`: many systems treat them as the loopback address.
     Unspecified,
@@ -71,7 +71,7 @@ const METADATA: [IpAddr; 9] = [
     IpAddr::V6(Ipv6Addr::new(0xfd20, 0xce, 0, 0, 0, 0, 0, 0x254)),
 ];
 
-/// IPv4 networks that are not public, by IANA's list of special purposes.
+/// IPv4 networks that are not public, by IANA's registry of special-purpose addresses.
 const SPECIAL_V4: [(Ipv4Net, AddressKind); 15] = [
     (v4(0, 0, 0, 0, 8), AddressKind::Unspecified),
     (v4(10, 0, 0, 0, 8), AddressKind::Private),
@@ -104,10 +104,10 @@ const SPECIAL_V6: [(Ipv6Net, AddressKind); 8] = [
     (v6([0x3fff, 0, 0], 20), AddressKind::Reserved),
 ];
 const GLOBAL_V6: Ipv6Net = v6([0x2000, 0, 0], 3);
-/// The NAT64 prefix, under which hosts without IPv4 reach IPv4 addresses: the embedded IPv4 address is the one that is checked.
+/// The NAT64 prefix, under which hosts without IPv4 reach IPv4 addresses. The embedded IPv4 address is checked instead.
 const NAT64: Ipv6Net = v6([0x64, 0xff9b, 0], 96);
 
-/// The address that a packet would go to: an IPv4-mapped or NAT64 address stands for the IPv4 address in it.
+/// The address that a packet would go to: for an IPv4-mapped or a NAT64 address, the IPv4 address in it.
 fn effective_address(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V6(v6) if NAT64.contains(&v6) => {
@@ -143,7 +143,7 @@ pub fn kind(address: IpAddr) -> AddressKind {
 /// The setting that names the networks of executors that speak XXL-JOB's protocol.
 pub const XXL_SETTING: &str = "xxl_networks";
 
-/// An address that requests must not go to. Its text names the setting that would allow it.
+/// An address that requests must not go to. The error text names the setting that would allow it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{address} is {kind}, which the setting {setting} does not name")]
 pub struct AddressRefused {
@@ -373,10 +373,10 @@ mod tests {
     }
 
     proptest! {
-        /// The standard library agrees, for the kinds of addresses that it knows.
+        /// No address that the standard library classifies as special is public here.
         #[test]
         fn what_is_special_is_never_public(bits in any::<u32>(), near in 0_usize..SPECIAL_V4.len()) {
-            // Half of them near the edge of a special network.
+            // Any address, and one near the edge of a special network.
             let edge = u32::from(SPECIAL_V4[near].0.broadcast()).wrapping_add(bits % 5).wrapping_sub(2);
             for address in [Ipv4Addr::from(bits), Ipv4Addr::from(edge)] {
                 let special = address.is_loopback()
@@ -402,7 +402,7 @@ mod tests {
             }
         }
 
-        /// A list opens exactly its networks: what it lets through is public, or in one of them.
+        /// A list allows exactly the public addresses and those in its networks.
         #[test]
         fn a_list_opens_no_more_than_it_names(network in any::<u32>(), prefix in 0_u8..=32, address in any::<u32>(), inside in any::<bool>()) {
             let network = Ipv4Net::new(Ipv4Addr::from(network), prefix).unwrap().trunc();

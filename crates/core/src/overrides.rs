@@ -42,7 +42,7 @@ const SECRET_CLOSE: &str = "}}";
 pub enum Overrides {
     /// None of them.
     None,
-    /// What lies at or below these JSON pointers into the parameters.
+    /// The parameters at or below these JSON pointers.
     Only(Vec<String>),
     /// All of them.
     All,

@@ -12,7 +12,7 @@ use crate::status::Trigger;
 use crate::time::Timestamp;
 use crate::timetable::Fire;
 
-/// How many fires of one job are claimed at once.
+/// Maximum number of fires of one job that are claimed together.
 pub const FIRE_COUNT_MAX: usize = 100;
 
 /// The instants that a plan depends on.
@@ -27,7 +27,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// The instant as of which the misfire policy measures lateness.
+    /// Up to this instant the misfire policy measures how late a fire is.
     fn judged_at(self) -> Timestamp {
         self.caught_up_at.min(self.now)
     }
@@ -101,7 +101,8 @@ pub(crate) fn missed_before(job: &Job, window: Window) -> Timestamp {
     window.judged_at() - job.misfire.tolerance - job.timetable.jitter_max()
 }
 
-/// A fixed delay has one fire at a time. If it was missed and is skipped, the delay starts again.
+/// Plans a job with a fixed delay, which has one fire at a time. If that fire was missed and is skipped, the delay starts
+/// again.
 fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window: Window) -> Plan {
     let jitter = job.timetable.schedules.iter().find_map(|schedule| schedule.jitter);
     let due_at = Fire { at: fire_at, trigger: Trigger::Interval, jitter }.due_at(id);
@@ -190,7 +191,7 @@ mod tests {
             ("skip", 106, vec![late(110, interval), late(120, interval)], 1),
             ("skip", 116, vec![late(120, interval)], 2),
             ("once", 116, vec![late(110, Trigger::Misfire), late(120, interval)], 1),
-            // A clock that went back since then.
+            // The clock stepped back after the servers had caught up.
             ("skip", 130, vec![late(120, interval)], 2),
         ] {
             let window = Window { now: at(118), caught_up_at: at(caught_up), end: at(123) };

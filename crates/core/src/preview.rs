@@ -53,12 +53,12 @@ pub struct Preview {
     pub warnings: Vec<Warning>,
 }
 
-/// A fire that is ahead.
+/// A future fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PreviewFire {
     /// The instant.
     pub at: Timestamp,
-    /// What the zone's clock shows then, with its offset from UTC: `2026-11-21T02:30:00+08:00`.
+    /// The local time in the zone, with its offset from UTC: `2026-11-21T02:30:00+08:00`.
     pub local: String,
 }
 
@@ -145,7 +145,7 @@ fn never_fires(ask: &PreviewRequest<'_>) -> bool {
     ask.timetable.next_after(ask.anchor, ask.after).is_none()
 }
 
-/// Whether its instants are known in advance: they do not depend on runs.
+/// Whether the schedule's instants are known in advance, because they do not depend on runs.
 const fn fires_by_clock(schedule: &Schedule) -> bool {
     matches!(schedule.kind, Kind::Cron { .. } | Kind::Every(_) | Kind::At(_))
 }

@@ -38,7 +38,8 @@ impl Reason {
     }
 }
 
-/// Whether this run is a schedule's fire whose instant is still ahead, so that an edit may withdraw it. A run that a user planned is not.
+/// Whether this run is a schedule's fire whose instant is still ahead, so that an edit may withdraw it. Runs that a user
+/// planned do not count.
 #[must_use]
 pub fn is_fire_ahead(run: &Run, now: Timestamp) -> bool {
     run.cause == 0 && run.fire_at > now

@@ -1,5 +1,5 @@
-//! Reports over days and months: when the weekly report is sent and which days it covers, what counts as on time, and how messages of
-//! failed runs are folded by leaving out what differs from run to run.
+//! Reports over days and months: when the weekly report is sent and which days it covers, what counts as on time, and how
+//! messages of failed runs are folded: parts that differ from run to run become a placeholder.
 
 use std::time::Duration;
 
@@ -65,8 +65,8 @@ impl ReportSchedule {
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }
 
-    /// When it is next sent after an instant. A local time that the clock skips on that day counts as the first instant after the gap, one
-    /// that it repeats as the first of the two.
+    /// When it is next sent after an instant. If the clock skips the local time on that day, it is sent at the first instant
+    /// after the gap; if the clock shows the time twice, at the first of the two instants.
     #[must_use]
     pub fn next_after(&self, after: Timestamp) -> Option<Timestamp> {
         self.deadline().ok()?.next_after(after, |_| true)
@@ -96,7 +96,7 @@ pub struct PerMilleShares {
 }
 
 impl PerMilleShares {
-    /// From the counts of a period: runs that succeeded, runs that ended in trouble, and fires that were skipped.
+    /// From the counts of a period: runs that succeeded, runs that failed in any way, and fires that were skipped.
     #[must_use]
     pub fn of((succeeded, trouble, skipped): (u64, u64, u64), lateness: &Sketch, bound: Duration) -> Self {
         Self {
@@ -112,8 +112,8 @@ fn per_mille(part: u64, whole: u64) -> Option<u32> {
     u32::try_from(share).ok()
 }
 
-/// A message without what differs from run to run: numbers, ids, instants and addresses become `#`, white space and control characters
-/// become one space. At most [`FOLDED_BYTES_MAX`] bytes.
+/// A message with the parts folded that differ from run to run: numbers, ids, instants and addresses become `#`, white space
+/// and control characters become one space. At most [`FOLDED_BYTES_MAX`] bytes.
 ///
 /// ```
 /// use rondel_core::report::fold;

@@ -56,8 +56,8 @@ pub struct Run {
     pub only_executor: Option<String>,
     /// The key that its caller gave it: no other open run of the job has the same.
     pub trigger_key: Option<String>,
-    /// When the run was marked. The mark is stored before an at-most-once run is sent, and before the sending of a run whose row records a
-    /// wait. A run that waits in the queue of its executor has a mark too.
+    /// When the mark was stored that the run may have been sent. It is stored before an at-most-once run is sent, and before a
+    /// run is sent whose row records a wait. A run that waits in the queue of its executor has a mark too.
     pub marked_at: Option<Timestamp>,
     /// When the handler began, by the server's clock.
     pub started_at: Option<Timestamp>,
@@ -79,7 +79,7 @@ pub struct Run {
     pub trace: Option<String>,
     /// The caller who asked to cancel it.
     pub cancel_by: Option<String>,
-    /// The reason of its verdict when it ends by that request.
+    /// The reason of its verdict if that request ends it.
     pub cancel_reason: Option<Reason>,
     /// For a row that stands for a span of skipped fires: the last of them.
     pub span_end_at: Option<Timestamp>,
@@ -156,7 +156,7 @@ impl Run {
         }
     }
 
-    /// Turns it into the row that stands for all shards of the fire, which are not dealt yet.
+    /// Turns it into the row that stands for all shards of the fire. The shards are not dealt yet.
     #[must_use]
     pub fn for_all_shards(self) -> Self {
         Self { shard_index: ROOT_SHARD, shard_total: None, ..self }
@@ -219,7 +219,7 @@ impl Run {
             }
     }
 
-    /// Whether its own work is done and it ends only with the runs that follow from it. No executor has such a run.
+    /// Whether its own work is done, but it ends only when the runs that follow from it have ended. No executor has such a run.
     #[must_use]
     pub fn awaits_children(&self) -> bool {
         self.status == RunStatus::Running && self.open_children.is_some()
@@ -231,8 +231,8 @@ impl Run {
         self.shard_index == ROOT_SHARD
     }
 
-    /// Its reason; `None` for a broadcast with the reason of its shards, if sentences about that reason need parameters, which only the rows of
-    /// the shards have.
+    /// Its reason as far as a sentence can explain it; `None` for a broadcast whose reason comes from its shards and needs
+    /// parameters, because only the rows of the shards have these.
     #[must_use]
     pub fn reason_in_words(&self) -> Option<Reason> {
         let is_folded = self.is_root() && self.detail.is_none() && self.message.is_some();

@@ -40,7 +40,7 @@ pub enum Kind {
         /// What happens at the zone's clock changes.
         dst: DstRule,
     },
-    /// At a fixed rate, counted from the start instant, else from the job's anchor.
+    /// At a fixed rate, counted from the start instant if there is one, else from the job's anchor.
     Every(Duration),
     /// This long after the end of the previous run.
     Delay(Duration),
@@ -124,8 +124,8 @@ impl Schedule {
         }
     }
 
-    /// The first instant after `after` at which this schedule fires on its own; `None` if it never fires again, and for delays and children,
-    /// whose instants depend on runs.
+    /// The first instant after `after` at which this schedule fires; `None` if it never fires again, and for delays and
+    /// children, because their instants depend on runs.
     #[must_use]
     pub fn next_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
         let after = match self.start {
@@ -141,8 +141,7 @@ impl Schedule {
         self.end.is_none_or(|end| next <= end).then_some(next)
     }
 
-    /// The last instant before `before` at which this schedule fires by itself, not before its start or the anchor of
-    /// its period.
+    /// The last instant before `before` at which this schedule fires, not before its start or the anchor of its period.
     #[must_use]
     pub fn prev_before(&self, anchor: Timestamp, before: Timestamp) -> Option<Timestamp> {
         let before = match self.end {

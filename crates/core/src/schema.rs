@@ -1,4 +1,4 @@
-//! JSON schemas of what the domain writes as text: words, instants, durations, ids.
+//! JSON schemas of the values that the domain writes as text: words, instants, durations, ids.
 //!
 //! The documents of the API derive their schemas from their types; this module has the schemas that cannot be derived.
 

@@ -9,8 +9,8 @@ const ROOT: u32 = 0;
 
 /// Describes why the permissions of a secret file are too wide, in words that follow its name; `None` if they are narrow enough.
 ///
-/// A group may read a file of root: orchestrators mount secrets in this way (`0440`) for processes that are not root, and only root can
-/// have chosen the group.
+/// The group may read a file that root owns: orchestrators mount secrets in this way (`0440`) for processes that are not root,
+/// and only root can have chosen the group.
 ///
 /// ```
 /// use rondel_core::secret_file::exposure;

@@ -75,7 +75,7 @@ impl Select {
             && self.labels.iter().all(|condition| condition.holds(labels))
     }
 
-    /// The condition that keeps an executor from getting the job's runs.
+    /// The condition that keeps an executor from getting the job's runs; `None` if it may get them.
     #[must_use]
     pub fn unmet_condition(&self, executor: &str, labels: &BTreeMap<String, String>) -> Option<UnmetCondition> {
         if !self.executors.is_empty() && !self.executors.iter().any(|name| name == executor) {
@@ -95,7 +95,7 @@ impl Select {
 /// Why an executor may not get a job's runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum UnmetCondition {
-    /// The job selects executors by name, and not this one.
+    /// The job selects executors by name, and this one is not among them.
     Name,
     /// This condition on labels, as the job writes it, does not hold.
     Label(String),

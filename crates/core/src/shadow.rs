@@ -1,4 +1,4 @@
-//! Shadow mode: which fires of a job are planned and routed, and not sent.
+//! Shadow mode: which fires of a job are planned and routed, but not sent.
 
 pub mod compare;
 
@@ -24,7 +24,7 @@ impl Default for Mode {
     }
 }
 
-/// A job's mode, and the planned instant from which it holds. Fires before that have the other mode.
+/// A job's mode, and the planned instant from which it applies. Fires before that instant have the other mode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ModeFrom {
     /// The mode.

@@ -1,5 +1,4 @@
-//! Runs for callers who may not view every job: reasons and messages that the server wrote must not name a job that the caller may not
-//! view.
+//! Hides names of jobs in runs: reasons and messages that the server wrote must not name a job that the caller may not view.
 
 use std::collections::BTreeSet;
 
@@ -9,9 +8,9 @@ use crate::run::Run;
 use crate::status::RunStatus;
 use crate::words::Lang;
 
-/// Stands for a job whose name is hidden.
+/// Shown in place of the name of a hidden job.
 const A_CHILD: &str = "a child";
-/// What stands before the name of a parent and behind it, in the message of a run that was skipped because of that parent.
+/// The texts before and after the name of a parent, in the message of a run that was skipped because of that parent.
 const PARENT: &str = "parent job ";
 const ENDED_AS: &str = "ended as ";
 const DID_NOT_END: &str = "did not end as the definition wants";
@@ -75,8 +74,8 @@ pub struct JobSight {
 }
 
 impl JobSight {
-    /// The message of a run without the name of a job that the caller may not view; `None` if it names none. It is what [`conceal`] makes of
-    /// the message.
+    /// The message of a run without the name of a job that the caller may not view; `None` if it names none. [`conceal`]
+    /// changes messages in the same way.
     #[must_use]
     pub fn conceal_message(&self, message: &str) -> Option<String> {
         if let Some(parent) = parent_in(message) {

@@ -29,7 +29,7 @@ impl Sketch {
         self.count_from(0, bucket(value), 1);
     }
 
-    /// Counts everything that the other one has counted.
+    /// Adds the counts of the other sketch.
     pub fn merge(&mut self, other: &Self) {
         // Both lists are in ascending order, so each bucket is searched from the index of the previous one.
         let mut index = 0;
@@ -115,7 +115,7 @@ impl FromStr for Sketch {
     }
 }
 
-/// The bucket of a value. Small values have one each.
+/// The bucket of a value. Each small value has a bucket of its own.
 fn bucket(value: u64) -> u32 {
     let value = value.min(VALUE_MAX);
     let Some(exponent) = value.checked_ilog2().filter(|exponent| *exponent > BITS) else {

@@ -277,7 +277,7 @@ impl JobSpec {
         parents
     }
 
-    /// Whether only its schedules and triggers start it: it has schedules, and none of them follows other jobs.
+    /// Whether only time and triggers start it: it has schedules, and none of them follows other jobs.
     #[must_use]
     pub fn fires_by_time(&self) -> bool {
         let schedules = self.schedules();
@@ -287,7 +287,7 @@ impl JobSpec {
     /// Its expectations; `None` if there are none.
     #[must_use]
     pub fn expectations(&self) -> Option<Expectations> {
-        // A job in shadow mode starts nothing and has no successes, on purpose.
+        // No run of a job in shadow mode is sent, so it cannot succeed.
         let expect = self.expect.as_deref().filter(|expect| !expect.is_empty() && self.mode == Mode::Active)?;
         Some(Expectations::new(expect, self.expect_zone()))
     }
@@ -317,8 +317,8 @@ impl JobSpec {
         self.schedules().into_iter().filter_map(instant).collect()
     }
 
-    /// Sets each `at` in the past to `now` if its `if_past` is `run`. An `at` that is already in `before`, the definition that this one
-    /// replaces, stays: it has run.
+    /// Sets each `at` in the past to `now` if its `if_past` is `run`. An `at` that is also in `before`, the replaced definition, is left as
+    /// it is, because it has run already.
     pub fn run_past_at(&mut self, now: Timestamp, before: Option<&Self>) {
         let known = before.map(Self::once_instants).unwrap_or_default();
         for schedule in self.schedules_mut().iter_mut().filter(|schedule| schedule.if_past == Some(IfPast::Run)) {
@@ -331,16 +331,16 @@ impl JobSpec {
 }
 
 impl JobSpec {
-    /// Keeps the instants of `before`, the definition that this one replaces, for schedules that ran at once when they were saved
-    /// ([`IfPast::Run`]), so that a document that is applied again does not run them again. Each instant is kept for one schedule, wherever
-    /// that is in the list.
+    /// Keeps the instants of `before`, the definition that this one replaces, for schedules that ran immediately when they were saved
+    /// ([`IfPast::Run`]), so that a document that is applied again does not run them again. Each instant is kept for one schedule, whatever
+    /// its position in the list.
     pub fn keep_run_instants(&mut self, before: &Self, now: Timestamp) {
         let of_before = before.schedules().into_iter().filter_map(|(_, known)| Some((run_instant(known)?, known)));
         let mut known: Vec<(Timestamp, &ScheduleSpec)> = of_before.filter(|(at, _)| *at <= now).collect();
         let mut moved: Vec<(Timestamp, &mut ScheduleSpec)> = Vec::new();
         for schedule in self.schedules_mut() {
             let Some(wanted) = run_instant(schedule) else { continue };
-            // A schedule with an instant of `before` has it already; the other instants are for those that were moved.
+            // A schedule that already has an instant of `before` uses up that instant. The remaining instants are for the other schedules.
             match known.iter().position(|(at, _)| *at == wanted) {
                 Some(position) => {
                     known.remove(position);
@@ -355,8 +355,8 @@ impl JobSpec {
         }
     }
 
-    /// Keeps `mode_from` of `before`, the definition that this one replaces, if this one has the same mode and no `mode_from`. So a
-    /// document that is applied again does not undo a change of mode at an instant.
+    /// Keeps `mode_from` of `before`, the definition that this one replaces, if this one has the same mode and no `mode_from`. A document
+    /// that is applied again then does not undo a planned change of mode.
     pub fn keep_mode_from(&mut self, before: &Self) {
         if self.mode_from.is_none() && self.mode == before.mode {
             self.mode_from.clone_from(&before.mode_from);
@@ -364,7 +364,7 @@ impl JobSpec {
     }
 }
 
-/// The `at` of a schedule that runs at once if that is in the past when it is saved.
+/// The `at` of a schedule that runs immediately if the `at` is in the past when it is saved.
 fn run_instant(schedule: &ScheduleSpec) -> Option<Timestamp> {
     let at = schedule.at.as_deref().filter(|_| schedule.if_past == Some(IfPast::Run))?;
     at.parse().ok()

@@ -40,13 +40,13 @@ impl Timestamp {
     /// Later than every instant that a schedule can give (the end of the year 9999).
     pub const MAX: Self = Self(253_402_300_799_999);
 
-    /// The instant that lies `millis` after 1970.
+    /// The instant `millis` milliseconds after the start of 1970.
     #[must_use]
     pub const fn from_millis(millis: i64) -> Self {
         Self(millis)
     }
 
-    /// The instant that lies `seconds` after 1970.
+    /// The instant `seconds` seconds after the start of 1970.
     #[must_use]
     pub const fn from_secs(seconds: i64) -> Self {
         Self(seconds.saturating_mul(1000))

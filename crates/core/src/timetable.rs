@@ -59,7 +59,7 @@ impl Timetable {
         self.next_until(anchor, after, Timestamp::MAX)
     }
 
-    /// As [`next_after`](Self::next_after), for a fire up to `to_inclusive`: nothing beyond that instant is searched.
+    /// As [`next_after`](Self::next_after), but searches only up to `to_inclusive`.
     #[must_use]
     pub fn next_until(&self, anchor: Timestamp, after: Timestamp, to_inclusive: Timestamp) -> Option<Fire> {
         match Search::new(self, anchor).next(after, to_inclusive) {
@@ -94,8 +94,8 @@ impl Timetable {
         once.next_until(from_exclusive, from_exclusive, to_inclusive).map(|fire| fire.at)
     }
 
-    /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first. They end early if a calendar makes the search longer than
-    /// one call may take.
+    /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first. The iterator ends early if a calendar makes the
+    /// search longer than one call may take.
     pub fn fires(
         &self,
         anchor: Timestamp,

@@ -29,7 +29,7 @@ pub struct TraceParent {
 }
 
 impl TraceParent {
-    /// A span of a trace; `None` if one of the numbers is 0, which stands for none.
+    /// A span of a trace; `None` if one of the ids is 0, which no trace or span has.
     #[must_use]
     pub const fn new(trace_id: u128, span_id: u64, is_sampled: bool) -> Option<Self> {
         if trace_id == 0 || span_id == 0 {

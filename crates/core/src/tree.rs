@@ -1,4 +1,4 @@
-//! The tree of a fire: which run follows from which, as readers see it. It does not decide which runs next: that is [`graph`].
+//! The tree of a fire: which run follows from which, as readers see it. Which job runs next is decided by [`graph`].
 //!
 //! [`graph`]: crate::graph
 
@@ -36,13 +36,13 @@ pub struct Branch {
     pub depth: usize,
     /// Its link to the run above; `None` for the root.
     pub link: Option<Link>,
-    /// The names of the jobs that released it, if it waited for several.
+    /// The names of the parent jobs that it waited for, if there were several.
     pub after: Vec<String>,
 }
 
 impl Run {
-    /// The run that its fire began with; itself, unless it is a shard or follows from others. A run that was asked for again
-    /// by hand begins a fire of its own.
+    /// The run that its fire began with: the run itself, unless it is a shard or follows from others. A retry that was
+    /// requested by hand begins a new fire.
     #[must_use]
     pub fn fire_root(&self) -> RunId {
         match self.parent {

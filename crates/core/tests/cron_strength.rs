@@ -1,4 +1,4 @@
-//! The parser against whatever is typed at it: it never panics, and it never takes long.
+//! Feeds arbitrary text to the parser: it never panics, and it never takes long.
 #![expect(clippy::unwrap_used, reason = "a test's helpers are tests")]
 
 use std::time::{Duration, Instant};
@@ -8,10 +8,11 @@ use rondel_core::Timestamp;
 use rondel_core::cron::{CronExpr, DstRule, EXPRESSION_LENGTH_MAX, Tz};
 use rondel_core::words::{Lang, cron};
 
-/// A millisecond, in a release: `PROPTEST_CASES=300000 cargo test --release -p rondel-core --test cron_strength` is the
-/// long run. A test build is some ten times slower, and shares its machine.
+/// Maximum time of one parse. A release build must finish within a millisecond; the long run is
+/// `PROPTEST_CASES=300000 cargo test --release -p rondel-core --test cron_strength`.
+/// A debug build is about ten times slower, and other tests run on the same machine.
 const PARSE_MAX: Duration = Duration::from_millis(if cfg!(debug_assertions) { 100 } else { 1 });
-/// The fastest of so many counts: what a busy machine adds is left out.
+/// Only the fastest of this many tries counts, so that a busy machine does not fail the test.
 const TRY_COUNT: usize = 5;
 
 /// How long the parser takes at best.
@@ -42,7 +43,7 @@ fn almost() -> impl Strategy<Value = String> {
     prop::collection::vec(field, 0..9).prop_map(|fields| fields.join(" "))
 }
 
-/// What is long, deep or wide in one way.
+/// Expressions that are extreme in one way: long, or with many items.
 fn worst_cases() -> Vec<String> {
     let filled = |unit: &str| unit.repeat(EXPRESSION_LENGTH_MAX / unit.len());
     let one_field = |unit: &str| {

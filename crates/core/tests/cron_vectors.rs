@@ -1,4 +1,4 @@
-//! Every line of the vectors: what Quartz 2.3.2 fires and refuses, and what happens when clocks change.
+//! Checks every line of the vectors: what Quartz 2.3.2 fires and refuses, and what happens when clocks change.
 #![expect(clippy::unwrap_used, reason = "a test's helpers are tests")]
 
 use rondel_core::Timestamp;
@@ -6,7 +6,7 @@ use rondel_core::cron::{CronExpr, DstRule, parse_zone};
 
 const COUNT_MAX: usize = 5;
 
-/// What should come out of a line: `invalid`, `none` or fire times.
+/// The result for a line in the notation of the vectors: `invalid`, `none` or fire times.
 fn fires(expression: &str, zone: &str, after: &str, count: usize) -> String {
     let Ok(expression) = CronExpr::parse_quartz(expression) else { return "invalid".to_owned() };
     let (zone, after) = (parse_zone(zone).unwrap(), after.parse().unwrap());

@@ -1,4 +1,4 @@
-//! One attempt from the start of the handler to the ending: deadline, stop, grace, panic.
+//! Runs one attempt, from the start of its handler to its ending: deadline, stop, grace, panic.
 
 use std::time::Duration;
 
@@ -16,7 +16,7 @@ pub(crate) struct EndedAttempt {
     pub(crate) finished_at: Timestamp,
 }
 
-/// Runs the handler to an ending. This takes at most its timeout and the grace, unless the handler blocks a thread.
+/// Runs the handler to an ending. This takes at most the run's timeout and grace, unless the handler blocks a thread.
 pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> EndedAttempt {
     let (_, started_at) = run.set_started();
     let clock = &run.setup().clock;
@@ -31,13 +31,14 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
         return stopped_ending(run, cause, None);
     }
     let mut body = Box::pin(run_in_scope(run.clone(), resolve_and_run(run.clone(), handler)));
-    // The body is polled first: a handler that ends at once costs neither a timer nor a waker.
+    // The body is polled first, so that a handler that returns at its first poll costs neither a timer nor a waker.
     let ended = tokio::select! {
         biased;
         ended = &mut body => Some(ended),
         () = wait_for_stop(run) => match tokio::time::timeout(run.stop_grace(), &mut body).await {
             Ok(ended) => Some(ended),
-            // A blocking handler keeps its slot until it returns, like one that does not yield.
+            // A blocking handler cannot be aborted, and keeps its slot until it returns. If that takes too long, the
+            // sweep reports the run's verdict first.
             Err(_) if run.is_on_thread() && run.is_swept() => Some((&mut body).await),
             Err(_) => None,
         },
@@ -81,10 +82,10 @@ fn abort(run: &RunContext, body: impl Sized) {
     }
 }
 
-/// A stopped run reports the cause of the stop, whatever its handler returned. It ends as its handler decided only if the
-/// executor itself requested the stop, and not a user or the timeout, and if the handler had not read that request when it
-/// succeeded, skipped the run, or failed for good. The ending of a group of a pump job is kept, because it already takes
-/// the cause into account.
+/// A stopped run ends with the cause of the stop, whatever its handler returned. There are two exceptions. A group of a
+/// pump job keeps its ending, which already takes the cause into account. Any other handler's ending is kept if the
+/// executor itself requested the stop (not a user or the timeout), the handler had not read that request, and it
+/// succeeded, skipped the run, or failed for good.
 fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);

@@ -111,7 +111,7 @@ impl Builder {
         }
     }
 
-    /// Adds a server to dial; at least one is needed. It reports the other servers automatically.
+    /// Adds a server to dial; at least one is needed. The executor learns the addresses of the other servers from it.
     pub fn server(mut self, url: impl Into<String>) -> Self {
         self.servers.push(url.into());
         self
@@ -129,9 +129,9 @@ impl Builder {
         self
     }
 
-    /// A file of PEM certificates to trust for `https` servers, in addition to the well-known ones. Like the files of
-    /// [`client_certificate`](Self::client_certificate) it is read at each dial; while it cannot be used, what was read
-    /// before stays in use.
+    /// A file of PEM certificates to trust for `https` servers, in addition to the well-known ones. It is read at each
+    /// dial, like the files of [`client_certificate`](Self::client_certificate). While a file cannot be used, the
+    /// executor continues with the files that it could use last.
     pub fn ca_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.tls_files.ca = Some(path.into());
         self
@@ -150,8 +150,8 @@ impl Builder {
         self
     }
 
-    /// A name that stays the same across restarts: routing orders and hashes executors by it. Without one, a name is
-    /// made of the host's name and a few random letters, and is kept in the data directory if there is one.
+    /// A name that stays the same across restarts: routing orders and hashes executors by it. By default, the name is
+    /// the host's name and a few random letters; the data directory stores it if there is one.
     pub fn name(mut self, name: impl Into<String>) -> Self {
         self.name = Some(name.into());
         self
@@ -163,7 +163,8 @@ impl Builder {
         self
     }
 
-    /// The executor's share of the runs among the executors of the app; 1 by default.
+    /// The executor's weight in routing: its share of the runs, relative to the other executors of the app. 1 by
+    /// default.
     pub fn weight(mut self, weight: u32) -> Self {
         self.weight = weight;
         self
@@ -179,13 +180,14 @@ impl Builder {
     }
 
     /// How many blocking handlers run at the same time; by default as many as there are [`slots`](Self::slots), at most 256. A run that
-    /// waits for a thread is running already: its timeout counts.
+    /// waits for a thread counts as running, so its timeout has already begun.
     pub fn blocking_threads(mut self, count: usize) -> Self {
         self.blocking_threads = Some(count);
         self
     }
 
-    /// A directory for this executor alone. It keeps results, across restarts, until a server has acknowledged them.
+    /// A directory that only this executor uses. The executor stores results in it until a server has acknowledged
+    /// them, so that they survive a restart.
     pub fn data_dir(mut self, path: impl Into<PathBuf>) -> Self {
         self.data_dir = Some(path.into());
         self
@@ -197,7 +199,7 @@ impl Builder {
         self
     }
 
-    /// Replaces the periods and timeouts that the executor works by.
+    /// Replaces the executor's periods and timeouts.
     pub fn timing(mut self, timing: Timing) -> Self {
         self.timing = timing;
         self
@@ -262,8 +264,9 @@ impl Builder {
     }
 
     /// Registers a plain function, which may block, for the jobs with this handler name. It runs on a thread of a
-    /// bounded pool and cannot be aborted: it should check [`Cancel`](crate::Cancel) now and then. One second after the
-    /// grace the run of one that does not ends as timed out or cancelled, and its slot stays taken until it returns.
+    /// bounded pool and cannot be aborted, so it should check [`Cancel`](crate::Cancel) now and then. If it does not
+    /// return in time, its run ends as timed out or cancelled one second after the grace. Its slot stays occupied until
+    /// it returns.
     pub fn blocking_handler<Args: 'static>(
         mut self,
         name: impl Into<String>,
@@ -276,8 +279,8 @@ impl Builder {
 
 /// Jobs declared in the code.
 impl Builder {
-    /// Declares a job at its function: the handler runs in this executor, and the definition is registered with the
-    /// server at the start.
+    /// Registers a job that the code declares: its handler runs in this executor, and its definition is registered
+    /// with the server at the start.
     ///
     /// ```
     /// #[rondel::job(name = "caches.warm", every = "10m")]

@@ -12,10 +12,11 @@ use tokio::time::Instant;
 
 use crate::lifecycle::lock;
 
-/// How many samples count: enough for one quick answer among slow ones, few enough to follow a clock set back.
+/// How many samples count: enough that one of them had a short transit, few enough to follow a server clock that is
+/// set back.
 const SAMPLES_MAX: usize = 12;
 
-/// How far the estimate may lag behind the server: the transit time of its quickest answer.
+/// How far the estimate may lag behind the server: by the transit time of the server's quickest answer.
 const SLACK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]

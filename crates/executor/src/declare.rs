@@ -87,7 +87,7 @@ impl Declaration {
         Value::Object(self.document.clone())
     }
 
-    /// The handler, if its name is not the job's: several jobs can share one.
+    /// The handler's name, if it differs from the job's. Several jobs can share one handler.
     ///
     /// ```
     /// use rondel::{Declaration, Executor};
@@ -199,7 +199,7 @@ impl Declaration {
         self.set_in("schedule", "on", what.into())
     }
 
-    /// Attempts beyond the first.
+    /// The maximum number of attempts beyond the first.
     #[must_use]
     pub fn retry(self, max: u32) -> Self {
         self.set_in("retry", "max", max)

@@ -23,7 +23,7 @@ pub struct Ending {
     /// JSON text.
     pub(crate) result: Option<String>,
     pub(crate) retryable: bool,
-    /// How long no server had answered, if the run was stopped for that.
+    /// How long no server had answered, if the run was stopped because of that.
     pub(crate) silent: Option<Duration>,
     /// The group of a pump job released its items, to continue elsewhere.
     pub(crate) is_yielded: bool,

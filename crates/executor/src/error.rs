@@ -1,5 +1,5 @@
-//! Errors that keep an executor from starting. Once it runs, it reconnects after every failure: only its `run_until`
-//! ends it.
+//! Errors that keep an executor from starting. Once it runs, it reconnects after every failure and ends only when the
+//! future given to `run_until` resolves.
 
 use std::fmt;
 use std::path::PathBuf;
@@ -29,7 +29,7 @@ pub enum ExecutorError {
     Declaration {
         /// The job's name.
         job: String,
-        /// JSON pointer to the wrong part of the definition; empty for the whole.
+        /// JSON pointer to the wrong part of the definition; empty if it is the whole definition.
         pointer: String,
         /// What is wrong, and what would be right.
         message: String,
@@ -42,16 +42,16 @@ pub enum ExecutorError {
     TooManyJobs {
         /// The number of jobs.
         count: usize,
-        /// The length of their definitions together, in bytes of JSON.
+        /// The total size of their definitions, in bytes of JSON.
         bytes: usize,
     },
     /// No server to dial.
     #[error("no server is named: call .server(url)")]
     NoServer,
-    /// The text given is not the URL of a server.
+    /// A text that was given as the URL of a server is not such a URL.
     #[error("{url:?} is not a server's URL such as https://rondel.example.com:8080")]
     ServerUrl {
-        /// The text given.
+        /// The text.
         url: String,
         /// The transport's reason, if it gave one.
         #[source]
@@ -92,7 +92,7 @@ pub enum ExecutorError {
     /// The directory for the working directories of the agent's runs cannot be made.
     #[error("make working directories in {}", path.display())]
     WorkDir {
-        /// That directory.
+        /// The directory.
         path: PathBuf,
         /// The operating system's error.
         #[source]

@@ -8,7 +8,7 @@ use crate::engine::Engine;
 use crate::error::ExecutorError;
 use crate::{log, thread};
 
-/// A program's member of the cluster: it dials the servers and runs what they send.
+/// One live process of an app: it dials the servers and executes the runs that they send.
 ///
 /// ```no_run
 /// use rondel::{Executor, ExecutorError, JobError, Shard};
@@ -56,9 +56,9 @@ impl Executor {
         &self.engine.identity.name
     }
 
-    /// Runs until `until` resolves, whatever its output, and then drains: it takes no new runs, gives the running ones
-    /// time, and waits until the last results are acknowledged. Servers that cannot be reached, or that refuse, are
-    /// logged and dialled again.
+    /// Runs until `until` resolves, whatever its output, and then drains: it takes no new runs, lets the running ones
+    /// finish within the drain grace, and waits until a server has acknowledged the last results. If a server cannot
+    /// be reached or refuses the executor, the error is logged, and the server is dialled again.
     ///
     /// A program without a `tracing` subscriber gets one, so that it sees these messages and its runs have logs: see
     /// [`Builder::without_subscriber`].

@@ -52,11 +52,11 @@ pub trait FromRun: Sized {
     }
 }
 
-/// The job's parameters, read from JSON. A job without parameters gives `null`, or `{}` if `T` needs fields. Parameters
-/// that do not fit are a failure that is not retried.
+/// The job's parameters, read from JSON. Without parameters, `T` is read from `null` or, if that fails, from `{}`.
+/// Parameters that do not match `T` fail the run, which is not retried.
 ///
-/// The type's JSON schema goes to the server, which refuses jobs and triggers that do not fit, and draws a form from it:
-/// doc comments become hints, `#[serde(default)]` makes a field optional.
+/// The type's JSON schema goes to the server. The server refuses jobs and triggers whose parameters do not match it, and
+/// draws a form from it: doc comments become hints, `#[serde(default)]` makes a field optional.
 ///
 /// ```
 /// # use rondel::{Params, TestRun};
@@ -87,7 +87,7 @@ impl<T: DeserializeOwned + JsonSchema> FromRun for Params<T> {
     }
 }
 
-/// The job's parameters, of a type without a schema: the server accepts any.
+/// The job's parameters, of a type without a schema: the server accepts any parameters.
 ///
 /// ```
 /// # use rondel::{RawParams, TestRun};
@@ -115,8 +115,8 @@ fn read_params<T: DeserializeOwned>(run: &RunContext) -> Result<T, JobError> {
     read(run.params()).map_err(|error| JobError::terminal(format_args!("params: {error}")))
 }
 
-/// Reads parameters; the error names the place of what does not fit. For a run that follows other runs they are an object
-/// with `parents`, which is dropped if the type does not accept it.
+/// Reads parameters. The error names the field that does not match. A run that follows other runs has an object with
+/// `parents`, which is dropped if the type does not accept it.
 fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let read = match text {
         "null" => serde_json::from_str(text).or_else(|_| serde_json::from_str("{}")),
@@ -125,7 +125,8 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     read.or_else(|error| read_without_parents(text, &error))
 }
 
-/// Reads parameters that do not fit as they are, with this error.
+/// Reads parameters again without their `parents`, after the first read, of all parameters, has failed with this
+/// error.
 fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Error) -> Result<T, String> {
     let Ok(mut params) = serde_json::from_str::<Value>(text) else { return Err(error.to_string()) };
     if parents::take(&mut params).is_none() {
@@ -140,19 +141,19 @@ fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Err
     }
     let fields: Vec<(&String, &Value)> = params.as_object().into_iter().flatten().collect();
     match fields.as_slice() {
-        // Parents alone: the job has no parameters of its own, and gives `null` where it follows nothing.
+        // The job has no parameters of its own besides the parents, so read what it would get without them.
         [] => read_with_place(Value::Null).or(own),
-        // The job's own parameters are no object.
+        // The job's own parameters are not an object, so the server has wrapped them in this field.
         [(name, value)] if *name == WRAPPED && !value.is_object() && !value.is_null() => read_with_place(*value),
         _ => own,
     }
 }
 
-/// The field in which a run that follows other runs has its job's parameters if they are no object.
+/// The field that contains the job's own parameters if they are not an object and the run follows other runs.
 const WRAPPED: &str = "params";
 
-/// A value that was given to the builder with [`state`](crate::Builder::state), such as a pool or a client. It is
-/// cloned.
+/// A value that was given to the builder with [`state`](crate::Builder::state), such as a pool or a client. Each run
+/// gets a clone of it.
 ///
 /// ```
 /// # use rondel::{State, TestRun};
@@ -194,9 +195,9 @@ impl FromRun for Shard {
     }
 }
 
-/// Reports when the run must stop: it was cancelled, its time is up, or the executor shuts down.
+/// Reports when the run must stop: it was cancelled, its timeout has passed, or the executor shuts down.
 ///
-/// A handler that returns on its own ends in order; one that does not is dropped at an `await` after the grace.
+/// A handler should return soon after that. One that does not is dropped at an `await` after the grace.
 ///
 /// ```
 /// # use rondel::{Cancel, JobError, RunStatus, TestRun};
@@ -218,7 +219,7 @@ pub struct Cancel {
     run: RunContext,
 }
 
-/// The run must stop. With `?` it ends the handler; the verdict names the reason.
+/// The error of [`Cancel::check`]: the run must stop. With `?` it ends the handler; the verdict names the reason.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Cancelled(String);

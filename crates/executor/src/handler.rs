@@ -1,4 +1,4 @@
-//! Functions as handlers.
+//! Turns functions into handlers.
 
 use std::marker::PhantomData;
 use std::sync::Arc;

@@ -21,7 +21,7 @@ pub(crate) fn process() -> Option<HostProcess> {
     let namespace = std::fs::read_link("/proc/self/ns/pid").ok()?;
     let pid_namespace = namespace.to_str()?.strip_prefix("pid:[")?.strip_suffix(']')?.parse().ok()?;
     let stat = std::fs::read_to_string("/proc/self/stat").ok()?;
-    // The name in parentheses may contain anything, so the fields are counted from the third, which follows it.
+    // The process name in parentheses may contain spaces and parentheses, so fields are counted from the last `)`.
     let (_, fields) = stat.rsplit_once(')')?;
     let started_ticks = fields.split_whitespace().nth(19)?.parse().ok()?;
     let pid = i32::try_from(std::process::id()).ok()?;

@@ -100,13 +100,14 @@ impl<E: Error + Send + Sync + 'static> From<E> for JobError {
 /// assert!(!amount("x").unwrap_err().is_retryable());
 /// ```
 pub trait ResultExt<T, E> {
-    /// Makes an error a failure that is not retried.
+    /// Turns an error into a failure that is not retried.
     ///
     /// # Errors
     /// The error, as a terminal one.
     fn terminal(self) -> Result<T, JobError>;
 
-    /// Makes an error for which `is_terminal` holds a failure that is not retried.
+    /// Turns an error into a failure that is not retried if `is_terminal` returns true for it. Any other error may be
+    /// retried.
     ///
     /// # Errors
     /// The error, as a terminal or a retryable one.

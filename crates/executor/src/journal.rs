@@ -1,9 +1,10 @@
 //! The data directory: a lock, the identity of the previous process, and the results that no server has acknowledged
 //! yet.
 //!
-//! `lock` keeps a second process out. `state.json` names the incarnation, so that the next one can prove that this one
-//! is dead. `results.jsonl` gets one line per result, made durable in batches; it is emptied when all are acknowledged.
-//! A line that a crash or a full disk left half-written is skipped; the others count.
+//! `lock` keeps a second process out. `state.json` stores the incarnation and its secret, so that the next process can
+//! prove to a server that this one is dead. `results.jsonl` gets one line per result, made durable in batches; it is
+//! emptied when all results are acknowledged. A line that a crash or a full disk left half-written is skipped; the
+//! others count.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Write};
@@ -33,7 +34,7 @@ pub(crate) struct Journal {
     /// The last write failed, perhaps in the middle of a line.
     is_torn: AtomicBool,
     welcome_pending: AtomicBool,
-    /// Held until the process ends.
+    /// Keeps the directory locked until the process ends.
     _lock: File,
 }
 
@@ -153,7 +154,8 @@ impl Journal {
         Ok(())
     }
 
-    /// Notes that a server has welcomed this incarnation: the next one may name it as its predecessor.
+    /// Records in memory that a server has welcomed this incarnation, so that the next one may name it as its
+    /// predecessor. [`Self::store_welcome`] writes this to disk.
     pub(crate) fn record_welcome(&self) {
         if !lock(&self.state).welcomed {
             self.welcome_pending.store(true, Ordering::Relaxed);

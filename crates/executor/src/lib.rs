@@ -22,22 +22,22 @@
 //!   [`RunContext`], [`Progress`], [`Log`]. They return `()` or a `Result`. An error from `?` is a failure that the
 //!   job's retry policy may try again; [`JobError`] has the other kinds. A panic fails the run with the panic's
 //!   message.
-//! - [`job`](macro@job) declares a job, with its schedule and policies, at its function; [`Builder::job`] registers it
+//! - [`job`](macro@job) on a function declares a job, with its schedule and policies; [`Builder::job`] registers it
 //!   with the server at the start.
-//! - Code far from the handler reads [`shard::index`], [`shard::total`] and [`run::current`]; tasks made by [`spawn`]
-//!   inherit them.
+//! - Code that does not get them as arguments reads [`shard::index`], [`shard::total`] and [`run::current`]; tasks
+//!   made by [`spawn`] inherit them.
 //! - Each `tracing` event inside a run goes to that run's log: through the subscriber that the executor installs if the
-//!   program has none, or through [`log_layer`] in the program's own.
+//!   program has none, or through [`log_layer`] in the program's own subscriber.
 //! - [`TestRun`] runs a handler without a server.
 //! - A [`Pump`] processes the rows of a pump job: [`Builder::pump`] registers it, [`TestPump`] tests it.
-//! - [`agent`] has the ready-made handlers: `shell`, `http`, and the script languages.
+//! - [`agent`] has the ready-made handlers: `shell`, `http`, `pump`, and the script languages.
 //!
-//! Handlers run on the runtime that the executor was started on; the executor talks to the servers on a thread of its
-//! own. A handler that loops without an `await` therefore holds up others on its thread, but neither heartbeats nor
-//! deadlines: one second after the grace its run ends as timed out or cancelled, with a message that the handler does
-//! not yield, and its slot stays taken until it returns. Blocking code belongs in a
+//! Handlers run on the runtime on which the executor was started. The executor talks to the servers on a separate thread.
+//! A handler that loops without an `await` therefore blocks other handlers on its thread, but delays neither heartbeats
+//! nor deadlines. One second after the grace, its run ends as timed out or cancelled, with a message that the handler
+//! does not yield. Its slot stays occupied until it returns. Blocking code belongs in a
 //! [`blocking_handler`](Builder::blocking_handler) or in [`spawn_blocking`]. A blocking handler cannot be aborted either:
-//! one that does not return when its run has to stop ends in the same way.
+//! if it does not return when its run has to stop, the run ends in the same way.
 //!
 //! An executor opens no port: it dials every server, and keeps a result until a server has acknowledged it.
 #![warn(missing_docs)]
@@ -149,7 +149,7 @@ pub use test_run::{TestOutcome, TestRun};
 /// [`Declaration`].
 pub use rondel_macros::job;
 
-/// Names a pump type for [`Builder::named_pump`], which alone registers it and creates its value with `Default`.
+/// Gives a pump type its name. Only [`Builder::named_pump`] registers the pump; it creates the value with `Default`.
 ///
 /// ```
 /// use rondel::{Executor, Item, JobError, Pump, PumpContext};

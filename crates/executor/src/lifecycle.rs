@@ -14,7 +14,7 @@ pub(crate) struct Lifecycle {
 }
 
 impl Lifecycle {
-    /// Trips both signals when dropped: an executor whose future is dropped leaves no task behind.
+    /// Returns guards that trip both signals on drop: an executor whose future is dropped leaves no task behind.
     pub(crate) fn guard(&self) -> (DropGuard, DropGuard) {
         (self.soft.clone().drop_guard(), self.hard.clone().drop_guard())
     }

@@ -1,6 +1,6 @@
-//! Hides resolved secrets in everything that leaves the executor: log lines, messages, results. It also finds their
-//! usual encodings, within one line. This prevents accidental disclosure; it does not stop code that wants to reveal a
-//! secret.
+//! Hides resolved secrets, and their usual encodings, in everything that leaves the executor: log lines, messages,
+//! results. An encoding is found only within one line. This prevents accidental disclosure; it does not stop code that
+//! wants to reveal a secret.
 
 use std::borrow::Cow;
 use std::collections::BTreeSet;
@@ -82,7 +82,7 @@ impl Masks {
 
     pub(crate) fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let Some(finder) = &self.finder else {
-            // The masks could not be built: a log without its lines is better than one with secrets.
+            // The masks could not be built. A log without its text is better than one with secrets.
             return Cow::Borrowed(if self.form_count == 0 { text } else { MASK });
         };
         if !finder.is_match(text) {
@@ -118,7 +118,7 @@ impl Masks {
                 for (key, mut field) in std::mem::take(fields) {
                     self.hide_in(&mut field);
                     let mut key = self.apply(&key).into_owned();
-                    // Two keys may be the same once they are masked; neither value is lost.
+                    // Two keys may be the same once they are masked; the second one gets a suffix, so that neither value is lost.
                     while fields.contains_key(&key) {
                         key.push('*');
                     }
@@ -275,7 +275,8 @@ mod tests {
                 let plain = format!("{before}{secret}{after}");
                 for text in [STANDARD.encode(&plain), STANDARD_NO_PAD.encode(&plain), URL_SAFE.encode(&plain)] {
                     let masked = masks.apply(&text);
-                    // What is left are the neighbours, and at either end a character that encodes bits of both.
+                    // The bytes before and after the secret remain and, at each end, a character that encodes bits of
+                    // both.
                     let left = masked.replace(MASK, "").len();
                     let neighbours = (before.len() + after.len()) * 4 / 3;
                     assert!(masked.contains(MASK) && left <= neighbours + 6, "{plain:?}: {text} → {masked}");

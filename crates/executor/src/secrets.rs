@@ -48,7 +48,8 @@ impl Secrets {
         self
     }
 
-    /// Adds a secret that the program itself has, for instance because it has removed it from its environment.
+    /// Adds a secret that the program itself has, for instance because the program has removed it from its
+    /// environment.
     #[must_use]
     pub fn value(mut self, name: impl Into<String>, secret: impl Into<String>) -> Self {
         self.values.insert(name.into(), secret.into());

@@ -16,8 +16,8 @@ use crate::scripts::ScriptRequests;
 use crate::secrets::Secrets;
 use crate::table::RunKey;
 
-/// The periods and timeouts of an executor. The defaults suit every program; tests shorten them. An executor takes no period
-/// for longer than ten years, and none of those after which something is repeated for less than a millisecond.
+/// The periods and timeouts of an executor. The defaults suit every program; tests shorten them. An executor shortens each
+/// period to at most ten years, and lengthens the period of a repeated action to at least one millisecond.
 ///
 /// ```
 /// use rondel::Timing;
@@ -28,22 +28,23 @@ use crate::table::RunKey;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Timing {
-    /// How long a run may take to stop before it is dropped; at most 10 s if it stops because no server answers, since
-    /// another executor may get it then. A server gives a run up 60 s after its timeout: a run with a longer grace may
-    /// overlap with its successor.
+    /// How long a run may take to stop before it is dropped. If the run stops because no server answers, this is at
+    /// most 10 s, because another executor may get the run then. A server gives up a run 60 s after its timeout, so a
+    /// run with a longer grace may overlap with its successor.
     pub cancel_grace: Duration,
-    /// How long no server may answer before serial and at-most-once runs are stopped; `None` for the server's setting.
-    /// Longer than that, they may overlap with their successors, unless the servers' `lost_after` is longer, too.
+    /// How long no server may answer before serial and at-most-once runs are stopped; `None` for the servers' setting.
+    /// With a longer value than theirs, these runs may overlap with their successors, unless the servers' `lost_after`
+    /// is longer, too.
     pub silence: Option<Duration>,
     /// How long a result waits for its acknowledgement before it is sent again.
     pub resend_after: Duration,
-    /// How long a run lasts before its start is reported.
+    /// How long a run must last before its start is reported. The starts of shorter runs are not reported.
     pub started_after: Duration,
     /// The period of the executor's sweeps: the longest that a log line waits before it is sent.
     pub sweep_period: Duration,
-    /// The shortest wait before dialling a server again …
+    /// The shortest wait before dialling a server again.
     pub reconnect_min: Duration,
-    /// … and the longest.
+    /// The longest wait before dialling a server again.
     pub reconnect_max: Duration,
     /// How long connecting may take, and then the server's welcome.
     pub connect_timeout: Duration,
@@ -51,13 +52,13 @@ pub struct Timing {
     pub ack_grace: Duration,
 }
 
-/// The longest period that an executor works by: longer ones could not be added to an instant.
+/// The longest period that an executor accepts: a longer one could not be added to an instant.
 const PERIOD_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
-/// The shortest period of what is repeated, so that no loop runs without a pause.
+/// The shortest period of a repeated action, so that no loop runs without a pause.
 const PERIOD_MIN: Duration = Duration::from_millis(1);
 
 impl Timing {
-    /// The same with each period within the bounds that the executor's loops can work by.
+    /// Limits each period to the range that the executor's loops can handle.
     fn bounded(self) -> Self {
         let repeated = |period: Duration| period.clamp(PERIOD_MIN, PERIOD_MAX);
         Self {
@@ -96,7 +97,7 @@ pub(crate) struct Setup {
     pub(crate) timing: Timing,
     pub(crate) clock: ServerClock,
     pub(crate) lifecycle: Lifecycle,
-    /// `None` if no server collects logs: they stay with the run.
+    /// `None` if no server collects logs: each run then keeps its own lines.
     pub(crate) shipping: Option<Arc<Shipping>>,
     pub(crate) log_limit: LogLimit,
     pub(crate) blocking: Arc<Semaphore>,
@@ -137,7 +138,7 @@ impl Setup {
     }
 }
 
-/// How many blocking handlers run at the same time at most, if the program does not set it.
+/// The largest number of blocking handlers that run at the same time, unless the program sets another.
 pub(crate) const BLOCKING_THREADS_MAX: usize = 256;
 
 /// One value per type.

@@ -10,7 +10,7 @@ use crate::secrets::Secrets;
 const OPEN: &str = "{{secret.";
 const CLOSE: &str = "}}";
 
-/// Params with the secrets filled in, and the masks that hide these from now on.
+/// Params with the secrets filled in, and the masks that hide these secrets in the run's output.
 pub(crate) struct Resolved {
     pub(crate) params: String,
     pub(crate) masks: Masks,

@@ -112,8 +112,8 @@ impl TestRun {
         self
     }
 
-    /// The name and the own parameters of the shard, for a job that names its shards. They override parameters of the
-    /// run, which must be set before.
+    /// The name and the parameters of the shard, for a job that names its shards. The shard's parameters override
+    /// those of the run, so call [`params`](Self::params) first.
     pub fn shard_item(mut self, name: impl Into<String>, params: impl Serialize) -> Self {
         let params = serde_json::to_value(params).unwrap_or_default();
         self.trigger.shard_name = name.into();

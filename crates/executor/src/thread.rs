@@ -10,10 +10,10 @@ use std::time::Duration;
 use crate::engine::{Engine, loops};
 use crate::session;
 
-/// How long the tasks of an ending executor may take to end.
+/// How long the executor's tasks may take to end at shutdown.
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Starts the executor's loops and sessions on a thread of their own. It ends when the executor's lifecycle does.
+/// Starts the executor's loops and sessions on a new thread, which ends with the executor's lifecycle.
 pub(crate) fn start(engine: &Arc<Engine>) -> std::io::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let engine = Arc::clone(engine);
@@ -28,7 +28,8 @@ pub(crate) fn start(engine: &Arc<Engine>) -> std::io::Result<()> {
             session::dial_configured(&engine);
             let lifecycle = &engine.setup.lifecycle;
             lifecycle.hard.cancelled().await;
-            // Gives the journal and the sessions time to end in order; a handler that holds its thread is left behind.
+            // Gives the journal and the sessions time to finish, but does not wait for a handler that blocks its
+            // thread.
             lifecycle.tracker.close();
             tokio::time::timeout(SHUTDOWN_TIMEOUT, lifecycle.tracker.wait()).await.ok();
         });

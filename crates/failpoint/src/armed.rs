@@ -15,7 +15,7 @@ static ARMED: Mutex<Vec<Armed>> = Mutex::new(Vec::new());
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Armed {
     name: String,
-    /// How many more times the failpoint must be reached before it acts.
+    /// How often the failpoint must still be reached until it acts.
     left: u32,
     action: Action,
 }
@@ -100,8 +100,8 @@ fn act(name: &str, action: Action) -> Result<(), Injected> {
             let id = std::process::id().to_string();
             let kill = Command::new("kill").args(["-STOP", &id]).stdin(Stdio::null()).status();
             debug_assert!(kill.is_ok(), "kill is not installed");
-            // The signal may reach another thread first; meanwhile this thread must not pass the failpoint. So it sleeps, and it need
-            // not know how long the stop lasts.
+            // The signal may reach another thread first. This thread sleeps, so that it does not pass the failpoint in the
+            // meantime. It need not know how long the stop lasts.
             hold(Duration::from_secs(1));
         }
         Action::Pause(length) => hold(length),

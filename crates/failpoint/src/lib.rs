@@ -24,7 +24,7 @@ pub enum ArmError {
     Unknown(String),
     /// The text after `@` is not a number from 1.
     Count(String),
-    /// The text after `=` is not an action that is possible there.
+    /// The text after `=` is not an action that this failpoint supports.
     Action(String),
 }
 
@@ -55,8 +55,8 @@ pub struct Injected;
 ///
 /// | action | what happens |
 /// |---|---|
-/// | `abort` | the process dies at once; the default |
-/// | `stop` | the process stops, all of it, until it receives SIGCONT |
+/// | `abort` | the process dies immediately; the default |
+/// | `stop` | all threads of the process stop until it receives SIGCONT |
 /// | `pause:MILLISECONDS` | the thread that reached the failpoint sleeps; the rest of the process continues |
 /// | `error` | at the end of a transaction: its caller gets the error that the database is unavailable, whether or not it committed |
 ///
@@ -72,7 +72,7 @@ pub fn arm(text: &str) -> Result<(), ArmError> {
     }
 }
 
-/// Marks a failpoint: acts if it is armed and due.
+/// Marks the place of a failpoint in the code. The failpoint acts if it is armed and due.
 #[inline]
 pub fn pass(name: &'static str) {
     #[cfg(debug_assertions)]
@@ -81,7 +81,7 @@ pub fn pass(name: &'static str) {
     let _: &str = name;
 }
 
-/// Marks the failpoint `OPERATION.STEP` of a transaction: acts if it is armed and due.
+/// Marks the place of the failpoint `OPERATION.STEP` of a transaction. The failpoint acts if it is armed and due.
 ///
 /// # Errors
 /// [`Injected`], if it was armed with `error`.

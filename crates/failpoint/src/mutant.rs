@@ -1,7 +1,7 @@
-//! Mutants: the engine with one of its safeguards removed, so that tests show whether they would notice. Like failpoints they exist only in
-//! builds with debug assertions; a release build always has all its safeguards.
+//! Mutants: the engine with one of its safeguards removed, to show whether tests notice the removal. Like failpoints they exist
+//! only in builds with debug assertions; a release build always has all its safeguards.
 //!
-//! A mutant is enabled for one thread: the simulation runs a whole cluster on one.
+//! A mutant is enabled for one thread only, because the simulation runs a whole cluster on one thread.
 
 #[cfg(debug_assertions)]
 use std::cell::Cell;
@@ -30,25 +30,27 @@ mutants! {
     NoFenceOnExecutor = "no_fence_on_executor",
     /// An executor runs a trigger again if it arrives twice.
     NoDedupeOnExecutor = "no_dedupe_on_executor",
-    /// An executor without a server continues runs that must not run twice.
+    /// An executor that no server answers continues runs that must not run twice.
     NoSilenceRule = "no_silence_rule",
-    /// An executor begins a run that was sent ahead as soon as it has it.
+    /// An executor begins a run that was sent ahead as soon as it receives the run.
     BeginsOnReceipt = "begins_on_receipt",
-    /// An executor that refuses a lease drops its runs whose instants are still ahead, which it reports as held.
+    /// An executor that refuses a lease drops the lease's runs whose instants are still ahead, although it reports them as
+    /// held.
     FenceDropsAhead = "fence_drops_ahead",
     /// Reports of an executor leave out its runs whose instants are still ahead.
     AheadIsNotListed = "ahead_is_not_listed",
     /// A run is sent ahead although its instant lies beyond the end of the lease.
     AheadOfTheLease = "ahead_of_the_lease",
-    /// The end of a stream, and of a lease that is given back, does not count what was sent ahead.
+    /// The end of a stream, or of a lease that is given back, is set without regard to runs that were sent ahead.
     EndBeforeAhead = "end_before_ahead",
-    /// A lease that the next server takes over at once ends then: what was sent ahead counts as never sent.
+    /// A lease that the next server takes over immediately ends at that moment, so runs that were sent ahead count as never
+    /// sent.
     TakenOverEndsAtOnce = "taken_over_ends_at_once",
     /// An executor forgets a result when it has sent it, not when the result is acknowledged.
     ForgetResultWhenSent = "forget_result_when_sent",
     /// Adoption does not raise the dead node's epoch.
     NoFenceRow = "no_fence_row",
-    /// The welcome names to an executor only the leases that had ended when its server last read the nodes.
+    /// The welcome names only the leases that had ended when the server last read the nodes.
     StaleWelcome = "stale_welcome",
     /// Runs have no unique key, and a claim does not check that the job is unchanged since the scan read it.
     NoUniqueKey = "no_unique_key",
@@ -62,7 +64,7 @@ mutants! {
     ClaimWithoutRows = "claim_without_rows",
     /// A run that was due before its lease ended counts as never sent.
     DueMeansUnsent = "due_means_unsent",
-    /// A stream counts as ended when its executor was last recorded as seen.
+    /// A stream counts as ended at the time at which its executor was last recorded as seen.
     StreamsEndWithTheLastBeat = "streams_end_with_the_last_beat",
     /// The end of any stream of an executor ends the row of its session, even if another stream is open.
     EachStreamEndsTheRow = "each_stream_ends_the_row",
@@ -70,13 +72,13 @@ mutants! {
     StreamOfEndedLease = "stream_of_ended_lease",
     /// A result overwrites a verdict.
     LateResultOverwrites = "late_result_overwrites",
-    /// Even after this node was cut off from the database, executors count as lost by rows that are older than the outage.
+    /// After this node was cut off from the database, rows from before the outage still make executors count as lost.
     OldRowsCount = "old_rows_count",
-    /// A run that continues in silence is sent again as soon as its executor is lost.
+    /// A run that its executor continues while no server answers is sent again as soon as the executor is lost.
     NoHoldInSilence = "no_hold_in_silence",
-    /// An executor continues runs in silence without a time limit.
+    /// While no server answers, an executor continues runs without a time limit.
     ContinueWithoutEnd = "continue_without_end",
-    /// A verdict given because the executor was lost stays when the executor reports the result.
+    /// A verdict given because the executor was lost is not replaced when the executor reports the result.
     LostVerdictIsFinal = "lost_verdict_is_final",
     /// A result of an earlier attempt ends a later one.
     AnyAttemptEnds = "any_attempt_ends",
@@ -84,7 +86,7 @@ mutants! {
     RetryKeepsAttempt = "retry_keeps_attempt",
     /// A broadcast may be expanded twice.
     ExpandTwice = "expand_twice",
-    /// The consequences of a verdict are not written with it.
+    /// The runs that follow from a verdict are not written with it.
     NoFollowers = "no_followers",
     /// A broadcast's shards are not counted.
     NoShardCount = "no_shard_count",
@@ -98,7 +100,7 @@ mutants! {
     NoLeaseCheckBeforeSend = "no_lease_check_before_send",
     /// An executor that has not answered the roll call counts as having no runs.
     NotReportedIsNotHeld = "not_reported_is_not_held",
-    /// Adopted runs have no place in their jobs' order.
+    /// Adopted runs do not enter the gates of their jobs.
     NoGatesAfterAdoption = "no_gates_after_adoption",
     /// A job fires while its open runs are being adopted.
     NoHoldWhileAdopting = "no_hold_while_adopting",
@@ -114,11 +116,11 @@ mutants! {
     NoMisfireAtTick = "no_misfire_at_tick",
     /// The misfire policy judges a fire's lateness at the time of its claim, even if the claim itself was late.
     LateIsMissed = "late_is_missed",
-    /// Each offer of waiting runs tries the same first kinds of runs again.
+    /// Each offer of waiting runs tries the same kinds of runs again, and never reaches the others.
     LookAheadStandsStill = "look_ahead_stands_still",
     /// Late jobs are claimed before those due soon, however many are late.
     LateFirst = "late_first",
-    /// The first job takes all memory for open runs.
+    /// The first job may take all memory for open runs.
     NoShares = "no_shares",
     /// Runs that executors have count against the share of their job, like runs that wait.
     HandsCount = "hands_count",
@@ -126,7 +128,7 @@ mutants! {
     RoomIsKept = "room_is_kept",
     /// The number of open runs in memory has no bound.
     NoBound = "no_bound",
-    /// Runs that had no room in memory are not taken up when there is room again.
+    /// Runs for which memory had no room are not loaded when there is room again.
     LeftForEver = "left_for_ever",
     /// Pausing or deleting a job ends runs that executors have.
     DropInHand = "drop_in_hand",
@@ -136,9 +138,9 @@ mutants! {
     NoRelay = "no_relay",
     /// Serial jobs have no gate.
     NoGate = "no_gate",
-    /// Queue time counts from the turn of a run, not from its instant.
+    /// Queue time counts from the time when a run's turn comes, not from its instant.
     QueueTimeFromTurn = "queue_time_from_turn",
-    /// A server that stops leaves unsent runs as possibly sent ones.
+    /// A server that stops records unsent runs as possibly sent.
     LeaveAsPerhapsSent = "leave_as_perhaps_sent",
     /// Maintenance windows are ignored when fires are planned.
     WindowsUnheeded = "windows_unheeded",
@@ -158,7 +160,7 @@ mutants! {
     DealKeepsEpoch = "deal_keeps_epoch",
     /// A report of an item is accepted from any group and at any epoch.
     AnyOwnerReports = "any_owner_reports",
-    /// Reports of items are applied in the order of their arrival.
+    /// Reports of items are applied in the order of their arrival, whatever their sequence numbers.
     SequenceIsIgnored = "sequence_is_ignored",
     /// Items are written even if the node is not the home of their job or its lease has ended.
     ItemsOfAnyNode = "items_of_any_node",
@@ -168,11 +170,11 @@ mutants! {
     ReleasedIsTakenAgain = "released_is_taken_again",
     /// A group accepts orders that are older than its last one.
     OlderOrderIsTaken = "older_order_is_taken",
-    /// An item whose release was requested is dealt at once.
+    /// An item whose release was requested is dealt immediately.
     DealtBeforeReleased = "dealt_before_released",
     /// A group releases an item while rows of it are being executed.
     ReleasedWithRowsInWork = "released_with_rows_in_work",
-    /// A group reports only once that it has released an item, even if no order answers the report.
+    /// A group reports the release of an item only once, even if no order confirms the report.
     ReleasedIsReportedOnce = "released_is_reported_once",
     /// Items stay with groups whose attempts have ended.
     EndedAttemptsKeepItems = "ended_attempts_keep_items",
@@ -182,7 +184,7 @@ mutants! {
     DryWithoutOwner = "dry_without_owner",
     /// A root run of a pump that a user has cancelled starts again.
     CancelledPumpBeginsAgain = "cancelled_pump_begins_again",
-    /// A pump at rest keeps resting, whatever events occur and however long it has rested.
+    /// The rows of a pump at rest are never read again, whatever happens and however long it has rested.
     DeafRest = "deaf_rest",
     /// A group of a pump succeeds even if rows are left that failed for good.
     UnfinishedSucceeds = "unfinished_succeeds",

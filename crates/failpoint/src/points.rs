@@ -75,7 +75,7 @@ pub const TRANSACTIONS: &[&str] = &[
     "write_report",
 ];
 
-/// The other failpoints of a server, in the order of a run.
+/// The other failpoints of a server, in the order in which a run passes them.
 pub const SERVER: &[Point] = &[
     Point { name: "migrate.begun", what: "the schema is locked, nothing of it has changed" },
     Point { name: "next_migration.begun", what: "a migration is applied, and the next one is not" },
@@ -98,7 +98,7 @@ pub const SERVER: &[Point] = &[
     Point { name: "purge.deleted", what: "old runs have lost their logs, and are still there" },
 ];
 
-/// The failpoints of an executor, in the order of a run.
+/// The failpoints of an executor, in the order in which a run passes them.
 pub const EXECUTOR: &[Point] = &[
     Point { name: "executor.accepted", what: "triggers are accepted, and nothing has begun" },
     Point { name: "executor.starting", what: "a handler is about to begin" },

@@ -6,7 +6,7 @@ use syn::parse::{Parse, ParseStream};
 use syn::punctuated::Punctuated;
 use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Token};
 
-/// Each argument, its place in the job's document, and its method of the declaration.
+/// Each argument, its place in the job's document, and the method of `Declaration` for it.
 ///
 /// `parent` is `after` with a single job.
 pub(crate) const KINDS: &[Kind] = &[
@@ -82,7 +82,6 @@ pub(crate) struct Arg {
     pub(crate) span: Span,
 }
 
-/// The arguments of the attribute.
 pub(crate) struct Args(pub(crate) Vec<Arg>);
 
 impl Parse for Args {

@@ -27,14 +27,16 @@ pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> 
     complaints.0.map_or(Ok(()), Err)
 }
 
-/// The argument, with the others of its field where the field may need them: a `success_by` needs its time beside its zone.
+/// The argument, together with the other arguments of its field if the field may need them: `success_by` needs a time besides
+/// its zone.
 fn with_its_field<'a>(arg: &'a Arg, args: &'a Args) -> impl Iterator<Item = &'a Arg> {
     let field = &arg.kind.path[..arg.kind.path.len() - 1];
     let is_of_field = move |other: &&Arg| field.len() > 1 && other.kind.path.starts_with(field);
     args.0.iter().filter(move |other| std::ptr::eq(*other, arg) || is_of_field(other))
 }
 
-/// The schedule is read separately first: for a value that may be one or many, serde reports only that neither fits.
+/// The schedule is read separately first. The document's field may be one schedule or a list, and for such a field serde
+/// reports only that neither fits.
 fn read(document: Value) -> serde_json::Result<JobSpec> {
     if let Some(schedule) = document.get("schedule") {
         ScheduleSpec::deserialize(schedule)?;

@@ -1,4 +1,4 @@
-//! Expands the function to the item that is registered.
+//! Expands the annotated function into a struct that implements `rondel::Job`, which users register.
 
 use proc_macro2::TokenStream;
 use quote::{ToTokens, format_ident, quote, quote_spanned};

@@ -1,10 +1,10 @@
-//! What the attribute refuses, and where the complaint points: seen without compiling a program.
+//! Tests which arguments the attribute refuses and where its errors point, without compiling a program.
 
 use proc_macro2::TokenStream;
 
 use crate::expand::expand;
 
-/// The complaints about a job with these arguments: the text that each points at, and its words.
+/// The errors about a job with these arguments: the source text that each points at, and its message.
 fn complaints(args: &str, item: &str) -> Vec<(String, String)> {
     let args: TokenStream = args.parse().unwrap();
     let Err(errors) = expand(args, item.parse().unwrap()) else { return Vec::new() };

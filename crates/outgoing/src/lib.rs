@@ -2,8 +2,8 @@
 //! client.
 //!
 //! It connects only to addresses that [`AllowedAddresses`] permits. A name is resolved once, the resulting addresses are checked, and the
-//! connection goes to one of the checked addresses, so that no resolver can answer differently a moment later. The same applies to each
-//! redirect. Proxies of the environment are not used, because they would resolve the name again.
+//! connection goes to one of the checked addresses. A resolver that answers differently a moment later therefore has no effect. The same
+//! applies to each redirect. Proxies of the environment are not used, because they would resolve the name again.
 
 #[cfg(feature = "smtp")]
 mod mail_stream;
@@ -28,7 +28,6 @@ pub use reqwest::{Error as RequestError, Method, RequestBuilder, Response, Statu
 
 use resolve::{Guarded, SystemResolver};
 
-/// Timeout for establishing a connection.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// Why the client cannot be built.
@@ -104,12 +103,12 @@ impl Outgoing {
 /// # Errors
 /// [`AddressRefused`].
 pub fn check_host(url: &Url, allowed: &AllowedAddresses) -> Result<(), AddressRefused> {
-    // An address is not resolved, so it is checked here.
+    // The resolver never sees an IP address in a URL, so the address is checked here.
     let host = url.host_str().unwrap_or_default().trim_start_matches('[').trim_end_matches(']');
     host.parse::<IpAddr>().map_or(Ok(()), |address| allowed.check(address))
 }
 
-/// The refusal that made a request fail, if there was one: of a resolved address, or of a redirect.
+/// The refusal that made a request fail, if there was one. It concerns either a resolved address or a redirect.
 #[must_use]
 pub fn refusal(error: &RequestError) -> Option<AddressRefused> {
     let mut cause = error.source();
@@ -122,8 +121,8 @@ pub fn refusal(error: &RequestError) -> Option<AddressRefused> {
     None
 }
 
-/// Why a request failed, without its URL. If no connection could be made, the text is the root cause alone, because the errors above
-/// it repeat it in other words.
+/// Describes why a request failed, without its URL. If no connection could be made, the text contains only the root cause: the outer errors
+/// repeat the root cause in other words.
 #[must_use]
 pub fn failure(error: RequestError) -> String {
     let error = error.without_url();
@@ -133,7 +132,7 @@ pub fn failure(error: RequestError) -> String {
     if error.is_connect() { format!("no connection: {}", root_cause(&error)) } else { chain(&error) }
 }
 
-/// The root cause, which the errors above it repeat in other words.
+/// The innermost error of the chain.
 fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut cause = error;
     while let Some(next) = cause.source() {

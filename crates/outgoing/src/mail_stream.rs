@@ -1,4 +1,5 @@
-//! The connection to a mail server. What is read of it is bounded: a line is kept in memory until it ends, which may be never.
+//! The connection to a mail server. The number of bytes read from the server is bounded: the client keeps a line in memory until the line
+//! ends, and a server may never end it.
 
 use std::fmt::Debug;
 use std::io;
@@ -20,7 +21,7 @@ use crate::tls::client_config;
 /// Maximum number of bytes of all answers to one mail.
 pub(crate) const ANSWERS_LEN_MAX: usize = 1024 * 1024;
 
-/// A connection from which only so many bytes are read.
+/// A connection whose reads fail after [`ANSWERS_LEN_MAX`] bytes.
 #[derive(Debug)]
 struct Bounded<S> {
     stream: S,
@@ -29,8 +30,8 @@ struct Bounded<S> {
     left: usize,
 }
 
-/// Connects to the first of these addresses that answers; by TLS from the first byte if there is a host, whose certificate must be valid.
-/// `limit`: the time that the caller gives it.
+/// Connects to the first of these addresses that answers. `limit` is the time that the caller allows. With `tls_host`, the connection uses
+/// TLS from the first byte, and the server's certificate must be valid for this host.
 pub(crate) async fn connect(
     addresses: &[SocketAddr],
     limit: Duration,
@@ -45,8 +46,8 @@ pub(crate) async fn connect(
     Ok(Box::new(Bounded { stream, peer, left }))
 }
 
-/// Tries the addresses one after another. Each but the last has an equal part of the time, so that one that never answers keeps no mail from
-/// the others.
+/// Tries the addresses one after another. Each address but the last gets an equal part of the time: an address that never answers leaves
+/// time for the others.
 async fn first_answer<T, F: Future<Output = io::Result<T>>>(
     addresses: &[SocketAddr],
     limit: Duration,

@@ -119,7 +119,7 @@ impl PostClient {
     /// Prepares requests to URLs below this one. The addresses of a host name are checked when a request is sent.
     ///
     /// # Errors
-    /// A sentence, if the URL contains an address that is not allowed, or is not one of HTTP.
+    /// A message, if the URL contains an address that is not allowed, or if its scheme is not HTTP or HTTPS.
     pub fn target(&self, url: &Url) -> Result<Target, String> {
         check_host(url, &self.allowed).map_err(|refused| refused.to_string())?;
         let uri = Uri::from_str(url.as_str()).map_err(|error| error.to_string())?;

@@ -14,7 +14,7 @@ pub(crate) struct SystemResolver;
 impl Resolve for SystemResolver {
     fn resolve(&self, name: Name) -> Resolving {
         Box::pin(async move {
-            // The client sets the port.
+            // The client sets the port after the name is resolved.
             let found: Vec<_> = tokio::net::lookup_host((name.as_str(), 0)).await?.collect();
             Ok(Box::new(found.into_iter()) as Addrs)
         })
@@ -53,7 +53,7 @@ impl Resolve for Guarded {
     }
 }
 
-/// The allowed addresses of a host; otherwise the reason, and whether a later try is useless.
+/// The allowed addresses of a host. The error has the reason, and is `true` if a later try is useless.
 #[cfg(feature = "smtp")]
 pub(crate) async fn resolve_allowed(
     host: &str,

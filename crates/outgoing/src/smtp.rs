@@ -157,12 +157,12 @@ async fn talk(
         hand_over(&mut connection, envelope, message).await
     };
     let sent = sent.await;
-    // By now the mail is accepted or refused, whatever happens to the connection.
+    // By now the server has accepted or refused the mail. An error while the connection closes changes nothing.
     connection.abort().await;
     sent
 }
 
-/// Sends the message to the recipients that the server accepts: one address that is gone keeps the message from no other one.
+/// Sends the message to the recipients that the server accepts. A refused recipient does not prevent delivery to the others.
 async fn hand_over(
     connection: &mut AsyncSmtpConnection,
     envelope: &Envelope,

@@ -1,4 +1,4 @@
-//! Against running servers: the client connects to allowed addresses only, whatever names them.
+//! Against running servers: the client connects only to allowed addresses, however a URL, a name or a redirect refers to them.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on panics")]
 
@@ -23,7 +23,7 @@ const HERE: &str = "127.0.0.2";
 const ELSEWHERE: &str = "127.0.0.1";
 const ECHO: &str = "echo";
 
-/// A server that counts who connects, and gives everybody the same answer: `ECHO` returns the request.
+/// A server that counts its connections and gives every client the same answer. `ECHO` returns the request.
 struct Receiver {
     address: SocketAddr,
     count: Arc<AtomicUsize>,
@@ -41,12 +41,12 @@ impl Receiver {
         Self::on(TcpListener::bind(address).await.unwrap(), answer)
     }
 
-    /// One here and one elsewhere, on the same port.
+    /// Two servers on the same port: one at `HERE`, one at `ELSEWHERE`.
     async fn pair() -> (Self, Self) {
         loop {
             let here = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
             let port = here.local_addr().unwrap().port();
-            // Another program may have it elsewhere.
+            // If another program uses this port at `ELSEWHERE`, the loop tries another port.
             if let Ok(elsewhere) = TcpListener::bind(format!("{ELSEWHERE}:{port}")).await {
                 return (Self::on(here, ok()), Self::on(elsewhere, ok()));
             }
@@ -90,7 +90,7 @@ fn redirect(to: &str) -> String {
     format!("HTTP/1.1 302 Found\r\nlocation: {to}\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
 }
 
-/// Answers each question with the next list of addresses, the last one for ever.
+/// A resolver that answers each query with the next list of addresses, and repeats the last list.
 struct Scripted {
     answers: Vec<Vec<&'static str>>,
     asked: Mutex<usize>,
@@ -144,7 +144,7 @@ async fn a_name_that_leads_inside_is_refused_with_address_and_setting() {
     assert_eq!(get(&client, &url).await.unwrap().status(), 200);
 }
 
-/// The answer of the name server changes between the check and the connection: there is no second question.
+/// The name server's answer changes after the check. The client connects to the checked address and does not resolve the name again.
 #[tokio::test]
 async fn a_name_that_is_rebound_is_connected_to_as_it_was_checked() {
     let (here, inside) = Receiver::pair().await;
@@ -153,13 +153,13 @@ async fn a_name_that_is_rebound_is_connected_to_as_it_was_checked() {
     let url = format!("http://rebound.example:{}/", here.address.port());
     assert_eq!(get(&client, &url).await.unwrap().status(), 200);
     assert_eq!((resolver.asked(), here.count(), inside.count()), (1, 1, 0));
-    // The next connection asks anew, and what comes of that is judged anew.
+    // The next connection resolves the name again, and the new addresses are checked.
     let text = refused(get(&client, &url).await);
     assert!(text.starts_with("127.0.0.1 is a loopback address"), "{text}");
     assert_eq!((resolver.asked(), here.count(), inside.count()), (2, 1, 0));
 }
 
-/// One good address among bad ones does not open the bad ones, not even where the good one does not answer.
+/// If a name has allowed and forbidden addresses, the client never tries a forbidden one, even if no allowed address answers.
 #[tokio::test]
 async fn of_many_addresses_only_the_allowed_ones_are_tried() {
     let inside = Receiver::start(&format!("{ELSEWHERE}:0"), ok()).await;
@@ -271,7 +271,7 @@ async fn posts_without_an_answer_were_not_sent_or_are_unclear() {
     assert_eq!(error, PostError::TooLong(1_000));
 }
 
-/// TLS is a part of the connection: an executor that does not finish it has no part of the request.
+/// The TLS handshake is part of establishing the connection. A server that does not complete it has received no part of the request.
 #[tokio::test(start_paused = true)]
 async fn a_post_whose_connection_is_not_established_was_not_sent() {
     let silent = TcpListener::bind(format!("{HERE}:0")).await.unwrap();
@@ -281,7 +281,7 @@ async fn a_post_whose_connection_is_not_established_was_not_sent() {
     assert_eq!(error, PostError::NotSent("no connection: not established in time".to_owned()));
 }
 
-/// Ways to write an IPv4 address that parsers have taken for something else.
+/// Ways to write an IPv4 address that some parsers have read as something else.
 fn spellings(address: u32) -> Vec<String> {
     let [a, b, c, d] = address.to_be_bytes();
     let fullwidth = |c: char| c.to_digit(10).and_then(|digit| char::from_u32(0xff10 + digit)).unwrap_or(c);
@@ -317,7 +317,7 @@ fn spellings(address: u32) -> Vec<String> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(1_000))]
 
-    /// However an inner address is written, it is refused, is no URL, or is a name, whose addresses are judged later.
+    /// Every spelling of an internal address is either refused or not a valid URL.
     #[test]
     fn an_inner_address_gets_through_in_no_spelling(place in 0_usize..8, bits in any::<u32>()) {
         let inside = [0x7f00_0000, 0x0a00_0000, 0xc0a8_0000, 0xa9fe_a9fe, 0xac10_0000, 0x6440_0000, 0, 0xe000_0000][place];

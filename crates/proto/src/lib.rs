@@ -15,15 +15,15 @@ pub const PROTOCOL: u32 = 1;
 
 /// The largest message that a server accepts from an executor, in encoded bytes.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// Replies, results, or chunks of logs in one message of an executor.
+/// The largest number of replies, results, or chunks of logs in one message of an executor.
 pub const ITEM_COUNT_MAX: usize = 1_000;
-/// Lines in one message with logs.
+/// The largest number of lines in one message with logs.
 pub const LINE_COUNT_MAX: usize = 50_000;
 /// The largest chunk of a log, in encoded bytes.
 pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
-/// Attempts that one message lists, held and finished together.
+/// The largest number of attempts that one message lists, held and finished together.
 pub const ATTEMPT_COUNT_MAX: usize = 131_072;
-/// Jobs that an executor names in one answer to a probe.
+/// The largest number of jobs that an executor names in one answer to a probe.
 pub const PROBED_COUNT_MAX: usize = 1_000;
 
 /// The encoded size of a message or a part of it, in bytes.

@@ -6,7 +6,7 @@ use std::time::Duration;
 #[derive(Clone, Debug)]
 pub(crate) struct Chance(u64);
 
-/// Makes one number of another: well mixed, and the same each time.
+/// Maps a number to another one: well mixed, and the same each time.
 pub(crate) const fn mix(number: u64) -> u64 {
     let number = number.wrapping_add(0x9E37_79B9_7F4A_7C15);
     let number = (number ^ (number >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);

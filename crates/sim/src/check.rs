@@ -1,4 +1,5 @@
-//! The rules: what really happened is compared with the ledger. Each complaint begins with the rule that is broken.
+//! The rules: they compare what really happened with the ledger. Each complaint begins with the name of the broken
+//! rule.
 
 mod facts;
 mod fires;

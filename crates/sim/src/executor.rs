@@ -33,7 +33,7 @@ const RESEND_AFTER: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const AHEAD_MAX_MS: u32 = 1_000;
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
-/// Stands for the time of the last message while no server was heard yet: there is no silence then.
+/// The time of the last message if no server was heard yet. Then there is no silence.
 const NEVER: i64 = i64::MIN;
 
 /// The current instant of the clock that the run table uses.
@@ -77,8 +77,8 @@ pub(crate) struct Executor {
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     silence: Mutex<Duration>,
-    /// The number of silences that were too long and that a welcome has ended. Messages on a
-    /// stream that was opened before the last of them do not count.
+    /// The number of silences that were too long and that a welcome has ended. Messages on a stream that was opened
+    /// before the last of them are ignored.
     silences: Mutex<u64>,
     next_link: Mutex<u64>,
     hello_count: AtomicU64,
@@ -157,7 +157,8 @@ impl ExecutorHost {
         executor.spawn(async move { reporter.report().await });
     }
 
-    /// Drops the running executor. It and this host refer to each other, so that no world would be freed otherwise.
+    /// Drops the running executor. The executor and this host refer to each other, and would never be freed
+    /// otherwise.
     pub(crate) fn drop_running(&self) {
         lock(&self.running).take();
     }
@@ -430,8 +431,8 @@ impl Executor {
         }
     }
 
-    /// Ignores triggers that were refused before: a server that sends such a run again gives its trigger another
-    /// number.
+    /// Ignores copies of triggers that were refused before. A server that sends such a run again gives its trigger
+    /// another number.
     fn offer(&self, link: &Link, mut triggers: v1::Triggers) -> Vec<Held> {
         triggers.triggers.retain(|trigger| !lock(&self.refused).contains(&trigger.fence_n));
         let mut table = lock(&self.table);

@@ -70,14 +70,14 @@ enum Fault {
     },
 }
 
-/// Separates the draw of outages of all servers from other draws of the same seed.
+/// Salt that keeps the draw of outages of all servers independent of other draws of the same seed.
 const BLACKOUTS: u64 = 0xb1ac_0000;
 
 /// How long an executor that drains may take.
 const DRAIN_GRACE: Duration = Duration::from_secs(6);
-/// Separates the draw of executors that drain from other draws of the same seed.
+/// Salt that keeps the draw of executors that drain independent of other draws of the same seed.
 const DRAINS: u64 = 0xd4a1_0000;
-/// Separates the draw of the only server's deaths from other draws of the same seed.
+/// Salt that keeps the draw of the only server's deaths independent of other draws of the same seed.
 const RESTARTS: u64 = 0x4e57_0000;
 
 /// Faults with their instants, in milliseconds since the world began.
@@ -110,7 +110,7 @@ impl Plan {
         self
     }
 
-    /// Adds deaths of the only server, each followed by the next start at once.
+    /// Adds deaths of the only server, which starts again within half a second each time.
     pub(crate) fn with_restarts(mut self, seed: u64, profile: &Profile) -> Self {
         let mut chance = Chance::new(mix(seed ^ RESTARTS));
         let count = if profile.is_single_server && profile.node_faults { chance.between(1, 6) } else { 0 };
@@ -201,7 +201,7 @@ pub(crate) struct Hosts {
 }
 
 impl Hosts {
-    /// Lets the planned faults happen at their times.
+    /// Injects the planned faults at their times.
     pub(crate) async fn inject(self, plan: Plan) {
         for (at, fault) in plan.0 {
             sleep_until(self.world.began + Duration::from_millis(at)).await;

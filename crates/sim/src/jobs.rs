@@ -1,4 +1,4 @@
-//! The jobs that a seed draws: of every kind that the engine makes promises about.
+//! The jobs that a seed draws: of every kind for which the engine guarantees something.
 
 use rondel_core::{JobSpec, Timestamp};
 use serde_json::{Value, json};
@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use crate::chance::{Chance, mix};
 use crate::profile::Profile;
 
-/// Separates the draw of modes from other draws of the same seed.
+/// Salt that keeps the draw of modes independent of other draws of the same seed.
 const SHADOWS: u64 = 0x0005_4ad0_77e1;
 
 /// Draws the jobs of a world; their schedules end at `end`.

@@ -4,7 +4,7 @@
 //! end, and a checker compares what handlers did with the ledger.
 //!
 //! It tests neither the databases (the conformance suite does) nor the wire (tests with whole processes do). It tests
-//! the order of events, of which it sees more in an hour than clusters do in years.
+//! the order of events: it sees more different orders in an hour than clusters do in years.
 //!
 //! - `simulation` builds a world and runs it; `profile`, `jobs`, `faults`, `switches` and `maintenance` draw its parts
 //!   from the seed;

@@ -24,7 +24,7 @@ pub(crate) enum Stop {
 /// The numbers of triggers that this process refused.
 pub(crate) type Refused = Arc<Mutex<BTreeSet<i64>>>;
 
-/// A stream to one node. Each item is sent as a message of its own.
+/// A stream to one node. Each item is sent as a separate message.
 #[derive(Debug)]
 pub(crate) struct Link {
     pub(crate) id: u64,
@@ -34,7 +34,7 @@ pub(crate) struct Link {
 }
 
 impl Link {
-    /// Sends that the executor has ended in order.
+    /// Sends the goodbye of an executor that has drained.
     pub(crate) fn goodbye(&self) {
         self.up.send(v1::ExecutorMessage { body: Some(Body::Goodbye(v1::Goodbye {})) }).ok();
     }

@@ -15,12 +15,12 @@ use crate::profile::{Bounds, Profile};
 use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
-/// Separates the draw of windows from other draws of the same seed.
+/// Salt that keeps the draw of windows independent of other draws of the same seed.
 const WINDOWS: u64 = 0x3a1d_77ce;
 /// In how many of a million seeds windows are planned.
 const SHARE_PPM: u64 = 250_000;
-/// Minimum time until a window begins: fires are claimed this far ahead, and a server may go this long without a look
-/// at the windows.
+/// Minimum time until a window begins: fires are claimed this far ahead, and a server may not read the windows for
+/// this long.
 const LEAD: Duration = Duration::from_secs(8);
 
 /// Whether windows are planned before the servers start. This is necessary if fires are claimed much further ahead than

@@ -1,6 +1,6 @@
 //! Sick neighbours: the executors of one app are gone, and a job of the other app has a handler that no executor has.
-//! However many runs the jobs of both kinds pile up, with bounds of two or three, the healthy jobs must continue: the
-//! liveness rules L1 to L3.
+//! The runs of both kinds of jobs pile up, with engine bounds of two or three. The healthy jobs must continue
+//! nevertheless: the liveness rules L1 to L3.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -81,8 +81,8 @@ async fn run_world(seed: u64, options: Options) -> NeighbourReport {
     report.violations = check::check(&facts, &truth);
     report.violations.extend(verdicts_in_time(&facts, &truth));
     report.look_at_healthy(&facts, &truth);
-    // In addition to the bound: the reserve for jobs with few runs, runs that only end, one run of each app, and the
-    // shards of one fire of each app.
+    // The engine may exceed its bound by the reserve for jobs with few runs, by runs that only end, by one run of each
+    // app, and by the shards of one fire of each app.
     let bound = max + max / 4 + max / 8 + 1 + 2 * (1 + SHARD_COUNT);
     if in_memory_max > bound {
         report.violations.push(format!("L3 memory: {in_memory_max} open runs in memory, {bound} at most"));

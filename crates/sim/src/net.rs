@@ -1,5 +1,6 @@
-//! The network between executors and nodes: a stream has two ways, each with its own delays, cuts and duplicates.
-//! Within a way the order is kept, as in a TCP connection, but the copy of a duplicated message may come late.
+//! The network between executors and nodes: a stream has two ways (directions), each with its own delays, cuts and
+//! duplicates. Messages of one way keep their order, as in a TCP connection, but the copy of a duplicated message may
+//! come late.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -53,7 +54,7 @@ pub(crate) struct Pipe {
 }
 
 impl Pipe {
-    /// Carries messages until either end is gone. Messages under way when the sender goes still arrive.
+    /// Carries messages until either end is gone. Messages that are in flight when the sender ends still arrive.
     pub(crate) async fn carry<T: Clone>(self, mut from: mpsc::UnboundedReceiver<T>, to: mpsc::UnboundedSender<T>) {
         let mut again: VecDeque<T> = VecDeque::new();
         let mut is_first = true;
@@ -63,7 +64,7 @@ impl Pipe {
                 let heals = sleep_until(until.min(Instant::now() + Duration::from_secs(1)));
                 tokio::select! {
                     biased;
-                    // No task waits for the message any more.
+                    // The receiver is gone.
                     () = to.closed() => return,
                     () = heals => {}
                 }

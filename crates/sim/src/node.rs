@@ -145,7 +145,7 @@ impl NodeHost {
         lock(&self.running).as_ref().is_none_or(|running| running.process.is_dead())
     }
 
-    /// Whether a loop of the engine ended by itself.
+    /// Whether a loop of the engine ended without a stop.
     pub(crate) fn has_failed(&self) -> bool {
         let running = lock(&self.running);
         running.as_ref().is_some_and(|running| !running.process.is_dead() && running.lifecycle.has_failed())

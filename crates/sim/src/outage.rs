@@ -1,5 +1,5 @@
 //! Ten minutes without executors, or without a server: checks each fire in the ledger afterwards, by overlap policy and
-//! misfire policy. The times are the real ones, on the simulated clock.
+//! misfire policy. The outage has its real length, on the simulated clock.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -226,7 +226,7 @@ fn lost_for_nothing(facts: &Facts, truth: &Truth) -> Vec<String> {
         .collect()
 }
 
-/// Whether the run ran, or had its turn until a later one of its job replaced it.
+/// Whether the run ran, or waited as its job's next run until a later one replaced it.
 fn has_run(run: &Run) -> bool {
     let is_covered = run.reason == Some(Reason::Covered);
     is_covered || matches!(run.status, RunStatus::Succeeded | RunStatus::Failed | RunStatus::TimedOut)
@@ -247,7 +247,7 @@ fn is_as_queued(overlap: &str, run: &Run, away: Away) -> bool {
         "cover" => run.reason == Some(Reason::Covered),
         _ => run.reason == Some(Reason::NoExecutor),
     };
-    // A run that a server had in hand when it died gets another attempt, which is asked to end.
+    // A run whose server died gets another attempt. The later fire that covers the run then cancels this attempt.
     let is_ended = run.status == RunStatus::Cancelled && overlap == "cover" && away == Away::ExecutorsWithRestart;
     (run.status == RunStatus::Skipped || is_ended) && (is_expected || is_restart)
 }

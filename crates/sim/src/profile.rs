@@ -1,5 +1,5 @@
 //! The properties of the world that a seed draws before it begins. Not every seed has every kind of fault: if all
-//! happened at once, each would hide the others.
+//! kinds happened together, they would hide one another.
 
 use rondel_admin::EngineConfig;
 use std::time::Duration;
@@ -33,7 +33,7 @@ pub(crate) struct Profile {
     pub(crate) delay_ppm: u64,
     /// The largest error of the pace of a node's clock, in millionths.
     pub(crate) drift_ppm: u64,
-    /// How many runs each executor takes at once; drawn if it is not set.
+    /// How many runs each executor takes at the same time; drawn if it is not set.
     pub(crate) slots: Option<u32>,
     /// The seed for the `on_silence` of jobs and for the outages of all servers. It is a separate draw, so that earlier
     /// seeds keep their other draws. `None` draws neither.
@@ -42,8 +42,8 @@ pub(crate) struct Profile {
     pub(crate) shadows: Option<u64>,
     /// Whether executors take triggers ahead of their instants.
     pub(crate) sends_ahead: bool,
-    /// Whether the database is for one server. After its death, the server is soon back, and takes over its old lease
-    /// at once.
+    /// Whether the database is for one server. After its death, the server restarts soon, and takes over its old
+    /// lease immediately.
     pub(crate) is_single_server: bool,
     /// How many rows a page has when a server looks for open runs.
     pub(crate) page: u32,
@@ -77,7 +77,7 @@ pub(crate) struct Bounds {
 }
 
 impl Bounds {
-    /// The bounds of a seed. Earlier seeds keep the usual ones, for the faults that they are known to show.
+    /// The bounds of a seed. Earlier seeds keep the usual ones, because they show certain known faults with these.
     pub(crate) fn of(seed: u64) -> Self {
         if seed > FIRST_SMALL { Self::draw(&mut Chance::new(seed)) } else { Self::usual() }
     }
@@ -100,8 +100,8 @@ impl Bounds {
             take_up_looks: size(pick(10_000)),
             take_up_jobs: size(pick(100)),
             take_up_page: pick(usual.take_up_page),
-            // Enough for each job and the runs that it waits for; with less, the verdicts of runs that wait in vain
-            // make room.
+            // Enough for each job and the runs that it waits for. With less, room may become free only by the
+            // verdicts of runs that wait in vain.
             open_runs_max: size(*chance.pick(&[30, 60, 200_000])),
         }
     }
@@ -168,7 +168,7 @@ impl Profile {
         }
     }
 
-    /// A world in which nothing fails by itself.
+    /// A world without random faults.
     pub(crate) fn steady(executor_count: usize, slots: u32) -> Self {
         Self {
             node_count: 1,
@@ -237,7 +237,8 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         silence: Duration::from_secs(3),
         lost_after: Duration::from_secs(6),
         continue_max: Duration::from_secs(10),
-        // A simulated database answers within milliseconds; this is as if it took half a second.
+        // A simulated database answers within milliseconds. With this share, the wait is as long as if it took half a
+        // second.
         whole_backlog_share: 200,
         // Shorter than the delay that the checker allows in a chain of runs.
         whole_backlog_within: Duration::from_secs(1),

@@ -1,5 +1,5 @@
 //! A world of pump jobs: groups on executors that come and go, items that change owners, rows that arrive. The general
-//! world has no pump jobs, so that its seeds stay as they are.
+//! world has no pump jobs, so that what its seeds draw does not change.
 //!
 //! - `jobs` draws the definitions and the requests of users;
 //! - `truth` records what really happened: rows, their executions, and the owners of items in the store;
@@ -30,7 +30,7 @@ use crate::simulation::{Options, Outcome, create, run_on_own_clock, settle};
 use crate::switches;
 use crate::world::{World, lock};
 
-/// Separates the draw of this world from the general one of the same seed.
+/// Salt that keeps the draw of this world independent of the general one of the same seed.
 const PUMPS: u64 = 0x9021_4e55;
 /// How long schedules continue after all faults have ended.
 const AFTERLIFE: Duration = Duration::from_secs(22);

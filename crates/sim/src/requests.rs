@@ -18,7 +18,7 @@ use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
-/// Separates the draw of the executors that callers name from other draws of the same seed.
+/// Salt that keeps the draw of the executors that callers name independent of other draws of the same seed.
 const NAMED: u64 = 0x4e41_3e0d;
 
 #[derive(Clone, Copy, Debug)]

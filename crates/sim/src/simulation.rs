@@ -34,7 +34,7 @@ const ENDS_WITHIN: Duration = Duration::from_secs(60);
 pub struct Options {
     /// Whether to keep the lines of the trace.
     pub keeps_lines: bool,
-    /// A safeguard to take out; only in builds with debug assertions.
+    /// A mutant, which is a safeguard to disable; only in builds with debug assertions.
     pub mutant: Option<Mutant>,
 }
 
@@ -66,7 +66,7 @@ pub fn simulate(seed: u64, options: Options) -> Outcome {
     run_on_own_clock(options, run_world(seed, options))
 }
 
-/// Runs a world from its beginning to its end, with a clock of its own and the mutant of the options.
+/// Runs a world from its beginning to its end, on a separate paused clock and with the mutant of the options.
 pub(crate) fn run_on_own_clock<T>(options: Options, world: impl Future<Output = T>) -> T {
     #[cfg(debug_assertions)]
     rondel_failpoint::mutant::set(options.mutant);
@@ -111,7 +111,7 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
     let heals_at = world.began + Duration::from_millis(profile.faulty_ms);
     let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + AFTERLIFE;
-    // The last window ends while schedules go on.
+    // The last window ends while schedules still fire.
     let windows_end_at = ends_at - Duration::from_secs(1);
     maintenance::plan_first(&world, seed, windows_end_at).await;
     hosts.nodes.iter().for_each(NodeHost::start);
@@ -168,8 +168,8 @@ pub(crate) async fn settle(hosts: &Hosts, ends_at: Timestamp) {
         sleep(Duration::from_millis(700)).await;
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
         let over = runs.iter().filter(|run| run.status.is_terminal()).count();
-        // After a step back, a delay may plan an instant that already had a fire: the heal loop then finds that nothing
-        // follows.
+        // After the clock stepped back, a job with a fixed delay may plan an instant that already had a fire. Nothing
+        // follows then until the heal loop notices it.
         let stuck = if world.profile.steps_back { stuck_count(world).await } else { 0 };
         // A server that was just leaving when the faults ended comes back some seconds later.
         let down = hosts.nodes.iter().filter(|node| node.engine().is_none()).count();

@@ -11,12 +11,12 @@ use crate::chance::{Chance, mix};
 use crate::faults::Hosts;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
-/// Separates the draw of switches from other draws of the same seed.
+/// Salt that keeps the draw of switches independent of other draws of the same seed.
 const SWITCHES: u64 = 0x5717_c4e5;
-/// In how many of a million seeds executors are switched.
+/// In how many of a million seeds executors are switched off and on.
 const SHARE_PPM: u64 = 250_000;
 
-/// Switches executors while faults happen.
+/// Switches executors off and on while faults happen.
 pub(crate) async fn switch_executors(hosts: Hosts, seed: u64) {
     let world = Arc::clone(&hosts.world);
     let mut chance = Chance::new(mix(seed ^ SWITCHES));

@@ -44,7 +44,7 @@ pub(crate) struct AckedResult {
     pub(crate) is_unfinished: bool,
 }
 
-/// A requested run whose caller got the answer that it exists.
+/// A requested run whose id was returned to the caller.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestedRun {
     pub(crate) run: RunId,
@@ -75,14 +75,14 @@ pub(crate) struct Truth {
     pub(crate) stops: Vec<(i64, u64, u64)>,
     /// The planned times without any server, by the database's clock.
     pub(crate) servers_away: Vec<(Timestamp, Timestamp)>,
-    /// When servers read the row of an attempt that another server may have saved, by the database's clock. With pages
-    /// of two rows, the owner finds such a run seconds after its instant, and so does each server to which it is handed over.
-    /// It also looks only every few seconds whether another server has saved the end of an attempt, after which the next
-    /// attempt may begin.
+    /// When servers read the row of an attempt that another server may have saved, by the database's clock. With pages of two
+    /// rows, a server finds such a run only seconds after the run's instant. This applies to the owner, and to each server to
+    /// which the run is handed over. A server also checks only every few seconds whether another server has saved the end of
+    /// an attempt, after which the next attempt may begin.
     pub(crate) reads: BTreeMap<(RunId, i32), Vec<Timestamp>>,
     /// The verdicts in the store.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
-    /// Runs whose verdict was provisional until the true one came late: the consequences of the first one stay.
+    /// Runs whose provisional verdict was corrected by a late true one. What followed from the first verdict stays.
     pub(crate) corrected: BTreeSet<RunId>,
     /// Maintenance windows, with their final ends.
     pub(crate) windows: Vec<MaintenanceWindow>,

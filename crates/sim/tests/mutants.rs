@@ -1,4 +1,4 @@
-//! Each safeguard is taken out once, and the checker must notice: with a seed that is known to show it.
+//! Disables each safeguard once (a mutant). The checker must notice it in a seed that is known to show it.
 
 #![cfg(test)]
 #![cfg(debug_assertions)]
@@ -7,7 +7,7 @@ use std::collections::BTreeSet;
 
 use rondel_sim::{Mutant, Options, simulate};
 
-/// What is taken out, a seed that shows it, and the rule that it breaks there.
+/// Each mutant, a seed that shows it, and the rule that it breaks there.
 const CAUGHT: &[(&str, u64, &str)] = &[
     ("no_fence_on_executor", 620, "I5 fencing"),
     ("no_dedupe_on_executor", 10, "I3 no duplicate"),
@@ -51,7 +51,7 @@ const CAUGHT: &[(&str, u64, &str)] = &[
     ("taken_over_ends_at_once", 400000044, "I3 no duplicate"),
 ];
 
-/// Those that no seed has shown so far, each with the test that fails without the safeguard.
+/// Mutants that no seed has shown so far, each with the test that fails without the safeguard.
 const UNSEEN: &[&str] = &[
     // `old_windows_are_noticed` in crates/admin/src/cluster/maintenance.rs.
     "old_windows",
@@ -115,11 +115,11 @@ const UNSEEN: &[&str] = &[
     "ahead_of_the_lease",
     // `what_was_sent_ahead_is_due_before_the_end_of_its_lease_and_stream` in crates/admin/tests/gateway/ahead.rs.
     "end_before_ahead",
-    // `an_executor_that_connects_during_a_change_of_the_lease_connects_again` in crates/admin/tests/gateway/rejoining.rs: seed 144528173
-    // showed it, before other changes of the engine let it go another way.
+    // `an_executor_that_connects_during_a_change_of_the_lease_connects_again` in crates/admin/tests/gateway/rejoining.rs. Seed 144528173
+    // showed this mutant until a change of the engine changed what happens in the seed.
     "stream_of_ended_lease",
-    // `an_order_is_sent_again_until_the_group_has_taken_it` in crates/admin/src/pumps/orders.rs: in a world, the next change of the group's
-    // items repeats the order.
+    // `an_order_is_sent_again_until_the_group_has_taken_it` in crates/admin/src/pumps/orders.rs. In a simulated world, the next change of
+    // the group's items repeats the order.
     "order_once",
 ];
 
@@ -133,7 +133,7 @@ fn every_mutant_is_caught() {
         let mutant = Mutant::ALL.iter().find(|(known, _)| known == name).map(|(_, mutant)| *mutant);
         let with = simulate(*seed, Options { mutant, ..Options::default() });
         let is_shown = with.violations.iter().any(|violation| violation.starts_with(rule));
-        // Any change of the engine lets a seed go another way: then another one shows it.
+        // Any change of the engine may change what happens in a seed. Then another seed must show the mutant.
         let mut others = [1, AHEAD_FROM, SINGLE_FROM].into_iter().flat_map(|first| first..first + HUNTED);
         if !is_shown && !others.any(|seed| shows(seed, mutant)) {
             missed.push(format!("{name}: seed {seed} shows {:?}, and no other", with.violations));
@@ -142,11 +142,11 @@ fn every_mutant_is_caught() {
     assert!(missed.is_empty(), "look for other seeds (--mutant NAME --seeds 2000): {missed:#?}");
 }
 
-/// Seeds that are looked at where the known one does not show a mutant any more.
+/// How many seeds are tried if the known seed does not show a mutant any more.
 const HUNTED: u64 = 600;
 /// From this seed on, triggers are sent ahead of their instants.
 const AHEAD_FROM: u64 = 300_000_001;
-/// From this seed on, there is one server, whose next start takes its lease over at once.
+/// From this seed on, there is one server. After a restart, it takes over its old lease immediately.
 const SINGLE_FROM: u64 = 400_000_001;
 
 fn shows(seed: u64, mutant: Option<Mutant>) -> bool {

@@ -1,13 +1,14 @@
-//! A healthy job beside neighbours that heap up runs, with bounds of two or three; and safeguards taken out, which must be noticed.
+//! Healthy jobs next to neighbours whose runs pile up, with bounds of two or three. Disabled safeguards must be noticed.
 
 #![cfg(test)]
 
 use rondel_sim::{Options, neighbours};
 
-/// Each draws its own bounds.
+/// Each seed draws its own bounds.
 const SEEDS: u64 = 24;
-/// Draws in which a healthy job is later than that: with `take_up_looks` and `take_up_jobs` of two, its runs wait up to 11 s until memory
-/// is free. Of 150 draws it is one, before and after maintenance windows were read with each beat (then 97, now 9). Not mended.
+/// Seeds in which a healthy job is later than the rule allows: with `take_up_looks` and `take_up_jobs` of two, its runs wait up to 11 s
+/// for free memory. This is one seed of 150: seed 97 until maintenance windows were read with each beat, seed 9 since then. It is not
+/// fixed.
 const LATE: [u64; 1] = [9];
 
 #[test]
@@ -20,7 +21,7 @@ fn sick_neighbours_make_no_healthy_job_late() {
     }
 }
 
-/// A safeguard of liveness, and the rule that is broken without it.
+/// Without a safeguard of liveness, a rule is broken.
 #[cfg(debug_assertions)]
 #[test]
 fn safeguards_of_liveness_are_missed() {

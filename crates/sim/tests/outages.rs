@@ -1,5 +1,5 @@
-//! Ten minutes without executors or without a server, for twenty jobs of each overlap and misfire policy: the ledger has what
-//! the table in docs/API.md has, and nothing older than its queue time has run.
+//! Ten minutes without executors or without a server, for twenty jobs of each overlap and misfire policy. The ledger must
+//! match the table in docs/API.md, and no run may begin after its queue time.
 
 #![cfg(test)]
 
@@ -39,7 +39,7 @@ fn a_server_that_is_told_to_stop_loses_nothing_that_it_did_not_send() {
     assert!(report.violations.is_empty(), "{:#?}", report.violations);
 }
 
-/// A server that stops leaves what it has not sent as never sent.
+/// A server that stops must mark the runs that it has not sent as never sent.
 #[cfg(debug_assertions)]
 #[test]
 fn what_is_left_as_perhaps_sent_is_noticed() {
@@ -48,7 +48,7 @@ fn what_is_left_as_perhaps_sent_is_noticed() {
     assert!(report.violations.iter().any(|violation| violation.starts_with("lost:")), "{:#?}", report.violations);
 }
 
-/// With queue time that counts from a run's turn, the runs of ten minutes ago are not cut.
+/// If the queue time counted from a run's turn, runs of ten minutes ago would still begin.
 #[cfg(debug_assertions)]
 #[test]
 fn queue_time_that_counts_from_the_turn_is_noticed() {

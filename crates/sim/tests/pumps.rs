@@ -1,4 +1,4 @@
-//! Pump jobs while servers and executors come and go; and safeguards of theirs taken out, which must be noticed.
+//! Pump jobs while servers and executors come and go. Disabled safeguards of pumps must be noticed.
 
 #![cfg(test)]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use rondel_sim::{Options, pumps};
 use tokio::time::Instant;
 
-/// How many seeds a test run looks at, at least and at most: as many as the time allows.
+/// How many seeds a test run simulates, at least and at most; in between, the time decides.
 const SEED_COUNT_MIN: u64 = 60;
 const SEED_COUNT_MAX: u64 = 1_000;
 const TIME: Duration = Duration::from_secs(25);
@@ -45,7 +45,7 @@ fn no_seed_breaks_a_rule_of_pumps() {
     println!("{count} seeds are clean");
 }
 
-/// Seeds that have shown a fault, of the engine or of the checker, that is mended by now.
+/// Seeds that once showed a fault, of the engine or of the checker, which is fixed now.
 const MENDED: &[u64] = &[
     2120, 2218, 2718, 4798, 5791, 6644, 7309, 9090, 11_205, 12_645, 12_758, 13_393, 14_248, 15_387, 15_612, 18_331,
     504_896, 519_953, 574_151, 581_204,
@@ -66,7 +66,7 @@ fn a_seed_of_pumps_does_the_same_each_time() {
     }
 }
 
-/// A safeguard, a seed that shows that it is missed, and the rule that is broken without it.
+/// Each entry of `CAUGHT` has a safeguard, a seed that breaks a rule without it, and this rule.
 #[cfg(debug_assertions)]
 #[test]
 fn safeguards_of_pumps_are_missed() {
@@ -75,7 +75,7 @@ fn safeguards_of_pumps_are_missed() {
     for (mutant, seed, rule) in CAUGHT {
         let options = Options { mutant: Some(*mutant), ..Options::default() };
         let is_shown = |seed| pumps(seed, options).violations.iter().any(|violation| violation.starts_with(rule));
-        // Any change of the engine lets a seed go another way: then another one shows it.
+        // Any change of the engine may change what happens in a seed. Then another seed must show the mutant.
         if !is_shown(*seed) && !(1..HUNTED).any(is_shown) {
             missed.push(Mutant::name(*mutant));
         }
@@ -83,7 +83,7 @@ fn safeguards_of_pumps_are_missed() {
     assert!(missed.is_empty(), "look for other seeds (--pumps --mutant NAME --seeds 2000): {missed:?}");
 }
 
-/// Seeds that are looked at where the known one does not show a mutant any more.
+/// How many seeds are tried if the known seed does not show a mutant any more.
 #[cfg(debug_assertions)]
 const HUNTED: u64 = 300;
 

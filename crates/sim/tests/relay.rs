@@ -1,10 +1,11 @@
-//! The roll call of a server that the executors of a dead one's runs never reach.
+//! A server takes over the runs of a dead one, whose executors never reach it. It calls the roll through another
+//! server.
 
 #![cfg(test)]
 
 use rondel_sim::{Options, relay};
 
-/// Each has another instant of the death.
+/// In each seed, the server dies at another instant.
 const SEEDS: u64 = 20;
 
 #[test]

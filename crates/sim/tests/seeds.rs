@@ -1,4 +1,4 @@
-//! The simulation as a test: clean seeds are clean, and each seed does the same whenever it is run.
+//! The simulation as a test: no seed breaks a rule, and each seed does the same whenever it is run.
 
 #![cfg(test)]
 
@@ -9,7 +9,8 @@ use std::time::Duration;
 use rondel_sim::{Options, Outcome, simulate};
 use tokio::time::Instant;
 
-/// Runs seeds on two threads, the first of them in any case, and the others until the time is over. Answers how many.
+/// Runs seeds on two threads: the first `always` seeds in any case, and further ones until the time is up. Returns
+/// how many it ran.
 fn each(seeds: std::ops::Range<u64>, always: u64, look: impl Fn(&Outcome) + Sync) -> u64 {
     let (next, began) = (AtomicU64::new(seeds.start), Instant::now());
     let done = AtomicU64::new(0);
@@ -68,19 +69,20 @@ fn clean_from(first: u64) {
     println!("{count} seeds are clean");
 }
 
-/// How many seeds a test run looks at, at least and at most: as many as the time allows. The long run is a command of its own.
+/// How many seeds a test run simulates, at least and at most; in between, the time decides. `rondel-sim` is the command for
+/// long runs.
 const SEED_COUNT_MIN: u64 = 100;
 const SEED_COUNT_MAX: u64 = 3_000;
 const TIME: Duration = Duration::from_secs(20);
-/// From this seed on, pages and bounds of the engine are two or three, or as usual.
+/// From this seed on, each page size and bound of the engine is two, three or its usual value.
 const SMALL_BOUNDS_FROM: u64 = 100_000_001;
 /// From this seed on, triggers are sent ahead of their instants as well.
 const AHEAD_FROM: u64 = 300_000_001;
-/// From this seed on, there is one server, whose next start takes its lease over at once.
+/// From this seed on, there is one server. After a restart, it takes over its old lease immediately.
 const SINGLE_FROM: u64 = 400_000_001;
 
-/// Seeds beyond those that a test run looks at which have shown a fault, of the engine or of the checker, that is mended by now.
-/// 827,640 did not come to an end.
+/// Seeds that once showed a fault, of the engine or of the checker, which is fixed now. Test runs do not reach them otherwise.
+/// Seed 827,640 did not come to an end.
 const MENDED: &[u64] = &[
     989,
     1223,
@@ -162,6 +164,6 @@ fn a_seed_does_the_same_each_time() {
     let hashes = std::mem::take(&mut *first.lock().unwrap());
     let distinct: std::collections::BTreeSet<u64> = hashes.values().copied().collect();
     assert_eq!((hashes.len(), distinct.len()), (100, 100), "each seed is a world of its own");
-    // Once, a node that had stood still chose at random whether its scan was woken or early.
+    // In this seed, a node that had been paused once chose at random whether its scan was woken or early.
     (0..6).for_each(|_| note(&simulate(200_000_322, Options::default())));
 }

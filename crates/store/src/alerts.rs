@@ -1,4 +1,4 @@
-//! Alert rules, their incidents and silences, and the runs that rules have not looked at yet.
+//! Alert rules, their incidents and silences, and the runs that rules have not evaluated yet.
 //!
 //! A run that fails or is skipped leaves an event in the transaction of its verdict, if a rule of its namespace covers such runs. The
 //! decisions of rules are written in one transaction: incidents, messages, the events that are done, and when each rule is evaluated next.
@@ -50,18 +50,18 @@ pub struct RuleRecord {
     pub updated_at: Timestamp,
     /// When it is evaluated next.
     pub check_at: Option<Timestamp>,
-    /// How far the evaluation under way has come.
+    /// How far the current evaluation has come.
     pub sweep: Option<RuleProgress>,
 }
 
-/// How far an evaluation of a rule has come through the jobs.
+/// The progress of an evaluation of a rule through the jobs.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RuleProgress {
     /// The instant that the evaluation is for.
     pub at: Timestamp,
     /// The name of the last job that was checked.
     pub after: String,
-    /// The earliest instant at which one of the jobs checked so far is to be checked again.
+    /// The earliest instant at which one of the jobs checked so far must be checked again.
     pub next: Option<Timestamp>,
 }
 
@@ -78,14 +78,14 @@ pub struct RuleChange<'a> {
     pub spec: &'a RuleSpec,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// When it is evaluated next, unless an evaluation is due that is still to be made.
+    /// When it is evaluated next. Ignored if an evaluation is due and the rule still watches the same things: that evaluation stays due.
     pub check_at: Option<Timestamp>,
     /// The current time.
     pub now: Timestamp,
 }
 
-/// When a rule that is saved now is evaluated next, and how far the evaluation under way has come; `before` is the rule until now. A check
-/// that is due stays due if the rule watches the same: it has yet to judge the deadline that has passed.
+/// When a rule that is saved now is evaluated next, and how far its current evaluation has come. `before` is the rule until now. A check
+/// that is due stays due if the rule still watches the same things, because no evaluation has judged the passed deadline yet.
 pub(crate) fn next_evaluation(
     before: Option<&RuleRecord>,
     change: &RuleChange<'_>,
@@ -139,7 +139,7 @@ pub struct IncidentRecord {
     pub incident: Incident,
     /// The rule's id.
     pub rule: AlertRuleId,
-    /// The rule as it was when the incident last changed. It is stored as switched off if the rule no longer watched the subject when the
+    /// The rule as it was when the incident last changed. It is stored as disabled if the rule no longer watched the subject when the
     /// incident ended.
     pub spec: RuleSpec,
 }
@@ -198,13 +198,13 @@ pub struct AlertWrite<'a> {
     pub incidents: &'a [IncidentRecord],
     /// Messages to send.
     pub messages: &'a [NewMessage],
-    /// Events that are done: every rule has looked at them.
+    /// Events that every rule has evaluated.
     pub done: &'a [RunId],
-    /// When rules are evaluated next, and how far the evaluations under way have come.
+    /// When rules are evaluated next, and how far their current evaluations have come.
     pub checks: &'a [RuleCheck],
     /// When expectations of jobs are checked next.
     pub looks: &'a [ExpectCheck],
-    /// When open runs are next compared with the expectations of their jobs; `None` if that stays as it is.
+    /// When open runs are next compared with the expectations of their jobs; `None` if that instant does not change.
     pub open_look: Option<OpenRunsCheck>,
 }
 
@@ -235,7 +235,7 @@ pub struct OpenRunExpectations {
     pub kinds: Vec<ExpectKind>,
 }
 
-/// When the expectations of a job that is saved now are first checked. `before` is its definition until now with the checks of that, `None`
+/// When the expectations of a job that is saved now are first checked. `before` is the job's previous definition with its checks; `None`
 /// for a new job.
 pub(crate) fn first_looks(
     job: JobId,
@@ -244,7 +244,7 @@ pub(crate) fn first_looks(
 ) -> Vec<ExpectCheck> {
     let Some(expected) = spec.expectations() else { return Vec::new() };
     let old = before.and_then(|(spec, looks)| Some((spec.expectations()?, looks)));
-    // A check that is due stays due if its condition is the same: it has yet to judge the deadline that has passed.
+    // A check that is due stays due if its condition is unchanged, because no evaluation has judged the passed deadline yet.
     let due = |kind: ExpectKind| {
         let (_, looks) = old.as_ref().filter(|(old, _)| old.condition(kind) == expected.condition(kind))?;
         looks.iter().find(|look| look.kind == kind)?.at.filter(|at| *at <= now)
@@ -260,7 +260,7 @@ pub struct RuleCheck {
     pub rule: AlertRuleId,
     /// The instant; `None` for never.
     pub at: Option<Timestamp>,
-    /// How far the evaluation under way has come.
+    /// How far the current evaluation has come.
     pub sweep: Option<RuleProgress>,
 }
 
@@ -300,13 +300,13 @@ pub struct MaintenanceRecord {
     pub created_at: Timestamp,
 }
 
-/// Rules, incidents, silences, maintenance windows, and the data that rules look at.
+/// Rules, incidents, silences, maintenance windows, and the data that rules evaluate.
 #[async_trait]
 pub trait Alerts {
     /// Every rule of a namespace, by name.
     async fn alert_rules(&self, namespace: NamespaceId) -> Result<Vec<RuleRecord>>;
 
-    /// Saves a rule. If it watches something else than before, its open incidents become due: they are no longer watched.
+    /// Saves a rule. If the rule now watches something else, its open incidents become due, so that the next evaluation resolves them.
     async fn save_alert_rule(&self, change: RuleChange<'_>) -> Result<RuleSaved>;
 
     /// Deletes a rule; its open incidents are resolved without a message. `false` if there is none.
@@ -318,7 +318,7 @@ pub trait Alerts {
     /// The version of a namespace's alerts, which a decision is based on; `None` if it never had a rule.
     async fn alert_version(&self, namespace: NamespaceId) -> Result<Option<i64>>;
 
-    /// Events that rules have not looked at yet, the oldest runs first, at most `limit`.
+    /// Events that rules have not evaluated yet, the oldest runs first, at most `limit`.
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>>;
 
     /// The open incidents of a rule about these subjects, its open group, and how many incidents are open outside and inside the group.
@@ -379,8 +379,8 @@ pub trait Alerts {
     /// [`MAINTENANCE_TOTAL_MAX`].
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool>;
 
-    /// Ends a maintenance window now; one that has not begun becomes empty, and one that has ended stays as it is. `false` if there is
-    /// none.
+    /// Ends a maintenance window now. A window that has not begun becomes empty; a window that has ended stays unchanged. `false` if there
+    /// is no such window.
     async fn end_maintenance(&self, namespace: NamespaceId, id: MaintenanceId, now: Timestamp) -> Result<bool>;
 
     /// Removes incidents that were resolved, and silences and maintenance windows that ended, before an instant; at most `limit` of each.
@@ -406,7 +406,7 @@ pub trait Alerts {
     async fn dead_letter_count(&self, namespace: NamespaceId, limit: u32) -> Result<u64>;
 
     /// For each of these jobs, the planned instant of its newest successful run, read from the ledger. Only runs planned from `since` on
-    /// count, and no shards; jobs without one are left out.
+    /// count, and shards do not count. Jobs without such a run are left out.
     async fn succeeded_since(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<(JobId, Timestamp)>>;
 }
 

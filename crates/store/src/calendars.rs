@@ -1,8 +1,8 @@
 //! Business calendars with their versions, and the jobs that use them.
 //!
-//! A definition names a calendar and is planned by one version of it. Saving a calendar changes no job by itself. The server that saved it
-//! then moves the jobs that use it to the new version, one after the other; as in any other edit, a job and its unsent rows change in one
-//! transaction. If that server dies before it has moved all jobs, [`Calendars::jobs_behind`] finds the rest.
+//! A job's definition names a calendar, and its fires are planned by one version of that calendar. Saving a calendar changes no job. The
+//! server that saved the calendar then moves the jobs that use it to the new version, one after the other. As in any other edit, a job and
+//! its unsent rows change in one transaction. If that server dies before it has moved all jobs, [`Calendars::jobs_behind`] finds the rest.
 
 use async_trait::async_trait;
 use rondel_core::calendar::{CalendarSpec, Rule};
@@ -11,7 +11,7 @@ use rondel_core::{AppId, CalendarId, NamespaceId, Timestamp};
 use crate::catalog::JobRecord;
 use crate::error::Result;
 
-/// Number of jobs that are named as the reason why a calendar cannot be deleted.
+/// Maximum number of jobs that a refusal to delete a calendar names.
 pub const USER_COUNT_SHOWN: u32 = 10;
 
 /// A calendar with its newest version.
@@ -25,7 +25,7 @@ pub struct CalendarRecord {
     pub version: i64,
     /// The definition as saved.
     pub spec: CalendarSpec,
-    /// Its rule, in which each name of a calendar is replaced by the rule of that calendar; jobs are planned by this.
+    /// Its rule, in which each name of a calendar is replaced by the rule of that calendar. Jobs are planned by this expanded rule.
     pub expanded: Rule,
     /// When its first version was saved.
     pub created_at: Timestamp,

@@ -74,7 +74,7 @@ pub struct Declared {
     pub spec: JobSpec,
     /// When code last declared something new for it.
     pub declared_at: Timestamp,
-    /// When the last code of the app stopped declaring it; `None` while some code declares it.
+    /// Since when no code of the app declares it; `None` while some code does.
     pub undeclared_at: Option<Timestamp>,
 }
 
@@ -160,7 +160,7 @@ pub struct JobChange<'a> {
     pub app: AppId,
     /// Name of the caller that changes it.
     pub author: &'a str,
-    /// Id of the row for past fires that the change skips; seldom used.
+    /// Id for the row that records the past fires that the change skips. Most changes skip none and do not use it.
     pub spare: RunId,
     /// The current time.
     pub now: Timestamp,
@@ -168,11 +168,11 @@ pub struct JobChange<'a> {
     pub checked_at: Timestamp,
     /// The latest known reading of the database's clock; later than `now` after a step back.
     pub reached: Timestamp,
-    /// Which queued runs are to end if the change pauses the job; `None` leaves all alone.
+    /// Which queued runs end if the change pauses the job; `None` ends none.
     pub drops: Option<QueuedDrops<'a>>,
 }
 
-/// Which queued runs of a job are to end as it is paused or deleted. The requests are stored in the same transaction, each as by
+/// Which queued runs of a job end when it is paused or deleted. The requests are stored in the same transaction, each as by
 /// [`Cancel::ask_drops`](crate::Cancel::ask_drops).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuedDrops<'a> {
@@ -180,7 +180,7 @@ pub struct QueuedDrops<'a> {
     pub choice: Option<Queued>,
     /// Name of the caller.
     pub by: &'a str,
-    /// Maximum number of open runs that are looked at.
+    /// Maximum number of open runs that are examined.
     pub limit: u32,
 }
 
@@ -191,9 +191,9 @@ pub struct JobDeletion<'a> {
     pub id: JobId,
     /// The version that the author saw; `None` to delete any version.
     pub expected_version: Option<i64>,
-    /// The definition that the author saw, compiled with its calendar; `None` if that cannot be read any more.
+    /// The definition that the author saw, compiled with its calendar; `None` if it can no longer be read.
     pub before: Option<&'a Job>,
-    /// Id of the row for past fires that the deletion skips; seldom used.
+    /// Id for the row that records the past fires that the deletion skips. Most deletions skip none and do not use it.
     pub spare: RunId,
     /// The current time.
     pub now: Timestamp,
@@ -201,7 +201,7 @@ pub struct JobDeletion<'a> {
     pub reached: Timestamp,
     /// Whether to delete the job even if other jobs follow from it; they then lose it as a parent.
     pub leaves_followers: bool,
-    /// Which queued runs are to end; `None` leaves all alone.
+    /// Which queued runs end; `None` ends none.
     pub drops: Option<QueuedDrops<'a>>,
 }
 
@@ -212,32 +212,32 @@ pub enum Created {
     Saved(Box<JobRecord>),
     /// Another job of the namespace has the name.
     NameTaken,
-    /// The calendar that it uses was deleted.
+    /// The calendar that the job uses was deleted.
     NoCalendar,
-    /// Its expectations name this channel, which does not exist.
+    /// The job's expectations name this channel, which does not exist.
     NoChannel(String),
-    /// Its parameters name this script, or this version of one, which does not exist.
+    /// The job's parameters name this script, or this version of a script, which does not exist.
     NoScript(ScriptRef),
-    /// The parents that it names do not exist, it would follow from itself, or the graph would be too deep.
+    /// The parents that the job names do not exist, the job would follow from itself, or the graph would be too deep.
     BadParents(Vec<FieldError>),
 }
 
 /// Outcome of changing a job.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Changed {
-    /// It is saved. The runs are those that the change opened again; their instants are in the future, and their home must be notified.
+    /// It is saved. The runs are those that the change reopened: their instants are in the future, and the caller must notify their home.
     Saved(Box<JobRecord>, Vec<Run>),
     /// Another caller changed it first; its current version.
     Conflict(i64),
     /// Another job of the namespace has the new name.
     NameTaken,
-    /// The calendar that it uses was deleted.
+    /// The calendar that the job uses was deleted.
     NoCalendar,
-    /// Its expectations name this channel, which does not exist.
+    /// The job's expectations name this channel, which does not exist.
     NoChannel(String),
-    /// Its parameters name this script, or this version of one, which does not exist.
+    /// The job's parameters name this script, or this version of a script, which does not exist.
     NoScript(ScriptRef),
-    /// The parents that it names do not exist, it would follow from itself, or the graph would be too deep.
+    /// The parents that the job names do not exist, the job would follow from itself, or the graph would be too deep.
     BadParents(Vec<FieldError>),
     /// It cannot be renamed: these jobs follow from it.
     IsParent(Vec<String>),

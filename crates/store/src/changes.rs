@@ -1,5 +1,5 @@
-//! Recent changes, for live views: runs by their ids, which rise with time, jobs by the instant of their last save. Each read uses one
-//! index; nothing is written for live views alone.
+//! Recent changes, for live views. Runs are read by their ids, which rise with time, and jobs by the instant of their last save. Each read
+//! uses one index, and nothing is written only for live views.
 
 use async_trait::async_trait;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};

@@ -1,8 +1,8 @@
 //! Alert channels, the messages to them, and each try to deliver a message.
 //!
 //! A message is written in the transaction of the incident's change and sent after it. One server at a time has the lease of a channel;
-//! until the lease ends, no other server sends to that channel. The messages of one incident are sent in their order; those of another
-//! incident do not wait for them.
+//! until the lease ends, no other server sends to that channel. The messages of one incident are sent in order; messages of different
+//! incidents do not wait for each other.
 
 use std::fmt;
 use std::time::Duration;
@@ -45,7 +45,7 @@ pub struct Channel {
     pub secret: String,
     /// The language of its messages.
     pub lang: Lang,
-    /// Whether messages are sent. Those for a disabled channel are given up.
+    /// Whether messages are sent. Messages for a disabled channel are given up.
     pub is_enabled: bool,
     /// When it was created.
     pub created_at: Timestamp,
@@ -107,7 +107,7 @@ pub struct NewMessage {
     pub number: i32,
     /// Its content; the kind of the notice is the kind of the message.
     pub notice: Notice,
-    /// When it is written; it is due at once.
+    /// When it is written. It is due immediately.
     pub created_at: Timestamp,
 }
 
@@ -204,7 +204,7 @@ pub struct Delivery {
     pub error: Option<String>,
 }
 
-/// A message about an incident, and how far its delivery has come.
+/// A message about an incident, and the state of its delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IncidentMessage {
     /// Its id.
@@ -246,11 +246,11 @@ pub trait Channels {
     /// Leases channels that have messages due and that no server has leased; the channel whose message has been due longest comes first.
     async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>>;
 
-    /// Ends a lease: from `free_at` on any server may lease the channel. Does nothing if another server has leased it.
+    /// Ends a lease. From `free_at` on, any server may lease the channel. Does nothing if another server has leased it.
     async fn free_channel(&self, channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> Result<()>;
 
-    /// Records a try. The state of the message changes only if it still waits and no other try was recorded since; returns whether it
-    /// changed.
+    /// Records a try. The state of the message changes only if the message still waits and no other try was recorded since. Returns whether
+    /// the state changed.
     async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool>;
 
     /// Records a try of a message that is not stored, such as a test.
@@ -262,7 +262,7 @@ pub trait Channels {
     /// Messages about an incident, the latest first, at most `limit`.
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>>;
 
-    /// The names of the subjects of these messages, as far as the messages are still stored. At most [`DELIVERY_COUNT_MAX`].
+    /// The names of the subjects of these messages. Messages that are no longer stored are left out. At most [`DELIVERY_COUNT_MAX`].
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>>;
 
     /// The latest try of each channel of a namespace.

@@ -15,7 +15,7 @@ pub(crate) use crate::lease::{lease_count, next_ordinal, unlike_fence};
 pub use crate::streams::StreamEnd;
 pub use crate::switches::{ExecutorSwitch, Switches};
 
-/// Keeps, of several sessions between the same node and executor, the one that was heard last; sorts by node and executor.
+/// If there are several sessions between the same node and executor, keeps the one that was heard last. Sorts by node and executor.
 pub(crate) fn newest_of_each(mut sessions: Vec<Session>) -> Vec<Session> {
     sessions.sort_by_key(|session| (session.token.node, session.executor, std::cmp::Reverse(session.last_seen_at)));
     sessions.dedup_by_key(|session| (session.token.node, session.executor));
@@ -52,13 +52,13 @@ pub struct NodeReport {
     pub is_leaving: bool,
     /// How it distributes the jobs that have no living home.
     pub claim_strategy: ClaimStrategy,
-    /// Its weight, for a strategy that goes by weight.
+    /// Its weight, for the strategy `weight`.
     pub weight: u32,
-    /// Number of jobs that it is home to, by its last count.
+    /// Number of jobs whose home it is, by its last count.
     pub job_count: u64,
     /// Recent fires of those jobs, in thousandths of a fire.
     pub recent_fires: u64,
-    /// How far its host's wall clock is ahead of the database's, in milliseconds; negative where it is behind.
+    /// How far its host's wall clock is ahead of the database's, in milliseconds; negative if it is behind.
     pub skew_ms: i64,
     /// Number of its attempts to claim a job since its process started.
     pub claims_tried: u64,
@@ -124,7 +124,7 @@ impl Default for NodeReport {
 pub struct HomeMove {
     /// The job.
     pub job: JobId,
-    /// All open runs of the job that its home knows; if the store has a further open run, the job stays.
+    /// All open runs of the job that its home knows. If the store has another open run of the job, the job stays.
     pub runs: Vec<RunId>,
     /// The new home.
     pub to: NodeId,
@@ -235,8 +235,8 @@ pub struct Session {
     pub process: Option<HostProcess>,
 }
 
-/// A process of a host, as other processes of that host and pid namespace can look for it. The database stores its four parts as decimal
-/// numbers, separated by spaces.
+/// A process of a host, identified so that other processes of that host and pid namespace can check whether it still runs. The database
+/// stores its four parts as decimal numbers, separated by spaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HostProcess {
     /// A random number, new at each boot of the host.
@@ -301,7 +301,7 @@ pub trait Cluster {
         Trouble::Refuses
     }
 
-    /// Takes the lease of the node with this name under the next epoch, if it is not held.
+    /// Takes the lease of the node with this name under the next epoch, unless another server still has it.
     async fn join(&self, request: &JoinRequest) -> Result<Join>;
 
     /// Renews the lease to now + `lease`. `None` if the epoch is no longer current, or if the clock has stepped back by more than a tenth
@@ -325,15 +325,15 @@ pub trait Cluster {
     /// Sets the switch of an app; `false` if there is none with this id.
     async fn set_app_switch(&self, app: AppId, switch: Switch) -> Result<bool>;
 
-    /// Sets the switch of every executor of an app that has this stable name, now or later. A switch that is in this position already keeps
-    /// its instant.
+    /// Sets the switch of every executor of an app that has this stable name, including executors that connect later. A switch that is
+    /// already in this position keeps its instant.
     async fn set_executor_switch(&self, app: AppId, name: &str, switch: Switch, at: Timestamp) -> Result<()>;
 
     /// Every switch that is not at [`Switch::Active`].
     async fn switches(&self) -> Result<Switches>;
 
     /// Removes nodes whose lease ended before `dead_since` and that own nothing: no open run, no job, no limit. The node with the newest id
-    /// stays, so that no id is given twice. Returns how many were removed.
+    /// stays, so that no id is assigned twice. Returns how many were removed.
     async fn forget_nodes(&self, dead_since: Timestamp, limit: u32) -> Result<u64>;
 }
 
@@ -357,7 +357,7 @@ pub trait Executors {
     /// Records that the stream is closed and carries nothing more. The session's end is now, or [`reached`](StreamEnd::reached), whichever is later.
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> Result<()>;
 
-    /// Records that the executor shut down cleanly, holding no run: no node waits for it any more.
+    /// Records that the executor shut down cleanly and holds no run, so no node waits for it any more.
     async fn leave_sessions(&self, executor: ExecutorId) -> Result<()>;
 
     /// Every session that a node has reported as heard since `since`, open or closed.
@@ -371,7 +371,7 @@ pub trait Executors {
     /// The executors of a namespace seen since `since`, by app and name.
     async fn executors(&self, namespace: NamespaceId, since: Timestamp) -> Result<Vec<ExecutorRecord>>;
 
-    /// The credentials that a hello of this incarnation, or of its successor, must match; `None` if it was never seen.
+    /// The credentials that the hello of this incarnation, or of its successor, must match; `None` if this incarnation was never seen.
     async fn executor_proof(&self, id: ExecutorId) -> Result<Option<ExecutorProof>>;
 
     /// The incarnations of any app that proved this one to be their predecessor, the newest first, at most `limit`.

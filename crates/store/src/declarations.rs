@@ -31,8 +31,8 @@ pub struct DeclaredMark {
 /// The sets of jobs that executors' code declares.
 #[async_trait]
 pub trait Declarations {
-    /// Stores what code declares of a job, in place of its earlier declaration; the job's definition stays as it is. `false` if there is no
-    /// such job.
+    /// Stores a job's declaration in code, in place of its earlier declaration. The job's definition stays unchanged. `false` if there is
+    /// no such job.
     async fn declare_job(&self, id: JobId, declared: &Declared) -> Result<bool>;
 
     /// Records that no code declares these jobs any more, as of `since`. Jobs for which that is recorded already, and jobs that no code
@@ -48,6 +48,6 @@ pub trait Declarations {
     /// Every set of an app, the most recently seen first.
     async fn declared_sets(&self, app: AppId) -> Result<Vec<DeclaredSet>>;
 
-    /// Removes a set, unless it was seen after `last_seen_at`.
+    /// Removes a set, unless it was seen after the mark's `last_seen_at`.
     async fn forget_declared_set(&self, mark: &DeclaredMark) -> Result<()>;
 }

@@ -26,7 +26,7 @@ pub enum StoreError {
         #[source]
         source: sqlx::Error,
     },
-    /// A row holds something that no version of this program writes.
+    /// A row contains something that no version of this program writes.
     #[error("row {id} of table {table} has an unreadable {column}: {message}")]
     Corrupt {
         /// The table.
@@ -61,7 +61,7 @@ pub enum Trouble {
     Unreachable,
     /// It answers too late.
     Slow,
-    /// It takes no writes.
+    /// It is read-only.
     ReadOnly,
     /// It has no room on its disk.
     Full,
@@ -101,7 +101,7 @@ pub enum OpenError {
         /// The URL as given, without its password.
         url: String,
     },
-    /// The password has an unencoded character that ends it too early: the driver would use a wrong address.
+    /// The password contains a character that must be percent-encoded. The driver would end the password there and use a wrong address.
     #[error("{url:?} has an @ or # where none can stand: in a password write @ as %40, / as %2F, # as %23, ? as %3F")]
     Unencoded {
         /// The URL as given, without its password.
@@ -115,7 +115,7 @@ pub enum OpenError {
         /// The value of `pooler`.
         word: String,
     },
-    /// No server answers there.
+    /// No server answers at the URL.
     #[error("cannot reach the database {url}")]
     Unreachable {
         /// Its URL, without the password.
@@ -124,7 +124,7 @@ pub enum OpenError {
         #[source]
         source: sqlx::Error,
     },
-    /// A server answers there and refuses the connection.
+    /// The server at the URL refuses the connection.
     #[error("the database {url} refuses: {reason}; {hint}")]
     Refused {
         /// Its URL, without the password.

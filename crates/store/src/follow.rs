@@ -1,8 +1,8 @@
-//! When runs of a fire end, plans the runs of the jobs that follow from their jobs: the same plan for every store.
+//! Plans the runs that follow when runs of a fire end: the runs of the jobs that follow from their jobs. Every store uses the same plan.
 //!
 //! The plan is computed from the ledger each time that a run of the fire ends, while the row of the fire's first run (its root) is locked.
-//! So the second of two concurrent ends sees the first, an end cannot be counted twice because no count is kept, and an edit of the jobs
-//! applies to fires in progress.
+//! Therefore the second of two concurrent ends sees the first, an end cannot be counted twice because no count is stored, and an edit of
+//! the jobs applies to fires in progress.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -20,19 +20,19 @@ use crate::LeaseToken;
 /// Maximum total size of the parents' results that a run gets, in bytes. The same maximum holds for the parents' parameters.
 const PASSED_LEN_MAX: usize = 16 * 1024;
 
-/// A run, or the row of a whole broadcast, that has just got its verdict.
+/// A run, or the row of a broadcast for all its shards, that has just got its verdict.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedRun {
     pub(crate) run: RunId,
     pub(crate) job: JobId,
     pub(crate) cause: i64,
     pub(crate) trigger: Trigger,
-    /// It succeeded, but ends only with its children.
+    /// The run succeeded, but gets its verdict only when its children have ended.
     pub(crate) awaits_children: bool,
 }
 
 impl EndedRun {
-    /// The run that its fire began with.
+    /// The first run of its fire.
     pub(crate) const fn root(&self) -> RunId {
         match self.trigger {
             Trigger::Parent => RunId::new(self.cause),
@@ -47,7 +47,7 @@ impl EndedRun {
     }
 }
 
-/// The run that a fire began with.
+/// The first run of a fire.
 #[derive(Clone, Debug)]
 pub(crate) struct Root {
     pub(crate) run: RunId,
@@ -56,7 +56,7 @@ pub(crate) struct Root {
     pub(crate) due_at: Timestamp,
 }
 
-/// A run of a fire, as the plan needs it.
+/// A run of a fire, with the fields that the plan needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) run: RunId,
@@ -73,7 +73,7 @@ pub(crate) struct Child {
     pub(crate) app: AppId,
     pub(crate) version: i64,
     pub(crate) spec: JobSpec,
-    /// Its home if the home's node row exists, even if the node is dead; else the finishing node.
+    /// Its home if the home's node row exists, even if the node is dead; otherwise the node that stores the ends.
     pub(crate) owner: LeaseToken,
 }
 
@@ -85,7 +85,7 @@ pub(crate) struct ParentUpdate {
     pub(crate) status: RunStatus,
     pub(crate) open_children: i32,
     pub(crate) message: Option<String>,
-    /// It awaits its children from now on.
+    /// Whether the run begins to await its children with this update.
     pub(crate) is_new: bool,
 }
 
@@ -96,7 +96,6 @@ pub(crate) struct Follower {
     pub(crate) parents: Vec<RunId>,
 }
 
-/// The plan for one fire.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FirePlan {
     pub(crate) followers: Vec<Follower>,
@@ -115,8 +114,8 @@ pub(crate) struct FireFacts<'f> {
     pub(crate) ended: Vec<EndedRun>,
 }
 
-/// The ended runs whose jobs do not follow from the jobs of their roots any more: an edit or a deletion took a job out of the chain while the
-/// fire was in progress. The runs above them may still await them.
+/// The ended runs whose jobs no longer follow from the jobs of their roots, because an edit or a deletion removed a job from the chain
+/// while the fire was in progress. Runs further up in the fire may still await them.
 pub(crate) fn detached(graph: &Graph, roots: &[Root], ended: &[EndedRun]) -> Vec<RunId> {
     let below: BTreeMap<RunId, BTreeSet<JobId>> =
         roots.iter().map(|root| (root.run, graph.with_followers(root.job))).collect();
@@ -124,14 +123,15 @@ pub(crate) fn detached(graph: &Graph, roots: &[Root], ended: &[EndedRun]) -> Vec
     ended.iter().filter(is_detached).map(|ended| ended.run).collect()
 }
 
-/// The jobs that may have runs in a fire with this root; `detached` are jobs with such a run that do not follow from the root's job any more.
+/// The jobs that may have runs in a fire with this root. `detached` are jobs that have a run in it but no longer follow from the root's
+/// job.
 pub(crate) fn jobs_below(graph: &Graph, root: JobId, detached: &BTreeSet<JobId>) -> BTreeSet<JobId> {
     std::iter::once(root).chain(detached.iter().copied()).flat_map(|job| graph.with_followers(job)).collect()
 }
 
 impl FireFacts<'_> {
     /// The jobs of the fire. A job that was created after the fire began belongs to the fire only if it follows from a job whose run ends
-    /// now, so that no end before its creation makes it run. A job with a run in the fire stays in it, also after an edit.
+    /// now: an end from before its creation must not start it. A job with a run in the fire stays in it, even after an edit.
     pub(crate) fn jobs(&self) -> BTreeSet<JobId> {
         let is_old = |job: &JobId| self.created.get(job).is_none_or(|created| *created <= self.root.due_at);
         let mut jobs = self.graph.with_followers(self.root.job);
@@ -212,7 +212,8 @@ impl FireFacts<'_> {
         let owner = (child.owner.node, child.owner.epoch);
         let run = Run {
             cause: self.root.run.get(),
-            // An at-most-once run may get its verdict before the instant of its fire, if a server marked it and died.
+            // The parent may have its verdict before the instant of the fire, if it is an at-most-once run and the server that marked it
+            // died.
             due_at: now.max(self.root.fire_at),
             ..Run::new(id, of, self.root.fire_at, Trigger::Parent, owner)
         };
@@ -256,7 +257,7 @@ impl FireFacts<'_> {
             if !has_changed {
                 let is_news = |fold: &ParentUpdate| {
                     let before = self.members.get(&fold.job).and_then(|member| member.open_children);
-                    // A run that turns out to have no children to await keeps the verdict that it just got.
+                    // A run that has no children to await keeps the verdict that it just got.
                     let is_plain = fold.is_new && fold.status == RunStatus::Succeeded;
                     !is_plain && (fold.is_new || before != Some(fold.open_children))
                 };
@@ -266,7 +267,8 @@ impl FireFacts<'_> {
     }
 }
 
-/// Why a child is refused: `Shadow` if its parent was itself skipped in shadow mode, which is no failure of the parent.
+/// Why a child is refused. The reason is `Shadow` if its parent was itself skipped in shadow mode, because that is no failure of the
+/// parent.
 fn refusal_reason(fire: &FireGraph<'_>, parent: JobId) -> Reason {
     let verdict = fire.state_of(parent).and_then(|stand| stand.verdict);
     let is_shadow = verdict == Some((RunStatus::Skipped, Some(Reason::Shadow)));
@@ -286,7 +288,7 @@ pub(crate) struct ParentResult {
     pub(crate) run: RunId,
     pub(crate) status: RunStatus,
     pub(crate) is_follower: bool,
-    /// The parameters of this run alone, as JSON text; `None` if it has those of its job.
+    /// The run's own parameters, as JSON text; `None` if it has those of its job.
     pub(crate) params: Option<String>,
     pub(crate) job_params: Value,
     /// As JSON text.
@@ -320,7 +322,7 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
     Value::Object(params).to_string()
 }
 
-/// The parameters of a parent, without those of its own parents: otherwise the parameters would grow with the length of a chain.
+/// The parameters of a parent without those that it got from its own parents. With those, the parameters would grow along a chain.
 fn own_params(parent: &ParentResult) -> Value {
     let own = parent.params.as_deref().and_then(|text| serde_json::from_str(text).ok());
     match own.unwrap_or_else(|| parent.job_params.clone()) {
@@ -332,13 +334,13 @@ fn own_params(parent: &ParentResult) -> Value {
     }
 }
 
-/// A value if there is room for it; else a note that names where it can be read.
+/// The value, if it fits into the bytes that are left; otherwise a note that names the run where it can be read.
 fn bounded(run: RunId, text: &str, left: &mut usize) -> Value {
     if text.len() > *left {
         return json!({"omitted": format!("{} bytes of JSON; read run {run}", text.len())});
     }
     *left -= text.len();
-    // A text that was cut when it was stored is no JSON any more.
+    // A text that was cut when it was stored is no longer valid JSON.
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
 }
 

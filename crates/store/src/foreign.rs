@@ -8,12 +8,11 @@ use sqlx::mysql::{MySqlConnectOptions, MySqlConnection, MySqlDatabaseError};
 use sqlx::postgres::{PgConnectOptions, PgConnection};
 use sqlx::{AssertSqlSafe, ConnectOptions as _, Executor as _, Row as _};
 
-/// Maximum number of rows that are read of a table.
+/// Maximum number of rows that are read from a table.
 const ROW_COUNT_MAX: usize = 200_000;
-/// Number of rows per page.
 const PAGE_LEN: usize = 1_000;
 
-/// The expected forms of addresses.
+/// The forms of addresses that are expected.
 const MYSQL: &str = "mysql://USER:PASSWORD@HOST/NAME";
 const POSTGRES: &str = "postgres://USER:PASSWORD@HOST/NAME";
 
@@ -26,16 +25,17 @@ pub enum ForeignError {
     /// It has no such table, or none with these columns.
     #[error("the database has no table {0} with the columns {1}")]
     NoTable(String, String),
-    /// The account may not read the table; holds the statement that would permit it.
+    /// The account may not read the table. Contains the statement that would permit it.
     #[error("the account may not read the table {0}, which it may with: {1}")]
     Unreadable(String, String),
     /// The table is larger than an import expects.
     #[error("the table {0} has more than {ROW_COUNT_MAX} rows")]
     TooMany(String),
-    /// XXL-JOB's servers do not exclude each other, so that no instant is certain.
+    /// The row that XXL-JOB's servers lock while they plan is missing. Without it they do not exclude each other, so a job cannot be
+    /// stopped at a known instant.
     #[error("the table xxl_job_lock has no row schedule_lock: XXL-JOB's servers do not exclude each other")]
     NoLock,
-    /// The account may not change the tables of XXL-JOB; holds the statements that would permit it.
+    /// The account may not change the tables of XXL-JOB. Contains the statements that would permit it.
     #[error("the account may not change XXL-JOB's tables, which it may with: {0}")]
     Denied(String),
     /// The database refused a query.
@@ -43,13 +43,13 @@ pub enum ForeignError {
     Database(#[from] sqlx::Error),
 }
 
-/// The part of an address that may be shown: a text without a scheme may be a password.
+/// The part of an address that may be shown. Only a scheme is shown, because a text without a scheme may be a password.
 fn shown_address(scheme: &str) -> String {
     let is_scheme = (1..=20).contains(&scheme.len()) && scheme.bytes().all(|b| b.is_ascii_lowercase() || b == b'+');
     if is_scheme { format!("{scheme}://…") } else { "an address without a scheme".to_owned() }
 }
 
-/// A row by the names of its columns, in lower case; NULL is left out.
+/// The values of a row by the names of their columns, which are in lower case. NULL values are left out.
 pub type ForeignRow = BTreeMap<String, String>;
 
 /// A connection to a database of another product. It only reads; the changes to XXL-JOB's database are in [`xxl_job`].
@@ -62,13 +62,13 @@ pub enum Database {
 }
 
 impl Database {
-    /// Connects to a MySQL or MariaDB database, or with `takes_postgres` also to a PostgreSQL one, and reads as of this moment.
+    /// Connects to a MySQL or MariaDB database, or with `takes_postgres` also to a PostgreSQL one. All reads see the data as of this call.
     ///
     /// # Errors
     /// [`ForeignError::Address`] and [`ForeignError::Database`].
     pub async fn open(url: &str, takes_postgres: bool) -> Result<Self, ForeignError> {
         let mut database = Self::connect(url, takes_postgres).await?;
-        // One snapshot, so that the pages of a table, and the tables, are consistent with each other.
+        // One snapshot, so that all pages of a table, and all tables, are consistent with each other.
         match &mut database {
             Self::MySql(connection) => {
                 connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ").await?;
@@ -82,7 +82,7 @@ impl Database {
     }
 
     async fn connect(url: &str, takes_postgres: bool) -> Result<Self, ForeignError> {
-        // Programs in Java write an address in this form; mostly the user is in another setting.
+        // Java programs write an address in this form, and usually have the user in a separate setting.
         let jdbc = url.strip_prefix("jdbc:");
         let url = jdbc.unwrap_or(url);
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);
@@ -103,9 +103,9 @@ impl Database {
         }
     }
 
-    /// All rows of a table as text, in the order of `key`, with all columns except those in `without`; the columns in `bytes` as
-    /// hexadecimal digits. The name of the table is used as it is in MySQL, and in lower case in PostgreSQL, which looks for it in the
-    /// schemas of the search path.
+    /// All rows of a table as text, in the order of `key`: all columns except those in `without`, and the columns in `bytes` as hexadecimal
+    /// digits. MySQL uses the name of the table as given. PostgreSQL uses it in lower case, and looks for it in the schemas of the search
+    /// path.
     ///
     /// # Errors
     /// [`ForeignError`].
@@ -130,10 +130,10 @@ impl Database {
         let order = list(&mut key.iter().map(|name| self.quoted(name)));
         let from = self.quoted(&table_name);
         let mut rows: Vec<ForeignRow> = Vec::new();
-        // The tables of definitions are small: OFFSET is fast enough, and needs no comparison of keys.
+        // The tables of definitions are small, so OFFSET is fast enough. It also needs no comparison of keys.
         loop {
             let offset = rows.len();
-            // The names are the database's own, or from the program's own list, and are quoted.
+            // These names come from the database itself or are constants of this program, and they are quoted.
             let text = format!("SELECT {selected} FROM {from} ORDER BY {order} LIMIT {PAGE_LEN} OFFSET {offset}");
             let page = self.page(&text, known.len()).await?;
             let is_last = page.len() < PAGE_LEN;
@@ -188,8 +188,8 @@ impl Database {
         }
     }
 
-    /// The SQL that selects a column as text, or its bytes as hexadecimal digits: PostgreSQL's text of bytes is hexadecimal already, after
-    /// `\x`.
+    /// The SQL that selects a column as text, or its bytes as hexadecimal digits. PostgreSQL's text form of bytes already is `\x` and
+    /// hexadecimal digits.
     fn text(&self, name: &str, is_bytes: bool) -> String {
         match self {
             Self::MySql(_) if is_bytes => format!("HEX({})", self.quoted(name)),
@@ -224,7 +224,7 @@ fn is_denied(error: &sqlx::Error) -> bool {
     own.is_some_and(|error| DENIED.contains(&error.number()))
 }
 
-/// The name of the database, and the account as statements that grant rights name it.
+/// The name of the database, and the account in the form that a GRANT statement needs.
 async fn account(connection: &mut MySqlConnection) -> Result<(String, String), ForeignError> {
     let text = "SELECT CAST(CURRENT_USER() AS CHAR), CAST(DATABASE() AS CHAR)";
     let (account, schema): (String, String) = sqlx::query_as(text).fetch_one(connection).await?;

@@ -1,4 +1,4 @@
-//! The leases that nodes act under: requests for a lease, their answers, renewals, and the ends of earlier leases.
+//! The leases that nodes act under: requests for a lease with their answers, renewals, and the ends of earlier leases.
 
 use std::time::Duration;
 
@@ -22,11 +22,11 @@ pub struct JoinRequest {
     pub name: String,
     /// How long a lease lasts.
     pub lease: Duration,
-    /// Where executors reach it, if it is configured.
+    /// Where executors reach the node, if that is configured.
     pub advertise_url: Option<String>,
     /// Version of the program.
     pub server_version: String,
-    /// Whether to take the lease even from a node that seems to live: the caller holds SQLite's file lock, so no other server runs.
+    /// Whether to take the lease even from a node that seems alive: the caller holds SQLite's file lock, so no other server runs.
     pub take_over: bool,
     /// The lease of this name that the caller has held until now. The caller may take the next lease before this one has ended.
     pub held: Option<LeaseToken>,
@@ -44,14 +44,15 @@ pub struct Renewal {
 }
 
 impl JoinRequest {
-    /// The next epoch: above `stored`, and above the epoch that the caller has held. A database that went back in time has lost the latter,
-    /// but executors still know it.
+    /// The next epoch: higher than the stored epoch and than the one that the caller has held. If the database lost its last transactions,
+    /// the caller's epoch is no longer stored, but executors still know it.
     pub(crate) fn epoch_after(&self, stored: LeaseToken) -> i64 {
         let held = self.held.filter(|held| held.node == stored.node).map_or(0, |held| held.epoch);
         stored.epoch.max(held) + 1
     }
 
-    /// The id for a node without a row: the id of the lease that the caller has held, unless another node has that id; else the next one.
+    /// The id for a node without a row: the id of the lease that the caller has held, unless another node has that id; otherwise the next
+    /// id.
     pub(crate) fn new_id(&self, newest: i64, is_taken: impl Fn(NodeId) -> bool) -> NodeId {
         let held = self.held.map(|held| held.node).filter(|node| !is_taken(*node));
         held.unwrap_or_else(|| NodeId::new(newest + 1))
@@ -62,8 +63,8 @@ impl JoinRequest {
     /// caller's own, and may not be taken over.
     ///
     /// A lease that is taken over ends at most a second after `now`, although no server acts under it any more: triggers are sent ahead of
-    /// their instants, so runs that are due within that second may have been sent. From now on no edit settles these runs, so no edit has
-    /// to settle a run that is in a roll call.
+    /// their instants, so runs that are due within that second may have been sent. These runs enter a roll call. No edit settles them,
+    /// because an edit does not change runs that are due within a second.
     pub(crate) fn ended_at(
         &self,
         before: LeaseToken,
@@ -89,14 +90,14 @@ pub(crate) fn unlike_fence(until: Timestamp, prior: Timestamp) -> Timestamp {
 }
 
 /// The ordinal of the next lease, after `lease_count` leases: the next in turn that no living node has. A restarted node does not keep its
-/// ordinal: if the database's clock has stepped back since, it would make ids that exist already.
+/// ordinal: if the database's clock has stepped back since, the node would make ids that exist already.
 pub(crate) fn next_ordinal(lease_count: i64, is_taken: impl Fn(i64) -> bool) -> i64 {
     let in_turn = |step: i64| lease_count.wrapping_add(step).rem_euclid(IdGen::ORDINAL_COUNT);
     (0..IdGen::ORDINAL_COUNT).map(in_turn).find(|ordinal| !is_taken(*ordinal)).unwrap_or_default()
 }
 
-/// Number of leases that these nodes have taken, and one for each removed node: ids count up and the newest node is never removed, so the
-/// highest id is the number of all nodes.
+/// Number of leases that these nodes have taken, plus one for each removed node. Ids are consecutive and the newest node is never removed,
+/// so the highest id is the number of all nodes that ever existed.
 pub(crate) fn lease_count(nodes: impl Iterator<Item = LeaseToken>) -> i64 {
     let (newest, again) =
         nodes.fold((0, 0), |(newest, again), token| (token.node.get().max(newest), again + token.epoch - 1));
@@ -110,15 +111,15 @@ pub enum Join {
     Joined {
         /// The lease to act under.
         token: LeaseToken,
-        /// Part of the ids that the node makes (the worker number of a Snowflake id). No other living node has it. Ordinals are given out in
-        /// turn, so the last leases had other ones.
+        /// Part of the ids that the node makes (the worker number of a Snowflake id). No other living node has it. Ordinals are assigned in
+        /// turn, so the most recent leases had different ones.
         ordinal: i64,
     },
-    /// A living node has the name.
+    /// A living node has this name.
     Living {
-        /// The end of its lease, by the database's clock. If it moves on from one request to the next, the node is really alive.
+        /// The end of its lease, by the database's clock. If it is later at the next request, the node really is alive.
         lease_until: Timestamp,
-        /// The epoch of that lease, or a later one where another node has adopted its runs.
+        /// The epoch of that lease, or a later one if another node has fenced it.
         epoch: i64,
     },
 }
@@ -154,7 +155,7 @@ mod tests {
         let token = |node, epoch| LeaseToken { node: NodeId::new(node), epoch };
         let next = |leases: &[LeaseToken]| next_ordinal(lease_count(leases.iter().copied()), |_| false);
         assert_eq!([next(&[]), next(&[token(1, 1)])], [0, 1]);
-        // Nodes 1 and 2 were removed; node 3 starts again, and then node 4 is new.
+        // Nodes 1 and 2 were removed. Node 3 starts again, and then node 4 joins.
         assert_eq!([next(&[token(3, 1)]), next(&[token(3, 2)]), next(&[token(3, 2), token(4, 1)])], [3, 4, 5]);
         assert_eq!(next_ordinal(IdGen::ORDINAL_COUNT + 2, |ordinal| ordinal == 2), 3, "that one lives since long");
     }

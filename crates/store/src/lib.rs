@@ -1,4 +1,4 @@
-//! Rondel's persistent state: one trait in parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
+//! Rondel's persistent state: one trait, divided into parts, on SQLite, PostgreSQL, MySQL/MariaDB, and in memory for tests.
 //!
 //! - [`Namespaces`], [`Catalog`], [`CreateJobs`], [`ChangeJobs`]: namespaces, apps, jobs with their versions;
 //! - [`Accounts`], [`SignIns`], [`Tokens`], [`AuditLog`]: accounts, sign-ins, API tokens, and the log of what callers did;

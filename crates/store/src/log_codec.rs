@@ -1,4 +1,4 @@
-//! Lines of a log as bytes: one JSON array per line, compressed where that is worth it.
+//! Lines of a log as bytes: one JSON array per line. Large chunks are compressed.
 
 use std::io::{Read, Write};
 
@@ -11,13 +11,13 @@ use crate::logs::LogLine;
 
 /// Smallest size of a chunk that is compressed, in bytes.
 const COMPRESS_FROM: usize = 512;
-/// Maximum size of a chunk as it is read, in bytes of text: a few stored kilobytes may decompress to any size. Chunks that the gateway
-/// accepts are smaller, even after their text is escaped.
+/// Maximum size of a chunk when it is read, in bytes of text, because a few stored kilobytes may decompress to any size. The chunks that
+/// the gateway accepts are smaller, even after their text is escaped.
 const PLAIN_BYTES_MAX: usize = 4 * 1024 * 1024;
 const PLAIN: &str = "plain";
 const DEFLATE: &str = "deflate";
 
-/// The codec's name and the bytes.
+/// Encodes lines. Returns the name of the codec and the bytes.
 pub(crate) fn encode(lines: &[LogLine]) -> std::io::Result<(&'static str, Vec<u8>)> {
     let mut plain = Vec::new();
     for line in lines {
@@ -32,7 +32,7 @@ pub(crate) fn encode(lines: &[LogLine]) -> std::io::Result<(&'static str, Vec<u8
     Ok((DEFLATE, encoder.finish()?))
 }
 
-/// Decodes what [`encode`] wrote. A chunk that is too large yields its first lines, and a line that states the cut.
+/// Decodes what [`encode`] wrote. A chunk that is too large yields its first lines, and a line that reports the cut.
 pub(crate) fn decode(codec: &str, data: &[u8]) -> std::io::Result<Vec<LogLine>> {
     let (mut plain, max) = (Vec::new(), PLAIN_BYTES_MAX as u64 + 1);
     match codec {
@@ -69,7 +69,7 @@ pub(crate) fn plain_len(lines: &[LogLine]) -> usize {
 mod tests {
     use super::*;
 
-    /// A chunk may be far smaller as it is stored than as it is read.
+    /// A chunk may be far smaller in its stored form than after it is read.
     #[test]
     fn a_small_chunk_is_not_read_as_any_number_of_lines() {
         let line = |text: String| LogLine { at: Timestamp::from_secs(7), level: "info".to_owned(), text };

@@ -9,7 +9,7 @@ use crate::error::Result;
 pub const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdout", "stderr"];
 
 /// The base of chunk numbers for a sender that does not count chunks: the number of a chunk is this plus the number of its first line,
-/// counted from 1. A sender that keeps only how far it has read can thus send a chunk again under the same number.
+/// counted from 1. A sender that stores only how far it has read can then send a chunk again under the same number.
 pub const NUMBERED_BY_LINE: i64 = 1 << 41;
 
 /// Whether chunks are missing before this one, for a reader that has read `line_count` lines and the chunk `last` (−1 for none).
@@ -79,7 +79,7 @@ pub struct LogRange {
 pub struct RemovedLogs {
     /// Number of runs whose logs were removed.
     pub runs: u64,
-    /// The last run that was looked at: the next call continues after it. `None` if there was none.
+    /// The last run that was examined: the next call continues after it. `None` if there was none.
     pub last: Option<RunId>,
 }
 
@@ -106,7 +106,7 @@ pub trait Logs {
     /// fit.
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>>;
 
-    /// Removes the logs of ended runs of a namespace in `range`, the oldest first, looking at no more than `limit` runs. The log of each
-    /// attempt is replaced by a line that states the removal. Logs of open runs stay.
+    /// Removes the logs of ended runs of a namespace in `range`, the oldest first, and examines at most `limit` runs. The log of each
+    /// attempt is replaced by a line that reports the removal. Logs of open runs stay.
     async fn remove_logs(&self, namespace: NamespaceId, range: LogRange, limit: u32) -> Result<RemovedLogs>;
 }

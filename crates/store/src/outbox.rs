@@ -1,7 +1,7 @@
-//! Outgoing messages that follow from a transaction: written in it, sent after it.
+//! Outgoing messages that follow from a transaction: written in the transaction, and sent after it.
 //!
-//! One kind reports a failed run, the other a skipped run whose job wants that reported. The row of a message has the id of its run. These
-//! ids are unique: no run ends twice, and a node never makes an id that is in use.
+//! A message reports either a failed run, or a skipped run whose job wants skips reported. The row of a message has the id of its run.
+//! These ids are unique, because a run ends only once and a node never makes an id that is in use.
 
 use std::fmt;
 use std::time::Duration;
@@ -41,7 +41,7 @@ impl fmt::Debug for FailureWebhook {
     }
 }
 
-/// A message that waits to be sent, held by the server that took it.
+/// A message that waits to be sent. Only the server that took it may send it until `held_until`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct OutboxItem {
     /// Its id: the same at each try.
@@ -58,7 +58,7 @@ pub struct OutboxItem {
     pub attempt_count: i32,
     /// When it was written.
     pub created_at: Timestamp,
-    /// Until then no other server takes it.
+    /// No other server takes the message until this instant.
     pub held_until: Timestamp,
 }
 
@@ -71,7 +71,7 @@ pub struct TakeOutbox<'a> {
     pub namespace_max: u32,
     /// Maximum number of messages of each namespace, at most [`TAKE_EACH_MAX`].
     pub each_max: u32,
-    /// How long no other server takes them.
+    /// How long no other server takes the messages.
     pub hold: Duration,
 }
 
@@ -93,14 +93,14 @@ pub trait Outbox {
     /// Removes the webhook to which failed runs are reported; `false` if there was none.
     async fn delete_failure_webhook(&self, namespace: NamespaceId) -> Result<bool>;
 
-    /// Takes messages that are due at `now`. Namespaces whose messages have been due longest come first, and so do the messages within a
+    /// Takes messages that are due at `now`. Namespaces whose messages have been due longest come first, and likewise the messages within a
     /// namespace. No other server takes them for `take.hold`.
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>>;
 
     /// Removes messages that were sent, or given up.
     async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()>;
 
-    /// Postpones a message to `due_at`. Does nothing if another server has taken it since.
+    /// Postpones a message to `due_at`. Does nothing if another server has taken the message since.
     async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()>;
 }
 
@@ -111,7 +111,7 @@ pub(crate) const fn may_be_reported(status: RunStatus) -> bool {
 
 /// Whether a definition, as JSON, wants skips for this reason reported. A definition that cannot be read has the default.
 pub(crate) fn reports_skip(spec: &str, reason: Reason) -> bool {
-    /// The part of a definition that counts here: a whole one may have parameters and schedules of many kilobytes.
+    /// The part of a definition that is needed here. A whole definition may have parameters and schedules of many kilobytes.
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Part {
@@ -120,7 +120,6 @@ pub(crate) fn reports_skip(spec: &str, reason: Reason) -> bool {
     serde_json::from_str::<Part>(spec).unwrap_or_default().notify.skipped.contains(&reason)
 }
 
-/// Whether a verdict is a failure.
 pub(crate) const fn is_failure(status: RunStatus) -> bool {
     matches!(status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown)
 }

@@ -1,4 +1,4 @@
-//! The parents that a definition names, checked against the jobs of its namespace: the same for every store.
+//! Checks the parents that a definition names against the jobs of its namespace. Every store uses these checks.
 
 use std::collections::HashMap;
 
@@ -28,8 +28,8 @@ pub(crate) fn check(
     Ok(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }).collect())
 }
 
-/// Like [`check`], for new jobs, each of which may follow from those before it: the edges of all of them, or `None` if one is refused. The
-/// graph is checked once, not once for each job.
+/// Like [`check`], for new jobs, each of which may follow from those before it. Returns the edges of all of them, or `None` if one is
+/// refused. The graph is checked once for all jobs.
 pub(crate) fn check_all<'a>(
     jobs: impl IntoIterator<Item = (JobId, &'a JobSpec)>,
     mut ids: HashMap<String, JobId>,
@@ -72,7 +72,7 @@ impl Refused {
         }
     }
 
-    /// The errors, with the names of the jobs on the path; for `job` itself, the name in its definition.
+    /// The errors, with the names of the jobs on the path. The name of `job` itself comes from its definition.
     pub(crate) fn errors(&self, job: JobId, spec: &JobSpec, names: &HashMap<JobId, String>) -> Vec<FieldError> {
         let name = |id: &JobId| if *id == job { Some(spec.name.as_str()) } else { names.get(id).map(String::as_str) };
         let path = self.path().iter().map(|id| name(id).unwrap_or("?")).collect::<Vec<_>>();

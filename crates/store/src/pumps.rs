@@ -22,11 +22,11 @@ pub struct PumpJob {
     pub version: i64,
     /// When that definition was saved.
     pub saved_at: Timestamp,
-    /// The node that owns its open runs; 0 for none yet.
+    /// The node that owns its open runs; 0 if none does yet.
     pub home: NodeId,
     /// Rises at each change of home.
     pub term: i64,
-    /// Whether it is deleted: then it has no home any more, and its open runs are to end.
+    /// Whether it is deleted. A deleted job has no home, and its open runs must end.
     pub is_deleted: bool,
 }
 
@@ -45,15 +45,15 @@ pub trait Pumps {
     /// All jobs that are or were pump jobs and were not forgotten, by id.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
-    /// The root rows of a job's fires whose instant is not after `now` (see [`has_come`]); a root row stands for all groups of its fire.
-    /// Returns the newest ones, at most `limit`, and all that are open. The latest planned instant comes first.
+    /// The root rows of a job's fires that count as present or past at `now` (see [`has_come`]); a root row stands for all groups of its
+    /// fire. Returns the newest ones, at most `limit`, and all that are open. The latest planned instant comes first.
     async fn pump_roots(&self, job: JobId, now: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
     /// The items of a job, by name.
     async fn pump_items(&self, job: JobId) -> Result<Vec<Item>>;
 
-    /// Makes changes of the items of a job, in this order; a change that finds its item in another state than it expects is left out. Only
-    /// the home of the job makes them, and only under a valid lease.
+    /// Makes changes of the items of a job, in this order. A change that expects another state of its item is left out. Only the home of
+    /// the job makes changes, and only under a valid lease.
     async fn change_items(
         &self,
         token: LeaseToken,
@@ -62,18 +62,19 @@ pub trait Pumps {
         now: Timestamp,
     ) -> Result<ChangedItems>;
 
-    /// Forgets that a job was a pump job, if this is still the version of its newest definition or the job is deleted. The items of a job
-    /// that is not deleted are kept: their epochs must go on rising if it becomes a pump job again.
+    /// Removes a job from the list of pump jobs, if this is still the version of its newest definition or the job is deleted. The items of
+    /// a job that is not deleted are kept, because their epochs must continue to rise if it becomes a pump job again.
     async fn forget_pump(&self, job: JobId, version: i64) -> Result<()>;
 }
 
-/// Whether a root row is a pump's present or past: a run that was requested for a later instant is not, until it has groups.
+/// Whether a root row counts as a present or past fire at `now`. Every row does, except that of a run that was requested for a later
+/// instant and has no groups yet.
 #[must_use]
 pub fn has_come(root: &Run, now: Timestamp) -> bool {
     root.cause == 0 || root.fire_at <= now || root.shard_total.is_some()
 }
 
-/// Makes a change as [`rondel_core::pump::apply`] does, unless a test has switched off one of its safeguards.
+/// Applies a change as [`rondel_core::pump::apply`] does, unless a test has disabled one of the safeguards.
 pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &ItemChange, now: Timestamp) -> bool {
     let Some(item) = items.get(name) else { return apply(items, name, change, now) };
     match change {
@@ -98,7 +99,7 @@ pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Ite
     }
 }
 
-/// Splits the changes into parts of at most `names_max` items. The changes of one item stay together, in their order.
+/// Splits the changes into parts of at most `names_max` items. The changes of one item stay in one part, in order.
 pub(crate) fn by_names(changes: &[(String, ItemChange)], names_max: usize) -> Vec<Vec<&(String, ItemChange)>> {
     let mut by_name: BTreeMap<&str, Vec<&(String, ItemChange)>> = BTreeMap::new();
     for change in changes {

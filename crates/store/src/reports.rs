@@ -1,4 +1,4 @@
-//! Data of reports in addition to the counts of runs: messages of failed runs, folded and counted by day, and the report schedules of
+//! The data of reports that is not in the counts of runs: messages of failed runs, folded and counted by day, and the report schedules of
 //! namespaces.
 //!
 //! [`Stats::roll_up`](crate::Stats::roll_up) counts the messages, each run once. A report that is due is written as a message to its
@@ -17,7 +17,7 @@ use crate::upkeep::CountedRun;
 
 /// Maximum number of messages that one call returns.
 pub const MESSAGE_COUNT_MAX: u32 = 200;
-/// Maximum number of jobs that are named for a message.
+/// Maximum number of jobs that are named per message.
 pub const MESSAGE_JOB_COUNT: u32 = 5;
 /// Maximum number of schedules that one call returns.
 pub const DUE_COUNT_MAX: u32 = 200;
@@ -25,9 +25,9 @@ pub const DUE_COUNT_MAX: u32 = 200;
 /// How often runs failed with one message in a range of days.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FailureMessage {
-    /// The key of the message; [`REST_KEY`] for those beyond the bound of a day.
+    /// The key of the message. [`REST_KEY`] stands for all messages beyond the maximum number of messages per job and day.
     pub key: i64,
-    /// The message, folded; empty for those beyond the bound.
+    /// The message, folded; empty for [`REST_KEY`].
     pub message: String,
     /// How many runs failed, timed out, or ended unknown with it.
     pub count: u64,
@@ -40,15 +40,15 @@ pub struct FailureMessage {
 }
 
 impl FailureMessage {
-    /// Whether `jobs` is complete: it has all jobs, or it has [`MESSAGE_JOB_COUNT`] jobs with at least `unread_max` runs each. No job that
-    /// was not read has more runs than `unread_max`.
+    /// Whether `jobs` is final: it has all jobs, or it has [`MESSAGE_JOB_COUNT`] jobs with at least `unread_max` runs each. No job that was
+    /// not read has more than `unread_max` runs.
     pub(crate) fn names_its_jobs(&self, unread_max: u64) -> bool {
         let count = usize::try_from(MESSAGE_JOB_COUNT).unwrap_or(usize::MAX);
         let is_whole = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX) >= self.job_count;
         is_whole || (self.jobs.len() >= count && self.jobs.last().is_some_and(|(_, last)| *last >= unread_max))
     }
 
-    /// Adds these jobs and keeps those with the most such runs.
+    /// Adds these jobs, and keeps those with the most runs.
     pub(crate) fn name_jobs(&mut self, jobs: impl IntoIterator<Item = (JobId, u64)>) {
         self.jobs.extend(jobs);
         self.jobs.sort_by_key(|(job, count)| (std::cmp::Reverse(*count), *job));
@@ -108,7 +108,7 @@ pub struct ReportChange<'a> {
     pub spec: &'a ReportSchedule,
     /// Name of the caller that saves it.
     pub author: &'a str,
-    /// When the first report is due. One that is due already, and has not been written, stays due.
+    /// When the first report is due. A report that is already due and not written yet stays due.
     pub next_at: Option<Timestamp>,
     /// The current time.
     pub now: Timestamp,
@@ -144,8 +144,8 @@ pub trait Reports {
     /// Failures by message, the most frequent first.
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>>;
 
-    /// Removes the counts of days that began before `before`; at most `limit` rows, and the other messages of the same jobs and days. Returns
-    /// how many were removed.
+    /// Removes the counts of days that began before `before`: at most `limit` rows, plus the other messages of the same jobs and days.
+    /// Returns how many rows were removed.
     async fn forget_failure_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The report schedule of a namespace, if it has one.
@@ -160,12 +160,12 @@ pub trait Reports {
     /// Schedules whose report is due, the longest due first, at most `limit`.
     async fn due_reports(&self, now: Timestamp, limit: u32) -> Result<Vec<ScheduledReport>>;
 
-    /// Writes the message of a due report and moves its schedule on; `false`, with nothing written, if another server did so or the
-    /// schedule changed.
+    /// Writes the message of a due report and moves its schedule on. `false`, with nothing written, if another server has already done so
+    /// or the schedule has changed.
     async fn write_report(&self, write: &ReportWrite<'_>) -> Result<bool>;
 }
 
-/// Failures of one job on one day with one message.
+/// The key of a count: the job, the day, and the key of the message.
 pub(crate) type FailureKey = (JobId, Timestamp, i64);
 
 /// An addition to the count of a [`FailureKey`].
@@ -184,7 +184,7 @@ pub(crate) struct FailureGains {
     pub(crate) gains: BTreeMap<FailureKey, FailureGain>,
 }
 
-/// Whether the message of a run counts: it failed, and was not counted as a failure before.
+/// Whether the message of a run counts. It does if the run failed and was not counted as a failure before.
 pub(crate) fn is_new_failure(run: &CountedRun, before: Option<RunStatus>) -> bool {
     let is_trouble = |status| matches!(status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
     !run.is_shard && is_trouble(run.status) && !before.is_some_and(is_trouble)
@@ -207,7 +207,8 @@ impl FailureGains {
         gain.newest = gain.newest.max(run.id);
     }
 
-    /// These additions with at most [`FOLDED_COUNT_MAX`] messages of each job and day; the others are counted together.
+    /// These additions, with at most [`FOLDED_COUNT_MAX`] messages per job and day. All other messages of a job and day are counted
+    /// together.
     pub(crate) fn bounded(self, known: &BTreeSet<FailureKey>) -> Self {
         let mut counts: BTreeMap<(JobId, Timestamp), usize> = BTreeMap::new();
         for (job, day, _) in known.iter().filter(|(.., key)| *key != REST_KEY) {

@@ -27,29 +27,30 @@ pub struct KeptAnswer {
     pub body: String,
 }
 
-/// The state in which a call was found when it began.
+/// The state of a call when a caller begins it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CallState {
-    /// The call is new: the caller must make it and then end it.
+    /// The call is new. The caller must make it, and then end it.
     New,
-    /// The call was made before, with this answer.
+    /// The call has already been made, with this answer.
     Answered(KeptAnswer),
     /// The call is in progress.
     InFlight,
-    /// The key belongs to a different call.
+    /// A different call has this key.
     Other,
 }
 
 /// Calls with keys.
 #[async_trait]
 pub trait RequestKeys {
-    /// Begins a call. A call without an answer that began, or was renewed, before `given_up` is begun again: its server is taken for dead.
+    /// Begins a call. A call without an answer that began, or was renewed, before `given_up` begins again, because its server is presumed
+    /// dead.
     async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState>;
 
-    /// Notes that a call without an answer is still being made: it counts as begun at `now`.
+    /// Records that a call without an answer is still in progress: from now on it counts as begun at `now`.
     async fn renew_call(&self, call: KeyedCall<'_>, now: Timestamp) -> Result<()>;
 
-    /// Stores the answer of a call that began; `None` forgets the call, so that it can be made again.
+    /// Stores the answer of a call that began. `None` removes the call, so that it can be made again.
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()>;
 
     /// Removes calls that began before `before`, at most `limit`; returns how many.

@@ -1,6 +1,6 @@
-//! The data of charts: counts with distributions per namespace, app and job in buckets of time, and the jobs that fail now.
+//! The data of charts: counts with distributions per namespace, app and job in buckets of time, and the jobs that are failing.
 //!
-//! [`Stats::roll_up`](crate::Stats::roll_up) makes them from the ledger, each run once, together with the counts per job and hour.
+//! [`Stats::roll_up`](crate::Stats::roll_up) computes them from the ledger, each run once, together with the counts per job and hour.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -43,7 +43,8 @@ impl PointKind {
         }
     }
 
-    /// How long counts in buckets of this length are kept: short ones serve only charts of the last hours, and those of jobs are numerous.
+    /// How long counts in buckets of this length are kept. Short buckets serve only charts of the last hours, and the buckets of jobs are
+    /// numerous.
     #[must_use]
     pub const fn kept(self, step: Step) -> Duration {
         let days = match (self, step) {
@@ -63,7 +64,7 @@ pub struct Verdicts {
     pub succeeded: u64,
     /// Runs that failed.
     pub failed: u64,
-    /// Runs that took longer than they may.
+    /// Runs that exceeded their timeout.
     pub timed_out: u64,
     /// Runs that were cancelled.
     pub cancelled: u64,
@@ -121,10 +122,10 @@ pub enum PointDetail {
     /// Everything.
     #[default]
     Whole,
-    /// The verdicts alone: durations and lateness are empty.
+    /// Only the verdicts: durations and lateness are empty.
     Verdicts,
-    /// Like [`Verdicts`](Self::Verdicts), summed over stretches of this length, aligned to the epoch. Each point is at the beginning of its
-    /// stretch, even if that is before the range.
+    /// Like [`Verdicts`](Self::Verdicts), summed over intervals of this length, aligned to the epoch. Each point is at the beginning of its
+    /// interval, even if that is before the range.
     VerdictsOf(Duration),
 }
 
@@ -179,8 +180,8 @@ impl NewestOutcomes {
         }
     }
 
-    /// Takes a verdict into account; `before` is the one that was taken into account earlier. Runs come only approximately in the order in
-    /// which they ended, so a success does not end a streak if it was planned before the newest failure.
+    /// Takes the verdict of a run into account; `before` is the verdict of this run that was taken into account earlier. Verdicts arrive
+    /// only approximately in the order in which runs ended, so a success that was planned before the newest failure does not end a streak.
     pub(crate) fn note(&mut self, run: &CountedRun, before: Option<RunStatus>) {
         let is_counted = before.and_then(decides_failing) == Some(true);
         match run.status {
@@ -207,7 +208,7 @@ impl NewestOutcomes {
         (self.namespace, self.app) = (run.namespace, run.app);
     }
 
-    /// Whether this run failed, and one that was planned later has succeeded.
+    /// Whether this run failed, and a run that was planned later has succeeded.
     pub(crate) fn overtakes(&self, run: &CountedRun) -> bool {
         decides_failing(run.status) == Some(true) && self.succeeded_at.is_some_and(|at| run.fire_at < at)
     }
@@ -220,9 +221,9 @@ pub struct JobActivity {
     pub job: JobId,
     /// Whether its newest verdict is a failure; cancelled and skipped runs do not count.
     pub is_failing: bool,
-    /// Whether a run of it, or a shard of one, is `running`.
+    /// Whether one of its runs or shards is `running`.
     pub is_running: bool,
-    /// Whether no run of it is open, and its schedule will not fire again.
+    /// Whether none of its runs is open and its schedule will not fire again.
     pub is_over: bool,
 }
 
@@ -245,7 +246,7 @@ pub struct JobTrouble {
     pub job: JobId,
     /// How they ended.
     pub status: RunStatus,
-    /// Whether they were skipped because no executor was there.
+    /// Whether they were skipped because no executor was available.
     pub had_no_executor: bool,
     /// Number of rows.
     pub count: u64,
@@ -298,7 +299,7 @@ impl From<&Run> for RunMark {
     }
 }
 
-/// Open runs of one job that are late, or that take long.
+/// Open runs of one job that are late, or that take a long time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenJob {
     /// The job.
@@ -320,7 +321,7 @@ pub struct OpenQuery {
     pub status: RunStatus,
     /// Due no later than this.
     pub due_by: Timestamp,
-    /// Planned no later than this, and not begun later.
+    /// Only runs that were planned, and if begun also began, no later than this.
     pub since: Timestamp,
     /// Whether only first attempts are selected.
     pub first_attempts_only: bool,
@@ -362,8 +363,8 @@ pub trait Rollups {
     /// status, the most frequent first. Cancelled runs among these rows are not counted.
     async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>>;
 
-    /// Runs of these jobs for a chart, planned from `from` on and before `to`: job by job in the order of `jobs`, at most `limit` of each,
-    /// its newest first; shards are left out.
+    /// Runs of these jobs for a chart, planned from `from` on and before `to`, without shards. The runs come job by job in the order of
+    /// `jobs`, the newest of each job first, at most `limit` of each.
     async fn marks(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>>;
 
     /// Runs and shards of a namespace for a chart, with ids from the first of `ids` on and before the second, the newest first, at most
@@ -377,15 +378,16 @@ pub trait Rollups {
     /// The jobs that have the selected open runs, the earliest planned instant first; shards are left out.
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>>;
 
-    /// The activity of these jobs, from which their states follow. The newest verdict is looked for among the runs planned from `since` on
-    /// and the one before them; if they have none, the verdicts that were rolled up count. Jobs that do not exist are left out.
+    /// The activity of these jobs, from which their states follow. The newest verdict is searched for among the runs planned from `since`
+    /// on and the last run before them. If these have no verdict, the verdicts that were rolled up count. Jobs that do not exist are left
+    /// out.
     async fn job_activity(&self, jobs: &[JobId], since: Timestamp) -> Result<Vec<JobActivity>>;
 
     /// Jobs of a namespace whose next fire is before `to`, the earliest first, at most `limit`.
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>>;
 
-    /// Jobs of a namespace that do not fire by themselves (paused, triggered only, or done) and were saved before `before`, the newest
-    /// first, at most `limit`: with their version and when they were saved.
+    /// Jobs of a namespace that have no next fire (paused, triggered only, or done) and were saved before `before`, the newest first, at
+    /// most `limit`: with their version and when they were saved.
     async fn idle_jobs(
         &self,
         namespace: NamespaceId,
@@ -420,19 +422,19 @@ impl Gain {
     }
 }
 
-/// The key of a point.
+/// The owner, the kind of owner, the length of the bucket, and its beginning.
 pub(crate) type PointKey = (i64, PointKind, Step, Timestamp);
 
 /// The additions of a batch of runs.
 #[derive(Debug, Default)]
 pub(crate) struct Gains {
     pub(crate) points: BTreeMap<PointKey, Gain>,
-    /// Verdicts by job, in the order in which they are counted, each with the one with which its run was counted earlier.
+    /// Verdicts by job, in the order in which they are counted, each with the verdict under which its run was counted before.
     pub(crate) pulses: BTreeMap<JobId, Vec<(CountedRun, Option<RunStatus>)>>,
 }
 
 impl Gains {
-    /// Counts a run that has a verdict; `before` is the verdict with which it was counted earlier.
+    /// Counts a run that has a verdict. `before` is the verdict under which the run was counted before.
     pub(crate) fn add(&mut self, run: &CountedRun, before: Option<RunStatus>) {
         let Some(stat) = run.stat() else { return };
         let count = i64::try_from(stat.run_count).unwrap_or(i64::MAX);

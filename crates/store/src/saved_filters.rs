@@ -18,7 +18,7 @@ pub enum FilterOwner {
 }
 
 impl FilterOwner {
-    /// The id in its rows. Ids of accounts and tokens are never the same.
+    /// The owner's id in the rows. No account and token have the same id.
     pub(crate) const fn id(self) -> i64 {
         match self {
             Self::Account(id) => id.get(),
@@ -66,7 +66,7 @@ pub struct SavedFilter {
     pub list: FilteredList,
     /// Unique per owner and list.
     pub name: String,
-    /// The filter, as it is written in the list.
+    /// The filter as the user writes it in the list.
     pub filter: String,
 }
 
@@ -76,7 +76,7 @@ pub trait SavedFilters {
     /// All filters of an owner, by list and name.
     async fn saved_filters(&self, owner: FilterOwner) -> Result<Vec<SavedFilter>>;
 
-    /// Saves a filter, in place of one with its name; `false` if the owner has [`SAVED_FILTER_COUNT_MAX`] already.
+    /// Saves a filter, or replaces the one with its name. `false` if the owner already has [`SAVED_FILTER_COUNT_MAX`] filters.
     async fn save_filter(&self, owner: FilterOwner, filter: &SavedFilter, now: Timestamp) -> Result<bool>;
 
     /// Deletes a filter; `false` if there is none with this name.

@@ -1,7 +1,7 @@
-//! Scripts that the server keeps, with their versions, and the jobs that name them.
+//! Scripts that the server stores, with their versions, and the jobs that name them.
 //!
-//! The script that the newest definition of a job names is stored with the job, so that a script in use is not deleted and a version that
-//! is named is not removed. Saving such a job locks the script's row, as deleting the script does.
+//! The script that a job's newest definition names is stored with the job. This prevents the deletion of a script in use and the removal of
+//! a version that a job names. Saving such a job locks the script's row, as deleting the script does.
 
 use async_trait::async_trait;
 use rondel_core::script::ScriptSpec;
@@ -9,7 +9,7 @@ use rondel_core::{AppId, NamespaceId, ScriptId, Timestamp};
 
 use crate::error::Result;
 
-/// Number of jobs that are named as the reason why a script cannot be deleted.
+/// Maximum number of jobs that a refusal to delete a script names.
 pub const SCRIPT_USER_COUNT_SHOWN: u32 = 10;
 
 /// A script with its newest version, without the source.
@@ -63,7 +63,7 @@ pub struct ScriptChange<'a> {
     pub spec: &'a ScriptSpec,
     /// SHA-256 of its source, in hex.
     pub hash: &'a str,
-    /// Number of versions to keep, in addition to those that jobs name.
+    /// Number of versions to keep, in addition to the versions that jobs name.
     pub kept: u32,
     /// Name of the caller that saves it.
     pub author: &'a str,

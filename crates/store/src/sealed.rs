@@ -1,8 +1,7 @@
-//! Encrypts secrets that have to be read again, such as those that webhooks are signed with, so that a copy of the database does not reveal
-//! them.
+//! Encrypts secrets that must be readable again, such as the keys that sign webhooks, so that a copy of the database does not reveal them.
 //!
-//! ChaCha20-Poly1305 with a random nonce; the place of the row is authenticated as well, so that a sealed text is not valid in another row.
-//! A sealed text names its key.
+//! Uses ChaCha20-Poly1305 with a random nonce. The table and key of the row are authenticated as well, so that a sealed text is not valid
+//! in another row. A sealed text names its key.
 
 use std::fmt;
 use std::str::FromStr;
@@ -19,14 +18,14 @@ const PREFIX: &str = "sealed:1:";
 /// Number of hexadecimal digits in the id of a key.
 const KEY_ID_LEN: usize = 8;
 
-/// The keys of secrets: the first one seals new secrets, and each opens those that it has sealed.
+/// The keys that seal secrets. The first key seals new secrets, and each key opens the secrets that it sealed.
 #[derive(Clone)]
 pub struct SecretKeys {
     keys: Vec<(String, LessSafeKey)>,
 }
 
 impl SecretKeys {
-    /// A new key, as [`FromStr`] reads it; `None` if the system has no random numbers.
+    /// A new key in the form that [`FromStr`] reads; `None` if the system provides no random numbers.
     #[must_use]
     pub fn generate() -> Option<String> {
         let mut key = [0; KEY_LEN];
@@ -38,7 +37,7 @@ impl SecretKeys {
 impl FromStr for SecretKeys {
     type Err = String;
 
-    /// One key a line, of 64 hexadecimal digits.
+    /// One key per line, as 64 hexadecimal digits.
     fn from_str(text: &str) -> Result<Self, String> {
         let lines = text.lines().map(str::trim).filter(|line| !line.is_empty());
         let keys: Vec<_> =
@@ -75,7 +74,7 @@ impl fmt::Debug for SecretKeys {
     }
 }
 
-/// Seals and opens texts; without keys, texts are stored as they are.
+/// Seals and opens texts. Without keys, texts are stored as plain text.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Sealer(Option<SecretKeys>);
 
@@ -84,7 +83,7 @@ impl Sealer {
         Self(keys)
     }
 
-    /// The text as it is stored at a place, such as a table and the key of a row.
+    /// The text in its stored form. `place` names its place, such as the table and the key of the row.
     pub(crate) fn seal(&self, place: &str, text: &str) -> Result<String, String> {
         let Some((id, key)) = self.0.as_ref().and_then(|keys| keys.keys.first()) else { return Ok(text.to_owned()) };
         let failed = |_| "the system has no random numbers".to_owned();
@@ -97,7 +96,7 @@ impl Sealer {
         Ok(format!("{PREFIX}{id}:{}", BASE64_STANDARD_NO_PAD.encode(bytes)))
     }
 
-    /// The text that is stored at a place.
+    /// The plain text of what is stored at a place.
     pub(crate) fn open(&self, place: &str, kept: &str) -> Result<String, String> {
         let Some(sealed) = kept.strip_prefix(PREFIX) else { return Ok(kept.to_owned()) };
         let (id, bytes) = sealed.split_once(':').unwrap_or_default();
@@ -117,7 +116,7 @@ impl Sealer {
         String::from_utf8(text.to_vec()).map_err(|_| damaged())
     }
 
-    /// Whether a stored text must be sealed again: it is plain, or not sealed with the first key.
+    /// Whether a stored text must be sealed again, because it is plain or not sealed with the first key.
     pub(crate) fn is_stale(&self, kept: &str) -> bool {
         let first = self.0.as_ref().and_then(|keys| keys.keys.first());
         first.is_some_and(|(id, _)| !kept.starts_with(&format!("{PREFIX}{id}:")))
@@ -151,7 +150,7 @@ mod tests {
         for broken in [&kept[..kept.len() - 2], &kept[..PREFIX.len() + KEY_ID_LEN + 3], &format!("{kept}!")] {
             assert!(first.open("webhook 1", broken).is_err(), "{broken}");
         }
-        // A text that was stored before there was a key.
+        // A text that was stored before a key was configured.
         assert_eq!(first.open("webhook 1", "plain").unwrap(), "plain");
         assert!(first.is_stale("plain") && !first.is_stale(&kept) && both.is_stale(&kept));
         assert!(!Sealer::default().is_stale("plain"));

@@ -1,4 +1,4 @@
-//! Decides what a result means for its row: the same decision for every store.
+//! Decides the effect of a result on the row of its run. Every store uses this decision.
 
 use std::borrow::Cow;
 use std::time::Duration;
@@ -37,7 +37,7 @@ pub(crate) fn skipped_row(
     Some(span.row(id, of, job, plan.reason, (NodeId::new(0), 0), now))
 }
 
-/// The row of a run, as far as a result depends on it.
+/// The fields of a run's row that the effect of a result depends on.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RunRow {
     /// When its attempt may start: at its planned instant, or later.
@@ -46,16 +46,16 @@ pub(crate) struct RunRow {
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
     pub(crate) lost_count: i32,
-    /// How many earlier attempts no executor received, where [`counts_earlier_attempts`] asks for it.
+    /// Number of earlier attempts that no executor received. Counted only if [`counts_earlier_attempts`] is true for the outcome.
     pub(crate) unreceived_count: i32,
     pub(crate) marked: bool,
-    /// Whether an earlier attempt began, or may have begun, where [`counts_earlier_attempts`] asks for it.
+    /// Whether an earlier attempt began, or may have begun. Determined only if [`counts_earlier_attempts`] is true for the outcome.
     pub(crate) may_have_begun: bool,
-    /// The reason of the request to cancel it, where there is one.
+    /// The reason of the request to cancel it, if there is one.
     pub(crate) cancel_asked: Option<Reason>,
-    /// It succeeded, but ends only with its children.
+    /// The run succeeded, but gets its verdict only when its children have ended.
     pub(crate) awaits_children: bool,
-    /// It stands for shards that were never created.
+    /// It is the row of a broadcast whose shards were never created.
     pub(crate) is_unexpanded: bool,
     /// The lease that owns it.
     pub(crate) owner: LeaseToken,
@@ -64,21 +64,21 @@ pub(crate) struct RunRow {
 /// The effect of a result.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Judgement {
-    /// No such attempt was ever begun.
+    /// No attempt with this number ever began.
     NoSuchRun,
-    /// The attempt has its end already.
+    /// The end of this attempt is already stored.
     Duplicate,
     /// A later attempt exists.
     Superseded,
     /// A server decided this end, but no longer owns the run.
     NotOwner,
-    /// The verdict was given without a report of the executor, or is `skipped` although a handler began; this is the true one.
+    /// The stored verdict did not come from an executor's report, or is `skipped` although a handler began. This verdict is the true one.
     Late(RunStatus, Option<Reason>),
-    /// The attempt ends, and this follows.
+    /// The attempt ends, and this is the next step.
     Ends(NextStep),
 }
 
-/// Whether the earlier attempts of the run are to be counted before such an outcome is judged.
+/// Whether the earlier attempts of the run must be counted before such an outcome can be judged.
 pub(crate) const fn counts_earlier_attempts(outcome: Outcome) -> bool {
     matches!(
         outcome,
@@ -86,7 +86,6 @@ pub(crate) const fn counts_earlier_attempts(outcome: Outcome) -> bool {
     )
 }
 
-/// Judges a result.
 pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     if !(1..=row.attempt).contains(&finish.attempt) {
         return Judgement::NoSuchRun;
@@ -98,7 +97,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         return Judgement::NotOwner;
     }
     if is_correctable(row, finish) {
-        // Only an executor knows the true verdict.
+        // Only the report of an executor shows the true verdict.
         let is_silenced = matches!(finish.outcome, Outcome::Silenced { .. });
         return match true_verdict(finish.outcome).filter(|_| finish.owner.is_none()) {
             Some((RunStatus::Failed, _)) if row.cancel_asked.is_some() && is_silenced => {
@@ -109,7 +108,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
             None => Judgement::Duplicate,
         };
     }
-    // A run that awaits its children has had its result; only a cancel ends it sooner.
+    // A run that awaits its children already has its result. Only a cancel can end it earlier.
     let is_over = row.status.is_terminal() && !mutant::on(Mutant::LateResultOverwrites);
     if is_over || (row.awaits_children && finish.outcome != Outcome::Cancelled) {
         return Judgement::Duplicate;
@@ -126,8 +125,8 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     };
     let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
     if let NextStep::Retry { due_at, .. } = &mut then {
-        // If the clock has stepped back, an attempt may be lost before it is due: the next attempt does not start before that due time. A
-        // run that a maintenance window held back is due when the window has ended.
+        // The next attempt starts no earlier than the due instant of this one. If the clock has stepped back, an attempt may be lost before
+        // it is due. A run that a maintenance window held back is due when the window has ended.
         *due_at = row.due_at.max(*due_at);
     }
     Judgement::Ends(then)
@@ -142,8 +141,8 @@ fn is_correctable(row: RunRow, finish: &AttemptEnd) -> bool {
     }
 }
 
-/// Whether a result proves that a handler began: then the run was not skipped, whatever its row states. The run had been sent when an edit
-/// settled the row.
+/// Whether a result proves that a handler began. In that case the run was not skipped, whatever its row states: an edit settled the row
+/// after the run had been sent.
 fn has_begun(finish: &AttemptEnd) -> bool {
     let has_run = matches!(finish.outcome, Outcome::Succeeded | Outcome::Failed { .. } | Outcome::TimedOut);
     has_run && finish.executor.is_some() && finish.started_at.is_some()
@@ -153,7 +152,7 @@ fn has_begun(finish: &AttemptEnd) -> bool {
 fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
-        // The run has processed all that it had fetched.
+        // The run has processed everything that it had fetched.
         Outcome::Yielded => Some((RunStatus::Succeeded, Some(Reason::Moved))),
         Outcome::Failed { .. } => Some((RunStatus::Failed, None)),
         Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
@@ -192,7 +191,7 @@ pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&st
         RunStatus::Unknown => "have an unknown outcome",
         RunStatus::Skipped => "were skipped",
         RunStatus::Succeeded | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => {
-            // Shards that succeeded have a reason if they are the groups of a pump.
+            // If the shards are groups of a pump, they may have a reason although they succeeded.
             return BroadcastOutcome { status, reason, message: None };
         }
     };
@@ -205,9 +204,9 @@ pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
     if job.is_sharded() { (ROOT_SHARD, None) } else { (0, Some(1)) }
 }
 
-/// The next fire of a delay, for a run with this planned instant and this end. An executor's clock measured the end and may be wrong, so
-/// the end counts only if it lies between the planned instant and now. The delay begins no earlier than the job's definition was saved: the
-/// job may have been off when the run ended, and the end may have become known only now.
+/// The next fire of a fixed delay after a run with this planned instant and this end. The end was measured by an executor's clock, which
+/// may be wrong, so it counts only if it lies between the planned instant and now. The delay begins no earlier than the definition was
+/// saved: the job may have been disabled when the run ended, and the end may have arrived only now.
 pub(crate) fn delayed(
     (fire_at, finished_at): (Timestamp, Timestamp),
     (delay, defined_at): (Duration, Timestamp),
@@ -217,20 +216,20 @@ pub(crate) fn delayed(
     (if is_plausible { finished_at.max(defined_at) } else { now }).saturating_add(delay)
 }
 
-/// The wait of a due run that leaves its server unsent and whose own wait was not stored. The next server replaces it if it waits there.
+/// The wait to record for a due run that leaves its server unsent without one. The next server replaces it if the run waits there.
 pub(crate) fn wait_of_unsent() -> Detail {
     Detail { waits_for: Some(WaitFor::Executor), ..Detail::default() }
 }
 
-/// Stores the wait of a run that leaves its server unsent, if the run is due and its row has none: the next server would take a fire
-/// without a wait for missed.
+/// Records a wait for a run that leaves its server unsent, if the run is due and its row has none. Without a recorded wait, the next server
+/// would treat the fire as missed.
 pub(crate) fn note_unsent(run: &mut Run, now: Timestamp) {
     if run.detail.is_none() && run.attempt == 1 && run.due_at <= now {
         run.detail = Some(Box::new(wait_of_unsent()));
     }
 }
 
-/// The queued runs among a job's open ones that are to end as the job is paused or deleted (`reason`), by id.
+/// The queued runs among a job's open ones that must end because the job is paused or deleted (`reason`), by id.
 pub(crate) fn queued_to_drop(mut open: Vec<Run>, reason: Reason, drops: QueuedDrops<'_>) -> Vec<RunId> {
     open.sort_by_key(|run| run.id);
     open.truncate(usize::try_from(drops.limit).unwrap_or(usize::MAX));
@@ -238,7 +237,7 @@ pub(crate) fn queued_to_drop(mut open: Vec<Run>, reason: Reason, drops: QueuedDr
     open.iter().filter(is_dropped).map(|run| run.id).collect()
 }
 
-/// A result whose text every database can hold.
+/// A result whose texts every database can store.
 #[derive(Clone, Debug)]
 pub(crate) struct CleanFinish<'f> {
     pub(crate) finish: &'f AttemptEnd,
@@ -266,13 +265,13 @@ impl<'f> CleanFinish<'f> {
         }
     }
 
-    /// Whether it has a message or a result: without these it fits into the smallest packet that a database takes.
+    /// Whether it has a message or a result. Without these it fits into the smallest packet that a database accepts.
     pub(crate) fn has_texts(&self) -> bool {
         self.message.is_some() || self.result.is_some()
     }
 }
 
-/// The text without NUL, which PostgreSQL refuses, and cut to `len_max` bytes with a mark where it was cut.
+/// The text without NUL, which PostgreSQL refuses, cut to `len_max` bytes. A mark shows that it was cut.
 pub(crate) fn clean(text: &str, len_max: usize) -> Cow<'_, str> {
     const CUT: char = '…';
     let text = without_nul(text);
@@ -285,7 +284,7 @@ pub(crate) fn clean(text: &str, len_max: usize) -> Cow<'_, str> {
     Cow::Owned(text)
 }
 
-/// The text without NUL, cut to what a column for names holds.
+/// The text without NUL, cut to the length of a column for names.
 pub(crate) fn clean_name(text: &str) -> Cow<'_, str> {
     let text = without_nul(text);
     match text.char_indices().nth(NAME_LEN_MAX) {
@@ -294,7 +293,7 @@ pub(crate) fn clean_name(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// The text without NUL, which PostgreSQL does not store.
+/// The text with NUL replaced, because PostgreSQL does not store NUL.
 pub(crate) fn without_nul(text: &str) -> Cow<'_, str> {
     if text.contains('\0') { Cow::Owned(text.replace('\0', "\u{fffd}")) } else { Cow::Borrowed(text) }
 }
@@ -355,7 +354,7 @@ mod tests {
         ] {
             assert_eq!(judge(row(status), &finish(outcome, began)), expected, "{status:?} {outcome:?} {began}");
         }
-        // A run that was given up because its executor was lost: the report of that executor replaces the verdict.
+        // The servers gave the run up because its executor was lost. That executor's report replaces the verdict.
         let (lost, asked) = (Some(Reason::ExecutorLost), Some(Reason::Covered));
         for (status, reason, outcome, expected) in [
             (RunStatus::Cancelled, lost, Outcome::Succeeded, Judgement::Late(RunStatus::Succeeded, None)),
@@ -371,7 +370,7 @@ mod tests {
             let by_server = AttemptEnd { owner: Some(given_up.owner), ..finish(outcome, true) };
             assert_eq!(judge(given_up, &by_server), Judgement::Duplicate, "{status:?} {reason:?} {outcome:?}");
         }
-        // An attempt that was lost before its instant: the clock has stepped back since.
+        // An attempt was lost before its instant, because the clock has stepped back since.
         let ahead = RunRow { due_at: Timestamp::from_secs(100), ..row(RunStatus::Running) };
         let again = NextStep::Retry { due_at: ahead.due_at, reason: Reason::NotReceived, lost_count: 0 };
         let lost = finish(Outcome::Lost(Reason::NotReceived), false);

@@ -10,7 +10,7 @@ use crate::error::Result;
 pub const SHADOW_BATCH_MAX: usize = 1_000;
 /// Maximum length of a source's name, in characters.
 pub const SHADOW_SOURCE_LEN_MAX: usize = 64;
-/// Maximum length of an executor's name in the other scheduler, in characters; the rest is cut off.
+/// Maximum length of an executor's name in the other scheduler, in characters. Longer names are cut.
 pub const SHADOW_EXECUTOR_LEN_MAX: usize = 255;
 
 /// An observed fire of a job.
@@ -22,7 +22,7 @@ pub struct ShadowFire {
     pub fire: OldFire,
 }
 
-/// The range of fires observed of a source so far.
+/// The range of fires that were observed at a source so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ShadowSpan {
     /// When the fire with the lowest number was sent.
@@ -36,7 +36,7 @@ pub struct ShadowSpan {
 /// Observed fires of other schedulers.
 #[async_trait]
 pub trait ShadowFires {
-    /// Stores fires of a source, at most [`SHADOW_BATCH_MAX`]. A fire whose number is stored already stays as it is. Returns how many were
+    /// Stores fires of a source, at most [`SHADOW_BATCH_MAX`]. A fire whose number is already stored stays unchanged. Returns how many were
     /// new.
     async fn add_shadow_fires(&self, namespace: NamespaceId, source: &str, fires: &[ShadowFire]) -> Result<u64>;
 
@@ -49,7 +49,7 @@ pub trait ShadowFires {
         limit: u32,
     ) -> Result<Vec<OldFire>>;
 
-    /// The range of fires observed of a source; `None` if there are none.
+    /// The range of fires that were observed at a source; `None` if there are none.
     async fn shadow_span(&self, namespace: NamespaceId, source: &str) -> Result<Option<ShadowSpan>>;
 
     /// Removes about `limit` fires that were sent before an instant. Returns how many.

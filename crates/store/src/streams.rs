@@ -8,20 +8,20 @@ use rondel_failpoint::mutant::{self, Mutant};
 
 use crate::cluster::Session;
 
-/// The largest step back of a node's clock that goes unreported.
+/// The largest step back of a node's clock that the node does not report.
 const CLOCK_SLACK: Duration = Duration::from_millis(200);
 
 impl Session {
-    /// Whether the stream is open, as far as the node has reported.
+    /// Whether the stream is open, as far as its node has reported.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.ended_at.is_none()
     }
 
     /// Whether a run that was due at `due_at` may have been sent on the stream. The recorded end of a session is no earlier than the
-    /// instant of any run that was sent on it. A node records the end after its dispatcher has dropped the stream: as the latest time that
-    /// its clock has shown, or as the latest instant of a run that it had sent ahead. A node that fences a lease records the end of that
-    /// lease; no run of a later instant was sent ahead under it. All these times are the database's, so the clocks of two nodes are never
+    /// instant of any run that was sent on it. A node records the end after its dispatcher has dropped the stream: the latest time that its
+    /// clock has shown, or the latest instant of a run that it had sent ahead. A node that fences a lease records the end of that lease; no
+    /// run with a later instant was sent ahead under that lease. All these times are the database's, so the clocks of two nodes are never
     /// compared.
     #[must_use]
     pub fn may_have_carried(&self, due_at: Timestamp) -> bool {
@@ -64,9 +64,9 @@ impl LastSessions {
 /// The end of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StreamEnd {
-    /// When its session was opened: an older stream of the executor does not end a newer one.
+    /// When its session was opened. The end of an older stream of the executor must not end a newer one.
     pub opened_at: Timestamp,
-    /// The latest time that the node's clock has shown, or the latest instant of a run that the node has sent ahead: no run of a later
+    /// The latest time that the node's clock has shown, or the latest instant of a run that the node has sent ahead. No run with a later
     /// instant was sent. `reached` is ahead of the database's clock if that clock has stepped back since.
     pub reached: Timestamp,
 }

@@ -32,7 +32,7 @@ impl Switches {
         self.apps.iter().find(|(id, _)| *id == app).map_or(Switch::Active, |(_, switch)| *switch)
     }
 
-    /// The switch of an executor; `None` where it is active.
+    /// The switch of an executor; `None` if it is active.
     #[must_use]
     pub fn of_executor(&self, app: AppId, name: &str) -> Option<&ExecutorSwitch> {
         self.executors.iter().find(|one| one.app == app && one.name == name)

@@ -5,7 +5,7 @@ use rondel_core::{RunId, Timestamp, TraceParent};
 
 use crate::error::Result;
 
-/// Traces of requested runs; scheduled runs have none here.
+/// Traces of requested runs. Scheduled runs have no stored trace.
 #[async_trait]
 pub trait Traces {
     /// Stores the span that requests a run, before the run exists, so that the node that sends the run finds it.

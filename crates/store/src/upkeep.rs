@@ -1,6 +1,6 @@
-//! Keeps the store in order and in bounds: stuck jobs are set going again, old runs are removed, and runs are counted.
+//! Maintenance of the store: repairs stuck jobs, removes old runs, and counts runs.
 //!
-//! Each call is one bounded transaction; a caller with much to remove calls again, with a pause between.
+//! Each call is one bounded transaction. A caller that has more to remove calls again, after a pause.
 
 use std::time::Duration;
 
@@ -11,14 +11,14 @@ use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Time
 
 use crate::error::Result;
 
-/// A job whose next fire is not set although it should be, or which waits for the end of a run that has ended or was removed.
+/// A job whose next fire should be set but is not, or that waits for the end of a run that has ended or was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StuckJob {
     /// The job.
     pub job: JobId,
     /// The version of its definition.
     pub version: i64,
-    /// The open run whose end will set the next fire, if there is one.
+    /// The open run whose end will set the next fire, if there is such a run.
     pub follows: Option<RunId>,
 }
 
@@ -29,7 +29,7 @@ pub struct JobStat {
     pub hour: Timestamp,
     /// Their verdict.
     pub status: RunStatus,
-    /// Number of runs: a row for a span of missed fires counts each of them, and a sharded fire counts once.
+    /// Number of runs. A row for a span of missed fires counts each fire, and a sharded fire counts once.
     pub run_count: u64,
     /// Sum of the durations of their handlers.
     pub duration: Duration,
@@ -38,39 +38,40 @@ pub struct JobStat {
 /// Removal of old runs.
 #[async_trait]
 pub trait Upkeep {
-    /// Begins a pass of a housekeeping task that one node does once per period. `false` if any node began a pass less than seven tenths of
-    /// the period ago; this prevents both double passes and drift.
+    /// Begins a pass of a housekeeping task that one node performs once per period. `false` if any node began a pass less than seven tenths
+    /// of the period ago. This bound prevents double passes, but lets a pass begin a little early, so that passes do not drift.
     async fn begin_pass(&self, task: &str, period: Duration) -> Result<bool>;
 
     /// Removes runs whose verdict was made before `finished_before`, the oldest first, with their attempts, logs and requests to cancel; at
-    /// most `limit`. A broadcast is removed as a whole: its shards first, its own row last. The first run of a fire and those
-    /// that follow from it stay as long as one of them is open. Returns how many runs were removed; 0 means that none is left.
+    /// most `limit`. A broadcast is removed as a whole: its shards first, its own row last. The first run of a fire and the runs that
+    /// follow from it stay while one of them is open. Returns how many runs were removed; 0 means that none is left.
     async fn purge(&self, finished_before: Timestamp, limit: u32) -> Result<u64>;
 }
 
-/// Finds jobs that no scan sees although they should fire, and sets them going again.
+/// Finds jobs that no scan sees although they should fire, and repairs them.
 #[async_trait]
 pub trait Heal {
-    /// Jobs that should fire and that no scan can see, because their next fire is not set: at most `limit`. Of the jobs that wait for the
-    /// end of a run, one call checks some thousands, and the next call continues after them.
+    /// Jobs that should fire but have no next fire, so that no scan sees them: at most `limit`. Among the jobs that wait for the end of a
+    /// run, one call checks some thousands, and the next call continues after them.
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>>;
 
-    /// Sets the next fire of such a job if the job is still as it was seen. `next_fire_at` is `None` if the job rightly has no next fire,
-    /// or gets one only when the run that it follows ends.
+    /// Sets the next fire of such a job if the job is still as it was seen. `next_fire_at` is `None` if the job correctly has no next fire,
+    /// or if the end of the run that it follows will set one.
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
-    /// Removes the home of jobs whose home is a node that was forgotten, so that the scans of all nodes see them; at most `limit`. Returns
-    /// how many changed. A node is forgotten even if it is the home of a job without a next fire, and such a job may get a next fire later.
+    /// Removes the home of jobs whose home is a node that was removed, so that the scans of all nodes see these jobs; at most `limit`.
+    /// Returns how many changed. A node may be removed while it is the home of a job without a next fire, and such a job may get a next
+    /// fire later.
     async fn free_homeless(&self, limit: u32) -> Result<u64>;
 }
 
 /// Counts of runs by job, hour and verdict.
 #[async_trait]
 pub trait Stats {
-    /// Adds runs whose ids were made before `before` to the statistics, each once. A call takes the next `limit` runs by id, and looks at a page
-    /// of the runs that were open when an earlier call came to them. Returns how many runs it counted, and at least 1 if there are further
-    /// pages; 0 means that everything is counted. A run whose provisional verdict is replaced by the true one within a day is counted again.
-    /// Failures that were planned before a counted success of their job are no dead letters any more.
+    /// Adds runs whose ids were made before `before` to the statistics, each once. A call takes the next `limit` runs by id, and examines a
+    /// page of the runs that were open when an earlier call reached them. Returns how many runs it counted, and at least 1 if there are
+    /// further pages; 0 means that everything is counted. A run whose provisional verdict is replaced by the true one within a day is
+    /// counted again. Failures that were planned before a counted success of their job are no longer dead letters.
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The counts of a job's runs that were planned from `from` on and before `to`, by hour and verdict.
@@ -81,7 +82,7 @@ pub trait Stats {
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }
 
-/// How old a run may be for the statistics to count it again when a late result replaces its verdict.
+/// Maximum age of a run whose verdict a late result replaces and that the statistics then count again.
 pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// The data of a run that the statistics need.
@@ -105,7 +106,7 @@ pub(crate) struct CountedRun {
 }
 
 impl CountedRun {
-    /// The count that the run adds to; `None` for a shard, and for an open run. Its duration is 0 if no executor reported it.
+    /// The count that the run adds to; `None` for a shard and for an open run. The duration is 0 if no executor reported one.
     pub(crate) fn stat(&self) -> Option<JobStat> {
         if self.is_shard || !self.status.is_terminal() {
             return None;
@@ -122,7 +123,8 @@ impl CountedRun {
         (!is_provisional(self.status, self.reason)).then(|| finished_at.since(started_at))
     }
 
-    /// How much later than planned its handler began; `None` for a later attempt and for a requested run, where it means nothing.
+    /// How much later than planned its handler began. `None` for a later attempt and for a requested run, for which lateness has no
+    /// meaning.
     pub(crate) fn lateness(&self) -> Option<Duration> {
         let is_first = self.attempt == 1 && self.cause == 0;
         let started_at = self.started_at.filter(|_| is_first && !is_provisional(self.status, self.reason))?;

@@ -1,7 +1,7 @@
 //! Executors that speak XXL-JOB's protocol: their addresses, and the numbers by which they know jobs and runs.
 //!
-//! An attempt has a row before its request is sent, so that there is a row for every attempt that an executor may have, and no number is
-//! sent twice.
+//! The row of an attempt is written before the attempt's request is sent. Therefore every attempt that an executor may have has a row, and
+//! no number is sent twice.
 
 use std::collections::BTreeMap;
 
@@ -96,7 +96,7 @@ impl XxlRunState {
     }
 }
 
-/// An attempt that was sent, or may have been.
+/// An attempt that was sent, or that may have been sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct XxlRun {
     /// The number by which the executor knows it.
@@ -130,7 +130,7 @@ pub struct XxlRun {
 }
 
 impl XxlRun {
-    /// Records the end of the attempt if the report counts: see [`XxlExecutors::report_xxl`]. `false` if the known end stays.
+    /// Records the end of the attempt if the report counts: see [`XxlExecutors::report_xxl`]. `false` if the recorded end stays.
     pub(crate) fn take(&mut self, report: &XxlReport, now: Timestamp) -> bool {
         let is_assumed = self.code.is_some_and(|code| code < XXL_STOPPED) && report.code >= 0;
         let is_stopped = report.code == XXL_STOPPED && self.state != XxlRunState::Settled;
@@ -148,8 +148,8 @@ fn truncate_message(message: &str) -> String {
     without_nul(&message.chars().take(XXL_MESSAGE_LEN_MAX).collect::<String>()).into_owned()
 }
 
-/// Applies the reports of an app to the attempts with their numbers, and returns the outcome of each; the first report of an attempt
-/// counts.
+/// Applies the reports of an app to the attempts with their numbers, and returns the outcome of each. If an attempt has several reports,
+/// the first one counts.
 pub(crate) fn take_reports(
     app: AppId,
     reports: &[XxlReport],
@@ -188,7 +188,7 @@ pub enum XxlReportOutcome {
     Taken,
     /// The end was known already.
     Repeated,
-    /// The attempt is one of another app.
+    /// The attempt belongs to another app.
     Foreign,
     /// No attempt has the number.
     Unknown,
@@ -197,7 +197,7 @@ pub enum XxlReportOutcome {
 /// Outcome of several reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct XxlReported {
-    /// The reported attempts that are of the app, in their new state.
+    /// Those of the reported attempts that belong to the app, in their new state.
     pub runs: Vec<XxlRun>,
     /// The outcome of each report, in their order.
     pub outcomes: Vec<XxlReportOutcome>,
@@ -206,18 +206,18 @@ pub struct XxlReported {
 /// Executors that speak XXL-JOB's protocol.
 #[async_trait]
 pub trait XxlExecutors {
-    /// Registers an executor, or records that it registered again: then it keeps its first id. Returns its id.
+    /// Registers an executor, or records that it registered again; it then keeps its first id. Returns its id.
     async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId>;
 
     /// Records that an executor signed off; `false` if it is not registered.
     async fn unregister_xxl(&self, app: AppId, address: &str, now: Timestamp) -> Result<bool>;
 
-    /// Registers an executor by hand. An executor that is registered already keeps its first id and what it registered itself. Returns its
-    /// id.
+    /// Registers an executor by hand. An executor that is already registered keeps its first id and the data that it registered itself.
+    /// Returns its id.
     async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId>;
 
-    /// Removes a registration by hand; `false` if there is none. The executor's own registration stays; one that never registered itself
-    /// counts as signed off.
+    /// Removes a registration by hand; `false` if there is none. The executor's own registration stays. An executor that never registered
+    /// itself counts as signed off.
     async fn unregister_xxl_by_hand(&self, app: AppId, address: &str) -> Result<bool>;
 
     /// The executors that are registered by hand, of an app or of all.
@@ -226,18 +226,18 @@ pub trait XxlExecutors {
     /// The executors that registered since `since`, signed off or not.
     async fn xxl_executors(&self, since: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
-    /// The executors that last registered before `before` and have attempts whose ends are known, but have no stored verdict.
+    /// The executors that last registered before `before` and have attempts with a known end but without a stored verdict.
     async fn xxl_reported_executors(&self, before: Timestamp, limit: u32) -> Result<Vec<XxlExecutor>>;
 
-    /// Gives attempts their numbers, before they are sent. `None` if the lease is no longer valid: then nothing may be sent.
+    /// Assigns numbers to attempts before they are sent. `None` if the lease is no longer valid: nothing may be sent then.
     async fn send_xxl(&self, token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Result<Option<Vec<XxlRun>>>;
 
     /// The attempts of an executor that have no stored verdict, the oldest first.
     async fn unsettled_xxl(&self, executor: ExecutorId, limit: u32) -> Result<Vec<XxlRun>>;
 
-    /// Records the ends of attempts of an app. The first end of each attempt counts, with two exceptions: an end that the server assumed,
-    /// with a code below -1, is replaced by the executor's report, and any end that is not settled is replaced by [`XXL_STOPPED`]. A number
-    /// that is not of an attempt of this app changes nothing.
+    /// Records the ends of attempts of an app. The first end of each attempt counts, with two exceptions. An end that the server assumed
+    /// has a code below -1, and the executor's report replaces it. [`XXL_STOPPED`] replaces any end that is not settled. A number that
+    /// belongs to no attempt of this app changes nothing.
     async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported>;
 
     /// Records that attempts have their verdicts, or never began.
@@ -246,8 +246,8 @@ pub trait XxlExecutors {
     /// Records the number of the first line of an attempt's log that is not stored yet.
     async fn note_xxl_log(&self, log_id: i64, next_line: i64) -> Result<()>;
 
-    /// Removes settled attempts whose ends were known before `before`; other attempts that were sent before it and whose runs have ended;
-    /// and executors that were last seen before it, are not registered by hand, and have only settled attempts. Removes at most `limit` of
-    /// each, and returns how many in all.
+    /// Removes settled attempts whose ends were known before `before`, other attempts that were sent before `before` and whose runs have
+    /// ended, and executors that were last seen before `before`, are not registered by hand, and have only settled attempts. Removes at
+    /// most `limit` of each, and returns how many in total.
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

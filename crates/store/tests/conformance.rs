@@ -1,7 +1,7 @@
-//! Every check of the conformance suite, on every store, each on a fresh one.
+//! Runs every check of the conformance suite on every kind of store, each check on a fresh store.
 //!
-//! PostgreSQL and MySQL/MariaDB need `RONDEL_TEST_POSTGRES_URL` and `RONDEL_TEST_MYSQL_URL`: servers on which databases
-//! may be made and dropped.
+//! PostgreSQL and MySQL/MariaDB need `RONDEL_TEST_POSTGRES_URL` and `RONDEL_TEST_MYSQL_URL`: servers on which databases may be created and
+//! dropped.
 
 mod support;
 
@@ -12,7 +12,7 @@ use rondel_core::Timestamp;
 use rondel_store::{MemStore, SqlStore, StoreConfig, conformance};
 use support::{Scratch, Server};
 
-/// A store whose clock goes on as the test does.
+/// A store whose clock advances with the test's clock.
 #[expect(clippy::unwrap_used, reason = "a test")]
 fn memory() -> MemStore {
     let start = tokio::time::Instant::now();
@@ -20,7 +20,7 @@ fn memory() -> MemStore {
     MemStore::new(Arc::new(move || Timestamp::from_millis(1_790_000_000_000 + elapsed())))
 }
 
-/// Other tests make and drop databases on the same server, so a statement may wait for longer than a server would let it.
+/// Other tests create and drop databases on the same server, so a statement may need longer than a server would allow it.
 fn patient(scratch: &Scratch) -> StoreConfig {
     StoreConfig { statement_timeout: Duration::from_secs(20), ..scratch.config() }
 }
@@ -70,7 +70,7 @@ macro_rules! suites {
 
 rondel_store::for_each_conformance_check!(suites);
 
-/// The checks do not stand in each other's way: all of them on one store.
+/// The checks do not interfere with each other: all of them pass on one store.
 #[tokio::test]
 async fn one_store_passes_them_all() {
     conformance::exercise(Arc::new(memory())).await;
@@ -79,7 +79,7 @@ async fn one_store_passes_them_all() {
     conformance::exercise(store).await;
 }
 
-/// Tables of other products are read as of one moment, while rows of them come and go.
+/// Tables of other products are read as of one instant, while other clients insert and delete rows.
 mod foreign {
     use rondel_store::foreign::Database;
     use sqlx::{AnyConnection, Connection as _, Executor as _};

@@ -1,4 +1,4 @@
-//! What opening a database refuses and repairs, and what a store does about rows that a database refuses.
+//! What opening a database refuses and repairs, and what a store does if the database refuses rows.
 
 #![expect(clippy::unwrap_used, reason = "tests: what is not as it must be ends them")]
 
@@ -44,7 +44,7 @@ use rondel_store::{
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use support::{Scratch, Server};
 
-/// A fresh database of each kind that there is, with a way to talk to it past the store.
+/// A fresh database of each available kind, with direct access to it.
 struct Place {
     config: StoreConfig,
     url: String,
@@ -120,7 +120,7 @@ async fn a_file_that_cannot_be_used_is_named() {
 
 #[tokio::test]
 async fn a_server_that_nobody_is_at_is_said_to_be_unreachable() {
-    // A port that was free a moment ago.
+    // This port was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for scheme in ["postgres", "mysql"] {
         let url = format!("{scheme}://rondel:secret@127.0.0.1:{port}/rondel").parse().unwrap();
@@ -133,7 +133,7 @@ async fn a_server_that_nobody_is_at_is_said_to_be_unreachable() {
         );
         assert!(start.elapsed() < Duration::from_secs(7));
     }
-    // A server listens and answers nothing.
+    // This server listens, and never answers.
     let silent = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("postgres://{}/rondel", silent.local_addr().unwrap()).parse().unwrap();
     let config = StoreConfig { url, connect_timeout: Duration::from_millis(300), ..StoreConfig::default() };
@@ -178,7 +178,7 @@ async fn a_database_whose_user_may_make_no_tables_is_told_with_what_to_do() {
 async fn a_schema_that_is_too_new_is_refused_and_one_that_is_newer_is_not() {
     for place in Place::all().await {
         SqlStore::open(&place.config).await.unwrap().close().await;
-        // What a later migration leaves behind.
+        // A later version of the program has applied a migration with the number 999.
         let blob = if place.config.url.to_string().starts_with("postgres") { "'\\x00'" } else { "x'00'" };
         place
             .execute(&format!(
@@ -212,14 +212,14 @@ async fn servers_that_start_at_once_migrate_once() {
 async fn a_migration_that_was_interrupted_is_finished() {
     for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("mysql")) {
         SqlStore::open(&place.config).await.unwrap().close().await;
-        // Killed in the middle of the first: half of the tables, and a migration that has not succeeded.
+        // The server was killed during the first migration: half of the tables exist, and the migration is not marked as successful.
         place.execute("DROP TABLE outbox").await;
         place.execute("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 1").await;
         let store = SqlStore::open(&place.config).await.unwrap();
         let take = TakeOutbox { without: &[], namespace_max: 1, each_max: 1, hold: Duration::ZERO };
         assert_eq!(store.take_outbox(Timestamp::EPOCH, take).await.unwrap(), []);
         store.close().await;
-        // Killed behind the last statement of each: all of them can run again.
+        // The server was killed after the last statement of each migration. Each statement can run again.
         place.execute("UPDATE _sqlx_migrations SET success = FALSE").await;
         let store = SqlStore::open(&place.config).await.unwrap();
         assert_eq!(store.tokens(&TokenQuery { limit: 1, ..TokenQuery::default() }).await.unwrap(), []);
@@ -240,12 +240,12 @@ async fn sessions_have_their_limits() {
             };
             assert_eq!(mode, "wal");
         } else {
-            // Another transaction holds a node's row: the store gives up instead of waiting for ever.
+            // Another transaction holds a node's row. The store must give up instead of waiting forever.
             let token = join(&store, "held", Duration::from_secs(60)).await;
             let mut holder = AnyConnection::connect(&place.url).await.unwrap();
             let mut transaction = holder.begin().await.unwrap();
             transaction.execute("UPDATE node SET state = 'draining'").await.unwrap();
-            // On a busy machine one of several may be slow.
+            // On a busy machine, one of several tries may be slow.
             let mut tries = Vec::new();
             while tries.len() < 3 && tries.iter().all(|took| *took >= Duration::from_millis(2_900)) {
                 let start = tokio::time::Instant::now();
@@ -267,13 +267,13 @@ async fn postgres_counts_tables_that_have_outgrown_what_it_knows_of_them() {
     for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
         let store = SqlStore::open(&place.config).await.unwrap();
         pending(&store, 1_500).await;
-        // As if it had been counted when it was empty; and PostgreSQL itself does not count it again.
+        // Sets the statistics of an empty table, and prevents PostgreSQL from analyzing the table on its own.
         place.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
         place.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
         let known = "SELECT CAST(reltuples AS BIGINT) FROM pg_class WHERE relname = 'run'";
         assert_eq!(place.number(known).await, 0);
         let end = tokio::time::Instant::now() + Duration::from_secs(60);
-        // What a connection wrote is reported to others when it is idle.
+        // A connection reports its writes to other sessions only when it is idle.
         while place.number(known).await < 1_500 {
             assert!(tokio::time::Instant::now() < end, "it was not counted");
             store.stuck_jobs(10).await.unwrap();
@@ -290,7 +290,7 @@ async fn postgres_reads_a_batch_by_its_keys_whatever_it_takes_the_table_for() {
     for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
         let store = SqlStore::open(&place.config).await.unwrap();
         let (token, runs) = pending(&store, ROWS).await;
-        // What a connection did is reported to others when it ends.
+        // A connection reports its reads only when it ends.
         store.close().await;
         place.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
         place.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
@@ -316,7 +316,7 @@ async fn postgres_reads_a_batch_by_its_keys_whatever_it_takes_the_table_for() {
     }
 }
 
-/// Takes a lease, also from a node of this name that seems to live.
+/// Takes a lease, even from a living node with this name.
 async fn join(store: &SqlStore, name: &str, lease: Duration) -> LeaseToken {
     let request = JoinRequest {
         name: name.to_owned(),
@@ -373,7 +373,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
     (token, runs)
 }
 
-/// The table refuses one word, as a database refuses unforeseen data.
+/// Makes the table refuse one word, as a database may refuse unforeseen data.
 async fn refuse(place: &Place, column: &str) {
     let statement = if place.url.starts_with("sqlite") {
         format!(
@@ -433,7 +433,7 @@ async fn a_result_that_cannot_be_written_stands_alone() {
     }
 }
 
-/// No way through the store leaves a job so; what came from elsewhere (a program of before, a hand) is found all the same.
+/// The store itself never leaves a job in this state. If another program did, the job is found and healed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_without_its_next_fire_is_found_and_healed() {
     for place in Place::all().await {
@@ -447,7 +447,7 @@ async fn a_job_without_its_next_fire_is_found_and_healed() {
         assert!(store.heal_job(seen, None).await.unwrap(), "it rightly has none");
         assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
 
-        // One that waits for a run is left to it.
+        // A job that waits for an open run is not given a next fire, because the end of that run sets it.
         place.execute(&format!("UPDATE job_due SET is_over = 0, follows_run_id = {}", runs[0].id)).await;
         let waits = StuckJob { follows: Some(runs[0].id), ..seen };
         assert_eq!(store.stuck_jobs(9).await.unwrap(), [waits]);

@@ -1,5 +1,5 @@
-//! Authenticates callers and checks their permissions, before path, query and body are read: a caller without a right cannot learn what
-//! exists. Changes and refusals are written to the audit log here, whatever the handler does.
+//! Authenticates callers and checks their permissions before path, query and body are read, so that a caller without the permission
+//! cannot learn what exists. Changes and refused requests are written to the audit log here, so no handler has to do it.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -26,16 +26,16 @@ use crate::route_info::{METRICS_PATH, is_question};
 use crate::state::Web;
 use crate::{cookies, load, shares, trace};
 
-/// An extension of a request: its id in the log.
+/// Extension of a request: its id in the log.
 #[derive(Clone, Debug)]
 pub(crate) struct RequestId(pub(crate) String);
 
-/// The gate of a route: its path, and the permission that it needs.
+/// The gate of a route: checks the permission before the handler runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Gate {
     pub(crate) web: Web,
     pub(crate) permission: Permission,
-    /// The path of the route, its parameters in braces.
+    /// The path of the route, with its parameters in braces.
     pub(crate) path: &'static str,
 }
 
@@ -77,7 +77,7 @@ pub(crate) async fn guard(State(gate): State<Gate>, request: Request, next: Next
     }
 }
 
-/// Admits a request for a page if its session is valid; other requests are redirected to the sign-in page.
+/// Admits a request for a page if its session is valid. Other requests are redirected to the sign-in page.
 pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next: Next) -> Response {
     let is_safe = request.method().is_safe();
     let endpoint = gate.web.config.endpoint();
@@ -95,7 +95,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
         return if is_whole { to_sign_in(request.uri()) } else { signed_out().into_response() };
     };
     let mut response = pass(&gate, caller.clone(), request, next).await;
-    // Adds the namespace to a problem without one, since the problem page shows it.
+    // The problem page shows the namespace, so it is added if the problem has none.
     if response.extensions().get::<Problem>().is_some()
         && let Some(called_by) = response.extensions_mut().get_mut::<CalledBy>()
         && called_by.namespace.is_none()
@@ -114,7 +114,7 @@ async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Resp
         Ok(counted) => (admit_and_handle(gate, &caller, &note, request, next).await, counted),
         Err((problem, counted)) => (problem.into_response(), Some(counted)),
     };
-    // Callers without the permission get no rate-limit headers, so that their refusal looks the same on every path, existing or not.
+    // Only callers with the permission get rate-limit headers: to others, a refusal looks the same whether the path exists or not.
     if let Some(counted) = counted.filter(|_| caller.may(gate.permission)) {
         counted.describe(response.headers_mut());
     }
@@ -154,7 +154,7 @@ async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &Note, request: Re
             Ok(arrived) => arrived,
             Err(problem) => return problem.into_response(),
         };
-    // A call that outlives its client holds them too.
+    // The permits are shared with the handler, which may continue after the client has disconnected.
     let work = Arc::new(work);
     request.extensions_mut().insert(Arc::clone(&work));
     request.extensions_mut().insert(Admitted { caller: caller.clone(), needs: gate.permission, note: note.clone() });
@@ -208,7 +208,7 @@ pub(crate) async fn signed_in(
     Ok(found.map(Caller::from))
 }
 
-/// The refusal of a change that another site requested.
+/// The refusal of a change that was requested from a page of another site.
 pub(crate) fn cross_origin(web: &Web) -> Problem {
     let detail = match &web.config.advertised {
         Some(url) => {
@@ -277,8 +277,8 @@ pub(crate) fn unauthenticated() -> Problem {
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))
 }
 
-/// The `Authorization` header, taken out of the request before anything is awaited. More than one is refused: which of them counts would
-/// depend on the proxies in between.
+/// The `Authorization` header, copied from the request before anything is awaited. More than one is refused: it would depend on the
+/// proxies in between which of them counts.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let first = values.next();

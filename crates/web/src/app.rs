@@ -1,4 +1,4 @@
-//! The router of one port: the routes, the layers around them, and the gRPC service.
+//! The router of one port: its routes, the layers around them, and the gRPC service.
 
 use std::sync::OnceLock;
 
@@ -20,10 +20,10 @@ use crate::routes::Routes;
 use crate::state::{Web, WebConfig};
 use crate::{api, frame, health, load, mounts, pages, problem};
 
-/// The level for brotli (of eleven) and gzip (of nine): a page of 100 KB takes about a millisecond. Brotli's level 5 packs pages an eighth
-/// smaller than its level 4 in the same time, and its level 7 takes three times as long.
+/// The compression level for brotli (of eleven) and gzip (of nine). A page of 100 KB takes about a millisecond. Brotli's level 5 makes
+/// pages an eighth smaller than level 4 in the same time; level 7 takes three times as long.
 const COMPRESSION_LEVEL: i32 = 5;
-/// The path of the gRPC service; its calls authenticate themselves.
+/// The path of the gRPC service. It authenticates its calls itself.
 const GATEWAY_PATH: &str = "/rondel.v1.Gateway/{*method}";
 
 /// The router for everything that one port serves: API, health, pages, and gRPC.
@@ -46,7 +46,7 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(routed))
 }
 
-/// Compresses the answers that are worth it. Streams are left out: each of their pieces must arrive when it is sent.
+/// Compresses answers except small ones and streams: each piece of a stream must arrive when it is sent.
 fn compression() -> CompressionLayer<impl Predicate> {
     let is_short_lived = |_: StatusCode, _: Version, _: &HeaderMap, extensions: &Extensions| {
         extensions.get::<load::LongLived>().is_none()

@@ -1,9 +1,9 @@
 //! Writes the audit log: collects the fields of an entry while a request is handled, and stores the entry.
 //!
-//! The gate stores the entry of a change before the handler runs: a change whose entry cannot be stored is not made. After the handler the
-//! entry is completed with the outcome and with what only the handler knows; if the server dies in between, the entry states that the
-//! outcome is unknown. So there may be an entry without a change, and never a change without an entry. Of documents only the fields on an
-//! allow list are kept.
+//! The gate stores the entry of a change before the handler runs; if that fails, the change is refused. After the handler has run, the
+//! gate adds the outcome and the handler's fields to the entry. If the server dies in between, the entry shows the outcome as unknown. An
+//! entry without a change is therefore possible, but never a change without an entry. Of
+//! documents, only the fields on an allow list are stored.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -21,7 +21,7 @@ use crate::caller::Caller;
 use crate::problem::Problem;
 use crate::state::Web;
 
-/// The handler's additions to the audit entry of its request.
+/// The fields that the handler adds to the audit entry of its request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Note(Arc<Mutex<AuditFields>>);
 
@@ -43,7 +43,7 @@ impl Note {
         self.fields().namespace = Some(name.to_owned());
     }
 
-    /// The namespace that the request was handled in, if it is known.
+    /// The namespace in which the request was handled, if known.
     pub(crate) fn shown_namespace(&self) -> Option<String> {
         self.fields().namespace.clone()
     }
@@ -53,7 +53,7 @@ impl Note {
         self.fields().object = Some(name.into());
     }
 
-    /// Records the document before the change; only the first call counts.
+    /// Records the state before the change. Only the first call has an effect.
     pub(crate) fn before(&self, document: &impl Serialize) {
         let mut fields = self.fields();
         if fields.before.is_none() {
@@ -61,12 +61,12 @@ impl Note {
         }
     }
 
-    /// Records the document after the change; the last call counts.
+    /// Records the state after the change. The last call wins.
     pub(crate) fn changed_to(&self, document: &impl Serialize) {
         self.fields().after = serde_json::to_value(document).ok().map(for_audit);
     }
 
-    /// Records several documents before and after, by name; `more` others are left out.
+    /// Records several documents before and after the change, by name. `more` is the number of documents that are left out.
     pub(crate) fn by_name(&self, before: Map<String, Value>, after: Map<String, Value>, more: usize) {
         let mut fields = self.fields();
         (fields.before, fields.after) = (Some(for_audit_by_name(before, 0)), Some(for_audit_by_name(after, more)));
@@ -77,7 +77,7 @@ impl Note {
         self.changed_to(&serde_json::json!({"dry_run": true}));
     }
 
-    /// Marks the request as refused, though its answer does not show it.
+    /// Marks the request as refused for the audit log, for a handler whose answer does not show the refusal.
     pub(crate) fn denied(&self) {
         self.fields().is_denied = true;
     }
@@ -113,14 +113,14 @@ impl AuditContext {
         }
     }
 
-    /// Stores the entry of a change that is about to be made.
+    /// Stores the entry of a change before the change is made.
     pub(crate) async fn begin(self, web: &Web, caller: &Caller) -> Result<PendingEntry, Problem> {
         let entry = self.entry(web, caller, Verdict::Allowed);
         web.engine.store().add_audit(&AuditEntry { after: Some(UNANSWERED.to_owned()), ..entry.clone() }).await?;
         Ok(PendingEntry(entry))
     }
 
-    /// Stores an entry for a refusal, unless too many refusals were stored within the period.
+    /// Stores an entry for a refusal, unless the limit of refusals in this period is reached.
     pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &Note) {
         if web.denials.take(caller.key()) {
             let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
@@ -130,7 +130,7 @@ impl AuditContext {
 }
 
 impl PendingEntry {
-    /// Completes the entry with the outcome.
+    /// Adds the outcome to the entry.
     pub(crate) async fn end(self, web: &Web, status: StatusCode, note: &Note) {
         let entry = {
             let mut fields = note.fields();
@@ -139,7 +139,7 @@ impl PendingEntry {
                 status if status.is_client_error() || status.is_server_error() => Verdict::Failed,
                 _ => Verdict::Allowed,
             };
-            // A change that was not made has no `after`.
+            // `after` stays empty if the change was refused or failed.
             let after = fields.after.take().filter(|_| verdict == Verdict::Allowed);
             AuditEntry {
                 object: fields.object.take().unwrap_or(self.0.object),
@@ -154,7 +154,7 @@ impl PendingEntry {
     }
 }
 
-/// Whether a request was refused. A refusal gets an audit entry even if the request makes no change.
+/// Whether a request was refused. Refusals get an audit entry even if the request is not a change.
 pub(crate) fn is_refusal(status: StatusCode, note: &Note) -> bool {
     status == StatusCode::FORBIDDEN || note.fields().is_denied
 }
@@ -166,7 +166,7 @@ pub(crate) async fn add(web: &Web, entry: &AuditEntry) {
     }
 }
 
-/// Completes an entry that was stored as [`UNANSWERED`]. If that fails, the server log gets an error instead.
+/// Adds the outcome to an entry that was stored as [`UNANSWERED`]. If that fails, the server log gets an error instead.
 pub(crate) async fn answer(web: &Web, entry: &AuditEntry) {
     if let Err(error) = web.engine.store().answer_audit(entry).await {
         complain(entry, &error);
@@ -179,7 +179,7 @@ fn complain(entry: &AuditEntry, error: &StoreError) {
     tracing::error!(target: "audit", actor, action, object, verdict, error, "an entry of the audit log could not be written");
 }
 
-/// Forms of the console with addresses of their own, and the actions of the API that they do: the log has one name for both.
+/// The console's forms that have paths of their own, and the API actions that they perform: the log uses one name for both.
 const ACTIONS_OF_FORMS: [(&str, &str); 26] = [
     ("account.sessions-end", "session.delete"),
     ("account.tokens", "token.create"),
@@ -209,9 +209,9 @@ const ACTIONS_OF_FORMS: [(&str, &str); 26] = [
     ("user.link", "user.sign-in-link"),
 ];
 
-/// A noun and a verb for a method of a path: `POST /api/v1/jobs/{name}/pause` is `job.pause`.
+/// The action of a request, as a noun and a verb: `POST /api/v1/jobs/{name}/pause` is `job.pause`.
 pub(crate) fn action(method: &Method, path: &str) -> String {
-    // In `jobs:bulk` the part after the colon is a verb for the whole collection.
+    // In `jobs:bulk`, the part after the colon is a verb that applies to the whole collection.
     let path = path.trim_start_matches("/api/v1").trim_start_matches('/').replace(':', "/");
     let parts: Vec<&str> = path.split('/').collect();
     let words: Vec<&str> = parts.iter().copied().filter(|part| !part.starts_with('{')).collect();
@@ -234,14 +234,14 @@ pub(crate) fn action(method: &Method, path: &str) -> String {
     same.map_or(own, |(_, action)| (*action).to_owned())
 }
 
-/// The values of a route's path parameters in the path of a request.
+/// The object of a request: the values of the path parameters in `template`, joined by `/`.
 pub(crate) fn object(template: &str, path: &str) -> String {
     let pairs = template.split('/').zip(path.split('/'));
     let named: Vec<String> = pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| decoded(value)).collect();
     named.join("/")
 }
 
-/// The text of a part of a path. A part that is not UTF-8 in percent-encoding stays as it is.
+/// Percent-decodes a part of a path. A part that is not valid UTF-8 is returned unchanged.
 fn decoded(part: &str) -> String {
     let mut pieces = part.split('%');
     let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! JSON bodies: their type, size and time, and a JSON pointer for everything that is wrong in one.
+//! JSON bodies: checks their type, size and arrival time, and reports each error with a JSON pointer.
 
 use std::future::poll_fn;
 use std::marker::PhantomData;
@@ -21,16 +21,16 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::state::Web;
 use crate::yaml::{MAP_NODE_COUNT, NODE_COUNT_MAX};
 
-/// Minimum number of bytes that are counted at once while a body arrives.
+/// While a body arrives, its bytes are counted in steps of at least this size.
 const BODY_PIECE_LEN: usize = 64 * 1024;
 
-/// A body that is declared as JSON, and expected to be a `T`. The handler parses it with `read`, after the checks that come first.
+/// A body that is declared as JSON and must be a `T`. The handler parses it with `read`, after its own first checks.
 pub(crate) struct JsonBody<T> {
     pub(crate) bytes: Bytes,
     is: PhantomData<fn() -> T>,
 }
 
-/// A JSON body for a `T`, or no body.
+/// An optional JSON body for a `T`.
 pub(crate) struct OptionalJsonBody<T> {
     bytes: Option<Bytes>,
     is: PhantomData<fn() -> T>,
@@ -42,7 +42,7 @@ pub(crate) struct PatchBody<T> {
     is: PhantomData<fn() -> T>,
 }
 
-/// A body of any type: a file.
+/// A body of any content type, such as an uploaded file.
 #[derive(Clone, Debug)]
 pub(crate) struct TextBody(pub(crate) Bytes);
 
@@ -53,13 +53,13 @@ impl<T: DeserializeOwned + JsonSchema + 'static> JsonBody<T> {
 }
 
 impl<T: DeserializeOwned + Default + JsonSchema + 'static> OptionalJsonBody<T> {
-    /// The parsed body; the default of `T` if there is no body.
+    /// The parsed body, or the default of `T` if there is none.
     pub(crate) fn read(&self) -> Result<T, Problem> {
         self.bytes.as_ref().map_or_else(|| Ok(T::default()), |bytes| read(bytes))
     }
 }
 
-/// The codes with which any route can refuse a body before parsing it.
+/// The codes with which a body can be refused before it is parsed, on any route.
 const NOT_TAKEN: [Code; 3] = [Code::InvalidJson, Code::RequestTimeout, Code::BodyTooLarge];
 
 impl Input for TextBody {
@@ -141,19 +141,19 @@ fn undeclared() -> Problem {
     Problem::new(Code::UnsupportedMediaType, "send \"Content-Type: application/json\"")
 }
 
-/// `application/json`, or a type that ends in `+json` as a merge patch has.
+/// Whether the content type is `application/json`, or ends in `+json` like that of a merge patch.
 pub(crate) fn is_json(headers: &HeaderMap) -> bool {
     let Some(value) = headers.get(CONTENT_TYPE).and_then(|value| value.to_str().ok()) else { return false };
     let essence = value.split(';').next().unwrap_or_default().trim().to_ascii_lowercase();
     essence == "application/json" || (essence.starts_with("application/") && essence.ends_with("+json"))
 }
 
-/// The bytes of a body that has arrived already: the gate has waited for it.
+/// The bytes of the body. They have all arrived: the gate waits for them.
 async fn collect(request: Request, web: &Web) -> Result<Bytes, Problem> {
     collect_within(request, web.config.body_len_max).await
 }
 
-/// The bytes of a body that has arrived, if there are at most `len_max`.
+/// The bytes of a body that has arrived, if it has at most `len_max`.
 pub(crate) async fn collect_within(request: Request, len_max: usize) -> Result<Bytes, Problem> {
     let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| broken_off())?;
     if bytes.len() > len_max { Err(too_large(len_max)) } else { Ok(bytes) }
@@ -167,7 +167,7 @@ fn broken_off() -> Problem {
     Problem::new(Code::InvalidJson, "the body broke off")
 }
 
-/// The maximum length of a body, and the caller and the address that the body counts for.
+/// The maximum length of a body, and the caller and address whose limits it counts towards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyBound {
     pub(crate) len_max: usize,
@@ -184,10 +184,10 @@ impl BodyBound {
     }
 }
 
-/// A body's shares of the memory for all bodies: two for each counted piece, one in the caller's part and one in the total.
+/// A body's share of the memory for all bodies. Each counted piece has two: one in the caller's part, one in the total.
 pub(crate) type BodyShare = Vec<Share<Option<CallerKey>>>;
 
-/// Waits for a body. Its bytes are counted for its caller and for the server as they arrive.
+/// Waits for a body. Its bytes count towards the limits of the caller and the server as they arrive.
 pub(crate) async fn collect_up_to(
     request: Request,
     web: &Web,
@@ -212,8 +212,8 @@ async fn pieces(
     bound: BodyBound,
 ) -> Result<(Bytes, BodyShare), Problem> {
     let (tally, size) = (&web.load.body_bytes, web.config.limits.body_size);
-    // Reserves the declared length at once, since a growing buffer leaves holes of half its size in the heap. Reserved memory is in use
-    // only once bytes arrive.
+    // Reserves the declared length in one step, since a growing buffer leaves holes of half its size in the heap. The operating system
+    // provides the memory only as bytes arrive.
     let room = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
     let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(room), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
@@ -222,7 +222,7 @@ async fn pieces(
             return Err(too_large(bound.len_max));
         }
         bytes.extend_from_slice(&data);
-        // Bodies without a caller are not counted: they are short, and their number is bounded.
+        // Bodies without an authenticated caller are not counted: their length and their number have other limits.
         if let Some(caller) = bound.caller.filter(|_| bytes.len() > counted) {
             let more = (bytes.len() - counted).max(BODY_PIECE_LEN);
             let (own, all) = (tally.take(Some(caller), more, size / 2), tally.take(None, more, size));
@@ -242,7 +242,7 @@ pub(crate) fn read<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> 
     fit("", parse(bytes)?)
 }
 
-/// Reads `T` out of a value that lies at `pointer` in the body.
+/// Reads `T` from a value that is at `pointer` in the body.
 pub(crate) fn read_value<T: DeserializeOwned + JsonSchema + 'static>(
     pointer: &str,
     value: serde_json::Value,
@@ -250,12 +250,12 @@ pub(crate) fn read_value<T: DeserializeOwned + JsonSchema + 'static>(
     fit(pointer, value.into())
 }
 
-/// Reads `T` out of a document.
+/// Reads `T` from a document.
 pub(crate) fn read_document<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> Result<T, Problem> {
     fit("", document)
 }
 
-/// Parses a whole body as JSON of any shape.
+/// Parses a whole body as JSON, whatever its structure.
 pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
     if value_count(bytes) > NODE_COUNT_MAX {
         return Err(refuse_value("", format!("has more than {NODE_COUNT_MAX} values")));
@@ -263,8 +263,8 @@ pub(crate) fn parse(bytes: &[u8]) -> Result<Document, Problem> {
     serde_json::from_slice(bytes).map_err(|error| syntax(&error))
 }
 
-/// Upper bound for the number of values in a JSON text, keys included. Values are counted before parsing, since a value of two bytes takes
-/// a hundred times its length in memory.
+/// Upper bound for the number of values in a JSON text, keys included. Values are counted before parsing, since a value of two bytes
+/// takes a hundred times that in memory.
 fn value_count(bytes: &[u8]) -> usize {
     let (mut count, mut is_text, mut is_escaped) = (1, false, false);
     for byte in bytes {
@@ -288,7 +288,7 @@ fn fit<T: DeserializeOwned + JsonSchema + 'static>(base: &str, document: Documen
     })
 }
 
-/// A deviation from the shape of a type, as the API reports it.
+/// The API's complaint about a value that does not have the shape of its type.
 pub(crate) fn complaint(base: &str, error: &ShapeError) -> Complaint {
     Complaint::body(format!("{base}{}", error.pointer), error.kind.as_str(), error.message.as_str())
 }

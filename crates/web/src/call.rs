@@ -24,10 +24,10 @@ use crate::trace::Trace;
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 const NAMESPACE: Parameter =
     Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
-/// Accepted and ignored where a namespace has no meaning, for clients that send it with every request.
+/// Clients that send a namespace with every request may do so here, where it has no meaning.
 const NAMESPACE_UNUSED: Parameter = Parameter::name("namespace").about("Accepted and ignored.");
 
-/// Extension of a request that passed the gate: its caller, and the permission that the route needs.
+/// Extension of a request that has passed the gate: the caller, and the permission that the route needs.
 #[derive(Clone, Debug)]
 pub(crate) struct Admitted {
     pub(crate) caller: Caller,
@@ -35,7 +35,7 @@ pub(crate) struct Admitted {
     pub(crate) note: Note,
 }
 
-/// A call of an endpoint, with its query as `Q`; `()` is a query with nothing but a namespace in it.
+/// A call of an endpoint with the parsed query `Q`. `()` is a query that has at most a namespace.
 #[derive(Debug)]
 pub(crate) struct Call<Q = ()> {
     pub(crate) web: Web,
@@ -43,15 +43,15 @@ pub(crate) struct Call<Q = ()> {
     pub(crate) namespace: Namespace,
     pub(crate) query: Q,
     pub(crate) note: Note,
-    /// The request's span: the parent of the spans of everything that the call causes.
+    /// The request's span, the parent of the spans of all work that the call causes.
     pub(crate) trace: Option<TraceParent>,
     /// The permission that the route needs.
     needs: Permission,
-    /// Whether the query named the namespace; if so, links in the answer name it too.
+    /// Whether the query named the namespace. If it did, links in the answer name it too.
     is_explicit: bool,
 }
 
-/// A call outside of namespaces: about the caller, users, or the cluster. The gate has checked its permission completely.
+/// A call that belongs to no namespace: about the caller, users, or the cluster. The gate has already checked its permission completely.
 #[derive(Debug)]
 pub(crate) struct GlobalCall<Q = ()> {
     pub(crate) web: Web,
@@ -120,8 +120,8 @@ impl<Q> Call<Q> {
         &self.web.engine
     }
 
-    /// Checks that the caller has the route's permission on `app`, or on the namespace itself. A caller who may not even see it gets
-    /// `missing`, the same answer as for an object that does not exist.
+    /// Checks that the caller has the route's permission on `app` or, without an app, on the namespace. A caller who may not even see the
+    /// object gets `missing`, the answer for an object that does not exist.
     pub(crate) fn check(&self, app: Option<AppId>, missing: impl FnOnce() -> Problem) -> Result<(), Problem> {
         let may = |permission| self.caller.rights.allow(permission, self.namespace.id, app);
         if may(self.needs) {
@@ -134,9 +134,8 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// Like `check`, for an app by its name; returns the app's id if it exists. For an app that does not exist
-    /// yet, the caller needs the permission on the namespace. An existing app and a missing one are refused alike, so that no caller learns
-    /// which apps exist.
+    /// Like `check`, for the app with this name; returns its id if it exists. Without the permission on the whole namespace, an app that
+    /// does not exist is refused like an existing one, so that callers cannot learn which apps exist.
     pub(crate) async fn check_app_name(&self, app: &str) -> Result<Option<AppId>, Problem> {
         let known =
             if name::check(app).is_ok() { self.engine().store().app(self.namespace.id, app).await? } else { None };
@@ -148,7 +147,8 @@ impl<Q> Call<Q> {
         Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app))))
     }
 
-    /// Checks that the caller may save this definition: it needs the permission on the app, and must be able to see the parent jobs.
+    /// Checks that the caller may save this definition: the caller needs the permission on the app, and must be able to see the parent
+    /// jobs.
     pub(crate) async fn check_definition(&self, spec: &JobSpec) -> Result<(), Problem> {
         self.check_app_name(&spec.app).await?;
         if self.within(Permission::View).is_none() {
@@ -175,18 +175,18 @@ impl<Q> Call<Q> {
         Ok(self.engine().store().job(self.namespace.id, name).await?.is_some_and(|job| self.sees(job.app)))
     }
 
-    /// The names, among these, of jobs that the caller may not see. Names that no job has are left out.
+    /// Returns the names of existing jobs that the caller may not see. Names of missing jobs are left out.
     pub(crate) async fn hidden_jobs(&self, names: &[String]) -> Result<BTreeSet<String>, Problem> {
         if self.seen_apps().is_none() || names.is_empty() {
             return Ok(BTreeSet::new());
         }
-        // Invalid names are not looked up, so that the database never gets unchecked text from the caller.
+        // An invalid name is not looked up: the database never gets unchecked text from a caller.
         let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
         let found = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
         Ok(found.into_iter().filter(|job| !self.sees(job.app)).map(|job| job.spec.name).collect())
     }
 
-    /// The problem for an error, as this caller may see it: jobs hidden from the caller are counted, not named.
+    /// The problem for an error, limited to what the caller may see: hidden jobs are counted, not named.
     pub(crate) async fn job_problem(&self, error: JobError) -> Problem {
         match error {
             JobError::IsParent { children } => match self.hidden_jobs(&children).await {
@@ -204,7 +204,7 @@ impl<Q> Call<Q> {
         }
     }
 
-    /// The complaints for errors in definitions. Names of jobs that the caller may not see are replaced by `…`.
+    /// The complaints for errors in definitions. `…` replaces the names of jobs that the caller may not see.
     pub(crate) async fn complaints(&self, errors: Vec<FieldError>) -> Result<Vec<Complaint>, Problem> {
         let names: Vec<String> = errors.iter().flat_map(|error| &error.jobs).cloned().collect();
         let hidden = self.hidden_jobs(&names).await?;
@@ -220,12 +220,12 @@ impl<Q> Call<Q> {
         Ok(errors.into_iter().map(complaint).collect())
     }
 
-    /// Of these apps, those that the caller may not see or that do not exist.
+    /// Returns the apps that do not exist or that the caller may not see.
     pub(crate) async fn hidden_apps(&self, names: BTreeSet<String>) -> Result<BTreeSet<String>, Problem> {
         self.apps_without(Permission::View, names).await
     }
 
-    /// Of these apps, those on which the caller lacks `permission` or that do not exist.
+    /// Returns the apps that do not exist or on which the caller lacks `permission`.
     pub(crate) async fn apps_without(
         &self,
         permission: Permission,
@@ -250,7 +250,7 @@ impl<Q> Call<Q> {
         self.caller.rights.allow(Permission::View, self.namespace.id, Some(app))
     }
 
-    /// The apps on which the caller has `permission`; `None` if it has it on the whole namespace.
+    /// The apps on which the caller has `permission`; `None` if the caller has it on the whole namespace.
     pub(crate) fn within(&self, permission: Permission) -> Option<Vec<AppId>> {
         match self.caller.rights.reach(permission, self.namespace.id) {
             Reach::All => None,
@@ -270,12 +270,12 @@ impl<Q> Call<Q> {
         Ok(Some(apps.into_iter().filter(|app| seen.contains(&app.id)).map(|app| app.name).collect()))
     }
 
-    /// Removes from these runs the names of jobs that the caller may not see.
+    /// Conceals the names of jobs that the caller may not see, in these runs.
     pub(crate) async fn conceal(&self, runs: &mut [Run]) -> Result<(), Problem> {
         Ok(self.engine().conceal(self.namespace.id, self.seen_apps().as_deref(), runs).await?)
     }
 
-    /// `path` as a link into the same namespace.
+    /// `path` as a link that keeps the namespace of the request.
     pub(crate) fn link(&self, path: &str) -> String {
         if self.is_explicit { format!("{path}?namespace={}", self.namespace.name) } else { path.to_owned() }
     }
@@ -302,12 +302,12 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
 
 /// The namespace with this name.
 pub(crate) async fn namespace_by_name(engine: &Engine, wanted: &str) -> Result<Namespace, Problem> {
-    // Invalid names are not looked up, so that the database never gets unchecked text from the caller.
+    // An invalid name is not looked up: the database never gets unchecked text from a caller.
     let found = if name::check(wanted).is_ok() { engine.store().namespace(wanted).await? } else { None };
     found.ok_or_else(|| no_namespace(wanted))
 }
 
-/// The namespace with this name, if the caller may see something in it; otherwise it does not exist for the caller.
+/// The namespace with this name. If the caller may not see anything in it, the answer is the same as for a missing namespace.
 pub(crate) async fn visible_namespace(engine: &Engine, caller: &Caller, wanted: &str) -> Result<Namespace, Problem> {
     let found = namespace_by_name(engine, wanted).await?;
     if caller.rights.allow(Permission::View, found.id, None) {
@@ -328,7 +328,7 @@ pub(crate) fn named_namespace(uri: &Uri) -> Option<String> {
     Reader::new(uri).one("namespace")
 }
 
-/// The namespace that a page shows as the current one: the one named in its address, or else the caller's.
+/// The namespace that a page shows as the current one: the one named in its URL, else the caller's default.
 pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, named: Option<&str>) -> Option<String> {
     let found = match named {
         Some(name) => visible_namespace(engine, caller, name).await,
@@ -337,7 +337,7 @@ pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, named: Opt
     found.ok().map(|namespace| namespace.name)
 }
 
-/// The namespace of the caller's token; without one `default`, or else the first that the caller may see.
+/// The caller's default namespace: that of its token; for a token without one, `default`, or the first that the caller may see.
 async fn namespace_of_caller(engine: &Engine, caller: &Caller) -> Result<Namespace, Problem> {
     let mut seen = visible_namespaces(engine, caller).await?;
     let found = match caller.namespace() {
@@ -354,12 +354,12 @@ fn no_namespace(wanted: &str) -> Problem {
     Problem::new(Code::NamespaceNotFound, format!("there is no namespace {}", quoted(wanted)))
 }
 
-/// The refusal of an action on an object that the caller may see, but not change.
+/// The refusal of an action on an object that the caller may see but not change.
 pub(crate) fn forbidden() -> Problem {
     Problem::new(Code::Forbidden, "your roles let you look at it, and not do this to it")
 }
 
-/// Text from the caller for use in a message: cut, in quotes, its control characters escaped.
+/// Text from the caller for use in a message: cut, quoted, and with control characters escaped.
 pub(crate) fn quoted(text: &str) -> String {
     let cut: String = text.chars().take(name::NAME_LEN_MAX).collect();
     format!("{cut:?}")

@@ -19,12 +19,12 @@ pub(crate) struct Caller {
     /// The account that owns the token or session; `None` if the token belongs to the server.
     pub(crate) account: Option<AccountId>,
     pub(crate) token: Option<TokenId>,
-    /// The first token in the descent of the caller's token: requests without an account are counted by it.
+    /// The first token of the line to which the caller's token belongs. Requests without an account are counted by it.
     pub(crate) line: Option<TokenId>,
     pub(crate) session: Option<SessionId>,
-    /// The hash of the cookie of the caller's sign-in, by which the sign-in is checked again.
+    /// The hash of the session cookie, for checking again that the sign-in is still valid.
     pub(crate) cookie_hash: Option<String>,
-    /// The token that made the link with which the account signed in.
+    /// The token that created the sign-in link with which the account signed in, if there was one.
     minted_by: Option<TokenId>,
 }
 
@@ -74,7 +74,7 @@ impl From<SignedIn> for Caller {
 }
 
 impl Caller {
-    /// The bearer of the secret for metrics, which has no row in the store.
+    /// The caller that authenticates with the configured metrics secret, which has no row in the store.
     pub(crate) fn metrics_reader() -> Self {
         Self {
             name: "metrics".to_owned(),
@@ -90,7 +90,6 @@ impl Caller {
         }
     }
 
-    /// A caller with a token.
     #[cfg(test)]
     pub(crate) fn for_tests(rights: Rights) -> Self {
         Self {
@@ -107,7 +106,7 @@ impl Caller {
         }
     }
 
-    /// The name under which changes are recorded.
+    /// The name of the caller in the audit log and in objects that the caller changes.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -116,7 +115,7 @@ impl Caller {
         self.means
     }
 
-    /// The namespace of requests that name none; `None` stands for `default`.
+    /// The default namespace of the caller's requests; `None` stands for `default`.
     pub(crate) const fn namespace(&self) -> Option<NamespaceId> {
         self.namespace
     }
@@ -126,12 +125,12 @@ impl Caller {
         Actor { rights: &self.rights, account: self.account, is_token: self.token.is_some() }
     }
 
-    /// The token that the caller's new tokens and links depend on: they end when it ends.
+    /// The token that is recorded as the maker of the caller's new tokens and links: they end when it ends.
     pub(crate) fn minting_token(&self) -> Option<TokenId> {
         self.token.or(self.minted_by)
     }
 
-    /// The key by which the caller's requests are counted.
+    /// The key by which limits count the caller's requests.
     pub(crate) fn key(&self) -> CallerKey {
         match (self.account, self.line, self.session) {
             _ if self.means == AuthMethod::Executor => CallerKey::Executor(self.token.unwrap_or(TokenId::new(0))),
@@ -141,7 +140,7 @@ impl Caller {
         }
     }
 
-    /// Whether the caller has the permission anywhere. An executor's token can only open sessions.
+    /// Whether the caller has the permission in any place. Executors' tokens never have it: they can only open sessions.
     pub(crate) fn may(&self, permission: Permission) -> bool {
         self.means != AuthMethod::Executor && self.rights.allow_somewhere(permission)
     }

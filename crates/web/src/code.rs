@@ -1,8 +1,8 @@
-//! The codes of problems, each with its status and its sentence for readers.
+//! The codes of problems, each with its HTTP status and title.
 
 macro_rules! codes {
     ($($variant:ident = $word:literal, $status:literal, $title:literal;)+) => {
-        /// The kind of a problem, as a code that does not change between releases.
+        /// The kind of a problem. Its word does not change between releases.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub enum Code { $(
             #[doc = $title]
@@ -10,10 +10,10 @@ macro_rules! codes {
         ),+ }
 
         impl Code {
-            /// Every code, as documented in `docs/API.md`.
+            /// Every code. `docs/API.md` lists them.
             pub const ALL: &'static [Self] = &[$(Self::$variant),+];
 
-            /// The code as programs compare it.
+            /// The code as a word for programs.
             #[must_use]
             pub const fn as_str(self) -> &'static str {
                 match self { $(Self::$variant => $word),+ }

@@ -1,46 +1,44 @@
-//! Reads cookies by name, and writes them with attributes that bind them to this host.
+//! Reads cookies by name, and writes cookies that are bound to this host.
 
 use std::time::Duration;
 
 use http::header::COOKIE;
 use http::{HeaderMap, HeaderValue};
 
-/// How long a preference is kept.
+/// How long browsers store a preference.
 const PREFERENCE_LIFETIME: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// The name of the session's cookie. Over TLS the prefix makes browsers accept it from this very host only.
+/// The name of the session cookie. Over TLS it has the prefix by which browsers accept it from exactly this host only.
 const fn session_name(is_tls: bool) -> &'static str {
     if is_tls { "__Host-rondel_session" } else { "rondel_session" }
 }
 
-/// The value of a cookie.
 pub(crate) fn read<'h>(headers: &'h HeaderMap, name: &str) -> Option<&'h str> {
     let lines = headers.get_all(COOKIE).iter().filter_map(|line| line.to_str().ok());
     let mut pairs = lines.flat_map(|line| line.split(';')).filter_map(|pair| pair.trim().split_once('='));
     pairs.find(|(key, _)| *key == name).map(|(_, value)| value)
 }
 
-/// The value of the session's cookie.
 pub(crate) fn session(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
     read(headers, session_name(is_tls))
 }
 
-/// Sets the session's cookie; an empty value with no lifetime removes it.
+/// Sets the session cookie. An empty value with a lifetime of zero removes it.
 pub(crate) fn set_session(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
     guarded(session_name(is_tls), value, lifetime, is_tls)
 }
 
-/// The name of the cookie of a sign-in under way at a provider.
+/// The name of the cookie that identifies a pending sign-in at the OIDC provider.
 const fn oidc_sign_in_name(is_tls: bool) -> &'static str {
     if is_tls { "__Host-rondel_oidc" } else { "rondel_oidc" }
 }
 
-/// The value of the cookie of a sign-in under way.
+/// The value of the cookie of a pending sign-in.
 pub(crate) fn oidc_sign_in(headers: &HeaderMap, is_tls: bool) -> Option<&str> {
     read(headers, oidc_sign_in_name(is_tls))
 }
 
-/// Sets the cookie of a sign-in under way; an empty value with no lifetime removes it.
+/// Sets the cookie of a pending sign-in. An empty value with a lifetime of zero removes it.
 pub(crate) fn set_oidc_sign_in(value: &str, lifetime: Duration, is_tls: bool) -> Option<HeaderValue> {
     guarded(oidc_sign_in_name(is_tls), value, lifetime, is_tls)
 }
@@ -50,7 +48,7 @@ fn guarded(name: &str, value: &str, lifetime: Duration, is_tls: bool) -> Option<
     HeaderValue::from_str(&format!("{name}={value}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}")).ok()
 }
 
-/// Sets a preference, a plain word.
+/// Sets the cookie of a preference. The value must be a plain word.
 pub(crate) fn set_preference(name: &str, value: &str, is_tls: bool) -> Option<HeaderValue> {
     let age = PREFERENCE_LIFETIME.as_secs();
     let secure = if is_tls { "; Secure" } else { "" };

@@ -1,4 +1,4 @@
-//! Cursors: opaque to clients, and bound to the list that they came from.
+//! Cursors of lists. They are opaque to clients, and valid only for the list that issued them.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -10,7 +10,7 @@ use crate::problem::{Code, Complaint, Problem};
 
 const CURSOR_LEN_MAX: usize = 1024;
 
-/// A list with its filters. Its cursors are refused by any other list.
+/// Identifies a list together with its filters. It refuses cursors of any other list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Listing(String);
 
@@ -23,7 +23,7 @@ struct Cursor<T> {
 }
 
 impl Listing {
-    /// The list `noun` with these filters, which their `Debug` text identifies.
+    /// The list `noun` with these filters. The digest of their `Debug` text identifies them.
     pub(crate) fn new(noun: &'static str, filters: impl std::fmt::Debug) -> Self {
         use std::fmt::Write as _;
         let digest = Sha256::digest(format!("{noun} {filters:?}"));
@@ -40,7 +40,7 @@ impl Listing {
         URL_SAFE_NO_PAD.encode(serde_json::to_vec(&cursor).unwrap_or_default())
     }
 
-    /// The position in a cursor, which must be one of this list.
+    /// The position in a cursor. Refuses a cursor of another list.
     pub(crate) fn position<T: DeserializeOwned>(&self, cursor: &str) -> Result<T, Problem> {
         let bytes = if cursor.len() <= CURSOR_LEN_MAX { URL_SAFE_NO_PAD.decode(cursor).ok() } else { None };
         let read = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());

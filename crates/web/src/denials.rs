@@ -1,4 +1,4 @@
-//! Bounds the number of refusals in the audit log, so that a flood of them neither fills it nor hides those of other callers.
+//! Limits the number of refusals in the audit log, so that a flood of refusals cannot fill it or hide those of other callers.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::limits::CallerKey;
 
-/// Maximum numbers of refusals stored within [`DENIED_PERIOD`], of all callers together and of one caller. Further refusals are only
-/// in the server's log.
+/// Maximum number of refusals stored within [`DENIED_PERIOD`], for all callers together and for one caller. Further refusals are only in
+/// the server's log.
 const DENIED_MAX: u32 = 600;
 const DENIED_PER_CALLER: u32 = 60;
 const DENIED_PERIOD: Duration = Duration::from_secs(60);

@@ -1,5 +1,5 @@
-//! Handles the unread rest of a body whose request was refused early. On HTTP/1 the next request follows the body: a short rest is read and
-//! dropped; with a long one the answer announces the end of the connection.
+//! Handles the unread rest of a request body after an early refusal. On HTTP/1 the next request follows the body on the same connection.
+//! If the rest is short, it is read and dropped; if it is long, the answer announces that the connection closes.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -12,12 +12,12 @@ use http::header::{CONNECTION, EXPECT};
 use http::{HeaderValue, Request, Response};
 use hyper::body::{Body, Frame, Incoming, SizeHint};
 
-/// Maximum length of a rest that is read, in bytes.
+/// Maximum length of an unread rest that is read and dropped, in bytes.
 const REST_LEN_MAX: u64 = 64 * 1024;
 /// Timeout for reading the rest.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request body; if it is dropped before its end, its rest goes to a [`Rest`].
+/// A request body. If it is dropped before its end, it passes its unread rest to [`Rest`].
 #[derive(Debug)]
 pub(crate) struct DrainableBody {
     body: Option<Incoming>,
@@ -29,7 +29,7 @@ pub(crate) struct DrainableBody {
 pub(crate) struct Rest(Arc<Mutex<Option<Incoming>>>);
 
 impl Rest {
-    /// Wraps the body of a request, so that its unread rest can be settled; also returns whether the client waits for `100 Continue`.
+    /// Wraps the body of a request so that its unread rest can be handled. Also returns whether the client waits for `100 Continue`.
     pub(crate) fn of(request: Request<Incoming>) -> (Request<DrainableBody>, Self, bool) {
         let rest = Self::default();
         // A client that waits for `100 Continue` never sends its body after a refusal.
@@ -37,8 +37,8 @@ impl Rest {
         (request.map(|body| DrainableBody { body: Some(body), rest: rest.clone() }), rest, waits_for_continue)
     }
 
-    /// Reads and drops the rest. If the rest is too long, or the client never sends it because it waits for `100 Continue`, the response
-    /// announces the end of the connection instead.
+    /// Reads and drops the rest. If it is too long, the response announces that the connection closes. The same happens if the client
+    /// waits for `100 Continue`: after a refusal it never sends the rest.
     pub(crate) async fn settle<B>(self, waits_for_continue: bool, response: &mut Response<B>) {
         let Some(body) = self.0.lock().unwrap_or_else(PoisonError::into_inner).take() else { return };
         if waits_for_continue || !is_drained(body).await {
@@ -47,7 +47,7 @@ impl Rest {
     }
 }
 
-/// Reads the rest; returns whether it ended in time and was short enough.
+/// Reads the rest. Returns whether it was short enough and arrived in time.
 async fn is_drained(mut body: Incoming) -> bool {
     let drain = async {
         let mut budget = REST_LEN_MAX;

@@ -1,4 +1,4 @@
-//! Versions of jobs, calendars and scripts as entity tags: `"v3"`, and `If-Match` against them.
+//! Entity tags for versions of jobs, calendars and scripts (`"v3"`), and `If-Match`.
 
 use axum::extract::FromRequestParts;
 use http::HeaderValue;
@@ -10,22 +10,23 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
-/// The tag of a version.
+/// The entity tag of a version.
 pub(crate) fn tag(version: i64) -> HeaderValue {
     HeaderValue::from_str(&format!("\"v{version}\"")).unwrap_or_else(|_| HeaderValue::from_static("\"v0\""))
 }
 
-/// The versions on which the caller bases the change.
+/// The versions on which the caller's change is based.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum IfMatch {
     /// Any version: no header, or `*`.
     Any,
-    /// One of these; a tag that is not one of ours matches no version.
+    /// One of these versions. A tag that this API did not issue matches no version.
     OneOf(Vec<i64>),
 }
 
 impl IfMatch {
-    /// Checks `version` against the header, and returns the version on which the change depends: `None` for any.
+    /// Checks the current version against the header. Returns the version that must still be current when the change is saved; `None` for
+    /// any.
     pub(crate) fn against(&self, version: i64) -> Result<Option<i64>, Problem> {
         match self {
             Self::Any => Ok(None),
@@ -75,7 +76,7 @@ impl FromRequestParts<Web> for IfMatch {
     }
 }
 
-/// The version of a tag; `None` for a well-formed tag that is not ours, and for a weak one, which never matches.
+/// The version of a tag. `None` for tags that never match: weak ones, and those that this API did not issue.
 fn parse(tag: &str) -> Result<Option<i64>, Problem> {
     let strong = tag.strip_prefix("W/").unwrap_or(tag);
     let opaque = strong.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).ok_or_else(unreadable)?;

@@ -1,4 +1,4 @@
-//! The outermost layer of every request: an id, one log line, headers, and the body of a problem.
+//! The outermost layer around every request: adds an id, one log line, headers, and the body of a problem.
 
 use std::time::Duration;
 
@@ -23,15 +23,14 @@ use crate::trace::{self, Trace};
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 const REQUEST_ID_LEN_MAX: usize = 64;
-/// Longer paths are cut in problems and logs.
+/// Paths are cut to this length in problems and logs.
 const PATH_LEN_MAX: usize = 256;
-/// The content security policy of API answers, which are data and load nothing.
+/// The content security policy of API answers: they must not load anything, and no page may embed them.
 const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 
-/// Browsers use HTTPS only, for a year.
+/// Makes browsers use only HTTPS for a year.
 const HSTS: &str = "max-age=31536000";
 
-/// The outermost layer.
 pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let request_id = request_id(request.headers()).unwrap_or_else(|| format!("{:x}", web.engine.new_id()));
@@ -42,7 +41,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     let namespace = pages::own_namespace::of(&request);
     let zones = Zones::new(request.headers());
     request.extensions_mut().insert(RequestId(request_id.clone()));
-    // Probes come all the time and cause nothing: they have no span.
+    // Probes are frequent and cause no work, so they have no span.
     let (span, trace) = match is_probe(&path) {
         true => (Span::none(), Trace(None)),
         false => trace::begin(&request_id, &method, request.headers()),
@@ -87,7 +86,7 @@ pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Ne
     response
 }
 
-/// Extension of a response to a routine request, whose log line is at level debug: such requests come all the time.
+/// Extension of a response to a frequent routine request. Its log line has level debug.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Routine;
 
@@ -118,7 +117,7 @@ impl Line<'_> {
     }
 }
 
-/// Logs once a minute how many refused requests had no log line of their own.
+/// Logs, once a minute, how many refused requests had no log line each.
 fn report_left_out(web: &Web) {
     for LeftOut { client, status, count } in web.refused_lines.ended() {
         let client = client.map_or_else(|| "several".to_owned(), |address| address.to_string());
@@ -126,7 +125,8 @@ fn report_left_out(web: &Web) {
     }
 }
 
-/// The method of a request for the log: a client can send any text as the method, at any length.
+/// The method of a request for the log. An unknown method is not logged as it is: a client can send any text as the method, of any
+/// length.
 fn shown(method: &Method) -> &str {
     const KNOWN: [Method; 9] = [
         Method::GET,
@@ -142,7 +142,7 @@ fn shown(method: &Method) -> &str {
     if KNOWN.contains(method) { method.as_str() } else { "other" }
 }
 
-/// The client's own id, if it is short and plain.
+/// The id that the client sent, if it is short and has only plain characters.
 fn request_id(headers: &HeaderMap) -> Option<String> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let plain = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_' | '.');

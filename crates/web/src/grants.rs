@@ -1,4 +1,4 @@
-//! Grants as the API writes them: with names of namespaces and apps.
+//! Grants as the API shows them, with names of namespaces and apps instead of ids.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ pub(crate) struct GrantJson {
     pub(crate) app: Option<String>,
 }
 
-/// Looks up the names in these grants.
+/// Resolves the names in these grants.
 pub(crate) async fn read_grants(engine: &Engine, wanted: &[GrantJson]) -> Result<Vec<Grant>, Problem> {
     if wanted.len() > COUNT_MAX {
         return Err(refuse_value("/grants", format!("{} roles; at most {COUNT_MAX} can be given", wanted.len())));
@@ -67,7 +67,7 @@ async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant,
         return Ok(Ok(Grant { role: wanted.role, namespace: Some(found.id), app: None }));
     };
     name::check(app).map_err(|message| ("app", message))?;
-    // The first executor of an app needs a token before there is a job: the app is created here.
+    // The first executor of an app needs a token before the app has a job, so the app is created here.
     let known = match wanted.role {
         Role::Executor => {
             let id = AppId::new(engine.new_id());
@@ -86,7 +86,7 @@ async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant,
     }
 }
 
-/// Refuses grants that exceed the caller's own.
+/// Refuses grants that exceed the rights of the caller.
 pub(crate) fn check_covered(caller: &Caller, grants: &[Grant]) -> Result<(), Problem> {
     match grants.iter().position(|grant| !caller.rights.cover(grant)) {
         None => Ok(()),
@@ -97,7 +97,7 @@ pub(crate) fn check_covered(caller: &Caller, grants: &[Grant]) -> Result<(), Pro
     }
 }
 
-/// The names of namespaces and apps.
+/// The names of namespaces and apps, by id.
 #[derive(Debug)]
 pub(crate) struct GrantNames {
     namespaces: HashMap<NamespaceId, String>,

@@ -1,5 +1,5 @@
-//! The body of an answer in flight. It is sent in small pieces, so that what the answer holds is released only after the client has taken
-//! nearly all of it.
+//! The body of an answer that is being sent. It is split into small pieces, so that the permits and memory shares of the answer are
+//! released only after the client has received nearly all of it.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -11,10 +11,10 @@ use hyper::body::{Frame, SizeHint};
 
 use crate::peers::OpenRequest;
 
-/// Maximum length of a piece, in bytes. The HTTP library asks for the next piece only once there is room for it.
+/// Maximum length of a piece, in bytes. The HTTP library asks for the next piece only when it has room for it.
 const PIECE_LEN_MAX: usize = 32 * 1024;
 
-/// Extension of a response: what is held until its answer has ended.
+/// Extension of a response: permits and shares that are released when the answer has ended.
 #[derive(Clone)]
 pub(crate) struct Held {
     _until_the_end: Arc<dyn Send + Sync>,

@@ -1,4 +1,4 @@
-//! `/livez` shows that the process answers, `/readyz` that this node does its share of the work, and `/metrics` has its metrics.
+//! `/livez` shows that the process responds, `/readyz` whether this node takes its share of the work, and `/metrics` has its metrics.
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -29,7 +29,7 @@ pub(crate) fn routes() -> Routes {
 struct Ready {
     status: &'static str,
     checks: Checks,
-    /// Each check by itself, for callers who ask for `?verbose`.
+    /// Each check with its result, for `?verbose`.
     #[serde(skip_serializing_if = "Option::is_none")]
     details: Option<Vec<Detail>>,
 }
@@ -54,7 +54,7 @@ struct Checks {
     database_trouble: Option<Trouble>,
 }
 
-/// The kind and start of a database problem, for callers who ask for `?verbose`.
+/// The kind of a database problem and when it began, for `?verbose`.
 #[derive(Serialize)]
 struct Trouble {
     kind: &'static str,
@@ -83,7 +83,7 @@ async fn ready(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
         draining: state.draining,
         state: state.switch.as_str(),
         quiet_until: state.quiet_until,
-        // The driver's own message is only in the log: it can name hosts and users.
+        // The driver's message is only in the log, since it can contain host and user names.
         database_trouble: trouble.map(|known| Trouble { kind: known.trouble.as_str(), since: known.since }),
     };
     let is_ready = checks.database && checks.lease_held && !checks.draining && state.switch == Switch::Active;
@@ -118,7 +118,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
     ]
 }
 
-/// The message about a database that went back in time. It does not make the node unready: what the node does from then on is right.
+/// The message about a database that went back in time. The node stays ready: its work after the discovery is not affected.
 fn regression(found: &Regression) -> String {
     let by = found.by.map_or_else(
         || "this node's lease was not there any more".to_owned(),

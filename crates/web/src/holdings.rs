@@ -1,4 +1,4 @@
-//! What requests and callers hold of the server. `load` and `shares` decide how much each may hold.
+//! The permits and memory shares that requests and callers occupy. `load` and `shares` decide how many each may occupy.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -8,13 +8,13 @@ use tokio::sync::Semaphore;
 
 use crate::limits::{APPLY_ROOM_LEN, CallerKey, HttpLimits, Share, Tally};
 
-/// The permits and tallies of everything that requests can hold.
+/// The permits and tallies of everything that requests can occupy.
 #[derive(Clone, Debug)]
 pub(crate) struct Holdings {
     pub(crate) requests: Arc<Semaphore>,
     /// The part of `requests` that unauthenticated requests may take.
     pub(crate) unauthenticated: Arc<Semaphore>,
-    /// By address; requests with and without credentials are counted apart.
+    /// By address. Requests with and without credentials are counted separately.
     pub(crate) by_address: Tally<(IpAddr, bool)>,
     pub(crate) by_caller: Tally<CallerKey>,
     pub(crate) bodies: Tally<IpAddr>,
@@ -24,14 +24,14 @@ pub(crate) struct Holdings {
     pub(crate) shares: Shares,
 }
 
-/// The kinds of streams, which last longer than other answers.
+/// The kinds of long-lived answers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum StreamKind {
     Events,
     Log,
 }
 
-/// A place among the live streams, and among those of its caller.
+/// A place among all live streams, and a place among those of its caller.
 pub(crate) type LiveShare = (Share<(StreamKind, Option<CallerKey>)>, Share<(StreamKind, Option<CallerKey>)>);
 
 impl Holdings {
@@ -59,7 +59,7 @@ pub(crate) struct Shares {
     pub(crate) answers: Tally<Option<CallerKey>>,
 }
 
-/// Memory for the job lists of apply requests, in KiB: of all callers, and of each.
+/// Memory for the job lists of apply requests, in KiB: for all callers together, and for each caller.
 #[derive(Clone, Debug)]
 pub(crate) struct ApplyRooms {
     pub(crate) all: Arc<Semaphore>,
@@ -72,7 +72,7 @@ impl Default for ApplyRooms {
     }
 }
 
-/// The kinds of work that take so much time and memory that little of it may run at the same time.
+/// Kinds of work that need so much time and memory that only a few may run at the same time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum HeavyWork {
     Export,

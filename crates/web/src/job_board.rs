@@ -1,5 +1,6 @@
-//! A few facts about each job of a namespace, kept in memory to filter lists of jobs. Saved definitions appear in them at once, changes in
-//! how the jobs run after some seconds. Pages do not show these facts of a job: they read the job itself.
+//! A few facts about each job of a namespace, cached in memory to filter lists of jobs. Saved definitions appear in the cache
+//! immediately, changes in how the jobs run after some seconds. Pages use the cache only for filtering: they show the job as the store
+//! has it.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -20,24 +21,24 @@ use rondel_store::rollups::JobActivity;
 use crate::job_filter::labels_match;
 use crate::job_states;
 
-/// How many namespaces have a board at the same time.
+/// How many namespaces can have a board at the same time.
 const BOARD_COUNT_MAX: usize = 16;
-/// How many jobs a board holds at most: those whose names come first.
+/// Maximum number of jobs on a board: those whose names come first in order.
 const JOB_COUNT_MAX: usize = 50_000;
-/// A board that does not hold all jobs is read again once it has room for this many more.
+/// A board that does not hold all jobs is read again after this many of its jobs were deleted.
 const REFILL_COUNT: usize = 500;
-/// How many jobs are read at once.
+/// How many jobs are read at a time.
 const READ_COUNT: u32 = 500;
-/// Maximum number of saved jobs with which a board is updated; if there are more, all jobs are read again.
+/// Maximum number of newly saved jobs that are merged into a board. If there are more, all jobs are read again.
 const SAVED_COUNT_MAX: u32 = 500;
-/// Jobs saved this long before the last update are read again: their transaction may have become visible later.
+/// How far before the last update to search for saved jobs: a transaction with an earlier instant may commit later.
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
-/// How long a board keeps facts about runs before it reads them again.
+/// How long a board caches facts about runs.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
-/// How many failing jobs and late runs are read, and how far back late runs are searched for.
+/// How many failing jobs and late runs are read at most, and how far back late runs are searched.
 const WATCHED_RUN_COUNT: u32 = 1000;
 const LATE_WITHIN: Duration = Duration::from_secs(3600);
-/// A run that begins later than this after its instant is late.
+/// A run is late if it begins more than this after its planned instant.
 const LATE_AFTER: Duration = Duration::from_secs(10);
 
 /// The facts about a job that filters need.
@@ -50,7 +51,8 @@ pub(crate) struct BoardEntry {
     pub(crate) handler: String,
     pub(crate) enabled: bool,
     pub(crate) is_shadow: bool,
-    /// Whether some of its fires are in shadow mode: because of its mode, or before the instant from which the active mode holds.
+    /// Whether some of its fires are in shadow mode: because of its mode, or because they are before the instant at which the job becomes
+    /// active.
     pub(crate) has_shadows: bool,
     pub(crate) fires_by_time: bool,
     pub(crate) labels: Labels,
@@ -73,7 +75,7 @@ impl From<&JobRecord> for BoardEntry {
     }
 }
 
-/// How the newest runs of the jobs of a namespace went.
+/// Which jobs of a namespace are failing or late, by their newest runs.
 #[derive(Clone, Debug, Default)]
 struct JobHealth {
     failing: HashSet<JobId>,
@@ -81,27 +83,28 @@ struct JobHealth {
     late: HashSet<JobId>,
 }
 
-/// The jobs of a namespace.
+/// The facts about the jobs of a namespace.
 #[derive(Clone, Debug)]
 pub(crate) struct Board {
     entries: Arc<BTreeMap<String, Arc<BoardEntry>>>,
-    /// Whether these are all jobs of the namespace. Their number does not show this, because jobs may have been deleted since they were read.
+    /// Whether the board holds all jobs of the namespace. The number of entries does not show this: jobs may have been deleted since the
+    /// read.
     is_whole: bool,
-    /// The instant up to which saved jobs were read.
+    /// Jobs that were saved up to this instant are on the board.
     saved_to: Timestamp,
     health: Arc<JobHealth>,
     health_at: Timestamp,
-    /// The activity from which the states of jobs are folded; it is read only if a filter asks for such states.
+    /// The activity from which the states of jobs are folded. It is read only if a filter asks for states.
     activity: Arc<HashMap<JobId, JobActivity>>,
     activity_at: Timestamp,
 }
 
-/// The boards of the namespaces that were used last.
+/// The boards of the most recently used namespaces.
 #[derive(Debug, Default)]
 pub(crate) struct JobBoards(Mutex<Vec<(NamespaceId, Arc<Board>)>>);
 
 impl JobBoards {
-    /// The board of a namespace, as it is now.
+    /// The up-to-date board of a namespace.
     pub(crate) async fn board(&self, engine: &Engine, namespace: NamespaceId) -> Result<Arc<Board>, StoreError> {
         let known = self.lock().iter().find(|(id, _)| *id == namespace).map(|(_, board)| Arc::clone(board));
         let now = engine.now();
@@ -118,7 +121,7 @@ impl JobBoards {
         Ok(board)
     }
 
-    /// The board, with the states of the jobs if the filter asks for them: they are read for all jobs, 512 with each statement.
+    /// The board. If the filter asks for states of jobs, they are read for all jobs, 512 per statement.
     pub(crate) async fn board_for(
         &self,
         engine: &Engine,
@@ -152,7 +155,6 @@ impl JobBoards {
     }
 }
 
-/// Reads every job.
 async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Arc<Board>, StoreError> {
     let mut entries = BTreeMap::new();
     let mut query = JobQuery { limit: READ_COUNT, ..JobQuery::default() };
@@ -184,7 +186,7 @@ async fn update_board(
     mut board: Arc<Board>,
     now: Timestamp,
 ) -> Result<Arc<Board>, StoreError> {
-    // If many of its jobs were deleted, a board that does not hold all jobs has room for others.
+    // Many jobs of an incomplete board were deleted, so it has room for others.
     if !board.is_whole && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
         return read(engine, namespace, now).await;
     }
@@ -207,7 +209,7 @@ async fn update_board(
     Ok(board)
 }
 
-/// Finds the jobs that fail, by the counts of their ended runs, and those that run late.
+/// Finds failing jobs, by the counts of their ended runs, and jobs with late runs.
 async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<JobHealth, StoreError> {
     let store = engine.store();
     let mut health = JobHealth::default();
@@ -227,20 +229,19 @@ async fn read_health(engine: &Engine, namespace: NamespaceId, now: Timestamp) ->
 /// How a list of jobs is sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum JobOrder {
-    /// By name.
     #[default]
     Name,
     /// By app, then by name.
     App,
     /// Those with problems first.
     Trouble,
-    /// Those that fire next first.
+    /// Jobs with the earliest next fire first.
     NextFire,
-    /// Those that take longest first, by the 95th percentile of their durations.
+    /// Jobs with the longest durations first, by the 95th percentile.
     Longest,
 }
 
-/// Whether an executor offers a handler; looked up once for each handler.
+/// Whether an executor offers a handler. Each handler is looked up only once.
 pub(crate) struct OfferedHandlers<'e> {
     engine: &'e Engine,
     namespace: NamespaceId,
@@ -260,7 +261,7 @@ impl<'e> OfferedHandlers<'e> {
 }
 
 impl Board {
-    /// Whether a job is in a state.
+    /// Whether a job is in this state.
     pub(crate) fn is(&self, state: JobState, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
         match state {
             JobState::Failing => self.health.failing.contains(&entry.id),
@@ -276,7 +277,7 @@ impl Board {
         }
     }
 
-    /// The jobs that match the filter, among those of the apps that may be seen, in order.
+    /// The jobs of the visible apps that match the filter, in this order.
     pub(crate) fn matching(
         &self,
         filter: &Filter,
@@ -291,7 +292,7 @@ impl Board {
             }
         }
         match order {
-            // The entries are in the order of their names already; the sort keys of the other two orders are not on the board.
+            // The entries are already in the order of their names. The sort keys of the other two orders are not on the board.
             JobOrder::Name | JobOrder::NextFire | JobOrder::Longest => {}
             JobOrder::App => found.sort_by(|a, b| (&a.app_name, &a.name).cmp(&(&b.app_name, &b.name))),
             JobOrder::Trouble => found.sort_by_key(|entry| {
@@ -307,7 +308,7 @@ impl Board {
         self.is_whole
     }
 
-    /// The names of the jobs that a report about shadow mode can contain, in order; `None` if the board does not hold all jobs.
+    /// The names of the jobs that a shadow report can contain, in order; `None` if the board does not hold all jobs.
     pub(crate) fn shadow_names(&self, visible: Option<&[AppId]>) -> Option<Vec<String>> {
         let shadows = self.entries.values().filter(|entry| entry.has_shadows);
         let shadows = shadows.filter(|entry| visible.is_none_or(|visible| visible.contains(&entry.app)));
@@ -333,7 +334,7 @@ impl Board {
             && filter.texts.iter().all(|wanted| has_text(&wanted.text) != wanted.is_not)
     }
 
-    /// How many of these jobs are in each state of [`JobState::MARKS`].
+    /// Counts these jobs by state, for each state of [`JobState::MARKS`].
     pub(crate) fn count(&self, jobs: &[Arc<BoardEntry>], offers: &mut OfferedHandlers<'_>) -> Vec<(JobState, usize)> {
         let mut counts: Vec<(JobState, usize)> = JobState::MARKS.iter().map(|state| (*state, 0)).collect();
         for entry in jobs {
@@ -356,7 +357,7 @@ impl Board {
         found.map(|entry| entry.id).collect()
     }
 
-    /// The names of the jobs, by whether they are of the apps that may be seen.
+    /// The names of all jobs, divided into those of visible and those of hidden apps.
     pub(crate) fn sight(&self, visible: &[AppId]) -> JobSight {
         let mut sight = JobSight::default();
         for entry in self.entries.values() {
@@ -366,7 +367,7 @@ impl Board {
         sight
     }
 
-    /// The jobs whose names `passes` accepts, among those of the apps that may be seen.
+    /// The jobs of the visible apps whose names `passes` accepts.
     pub(crate) fn named(&self, passes: impl Fn(&str) -> bool, visible: Option<&[AppId]>) -> Vec<Arc<BoardEntry>> {
         let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
         self.entries.values().filter(is_visible).filter(|entry| passes(&entry.name)).cloned().collect()

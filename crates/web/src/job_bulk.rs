@@ -1,4 +1,4 @@
-//! Applies one action to many jobs, for the API and for pages: the jobs are counted first, then changed, within a bound.
+//! Applies one action to many jobs, for the API and for pages. The jobs are counted first and then changed; their number has a limit.
 
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use crate::call::Call;
 use crate::job_board::{BoardEntry, JobOrder, OfferedHandlers};
 use crate::problem::{Code, Complaint, Problem};
 
-/// Maximum number of jobs that one request changes.
+/// Maximum number of jobs that one request may change.
 pub(crate) const BULK_JOB_COUNT_MAX: usize = 500;
-/// How many jobs are changed at the same time.
+/// How many jobs are changed concurrently.
 const TOGETHER_MAX: usize = 8;
-/// How often a change that conflicts with others is tried.
+/// How often a conflicting change is tried.
 const TRY_COUNT: usize = 4;
 
 /// What is to be done with jobs.
@@ -60,7 +60,7 @@ pub(crate) struct BulkJobAction {
 }
 
 impl BulkJobAction {
-    /// Checks the arguments of an action. `label` is `key=value`, or only a key if the label is to be removed.
+    /// Checks the arguments of an action. `label` is `key=value`, or only the key if the action removes the label.
     pub(crate) fn new(action: JobAction, label: &str, trigger: Trigger) -> Result<Self, Problem> {
         let refuse = |message: String| Err(refuse_value("/label", message));
         let (key, value) = label.split_once('=').unwrap_or((label, ""));
@@ -82,7 +82,7 @@ impl BulkJobAction {
         Ok(Self { action, label, trigger })
     }
 
-    /// Whether a job of the board is in the wanted state already.
+    /// Whether the action would not change a job of the board.
     fn is_done_for(&self, entry: &BoardEntry) -> bool {
         match (self.action, &self.label) {
             (JobAction::Pause, _) => !entry.enabled,
@@ -93,7 +93,7 @@ impl BulkJobAction {
         }
     }
 
-    /// The definition after the action; an equal one if the action does not change it.
+    /// The definition after the action. It is equal to `spec` if the action does not change it.
     fn edit(&self, spec: &JobSpec) -> JobSpec {
         let mut spec = spec.clone();
         match (self.action, &self.label) {
@@ -115,9 +115,9 @@ impl BulkJobAction {
 #[derive(Debug)]
 pub(crate) struct SelectedJobs {
     pub(crate) names: Vec<String>,
-    /// Whether more jobs match than one request changes.
+    /// Whether more jobs match than one request can change.
     pub(crate) has_more: bool,
-    /// The job after which, by name, a request for the rest continues, whatever became of these.
+    /// The name after which the next request continues, whatever happened to the jobs of this one.
     pub(crate) after: Option<String>,
 }
 
@@ -131,8 +131,8 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
     Ok(SelectedJobs { names, has_more: good.len() > BULK_JOB_COUNT_MAX, after: None })
 }
 
-/// The jobs that match a filter, in the order of their names. Refused if the board does not hold all jobs: an action that leaves out some
-/// of those that match would pass for done.
+/// The jobs that match a filter, in the order of their names. Refused if the board does not hold all jobs: the action would miss matching
+/// jobs, and yet appear complete.
 pub(crate) async fn matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, filter).await?;
     if !board.is_whole() {
@@ -143,8 +143,8 @@ pub(crate) async fn matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<Vec<A
     Ok(board.matching(filter, call.seen_apps().as_deref(), JobOrder::Name, &mut offers))
 }
 
-/// Selects the jobs that match a filter, by name; with `after`, only those whose names come after it. Jobs in the wanted state already
-/// come last, so that they take no place from the others.
+/// Selects the jobs that match a filter, in the order of their names; with `after`, only those whose names come after it. Jobs that are
+/// already in the wanted state come last, so that they do not use up the limit.
 pub(crate) async fn select_matching<Q>(
     call: &Call<Q>,
     filter: &Filter,
@@ -172,17 +172,16 @@ pub(crate) struct JobProblem {
 /// The outcome for all jobs.
 #[derive(Debug, Default)]
 pub(crate) struct JobsDone {
-    /// The jobs that were changed.
     pub(crate) changed: Vec<String>,
-    /// How many jobs were in the wanted state already.
+    /// How many jobs were already in the wanted state.
     pub(crate) unchanged: usize,
     pub(crate) runs: Vec<RunId>,
     pub(crate) problems: Vec<JobProblem>,
 }
 
-/// Applies the action to each job; one that cannot be changed does not stop the others. Several jobs are changed at the same time, since
-/// each change may wait for the database and for the servers that have the job's queued runs. Jobs are deleted one after the other, since
-/// one may follow from another.
+/// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since
+/// each change may wait for the database and for the servers that have the job's queued runs. Jobs are deleted one at a time, since a job
+/// cannot be deleted before the jobs that follow from it.
 pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
     let together = if bulk.action == JobAction::Delete { 1 } else { TOGETHER_MAX };

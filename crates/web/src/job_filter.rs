@@ -1,9 +1,8 @@
-//! The part of a filter that is about the labels of a job.
+//! Matches the labels of a job against a filter.
 
 use rondel_core::filter::Filter;
 use rondel_core::labels::Labels;
 
-/// Whether the labels of a job match the filter.
 pub(crate) fn labels_match(filter: &Filter, labels: &Labels) -> bool {
     filter.labels.iter().all(|term| {
         let has = term.any.iter().any(|test| labels.iter().any(|(key, value)| test.matches(key, value)));

@@ -1,5 +1,5 @@
-//! Orders of the list of jobs that need more than the definitions: by the next fire, and by duration. The sort keys of a namespace are read
-//! together and cached for a while, so that paging through ten thousand jobs does not read them again.
+//! Orders of the job list that need more than the definitions: by next fire, and by duration. The sort keys of a namespace are read
+//! together and cached for a while, so that paging through ten thousand jobs does not read them for each page.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -16,13 +16,13 @@ use crate::job_board::{Board, BoardEntry, JobOrder};
 
 /// How long the sort keys of a namespace are cached.
 const KEPT_FOR: Duration = Duration::from_secs(30);
-/// How many sets of sort keys are cached: two orders for each of some namespaces.
+/// How many sets of sort keys are cached; a namespace can have one for each of two orders.
 const KEPT_COUNT_MAX: usize = 32;
 /// Maximum number of jobs whose next fires are read.
 const COMING_COUNT_MAX: u32 = 50_000;
-/// Durations count from the beginning of the previous day (UTC).
+/// Durations are measured from the beginning of the previous day (UTC).
 const LOOK_BACK: Duration = Duration::from_secs(24 * 3600);
-/// Points that are read at once, for 512 jobs with two days each.
+/// How many points are read at a time: for 512 jobs, two days each, with some to spare.
 const POINT_COUNT_MAX: u32 = 2_048;
 /// The quantile that jobs are sorted by, in thousandths.
 const P95: u32 = 950;
@@ -30,7 +30,7 @@ const P95: u32 = 950;
 /// The sort key of each job of a namespace.
 type Ranks = Arc<HashMap<JobId, i64>>;
 
-/// The sort keys that were read last.
+/// The most recently read sort keys.
 #[derive(Debug, Default)]
 pub(crate) struct JobRanks(Mutex<Vec<CachedRanks>>);
 
@@ -43,7 +43,7 @@ struct CachedRanks {
 }
 
 impl JobRanks {
-    /// Sorts jobs that are in the order of their names; jobs without a sort key come last.
+    /// Sorts jobs that are already in the order of their names. Jobs without a sort key come last.
     pub(crate) async fn sort(
         &self,
         engine: &Engine,

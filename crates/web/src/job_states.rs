@@ -1,4 +1,4 @@
-//! The states of the jobs of a page, read in one statement.
+//! Reads the states of the jobs of a page in one statement.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -10,17 +10,17 @@ use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::rollups::JobActivity;
 
-/// How far back to search for verdicts that are not in the counts yet: runs are counted each minute, half a minute behind.
+/// How far back to search for verdicts that are not counted yet: runs are counted every minute, with half a minute of delay.
 const UNCOUNTED_WITHIN: Duration = Duration::from_secs(300);
 
-/// The facts about the runs of these jobs from which their states are folded.
+/// The facts about the runs of these jobs that determine their states.
 pub(crate) async fn activity(engine: &Engine, jobs: &[JobId]) -> Result<HashMap<JobId, JobActivity>, StoreError> {
     let since = engine.now().saturating_sub(UNCOUNTED_WITHIN);
     let found = engine.store().job_activity(jobs, since).await?;
     Ok(found.into_iter().map(|activity| (activity.job, activity)).collect())
 }
 
-/// The state of a job. A job without activity, which was saved or deleted just now, has the state of a new job.
+/// The state of a job. A job without activity was saved or deleted just now, and has the state of a new job.
 pub(crate) fn fold(activity: Option<&JobActivity>, (is_enabled, fires_by_time): (bool, bool)) -> FoldedState {
     FoldedState::fold(StateFacts {
         is_failing: activity.is_some_and(|activity| activity.is_failing),
@@ -39,7 +39,6 @@ pub(crate) async fn states(engine: &Engine, records: &[JobRecord]) -> Result<Vec
     Ok(records.iter().map(state).collect())
 }
 
-/// The state of one job.
 pub(crate) async fn state(engine: &Engine, record: &JobRecord) -> Result<FoldedState, StoreError> {
     let activity = activity(engine, &[record.id]).await?;
     Ok(fold(activity.get(&record.id), (record.spec.enabled, record.spec.fires_by_time())))

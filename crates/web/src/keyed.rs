@@ -1,8 +1,8 @@
-//! `Idempotency-Key`: a call that is sent again gets its first answer, and is not made again.
+//! `Idempotency-Key`: a repeated call is not made again; its client gets the answer of the first call.
 //!
-//! A call with a key is stored before it is made, and then with its answer, so that any server of the cluster finds it. The call is a task of
-//! its own: it goes on to its end if the client hangs up, and is renewed meanwhile. If its server dies, the call has no answer, and can be
-//! made again a minute later.
+//! A call with a key is stored before it is made, and its answer afterwards, so that every server of the cluster finds both. The call
+//! runs in a task of its own: if the client disconnects, it continues to its end. Meanwhile the server renews its row. If the server
+//! dies, the call has no answer, and a minute later it can be made again.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -48,19 +48,19 @@ const REPLAYED: HeaderName = HeaderName::from_static("idempotency-replayed");
 const KEY_LEN_MAX: usize = 255;
 /// Maximum length of the body of a call with a key, in bytes.
 const BODY_LEN_MAX: usize = 1024 * 1024;
-/// Maximum length of an answer that is kept, in bytes.
+/// Maximum length of a stored answer, in bytes.
 const ANSWER_LEN_MAX: usize = 1024 * 1024;
-/// A call without an answer that was not renewed for this long counts as abandoned by its server.
+/// A call that has no answer and was not renewed for this long counts as abandoned.
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
-/// How often a call is renewed while it is made.
+/// How often the row of a call is renewed while the call is made.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(15);
-/// How often the end of a call is tried, and the pause after the first try; each further pause is twice as long.
+/// How often storing the end of a call is tried, and the pause after the first try. Each further pause is twice as long.
 const END_TRY_COUNT: u32 = 5;
 const END_PAUSE: Duration = Duration::from_millis(500);
-/// The headers that are kept with an answer.
+/// The headers that are stored with an answer.
 const KEPT: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
 
-/// Layer around a `POST`, inside its gate: only a caller who may make the call can use a key.
+/// Layer around a `POST` route, inside its gate: only callers with the route's permission can use a key.
 pub(crate) async fn keyed(State(web): State<Web>, request: Request, next: Next) -> Response {
     match key(request.headers()) {
         Ok(None) => next.run(request).await,
@@ -72,7 +72,7 @@ pub(crate) async fn keyed(State(web): State<Web>, request: Request, next: Next) 
     }
 }
 
-/// Layer around a change whose answer is not kept. It refuses the header, since a client that relied on the key would make the call twice.
+/// Layer around a change whose answers are not stored. Refuses the header: a client that relied on it would make the call twice.
 pub(crate) async fn unkeyed(request: Request, next: Next) -> Response {
     let Some(value) = request.headers().get(KEY) else { return next.run(request).await };
     let value = quoted(&String::from_utf8_lossy(value.as_bytes()));
@@ -84,7 +84,7 @@ pub(crate) async fn unkeyed(request: Request, next: Next) -> Response {
     Problem::new(Code::InvalidHeader, detail).into_response()
 }
 
-/// The key, if there is one: quoted as in the draft of the IETF, or bare as most clients send it.
+/// The key, if the request has one: quoted as in the IETF draft, or bare as most clients send it.
 fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let wrong = || {
         let message = format!("Idempotency-Key is one value of 1 to {KEY_LEN_MAX} visible characters");
@@ -109,10 +109,10 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
     let (parts, body) = request.into_parts();
     let body = collect_within(Request::from_parts(parts.clone(), body), BODY_LEN_MAX).await?;
     let target = parts.uri.path_and_query().map_or("", |target| target.as_str());
-    // The scope is the token's id, since the header that carries the token can be written in many ways.
+    // The scope is the token's id and not the `Authorization` header, since the header for one token can be written in many ways.
     let caller = parts.extensions.get::<Admitted>().map(|admitted| &admitted.caller);
     let token = caller.and_then(|caller| caller.token);
-    // The fingerprint contains the caller's roles: a caller who loses a role does not get the answer again.
+    // The fingerprint contains the caller's rights: a caller who has lost a role does not get the stored answer.
     let rights = caller.map(|caller| format!("{:?}", caller.rights)).unwrap_or_default();
     let scope = digest(&[&token.map_or(0, TokenId::get).to_be_bytes()]);
     let fingerprint = digest(&[parts.method.as_str().as_bytes(), target.as_bytes(), &body, rights.as_bytes()]);
@@ -133,7 +133,8 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
             ));
         }
     }
-    // The shares and permits of the request are held until the call ends, so that clients that hang up gain no room.
+    // The task holds the shares and permits of the request until the call ends. Otherwise clients could exceed their limits by
+    // disconnecting.
     let held = parts.extensions.clone();
     let request = Request::from_parts(parts, Body::from(body));
     let (answer, answered) = oneshot::channel();
@@ -141,7 +142,7 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
         let web = web.clone();
         async move {
             let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
-            // The client may have hung up.
+            // Fails if the client has disconnected, which is fine.
             answer.send(make(&web, call, request, next).await).ok();
             drop(held);
         }
@@ -153,7 +154,7 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
     })
 }
 
-/// Makes a call that began, and ends it.
+/// Makes a call whose row is stored, and stores its end.
 async fn make(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> Response {
     let store = web.engine.store();
     let answered = async {
@@ -167,7 +168,7 @@ async fn make(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> R
     response
 }
 
-/// Waits for the answer of a call, and renews the call meanwhile. If a renewal fails, the next one takes its place.
+/// Waits for the answer of a call, and renews its row meanwhile. A failed renewal is ignored: the next one follows soon.
 async fn renewed<T, R>(answered: impl Future<Output = T>, renew: impl Fn() -> R) -> T
 where
     R: Future<Output = Result<(), StoreError>>,
@@ -190,7 +191,7 @@ where
     }
 }
 
-/// Ends a call, with several tries: a call that has no answer would be made again.
+/// Stores the end of a call. Tries several times: without a stored answer, a repeated call would be made again.
 async fn ended<E>(end: impl Fn() -> E) -> Result<(), StoreError>
 where
     E: Future<Output = Result<(), StoreError>>,
@@ -206,7 +207,7 @@ where
     end().await
 }
 
-/// Hashes each part with its length, so that the same bytes divided in another way have another hash.
+/// Hashes each part together with its length, so that the same bytes divided differently have another hash.
 fn digest(parts: &[&[u8]]) -> String {
     let mut hash = Sha256::new();
     for part in parts {
@@ -216,8 +217,8 @@ fn digest(parts: &[&[u8]]) -> String {
     hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// The parts of an answer that are kept. A refusal is not kept: nothing was done, and the call may be corrected and made again. A failure
-/// of the server and an answer that is too long are not kept either.
+/// The parts of an answer that are stored. Refusals are not stored: nothing was done, so the client may correct the call and repeat it.
+/// Server errors and answers that are too long are not stored either.
 async fn keep(response: Response) -> (Response, Option<KeptAnswer>) {
     if !response.status().is_success() {
         return (response, None);

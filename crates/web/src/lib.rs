@@ -1,25 +1,26 @@
-//! The HTTP interface: the REST API, the health checks, the pages, and the one port that they share with gRPC.
+//! The HTTP interface: the REST API, the health checks, the console's pages, and the one port that they share with gRPC.
 //!
-//! - [`app()`] builds a router from an engine, [`serve()`] runs it on a listener, `tls` with certificates;
-//! - `state` is the state that handlers work with;
-//! - `routes` builds routes, each with a declared access, and `route_info` is their table; `access` admits callers, who are in `caller`,
-//!   before anything else is read; `frame` is the layer around every request, with its id and its log line;
-//! - `rate` counts the requests of a caller, `keyed` makes a call with a key once;
-//! - `limits` are the bounds for one client and for all: `peers` applies those of connections, `load` those of requests; `holdings` is what
-//!   requests hold, `guarded` what an answer holds until it is read; `drain` reads bodies of refused requests, `shares` divides heavy work
-//!   among callers;
+//! - [`app()`] builds a router from an engine, [`serve()`] runs it on a listener; `tls` adds certificates;
+//! - `state` is the state that all handlers share;
+//! - `routes` builds routes, each with a declared access, and `route_info` describes them; `access` checks the caller (`caller`) before
+//!   anything else is read; `frame` is the outermost layer of every request, with its id and its log line;
+//! - `rate` applies the rate limit of callers, `keyed` runs a call with an idempotency key only once;
+//! - `limits` has the limits for one client and for all: `peers` applies those of connections, `load` those of requests; `holdings`
+//!   counts what requests occupy; `guarded` releases what an answer occupies once it is read; `drain` reads bodies of refused requests;
+//!   `shares` divides heavy work among callers;
 //! - `mounted` is the interface to endpoints of another protocol, and `mounts` has their routes;
-//! - `audit` writes the audit entry of a request, `denials` bounds the entries of refusals, `grants` reads and writes roles by names;
+//! - `audit` writes the audit entry of a request, `denials` limits the entries for refusals, `grants` reads and writes roles by names;
 //!   `cookies`, `origin` and `redirect` serve the sign-in;
 //! - `trace` is the span of a request;
-//! - `call`, `path`, `query`, `body`, `etag` and `cursor` read requests; `answer` writes JSON; `run_filter` and `job_filter` apply filters,
-//!   `job_board` holds the facts that jobs are filtered by, `run_bulk` and `job_bulk` act on many at once; `shown_runs`, `parent_params`
-//!   and `named_jobs` decide what a caller may see of runs, `pump_view` reads the items and groups of a pump job; `problem` is the one shape of every error;
+//! - `call`, `path`, `query`, `body`, `etag` and `cursor` read requests; `answer` writes JSON; `run_filter` and `job_filter` apply
+//!   filters; `job_board` caches the facts that jobs are filtered by; `run_bulk` and `job_bulk` act on many objects in one request;
+//!   `shown_runs`, `parent_params` and `named_jobs` decide what a caller may see of runs; `pump_view` reads the items and groups of a
+//!   pump job; `problem` is the one format of every error;
 //! - `openapi` describes the API to programs, `parameter` the parameters in it;
-//! - [`yaml`] reads and writes definitions as users keep them in files;
-//! - `api` holds the endpoints, one file for each noun; `health` and `pages` hold the routes outside of the API.
+//! - [`yaml`] reads and writes definitions in the format of users' files;
+//! - `api` has the endpoints, one file for each noun; `health` and `pages` have the routes outside of the API.
 //!
-//! No decision about jobs or runs is made here: the engine and the store make them.
+//! This crate makes no decision about jobs or runs: the engine and the store do.
 
 mod access;
 mod answer;

@@ -1,4 +1,4 @@
-//! The limits that keep one client from blocking the others, and the counters that apply them.
+//! The limits that keep one client from blocking others, and the counters that enforce them.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,61 +10,62 @@ use rondel_admin::gateway::Peer;
 pub(crate) use rondel_core::forwarded::network_of;
 use rondel_core::{AccountId, SessionId, TokenId};
 
-/// The one path that takes a longer body than the others.
+/// The only path that accepts a body longer than the others.
 pub(crate) const APPLY_PATH: &str = "/api/v1/jobs/apply";
 /// Maximum length of a list of jobs to apply, in bytes.
 pub(crate) const APPLY_LEN_MAX: usize = 16 * 1024 * 1024;
 
-/// Maximum bytes of lists that are compared and applied at the same time: as definitions they take several times as much memory. One caller
-/// has at most the bytes of the largest list.
+/// Maximum bytes of lists that are compared and applied at the same time; as definitions, they take several times as much memory. One
+/// caller may use at most the bytes of the largest list.
 pub(crate) const APPLY_ROOM_LEN: usize = 20 * 1024 * 1024;
 
 /// The limits of the port, for one client and for all.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HttpLimits {
-    /// Open connections.
+    /// Maximum number of open connections.
     pub connections: usize,
-    /// Open connections of one address without an authenticated request.
+    /// Maximum number of open connections of one address that have not authenticated a request.
     pub connections_per_address: usize,
-    /// Open connections of one caller that count as authenticated; an executor's token may have half of `connections` instead.
+    /// Maximum number of open connections of one caller that have authenticated. An executor's token may have half of `connections`
+    /// instead.
     pub connections_per_caller: usize,
-    /// Requests at the same time on one HTTP/2 connection.
+    /// Maximum number of concurrent requests on one HTTP/2 connection.
     pub requests_per_connection: u32,
-    /// Requests that the server works on at the same time.
+    /// Maximum number of requests that the server works on concurrently.
     pub requests: usize,
-    /// How many of `requests` are kept for authenticated callers.
+    /// How many of `requests` are reserved for authenticated callers.
     pub requests_reserved: usize,
-    /// Unauthenticated requests of one address, answers that are not yet read included.
+    /// Maximum number of unauthenticated requests of one address, including those whose answers are not yet read.
     pub requests_per_address: usize,
-    /// Requests of one caller, answers that are not yet read included.
+    /// Maximum number of requests of one caller, including those whose answers are not yet read.
     pub requests_per_caller: usize,
-    /// Unauthenticated requests of one address whose bodies have not arrived.
+    /// Maximum number of unauthenticated requests of one address whose bodies have not arrived.
     pub bodies_per_address: usize,
-    /// Bytes of request bodies in memory; one caller has at most half of them.
+    /// Maximum bytes of request bodies in memory. One caller may have at most half of them.
     pub body_size: usize,
-    /// Bytes of answers that clients have not read; one caller has at most half of them.
+    /// Maximum bytes of answers that clients have not read. One caller may have at most half of them.
     pub answer_size: usize,
-    /// Requests and streams of one caller that read from the database at the same time; its others wait.
+    /// Maximum number of one caller's requests and streams that read from the database concurrently. Further ones wait.
     pub reads_per_caller: usize,
-    /// Exports at the same time.
+    /// Maximum number of concurrent exports.
     pub exports: usize,
-    /// Exports of one caller at the same time.
+    /// Maximum number of concurrent exports of one caller.
     pub exports_per_caller: usize,
-    /// Lists of jobs that are read, compared and applied at the same time.
+    /// Maximum number of lists of jobs that are read, compared and applied concurrently.
     pub applies: usize,
-    /// Lists of one caller at the same time.
+    /// Maximum number of such lists of one caller.
     pub applies_per_caller: usize,
-    /// Event streams, and followed logs.
+    /// Maximum number of event streams, and of followed logs.
     pub live_streams: usize,
-    /// Event streams, and followed logs, of one caller.
+    /// Maximum number of event streams, and of followed logs, of one caller.
     pub live_streams_per_caller: usize,
     /// Timeout for a TLS handshake, and for the head of a request.
     pub header_timeout: Duration,
     /// Timeout for the body of a request.
     pub body_timeout: Duration,
-    /// Timeout for a connection without a request.
+    /// Timeout for an idle connection.
     pub idle_timeout: Duration,
-    /// Timeout for a client to take more of an answer.
+    /// Timeout for a client that stops reading an answer.
     pub write_timeout: Duration,
 }
 
@@ -97,12 +98,12 @@ impl Default for HttpLimits {
     }
 }
 
-/// The key by which requests are counted together.
+/// Identifies a caller; requests with the same key are counted together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum CallerKey {
     /// An account with all its tokens and sign-ins.
     Account(AccountId),
-    /// A token without an account, by the first token in its descent.
+    /// A token without an account, identified by the first token of its line.
     Token(TokenId),
     /// A sign-in without an account or a token.
     Session(SessionId),
@@ -120,7 +121,7 @@ impl std::fmt::Display for CallerKey {
     }
 }
 
-/// How much each key holds.
+/// Counts how much each key occupies.
 #[derive(Debug)]
 pub(crate) struct Tally<K: Ord>(Arc<Mutex<BTreeMap<K, usize>>>);
 
@@ -137,7 +138,7 @@ impl<K: Ord> Default for Tally<K> {
 }
 
 impl<K: Ord + Copy> Tally<K> {
-    /// Takes `amount` for a key unless the key would hold more than `max`. Dropping the share releases it.
+    /// Takes `amount` for a key, unless the key would then exceed `max`. Dropping the share releases the amount.
     pub(crate) fn take(&self, key: K, amount: usize, max: usize) -> Option<Share<K>> {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let wanted = held.get(&key).copied().unwrap_or_default().saturating_add(amount);
@@ -149,7 +150,7 @@ impl<K: Ord + Copy> Tally<K> {
     }
 }
 
-/// What was taken of a [`Tally`].
+/// An amount taken from a [`Tally`].
 #[derive(Debug)]
 pub(crate) struct Share<K: Ord + Copy> {
     tally: Tally<K>,

@@ -1,5 +1,5 @@
-//! Limits how much of the server each client holds at the same time. A request counts for its address first and, once it is authenticated,
-//! for its caller. It is worked on only after its body has arrived, so that half a request holds nothing that others need.
+//! Limits how many requests and streams each client may have at the same time. A request counts for its address first, and after
+//! authentication for its caller instead. The server works on it only after its body has arrived, so that slow uploads occupy no permits.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -24,19 +24,19 @@ use crate::peers::{Connection, Waiting};
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
-/// Maximum length of the body of a request without authentication, in bytes: the forms for signing in and for preferences.
+/// Maximum length of the body of an unauthenticated request, in bytes. Such bodies are the forms for signing in and for preferences.
 const OPEN_BODY_LEN_MAX: usize = 16 * 1024;
-/// How long the body of an unauthenticated request may take before it counts towards `bodies_per_address`.
+/// The body of an unauthenticated request counts towards `bodies_per_address` only after this time.
 const BODY_GRACE: Duration = Duration::from_millis(500);
 
-/// Extension of a long-lived response, such as a stream: its request no longer holds a share.
+/// Extension of a response that lasts long, such as a stream. Its request releases its share of the limits for requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LongLived;
 
-/// The permits of a request that is worked on: one for any request, and a second one if it has no caller.
+/// The permits of a request that is being worked on: one for every request, and another one if it has no authenticated caller.
 pub(crate) type Work = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
-/// What a request holds until its answer has ended: a share of its address, then one of its caller.
+/// The share that a request has until its answer has ended: first one of its address, later one of its caller.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Slot(Arc<Mutex<Holder>>);
 
@@ -66,7 +66,7 @@ fn has_credentials(headers: &HeaderMap) -> bool {
     headers.contains_key(AUTHORIZATION) || headers.contains_key(COOKIE)
 }
 
-/// Layer around every request: gives it a share of its address, unless it is a probe, and a timeout until its answer begins.
+/// Layer around every request: takes a share of its address, and sets a timeout until the answer begins. Probes take no share.
 pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let slot = Slot::default();
     if !is_probe(request.uri().path()) {
@@ -93,12 +93,12 @@ pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request,
     response
 }
 
-/// Probes hold nothing and wait for nothing: they are answered whatever the load is.
+/// Probes take no shares and no permits, so that they are answered under any load.
 fn is_probe(path: &str) -> bool {
     matches!(path, "/livez" | "/readyz")
 }
 
-/// From now on, counts an authenticated request for its caller, and no longer for its address.
+/// Counts a request for its authenticated caller from now on, and no longer for its address.
 pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> Result<(), Problem> {
     if let Some(connection) = request.extensions().get::<Connection>() {
         connection.authenticated(caller);
@@ -113,8 +113,8 @@ pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> R
     Ok(())
 }
 
-/// The request with its whole body, and the permits to work on it. The permits are taken last: only the work itself is awaited while they
-/// are held.
+/// Waits for the whole body of the request, then for the permits to work on it. The permits are taken last, so that no request waits for
+/// a slow client while it has them.
 pub(crate) async fn with_body_and_permits(
     web: &Web,
     request: Request,
@@ -165,7 +165,7 @@ async fn with_body(
     Ok(request)
 }
 
-/// Layer around a route that is open to all callers. Probes need no permit.
+/// Layer around a route that needs no authentication. Probes need no permit.
 pub(crate) async fn limit_open_route(State(web): State<Web>, request: Request, next: Next) -> Response {
     if is_probe(request.uri().path()) {
         return next.run(request).await;
@@ -180,8 +180,8 @@ pub(crate) async fn limit_open_route(State(web): State<Web>, request: Request, n
     }
 }
 
-/// The callback with which an endpoint that authenticates its callers itself reports a valid token: from then on the request holds no share
-/// of its address.
+/// Returns the callback of an endpoint that authenticates its callers itself. The endpoint calls it when it has found a token valid; the
+/// request then no longer counts for its address.
 pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
     let (slot, connection) =
         (request.extensions().get::<Slot>().cloned(), request.extensions().get::<Connection>().cloned());
@@ -195,7 +195,7 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
     }))
 }
 
-/// Layer around the executors' gateway: a call counts for its address until its token is found valid.
+/// Layer around the executors' gateway. A call counts for its address until its token is found valid.
 pub(crate) async fn gateway(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let address = client(&request);
     let max = web.config.limits.connections_per_address;
@@ -218,7 +218,7 @@ pub(crate) async fn gateway(State(web): State<Web>, mut request: Request, next: 
     response
 }
 
-/// The refusal in gRPC's own form: clients retry status 14 (unavailable).
+/// The refusal in gRPC's format. Clients retry status 14 (unavailable).
 fn grpc_unavailable() -> Response {
     let headers = [
         ("content-type", "application/grpc"),
@@ -228,7 +228,7 @@ fn grpc_unavailable() -> Response {
     (headers, Body::empty()).into_response()
 }
 
-/// Counts a new stream for its caller and for the server, until the returned share is dropped.
+/// Counts a new stream for its caller and for the server. Dropping the returned share ends this.
 pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
     let (tally, noun) = (&web.load.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });

@@ -1,4 +1,4 @@
-//! Endpoints of another protocol on the same port. They authenticate their callers themselves, before the body is read.
+//! The interface to endpoints of another protocol on the same port. They authenticate their callers themselves, before the body is read.
 
 use std::fmt::Debug;
 use std::net::IpAddr;
@@ -17,24 +17,24 @@ pub struct MountedCall {
     pub method: Method,
     /// The headers.
     pub headers: HeaderMap,
-    /// The sender.
+    /// The address of the sender.
     pub client: Option<IpAddr>,
     /// The length of the body, if the sender declares it.
     pub len: Option<u64>,
-    /// To be called once the token is found valid: the call then no longer counts for its address, which many executors may share.
+    /// Called once the token is found valid: the call then no longer counts for its address, which many executors may share.
     pub on_authenticated: OnAuthenticated,
     pub(crate) body: Body,
 }
 
 impl MountedCall {
-    /// The value of a header, if it is there once, as text.
+    /// The value of a header as text. `None` if the header is missing, not text, or present more than once.
     #[must_use]
     pub fn header(&self, name: &HeaderName) -> Option<&str> {
         let mut values = self.headers.get_all(name).iter();
         values.next().filter(|_| values.next().is_none()).and_then(|value| value.to_str().ok())
     }
 
-    /// The reader of the body.
+    /// Consumes the call, and returns a function that reads its body.
     #[must_use]
     pub fn into_body(self) -> BodyReader {
         let body = self.body;
@@ -48,24 +48,24 @@ impl Debug for MountedCall {
     }
 }
 
-/// Reads a body of at most the given number of bytes; `None` for one that is longer or does not arrive.
+/// Reads a body of at most the given number of bytes. `None` if the body is longer or does not arrive completely.
 pub type BodyReader = Box<dyn FnOnce(usize) -> BodyRead + Send>;
 
 /// A body that is being read.
 pub type BodyRead = Pin<Box<dyn Future<Output = Option<Bytes>> + Send>>;
 
-/// The answer: a status and JSON.
+/// The answer: a status and JSON text.
 pub type MountedAnswer = (u16, Vec<u8>);
 
-/// Endpoints whose name is the last part of the path.
+/// A group of endpoints; the last part of a request's path is the name of the endpoint.
 pub trait Mounted: Debug + Send + Sync {
-    /// The paths that an endpoint's name is appended to.
+    /// The paths to which the names of endpoints are appended.
     fn paths(&self) -> Vec<String>;
 
-    /// The names of the endpoints, for a path that has other endpoints too.
+    /// The names of the endpoints, for paths that also have other endpoints.
     fn names(&self) -> &'static [&'static str];
 
-    /// Answers a request for any other path next to a mounted one; such paths are not served.
+    /// The answer to a request for another path in the neighbourhood of a mounted one; such paths are not served.
     fn moved(&self, path: &str) -> MountedAnswer;
 
     /// Answers a call.

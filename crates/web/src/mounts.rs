@@ -14,8 +14,8 @@ use crate::limits::address;
 use crate::load;
 use crate::mounted::{Mounted, MountedAnswer, MountedCall};
 
-/// The routes of the mounted endpoints. Directly below `/api`, only the endpoints' own names have routes, because all other paths there
-/// belong to Rondel's API; below any other path, every name has one.
+/// The routes of the mounted endpoints. Directly below `/api` only the names of the endpoints have routes, because all other paths there
+/// belong to Rondel's own API. Below any other mounted path, every name has a route.
 pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
     let mut router = Router::new();
     for path in mounted.paths() {

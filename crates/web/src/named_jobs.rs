@@ -1,4 +1,4 @@
-//! Messages of runs that alerts and reports repeat, as a caller may see them: without the names of jobs that the caller may not see.
+//! Conceals names of jobs in messages of runs that alerts and reports repeat, for callers who may not see these jobs.
 
 use std::collections::BTreeSet;
 
@@ -9,10 +9,10 @@ use rondel_core::sight::{JobSight, job_in};
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// Stands for a number in the folded messages of reports; no job has it in its name.
+/// Stands for a number in the folded messages of reports. No name of a job contains it.
 const FOLDED: char = '#';
 
-/// Removes from these messages the names of jobs that the caller may not see.
+/// Conceals the names of jobs that the caller may not see, in these messages.
 pub(crate) async fn conceal<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Result<(), Problem> {
     if call.seen_apps().is_none() {
         return Ok(());
@@ -30,10 +30,10 @@ pub(crate) async fn conceal<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Re
     Ok(())
 }
 
-/// Which of the jobs with these names the caller may see. A folded name stands for all jobs whose names are folded to it.
+/// Which of the jobs with these names the caller may see. A folded name stands for every job whose name folds to it.
 async fn sight<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<JobSight, Problem> {
     let mut sight = JobSight::default();
-    // Messages may contain arbitrary text of handlers: text that cannot be a name is not looked up.
+    // Messages can contain any text of handlers. Text that cannot be a name is not looked up.
     let whole: Vec<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
     for job in call.engine().store().jobs_named(call.namespace.id, &whole).await? {
         let side = if call.sees(job.app) { &mut sight.seen } else { &mut sight.hidden };

@@ -1,8 +1,8 @@
-//! Checks that a request for a change comes from our own pages. Browsers state it in `Sec-Fetch-Site`, or at least in `Origin`; a client
-//! that sends neither is no browser and sends no cookie automatically.
+//! Checks that a request for a change comes from our own pages, and not from another site. Browsers send `Sec-Fetch-Site`, or at least
+//! `Origin`. A client that sends neither is not a browser, so no site can make it send our cookie.
 //!
-//! An `Origin` is compared with the URL that the server advertises. Without one it is compared with the address of the request: the one
-//! that a trusted proxy names, or else `Host`.
+//! `Origin` is compared with the URL that the server advertises. If the server advertises none, it is compared with the address of the
+//! request: the one in the headers of a trusted proxy, else `Host`.
 
 use http::header::{HOST, ORIGIN};
 use http::{Extensions, HeaderMap, HeaderName, Uri};
@@ -11,7 +11,7 @@ const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const FORWARDED_HOST: HeaderName = HeaderName::from_static("x-forwarded-host");
 const FORWARDED_PROTO: HeaderName = HeaderName::from_static("x-forwarded-proto");
 
-/// Scheme, host and port, written as browsers write them.
+/// Scheme, host and port in the form that browsers use.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Origin(String);
 
@@ -32,7 +32,7 @@ impl Origin {
     }
 }
 
-/// Extension of a request through a trusted proxy: the host and the scheme with which the browser reached the proxy.
+/// Extension of a request from a trusted proxy: the host and scheme that the browser used for the proxy.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct ProxiedOrigin {
     host: Option<String>,
@@ -40,8 +40,8 @@ pub(crate) struct ProxiedOrigin {
 }
 
 impl ProxiedOrigin {
-    /// Reads the headers of a trusted proxy: the proxy itself appended the last value of each. If two headers disagree, one of them came from the client,
-    /// and neither is used.
+    /// Reads the headers of a trusted proxy. The proxy appends its value to each header, so only the last value counts. If two headers
+    /// disagree, one of them came from the client, and neither is used.
     pub(crate) fn of(headers: &HeaderMap) -> Self {
         let last = |name: &HeaderName| {
             let line = headers.get_all(name).iter().next_back()?.to_str().ok()?;
@@ -72,14 +72,14 @@ fn agreed(one: Option<&str>, other: Option<&str>) -> Option<String> {
 /// How browsers reach the server.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PublicEndpoint<'a> {
-    /// The URL that is advertised.
+    /// The advertised URL.
     pub(crate) advertised: Option<&'a str>,
-    /// Whether browsers use TLS: over plain HTTP an attacker on the network can pose as a page of the same host.
+    /// Whether browsers use TLS. Over plain HTTP an attacker on the network can pose as the same host.
     pub(crate) is_tls: bool,
 }
 
 impl PublicEndpoint<'_> {
-    /// The origin of our own pages, as far as it is known.
+    /// The origin of our own pages, if it can be determined.
     fn origin(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> Option<Origin> {
         if let Some(url) = self.advertised {
             return Origin::of_url(url);
@@ -93,7 +93,7 @@ impl PublicEndpoint<'_> {
         Some(Origin::new(scheme, named.or_else(direct)?))
     }
 
-    /// Whether the request comes from our own pages, or from a client that is no browser.
+    /// Whether the request comes from our own pages, or from a client that is not a browser.
     pub(crate) fn is_same(self, headers: &HeaderMap, uri: &Uri, extensions: &Extensions) -> bool {
         let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or_default());
         if let Some(site) = text("sec-fetch-site") {

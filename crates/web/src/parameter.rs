@@ -1,11 +1,11 @@
-//! Parameters of requests as the OpenAPI document describes them: in the path, in the query, in the headers.
+//! Parameters of requests in the path, the query or a header, as the OpenAPI document describes them.
 
 use std::ops::RangeInclusive;
 
 use rondel_core::schema::{ID_PATTERN, NAME_PATTERN};
 use serde_json::{Value, json};
 
-/// The form of a parameter's value.
+/// The format of a parameter's value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Text,
@@ -18,7 +18,7 @@ enum Kind {
     Cursor,
 }
 
-/// A parameter with a name, and a sentence about it.
+/// A parameter, with a sentence that describes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Parameter {
     pub(crate) name: &'static str,
@@ -28,7 +28,7 @@ pub(crate) struct Parameter {
 }
 
 impl From<&'static str> for Parameter {
-    /// A parameter of a page, which the OpenAPI document does not have.
+    /// A parameter of a page. Pages are not part of the OpenAPI document, so it has no description.
     fn from(name: &'static str) -> Self {
         Self::text(name)
     }
@@ -44,32 +44,30 @@ impl Parameter {
         Self::new(name, Kind::Text)
     }
 
-    /// A text of this form.
+    /// A text that matches this pattern.
     pub(crate) const fn pattern(name: &'static str, pattern: &'static str) -> Self {
         Self::new(name, Kind::Pattern(pattern))
     }
 
-    /// The name of a namespace, a job or the like.
+    /// The name of an object, such as a namespace or a job.
     pub(crate) const fn name(name: &'static str) -> Self {
         Self::new(name, Kind::Pattern(NAME_PATTERN))
     }
 
-    /// The id of something.
+    /// The id of an object.
     pub(crate) const fn id(name: &'static str) -> Self {
         Self::new(name, Kind::Pattern(ID_PATTERN))
     }
 
-    /// An instant.
     pub(crate) const fn instant(name: &'static str) -> Self {
         Self::new(name, Kind::Instant)
     }
 
-    /// `true` or `false`, the latter if it is left out.
+    /// `true` or `false`. The default is `false`.
     pub(crate) const fn flag(name: &'static str) -> Self {
         Self::new(name, Kind::Flag)
     }
 
-    /// A whole number.
     pub(crate) const fn number(name: &'static str, range: RangeInclusive<u32>) -> Self {
         Self::new(name, Kind::Number { from: *range.start(), to: *range.end(), default: None })
     }
@@ -79,7 +77,7 @@ impl Parameter {
         Self::new(name, Kind::Word(words))
     }
 
-    /// Some of these words, repeated or with commas between them.
+    /// Some of these words, in repeated parameters or separated by commas.
     pub(crate) const fn words(name: &'static str, words: &'static [&'static str]) -> Self {
         Self::new(name, Kind::Words(words))
     }
@@ -89,7 +87,7 @@ impl Parameter {
         Self::new("cursor", Kind::Cursor).about("`next_cursor` of the page before, with the same filters.")
     }
 
-    /// The cursor of a list, under another name.
+    /// The cursor of a list, in a parameter with another name.
     pub(crate) const fn cursor_in(name: &'static str) -> Self {
         Self::new(name, Kind::Cursor)
     }

@@ -1,5 +1,5 @@
-//! The parameters that a run got from its parent runs, as far as the caller may see those: a caller whose job follows from another job sees
-//! data of that parent job only while it may see the parent job itself.
+//! Hides the parameters that a run got from its parent runs, as far as the caller may not see them. A job may follow from a job that its
+//! author may not see.
 
 use std::collections::HashMap;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// The parameter in which the server passes on the data of parent runs.
+/// The parameter with the data of parent runs, which the server adds.
 const PARENTS: &str = "parents";
 
 /// Whether these parameters contain data of parent runs.
@@ -22,13 +22,13 @@ pub(crate) fn contains_parent_data(params: &Value) -> bool {
         .is_some_and(|parents| parents.values().any(|one| run_of(one).is_some()))
 }
 
-/// The parent run that passed a value on; `None` for a value that the job's author wrote.
+/// The parent run from which a value comes; `None` if the author of the job wrote the value.
 fn run_of(passed: &Value) -> Option<RunId> {
     passed.get("run_id")?.as_str()?.parse().ok()
 }
 
-/// The parameters without the data of parents that the caller may not see. Likely secrets in a parent's parameters are hidden if the caller
-/// may not edit the parent's app.
+/// The parameters without the data of parents that the caller may not see. Likely secrets in a parent's parameters are hidden from
+/// callers who may not edit the parent's app.
 pub(crate) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
     let Some(parents) = params.get_mut(PARENTS).and_then(Value::as_object_mut) else { return Ok(params) };
     let apps = apps(call, parents).await?;
@@ -51,7 +51,7 @@ pub(crate) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Valu
     Ok(params)
 }
 
-/// The apps of the parents, by the parents' names: the app of the run, or of the job if the run is gone.
+/// The apps of the parents, by the names in the parameters: the app of the parent's run, or of its job if the run was deleted.
 async fn apps<Q>(call: &Call<Q>, parents: &Map<String, Value>) -> Result<HashMap<String, AppId>, Problem> {
     let ids: Vec<RunId> = parents.values().filter_map(run_of).collect();
     let runs = call.engine().store().runs(&ids).await?;

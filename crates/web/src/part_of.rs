@@ -1,4 +1,4 @@
-//! Finds the incident that a fire in trouble is part of, to lead from the fire to its alert.
+//! Finds the incident to which a fire belongs, for a link from the fire to its alert.
 
 use rondel_core::alert::{Standing, judge};
 use rondel_core::fires::{Verdict, Why};
@@ -10,7 +10,7 @@ use serde::Serialize;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// How many incidents of a job are searched: the newest.
+/// How many of the newest incidents of a job are searched.
 const LOOKED_AT_COUNT: u32 = 50;
 
 /// An incident that a fire is part of.
@@ -23,7 +23,7 @@ pub(crate) struct IncidentRef {
     pub(crate) standing: Standing,
 }
 
-/// The newest incident of the job that a run is part of; `None` for a run that succeeded or was cancelled.
+/// The newest incident of the job to which a run belongs. `None` if the run succeeded or was cancelled.
 pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<IncidentRef>, Problem> {
     match run.status {
         RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),
@@ -31,7 +31,7 @@ pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Incide
     }
 }
 
-/// The newest incident for an answer to "why?", which may be about a fire without a run.
+/// The newest incident for the answer to a "why" question, which may be about a fire without a run.
 pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Result<Option<IncidentRef>, Problem> {
     let (at, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
         Some(Verdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),
@@ -51,7 +51,7 @@ async fn find<Q>(
     fire: (Option<Timestamp>, Option<RunId>),
 ) -> Result<Option<IncidentRef>, Problem> {
     let namespace = call.namespace.id;
-    // The job may have belonged to an app that the caller does not see.
+    // The job may have belonged to an app that the caller may not see.
     let within = call.seen_app_names().await?;
     let within = within.as_deref();
     let query =

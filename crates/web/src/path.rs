@@ -1,4 +1,4 @@
-//! The extractor for the name or id in a path, one for every noun.
+//! The extractor for the name or id in a path. It is generic over the kind of object.
 
 use std::marker::PhantomData;
 
@@ -64,7 +64,7 @@ impl<N: Noun, S: Send + Sync> FromRequestParts<S> for Named<N> {
 
     async fn from_request_parts(parts: &mut Parts, state: &S) -> Result<Self, Problem> {
         let text = Path::<String>::from_request_parts(parts, state).await.ok().map(|Path(text)| text);
-        // PostgreSQL takes no NUL in a text.
+        // PostgreSQL does not accept NUL in a text.
         let Some(text) = text.filter(|text| !text.contains('\0')) else {
             let what = if N::PARAMETER.name == "id" { "id" } else { "name" };
             return Err(Problem::new(N::MISSING, format!("the path has no readable {what}")));

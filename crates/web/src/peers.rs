@@ -1,5 +1,5 @@
-//! The open connections by address. A connection counts as a stranger until a request on it is authenticated. Strangers have a limit for
-//! each address, and make room for newer connections while they have no request in work.
+//! The open connections by address. A connection is a stranger until one of its requests is authenticated. The number of strangers per
+//! address is limited. A stranger is closed to make room for a newer connection, unless the server is working on one of its requests.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -36,11 +36,11 @@ pub(crate) struct Peers {
 struct ConnectionTable {
     number: u64,
     count: usize,
-    /// By address, then by age.
+    /// By address, then by age (the oldest first).
     strangers: BTreeMap<IpAddr, BTreeMap<u64, Connection>>,
 }
 
-/// A connection, as its requests see it.
+/// The handle of a connection, for its requests.
 #[derive(Clone, Debug)]
 pub(crate) struct Connection(Arc<Inner>);
 
@@ -49,12 +49,12 @@ struct Inner {
     peers: Arc<Peers>,
     number: u64,
     network: IpAddr,
-    /// Requests that the server works on: they are not answered yet, and do not wait for their body.
+    /// Requests that the server works on: their bodies have arrived, and their answers have not begun.
     busy: AtomicUsize,
     /// Requests whose answers have not ended.
     open: AtomicUsize,
     has_served: AtomicBool,
-    /// Requests whose answers are being sent, except executors' streams.
+    /// Requests whose answers are being sent, except for executors' streams.
     answering: AtomicUsize,
     progressed_at: Mutex<Instant>,
     evicted: CancellationToken,
@@ -85,7 +85,7 @@ impl ConnectionTable {
         }
     }
 
-    /// Ends the oldest stranger of an address among those without a request in work; `false` if there is none.
+    /// Closes the oldest stranger of an address that has no request in work. `false` if there is none.
     fn evict(&mut self, network: IpAddr) -> bool {
         let own = self.strangers.get(&network).into_iter().flat_map(BTreeMap::values);
         let mut idle = own.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
@@ -95,7 +95,7 @@ impl ConnectionTable {
         true
     }
 
-    /// The address with the most strangers, trusted proxies last.
+    /// The address with the most strangers. Trusted proxies are chosen only if there is no other address.
     fn fullest(&self, trusted: &TrustedProxies) -> Option<IpAddr> {
         let rank = |(address, own): &(&IpAddr, &BTreeMap<u64, Connection>)| (!trusted.contains(**address), own.len());
         self.strangers.iter().max_by_key(rank).map(|(address, _)| *address)
@@ -125,7 +125,7 @@ impl Peers {
         }
     }
 
-    /// Accepts a new connection; `None` if there is no room and none can be made.
+    /// Registers a new connection. `None` if the limits are reached and no stranger can be closed.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<OpenConnection> {
         let network = network_of(address);
         let mut open = self.open();
@@ -162,14 +162,14 @@ impl Peers {
         Some(OpenConnection(connection))
     }
 
-    /// Makes room after the system had no file handle left for a connection: ends a stranger, and waits until some connection has ended, at
-    /// most for `delay`.
+    /// Makes room after the system had no file handle left for a new connection: closes a stranger, and waits up to `delay` until any
+    /// connection has ended.
     pub(crate) async fn make_room(&self, delay: Duration) {
         let mut ended = std::pin::pin!(self.ended.notified());
-        // Registers before a connection is asked to end, since the connection may end at once.
+        // Registers for the notification first: the connection may end immediately after it is asked to.
         ended.as_mut().enable();
         self.evict_fullest();
-        // The caller tries again even if none has ended.
+        // After the timeout the caller tries again anyway.
         tokio::time::timeout(delay, ended).await.unwrap_or_default();
     }
 
@@ -181,7 +181,7 @@ impl Peers {
         }
     }
 
-    /// Whether to log a connection that could not be accepted: one in each [`LOG_PERIOD`].
+    /// Whether to log that a connection could not be accepted: once in every [`LOG_PERIOD`].
     pub(crate) fn may_log(&self) -> bool {
         let mut logged_at = self.logged_at.lock().unwrap_or_else(PoisonError::into_inner);
         let may = logged_at.is_none_or(|at| at.elapsed() >= LOG_PERIOD);
@@ -193,8 +193,8 @@ impl Peers {
 }
 
 impl Connection {
-    /// Counts the connection for the caller of an authenticated request from now on. If that caller has too many connections, this one
-    /// stays a stranger.
+    /// Counts the connection for the caller of an authenticated request from now on. If that caller already has its maximum of
+    /// connections, this one remains a stranger.
     pub(crate) fn authenticated(&self, caller: CallerKey) {
         let Inner { peers, network, number, authenticated, .. } = &*self.0;
         let mut held = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
@@ -211,7 +211,7 @@ impl Connection {
         }
     }
 
-    /// Whether there was a request on this connection.
+    /// Whether the connection has had a request.
     pub(crate) fn has_served(&self) -> bool {
         self.0.has_served.load(Ordering::Relaxed)
     }
@@ -220,12 +220,12 @@ impl Connection {
         *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
-    /// Waits until the connection has to make room.
+    /// Waits until the connection must close to make room.
     pub(crate) async fn evicted(&self) {
         self.0.evicted.cancelled().await;
     }
 
-    /// Waits until the connection has had no request, or its client has read nothing of an answer, for too long.
+    /// Waits until the connection has had no request for too long, or until its client has not read an answer for too long.
     pub(crate) async fn stalled(&self) -> Stalled {
         let HttpLimits { idle_timeout, write_timeout, .. } = self.0.peers.limits;
         loop {
@@ -245,7 +245,7 @@ impl Connection {
     }
 }
 
-/// Why an inactive connection is ended.
+/// Why an inactive connection is closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stalled {
     /// It has no request.
@@ -265,7 +265,7 @@ pub(crate) struct OpenRequest {
 enum Stage {
     Working,
     Answering,
-    /// An executor's stream, which heartbeats supervise.
+    /// The answer is an executor's stream, which has no write timeout because heartbeats supervise it.
     Session,
 }
 
@@ -288,7 +288,7 @@ impl OpenRequest {
         }
     }
 
-    /// Records that the client took a part of the answer.
+    /// Records that the client has received a part of the answer.
     pub(crate) fn progressed(&self) {
         self.connection.progressed();
     }
@@ -307,7 +307,7 @@ impl Drop for OpenRequest {
     }
 }
 
-/// Marks a request that waits for its body: meanwhile its connection may be ended to make room.
+/// Marks a request that waits for its body. Meanwhile its connection may be closed to make room.
 #[derive(Debug)]
 pub(crate) struct Waiting(Option<Connection>);
 

@@ -1,4 +1,4 @@
-//! Distinguishes HTTP/2 from HTTP/1 by the first bytes of a connection, within a bounded time.
+//! Distinguishes HTTP/2 from HTTP/1 by the first bytes of a connection. The caller sets a time limit.
 
 use std::io;
 use std::pin::Pin;
@@ -6,17 +6,17 @@ use std::task::{Context, Poll};
 
 use tokio::io::{AsyncRead, AsyncReadExt as _, AsyncWrite, ReadBuf};
 
-/// The bytes with which every HTTP/2 connection with prior knowledge begins.
+/// The first bytes of every HTTP/2 connection with prior knowledge.
 const HTTP2_PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n";
 
-/// Which protocol a client speaks.
+/// The protocol of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Version {
     Http1,
     Http2,
 }
 
-/// A stream of which some bytes were read ahead; they are read again from here.
+/// A stream whose first bytes were read to detect the protocol. Readers of this wrapper get them again.
 #[derive(Debug)]
 pub(crate) struct Prefixed<S> {
     prefix: Vec<u8>,
@@ -24,7 +24,7 @@ pub(crate) struct Prefixed<S> {
     stream: S,
 }
 
-/// Reads as much of the stream as it takes to know its protocol.
+/// Reads only as many bytes as are needed to detect the protocol.
 pub(crate) async fn sniff<S: AsyncRead + Unpin>(mut stream: S) -> io::Result<(Prefixed<S>, Version)> {
     let mut prefix = vec![0; HTTP2_PREFACE.len()];
     let mut filled = 0;

@@ -1,4 +1,4 @@
-//! The one shape of every error: RFC 9457 problem details, with a stable code and a list of complaints.
+//! The one format of every error: RFC 9457 problem details, with a stable code and a list of complaints.
 
 use std::any::Any;
 
@@ -25,7 +25,7 @@ const COMPLAINT_CODES: [&str; 7] = [
     "repeated_parameter",
     "missing_parameter",
 ];
-/// How many complaints one answer lists.
+/// Maximum number of complaints in one answer.
 const COMPLAINT_COUNT_MAX: usize = 50;
 /// Maximum length of the pointer or parameter in a complaint, in characters.
 const PLACE_LEN_MAX: usize = 200;
@@ -71,7 +71,7 @@ impl Complaint {
     }
 }
 
-/// Cuts a text: messages repeat what the caller sent, which may be long.
+/// Cuts a text to `len_max` characters: messages repeat values from the caller, which may be long.
 fn cut(mut text: String, len_max: usize) -> String {
     if let Some((end, _)) = text.char_indices().nth(len_max) {
         text.truncate(end);
@@ -86,7 +86,7 @@ impl From<FieldError> for Complaint {
     }
 }
 
-/// An error that is to be sent to the client. It becomes a body only in [`render`], where the request is known.
+/// An error for the client. [`render`] turns it into a body, where the request's id and path are known.
 #[derive(Clone, Debug)]
 pub(crate) struct Problem(Box<Inner>);
 
@@ -102,12 +102,12 @@ struct Inner {
 }
 
 impl Problem {
-    /// The refusal of a request for lack of capacity, with the seconds to wait before a retry.
+    /// The refusal of a request because of overload, with the seconds to wait before a retry.
     pub(crate) fn overloaded(detail: &str, seconds: u64) -> Self {
         Self::new(Code::Overloaded, detail).with_header(RETRY_AFTER, HeaderValue::from(seconds))
     }
 
-    /// A problem with one sentence about this case.
+    /// A problem with a sentence about this case.
     pub(crate) fn new(code: Code, detail: impl Into<String>) -> Self {
         Self(Box::new(Inner {
             code,
@@ -120,13 +120,13 @@ impl Problem {
         }))
     }
 
-    /// A problem with complaints about the body or the query; the first of them gives the sentence.
+    /// A problem with complaints about the body or the query. Its sentence is taken from the first complaint.
     pub(crate) fn of_complaints(code: Code, errors: Vec<Complaint>) -> Self {
         let count = errors.len();
         Self::of_some_complaints(code, errors, count)
     }
 
-    /// Like `of_complaints`, for `count` errors of which not all are given.
+    /// Like `of_complaints`, but the list may have only some of the `count` errors.
     pub(crate) fn of_some_complaints(code: Code, mut errors: Vec<Complaint>, count: usize) -> Self {
         let place = |error: &Complaint| error.pointer.clone().or_else(|| error.parameter.clone()).unwrap_or_default();
         let first = errors.first().map(|error| format!("{}: {}", place(error), error.message)).unwrap_or_default();
@@ -140,7 +140,7 @@ impl Problem {
         problem
     }
 
-    /// Leaves out the path, so that the answer is the same whether the object exists or not.
+    /// Leaves the path out of the answer, so that the answer does not depend on whether the object exists.
     pub(crate) fn without_instance(mut self) -> Self {
         self.0.has_instance = false;
         self
@@ -156,18 +156,17 @@ impl Problem {
         self
     }
 
-    /// Adds the cause, which is logged and never sent.
+    /// Adds the cause, which is logged but never sent.
     pub(crate) fn with_cause(mut self, cause: String) -> Self {
         self.0.cause = Some(cause);
         self
     }
 
-    /// The sentence about this case.
     pub(crate) fn detail(&self) -> &str {
         &self.0.detail
     }
 
-    /// The complaints, one for each place.
+    /// The complaints. Each is about one place in the request.
     pub(crate) fn complaints(&self) -> &[Complaint] {
         &self.0.errors
     }
@@ -201,7 +200,7 @@ impl Problem {
 }
 
 impl Problem {
-    /// The problem of a job that others follow from: it names those that the caller sees, and counts the others.
+    /// The problem of changing or deleting a job from which others follow. It names those that the caller may see, and counts the others.
     pub(crate) fn of_parent_job(seen: &[&str], hidden_count: usize) -> Self {
         let mut jobs: Vec<String> = seen.iter().map(|name| (*name).to_owned()).collect();
         jobs.extend((hidden_count > 0).then(|| format!("{hidden_count} in apps that you may not see")));
@@ -212,7 +211,7 @@ impl Problem {
         Self::new(Code::JobIsParent, detail)
     }
 
-    /// The problem for an error if the caller's rights are not known: other jobs are not named.
+    /// The problem for an error without regard to the caller's rights: it names no other jobs.
     pub(crate) fn of_job_error(error: &JobError) -> Self {
         match error {
             JobError::Invalid(errors) => {
@@ -246,7 +245,7 @@ impl From<JobError> for Problem {
 }
 
 impl IntoResponse for Problem {
-    /// An empty body with the problem as an extension: [`render`] writes it.
+    /// An empty body with the problem as an extension. [`render`] writes the body.
     fn into_response(self) -> Response {
         let mut response = Response::new(Body::empty());
         *response.status_mut() =
@@ -297,7 +296,7 @@ pub(crate) fn schema(generator: &mut SchemaGenerator) -> Schema {
     generator.subschema_for::<Document<'_>>()
 }
 
-/// Writes the body of a response that carries a problem.
+/// Writes the body of a response that has a problem.
 pub(crate) fn render(response: &mut Response, problem: &Problem, request_id: &str, path: &str) {
     let inner = &problem.0;
     let document = Document {

@@ -1,4 +1,4 @@
-//! The present state of a pump job, for the API and for pages: its root run, the groups below it, and the items of each group.
+//! The current state of a pump job, for the API and for pages: its root run, the groups below it, and the items of each group.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -15,27 +15,27 @@ use serde_json::Value;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// How many of a job's newest root runs are searched for one with groups.
+/// How many of the newest root runs are searched for one with groups.
 const ROOT_COUNT: u32 = 8;
 
-/// The present state of a pump job.
+/// The current state of a pump job.
 #[derive(Debug)]
 pub(crate) struct PumpView {
-    /// The open root run that has groups, else an open one, else the newest; `None` if there is none yet.
+    /// The open root run with groups, else the oldest open one, else the newest one; `None` if the job has had no run.
     pub(crate) root: Option<RootView>,
-    /// The groups of that root run, by their index.
+    /// The groups of the root run, in the order of their indexes.
     pub(crate) groups: Vec<GroupView>,
-    /// The items by name; numbers by their value.
+    /// The items in the order of their names; numbers in the order of their values.
     pub(crate) items: Vec<ItemView>,
     /// The totals of the items.
     pub(crate) totals: Totals,
 }
 
-/// The run that stands for all groups.
+/// The root run, which stands for all groups.
 #[derive(Debug)]
 pub(crate) struct RootView {
     pub(crate) run: Run,
-    /// When its window ends; `None` if it has no fixed end, or the run has ended.
+    /// When its window ends. `None` if the window has no fixed end, or if the run has ended.
     pub(crate) ends_at: Option<Timestamp>,
 }
 
@@ -47,7 +47,7 @@ pub(crate) struct GroupView {
     pub(crate) per_minute: u64,
 }
 
-/// An item with the group that has it.
+/// An item, and the group that owns it.
 #[derive(Debug)]
 pub(crate) struct ItemView {
     pub(crate) item: Item,
@@ -56,7 +56,7 @@ pub(crate) struct ItemView {
 }
 
 impl PumpView {
-    /// At most `limit` items after the one with this name, in these states; an empty list means all states.
+    /// At most `limit` items in these states, beginning after the item `after`. An empty list of states means all.
     pub(crate) fn page(&self, after: Option<&str>, states: &[ItemState], limit: u32) -> Vec<&ItemView> {
         let is_behind =
             |one: &&ItemView| after.is_none_or(|after| in_order(&one.item.name, after) == Ordering::Greater);
@@ -67,8 +67,8 @@ impl PumpView {
 }
 
 impl ItemView {
-    /// The progress that the item's owners have stored. Like parameters of runs it may hold a secret: likely secrets are shown only to
-    /// callers who may edit the app.
+    /// The progress that the item's owners have stored. Like the parameters of runs, it may contain secrets, so likely secrets are shown
+    /// only to callers who may edit the app.
     pub(crate) fn checkpoint<Q>(&self, call: &Call<Q>, record: &JobRecord) -> Option<String> {
         let text = self.item.checkpoint.clone()?;
         if call.caller.rights.allow(Permission::Edit, record.namespace, Some(record.app)) {
@@ -82,14 +82,14 @@ impl ItemView {
     }
 }
 
-/// Reads a pump job; `None` for a job of another kind.
+/// Reads the state of a pump job; `None` for jobs of other kinds.
 pub(crate) async fn read<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Option<PumpView>, Problem> {
     let job = record.spec.compile().ok();
     let Some(pump) = job.as_ref().and_then(|job| job.pump.as_deref()) else { return Ok(None) };
     let store = call.engine().store();
-    // Runs are read before items: a run that takes an item in between is looked up below.
+    // Runs are read before items: a run that becomes the owner of an item in between is not among them, and is looked up below.
     let mut roots = store.pump_roots(record.id, call.engine().now(), ROOT_COUNT).await?;
-    // Runs from before the job moved here belong to its earlier app.
+    // Runs from before the job moved to its current app belong to its previous app.
     roots.retain(|run| call.sees(run.app));
     let root = root_of(roots);
     let groups = match &root {
@@ -111,7 +111,7 @@ fn root_view(run: Run, pump: &Pump) -> RootView {
     RootView { run: run.for_reader(), ends_at }
 }
 
-/// The root run to show. One that waits behind another has no groups yet.
+/// The root run to show. A root run that waits for another one to end has no groups yet.
 fn root_of(mut newest_first: Vec<Run>) -> Option<Run> {
     let has_groups = |run: &Run| !run.status.is_terminal() && run.shard_total.is_some();
     let is_open = |run: &Run| !run.status.is_terminal();
@@ -121,15 +121,15 @@ fn root_of(mut newest_first: Vec<Run>) -> Option<Run> {
 
 async fn group_runs<Q>(call: &Call<Q>, root: &Run) -> Result<Vec<Run>, Problem> {
     let mut runs = call.engine().store().runs_below(&[root.id], SHARD_COUNT_MAX).await?;
-    // Runs of other jobs, and repeats by hand, are below it too.
+    // Runs of other jobs, and runs repeated by hand, may be below the root run too.
     runs.retain(|run| run.job == root.job && run.shard_index != ROOT_SHARD && run.fire_at == root.fire_at);
     runs.sort_by_key(|run| run.shard_index);
     call.conceal(&mut runs).await?;
     Ok(runs.into_iter().map(Run::for_reader).collect())
 }
 
-/// Adds the items of the definition that no server has stored yet, as free ones. Items that were removed from the definition stay stored
-/// for a while, in case they return; they are shown only as long as a group has them.
+/// Adds the items of the definition that no server has stored yet, as free ones. Items that were removed from the definition remain
+/// stored for a while, in case they are added again. They are shown only while a group owns them.
 fn with_new(mut items: Vec<Item>, pump: &Pump, saved_at: Timestamp) -> Vec<Item> {
     items.retain(|item| item.owner.is_some() || pump.items.contains_key(&item.name));
     let known: BTreeSet<String> = items.iter().map(|item| item.name.clone()).collect();
@@ -173,7 +173,7 @@ fn with_items(runs: Vec<Run>, items: &[ItemView]) -> Vec<GroupView> {
     runs.into_iter().map(with_sums).collect()
 }
 
-/// Numbers sort by their value, and before other names.
+/// Compares names. Numbers are in the order of their values, and before all other names.
 fn in_order(one: &str, other: &str) -> Ordering {
     let place = |name: &str| if name.bytes().all(|byte| byte.is_ascii_digit()) { name.len() } else { usize::MAX };
     place(one).cmp(&place(other)).then_with(|| one.cmp(other))

@@ -1,5 +1,5 @@
-//! Query strings: each endpoint names the parameters that it reads, and all others are refused by name. The OpenAPI document describes the
-//! same parameters.
+//! Parses query strings. Each endpoint declares the parameters that it reads; a request with any other parameter is refused with its
+//! name. The OpenAPI document describes the same parameters.
 
 use std::str::FromStr;
 
@@ -9,7 +9,7 @@ use http::Uri;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 
-/// Reads a query once, and records which parameters were asked for, so that [`Reader::finish`] can name the rest.
+/// Reads a query, and records which parameters the endpoint reads, so that [`Reader::finish`] can refuse all others by name.
 #[derive(Debug, Default)]
 pub(crate) struct Reader {
     pairs: Vec<(String, String)>,
@@ -17,7 +17,7 @@ pub(crate) struct Reader {
     errors: Vec<Complaint>,
 }
 
-/// A query, as one endpoint understands it. The reader collects the complaints about it.
+/// A query in the form that an endpoint needs. The reader collects the errors in it.
 pub(crate) trait FromQuery: Sized {
     fn from_query(reader: &mut Reader) -> Self;
 }
@@ -47,7 +47,7 @@ impl Reader {
         self.pairs.iter().any(|(key, _)| key == name)
     }
 
-    /// A parameter that is given once or not at all.
+    /// The value of a parameter that may be given at most once.
     pub(crate) fn one(&mut self, parameter: impl Into<Parameter>) -> Option<String> {
         let parameter = parameter.into();
         let name = parameter.name;
@@ -60,7 +60,7 @@ impl Reader {
         first
     }
 
-    /// A parameter that is given once or not at all, parsed by `parse`, whose error is the message for the caller.
+    /// The value of a parameter that may be given at most once, parsed by `parse`. The error of `parse` is the message for the caller.
     pub(crate) fn parsed<T>(
         &mut self,
         parameter: impl Into<Parameter>,
@@ -72,7 +72,7 @@ impl Reader {
         parse(&text).map_err(|message| self.errors.push(Complaint::query(name, "invalid_value", message))).ok()
     }
 
-    /// Words, repeated or with commas between them; each counts once.
+    /// Words in repeated parameters or separated by commas, without duplicates.
     pub(crate) fn words<T: FromStr<Err = String> + Ord>(&mut self, parameter: Parameter) -> Vec<T> {
         let name = parameter.name;
         self.known.push(parameter);
@@ -103,7 +103,7 @@ impl Reader {
         .unwrap_or(default)
     }
 
-    /// `true` or `false`; false if it is not given.
+    /// `true` or `false`; `false` if the parameter is not given.
     pub(crate) fn flag(&mut self, name: &'static str, about: &'static str) -> bool {
         self.parsed(Parameter::flag(name).about(about), |text| {
             text.parse().map_err(|_| format!("{text:?} is neither true nor false"))
@@ -111,7 +111,7 @@ impl Reader {
         .unwrap_or_default()
     }
 
-    /// Refuses the query if a value was invalid or a parameter was not asked for.
+    /// Refuses the query if a value was invalid, or if it has a parameter that the endpoint does not read.
     pub(crate) fn finish(mut self) -> Result<(), Problem> {
         let mut unknown: Vec<&str> = self.pairs.iter().map(|(key, _)| key.as_str()).collect();
         let known: Vec<&str> = self.known.iter().map(|parameter| parameter.name).collect();

@@ -1,4 +1,4 @@
-//! Limits how many requests a caller may make: each caller has a bucket, which fills up at a steady rate.
+//! Limits the rate of each caller's requests with a token bucket per caller.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,19 +14,19 @@ use crate::problem::{Code, Problem};
 
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// Maximum number of buckets; beyond it the full ones are dropped, and if that is not enough, all.
+/// Maximum number of buckets. Beyond it, full buckets are dropped; if that is not enough, all of them are.
 const CALLER_COUNT_MAX: usize = 10_000;
 
-/// The rate of requests that one caller may make.
+/// The maximum rate of one caller's requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rate {
-    /// Requests a second, in the long run.
+    /// Requests per second on average.
     pub per_second: u32,
-    /// Requests at once, after a pause.
+    /// Requests in a burst after a pause.
     pub burst: u32,
 }
 
-/// The burst after a pause, as a multiple of the requests a second.
+/// The burst as a multiple of the requests per second.
 const BURST: u32 = 5;
 
 impl Rate {
@@ -45,18 +45,18 @@ pub(crate) struct Buckets {
 
 #[derive(Clone, Copy, Debug)]
 struct Bucket {
-    /// How many requests were left at `at`.
+    /// How many requests were left at the instant `at`.
     left: f64,
-    /// The instant of `left`.
+    /// The instant at which `left` was computed.
     at: Instant,
 }
 
 /// The state of the caller's bucket after a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct BucketState {
-    /// How many requests are left after it.
+    /// How many requests are left after this one.
     left: u32,
-    /// How long until the next request is allowed, if this one was not.
+    /// The time until the next request is allowed; `None` if this one was.
     wait: Option<Duration>,
 }
 
@@ -93,14 +93,14 @@ fn whole(left: f64) -> u32 {
     left as u32
 }
 
-/// A request that was counted.
+/// The outcome of counting a request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RateStatus {
     rate: Rate,
     found: BucketState,
 }
 
-/// Counts a request for its caller, in whatever form the caller's header was written.
+/// Counts a request for its caller. It does not matter how the caller's `Authorization` header is written.
 pub(crate) fn count(
     engine: &Engine,
     buckets: &Buckets,
@@ -119,7 +119,7 @@ pub(crate) fn count(
 }
 
 impl RateStatus {
-    /// Writes the state of the bucket into the headers of an answer, as in the IETF draft.
+    /// Adds the headers with the state of the bucket, as defined by the IETF draft.
     pub(crate) fn describe(self, headers: &mut HeaderMap) {
         let Self { rate, found } = self;
         let window = u64::from(rate.burst.div_ceil(rate.per_second.max(1)).max(1));

@@ -1,4 +1,4 @@
-//! Checks that the caller of a stream may still read it: a stream may last much longer than its token.
+//! Checks repeatedly whether the caller of a stream still has its permission, since a stream may last much longer than its token.
 
 use std::time::Duration;
 
@@ -14,19 +14,19 @@ use crate::caller::Caller;
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
-/// How often the caller is checked.
+/// How often the caller's permission is checked.
 const CHECK_PERIOD: Duration = Duration::from_secs(3);
-/// How long the check may fail before the stream ends.
+/// How long checks may fail before the stream ends.
 const UNCHECKED_MAX: Duration = Duration::from_secs(30);
 
-/// The caller of a stream, with the rights of the last check.
+/// The caller of a stream, with the rights found by the last check.
 #[derive(Debug)]
 pub(crate) struct Recheck {
     caller: Caller,
     checked_at: Instant,
 }
 
-/// Why a caller gets no more of a stream.
+/// Why a stream to a caller must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AccessLoss {
     /// The token or the sign-in has ended, or no longer has the permission.
@@ -36,7 +36,7 @@ pub(crate) enum AccessLoss {
 }
 
 impl AccessLoss {
-    /// The problem for work that ends before it is done.
+    /// The problem for work that ends early. `what` is appended to its sentence.
     pub(crate) fn problem(self, what: &str) -> Problem {
         match self {
             Self::Ended => {
@@ -60,12 +60,12 @@ impl Recheck {
         &self.caller
     }
 
-    /// Why the caller may no longer see this namespace or app; `None` as long as it may. Checked once in each [`CHECK_PERIOD`].
+    /// Why the caller may no longer see this namespace or app; `None` while it may. Checked once per [`CHECK_PERIOD`].
     pub(crate) async fn lapse(&mut self, web: &Web, namespace: NamespaceId, app: Option<AppId>) -> Option<AccessLoss> {
         self.lapse_unless(web, |rights| rights.allow(Permission::View, namespace, app)).await
     }
 
-    /// Like `lapse`, for a stream that needs other rights.
+    /// Like `lapse`, for a stream that needs other permissions.
     pub(crate) async fn lapse_unless(&mut self, web: &Web, may: impl Fn(&Rights) -> bool) -> Option<AccessLoss> {
         if self.checked_at.elapsed() < CHECK_PERIOD {
             return None;
@@ -83,10 +83,10 @@ impl Recheck {
         }
     }
 
-    /// Reads the caller's present rights; `false` if the token or the sign-in has ended.
+    /// Reads the caller's current rights. `false` if the token or the sign-in has ended.
     async fn renew(&mut self, web: &Web) -> Result<bool, StoreError> {
         let (store, now) = (web.engine.store(), web.engine.now());
-        // A sign-in by a token's link has a token too, but it may end before the token.
+        // Checked before the token: a sign-in by a token's link also has a token, but may end earlier than the token.
         if let Some(hash) = &self.caller.cookie_hash {
             let Some(signed_in) = by_hash(store, hash, now).await? else { return Ok(false) };
             self.caller.rights = signed_in.rights;

@@ -1,4 +1,4 @@
-//! Redirects browsers to paths of this server, and nowhere else.
+//! Redirects browsers, but only to paths of this server.
 
 use axum::response::{IntoResponse as _, Response};
 use http::header::LOCATION;
@@ -13,26 +13,26 @@ pub(crate) fn to(path: &str) -> Response {
     (StatusCode::SEE_OTHER, [(LOCATION, location)]).into_response()
 }
 
-/// The path at which a request asked to continue, if it is one of this server.
+/// The path to continue at, from a request; `None` unless it is a path of this server.
 pub(crate) fn own_path(path: &str) -> Option<&str> {
     let rest = path.strip_prefix('/')?;
     let plain = path.len() <= PATH_LEN_MAX && path.bytes().all(|byte| byte.is_ascii_graphic() && byte != b'\\');
     (plain && !rest.starts_with('/')).then_some(path)
 }
 
-/// An address without the `lang` of its query, so that another language can be chosen.
+/// A URL without the parameter `lang`, so that a link can add another language.
 pub(crate) fn without_lang(path_and_query: &str) -> String {
     let Some((path, query)) = path_and_query.split_once('?') else { return path_and_query.to_owned() };
     let kept: Vec<&str> = query.split('&').filter(|pair| !pair.starts_with("lang=")).collect();
     if kept.is_empty() { path.to_owned() } else { format!("{path}?{}", kept.join("&")) }
 }
 
-/// `key=value` for a query.
+/// `key=value` for a query, with the value percent-encoded.
 pub(crate) fn pair(key: &str, value: &str) -> String {
     format!("{key}={}", encoded(value))
 }
 
-/// A text, encoded for a query.
+/// Percent-encodes a text for a query.
 pub(crate) fn encoded(text: &str) -> String {
     use std::fmt::Write as _;
     text.bytes().fold(String::new(), |mut encoded, byte| {

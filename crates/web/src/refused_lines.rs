@@ -1,4 +1,4 @@
-//! Limits the log lines about refused requests, so that a flood of them does not fill the log. Requests without a line are counted.
+//! Limits the log lines about refused requests, so that a flood of them cannot fill the log. Requests without a line are counted.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -10,16 +10,16 @@ use tokio::time::Instant;
 
 use crate::limits::network_of;
 
-/// Maximum number of lines within [`PERIOD`]: of one address with one status, and of all.
+/// Maximum number of lines within [`PERIOD`]: for one address and status, and in total.
 const LINES_PER_CLIENT: u64 = 10;
 const LINES_MAX: u64 = 600;
 const PERIOD: Duration = Duration::from_secs(60);
 /// How many pairs of address and status are counted separately within [`PERIOD`].
 const CLIENT_COUNT_MAX: usize = 10_000;
-/// Maximum number of summary lines about the requests left out within [`PERIOD`].
+/// Maximum number of summary lines at the end of a [`PERIOD`].
 const SUMMARY_COUNT_MAX: usize = 20;
 
-/// A client and the status of its answers. Clients beyond [`CLIENT_COUNT_MAX`] are counted together, without an address.
+/// A client's address, and the status of the answer. Clients beyond [`CLIENT_COUNT_MAX`] are counted together, without an address.
 type Key = (Option<IpAddr>, u16);
 
 #[derive(Clone, Debug)]
@@ -29,14 +29,14 @@ pub(crate) struct RefusedLines(Arc<Mutex<Counts>>);
 struct Counts {
     since: Instant,
     lines: u64,
-    /// How many requests there were, and how many of them have a line in the log.
+    /// How many requests there were, and how many of them got a line in the log.
     by_client: BTreeMap<Key, (u64, u64)>,
 }
 
-/// Requests without a line in the log.
+/// How many requests got no line in the log.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct LeftOut {
-    /// The client's address; `None` for several clients.
+    /// The client's address; `None` if several clients were counted together.
     pub(crate) client: Option<IpAddr>,
     pub(crate) status: u16,
     pub(crate) count: u64,
@@ -54,8 +54,8 @@ impl Counts {
     }
 }
 
-/// Whether the lines about such requests are limited: unauthenticated clients, and callers beyond their limits, can send as many as the
-/// network carries. Other failures of the server are always logged.
+/// Whether the number of log lines for such an answer is limited. Unauthenticated clients, and callers beyond their limits, can send as
+/// many requests as the network carries. Other failures of the server are always logged.
 pub(crate) fn is_bounded(status: StatusCode, caller: &str) -> bool {
     let is_limit = matches!(status, StatusCode::TOO_MANY_REQUESTS | StatusCode::SERVICE_UNAVAILABLE);
     // A 303 is a redirect to the sign-in page.
@@ -64,7 +64,7 @@ pub(crate) fn is_bounded(status: StatusCode, caller: &str) -> bool {
 }
 
 impl RefusedLines {
-    /// Counts a request, and returns whether it gets a line of its own.
+    /// Counts a request. Returns whether it gets its own line.
     pub(crate) fn take(&self, client: Option<IpAddr>, status: StatusCode) -> bool {
         let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let mut key = (client.map(network_of), status.as_u16());
@@ -82,7 +82,7 @@ impl RefusedLines {
         is_logged
     }
 
-    /// The requests left out in the period that has ended, the largest counts first; empty while the period lasts.
+    /// The requests without a line in the period that has just ended, the largest counts first. Empty while the period lasts.
     pub(crate) fn ended(&self) -> Vec<LeftOut> {
         let ended = {
             let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -1,4 +1,4 @@
-//! The query for a report, and its result: for the API, for its CSV, and for the page.
+//! The query of a report, and the report itself, for the API, its CSV files, and the page.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -21,21 +21,21 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 
-/// The length of a report if no range is given.
+/// The length of a report if the query has no range.
 const LENGTH_DEFAULT: Duration = Duration::from_secs(7 * 24 * 3600);
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// Rows of groups on one page.
+/// The number of rows on one page.
 const LIMIT_DEFAULT: u32 = 100;
 const LIMIT_MAX: u32 = 500;
-/// The number of rows after which no more are read for a file.
+/// After this many rows, no further page is read for a file.
 const FILE_ROW_MAX: usize = 50_000;
 /// Maximum number of failure messages in a report.
 const FAILURE_ROWS: u32 = 20;
-/// Maximum number of jobs that one report reads to find those that the caller may see or that have the label.
+/// Maximum number of jobs that one report reads while searching for those that the caller may see or that have the label.
 const LOOKED_AT_MAX: usize = 10_000;
-/// Jobs that are read at a time.
+/// How many jobs are read at a time.
 const READ_COUNT: u32 = 500;
-/// Maximum delay that can count as on time.
+/// Maximum delay that a query may count as on time.
 const ON_TIME_MAX: Duration = DAY;
 
 /// How the runs of a report are grouped into rows.
@@ -131,7 +131,6 @@ impl FromQuery for ReportQuery {
     }
 }
 
-/// A report.
 #[derive(Debug)]
 pub(crate) struct Report {
     pub(crate) range: ReportRange,
@@ -139,24 +138,24 @@ pub(crate) struct Report {
     pub(crate) total: Row,
     pub(crate) rows: Vec<Row>,
     pub(crate) failures: Vec<Failure>,
-    /// Whether some jobs with the label, or some apps, were left out of the counts.
+    /// Whether the counts leave out some jobs with the label, or some apps.
     pub(crate) is_cut: bool,
     pub(crate) next_cursor: Option<String>,
 }
 
-/// What the rows and the total are computed from.
+/// The groups of a report, and the data from which its rows and its total are computed.
 #[derive(Debug, Default)]
 struct ReportGroups {
     groups: Vec<Group>,
-    /// The owners of the points in the total; `None` if the total is the sum of the groups.
+    /// The owners of the points in the total, each with the instant from which it counts. `None` if the total is the sum of the groups.
     all: Option<(PointKind, Vec<(i64, Timestamp)>)>,
-    /// The jobs whose failures count; `None` for all jobs of the apps.
+    /// The jobs whose failures are counted; `None` for all jobs of the apps.
     jobs: Option<Vec<JobId>>,
     is_cut: bool,
     next_cursor: Option<String>,
 }
 
-/// Makes a report of what the caller may see.
+/// Computes a report about what the caller may see.
 pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
     let range = range(query, call.engine().now())?;
     let kind = match (query.by, call.seen_apps()) {
@@ -186,7 +185,7 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
         let (counts, failures) = try_join(counts(call, kind, range, &found), failures(found.jobs.as_deref())).await?;
         (found, counts, failures)
     } else {
-        // Failures of whole apps need no list of jobs: they are read at the same time as the counts, since they take longest.
+        // Failures of whole apps do not need the list of jobs. They take longest to read, so they are read concurrently with the counts.
         let counted = async {
             let found = find.await?;
             let counts = counts(call, kind, range, &found).await?;
@@ -200,13 +199,13 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     Ok(Report { range, total, rows, failures, is_cut, next_cursor })
 }
 
-/// The report with the rows of all pages, as a file for spreadsheets. If not everything is in it, its last line has the words `cut`.
+/// A CSV file with the rows of all pages. If something had to be left out, its last line is `cut`.
 pub(crate) async fn whole_csv<Q: Sync>(call: &Call<Q>, query: ReportQuery, cut: &str) -> Result<String, Problem> {
     let mut query = ReportQuery { limit: LIMIT_MAX, cursor: None, ..query };
     let Report { range, total, rows, is_cut, mut next_cursor, .. } = report(call, &query).await?;
-    // Each page is about the range of the first one.
+    // All pages have the range of the first one, even if the query has no fixed range.
     (query.from, query.to) = (query.from.or(Some(range.from)), Some(range.to));
-    // The rows of a page are written before the next one is read: a row takes many times the memory of its line.
+    // Each page is converted to lines before the next one is read, since a row takes many times the memory of its line.
     let (mut lines, mut count) = (csv_lines(&rows), rows.len());
     drop(rows);
     while count < FILE_ROW_MAX
@@ -240,7 +239,7 @@ async fn counts<Q>(
     Ok(try_join(rows, reports::rows(node, of, &all, whole)).await?)
 }
 
-/// The named app, or else the apps that the caller sees; `None` for all.
+/// The app if one is named, else the apps that the caller may see; `None` for all.
 fn seen_apps<Q>(call: &Call<Q>, app: Option<AppId>) -> Option<Vec<AppId>> {
     app.map(|app| vec![app]).or_else(|| call.seen_apps())
 }
@@ -318,7 +317,7 @@ fn owners_of(groups: &[Group]) -> Vec<JobId> {
     groups.iter().flat_map(|group| &group.owners).map(|(job, _)| JobId::new(*job)).collect()
 }
 
-/// A page of jobs by name.
+/// A page of jobs in the order of their names.
 async fn jobs<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
@@ -361,7 +360,7 @@ async fn jobs<Q: Sync>(
     Ok(ReportGroups { groups: seen.into_iter().map(group).collect(), next_cursor, ..ReportGroups::default() })
 }
 
-/// The instants from which the counts of these jobs may be shown; empty for a caller who may see the whole namespace.
+/// The instants from which the caller may see the counts of these jobs. Empty for a caller who may see the whole namespace.
 async fn from_of<Q: Sync>(
     call: &Call<Q>,
     jobs: &[WatchedJob],
@@ -378,7 +377,7 @@ async fn from_of<Q: Sync>(
     Ok(from)
 }
 
-/// A group for each value of a label.
+/// One group per value of a label.
 async fn labels<Q: Sync>(
     call: &Call<Q>,
     query: &ReportQuery,
@@ -421,8 +420,7 @@ fn wrong(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }
 
-/// One page of a report as a file for spreadsheets: its rows, and then the total. If not everything was counted, its last line has the
-/// words `cut`.
+/// A CSV file with one page of a report: its rows, then the total. If not everything was counted, its last line is `cut`.
 pub(crate) fn csv(report: &Report, cut: &str) -> String {
     csv_of(&csv_lines(&report.rows), &report.total, report.is_cut.then_some(cut))
 }
@@ -461,7 +459,8 @@ fn line(row: &Row, name: &str) -> String {
     format!("{}\r\n", cells.join(","))
 }
 
-/// A text as a cell. A text that begins with one of these signs gets an apostrophe: spreadsheets would take it for a formula.
+/// A text as a cell of a CSV file. If it begins with one of these characters, it gets an apostrophe, since spreadsheets would run it as a
+/// formula.
 fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };

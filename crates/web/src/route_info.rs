@@ -3,7 +3,7 @@
 use http::Method;
 use rondel_core::access::Permission;
 
-/// The path of the metrics, which a secret of its own opens too.
+/// The path of the metrics. Besides tokens with the permission, it accepts a configured secret.
 pub(crate) const METRICS_PATH: &str = "/metrics";
 
 /// Who may use a route.
@@ -11,36 +11,35 @@ pub(crate) const METRICS_PATH: &str = "/metrics";
 pub enum Access {
     /// Open to every caller, without a token.
     Open,
-    /// Callers with a token that has this permission.
+    /// Callers whose token has this permission.
     Needs(Permission),
     /// Users who are signed in to the console and have this permission.
     SignedIn(Permission),
 }
 
-/// An entry of the route table.
 #[derive(Clone, Debug)]
 pub struct RouteInfo {
     /// The method.
     pub method: Method,
-    /// The path, parameters in braces.
+    /// The path, with its parameters in braces.
     pub path: &'static str,
     /// Who may use it.
     pub access: Access,
 }
 
-/// What a route does with an `Idempotency-Key`.
+/// How a route handles an `Idempotency-Key`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
-    /// The call is made once, and its answer kept.
+    /// The call is made once, and its answer is stored.
     Kept,
-    /// The call is refused: its answer is not kept.
+    /// The request is refused, because answers of this route are not stored.
     Refused,
-    /// The call changes nothing, so the key has no meaning.
+    /// The request changes nothing, so the key has no meaning.
     Ignored,
 }
 
 impl RouteInfo {
-    /// What the route does with an `Idempotency-Key`. Routes that show a secret once must not keep their answers.
+    /// How the route handles an `Idempotency-Key`. Answers with a secret that is shown only once must not be stored.
     pub(crate) fn key_use(&self) -> KeyUse {
         if self.method.is_safe() || is_question(self.path) {
             return KeyUse::Ignored;
@@ -59,7 +58,7 @@ impl RouteInfo {
     }
 }
 
-/// Whether a route only answers a question that comes with a body: it changes nothing.
+/// Whether a route only answers a question whose arguments are in the body. Such a `POST` changes nothing.
 pub(crate) fn is_question(path: &str) -> bool {
     matches!(
         path,

@@ -1,6 +1,6 @@
-//! A builder for routes: each route declares its access, and each route of the API its description.
+//! A builder for routes. Each route declares its access, and each route of the API also its description.
 //!
-//! A route either needs a [`Permission`], or is one of the few [`OpenPath`]s; there is no third kind.
+//! A route either needs a [`Permission`] or is one of the few [`OpenPath`]s. There is no other way to declare a route.
 
 use std::collections::BTreeSet;
 
@@ -23,18 +23,18 @@ use crate::problem::{Code, Problem};
 use crate::route_info::{Access, KeyUse, RouteInfo};
 use crate::state::Web;
 
-/// The paths that need no authentication. A further one needs an edit of this list, so that it is a deliberate decision.
+/// The paths that need no authentication. To add one, this list must be edited, which makes it a deliberate decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenPath {
-    /// Whether the process lives.
+    /// Whether the process is alive.
     Livez,
     /// Whether the node is ready for work.
     Readyz,
     /// Signing in.
     SignIn,
-    /// The redirect to the provider of sign-ins.
+    /// The redirect to the OIDC provider.
     Oidc,
-    /// The return from the provider.
+    /// The return from the OIDC provider.
     OidcBack,
     /// Creating the first account.
     SetUp,
@@ -69,7 +69,6 @@ struct Route {
     doc: Option<RouteDoc>,
 }
 
-/// Routes that are being collected.
 #[derive(Default)]
 pub(crate) struct Routes {
     routes: Vec<Route>,
@@ -115,7 +114,7 @@ impl Routes {
         self.push(info, on(MethodFilter::GET, handler), None)
     }
 
-    /// Adds a `POST` route that needs no authentication; its handler must check the origin.
+    /// Adds a `POST` route that needs no authentication. Its handler must check the origin of the request.
     pub(crate) fn open_post<H, T>(self, path: OpenPath, handler: H) -> Self
     where
         H: Handler<T, Web>,
@@ -135,7 +134,7 @@ impl Routes {
         self.push(info, on(MethodFilter::GET, handler), None)
     }
 
-    /// Adds the target of a page's form.
+    /// Adds the route to which a page's form is sent.
     pub(crate) fn form<H, T>(self, path: &'static str, permission: Permission, handler: H) -> Self
     where
         H: Handler<T, Web>,
@@ -165,7 +164,7 @@ impl Routes {
         self.routes.iter().map(|route| route.info.clone()).collect()
     }
 
-    /// The router. A path that it does not have is a 401 below `/api` for a caller without a token, and a 404 or 405 for other callers.
+    /// The router. For an unknown path below `/api`, a caller without a token gets a 401; other callers get a 404 or 405.
     pub(crate) fn into_router(self, web: &Web) -> Router {
         let mut router = Router::new();
         for (path, methods) in self.by_path(web) {
@@ -174,7 +173,7 @@ impl Routes {
         router.fallback(nothing_here).with_state(web.clone())
     }
 
-    /// One method router for each path, behind its gates; other methods get a 405.
+    /// One method router per path, behind its gates. Other methods get a 405.
     fn by_path(self, web: &Web) -> Vec<(&'static str, MethodRouter<Web>)> {
         let is_for_tokens = |route: &&Route| matches!(route.info.access, Access::Needs(_));
         let for_tokens: BTreeSet<&str> =

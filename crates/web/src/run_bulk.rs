@@ -1,4 +1,5 @@
-//! Cancels, repeats or acknowledges many runs at once, for the API and for pages: the runs are counted first, then changed, within a bound.
+//! Cancels, repeats or acknowledges many runs, for the API and for pages. The runs are counted first and then changed; their number has a
+//! limit.
 
 use rondel_admin::jobs;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
@@ -11,7 +12,7 @@ use crate::call::Call;
 use crate::problem::{Code, Problem};
 use crate::run_filter::can_go_on;
 
-/// Maximum number of runs that one request changes.
+/// Maximum number of runs that one request may change.
 pub(crate) const BULK_RUN_COUNT_MAX: usize = 500;
 
 /// The action on the runs.
@@ -26,11 +27,11 @@ pub(crate) enum RunAction {
     Acknowledge,
 }
 
-/// How the runs of an action are chosen.
+/// How the runs for an action are selected.
 #[derive(Debug)]
 pub(crate) enum RunSelection {
     Ids(Vec<RunId>),
-    /// The runs that match; with an id, only those that come after this run, newest first.
+    /// The runs that match the search. With an id, only the runs after this one, in the order from the newest to the oldest.
     Matching(Box<RunSearch>, Option<RunId>),
 }
 
@@ -38,11 +39,12 @@ pub(crate) enum RunSelection {
 #[derive(Debug)]
 pub(crate) struct SelectedRuns {
     pub(crate) runs: Vec<Run>,
-    /// How many chosen runs have a status to which the action does not apply, such as an ended run for a cancel.
+    /// How many of the selected runs have a status to which the action does not apply. For example, a cancel does not apply to an ended
+    /// run.
     pub(crate) left_out: usize,
-    /// Whether more runs match than one request changes.
+    /// Whether more runs match than one request can change.
     pub(crate) has_more: bool,
-    /// The run after which a request for the rest continues, whatever became of these; `None` if none can.
+    /// The run after which the next request continues, whatever happened to these runs; `None` if no request can continue.
     pub(crate) after: Option<RunId>,
 }
 
@@ -118,7 +120,7 @@ pub(crate) async fn select<Q>(
     Ok(SelectedRuns { left_out: count - runs.len(), runs, has_more, after })
 }
 
-/// Applies the action to one run after the other, the oldest first; one that fails does not stop the others.
+/// Applies the action to one run after the other, beginning with the oldest. A run that fails does not stop the others.
 pub(crate) async fn perform<Q>(
     call: &Call<Q>,
     action: RunAction,

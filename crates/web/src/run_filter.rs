@@ -1,4 +1,4 @@
-//! A filter of runs, turned into a search of the store: names become ids, times become instants.
+//! Converts a filter of runs into a search of the store: names become ids, and times become instants.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::job_board::{Board, BoardEntry};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 
-/// The parameter that holds a filter.
+/// The parameter for a filter.
 pub(crate) const FILTER: Parameter = Parameter::text("q").about(
     "A filter, such as `status:failed app:orders since:8h duration:>5m \"refused\"`. Keys of runs: `status`, `app`, `job`, `since`, \
      `until`, `executor`, `trigger`, `duration`, `late`, `label`, `is` (`dead`). Days and times without a zone are in UTC. Other words are searched in \
@@ -43,16 +43,16 @@ pub(crate) fn parse(text: &str, scope: Scope) -> Result<Filter, Problem> {
     Filter::parse(text, scope).map_err(|error| refused(&error))
 }
 
-/// A place in a list of runs, as a cursor holds it.
+/// A position in a list of runs, as it is stored in a cursor.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
 pub(crate) struct RunPosition {
     /// The value by which the list is ordered.
     v: i64,
     /// The id of the run.
     r: i64,
-    /// The instant of the first page, at which the durations of open runs are taken.
+    /// The instant of the first page. The durations of open runs are measured up to it, so that the order stays the same on later pages.
     n: i64,
-    /// Whether the page ends at this place.
+    /// Whether the page ends at this position instead of beginning there.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     b: bool,
 }
@@ -66,7 +66,7 @@ impl RunPosition {
         Self { b: true, ..Self::of_run(search, run) }
     }
 
-    /// The place from which a stopped search continues.
+    /// The position from which a search continues that stopped early.
     pub(crate) fn at(search: &RunSearch, id: RunId) -> Self {
         Self::at_place(search, RunPlace { value: 0, id })
     }
@@ -92,13 +92,13 @@ pub(crate) struct SearchedPage {
     pub(crate) runs: Vec<Run>,
     pub(crate) before: Option<RunPosition>,
     pub(crate) after: Option<RunPosition>,
-    /// When the oldest row that was searched was made, if there are older ones.
+    /// When the oldest run that was searched was created, if older runs were not searched.
     pub(crate) searched_to: Option<Timestamp>,
 }
 
-/// Reads a page of at most `limit` runs, with the places from which the pages before and after it are read.
+/// Reads a page of at most `limit` runs, and the positions for the previous and the next page.
 pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -> Result<SearchedPage, Problem> {
-    // One run more than the page needs shows whether there are more.
+    // Reads one run more than the page needs, to detect whether there are more.
     search.limit = limit + 1;
     let FoundRuns { mut runs, stopped_at } = call.engine().store().search_runs(call.namespace.id, &search).await?;
     let has_more = runs.len() > usize::try_from(limit).unwrap_or(usize::MAX);
@@ -107,7 +107,7 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     } else if has_more {
         runs.pop();
     }
-    // Nothing leads back over the place from which a search in one job continued.
+    // A search within one job cannot go back beyond the run from which it was continued.
     let is_later_page = search.from.is_some_and(|from| from.id.get() < i64::MAX);
     let (is_behind, is_ahead) = if search.is_backward { (has_more, true) } else { (is_later_page, has_more) };
     let mut before = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
@@ -122,7 +122,7 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     };
     let mut searched_to = stopped_at.map(RunId::made_at);
     if search.is_backward && can_go_on(&search) {
-        // What was not searched is newer.
+        // In a backward search, the runs that were not searched are newer ones.
         searched_to = None;
         before = before.or(stop.map(|place| RunPosition { b: true, ..place }));
         after = after.or(search.from.map(|from| RunPosition::at(&search, RunId::new(from.id.get().saturating_add(1)))));
@@ -132,7 +132,7 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     Ok(SearchedPage { runs, before, after, searched_to })
 }
 
-/// Whether a search that stopped at its bound can continue at that run's id: the index of a single job has another order.
+/// Whether a search that stopped early can continue after the run with that id. Not within a single job, whose index has another order.
 pub(crate) fn can_go_on(search: &RunSearch) -> bool {
     search.order == RunOrder::Newest && search.job_by_fires().is_none()
 }
@@ -151,7 +151,7 @@ pub(crate) async fn build_search<Q>(
     let triggers = filter.triggers.of(rondel_core::Trigger::ALL);
     search.is_dead = filter.run_states.contains(&RunState::Dead);
     search.apps = apps(call, filter).await?;
-    // To the store, an empty list stands for all; a filter that rules each of them out matches nothing.
+    // For the store, an empty list stands for all values. A filter that excludes every value must match nothing.
     if statuses.as_ref().is_some_and(Vec::is_empty) || triggers.as_ref().is_some_and(Vec::is_empty) {
         search.apps = Some(Vec::new());
     }
@@ -184,7 +184,7 @@ pub(crate) async fn build_search<Q>(
     Ok(search)
 }
 
-/// The apps that match the filter, among those that the caller may see; `None` for all.
+/// The apps that match the filter and that the caller may see; `None` for all apps.
 pub(crate) async fn apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<AppId>>, Problem> {
     let seen = call.seen_apps();
     if filter.apps.is_open() {
@@ -196,8 +196,9 @@ pub(crate) async fn apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Ve
     Ok(Some(ids.filter(|id| seen.as_ref().is_none_or(|seen| seen.contains(id))).collect()))
 }
 
-/// The jobs that these patterns stand for, in the order of their ids: a name stands for the job that has it, or else for all jobs whose
-/// names contain it. With `is_not` they are to be left out: a pattern that may stand for further jobs is refused then.
+/// The jobs to which these patterns refer, in the order of their ids. A pattern refers to the job with this name or, without such a job,
+/// to all jobs whose names contain it. With `is_not` the jobs are to be excluded: a pattern is refused if the namespace has too many jobs
+/// to find all of them.
 async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) -> Result<Option<Vec<JobId>>, Problem> {
     if patterns.is_empty() {
         return Ok(None);
@@ -254,7 +255,7 @@ async fn board<Q>(call: &Call<Q>) -> Result<Arc<Board>, Problem> {
     Ok(call.web.boards.board(call.engine(), call.namespace.id).await?)
 }
 
-/// The jobs whose labels match, in the order of their ids; `None` if the filter names no labels.
+/// The jobs whose labels match, in the order of their ids; `None` if the filter has no labels.
 async fn labelled<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<JobId>>, Problem> {
     if filter.labels.is_empty() {
         return Ok(None);

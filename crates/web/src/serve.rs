@@ -1,4 +1,4 @@
-//! The port: accepts connections, detects their protocol, applies the limits, and ends connections gracefully.
+//! The port: accepts connections, detects their protocol, applies the limits, and closes connections gracefully.
 
 use std::io;
 use std::net::SocketAddr;
@@ -31,22 +31,22 @@ use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, Stalled};
 use crate::preface::{Version, sniff};
 use crate::tls::Tls;
 
-/// How often a quiet HTTP/2 connection is pinged, and how long it may take to answer.
+/// How often an idle HTTP/2 connection is pinged, and how long the client may take to answer.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The path of executors' streams, which stay open as long as the executors live. All other answers have a time limit.
 const SESSION_PATH: &str = "/rondel.v1.Gateway/Session";
 const HEADER_LIST_LEN_MAX: u32 = 64 * 1024;
-/// How much of a connection is buffered in each direction, in bytes; a longer head is refused.
+/// Sizes of the buffers of a connection in each direction, in bytes. A request head that exceeds its buffer is refused.
 const HTTP1_BUFFER_LEN_MAX: usize = 64 * 1024;
 const HTTP2_SEND_BUFFER_LEN_MAX: usize = 64 * 1024;
 const HTTP2_STREAM_WINDOW: u32 = 256 * 1024;
 const HTTP2_CONNECTION_WINDOW: u32 = 512 * 1024;
-/// How long requests in flight may take after the port was closed.
+/// How long requests in flight may take after the port has been closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long an idle connection may take to close.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
-/// Pause in accepting connections after one failed for lack of file handles; it ends early if another connection ends.
+/// Pause after a connection could not be accepted because no file handle was left. It ends early if another connection ends.
 const ACCEPT_DELAY: Duration = Duration::from_millis(100);
 const FORWARDED: HeaderName = HeaderName::from_static("forwarded");
 const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
@@ -54,18 +54,18 @@ const X_FORWARDED_FOR: HeaderName = HeaderName::from_static("x-forwarded-for");
 /// How the port treats its clients.
 #[derive(Clone, Debug, Default)]
 pub struct Port {
-    /// With certificates, the port speaks TLS and nothing else.
+    /// With certificates, the port accepts only TLS.
     pub tls: Option<Arc<Tls>>,
     /// The limits for one client, and for all of them.
     pub limits: HttpLimits,
-    /// The proxies that are trusted to name their client.
+    /// The proxies whose headers with the client's address are trusted.
     pub trusted_proxies: TrustedProxies,
-    /// The engine that counts the limits that were reached.
+    /// The engine, which counts how often a limit was reached.
     pub engine: Option<Engine>,
 }
 
-/// Serves until `shutdown`, then accepts no further connection, lets the requests in flight end, and returns. Streams (followed logs,
-/// executors' sessions) must be ended by their owners.
+/// Serves until `shutdown`, then accepts no further connections, waits for the requests in flight, and returns. Streams such as followed
+/// logs and executors' sessions must be ended by their owners.
 pub async fn serve(listener: TcpListener, app: Router, shutdown: CancellationToken) {
     serve_on(listener, Port::default(), app, shutdown).await;
 }
@@ -109,8 +109,8 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
 
 type Accepted = (TcpStream, SocketAddr, OpenConnection);
 
-/// The next connection, if there is room for it; without room it is closed at once, so that none waits behind it. An error of `accept`
-/// concerns only one connection, or is temporary.
+/// Accepts the next connection. If there is no room for it, it is closed immediately and `None` is returned, so that later connections do
+/// not wait behind it. An error of `accept` concerns only one connection or is temporary.
 async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> {
     match listener.accept().await {
         Ok((stream, peer)) => Some((stream, peer, peers.admit(peer.ip())?)),
@@ -160,12 +160,12 @@ impl Client {
         words.to_owned()
     }
 
-    /// The host and the scheme with which the browser reached the trusted proxy; `None` without such a proxy.
+    /// The host and scheme that the browser used for the trusted proxy; `None` without such a proxy.
     fn proxied_origin(&self, headers: &HeaderMap) -> Option<ProxiedOrigin> {
         self.peers.trusted.contains(self.peer).then(|| ProxiedOrigin::of(headers))
     }
 
-    /// The address that a request comes from: behind a trusted proxy, the one that the proxy names.
+    /// The address of a request's client. Behind a trusted proxy, the proxy's headers name it.
     fn address(&self, headers: &HeaderMap) -> Peer {
         let lines = |name: &HeaderName| -> Vec<&str> {
             headers.get_all(name).iter().map(|line| line.to_str().unwrap_or_default()).collect()
@@ -245,7 +245,8 @@ where
         }
     };
     ended.map_err(|error| {
-        // A timeout also ends a kept-alive connection without a further request, so it is reported only if there never was a request.
+        // The header timeout also closes kept-alive connections that send no further request, so it is reported only if there was no
+        // request at all.
         let is_late = error.downcast_ref::<hyper::Error>().is_some_and(hyper::Error::is_timeout);
         if is_late && !own.has_served() {
             peers.report(Limit::HeaderTimeout, peer);

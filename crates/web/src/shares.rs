@@ -1,4 +1,4 @@
-//! Limits how much work of the server one caller has at the same time: reads of the database, exports, lists that are applied, and the
+//! Limits how much of the server's work one caller may use at the same time: reads of the database, exports, applied lists, and the
 //! memory of unread answers.
 
 use std::collections::BTreeMap;
@@ -21,23 +21,23 @@ use crate::state::Web;
 
 /// How long a request waits for its turn to read.
 const TURN_TIMEOUT: Duration = Duration::from_secs(15);
-/// Shorter answers are not counted: the number of requests of a caller bounds them.
+/// Shorter answers are not counted: the limit on the number of requests suffices for them.
 const ANSWER_LEN_MIN: usize = 16 * 1024;
-/// From this number of callers' queues on, unused ones are removed.
+/// With more callers than this, unused queues are removed.
 const QUEUE_COUNT_MAX: usize = 1_000;
 
-/// Extension of an answer to a dry run: the answer may be refused, since nothing was changed.
+/// Extension of the answer to a dry run. Such an answer may be refused, since nothing was changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DryRunAnswer;
 
-/// A place among all heavy work of a kind, and one among that of its caller.
+/// A place in the limit for this kind of heavy work, and one in the limit of its caller.
 #[derive(Debug)]
 pub(crate) struct HeavyWorkShare {
     _own: Share<(HeavyWork, Option<CallerKey>)>,
     _all: Share<(HeavyWork, Option<CallerKey>)>,
 }
 
-/// The memory that a list of jobs takes, counted for all callers together and for its own caller.
+/// The memory of a list of jobs, counted for all callers together and for its caller.
 #[derive(Debug)]
 pub(crate) struct ApplyRoom {
     _own: OwnedSemaphorePermit,
@@ -45,7 +45,7 @@ pub(crate) struct ApplyRoom {
 }
 
 impl Shares {
-    /// The turns of a caller, which a semaphore grants in the order of the requests.
+    /// The semaphore for a caller's turns. It grants them in the order of the requests.
     fn turns(&self, caller: CallerKey, count: usize) -> Arc<Semaphore> {
         semaphore_of(&self.turns, caller, count)
     }
@@ -68,7 +68,7 @@ fn semaphore_of(
     new
 }
 
-/// Waits for room for a list of `len` bytes, so that the sum of all lists in work is bounded.
+/// Waits until there is room for a list of `len` bytes. The sum of all lists in memory has a limit.
 pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Result<ApplyRoom, Problem> {
     let rooms = &web.load.shares.apply_room;
     let own_max = APPLY_LEN_MAX / 1024;
@@ -87,8 +87,8 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Resu
     Ok(ApplyRoom { _own: own, _all: all })
 }
 
-/// Waits for a caller's turn to read. A caller reads with few requests at the same time, so that it never has all connections to the
-/// database.
+/// Waits for the caller's turn to read. Each caller may read with only a few requests concurrently, so that it cannot occupy all
+/// connections to the database.
 pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphorePermit, Problem> {
     let max = web.config.limits.reads_per_caller;
     let turns = web.load.shares.turns(caller, max);
@@ -102,7 +102,7 @@ pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphoreP
     }
 }
 
-/// Takes a share for heavy work of a caller, which must be held until the work has ended.
+/// Takes a share for heavy work of a caller. The share must live until the work has ended.
 pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKey) -> Result<HeavyWorkShare, Problem> {
     let limits = &web.config.limits;
     let (words, own_max, all_max, own_limit, all_limit) = match what {
@@ -127,8 +127,8 @@ pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKe
     Ok(HeavyWorkShare { _own: own, _all: all })
 }
 
-/// Counts the bytes of an answer until its client has read it. If too many bytes are in flight, the answer to a read or to a dry run is
-/// refused. The answer to a change is not refused, since the change was made.
+/// Counts the bytes of an answer until its client has read it. If too many bytes are unread, the answer is replaced by a refusal, except
+/// for the answer to a change: that change was made.
 pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut response: Response) -> Response {
     let len = response.body().size_hint().exact().and_then(|len| usize::try_from(len).ok()).unwrap_or_default();
     if len < ANSWER_LEN_MIN {

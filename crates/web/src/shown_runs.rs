@@ -1,4 +1,4 @@
-//! Runs as a caller may see them, with their names, attempts, parameters and shards: for the API and for pages.
+//! Runs limited to what a caller may see, with their names, attempts, parameters and shards. Used by the API and by pages.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -27,7 +27,7 @@ const PAGE_LEN: u32 = 200;
 pub(crate) async fn named<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
     call.conceal(&mut runs).await?;
     let names = names(call, &runs).await?;
-    // If a job was purged together with its name, its runs show its id.
+    // A deleted job may have been purged with its name. Its runs then show its id.
     let name = |run: &Run| names.get(&run.job).cloned().unwrap_or_else(|| run.job.to_string());
     Ok(runs.into_iter().map(|run| (name(&run), run)).collect())
 }
@@ -59,7 +59,7 @@ pub(crate) async fn attempts<Q>(call: &Call<Q>, run: &Run) -> Result<Vec<Attempt
     Ok(attempts)
 }
 
-/// The version of the definition that a run uses.
+/// The definition of the job in the version that the run uses.
 async fn definition<Q>(call: &Call<Q>, run: &Run) -> Result<Option<Definition>, Problem> {
     Ok(call.engine().store().definitions(&[(run.job, run.job_version)]).await?.pop())
 }
@@ -73,7 +73,7 @@ pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<St
     Ok(definition.and_then(|definition| definition.spec.shard(run.shard_index).map(|shard| shard.name.clone())))
 }
 
-/// Determines which part of its fire a run is, by whether its job is one of these pump jobs.
+/// Determines which part of its fire a run is. Contains the ids of all pump jobs.
 pub(crate) struct Parts(BTreeSet<JobId>);
 
 impl Parts {
@@ -90,9 +90,9 @@ impl Parts {
     }
 }
 
-/// The run's own parameters, or else those of its definition, with those of its shard over them, as JSON text. They may hold a secret that
-/// the job no longer has, so likely secrets are shown only to callers who may edit the run's app. Data of parent runs is shown to callers
-/// who may see those.
+/// The parameters of a run as JSON text: its own or else those of its definition, with those of its shard merged over them. They may
+/// contain a secret that was removed from the job later, so likely secrets are shown only to callers who may edit the run's app. Data of
+/// parent runs is shown only to callers who may see those runs.
 pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String>, Problem> {
     let is_shard = Part::may_be(run) && !run.is_root();
     let definition = if run.params.is_none() || is_shard { definition(call, run).await? } else { None };
@@ -119,11 +119,11 @@ pub(crate) async fn params<Q>(call: &Call<Q>, run: &Run) -> Result<Option<String
     Ok(Some(params.to_string()))
 }
 
-/// Maximum number of groups whose earlier attempts are read for the counts of their root.
+/// Maximum number of groups whose earlier attempts are read for the total of their root run.
 const GROUP_READS_MAX: usize = 200;
 
-/// The sum of the row counts that the groups of a pump's root run reported when their attempts ended; `None` if there are none. An attempt
-/// that was lost with its executor reported nothing.
+/// The sum of the row counts that the groups of a pump's root run have reported at the ends of their attempts; `None` if they reported
+/// none. An attempt that was lost with its executor has reported nothing.
 pub(crate) async fn rows_of_groups<Q>(call: &Call<Q>, groups: &[Run]) -> Result<Option<Counts>, Problem> {
     let mut total: Option<Counts> = None;
     let mut add = |message: Option<&str>| {
@@ -147,7 +147,7 @@ pub(crate) async fn shard_runs<Q>(call: &Call<Q>, whole: &Run) -> Result<Vec<Run
         let page = call.engine().store().list_runs(whole.namespace, &query).await?;
         query.after = page.last().map(|run| run.id);
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
-        // A run that repeats the broadcast names it as its parent too.
+        // A repeat of the broadcast is also among its children.
         shards.extend(page.into_iter().filter(|run| run.shard_index != ROOT_SHARD && run.fire_at == whole.fire_at));
         if is_last {
             break;

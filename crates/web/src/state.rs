@@ -1,4 +1,4 @@
-//! The state that handlers work with: the engine, the limits, and what callers hold.
+//! The state that handlers share: the engine, the configuration, and the permits that callers have.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,19 +29,19 @@ pub struct WebConfig {
     pub request_timeout: Duration,
     /// The limits for one client, and for all of them.
     pub limits: HttpLimits,
-    /// How long a log or the stream of events is followed at most.
+    /// Maximum time for which a log or the stream of events is followed.
     pub follow_timeout: Duration,
-    /// The rate of requests that one caller may make; `None` for no limit.
+    /// The maximum rate of one caller's requests; `None` for no limit.
     pub rate: Option<Rate>,
-    /// Whether browsers reach the server over TLS: at this port, or at a proxy in front of it.
+    /// Whether browsers reach the server over TLS, either at this port or at a proxy in front of it.
     pub tls: bool,
-    /// The URL at which browsers reach the server, if it is known: forms are accepted from its pages only.
+    /// The URL at which browsers reach the server, if known. Forms are accepted only from pages at this URL.
     pub advertised: Option<String>,
-    /// Whether browsers are asked to use HTTPS only from now on.
+    /// Whether answers make browsers use only HTTPS from now on (HSTS).
     pub hsts: bool,
-    /// The secret that lets its bearer read metrics without the database.
+    /// The secret that gives access to the metrics without a look-up in the database.
     pub metrics_token: Option<Token>,
-    /// The provider of sign-ins.
+    /// The OIDC provider.
     pub oidc: Option<Arc<Oidc>>,
     /// Endpoints of another protocol on the same port.
     pub mounted: Option<Arc<dyn Mounted>>,
@@ -74,7 +74,7 @@ impl Default for WebConfig {
     }
 }
 
-/// The state that handlers work with.
+/// The state that handlers share.
 #[derive(Clone, Debug)]
 pub(crate) struct Web {
     pub(crate) engine: Engine,

@@ -1,4 +1,4 @@
-//! TLS on the port: certificates read from files, and read again when they change.
+//! TLS on the port. Certificates are read from files, and again when the files change.
 
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
@@ -24,12 +24,13 @@ pub struct TlsFiles {
     pub cert: PathBuf,
     /// Its key, in PEM.
     pub key: PathBuf,
-    /// The CA certificates that must have signed those of clients; without this file, clients are not asked for a certificate. Connections
-    /// without one are accepted all the same, for browsers and the API: the gateway decides which clients need one.
+    /// The CA certificates that must have signed the certificates of clients. Without this file, clients are not asked for a certificate.
+    /// With it, connections without a certificate are still accepted, for browsers and the API; the gateway decides which clients need
+    /// one.
     pub client_ca: Option<PathBuf>,
 }
 
-/// Why certificates could not be used.
+/// Why certificates cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
     /// A file could not be read.
@@ -41,7 +42,7 @@ pub enum TlsError {
         #[source]
         source: rustls::pki_types::pem::Error,
     },
-    /// A file has no certificate in it.
+    /// A file contains no certificate.
     #[error("{path} holds no certificate in PEM")]
     Empty {
         /// The file.
@@ -56,7 +57,7 @@ pub enum TlsError {
         #[source]
         source: rustls::Error,
     },
-    /// Certificates of clients cannot be checked with this file.
+    /// The file has nothing with which the certificates of clients could be checked.
     #[error("{path} holds nothing by which clients can be checked: {message}")]
     ClientCa {
         /// The file.
@@ -72,30 +73,30 @@ pub struct Tls {
     files: TlsFiles,
     config: RwLock<Arc<ServerConfig>>,
     served: ServedCertificate,
-    /// The files as they were before the server's start read them.
+    /// The modification times and lengths of the files, taken before they were read at the start.
     loaded: Stamps,
 }
 
-/// When each file was last written, and how long it is.
+/// The modification time and the length of each file.
 type Stamps = Vec<Option<(SystemTime, u64)>>;
 
-/// The results of the looks at the files.
+/// The state of checking the files for changes.
 #[derive(Debug)]
 struct Looks {
-    /// The files whose certificates are in use.
+    /// The files from which the certificates in use were read.
     in_use: Stamps,
-    /// Why the newer files cannot be used, as it was logged last.
+    /// Why newer files cannot be used, as last logged.
     error: Option<String>,
 }
 
-/// What a look found.
+/// The result of a check of the files.
 #[derive(Debug, PartialEq, Eq)]
 enum Look<T> {
     /// New certificates.
     Changed(T),
-    /// Files that cannot be used, and why.
+    /// The files cannot be used, for this reason.
     Failed(String),
-    /// Nothing that was not known.
+    /// Nothing new.
     Nothing,
 }
 
@@ -104,8 +105,8 @@ impl Looks {
         Self { in_use, error: None }
     }
 
-    /// Reads the files unless they are those in use. Files that cannot be used are read again at each look: the cause may go away without
-    /// a change of the files.
+    /// Reads the files, unless they are the ones in use. Files that cannot be used are read again at each check, since the cause may
+    /// disappear without a change of the files.
     fn look<T>(&mut self, found: Stamps, read: impl FnOnce() -> Result<T, TlsError>) -> Look<T> {
         if found == self.in_use {
             self.error = None;
@@ -129,16 +130,16 @@ impl Tls {
     /// Reads the files.
     ///
     /// # Errors
-    /// The file that cannot be used, with the reason.
+    /// If a file cannot be used, the file and the reason.
     pub fn load(files: TlsFiles) -> Result<Self, TlsError> {
-        // Before the files are read: a change while they are read is found by the first look.
+        // Taken before the files are read: if they change during the read, the first check detects it.
         let loaded = stamps(&files);
         let (config, certs) = read(&files)?;
         let served = ServedCertificate::new(certs.iter().map(|certificate| &**certificate));
         Ok(Self { files, config: RwLock::new(config), served, loaded })
     }
 
-    /// The certificate in use; it follows each change.
+    /// The certificate in use. The returned handle follows each change.
     #[must_use]
     pub fn served(&self) -> ServedCertificate {
         self.served.clone()
@@ -148,8 +149,8 @@ impl Tls {
         TlsAcceptor::from(Arc::clone(&self.config.read().unwrap_or_else(PoisonError::into_inner)))
     }
 
-    /// Checks the files for changes until `stop`. New certificates apply to later connections. If they cannot be used, the old ones stay in
-    /// use, the files are read again at each look, and each new reason is logged once.
+    /// Checks the files for changes until `stop`. New certificates apply to new connections. If they cannot be used, the old ones remain
+    /// in use, the files are read again at each check, and each new reason is logged once.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
         let mut looks = Looks::new(self.loaded.clone());
         loop {
@@ -181,7 +182,7 @@ fn stamps(files: &TlsFiles) -> Stamps {
         .collect()
 }
 
-/// Reads the files; returns the configuration, and the chain of certificates in it.
+/// Reads the files. Returns the configuration and its chain of certificates.
 fn read(files: &TlsFiles) -> Result<(Arc<ServerConfig>, Vec<CertificateDer<'static>>), TlsError> {
     let provider = Arc::new(rustls::crypto::ring::default_provider());
     let certs = certificates(&files.cert)?;
@@ -237,7 +238,7 @@ mod tests {
         assert_eq!(looks.look(stamps_of(2), || refused("b")), failed("b"));
         assert_eq!(looks.look(stamps_of(2), || Ok(2)), Look::Changed(2));
         assert_eq!(looks.look(stamps_of(2), || Ok(3)), Look::Nothing);
-        // The earlier files come back while the new ones cannot be used, and the same fault comes later.
+        // The old files return while the new ones cannot be used. Later the same error occurs again and must be reported again.
         assert_eq!(looks.look(stamps_of(3), || refused("a")), failed("a"));
         assert_eq!(looks.look(stamps_of(2), || Ok(4)), Look::Nothing);
         assert_eq!(looks.look(stamps_of(3), || refused("a")), failed("a"));

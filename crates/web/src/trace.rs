@@ -1,5 +1,5 @@
-//! The span of a request. It gives the request's log lines their request id and, if spans are exported, is part of the caller's trace.
-//! Handlers find the parent for further spans in [`Trace`].
+//! The span of a request. It adds the request id to the log lines of the request and, if spans are exported, is part of the caller's
+//! trace. Handlers find the parent for further spans in [`Trace`].
 
 use std::pin::Pin;
 use std::task::{self, Poll};
@@ -18,13 +18,13 @@ use tracing_opentelemetry::OpenTelemetrySpanExt as _;
 
 const HEADER: &str = "traceparent";
 
-/// Extension of a request: the parent of the spans of everything that the request causes.
+/// Extension of a request: the parent of the spans of all work that the request causes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Trace(pub(crate) Option<TraceParent>);
 
-/// The span of a request, and the parent for further spans: without an exporter that is the caller's own span.
+/// Begins the span of a request. Also returns the parent for further spans; without an exporter, this is the span of the caller.
 pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (Span, Trace) {
-    // The level is error, so that no filter drops the span of a line that it keeps.
+    // The span has level error: a filter must not drop the span while it keeps log lines within it.
     let span = tracing::error_span!(
         target: "http",
         "request",
@@ -45,7 +45,7 @@ pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (
     (span, Trace(own.or(caller)))
 }
 
-/// Names the span after its route, once the route is known.
+/// Names the span after its route, when the route is known.
 pub(crate) fn routed(action: &Method, route: &'static str) {
     let context = Span::current().context();
     let span = context.span();
@@ -55,7 +55,7 @@ pub(crate) fn routed(action: &Method, route: &'static str) {
     }
 }
 
-/// Records the run that the request is about.
+/// Records in the span which run the request is about.
 pub(crate) fn about(run: rondel_core::RunId) {
     Span::current().record("run_id", tracing::field::display(run));
 }
@@ -70,7 +70,7 @@ pub(crate) fn answered(span: &Span, status: u16) {
     }
 }
 
-/// The answer. If its body is produced while it is sent, the body is produced within the span too.
+/// Returns the answer. If its body is produced while it is sent, that happens within the span too.
 pub(crate) fn inside(span: &Span, response: Response) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
@@ -94,7 +94,7 @@ impl HttpBody for InSpan {
     }
 }
 
-/// The trace that a caller names; a header that is not in the standard's form is ignored.
+/// The trace in the caller's header. An invalid header is ignored.
 fn incoming(headers: &HeaderMap) -> Option<TraceParent> {
     headers.get(HEADER)?.to_str().ok()?.parse().ok()
 }

@@ -1,4 +1,4 @@
-//! The calls by executors: registrations and callbacks. The token is checked before the body is read.
+//! Answers the calls of executors: registrations and callbacks. The token is checked before the body is read.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ use crate::{moved, wire};
 
 /// Maximum size of a body, in KiB.
 const BODY_KIB_MAX: u32 = 16 * 1024;
-/// How long a callback waits for the store, or a call for room in memory, before it is refused.
+/// How long a callback waits for the store before it is refused. Any call waits equally long for room in memory.
 const STORE_TIMEOUT: Duration = Duration::from_secs(20);
 const STORE_PERIOD: Duration = Duration::from_millis(500);
 
@@ -63,7 +63,7 @@ impl std::fmt::Debug for ApiCall {
 /// The answer, as JSON.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApiAnswer {
-    /// 200, except if the database is unavailable (503), and for calls that are not served (410).
+    /// The HTTP status: 503 if the database is unavailable, 410 for a call that is not served, otherwise 200.
     pub status: u16,
     /// The body.
     pub body: Vec<u8>,
@@ -172,8 +172,8 @@ impl Bridge {
         self.0.tokens.app(hash, look_up).await
     }
 
-    /// Looks the app up in the store. The inner error is a sentence for the refusal if the token is one for other uses, else
-    /// it is empty.
+    /// Looks the app up in the store. The inner error completes the message of the refusal: it describes a valid token that
+    /// is for other uses, else it is empty.
     async fn app_of_token(&self, text: &str, client: Option<IpAddr>) -> Result<Result<App, String>, Refusal> {
         let engine = &self.0.shared.engine;
         let found = engine.bearer(Some(&format!("Bearer {text}")), client).await.map_err(|_| Refusal::Busy(None))?;
@@ -296,7 +296,7 @@ impl Bridge {
         }
         let links = self.links();
         for (executor, rows) in by_executor {
-            // If the link has no room, or there is no link, the store is read again soon.
+            // If the link has no room, or there is no link, a later read of the store finds these rows.
             if let Some(link) = links.get(&executor) {
                 link.events.try_send(Event::Reported(rows)).ok();
             }

@@ -31,9 +31,10 @@ use crate::writes::Writes;
 const LOOK_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of executors of all apps.
 const EXECUTOR_COUNT_MAX: u32 = 10_000;
-/// How long ago an executor must have registered for the last time to be expected back after a start of the servers.
+/// After a start of the servers, an executor is expected to register again only if its last registration is at most
+/// this old.
 const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of attempts of an executor that are looked at to find out whether it has runs.
+/// Maximum number of an executor's attempts that are read to find out whether it has runs.
 const ATTEMPT_COUNT_MAX: u32 = 1_000;
 /// Maximum total size of the bodies being read, in KiB.
 const BODIES_KIB_MAX: usize = 64 * 1024;
@@ -61,8 +62,8 @@ impl Shared {
         });
     }
 
-    /// Whether this node asks the executor about an attempt and reads its log: if it sent the attempt, or if the node that sent it is gone
-    /// and this one has the lowest id of the living nodes.
+    /// Whether this node asks the executor about an attempt and reads its log. The responsible node is the sender of the attempt or, if
+    /// that is gone, the living node with the lowest id.
     pub(crate) fn is_responsible_for(&self, run: &XxlRun) -> bool {
         let own = self.engine.token().node;
         let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
@@ -165,7 +166,7 @@ impl Bridge {
         }
     }
 
-    /// Looks, and after the first look finds the executors that are expected back.
+    /// Looks at the registrations and, after the first look, finds the executors that are expected back.
     async fn look_and_expect(&self, looks: &mut Looks) -> Result<(), StoreError> {
         self.look(looks).await?;
         if looks.is_first() {
@@ -174,8 +175,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// The executors that have runs, and whose registrations have ended, or end before they register again, if they do that as usual. None if
-    /// another server has been there for long enough to take the registrations of all.
+    /// The executors that have runs and whose registration has ended, or ends before the next one is due: they may have had no server to
+    /// register with. Empty if another server has run for long enough to receive the registrations of all executors.
     async fn executors_with_runs(&self) -> Result<Vec<XxlExecutor>, StoreError> {
         let mut found = Vec::new();
         let engine = &self.0.shared.engine;
@@ -194,7 +195,7 @@ impl Bridge {
             }
             let ids: Vec<RunId> = open.iter().map(|row| row.run).collect();
             let runs = engine.store().runs(&ids).await?;
-            // The row of an attempt stays if its executor was lost.
+            // The row of an attempt stays open if its executor was lost, so the run's status decides.
             let goes_on = |row: &XxlRun| {
                 let is_its = |run: &Run| run.id == row.run && run.attempt == row.attempt;
                 runs.iter().any(|run| is_its(run) && !run.status.is_terminal())
@@ -270,8 +271,8 @@ impl Bridge {
         Ok(())
     }
 
-    /// Adds the executors registered by hand that answer. Their sign-offs are ignored: they stay until a user removes them, and then
-    /// until their attempts are done.
+    /// Adds the executors registered by hand that answer. Their sign-offs are ignored: they stay until a user removes them, and
+    /// after that until their attempts are done.
     async fn with_registered_by_hand(
         &self,
         looks: &mut Looks,
@@ -292,7 +293,7 @@ impl Bridge {
             for executor in by_hand.into_iter().filter(|one| beats.has(one.id, now)) {
                 match places.get(&executor.id) {
                     Some(place) if executor.left_at.is_none() => found[*place].left_at = None,
-                    // It was removed, and has registered itself, too.
+                    // A user removed the executor, but it has registered itself, too.
                     Some(_) => {}
                     None => found.push(executor),
                 }

@@ -1,4 +1,4 @@
-//! The last answers of executors that users registered by address: each server calls `/beat` of them, and serves those that answer.
+//! The last answers of executors that users registered by address. Each server calls their `/beat`, and serves those that answer.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

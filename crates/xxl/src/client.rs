@@ -22,7 +22,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(3);
 const IDLE_TIMEOUT: Duration = Duration::from_secs(3);
 /// Maximum size of an answer, in bytes; a log may be long.
 const ANSWER_LEN_MAX: usize = 8 * 1024 * 1024;
-/// Maximum number of concurrent calls to all executors: what ends at the same time is stored together.
+/// Maximum number of concurrent calls to all executors. Answers that arrive at the same time are stored in one
+/// transaction.
 const CALL_COUNT_MAX: usize = 512;
 
 /// Why a call has no usable answer.
@@ -30,7 +31,7 @@ const CALL_COUNT_MAX: usize = 512;
 pub(crate) enum CallError {
     /// The request was not sent: the executor has no part of it.
     NotSent(String),
-    /// The request was not sent: the time in which the run may begin is over.
+    /// The request was not sent: the time in which the run may begin has passed.
     TooLate(String),
     /// The executor refused the request.
     Refused(String),
@@ -73,7 +74,7 @@ impl Client {
         Arc::new(Peer { address: address.as_str().to_owned(), token: token.to_owned(), target })
     }
 
-    /// Asks an executor to run an attempt, unless it must have begun before now.
+    /// Asks an executor to run an attempt, unless the time in which it may begin has passed.
     pub(crate) async fn run(
         &self,
         to: &Peer,
@@ -88,7 +89,7 @@ impl Client {
         self.call(to, method, body, (CALL_TIMEOUT, None)).await
     }
 
-    /// Makes a call, unless its turn comes after `until`.
+    /// Waits for a permit and makes a call, unless `until` passes first.
     async fn call(
         &self,
         to: &Peer,
@@ -158,7 +159,7 @@ mod tests {
         let networks = AllowedAddresses::parse(["127.0.0.0/8"]).expect("a network");
         let config = XxlConfig { networks, prefix: None, callback_timeout: Duration::from_secs(60) };
         let client = Client::new(&config).expect("a client");
-        // Nothing listens there: a request that is sent is refused by the host.
+        // Nothing listens on this port, so the host refuses a request that is sent.
         let peer = client.peer(&Address::parse("http://127.0.0.1:1").expect("an address"), "token");
         let now = Instant::now();
         for (begin_until, is_too_late) in [(Some(now), true), (Some(now + RUN_TIMEOUT), false), (None, false)] {

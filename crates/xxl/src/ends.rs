@@ -48,7 +48,7 @@ pub(crate) fn is_failure(row: &XxlRun) -> bool {
     row.state == XxlRunState::Reported && row.code.is_some_and(|code| code >= 0 && code != CODE_GOOD)
 }
 
-/// The attempt without its failure if that was reported after this instant.
+/// Returns the attempt as open if its failure was reported after this instant, else as it is.
 pub(crate) fn without_new_failure(row: XxlRun, since: Timestamp) -> XxlRun {
     match row.reported_at {
         Some(at) if at > since && is_failure(&row) => {
@@ -80,7 +80,7 @@ fn message(code: i32, text: &str) -> String {
     }
 }
 
-/// All lines of a message that does not fit into a result; empty for one that does.
+/// All lines of a message that does not fit into a result; empty if the message fits.
 pub(crate) fn further_lines(row: &XxlRun) -> Vec<String> {
     let text = row.message.as_deref().unwrap_or_default().trim();
     if !text.contains('\n') && text.chars().count() <= MESSAGE_LEN_MAX {

@@ -9,13 +9,13 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::lines::LineLimit;
 
 const PERIOD: Duration = Duration::from_secs(10);
-/// How long one round goes on while there are old rows.
+/// How long one round continues while there are old rows.
 const ROUND_MAX: Duration = Duration::from_secs(3);
 /// How long rows are kept, so that late callbacks can still be assigned.
 const KEPT_FOR: Duration = Duration::from_secs(7 * 24 * 3600);
 const BATCH: u32 = 500;
 
-/// Removes rows that are too old, again and again.
+/// Repeatedly removes rows that are too old.
 pub(crate) async fn forget_again_and_again(engine: &Engine, lines: &LineLimit) {
     let mut period = interval(PERIOD);
     period.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -28,7 +28,7 @@ pub(crate) async fn forget_again_and_again(engine: &Engine, lines: &LineLimit) {
     }
 }
 
-/// Repeats a removal of at most [`BATCH`] rows until one removes fewer, or the time of the round is over.
+/// Repeats a removal of at most [`BATCH`] rows until one removes fewer, or the time of the round has passed.
 async fn repeat_while_full<F>(mut remove: impl FnMut() -> F) -> Result<(), StoreError>
 where
     F: Future<Output = Result<u64, StoreError>>,

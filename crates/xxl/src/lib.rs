@@ -4,7 +4,8 @@
 //! - `client` calls an executor: `/run`, `/beat`, `/idleBeat`, `/kill`, `/log`;
 //! - `api` answers calls by executors (`/api/registry`, `/api/registryRemove`, `/api/callback`); `tokens` caches the apps of their tokens,
 //!   `registrations` bounds their number;
-//! - `bridge` keeps a `link` for each registered executor, and calls `/beat` of those registered by hand (`by_hand`); `looks` is its memory;
+//! - `bridge` keeps a `link` for each registered executor, and calls `/beat` of those registered by hand (`by_hand`); `looks` has the state
+//!   that it keeps between two reads of the registrations;
 //! - `forget` removes old rows;
 //! - `moved` names the replacements for calls to XXL-JOB's console;
 //! - `link` is an executor's end of a session with the engine. `table` holds its attempts, `request` converts triggers to requests, `ends`

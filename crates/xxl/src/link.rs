@@ -57,7 +57,8 @@ const UP_CAPACITY: usize = 1_024;
 pub(crate) enum Presence {
     /// It is registered.
     Here,
-    /// It signed off, or was removed, and finishes its runs; or it is not registered any more, and ends are left to report.
+    /// It signed off or was removed, and finishes its runs. Or its registration has expired, but ends of its attempts are
+    /// still to be reported.
     Leaving,
     /// It has not registered for too long.
     Gone,
@@ -107,9 +108,9 @@ pub(crate) struct Pulled {
     pub(crate) page: LogPage,
     /// The number of the first line that was not stored when the read began, if the store was asked.
     pub(crate) stored_until: Option<i64>,
-    /// The attempt had ended when the read began.
+    /// The attempt had ended before the read began.
     pub(crate) was_over: bool,
-    /// How the read has ended; `None` while it goes on.
+    /// How the read has ended; `None` while it continues.
     pub(crate) end: Option<ReadEnd>,
 }
 
@@ -129,7 +130,7 @@ impl LinkHandle {
     }
 }
 
-/// A link.
+/// Connects one executor to the engine.
 pub(crate) struct Link {
     shared: Arc<Shared>,
     identity: Identity,

@@ -22,7 +22,7 @@ const MESSAGE_SEQUENCE: i64 = 1 << 42;
 /// A line break in XXL-JOB's own messages: its console shows logs as HTML. The line stays one line, so that its number stays the same.
 const BREAK: &str = "<br>";
 const LEVEL: &str = "stdout";
-/// The beginning of a line in the place of the rest of a log; readers of logs know it as a gap.
+/// The beginning of the line that stands for the rest of a log; readers of logs recognise a gap by it.
 const REST: &str = "… the rest of this log";
 const REST_LEVEL: &str = "warn";
 const MESSAGE_LEVEL: &str = "error";
@@ -40,7 +40,8 @@ pub(crate) enum ReadEnd {
     Failed(String),
 }
 
-/// The page in the answer to a request for the lines from `from` on, and how the read ends if it ends with this page.
+/// Parses the answer to a request for the lines from `from` on. Returns the page, and how the read ends if this is
+/// its last page.
 pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Option<ReadEnd>) {
     let nothing = LogPage { lines: Vec::new(), next_line: from };
     match answer {

@@ -1,4 +1,4 @@
-//! What each look at the registrations remembers for the next one.
+//! State that each look at the registrations passes on to the next one.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -12,13 +12,13 @@ pub(crate) const REGISTERED_FOR: Duration = Duration::from_secs(90);
 /// How often the store is read for ends that no link has reported.
 const REPORTED_PERIOD: Duration = Duration::from_secs(10);
 
-/// The memory of the looks.
+/// The state between looks.
 #[derive(Debug, Default)]
 pub(crate) struct Looks {
     failed_at: Option<Instant>,
     /// The executors registered by hand, with those that were removed and still have attempts.
     by_hand: Vec<XxlExecutor>,
-    /// The executors that are not registered any more and have ends to report, and when they were read.
+    /// The executors that are no longer registered but have ends to report, and when the store was read for them.
     reported: Vec<XxlExecutor>,
     reported_at: Option<Instant>,
     /// The executors that had runs when the looks began, and when that was.
@@ -32,13 +32,14 @@ impl Looks {
         self.failed_at = Some(now);
     }
 
-    /// Whether executors may count as gone. While the store failed, no registration was stored, so that each gets the time for a new one.
+    /// Whether executors may count as gone. While the store fails, no registration is stored, so each executor first gets the time for a
+    /// new one.
     pub(crate) fn may_expire(&self, now: Instant) -> bool {
         self.failed_at.is_none_or(|at| now.duration_since(at) >= REGISTERED_FOR)
     }
 
-    /// The executors registered by hand, and those that were removed while they have attempts: these have signed off. What they
-    /// registered themselves does not count here.
+    /// The executors registered by hand. Those that a user removed are included as signed off while they have attempts.
+    /// Registrations that the executors made themselves are ignored here.
     pub(crate) fn with_removed(
         &mut self,
         by_hand: Vec<XxlExecutor>,
@@ -69,18 +70,18 @@ impl Looks {
         with_leaving(found, &self.reported)
     }
 
-    /// Whether the executors that are expected back are not known yet.
+    /// Whether the executors that are expected back have not been determined yet.
     pub(crate) const fn is_first(&self) -> bool {
         self.began_at.is_none()
     }
 
-    /// Records the executors that have runs, and whose registrations end before they register again, if they do that as usual.
+    /// Records the executors that are expected back: they have runs, and their registrations end before the next ones are due.
     pub(crate) fn note_expected(&mut self, expected: Vec<XxlExecutor>, now: Instant) {
         (self.expected, self.began_at) = (expected, Some(now));
     }
 
-    /// Adds them for a while, without giving them runs: before the looks began, there may have been no server to take their registrations, so
-    /// that each gets the time for a new one.
+    /// Adds the executors that are expected back, for a while and without giving them runs. Before the looks began, there may have been no
+    /// server to receive their registrations, so each executor gets the time for a new one.
     pub(crate) fn with_expected(&self, found: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
         let is_soon = self.began_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR);
         if is_soon { with_leaving(found, &self.expected) } else { found }

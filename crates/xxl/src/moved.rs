@@ -1,5 +1,5 @@
-//! Calls to XXL-JOB's console by scripts, and their equivalents here. None of them is served: the console uses sessions of its own, and has
-//! no rights for single calls.
+//! Calls to XXL-JOB's console by scripts, and their equivalents here. None of them is served: that console authenticates by its own
+//! sessions, and has no permissions for single calls.
 
 use crate::api::ApiAnswer;
 

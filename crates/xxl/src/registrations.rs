@@ -8,12 +8,12 @@ use tokio::time::Instant;
 
 use crate::looks::REGISTERED_FOR;
 
-/// Maximum number of registered executors of one app. A server keeps links to a bounded number of executors of all apps, those that
-/// registered last: no app may take all of them.
+/// Maximum number of registered executors of one app. A server keeps a bounded number of links, for the executors of all apps that
+/// registered last, and no app may take up all of them.
 pub(crate) const APP_COUNT_MAX: usize = 2_000;
 
-/// The addresses that registered here, by app, each with the instant of its last registration. One that signs off counts until its
-/// registration would have expired, like its link.
+/// The addresses that registered here, by app, each with the instant of its last registration. An address that signs off counts
+/// until its registration would have expired, because its link stays until then.
 #[derive(Debug, Default)]
 pub(crate) struct Registrations(Mutex<HashMap<AppId, HashMap<String, Instant>>>);
 

@@ -51,7 +51,8 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
     })
 }
 
-/// Whether a server put the field `parents` there: it has a run id and a status for each. A run that is repeated by hand has them, too.
+/// Whether a server put the field `parents` there, which lists a run id and a status for each parent. A run that is repeated by hand
+/// has this field, too.
 fn has_parents(params: &Value) -> bool {
     let is_run = |parent: &Value| parent["run_id"].is_string() && parent["status"].is_string();
     let parents = params.get("parents").and_then(Value::as_object);
@@ -63,7 +64,8 @@ fn own_params(params: Value) -> Value {
     let Value::Object(mut fields) = params else { return params };
     fields.remove("parents");
     match fields.remove("params") {
-        // The server put parameters that are not an object into the field `params`, beside `parents`: they are unwrapped here.
+        // The server put parameters that are not an object into the field `params`, next to `parents`: they are unwrapped
+        // here.
         Some(own) if fields.is_empty() => own,
         Some(field) => {
             fields.insert("params".to_owned(), field);

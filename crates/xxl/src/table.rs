@@ -14,7 +14,7 @@ use crate::log::ReadEnd;
 /// Maximum number of ended attempts that are remembered because another node reads their logs. For a busy executor, these are the attempts
 /// of the last seconds.
 const UNREAD_MAX: usize = 5_000;
-/// Maximum number of these logs that this node starts to read at once.
+/// Maximum number of these logs that this node starts to read at the same time.
 const READ_AT_ONCE_MAX: usize = 200;
 /// Time limit for reading the rest of a log after the end of its attempt.
 const LOG_PATIENCE: Duration = Duration::from_secs(30);
@@ -74,8 +74,8 @@ impl Entry {
         self.row.code.is_some_and(|code| code < -1)
     }
 
-    /// Whether the executor can be asked now to stop the attempt; if so, it counts as asked. A request to stop it must not arrive before
-    /// the request to run it.
+    /// Records that the executor is asked to stop the attempt, and returns true. Returns false if no stop is wanted, or if the executor
+    /// must not be asked now: the request to stop an attempt must not arrive before the request to run it.
     pub(crate) fn begin_kill(&mut self) -> bool {
         let Some(Kill::Wanted(by)) = &self.kill else { return false };
         if self.is_sending || !self.is_open() {
@@ -85,22 +85,25 @@ impl Entry {
         true
     }
 
-    /// Records that the request to run it was answered, or not.
+    /// Records that the request to run the attempt is no longer on its way: it was answered, or has failed.
     pub(crate) fn end_sending(&mut self, now: Instant) {
         (self.is_sending, self.known_since) = (false, now);
     }
 
-    /// Whether an answer about the executor's runs that was asked for at this instant counts for it: it had been sent by then.
+    /// Whether an answer about the executor's runs covers this attempt. It does if the question, at `asked_at`, followed the
+    /// request to run it.
     pub(crate) fn is_known_at(&self, asked_at: Instant) -> bool {
         self.is_open() && !self.is_sending && self.known_since <= asked_at
     }
 
-    /// Whether its log is whole once a read has ended. `was_over`: the attempt had ended when the read began, so that no line came later.
+    /// Whether its log is whole after a read that ended like this. `was_over`: the attempt had ended before the read began, so no line
+    /// was added after it.
     pub(crate) fn is_whole_after(&self, end: &ReadEnd, was_over: bool) -> bool {
         !self.is_open() && (*end == ReadEnd::Cut || *end == ReadEnd::Whole && was_over)
     }
 
-    /// Records how a read of its log ended; true if the log must be read on at once. After a failure it is read again later.
+    /// Records how a read of its log ended; true if the next read must follow immediately. After a failure the log is read
+    /// again later.
     pub(crate) fn end_read(&mut self, end: ReadEnd, was_over: bool) -> bool {
         let is_over = !self.is_open();
         self.has_whole_log |= self.is_whole_after(&end, was_over);
@@ -119,7 +122,8 @@ impl Entry {
         self.unstored.extend(chunks.iter().map(|chunk| chunk.sequence).zip(followers));
     }
 
-    /// The number of the first line that is not stored, once all chunks up to this one are; `None` if that is no news.
+    /// Records that all chunks up to this one are stored. Returns the number of the first line that is not stored, or
+    /// `None` if nothing changed.
     pub(crate) fn stored_until(&mut self, sequence: i64) -> Option<i64> {
         let mut next_line = None;
         while let Some((_, next)) = self.unstored.pop_front_if(|(sent, _)| *sent <= sequence) {
@@ -128,7 +132,7 @@ impl Entry {
         next_line
     }
 
-    /// Whether its log is to be read now and then: it is open, or the last read failed.
+    /// Whether its log is read periodically: the attempt is open, or the last read failed.
     pub(crate) fn is_log_awaited(&self) -> bool {
         let is_awaited = self.is_open() || self.log_error.is_some();
         is_awaited && !self.is_pulling && !self.is_log_cut && !self.has_whole_log
@@ -382,7 +386,7 @@ mod tests {
         assert_eq!(over(table.reconcile(vec![row(1, XxlRunState::Open), row(2, XxlRunState::Reported)], now)), [0; 0]);
         let (held, finished) = table.inventory();
         assert_eq!((ids(&held), ids(&finished)), (vec![10], vec![20]));
-        // Another server heard of the end of 1, and sent 3; 2 has its verdict.
+        // Another server received the end of attempt 1, and sent attempt 3; attempt 2 has its verdict.
         let read_there = XxlRun { log_line: 27, ..row(1, XxlRunState::Reported) };
         assert_eq!(over(table.reconcile(vec![read_there, row(3, XxlRunState::Open)], now)), [2]);
         assert_eq!(table.get_mut(1).map(|entry| entry.row.log_line), Some(27), "another server has read so far");
@@ -402,7 +406,7 @@ mod tests {
     #[tokio::test]
     async fn a_log_is_read_until_a_read_that_began_after_the_end_finds_no_more() {
         let failed = || ReadEnd::Failed("no answer".to_owned());
-        // The ends of the reads, whether each began after the end of the attempt, and whether it is followed by another one at once.
+        // For each read: how it ended, whether it began after the end of the attempt, and whether the next read follows immediately.
         for (reads, is_whole, error) in [
             (vec![(ReadEnd::Whole, false, true), (ReadEnd::Whole, true, false)], true, None),
             (vec![(ReadEnd::Paused, false, true), (ReadEnd::Paused, true, true)], false, None),

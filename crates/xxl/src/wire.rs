@@ -99,7 +99,7 @@ fn callback(item: &Value) -> Result<Callback, String> {
     Ok(Callback { log_id, code: code.map_or(CODE_FAILED, executor_code), message })
 }
 
-/// A code that an executor sent. Negative codes are the server's own, so that one from an executor counts as failed.
+/// A code that an executor sent. Negative codes are reserved for the server, so a negative one counts as failed.
 fn executor_code(code: i64) -> i32 {
     i32::try_from(code).ok().filter(|code| *code >= 0).unwrap_or(CODE_FAILED)
 }
@@ -185,7 +185,7 @@ pub(crate) fn executor_answer(body: &[u8]) -> Result<Answer, String> {
     Ok(Answer { code: executor_code(code), message, payload: payload.cloned() })
 }
 
-/// What pyxxl answers instead of the requested lines if it has no log file.
+/// The answer of pyxxl if it has no log file.
 const NO_LOG: &str = "No such logid logs.";
 
 /// Lines of a log.

@@ -198,7 +198,7 @@ fn answers_to_executors_suit_all_of_them() {
 }
 
 proptest! {
-    /// Nothing that arrives ends the process.
+    /// No body makes a parser panic.
     #[test]
     fn any_bytes_are_read_or_refused(body in proptest::collection::vec(any::<u8>(), 0..200), from in any::<i64>()) {
         let _ = registration(&body).is_ok();

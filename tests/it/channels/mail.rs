@@ -10,8 +10,8 @@ use serde_json::{Value, json};
 /// How long a program may take to start.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// Takes mail in the way that its first argument names, and writes each into a file. `refuse@` and `later@` are recipients that
-/// it does not take.
+/// An SMTP server in the mode that its first argument names. It writes each mail into a file, and refuses the recipients
+/// `refuse@` and `later@`.
 const PROGRAM: &str = r#"
 import asyncio, email, json, ssl, sys
 from email.policy import default
@@ -94,7 +94,7 @@ fn mails(folder: &Path) -> Vec<Value> {
     text.lines().map(|line| serde_json::from_str(line).expect("JSON")).collect()
 }
 
-/// Saves the channel and tests it; answers the delivery.
+/// Saves the channel and tests it; returns the delivery.
 async fn tested(server: &Server, settings: Value, password: Option<&str>) -> Value {
     let api = server.api();
     let mut body = json!({"kind": "email", "settings": {"host": "127.0.0.1", "from": "rondel@example.com", "to": "oncall@example.com, boss@example.com"}});
@@ -143,7 +143,7 @@ async fn mail_goes_by_tls_and_refusals_keep_their_reason() {
     let tls = mail_server(&python, folder.path(), "tls").await;
     let by_tls = json!({"port": tls.port, "security": "tls"});
     assert_eq!(tested(&server, by_tls, None).await["verdict"], "sent");
-    // Each speaks another way than the one that the channel names.
+    // In each case, the server's mode differs from the one in the channel's settings.
     let plain = mail_server(&python, folder.path(), "plain").await;
     check_refused(&tested(&server, json!({"port": plain.port}), None).await, 0, "STARTTLS is not supported");
     check_refused(&tested(&server, json!({"port": plain.port, "security": "tls"}), None).await, 0, "");
@@ -156,7 +156,7 @@ async fn mail_goes_by_tls_and_refusals_keep_their_reason() {
         check_refused(&tested(&server, settings, None).await, status, words);
     }
     assert_eq!(mails(folder.path()).len(), 3);
-    // An address that is gone keeps the mail from no other one.
+    // A refused address does not keep the mail from the other addresses.
     let mut settings = unencrypted;
     settings["to"] = json!("refuse@example.com, oncall@example.com, later@example.com");
     let delivery = tested(&server, settings, None).await;

@@ -1,4 +1,4 @@
-//! A service that keeps what it is sent and answers as the test asks.
+//! A service that records its requests, and gives the answers that a test has set.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
-/// A request that came.
+/// A received request.
 #[derive(Clone, Debug)]
 pub(super) struct Request {
     pub(super) path: String,
@@ -19,7 +19,7 @@ pub(super) struct Request {
     pub(super) body: String,
 }
 
-/// What it got, and what it answers next; then 200 and `{"errcode":0}`.
+/// The received requests, and the next answers; once there are none left, 200 and `{"errcode":0}`.
 #[derive(Default)]
 struct Kept {
     requests: Vec<Request>,
@@ -43,7 +43,7 @@ impl Service {
         Self::serving(true).await
     }
 
-    /// One that takes connections and never answers.
+    /// A service that accepts connections and never answers.
     pub(super) async fn hanging() -> Self {
         Self::serving(false).await
     }
@@ -68,7 +68,7 @@ impl Service {
         format!("http://{}{path}", self.address)
     }
 
-    /// The answer to the next request.
+    /// Adds an answer for a further request.
     pub(super) fn answer(&self, status: u16, body: &str) {
         lock(&self.kept).answers.push_back((status, body.to_owned()));
     }
@@ -82,7 +82,7 @@ fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
     kept.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Reads one request, keeps it, answers it, and closes.
+/// Reads one request, stores it, answers it, and closes.
 async fn serve(mut stream: TcpStream, kept: &Mutex<Kept>) {
     let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
     let end = loop {
@@ -121,7 +121,7 @@ async fn serve(mut stream: TcpStream, kept: &Mutex<Kept>) {
     stream.shutdown().await.ok();
 }
 
-/// Signed by another library than the product's.
+/// Signs with another library than the product uses.
 fn sign(key: &[u8], message: &str) -> String {
     let key = hmac::Key::new(hmac::HMAC_SHA256, key);
     BASE64_STANDARD.encode(hmac::sign(&key, message.as_bytes()))
@@ -137,7 +137,7 @@ impl Request {
         url.query_pairs().find(|(key, _)| key == name).map(|(_, value)| value.into_owned()).expect(name)
     }
 
-    /// As Standard Webhooks defines it.
+    /// Checks the signature as Standard Webhooks defines it.
     #[track_caller]
     pub(super) fn check_standard_signature(&self, secret: &str) {
         let key = BASE64_STANDARD.decode(secret.strip_prefix("whsec_").expect("the prefix")).expect("base64");
@@ -146,7 +146,8 @@ impl Request {
         assert_eq!(self.headers["webhook-signature"], expected);
     }
 
-    /// As `DingTalk` documents it: the query carries the milliseconds, and their signature with the key.
+    /// Checks the signature as `DingTalk` documents it: the query has the time in milliseconds, and its signature with
+    /// the key.
     #[track_caller]
     pub(super) fn check_dingtalk_signature(&self, secret: &str) {
         let at = self.query("timestamp");
@@ -154,7 +155,8 @@ impl Request {
         assert_eq!(self.query("sign"), sign(secret.as_bytes(), &format!("{at}\n{secret}")));
     }
 
-    /// As Feishu documents it: the body carries the seconds; they and the key sign nothing.
+    /// Checks the signature as Feishu documents it: the body has the time in seconds, and the time and the key together
+    /// sign an empty text.
     #[track_caller]
     pub(super) fn check_feishu_signature(&self, secret: &str) {
         let body = self.json();

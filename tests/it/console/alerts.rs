@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_tests::{Api, instant_in, wait_until};
 use serde_json::{Value, json};
 
-/// The channel and the rule that have pages of their own in the walks.
+/// The channel and the rule whose own pages the tests open.
 pub(super) const CHANNEL: &str = "ops-pager";
 pub(super) const RULE: &str = "run-failed";
 
@@ -32,7 +32,7 @@ pub(super) async fn watch_failures(api: &Api, job: &str) {
     assert!(matches!(status, 200 | 201), "{RULE}: {status}");
 }
 
-/// Every kind of condition once, and two silences.
+/// Creates a rule with each kind of condition, and two silences.
 pub(super) async fn watch_much(api: &Api, job: &str) {
     let rules = [
         (
@@ -91,7 +91,7 @@ pub(super) async fn plan_maintenance(api: &Api, namespace: &str) {
     }
 }
 
-/// Waits for an incident of the rule, and gives its id.
+/// Waits for an incident of the rule, and returns its id.
 pub(super) async fn incident(api: &Api) -> String {
     let found = wait_until(Duration::from_secs(60), "an incident", async || {
         let all = api.get("/api/v1/incidents").await.expect(200);

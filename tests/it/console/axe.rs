@@ -1,4 +1,4 @@
-//! What axe-core, the rule engine of browsers' accessibility tools, finds on the pages of the console.
+//! Runs axe-core, the rule engine of browsers' accessibility tools, on the pages of the console.
 
 use rondel_tests::{Api, Dev, left_out_without, variable};
 use serde_json::json;
@@ -7,13 +7,14 @@ use super::browser::{Browser, program};
 use super::pages::{Subjects, save_script, screens};
 use super::{furnish, is_long_form, sign_in};
 
-/// Rules of WCAG 2.2, levels A and AA, and what axe calls good practice; in the dark theme, whose pages have the same elements, those of colours.
+/// Runs the rules of WCAG 2.2, levels A and AA, and axe's best practices. In the dark theme, which has the same elements, it runs only the
+/// rules about colours.
 const RUN: &str = "axe.run(document, {resultTypes: ['violations'], ...(document.documentElement.dataset.theme === 'dark' && \
     {runOnly: {type: 'rule', values: ['color-contrast', 'link-in-text-block']}})}).then(found => found.violations\
     .filter(rule => ['serious', 'critical'].includes(rule.impact))\
     .map(rule => rule.id + ': ' + rule.nodes.slice(0, 3).map(node => node.target.join(' ')).join(' | ')))";
 
-/// A browser with the rules, and what they found.
+/// A browser with axe, and the findings so far.
 struct Walk {
     browser: Browser,
     axe: String,
@@ -43,7 +44,7 @@ async fn no_page_has_a_serious_finding() {
             .await;
     }
     let mut walk = Walk { browser, axe, findings: Vec::new() };
-    // No colour depends on the language.
+    // No colour depends on the language, so the short form leaves out the dark theme in Chinese.
     let hows = [("en", "light"), ("en", "dark"), ("zh", "light"), ("zh", "dark")];
     for (lang, theme) in hows.into_iter().take(if is_long_form() { 4 } else { 3 }) {
         walk.browser.goto(&format!("{url}/jobs")).await;
@@ -63,9 +64,9 @@ async fn no_page_has_a_serious_finding() {
 }
 
 impl Walk {
-    /// Looks at the page that is shown.
+    /// Checks the page that is shown.
     async fn look(&mut self, name: &str) {
-        // What is loaded behind the page belongs to it.
+        // The parts that the page loads later belong to it.
         self.browser.until("its parts are there", "!document.querySelector('.htmx-request')").await;
         self.browser.eval(&self.axe).await;
         let found = self.browser.eval(RUN).await;
@@ -73,7 +74,7 @@ impl Walk {
             .extend(found.as_array().expect("axe gives a list").iter().map(|finding| format!("{name}: {finding}")));
     }
 
-    /// What asks before many things are changed, and the two dialogs.
+    /// Checks the lists with a selection, the pages that ask for consent, and the two dialogs.
     async fn selections(&mut self, url: &str, how: &str) {
         for (list, action) in [("jobs", "pause"), ("runs", "retry")] {
             self.browser.goto(&format!("{url}/n/default/{list}")).await;
@@ -89,7 +90,7 @@ impl Walk {
         }
     }
 
-    /// Pages that refuse.
+    /// Checks pages that refuse a request.
     async fn refusals(&mut self, url: &str, how: &str) {
         for path in
             ["/nosuch", "/jobs/nosuch", "/runs/1", "/runs?q=status:nosuch", "/calendars/nosuch", "/timeline?zoom=9"]
@@ -100,14 +101,15 @@ impl Walk {
         self.only_refused().await;
     }
 
-    /// The browser notes a status of a refusal, and nothing else.
+    /// Asserts that the browser complained only about the statuses of refusals.
     async fn only_refused(&mut self) {
         let complaints = self.browser.complaints().await;
         let is_refusal = |complaint: &String| complaint.contains("responded with a status of 4");
         assert!(complaints.iter().all(is_refusal), "{complaints:?}");
     }
 
-    /// The page of the sign-in, and a user with few rights, who sees disabled controls and refusals.
+    /// Checks the page of the sign-in, and the pages of a user with few rights, who sees disabled controls and
+    /// refusals.
     async fn as_viewer(&mut self, api: &Api, url: &str) {
         let viewer = json!({"name": "eye", "grants": [{"role": "viewer", "namespace": "default"}], "password": "look but not touch"});
         api.post("/api/v1/users", viewer).await.expect(201);

@@ -15,7 +15,7 @@ use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
 /// How long the browser may take for one thing.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// The state of every page, besides the messages of the browser.
+/// A script for every page: it reports violations of the content security policy on the console of the browser.
 const WATCH: &str = "addEventListener('securitypolicyviolation', \
     event => console.error('CSP', event.violatedDirective, event.blockedURI, event.sourceFile, event.lineNumber))";
 
@@ -24,7 +24,7 @@ pub(super) struct Browser {
     process: Process,
     commands: Sender,
     answers: Receiver,
-    /// What was read and is no whole message yet.
+    /// Bytes that were read, and are not a whole message yet.
     unread: Vec<u8>,
     session: Option<String>,
     last_id: u64,
@@ -32,7 +32,8 @@ pub(super) struct Browser {
     _folder: TempDir,
 }
 
-/// The program, where it is installed. The one without windows of its own takes half of the time.
+/// The browser's program, if one is installed. The headless shell is the first choice, because it takes half of the
+/// time.
 pub(super) fn program() -> Option<PathBuf> {
     let names = ["chromium-headless-shell", "chromium", "chromium-browser", "google-chrome"];
     let path = std::env::var_os("PATH")?;
@@ -41,13 +42,13 @@ pub(super) fn program() -> Option<PathBuf> {
 }
 
 impl Browser {
-    /// Starts it with a page of its own, without anything that it kept from before.
+    /// Starts a browser with one page and an empty profile.
     pub(super) async fn start(program: &Path) -> Self {
         let folder = tempfile::Builder::new().prefix("rondel-browser-").tempdir().expect("make a folder");
         let [commands, answers] = ["commands", "answers"].map(|name| folder.path().join(name));
         let made = Command::new("mkfifo").args([&commands, &answers]).status().expect("run mkfifo");
         assert!(made.success(), "mkfifo: {made}");
-        // Opened for both, so that neither side waits for the other.
+        // Opened for reading and writing: to open a pipe for one of them waits for the other side.
         let sender = OpenOptions::new().read_write(true).open_sender(&commands).expect("open a pipe");
         let receiver = OpenOptions::new().read_write(true).open_receiver(&answers).expect("open a pipe");
         let mut command = Command::new("sh");
@@ -87,26 +88,27 @@ impl Browser {
         self.size(1440, 900).await;
     }
 
-    /// Gives the page a size.
+    /// Sets the size of the page.
     pub(super) async fn size(&mut self, width: u32, height: u32) {
         let size = json!({"width": width, "height": height, "deviceScaleFactor": 1, "mobile": false});
         self.call("Emulation.setDeviceMetricsOverride", size).await;
     }
 
-    /// Puts the browser into a time zone, and lets the console at an address know it from its first page on.
+    /// Sets the time zone of the browser, and the console's cookie with it, so that the first page of the console uses
+    /// that zone too.
     pub(super) async fn live_in(&mut self, url: &str, zone: &str) {
         self.call("Emulation.setTimezoneOverride", json!({ "timezoneId": zone })).await;
         self.call("Network.setCookie", json!({"name": "rondel_zone", "value": zone, "url": url})).await;
     }
 
-    /// Calls a method and gives its result.
+    /// Calls a method and returns its result.
     pub(super) async fn call(&mut self, method: &str, params: Value) -> Value {
         let mut answer = self.answer(method, &params).await;
         assert!(answer["error"].is_null(), "{method} {params}: {}", answer["error"]);
         answer["result"].take()
     }
 
-    /// Calls a method and gives the answer, which may be a refusal.
+    /// Calls a method and returns the answer, which may be a refusal.
     async fn answer(&mut self, method: &str, params: &Value) -> Value {
         self.last_id += 1;
         let id = self.last_id;
@@ -142,7 +144,7 @@ impl Browser {
         }
     }
 
-    /// Keeps what an event complains about.
+    /// Stores an event that is an error or a warning.
     fn notice(&mut self, event: &Value) {
         let params = &event["params"];
         let is_bad = match event["method"].as_str() {
@@ -156,9 +158,9 @@ impl Browser {
         }
     }
 
-    /// What the page and the browser have complained about since the last time this was asked.
+    /// The errors and warnings of the page and the browser since the last call.
     pub(super) async fn complaints(&mut self) -> Vec<String> {
-        // Messages before this answer have been read as well.
+        // Once this answer has arrived, all earlier messages have been read.
         self.eval("1").await;
         std::mem::take(&mut self.complaints)
     }
@@ -171,16 +173,16 @@ impl Browser {
         answer["result"]["value"].take()
     }
 
-    /// Goes to an address and waits until the page is there.
+    /// Goes to an address and waits until the page is loaded.
     pub(super) async fn goto(&mut self, url: &str) {
         let went = self.call("Page.navigate", json!({ "url": url })).await;
         assert!(went["errorText"].is_null(), "{url}: {went}");
         self.until("the page is loaded", "document.readyState === 'complete' && location.href !== 'about:blank'").await;
     }
 
-    /// Waits until an expression holds in the page, whichever page that is.
+    /// Waits until an expression is true, in the current page or in one that follows.
     pub(super) async fn until(&mut self, what: &str, expression: &str) {
-        // While one page gives way to another, there may be none to ask.
+        // During a navigation there may be no page that can answer.
         let guarded = json!({"expression": format!("Boolean({expression})"), "returnByValue": true});
         wait_until(LIMIT, what, async || {
             let answer = self.answer("Runtime.evaluate", &guarded).await;
@@ -189,13 +191,13 @@ impl Browser {
         .await;
     }
 
-    /// Clicks on what a selector finds.
+    /// Waits for an element that matches a selector, and clicks on it.
     pub(super) async fn click(&mut self, selector: &str) {
         self.until(&format!("there is {selector}"), &format!("document.querySelector({})", quoted(selector))).await;
         self.eval(&format!("document.querySelector({}).click()", quoted(selector))).await;
     }
 
-    /// Clicks on what leads to another page, and waits for it.
+    /// Clicks on an element that leads to another page, and waits for that page.
     pub(super) async fn follow(&mut self, selector: &str) {
         self.eval("window.isOld = true").await;
         self.click(selector).await;
@@ -213,19 +215,20 @@ impl Browser {
         self.eval(&script).await;
     }
 
-    /// Writes a picture of what can be seen, for developers who keep the folders of tests: it takes long.
+    /// Writes a picture of the visible part of the page. This takes long, so it is only for developers who keep the
+    /// folders of tests.
     pub(super) async fn shoot(&mut self, path: &Path) {
         if variable("RONDEL_TEST_KEEP").is_some() {
             self.shoot_window(path).await;
         }
     }
 
-    /// Writes a picture of what can be seen.
+    /// Writes a picture of the visible part of the page.
     pub(super) async fn shoot_window(&mut self, path: &Path) {
         self.picture(path, json!({"format": "png"})).await;
     }
 
-    /// Writes a picture of the page from its top, so many pixels of it at most.
+    /// Writes a picture of the page from its top, at most this many pixels high.
     pub(super) async fn shoot_page(&mut self, path: &Path, height_max: u32) {
         let size = "[innerWidth, document.documentElement.scrollHeight]";
         let size = self.eval(size).await;

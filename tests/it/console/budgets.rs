@@ -1,5 +1,5 @@
-//! What a page weighs: the compressed bytes of a first visit with all that it loads. And with `TEST_BUDGET_DATABASE` (`tests/budgets` sets
-//! it) how long the server takes for each page and part, on a database with many jobs and runs.
+//! The size of pages: the compressed bytes of a first visit with everything that it loads. With `TEST_BUDGET_DATABASE` (`tests/budgets`
+//! sets it), also how long the server takes for each page and part, on a database with many jobs and runs.
 
 use std::collections::BTreeSet;
 use std::os::unix::fs::PermissionsExt as _;
@@ -16,21 +16,22 @@ use super::old_scheduler::observe_fires;
 use super::pages::{Screen, Subjects, save_script, screens};
 use super::{furnish, print};
 
-/// The most that a first visit loads.
+/// Maximum number of bytes that a first visit loads.
 const VISIT_BYTES_MAX: usize = 60_000;
-/// How often each page is asked for in the long form.
+/// How often each page is requested in the long form.
 const ROUND_COUNT: usize = 40;
-/// A server that starts takes over the jobs of the one before it, and makes the runs that were missed. It is not measured meanwhile.
+/// The time before the measurement: a server that starts takes over the jobs of the previous one, and makes the runs that were
+/// missed.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
-/// A visitor who is signed in, and takes what the server sends as it travels.
+/// A signed-in client that does not decompress what the server sends.
 struct Visitor {
     client: Client,
     url: String,
     cookie: String,
 }
 
-/// What came.
+/// An answer of the server.
 struct Page {
     status: u16,
     took: Duration,
@@ -90,7 +91,7 @@ fn values(text: &str, attribute: &str) -> BTreeSet<String> {
     parts.filter_map(|part| part.split('"').next()).map(|value| value.replace("&amp;", "&")).collect()
 }
 
-/// The bytes of a page, of its parts that are loaded at once, and of its assets.
+/// The bytes of a page, of the parts that it loads immediately, and of its assets.
 async fn visit(visitor: &Visitor, screen: &Screen) -> (usize, usize) {
     let page = visitor.get(&screen.path, "br").await;
     assert_eq!(page.status, 200, "{}", screen.path);
@@ -103,7 +104,7 @@ async fn visit(visitor: &Visitor, screen: &Screen) -> (usize, usize) {
         assert!(got.status == 200 && got.is_kept, "{asset}");
         more += got.bytes;
         if asset.ends_with(".css") {
-            // Of the fonts, the one that every page needs.
+            // Only the font that every page needs.
             let sheet = String::from_utf8(visitor.get(asset, "identity").await.text).expect("text");
             let font = sheet
                 .split("url(\"")
@@ -116,7 +117,7 @@ async fn visit(visitor: &Visitor, screen: &Screen) -> (usize, usize) {
             }
         }
     }
-    // A part of a page has no sheet of its own.
+    // A part of a page names no style sheet, and therefore no font.
     assert_eq!(font_count, usize::from(!assets.is_empty()), "one sheet of {} names the font", screen.path);
     let mut parts = 0;
     for element in html.split('<').filter(|element| element.contains("hx-trigger=\"load")) {
@@ -152,7 +153,7 @@ async fn pages_are_fast_on_a_large_database() {
     let Some(url) = variable("TEST_BUDGET_DATABASE") else { return };
     let backend = if url.starts_with("postgres") { Backend::Postgres } else { Backend::Sqlite };
     let db = ScratchDb::given(backend, &url);
-    // The same key each time: the database keeps secrets of the runs of this command before.
+    // The same key in each run of this command: the database has secrets from earlier runs.
     let folder = tempfile::tempdir().expect("a folder");
     let key = folder.path().join("secret.key");
     std::fs::write(&key, "5e".repeat(32)).expect("write the key");
@@ -195,7 +196,7 @@ async fn pages_are_fast_on_a_large_database() {
     assert!(server.stop().await.success());
 }
 
-/// Jobs and runs of the history, for the pages that show one thing; what it has none of is made once.
+/// Jobs and runs of the history, for the pages that show one object. Objects that the history lacks are created once.
 async fn subjects(api: &Api) -> Subjects {
     let failed = api.get("/api/v1/runs?status=failed&limit=1").await.expect(200)["items"][0].clone();
     let name = |value: &Value| value.as_str().unwrap_or_default().to_owned();
@@ -226,7 +227,7 @@ async fn subjects(api: &Api) -> Subjects {
     }
 }
 
-/// What pages ask for behind themselves, and filters that search.
+/// The parts that pages load later, and filters that search.
 fn parts(of: &Subjects) -> Vec<(String, String)> {
     let parts = [
         ("suggestions of jobs", "/suggest/jobs?q=app:or".to_owned()),

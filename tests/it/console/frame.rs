@@ -1,4 +1,4 @@
-//! The frame in a browser: from namespace to namespace, by the palette and by keys, and live without a jump.
+//! The console's frame in a browser: namespaces, the palette, keys, and live updates that do not move the page.
 
 use std::path::Path;
 
@@ -8,7 +8,7 @@ use serde_json::json;
 use super::browser::Browser;
 use super::hand::{press, type_text};
 
-/// From the first page to a job of another namespace by clicks, and everything there stays in it.
+/// Clicks lead from the first page to a job of another namespace, and all links there stay in that namespace.
 pub(super) async fn walk_namespaces(browser: &mut Browser, url: &str, api: &Api, shots: &Path) {
     api.post("/api/v1/namespaces", json!({"name": "prod"})).await.expect(201);
     let job = json!({"name": "hidden.job", "app": "demo", "handler": "shell", "params": {"argv": ["true"]}});
@@ -29,7 +29,7 @@ pub(super) async fn walk_namespaces(browser: &mut Browser, url: &str, api: &Api,
     assert!(badge.as_str().expect("text").contains("hue-prod"), "{badge}");
 }
 
-/// The palette finds a job by a few letters; keys lead on, and mean nothing while the user types.
+/// The palette finds a job by a few letters. Keys lead to other pages, and do nothing while the user types.
 pub(super) async fn go_by_keys(browser: &mut Browser, url: &str, shots: &Path) {
     browser.goto(&format!("{url}/n/default/runs")).await;
     press(browser, "k", true).await;
@@ -71,7 +71,7 @@ pub(super) async fn go_by_keys(browser: &mut Browser, url: &str, shots: &Path) {
     browser.eval("document.querySelector('#keys input').click()").await;
 }
 
-/// A switch changes the job where the reader is, and can be taken back; while the tab is hidden it asks for nothing.
+/// A switch changes the job without moving the page, and the change can be undone. A hidden tab sends no requests.
 pub(super) async fn stay_and_follow(browser: &mut Browser, url: &str, api: &Api, shots: &Path) {
     browser.size(1440, 420).await;
     browser.goto(&format!("{url}/n/default/jobs")).await;
@@ -103,7 +103,7 @@ pub(super) async fn stay_and_follow(browser: &mut Browser, url: &str, api: &Api,
     let count = "performance.getEntriesByType('resource').length";
     let before = browser.eval(count).await;
     api.patch("/api/v1/jobs/unserved.job", json!({"enabled": true})).await.expect(200);
-    // The list of another tab would have noticed by the time that two more runs have ended.
+    // By the time that two more runs have ended, a visible list would have been refreshed.
     for _ in 0..2 {
         let run = api.post("/api/v1/jobs/inventory.sync/runs", json!({})).await.expect(201);
         let path = format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"));
@@ -119,7 +119,7 @@ pub(super) async fn stay_and_follow(browser: &mut Browser, url: &str, api: &Api,
     browser.until("the list has noticed", &is("true")).await;
     api.patch("/api/v1/jobs/unserved.job", json!({"enabled": false})).await.expect(200);
     browser.until("the stream goes on", &is("false")).await;
-    // The page of a job follows as well, its head included.
+    // The page of a job is updated too, including its head.
     browser.goto(&format!("{url}/n/default/jobs/legacy.import")).await;
     browser.eval("window.isTheSame = true").await;
     browser.click("main form[action$='/resume'] button").await;
@@ -130,7 +130,7 @@ pub(super) async fn stay_and_follow(browser: &mut Browser, url: &str, api: &Api,
     browser.size(1440, 900).await;
 }
 
-/// Nothing is wider than the window, and the status of a run is seen at once on a phone.
+/// No page is wider than the window, and a phone shows the status of a run without scrolling.
 pub(super) async fn fit_every_width(browser: &mut Browser, url: &str, shots: &Path) {
     for width in [390, 1024, 1440] {
         browser.size(width, 844).await;

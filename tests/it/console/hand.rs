@@ -1,7 +1,7 @@
-//! A user's hand at the browser: it clicks with the mouse, or presses keys and nothing else, and counts what it does.
+//! Acts as a user of the browser, either with the mouse or with keys only, and counts the interactions.
 //!
-//! A click is one interaction, and so are a shortcut (`Ctrl K`, `g r`), a typed text with the Enter behind it, and a choice from a list. Moves of
-//! the focus count no more than moves of the mouse.
+//! A click is one interaction, and so are a shortcut (`Ctrl K`, `g r`), a typed text with the Enter after it, and a choice from a list.
+//! Neither moves of the focus nor moves of the mouse are counted.
 
 use std::fmt::Write as _;
 
@@ -9,21 +9,20 @@ use serde_json::{Value, json};
 
 use super::browser::{Browser, quoted};
 
-/// How far the focus is moved to reach something.
+/// Maximum number of moves of the focus to reach an element.
 const MOVE_COUNT_MAX: usize = 700;
 
-/// The hand.
 pub(super) struct Hand<'a> {
     pub(super) browser: &'a mut Browser,
     is_by_keys: bool,
-    /// What was done since the start of the task.
+    /// The interactions since the start of the task.
     done: Vec<String>,
 }
 
 /// The keys that are pressed: a name, the code of the key, and the text that it writes.
 const KEYS: [(&str, u32, &str); 4] = [("Enter", 13, "\r"), (" ", 32, " "), ("Tab", 9, ""), ("ArrowDown", 40, "")];
 
-/// Presses a key, with Control where it is asked for.
+/// Presses a key, with Control if `has_control`.
 pub(super) async fn press(browser: &mut Browser, key: &str, has_control: bool) {
     let known = KEYS.iter().find(|(name, ..)| *name == key);
     let text = match known {
@@ -55,13 +54,13 @@ impl<'a> Hand<'a> {
         Self { browser, is_by_keys, done: Vec::new() }
     }
 
-    /// Begins a task at an address; what was done before is forgotten.
+    /// Begins a task at an address. Earlier interactions are no longer counted.
     pub(super) async fn begin(&mut self, url: &str) {
         self.browser.goto(url).await;
         self.done.clear();
     }
 
-    /// Asserts that the task took so many interactions at most, and prints them.
+    /// Asserts that the task took at most this many interactions, and prints them.
     pub(super) fn took(&mut self, task: &str, count_max: usize) {
         let mut way = String::new();
         for (number, step) in self.done.iter().enumerate() {
@@ -73,7 +72,7 @@ impl<'a> Hand<'a> {
         self.done.clear();
     }
 
-    /// Goes to a page of the bar: by its link, or by `g` and its key.
+    /// Goes to a page of the navigation bar: by its link, or by `g` and its key.
     pub(super) async fn go(&mut self, key: &str) {
         if !self.is_by_keys {
             return self.follow(&format!("nav a[data-key={key}]")).await;
@@ -93,7 +92,7 @@ impl<'a> Hand<'a> {
         self.done.push("Ctrl K".to_owned());
     }
 
-    /// Types into the palette, and takes the hit at this address, which must be the first.
+    /// Types into the palette, and opens the hit with this address, which must be the first.
     pub(super) async fn take(&mut self, text: &str, path: &str) {
         type_text(self.browser, text).await;
         let hit = "document.querySelector('#palette .hit.on')?.getAttribute('href')";
@@ -104,7 +103,7 @@ impl<'a> Hand<'a> {
         self.done.push(format!("\"{text}\" Enter"));
     }
 
-    /// Clicks on what a selector finds, or reaches it by Tab and presses Enter.
+    /// Clicks on an element, or reaches it by Tab and presses Enter.
     pub(super) async fn click(&mut self, selector: &str) {
         self.point(selector).await;
         if self.is_by_keys {
@@ -115,14 +114,14 @@ impl<'a> Hand<'a> {
         self.done.push(selector.to_owned());
     }
 
-    /// The same with what leads to another page.
+    /// Clicks on an element that leads to another page, and waits for that page.
     pub(super) async fn follow(&mut self, selector: &str) {
         self.old().await;
         self.click(selector).await;
         self.other_page(selector).await;
     }
 
-    /// Types a text into a field in place of what it has, and presses Enter, which leads to another page.
+    /// Replaces the text of a field, and presses Enter, which leads to another page.
     pub(super) async fn enter(&mut self, selector: &str, text: &str) {
         self.point(selector).await;
         if !self.is_by_keys {
@@ -162,11 +161,11 @@ impl<'a> Hand<'a> {
         self.browser.until(&format!("{what} leads to another page"), is_other).await;
     }
 
-    /// Waits for what a selector finds, and moves there: the mouse, or by Tab the focus.
+    /// Waits for an element, and moves the mouse or, by Tab, the focus to it.
     pub(super) async fn point(&mut self, selector: &str) {
         let place = quoted(selector);
         self.browser.until(&format!("there is {selector}"), &format!("document.querySelector({place})")).await;
-        // Parts that come later would move it away from under the mouse.
+        // Parts that are loaded later would move the element away from the mouse.
         let is_whole =
             "document.readyState === 'complete' && !document.querySelector('[hx-trigger=load], .htmx-request')";
         self.browser.until("the page is whole", is_whole).await;
@@ -185,7 +184,7 @@ impl<'a> Hand<'a> {
         assert_eq!(active, selector, "Tab does not lead to {selector}");
     }
 
-    /// Clicks where the middle of an element is seen.
+    /// Clicks on the middle of an element.
     async fn mouse(&mut self, selector: &str) {
         let script = format!(
             "(box => [box.left + box.width / 2, box.top + box.height / 2])(document.querySelector({}).getBoundingClientRect())",

@@ -9,11 +9,11 @@ use super::sign_in;
 
 const JOB_COUNT: u32 = 30;
 const RUN_COUNT: u32 = 3_000;
-/// The text of the tip; empty while it is hidden.
+/// The text of the tooltip; empty while it is hidden.
 const TIP: &str = "(tip => tip.hidden ? '' : tip.textContent)(document.querySelector('rondel-timeline .tip'))";
-/// How often gaps were asked for.
+/// The number of requests for gaps.
 const ASKED: &str = "performance.getEntriesByType('resource').filter(one => one.name.includes('/gaps?')).length";
-/// A place of the lane where the pointer is on no mark: `null`, or x, y and the instant.
+/// Finds a place of the lane without a mark: x, y and the instant, or `null`.
 const FREE: &str = "(() => { const lanes = document.querySelector('rondel-timeline'), track = lanes.querySelector('.track[data-gaps]');\
     const box = track.getBoundingClientRect(), { from, to } = lanes.dataset, y = box.top + box.height / 2;\
     for (let part = 0.02; part < 0.74; part += 0.003) {\
@@ -49,7 +49,7 @@ async fn point_at(browser: &mut Browser, wanted: &str) {
     browser.call("Input.dispatchMouseEvent", event).await;
 }
 
-/// One request for the lane, however many of its gaps are looked at.
+/// The page sends one request for the lane, however many of its gaps the mouse visits.
 async fn hover_a_gap(browser: &mut Browser, lane: &str) {
     browser.goto(lane).await;
     point_at(browser, "true").await;
@@ -83,7 +83,7 @@ async fn walk_the_gaps(browser: &mut Browser, lane: &str, job: &str) {
     browser.until("the gap is asked about", &is_asked).await;
 }
 
-/// A label more, one taken away, and what is saved.
+/// Adds a label in the editor, removes one, and checks what is saved.
 async fn label_a_job(hand: &mut Hand<'_>, url: &str, api: &Api) {
     hand.begin(&format!("{url}/n/default/jobs/new")).await;
     let rows = "document.querySelectorAll('[data-row]').length";

@@ -1,5 +1,5 @@
-//! A log of 60,000 lines in a real browser: it opens at its end, leads to any line and to the first error, follows what is written,
-//! and loads little of it. And the page around it: the way of a run that was retried, and of one with shards.
+//! A log of 60,000 lines in a real browser: it opens at its end, leads to any line and to the first error, follows new lines, and
+//! loads only a small part. Also the pages of a run that was retried and of a run with shards.
 
 use std::path::Path;
 use std::time::Duration;
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use super::browser::{Browser, program};
 use super::sign_in;
 
-/// As many as a server's log of a night has; written no faster than they are sent.
+/// As many lines as the log of a nightly job may have. They are written no faster than the agent sends them.
 const LONG: &str = r#"
 for part in $(seq 0 29); do
   seq $((part * 2000 + 1)) $((part * 2000 + 2000)) | sed -e 's/^\(5000\|25000\|45000\)$/ERROR: row \1 was refused/' -e 's/^\([0-9]*\)$/row \1 imported/'
@@ -19,7 +19,7 @@ done
 echo "warning: 3 rows were refused" >&2"#;
 const LIVE: &str = "for i in $(seq 1 400); do echo \"tick $i\"; sleep 0.2; done";
 const LINE_COUNT: u64 = 60_001;
-/// What the page may load until the first error is shown.
+/// Maximum number of bytes that the page loads until it shows the first error.
 pub(super) const LOADED_BYTES_MAX: u64 = 300_000;
 
 /// All bytes that the page has loaded, as they were before compression.
@@ -98,13 +98,13 @@ async fn open_at_the_end(browser: &mut Browser, page: &str) {
     assert!(number(browser, "document.querySelectorAll('#log .l').length").await <= 2_000);
 }
 
-/// One click; a search is not needed.
+/// One click leads to the first error, without a search.
 async fn jump_to_the_first_error(browser: &mut Browser) {
     browser.click("[data-severity=error]").await;
     browser.until("the first error is shown", "document.querySelector('.l.at')?.id === 'L5000'").await;
     let text = browser.eval("document.querySelector('.l.at').textContent").await;
     assert!(text.as_str().expect("text").contains("ERROR: row 5000 was refused"), "{text}");
-    // What surrounds it is there.
+    // The lines around it are loaded too.
     browser.until("its context is there", "document.querySelector('#L4990') && document.querySelector('#L5010')").await;
     let loaded = number(browser, LOADED).await;
     assert!(loaded < LOADED_BYTES_MAX, "{loaded} bytes");
@@ -127,7 +127,7 @@ async fn search(browser: &mut Browser) {
 }
 
 async fn lead_to_lines(browser: &mut Browser, page: &str) {
-    // An address that differs in its fragment alone would not load the page.
+    // A new address that differed only in its fragment would not load the page again, so another address comes first.
     browser.eval("window.isOld = true").await;
     browser.goto(&format!("{page}?line=1")).await;
     browser.goto(&format!("{page}#L30000")).await;
@@ -143,7 +143,7 @@ async fn lead_to_lines(browser: &mut Browser, page: &str) {
     browser.until("a click names its line", "location.hash === '#L15'").await;
 }
 
-/// Lines are loaded to both sides, and the page keeps a bounded number of them.
+/// Lines are loaded in both directions, and the page keeps a bounded number of them.
 async fn scroll_through(browser: &mut Browser) {
     for _ in 0..6 {
         browser.eval("window.last = Number(document.querySelector('#log .l:last-child').id.slice(1))").await;

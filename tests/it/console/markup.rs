@@ -1,5 +1,5 @@
-//! Texts that try to become markup, in every field that takes free text, on every page that shows it: none does, and the
-//! browser reports none.
+//! Stores texts that try to become markup in every field that takes free text, and opens every page that shows them: no
+//! text becomes markup, and the browser reports no error.
 
 use std::fmt::Write as _;
 use std::time::{Duration, SystemTime};
@@ -11,11 +11,11 @@ use super::browser::{Browser, program};
 use super::markup_alerts::look_at_rare_texts;
 use super::{is_long_form, print, sign_in};
 
-/// What a text does to leave the place that it stands in.
+/// How texts try to close the element, attribute or comment around them.
 const EXITS: [&str; 8] =
     ["", "\">", "'>", "</title></textarea></style></select>", "</script>", "-->", "]]>", "</svg></math></template>"];
 
-/// What would show that it has left it: an element or attribute with the mark, which no page has.
+/// What would appear if they succeeded: an element or attribute with the mark `data-hit`, which no page has.
 const ENTRIES: [&str; 25] = [
     "<script data-hit>window.hit=1</script>",
     "<img data-hit src=x onerror=window.hit=1>",
@@ -44,18 +44,18 @@ const ENTRIES: [&str; 25] = [
     "\u{1b}[31m<b data-hit>\u{1b}[0m&lt;script data-hit&gt;window.hit=1&lt;/script&gt;",
 ];
 
-/// Fetches pages, and gives the addresses of those that have a marked element once they are parsed, or another status than one of these.
-/// Nothing of what is parsed this way runs.
+/// Fetches and parses pages. Returns the addresses of pages with a marked element or with none of the expected statuses. Scripts of
+/// pages that are parsed in this way do not run.
 const PARSE: &str = "Promise.all(PATHS.map(async path => { \
     const answer = await fetch(path, METHOD); \
     const page = new DOMParser().parseFromString(await answer.text(), 'text/html'); \
     return STATUSES.includes(answer.status) && !page.querySelector('[data-hit]') ? null : `${answer.status} ${path}`; \
     })).then(found => found.filter(Boolean))";
 
-/// What an address answers that has one of the texts: as a filter or name it may be refused, and is shown by the refusal.
+/// The statuses for an address that contains a text: a filter or name may be refused, and the refusal shows it.
 const OF_ADDRESSES: [u16; 3] = [200, 404, 422];
 
-/// The texts of a third of the pairs, another third in each of three minutes, or all of them. Each third has every exit and every entry.
+/// All texts in the long form, else a third of them: another third in each of three minutes. Each third has every exit and every entry.
 fn texts(is_long: bool) -> Vec<String> {
     let all: Vec<String> = EXITS.iter().flat_map(|exit| ENTRIES.map(|entry| format!("{exit}{entry}"))).collect();
     assert_eq!(all.len(), 200);
@@ -82,14 +82,14 @@ async fn no_text_becomes_markup() {
     parse(&mut browser, &pages, &[200], "{}").await;
     webhooks(&mut browser, &api, &texts).await;
     look_at_rare_texts(&mut browser, &api, &texts).await;
-    // The pages themselves, with what their scripts do to them: the lists, and one of each seventeen others, so that each kind is among them.
+    // These pages are opened with their scripts: all lists, and every seventeenth other page, so that each kind is among them.
     for path in pages.iter().enumerate().filter(|(at, path)| at % 17 == 0 || is_list(path)).map(|(_, path)| path) {
         open(&mut browser, dev.url(), path).await;
     }
     assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
     let addresses = addresses(&texts, &runs[0]);
     parse(&mut browser, &addresses, &OF_ADDRESSES, "{headers: {accept: 'text/html'}}").await;
-    // What a form answers to a script: a short message that is put into the page.
+    // The answers of forms to a script: a short message that the script puts into the page.
     let forms = (0..4).map(|number| format!("/jobs/text-{number}/runs")).collect::<Vec<_>>();
     let script = "{method: 'POST', headers: {'hx-request': 'true', accept: 'text/html'}, body: new URLSearchParams()}";
     parse(&mut browser, &forms, &[200], script).await;
@@ -111,14 +111,14 @@ pub(super) async fn parse(browser: &mut Browser, paths: &[String], statuses: &[u
     }
 }
 
-/// Opens a page with what its scripts do to it.
+/// Opens a page with its scripts, and asserts that no text has become markup.
 async fn open(browser: &mut Browser, url: &str, path: &str) {
     browser.goto(&format!("{url}{path}")).await;
     let hit = "[window.hit === undefined, document.querySelectorAll('[data-hit]').length]";
     assert_eq!(browser.eval(hit).await, json!([true, 0]), "{path}");
 }
 
-/// The address that a namespace reports failures to, with each text in it that an address may have.
+/// Saves each text, if a URL may contain it, in the webhook to which a namespace reports failures.
 async fn webhooks(browser: &mut Browser, api: &Api, texts: &[String]) {
     api.post("/api/v1/namespaces", json!({"name": "hooked"})).await.expect(201);
     let mut taken = 0;
@@ -134,8 +134,8 @@ async fn webhooks(browser: &mut Browser, api: &Api, texts: &[String]) {
     assert!(taken > 0, "none of the texts was taken into an address");
 }
 
-/// Addresses that have a text themselves: searches, filters, questions, and names of things that there are not. Each text is in half of
-/// them, in the long form in all.
+/// Addresses that contain a text: searches, filters, questions, and names of objects that do not exist. Each text is in half of them,
+/// in the long form in all.
 fn addresses(texts: &[String], run: &str) -> Vec<String> {
     let step = if is_long_form() { 1 } else { 2 };
     let of_texts = texts.iter().enumerate();
@@ -173,7 +173,7 @@ fn is_list(path: &str) -> bool {
     !path.contains('?') && path.matches('/').count() == 1
 }
 
-/// Puts the texts into everything that takes one, and gives the ids of runs that have them.
+/// Stores the texts in every kind of object, and returns the ids of runs that contain them.
 async fn store(api: &Api, texts: &[String]) -> Vec<String> {
     let mut runs = Vec::new();
     for (number, text) in texts.iter().enumerate() {
@@ -186,7 +186,7 @@ async fn store(api: &Api, texts: &[String]) -> Vec<String> {
         let labels = json!({"labels": {"text": plain(text)}, "description": format!("{text} again")});
         api.patch(&format!("/api/v1/jobs/{name}"), labels).await.expect(200);
         let run = api.post(&format!("/api/v1/jobs/{name}/runs"), json!({})).await.expect(201);
-        // Another that is cancelled, with the text as the reason.
+        // A second run is cancelled, with the text as the reason.
         let slow = json!({"params": {"argv": ["sleep", "60"]}});
         let cancelled = api.post(&format!("/api/v1/jobs/{name}/runs"), slow).await.expect(201);
         let cancelled = cancelled["id"].as_str().expect("an id").to_owned();
@@ -212,10 +212,11 @@ async fn store(api: &Api, texts: &[String]) -> Vec<String> {
     runs
 }
 
-/// As many versions of a script as its page shows.
+/// The number of versions that the page of a script shows.
 const VERSION_COUNT: usize = 30;
 
-/// Two scripts of all texts, one of which shows what differs; and their notes.
+/// Stores all texts in a script with two versions, whose page shows the difference, and in the notes of further
+/// scripts.
 async fn store_scripts(api: &Api, texts: &[String]) {
     let save = async |name: &str, source: String, note: &str| {
         let script = json!({"language": "shell", "source": source, "note": note});
@@ -238,7 +239,7 @@ fn dates(count: usize) -> Vec<String> {
     months.take(count).collect()
 }
 
-/// The text as a line may have it: without control characters, within 100.
+/// The text as a single-line field accepts it: without control characters, at most 100 characters.
 pub(super) fn plain(text: &str) -> String {
     let line: String = text.chars().filter(|sign| !sign.is_control()).take(100).collect();
     line.trim().to_owned()

@@ -1,5 +1,5 @@
-//! The texts that try to become markup in what belongs to alerts, filters and other schedulers: written over and over, since there are only few
-//! of each of these.
+//! Stores the texts that try to become markup in alerts, filters and the comparison with another scheduler. There are only few objects of
+//! these kinds, so each text overwrites the one before it.
 
 use rondel_tests::{Api, instant_in, wait_until};
 use serde_json::{Value, json};
@@ -8,7 +8,8 @@ use std::time::Duration;
 use super::browser::{Browser, quoted};
 use super::markup::{parse, plain};
 
-/// Where the texts stand: in the rule, the silence, the window and the banner of it, the channel, and the comparison with another scheduler.
+/// The pages that show the texts: in a rule, a silence, a maintenance window and its banner, a channel, and the comparison with another
+/// scheduler.
 const PAGES: [&str; 5] = ["/alerts", "/alerts/rules/text", "/alerts/channels/text", "/account", "/shadow?source=text-"];
 /// The longest name of a saved filter.
 const NAME_LEN_MAX: usize = 60;
@@ -26,7 +27,7 @@ pub(super) async fn look_at_rare_texts(browser: &mut Browser, api: &Api, texts: 
             json!({"kind": "webhook", "enabled": false, "settings": settings,
                 "secrets": {"url": "https://alerts.example.invalid/"}})
         };
-        // A template may have an error in it.
+        // The text may be an invalid template, which the server refuses.
         let settings = json!({"title_template": text, "body_template": text});
         let status = api.put("/api/v1/channels/text", channel(settings)).await.status;
         template_count += usize::from(matches!(status, 200 | 201));

@@ -1,4 +1,4 @@
-//! Fires of another scheduler beside those of a job in shadow mode, for tests that look at the page that compares them.
+//! Reports fires of another scheduler for a job in shadow mode, for tests of the page that compares the two.
 
 use std::time::Duration;
 
@@ -10,10 +10,10 @@ const JOB: &str = "exchange-rates.import";
 /// How many of its fires are compared.
 const FIRE_COUNT: usize = 6;
 
-/// Lets a job of this app fire in shadow mode, and reports what another scheduler made of the same fires: one is missing there, one late, one sent
-/// twice, and one on another executor.
+/// Lets a job of this app fire in shadow mode, and reports the same fires from another scheduler: one is missing there, one is late, one
+/// was sent twice, and one went to another executor.
 ///
-/// It is done once on a database that is used again.
+/// If the database is used again, this is done only once.
 pub(super) async fn observe_fires(api: &Api, app: &str) {
     if api.get(&format!("/api/v1/jobs/{JOB}")).await.status == 200 {
         return;

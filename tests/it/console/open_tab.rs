@@ -1,5 +1,6 @@
-//! A tab that is left open on *Now* while runs go on: the memory of the tab stays within bounds, its elements and listeners do not pile up, and
-//! while it is hidden it asks for nothing. `TEST_TAB_MINUTES` makes it as long as that, at 1,000 runs a minute; `tests/open-tab` sets it.
+//! A tab that stays open on the page *Now* while jobs run: its memory stays within bounds, its elements and listeners do not accumulate,
+//! and it sends no requests while it is hidden. `TEST_TAB_MINUTES` sets the duration of the test, with 1,000 runs a minute;
+//! `tests/open-tab` sets this variable.
 
 use std::time::Duration;
 
@@ -12,17 +13,17 @@ use super::{print, sign_in};
 
 /// How many runs are started each second.
 const RUNS_PER_SECOND: u32 = 17;
-/// How long the short form takes, beside the first third, in which caches are filled.
+/// The duration of the short form after the first third, in which caches are filled.
 const SHORT: Duration = Duration::from_secs(24);
-/// By how much the heap of the tab may have grown since the first third.
+/// Maximum growth of the tab's heap since the first third.
 const GROWTH_BYTES_MAX: i64 = 3_000_000;
-/// By how many elements and listeners the page may have grown.
+/// Maximum growth of the number of elements, and of listeners.
 const GROWTH_COUNT_MAX: i64 = 600;
 
-/// By how much the memory of the server, which makes all the runs as well, may have grown.
+/// Maximum growth of the server's memory; the server makes all the runs.
 const GROWTH_KILOBYTES_MAX: i64 = 150_000;
 
-/// What a tab holds after its garbage was collected.
+/// The memory of a tab after a garbage collection, and that of the server.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     heap: i64,
@@ -72,7 +73,7 @@ async fn a_tab_left_open_stays_small() {
     for _ in 0..RUNS_PER_SECOND {
         api.post("/api/v1/jobs/busy.job/runs", json!({})).await.expect(201);
     }
-    // Five more fires of a job that fires each five seconds: the page would have refreshed itself twice.
+    // Five more fires of a job that fires every five seconds: a visible page would have refreshed twice in this time.
     let fires = async || api.runs("demo-hello").await.iter().filter(|run| run["status"] == "succeeded").count();
     let (first, limit) = (fires().await, Duration::from_secs(120));
     wait_until(limit, "time goes by", async || {
@@ -97,7 +98,7 @@ async fn hide(browser: &mut Browser, is_hidden: bool) {
 
 impl Held {
     async fn read(browser: &mut Browser, server: u32) -> Self {
-        // Entries of requests are kept by the browser up to a bound of its own; they are no leak of the page.
+        // The browser keeps entries of requests up to a bound of its own. They are not a leak of the page.
         browser.eval("performance.clearResourceTimings()").await;
         browser.call("HeapProfiler.enable", json!({})).await;
         browser.call("HeapProfiler.collectGarbage", json!({})).await;

@@ -15,28 +15,28 @@ pub(super) struct Screen {
     pub(super) is_main: bool,
 }
 
-/// What the pages are about that show one thing.
+/// The objects that are shown by the pages of a single object.
 #[derive(Clone, Debug)]
 pub(super) struct Subjects {
-    /// A job with two versions, and an instant that its why page is asked about.
+    /// A job with two versions. Its why page is opened for the instant `at`.
     pub(super) job: String,
     pub(super) at: String,
     /// A run with a log, which failed.
     pub(super) run: String,
-    /// The run that stands for the shards of another.
+    /// The main run of a fire with shards.
     pub(super) whole: String,
     pub(super) executor: String,
     /// A run that lasts as long as the pictures are taken.
     pub(super) live: Option<String>,
     /// A namespace without a job.
     pub(super) empty: &'static str,
-    /// A namespace with an open maintenance window and a coming one, where there is one.
+    /// A namespace with an open and a coming maintenance window, if there is one.
     pub(super) announced: Option<&'static str>,
     pub(super) incident: Option<String>,
 }
 
 impl Subjects {
-    /// Those of the server that `furnish` has filled.
+    /// The objects on the server that `furnish` has filled.
     pub(super) async fn of_furnished(api: &Api) -> Self {
         observe_fires(api, "demo").await;
         Self {
@@ -55,7 +55,7 @@ impl Subjects {
 
 const SCRIPT: &str = "close-orders";
 
-/// Saves a script in two versions, where it is not there.
+/// Saves a script in two versions, unless it exists.
 pub(super) async fn save_script(api: &Api) {
     for (source, note) in [
         ("#!/bin/sh\nset -e\necho \"closing orders of $1\"\n", "first version"),

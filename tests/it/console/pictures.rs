@@ -1,5 +1,6 @@
-//! Every screen at three widths, in both languages and both themes, about midnight: none is wider than its window. With `TEST_PICTURES_OUT` (`tests/pictures`
-//! sets it) a picture of each is written there, from a system with more jobs, two servers and an agent for each app.
+//! Every screen at three widths, in both languages and both themes, around midnight: no screen is wider than its window. With
+//! `TEST_PICTURES_OUT` (`tests/pictures` sets it), a picture of each screen is written into that folder, from a system with more jobs, two
+//! servers and an agent for each app.
 
 use std::path::PathBuf;
 
@@ -13,7 +14,7 @@ use super::stage::{Stage, VIEWER_NAME, VIEWER_PASSWORD};
 /// How much of a long page is in its picture, in pixels.
 const HEIGHT_MAX: u32 = 2_400;
 
-/// What is shown after a step on a page: its name, the page, the step, and the element that is then there.
+/// Steps on pages: a name, the page, the script of the step, and the element that it shows.
 const STEPS: [(&str, &str, &str, &str); 16] = [
     ("palette-open", "/jobs", "document.querySelector('.jump').click()", "#palette[open] .hit"),
     ("keys", "/jobs", "document.getElementById('keys').showModal()", "#keys[open]"),
@@ -48,7 +49,7 @@ const STEPS: [(&str, &str, &str, &str); 16] = [
         ".alert-silence[open]",
     ),
 ];
-/// What the steps use.
+/// The functions that the steps call.
 const HANDS: &str = "window.pick = () => [...document.querySelectorAll('main tbody .pick input')].slice(0, 3).forEach(box => box.click());\
     window.suggest = text => { const field = document.getElementById('filter'); field.focus(); field.value = text; \
     field.dispatchEvent(new Event('input', {bubbles: true})); }; 0";
@@ -80,7 +81,7 @@ struct Camera {
     browser: Browser,
     url: String,
     out: Option<PathBuf>,
-    /// The names of the screens that are wanted; all, where there is none.
+    /// The names of the wanted screens; all screens if there are none.
     only: Vec<String>,
     look: (&'static str, &'static str, u32),
     wide: Vec<String>,
@@ -153,7 +154,7 @@ impl Camera {
         self.only.is_empty() || self.only.iter().any(|one| one == name)
     }
 
-    /// Of what is refused the browser notes the status, and nothing else.
+    /// Asserts that the browser complained only about the statuses of refusals.
     async fn expect_refusals(&mut self) {
         let complaints = self.browser.complaints().await;
         let is_refusal = |complaint: &String| complaint.contains("responded with a status of 4");
@@ -164,7 +165,7 @@ impl Camera {
     async fn prefer(&mut self, path: &str, look: (&'static str, &'static str, u32)) {
         let (lang, theme, width) = look;
         self.browser.size(1_440, 900).await;
-        // In each width just before midnight, and just after it.
+        // Each width is shown just before midnight and just after it.
         let hour = if (lang == "en") == (theme == "dark") { 0 } else { 23 };
         self.browser.live_in(&self.url, &zone_where_it_is(hour)).await;
         self.browser.goto(&format!("{}{path}", self.url)).await;
@@ -198,7 +199,7 @@ impl Camera {
     }
 
     async fn settle(&mut self) {
-        // Parts that are loaded behind the page belong to it.
+        // Parts that the page loads later belong to it.
         self.browser.until("its parts are there", "!document.querySelector('[hx-trigger=load], .htmx-request')").await;
         self.browser.until("its font is there", "document.fonts.status === 'loaded'").await;
     }
@@ -225,13 +226,13 @@ impl Camera {
     }
 }
 
-/// A time zone whose clock is in this hour now. Just before midnight most of what fires next is of another day, and just after it most
-/// of what ran: then times take more room than at noon, whenever the test runs.
+/// A time zone in which it is this hour now. Just before midnight most coming fires are on another day, and just after it most past
+/// runs are. Their times then take more room than at noon, at whichever hour the test runs.
 fn zone_where_it_is(hour: i64) -> String {
     let hours_of_utc = wall_clock_ms() / 3_600_000;
     match (hour - hours_of_utc).rem_euclid(24) {
         0 => "UTC".to_owned(),
-        // These names count to the west.
+        // The sign of these names is reversed: `Etc/GMT-8` is to the east of Greenwich.
         east @ 1..=14 => format!("Etc/GMT-{east}"),
         east => format!("Etc/GMT+{}", 24 - east),
     }

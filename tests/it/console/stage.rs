@@ -1,5 +1,5 @@
-//! A system with as much on it as a busy one has, for the pictures: jobs and a week of runs, agents at work, one that drains, failures with their
-//! incidents, and in the long form two servers.
+//! A system like a busy one, for the pictures: jobs and a week of runs, agents at work, a draining agent, failures with their incidents,
+//! and in the long form two servers.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const JOB: &str = "ledger.nightly-reconciliation-of-all-european-accounts";
 const LOG: &str = r#"for i in $(seq 1 24); do echo "INFO  batch $i of 24: $((i * 137 % 900 + 100)) rows read"; sleep 0.05; done
 echo "WARN  3 rows have no counterpart"
 echo "ERROR connection refused: ledger-db:5432" >&2; exit 3"#;
-/// Ends with the agent.
+/// Runs until the agent ends.
 const LONG_WORK: &str = "while kill -0 $PPID; do echo \"INFO  $(date +%T) copying\"; sleep 1; done";
 
 /// The user who may only look.
@@ -29,12 +29,13 @@ pub(super) const VIEWER_PASSWORD: &str = "look but not touch";
 pub(super) struct Stage {
     pub(super) server: Server,
     pub(super) subjects: Subjects,
-    /// The rest of it, for as long as pictures are taken.
+    /// The other processes, which must live as long as pictures are taken.
     _others: (Vec<Server>, Vec<Agent>),
 }
 
 impl Stage {
-    /// Puts it up around a server on a seeded database; with the database, as a cluster of two with an agent for each app.
+    /// Adds agents and objects to a server on a seeded database. With `cluster`, also adds a second server, and an agent
+    /// for each app.
     pub(super) async fn new(server: Server, cluster: Option<&ScratchDb>) -> Self {
         let api = server.api();
         api.post("/api/v1/apps", json!({"name": "ledger"})).await.expect(201);
@@ -60,7 +61,7 @@ impl Stage {
     }
 }
 
-/// A job that fails after retries, one with shards, users, a calendar, and a namespace with nothing in it.
+/// Creates a job that fails after retries, a job with shards, users, a calendar, and an empty namespace.
 async fn furnish(api: &Api) -> Subjects {
     let shell = |script: &str| json!({"argv": ["sh", "-c", script]});
     let jobs = [
@@ -123,7 +124,7 @@ async fn furnish(api: &Api) -> Subjects {
     }
 }
 
-/// A job of the history some of whose runs failed, and the instant of the newest one of these; it gets a second version.
+/// A job of the history with failed runs, and the instant of the newest of these runs. The job gets a second version.
 async fn job_with_failures(api: &Api) -> (String, String) {
     for job in api.all("/api/v1/jobs", &[]).await {
         let name = job["name"].as_str().unwrap_or_default().to_owned();
@@ -144,7 +145,7 @@ async fn job_with_failures(api: &Api) -> (String, String) {
     (JOB.to_owned(), "02:30".to_owned())
 }
 
-/// Puts long runs on both agents of the ledger, and lets one of them drain; gives one of the runs.
+/// Starts long runs on both agents of the ledger, and drains one of the agents; returns one of the runs.
 async fn keep_busy(api: &Api) -> String {
     for _ in 0..9 {
         api.post("/api/v1/jobs/ledger.copy-archive/runs", json!({})).await.expect(201);

@@ -1,5 +1,5 @@
-//! The tasks that the console is for, walked in a browser with the number of interactions asserted: once with the mouse, and once by keys
-//! alone. The history is that of `rondel bench seed`.
+//! The tasks that users have in the console, done in a browser, once with the mouse and once with keys only. The number of interactions
+//! of each task is asserted. The history is that of `rondel bench seed`.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ const RUN_COUNT: u32 = 6_000;
 const DRAINED: &str = "w7";
 const LIVE: &str = "for i in $(seq 1 2000); do echo \"tick $i\"; sleep 0.2; done";
 
-/// What the tasks are about.
+/// The server, and the objects that the tasks use.
 struct Stage {
     api: Api,
     url: String,
@@ -29,7 +29,7 @@ struct Stage {
     app: String,
     /// A run that writes its log now.
     live: String,
-    /// The run of the executor that is drained lasts until there is a file `go` here.
+    /// The run on the executor that is drained lasts until this folder has a file `go`.
     gate: TempDir,
 }
 
@@ -205,7 +205,7 @@ impl Stage {
         assert_eq!(user["grants"][0]["role"], "operator", "{user}");
     }
 
-    /// The page is looked at while the executor still has a run, and the same page shows when it has none.
+    /// The page shows the draining executor while it has a run and, without a reload, once it has none.
     async fn drain_an_executor(&self, hand: &mut Hand<'_>) {
         let state = format!("/api/v1/executors/{DRAINED}/state");
         self.api.put(&state, json!({"app": "depot", "state": "active"})).await.expect(200);

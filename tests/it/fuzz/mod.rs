@@ -1,8 +1,8 @@
-//! Made-up calls by the thousand, from the API's own document, for each role: no failure of the server, no status and no body
-//! that the document does not know, and no memory that grows with it.
+//! Thousands of generated calls from the API's own document, for each role: the server never fails, every status and body is
+//! documented, and the memory stays bounded.
 //!
-//! `RONDEL_TEST_SCHEMATHESIS` names the program that makes them up. A run of all tests makes a few; `RONDEL_TEST_FUZZ=N` makes
-//! every call that differs in one thing, and N random ones for each operation and role: tens of thousands.
+//! `RONDEL_TEST_SCHEMATHESIS` names the program that generates the calls. A run of all tests makes a few; `RONDEL_TEST_FUZZ=N`
+//! makes every call that varies one parameter or field, and N random ones for each operation and role: tens of thousands.
 
 use std::io::Write as _;
 use std::path::Path;
@@ -14,14 +14,14 @@ use tokio::task::JoinSet;
 
 /// How many random calls an operation gets from a role in a run of all tests.
 const SHORT: &str = "1";
-/// How calls are made up then.
+/// The phases of the generator in a run of all tests.
 const PHASES: &str = "examples,fuzzing,stateful";
-/// And where there is time: call by call, each parameter and field at its bounds and beyond.
+/// The phases in the long form, which also try each parameter and field at its bounds and beyond.
 const ALL_PHASES: &str = "examples,coverage,fuzzing,stateful";
-/// The most memory that the server may ever have had.
+/// Maximum peak memory of the server.
 const MEMORY_MAX_MIB: u64 = 256;
-/// The checks of each answer: it is documented, and no caller gets in without a token, by another method, or to a
-/// deleted object.
+/// The checks of each answer: it is documented, and a call without a token, with another method, or to a deleted object
+/// does not succeed.
 const CHECKS: &str = "not_a_server_error,status_code_conformance,content_type_conformance,response_headers_conformance,\
     response_schema_conformance,ignored_auth,unsupported_method,allow_header_conformance,use_after_free";
 
@@ -31,13 +31,13 @@ async fn no_made_up_call_of_any_role_breaks_the_server() {
         return left_out_without("schemathesis", "schemathesis: RONDEL_TEST_SCHEMATHESIS is not set");
     };
     let Some(db) = scratch(Backend::Postgres).await else { return };
-    // As fast as it can: a rate limit would hide the answer to a call.
+    // Without a rate limit, which would hide the answers to calls.
     let mut server = Server::start_with(&db, &["--api-rate", "0"]).await;
     let known = furnish(&server.api()).await.to_string();
     let document = server.api().get("/api/v1/openapi.json").await.expect(200).to_string();
     let generated = MadeUp { program, url: server.url().to_owned(), document, known };
     let mut total = 0;
-    // Its own threads get in each other's way on some versions of Python: two processes instead.
+    // Two processes, because the program's own threads disturb each other on some versions of Python.
     for pair in tokens(&server.api(), server.token_file().as_path()).await.chunks(2) {
         let calls: JoinSet<u64> =
             pair.iter().cloned().map(|(role, token)| generated.clone().call(role, token)).collect();
@@ -49,7 +49,7 @@ async fn no_made_up_call_of_any_role_breaks_the_server() {
     assert!(server.stop().await.success());
 }
 
-/// What makes calls up, and from what.
+/// The generator of calls, and its input.
 #[derive(Clone)]
 struct MadeUp {
     program: String,
@@ -69,7 +69,7 @@ impl MadeUp {
         command.args(["run", "openapi.json", "--url", &self.url, "--checks", CHECKS, "--max-examples", count]);
         command.args(["--phases", phases, "--generation-allow-x00", "true", "--generation-database", "none"]);
         command.args(["--workers", "1", "--continue-on-failure", "--no-shrink", "--no-color", "--warnings", "off"]);
-        // A stream of events ends after an hour.
+        // A stream of events lasts for up to an hour, so its path is left out.
         command.args(["--suppress-health-check", "all", "--request-timeout", "30", "--exclude-path", "/api/v1/events"]);
         command.args(["--report", "json", "--report-json-path", "report.json"]);
         if let Some(token) = token {
@@ -89,7 +89,8 @@ impl MadeUp {
     }
 }
 
-/// Things of every kind, and by the beginning of a path which of its parameters can name one.
+/// Creates objects of every kind. Returns, by the beginning of a path, the name of its parameter and a value that names
+/// an object.
 async fn furnish(api: &Api) -> Value {
     let job =
         json!({"name": "seeded", "app": "demo", "handler": "h", "schedule": {"every": "1h"}, "queue_timeout": "1h"});
@@ -114,7 +115,7 @@ async fn furnish(api: &Api) -> Value {
     })
 }
 
-/// A token for each role; none for a stranger.
+/// A token for each role; none for a caller without a role.
 async fn tokens(api: &Api, admin: &Path) -> Vec<(&'static str, Option<String>)> {
     let mut tokens = vec![("a stranger", None)];
     for (role, kind) in [("executor", "executor"), ("viewer", "api"), ("operator", "api"), ("editor", "api")] {
@@ -130,7 +131,7 @@ async fn tokens(api: &Api, admin: &Path) -> Vec<(&'static str, Option<String>)> 
     tokens
 }
 
-/// The most memory that a process ever had.
+/// The peak memory of a process.
 fn memory_mib(process: u32) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{process}/status")).expect("the process lives");
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux has this line");

@@ -1,5 +1,5 @@
-//! Quartz's cron, read a second time and by force: each minute of the time is compared with the fields. It knows no search and
-//! no zone rules, only the two zones of the tests.
+//! A second implementation of Quartz's cron, by brute force: it compares every minute with the fields. It has no search and no
+//! zone rules, only the two zones of the tests.
 #![expect(clippy::panic, reason = "a test fails by a panic")]
 
 use std::collections::BTreeSet;
@@ -118,7 +118,7 @@ fn named(text: &str, names: &[&str]) -> i64 {
     names.iter().position(|name| *name == text).map_or_else(|| number(text), |at| i64::try_from(at).expect("few") + 1)
 }
 
-/// The values of one part of a field: `a`, `a-b`, `a/n`, `a-b/n`, `*` or `*/n`; a range may go around.
+/// The values of one part of a field: `a`, `a-b`, `a/n`, `a-b/n`, `*` or `*/n`; a range may wrap around.
 fn values(part: &str, min: i64, max: i64, names: &[&str]) -> BTreeSet<i64> {
     let (span, step) = part.split_once('/').map_or((part, None), |(span, step)| (span, Some(number(step))));
     let (from, to) = match span.split_once('-') {
@@ -136,7 +136,7 @@ fn field(text: &str, min: i64, max: i64, names: &[&str]) -> BTreeSet<i64> {
     text.split(',').flat_map(|part| values(part, min, max, names)).collect()
 }
 
-/// As the API reads it.
+/// The instant in the form that the API reads.
 pub(super) fn instant(at: i64) -> String {
     let (date, second) = (Date::of(at.div_euclid(DAY)), at.rem_euclid(DAY));
     let (hour, minute, second) = (second / 3600, second % 3600 / MINUTE, second % MINUTE);

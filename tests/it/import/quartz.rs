@@ -3,7 +3,8 @@
 use rondel_tests::{Backend, Server, rondel, scratch};
 use serde_json::json;
 
-/// Under both, with the types of each: names in capital letters and `BLOB` in MySQL, `BOOL` and `BYTEA` in PostgreSQL.
+/// The statements that create the tables with the types of a database: names in capital letters and `BLOB` in MySQL,
+/// `BOOL` and `BYTEA` in PostgreSQL.
 fn tables(prefix: &str, (boolean, bytes): (&str, &str)) -> [String; 4] {
     let key =
         "SCHED_NAME VARCHAR(120) NOT NULL, TRIGGER_NAME VARCHAR(190) NOT NULL, TRIGGER_GROUP VARCHAR(190) NOT NULL";

@@ -1,4 +1,5 @@
-//! Crontabs and cron jobs of Kubernetes: beside the old scheduler, and several of them in one namespace.
+//! Imports of crontabs and of Kubernetes cron jobs, while the old scheduler runs, and from several sources into one
+//! namespace.
 
 use std::path::Path;
 

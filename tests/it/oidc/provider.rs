@@ -41,7 +41,7 @@ pub(super) enum Fault {
     OtherKey,
     /// A code may be used repeatedly.
     TakesCodesAgain,
-    /// Its document never ends.
+    /// The provider's document never ends.
     Endless,
 }
 
@@ -121,7 +121,7 @@ impl Provider {
         self.settings().fault = fault;
     }
 
-    /// Another key in the place of the one that there was.
+    /// Replaces the provider's key.
     pub(super) fn rotate(&self) {
         self.settings().key = Some(("second".to_owned(), key()));
     }
@@ -238,5 +238,5 @@ fn signed(settings: &Settings, claims: &Value) -> String {
     format!("{text}.{signature}")
 }
 
-/// How long the server takes the provider for away once it was.
+/// How long the server does not call a provider again that it could not reach.
 pub(super) const AWAY: Duration = Duration::from_secs(20);

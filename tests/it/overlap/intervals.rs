@@ -1,4 +1,4 @@
-//! When handlers ran, by what they wrote themselves.
+//! The times at which handlers ran, as they wrote them themselves.
 
 use std::collections::BTreeSet;
 use std::path::PathBuf;
@@ -40,7 +40,7 @@ impl Intervals {
         json!({"argv": ["sh", "-c", script]})
     }
 
-    /// What was written so far, in the order of the begins.
+    /// The attempts so far, in the order of their begins.
     pub(crate) fn of(&self, name: &str) -> Vec<Interval> {
         let text = std::fs::read_to_string(self.path(name)).unwrap_or_default();
         let complete = text.rfind('\n').map_or("", |end| &text[..end]);
@@ -68,7 +68,8 @@ impl Intervals {
     }
 }
 
-/// How many of these were open at the same time, at most. What has no end was open until the last begin.
+/// The maximum number of intervals that were open concurrently. An interval without an end counts as open until the
+/// last begin.
 pub(crate) fn most_at_once<'a>(intervals: impl IntoIterator<Item = &'a Interval>) -> usize {
     let mut steps: Vec<(i64, i32)> = Vec::new();
     for one in intervals {

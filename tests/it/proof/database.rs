@@ -1,5 +1,5 @@
-//! A PostgreSQL of a test's own, and what happens to databases: killed, away, read-only, out of connections. Nothing that
-//! was acknowledged is lost, and scheduling goes on by itself.
+//! A PostgreSQL for one test, and the failures of databases: it is killed, stopped, read-only, or out of connections.
+//! Nothing that was acknowledged is lost, and scheduling continues without help.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -15,7 +15,7 @@ use super::stage::{Journal, Worker, job, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 60;
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon after its return scheduling goes on, and what a busy machine adds.
+/// How soon scheduling continues once the database is back, and the delay that a busy machine adds.
 const GOES_ON_MS: i64 = 2_000;
 const MACHINE_MS: i64 = 1_500;
 
@@ -27,7 +27,7 @@ pub(super) struct Postgres {
 }
 
 impl Postgres {
-    /// Makes one; none where there is no PostgreSQL to make it of.
+    /// Starts a PostgreSQL; `None` if this host has none installed.
     pub(super) async fn start() -> Option<Self> {
         let Some(bin) = newest_bin() else {
             left_out_without("postgres", "there is no PostgreSQL to start");
@@ -51,7 +51,7 @@ impl Postgres {
         Some(postgres)
     }
 
-    /// A copy of it that follows its changes, and takes no writes until it is promoted.
+    /// Makes a standby: a copy that follows the changes, and takes no writes until it is promoted.
     pub(super) async fn standby(&self) -> Self {
         let folder = tempfile::Builder::new().prefix("rondel-standby-").tempdir().expect("make a folder");
         run(Command::new("chown").arg("postgres").arg(folder.path()));
@@ -63,17 +63,17 @@ impl Postgres {
         standby
     }
 
-    /// For the servers, and for those who eat connections.
+    /// The URL for the servers, and for the clients that use up all connections.
     pub(super) fn url(&self) -> String {
         format!("postgres://app@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// For the test: a few connections are kept for this user.
+    /// The URL for the test: the database reserves a few connections for this user.
     fn owner_url(&self) -> String {
         format!("postgres://rondel@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// Starts it, again and again while what is left of the one before stands in the way.
+    /// Starts PostgreSQL, and tries again while the remains of the previous process prevent a start.
     async fn up(&mut self) {
         wait_until(LIMIT, "PostgreSQL answers", async || {
             if self.process.as_mut().is_none_or(|process| process.has_ended().is_some()) {
@@ -102,7 +102,7 @@ impl Postgres {
         run(Command::new("sh").args(["-c", "kill -STOP $(cat /proc/$0/task/$0/children)", &postmaster]));
     }
 
-    /// Runs a statement, whatever the database's default for transactions is. Returns what it prints.
+    /// Runs a statement, even if the database's transactions are read-only by default. Returns its output.
     pub(super) fn sql(&self, statement: &str) -> String {
         let mut psql = Command::new("psql");
         psql.env("PGOPTIONS", "-c default_transaction_read_only=off");
@@ -130,7 +130,7 @@ fn newest_bin() -> Option<PathBuf> {
     versions.map(|version| version.path()).max_by_key(number).map(|path| path.join("bin"))
 }
 
-/// As root, PostgreSQL does not run: its own user has to.
+/// PostgreSQL refuses to run as root, so it runs as its own user.
 pub(super) fn as_postgres(program: &Path, folder: &Path) -> Command {
     let as_root = is_root();
     let mut command = Command::new(if as_root { Path::new("setpriv") } else { program });
@@ -151,7 +151,7 @@ pub(super) fn run(command: &mut Command) -> String {
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A system on it, with a client that triggers runs all the time.
+/// A system on this database, with a client that triggers runs all the time.
 struct Scene {
     postgres: Postgres,
     journal: Journal,
@@ -159,7 +159,7 @@ struct Scene {
 }
 
 impl Scene {
-    /// Handlers begin again soon after an instant, without anybody's help.
+    /// Asserts that handlers begin again soon after an instant.
     async fn goes_on(&self, back_ms: i64, what: &str) {
         let first = wait_until(LIMIT, &format!("scheduling goes on: {what}"), async || {
             let starts = self.journal.starts();
@@ -202,13 +202,13 @@ impl Scene {
         eaters.args(["-c", &format!("for i in $(seq 60); do ({eat}) & done; wait")]);
         let eaters = Process::start("those who eat connections", eaters);
         tokio::time::sleep(Duration::from_secs(2)).await;
-        // Who waits for a connection is quicker than the servers to take one.
+        // Clients that wait for a connection are quicker to take one than the servers.
         let others = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app' \
                       AND query NOT LIKE '%pg_sleep%'";
         self.postgres.sql(others);
         tokio::time::sleep(Duration::from_secs(8)).await;
         drop(eaters);
-        // What a dead client has asked for goes on to its end.
+        // The statement of a dead client continues to its end, unless it is terminated.
         let asleep = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app' \
                       AND query LIKE '%pg_sleep%'";
         self.postgres.sql(asleep);

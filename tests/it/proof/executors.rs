@@ -1,4 +1,5 @@
-//! Executors that die, sleep, come back and are cut off: each run ends as its job defines, and the checker finds nothing.
+//! Executors that die, are paused, return and are cut off: each run ends as its job defines, and the checker finds
+//! nothing.
 
 use std::time::Duration;
 
@@ -13,13 +14,14 @@ const JOB_COUNT: usize = 60;
 /// After this silence an executor is lost; 30 s by default.
 const LOST: Duration = Duration::from_secs(17);
 const PATIENCE: [&str; 8] = ["--heartbeat", "1s", "--silence", "5s", "--lost-after", "17s", "--continue-max", "30s"];
-/// Until when an executor that is lost has been given up. A server that stood still for long enough to lose its lease, or half of it,
-/// waits anew, and then as long as runs may go on in silence.
+/// The time within which a lost executor is given up. A server that paused for so long that it lost its lease, or half of it, begins
+/// to wait anew, and then for as long as runs may continue in silence.
 const GIVEN_UP: Duration = Duration::from_secs(17 + 30 + 13);
-/// A restart that proves its predecessor need not be waited for until that one is lost.
+/// The limit if the executor restarts and proves its predecessor: the server need not wait until the predecessor is
+/// lost.
 const AT_ONCE: Duration = Duration::from_secs(15);
 
-/// Two servers, one executor that something happens to, and one that nothing happens to.
+/// Two servers, one executor that the test harms, and one that it leaves alone.
 struct Scene {
     journal: Journal,
     first: Server,
@@ -49,13 +51,13 @@ impl Scene {
         Self { journal, first, second, proxies, victim, _other: other, chance }
     }
 
-    /// What the victim has begun and not ended.
+    /// The starts that the victim has not ended.
     fn in_hand(&self) -> Vec<Start> {
         let pid = i64::from(self.victim.process.id());
         self.journal.starts().into_iter().filter(|start| start.pid == pid && start.end.is_none()).collect()
     }
 
-    /// Some moment at which the victim has something in hand.
+    /// Waits for a random moment at which the victim has a run.
     async fn busy_moment(&mut self) {
         tokio::time::sleep(self.chance.millis(1_200)).await;
         wait_until(LOST, "the victim is busy", async || if self.in_hand().is_empty() { Err(()) } else { Ok(()) }).await;
@@ -111,7 +113,7 @@ async fn a_killed_executor_without_a_folder_is_given_up_when_it_was_silent_for_l
     let killed = Instant::now();
     scene.victim.kill(&scene.journal).await;
     let in_hand = scene.in_hand();
-    // The same name without a proof is a second executor: it settles nothing of the first.
+    // A new executor with the same name, but without a proof, is a second executor: it settles no run of the first.
     scene.victim.restart(&[]);
     scene.settles(in_hand, killed, GIVEN_UP, "killed without a folder").await;
     scene.judge("killed without a folder").await;

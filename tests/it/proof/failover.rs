@@ -1,6 +1,6 @@
-//! Databases of several servers, one of which takes the writes until it dies or hangs and another one takes its place: PostgreSQL with a
-//! synchronous standby, and MariaDB with Galera. What was acknowledged is there, since the database acknowledges no commit that the others
-//! do not have, and Rondel's servers go on by themselves.
+//! Databases with several servers: PostgreSQL with a synchronous standby, and MariaDB with Galera. The server that takes the writes dies
+//! or hangs, and another one takes its place. Nothing that was acknowledged is lost, because the database acknowledges a commit only once
+//! the other servers have it. Rondel's servers continue without help.
 
 use std::time::Duration;
 
@@ -14,33 +14,34 @@ use super::proxy::Proxy;
 use super::stage::{Journal, Worker, job, judged, mixed_jobs, print, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon after the next database takes writes scheduling goes on, and what a busy machine adds.
+/// How soon scheduling continues once the next database server takes writes, and the delay that a busy machine adds.
 const GOES_ON_MS: i64 = 5_000;
 const MACHINE_MS: i64 = 3_000;
 
-/// What happens to the database that takes the writes.
+/// What happens to the database server that takes the writes.
 #[derive(Debug, Clone, Copy)]
 pub(super) enum End {
     Killed,
-    /// As where a network is cut: connections to it get no answer.
+    /// Connections to it get no answer, as if the network were cut.
     Frozen,
 }
 
-/// A database of several servers. Rondel's servers write to one of them, by an address that another one may get.
+/// A database with several servers. Rondel's servers write to one of them, at an address that may lead to another one
+/// later.
 pub(super) trait Cluster {
-    /// The URL of the one that takes the writes, for Rondel's servers.
+    /// The URL of the server that takes the writes, for Rondel's servers.
     fn url(&self) -> String;
-    /// The port of the one that takes the writes.
+    /// The port of the server that takes the writes.
     fn port(&self) -> u16;
-    /// Ends that one; the next is now the one that is to take the writes.
+    /// Ends the server that takes the writes. From now on, the next server is to take them.
     async fn fail(&mut self, end: End);
-    /// Waits until it takes them.
+    /// Waits until the server takes writes.
     async fn takes_writes(&self);
-    /// Adds what the cluster needs for the next failure.
+    /// Adds the servers that the cluster needs for the next failure.
     async fn mend(&mut self);
 }
 
-/// A primary that acknowledges what its standby has.
+/// A primary that acknowledges a commit once its standby has it.
 struct Pair {
     primary: Postgres,
     standby: Option<Postgres>,
@@ -82,7 +83,7 @@ impl Cluster for Pair {
         .await;
     }
 
-    /// A new standby, without which the primary acknowledges nothing from now on.
+    /// Adds a new standby. From now on, the primary acknowledges nothing without it.
     async fn mend(&mut self) {
         self.failed = None;
         self.standby = Some(self.primary.standby().await);
@@ -97,12 +98,12 @@ impl Cluster for Pair {
     }
 }
 
-/// Where the one that takes the writes listens.
+/// The address of the server that takes the writes.
 pub(super) fn place_of(cluster: &impl Cluster) -> String {
     format!("127.0.0.1:{}", cluster.port())
 }
 
-/// An address that leads there, and the URL of the database by it.
+/// A proxy to that server, and the URL of the database through the proxy.
 pub(super) async fn address_of(cluster: &impl Cluster) -> (Proxy, String) {
     let address = Proxy::start(&place_of(cluster)).await;
     let url = cluster.url().replace(&place_of(cluster), address.url.trim_start_matches("http://"));
@@ -113,7 +114,7 @@ fn number(name: &str, otherwise: usize) -> usize {
     variable(name).and_then(|text| text.parse().ok()).unwrap_or(otherwise)
 }
 
-/// Fails over again and again while jobs fire, and judges what has become of their runs.
+/// Fails over repeatedly while jobs fire, and checks what has become of their runs.
 async fn fails_over(backend: Backend, mut cluster: impl Cluster) {
     let (address, url) = address_of(&cluster).await;
     let db = ScratchDb::given(backend, &url);

@@ -15,7 +15,7 @@ use super::stage::{job, server};
 const LIBRARY: &str = "/usr/lib/galera/libgalera_smm.so";
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// Rondel's servers use the first node; the last one failed last.
+/// The first node is the one that Rondel's servers use, the last node is the one that failed last.
 pub(super) struct Galera {
     nodes: Vec<Node>,
     /// Of every node, for each to find the others.
@@ -28,7 +28,7 @@ struct Node {
 }
 
 impl Galera {
-    /// Makes one; none where there is nothing to make it of.
+    /// Starts a cluster; `None` if this host has no Galera or no MariaDB.
     pub(super) async fn start() -> Option<Self> {
         if !Path::new(LIBRARY).exists() {
             left_out_without("mysql", "there is no Galera for MariaDB");
@@ -75,7 +75,8 @@ impl Galera {
         ]
     }
 
-    /// The last change of a node that died. It gets those after it; without this, it would get a copy of everything.
+    /// The last change that a dead node has. With this position, the node receives only the later changes, and not a
+    /// copy of everything.
     fn position(&self, index: usize) -> String {
         let settings = [&self.settings(index)[..], &["--wsrep-recover".to_owned()]].concat();
         let output = self.nodes[index].database.program(&settings).output().expect("run mariadbd");
@@ -116,7 +117,7 @@ impl Cluster for Galera {
         self.nodes.rotate_left(1);
     }
 
-    /// The two others commit nothing until they have given up the one that failed.
+    /// The two other nodes commit nothing until they have excluded the one that failed.
     async fn takes_writes(&self) {
         let statement = "UPDATE aside.written SET number = number + 1";
         wait_until(LIMIT, "the next node takes writes", async || {
@@ -128,7 +129,7 @@ impl Cluster for Galera {
         .await;
     }
 
-    /// The node that failed comes back.
+    /// Restarts or continues the node that failed.
     async fn mend(&mut self) {
         if self.nodes[2].database.process().has_ended().is_some() {
             let position = self.position(2);

@@ -1,4 +1,4 @@
-//! A MariaDB of a test's own that takes no writes for a while, as one that is switched over.
+//! A MariaDB for one test that takes no writes for a while, as during a switch-over.
 
 use std::path::Path;
 use std::process::Command;
@@ -12,7 +12,7 @@ use super::stage::{Journal, Worker, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 30;
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon scheduling goes on, with what a busy machine adds.
+/// How soon scheduling continues, with the delay that a busy machine adds.
 const GOES_ON_MS: i64 = 3_500;
 
 pub(super) struct MariaDb {
@@ -22,7 +22,7 @@ pub(super) struct MariaDb {
 }
 
 impl MariaDb {
-    /// Makes one that takes writes; none where there is no MariaDB to make it of.
+    /// Starts a MariaDB that takes writes; `None` if this host has none installed.
     async fn start() -> Option<Self> {
         let mut database = Self::installed()?;
         database.up(&[]).await;
@@ -30,7 +30,7 @@ impl MariaDb {
         Some(database)
     }
 
-    /// A data folder that no process has opened yet.
+    /// Makes a data folder that no process has opened yet; `None` if MariaDB is not installed.
     pub(super) fn installed() -> Option<Self> {
         if Command::new("mariadb-install-db").arg("--help").output().is_err() {
             left_out_without("mysql", "there is no MariaDB to start");
@@ -62,7 +62,8 @@ impl MariaDb {
         .await;
     }
 
-    /// The database of the servers, and their user: one with all rights on everything may write to a database that takes no writes.
+    /// Creates the servers' database and their user, whose rights are limited: a user with all rights could write to the database
+    /// even while it is read-only.
     pub(super) fn set_up(&self) {
         for statement in [
             "CREATE DATABASE rondel",
@@ -113,14 +114,14 @@ impl MariaDb {
     }
 }
 
-/// As root, MariaDB does not run: its own user has to.
+/// MariaDB refuses to run as root, so it runs as its own user.
 fn as_mysql(program: &str, folder: &Path) -> Command {
     let mut command = Command::new(if is_root() { "setpriv" } else { program });
     if is_root() {
         command.args(["--reuid=mysql", "--regid=mysql", "--init-groups", "--", program]);
     }
     let path = rondel_tests::variable("PATH").unwrap_or_default();
-    // Debian keeps mariadbd where an ordinary user's PATH does not look.
+    // Debian installs mariadbd into a folder that is not on an ordinary user's PATH.
     command.env("PATH", format!("{path}:/usr/sbin:/sbin")).env("TMPDIR", folder).current_dir(folder);
     command
 }
@@ -154,7 +155,7 @@ async fn jobs_go_on_when_mariadb_takes_writes_again() {
         if is_reported { Ok(()) } else { Err(answer.body.to_string()) }
     })
     .await;
-    // The next use of the token is one to record.
+    // The next use of the token will be recorded, which is a write.
     database.sql("UPDATE rondel.api_token SET last_used_at_ms = NULL");
     api.get("/api/v1/jobs").await.expect(200);
     tokio::time::sleep(Duration::from_secs(3)).await;

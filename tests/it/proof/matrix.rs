@@ -1,9 +1,9 @@
-//! The kill matrix: at each failpoint a process dies under load, again and again, and the checker finds nothing wrong.
+//! The kill matrix: at each failpoint a process dies under load, repeatedly, and the checker finds nothing wrong.
 //!
-//! One system marches through several deaths: a server that died is started again with the next place armed, or, where
-//! there are two of them, the other one takes over meanwhile. Every [`LEG`] deaths the march ends, and the checker judges.
-//! Places that a march did not reach are tried again in a further one.
-//! `tests/matrix` runs the long form, several marches at a time, with the results as a table.
+//! A march is a series of deaths in one system: a server that died is restarted with the next failpoint armed. If there
+//! are two servers, the other one takes over meanwhile. After [`LEG`] deaths the march ends, and the checker judges it.
+//! Failpoints (places) that a march did not reach are tried again in a further march. `tests/matrix` runs the long form,
+//! with several marches concurrently and the results as a table.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,7 +20,7 @@ use super::stage::{
     Chance, Journal, Worker, job, judged, listener, print, record_outcome, rounds, server, server_with_lease,
 };
 
-/// Deaths of one system, one after another.
+/// The number of deaths in one march.
 const LEG: usize = 24;
 /// Deaths of executors at each of their places, in one march.
 const EXECUTOR_ROUNDS: usize = 5;
@@ -28,10 +28,10 @@ const EXECUTOR_ROUNDS: usize = 5;
 const REACH: Duration = Duration::from_secs(20);
 /// How often a client makes a call meanwhile.
 const CLICK_PERIOD: Duration = Duration::from_millis(120);
-/// A server that died in a cluster waits for the end of its lease: most of the time that a death takes.
+/// A short lease: in a cluster, a death takes most of its time until the dead server's lease has ended.
 const LEASE: [&str; 4] = ["--lease", "2s", "--beat", "400ms"];
-/// Of an executor that a new lease knows nothing of, at-most-once runs wait for so long: two minutes by default, which is longer
-/// than the test waits for verdicts.
+/// How long at-most-once runs wait for an executor that a new lease has not heard. The default of two minutes is longer than the
+/// test waits for verdicts.
 const PATIENCE: [&str; 2] = ["--continue-max", "30s"];
 /// Longer than the lease: by then another server owns the jobs of the dead one.
 const BEYOND_LEASE: Duration = Duration::from_secs(4);
@@ -95,18 +95,18 @@ const WINDOWS: &str = "of maintenance windows only: see maintenance.rs";
 const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jobs"];
 /// Places that a server of a cluster reaches when another one has died or returned.
 const OF_SURVIVORS: &[&str] = &["adopt", "fence", "free_jobs", "move_jobs"];
-/// Places that it reaches if it does not hear an executor that another one hears.
+/// Places that a server reaches if it does not hear an executor that the other server hears.
 const OF_THE_DEAF: &[&str] = &["hand_over"];
-/// Places that a march may not reach in time: it kills at another moment then.
+/// Places that a march may not reach in time. The server is then killed at another moment.
 const BY_CHANCE: &[&str] = &["free_jobs", "hand_over", "move_jobs"];
 /// Places that an executor reaches once for many runs: a quiet second has only a few of them.
 const BATCHED: &[&str] = &["executor.accepted", "executor.journaled", "executor.reported", "executor.acknowledged"];
-/// So that a server that has come back has jobs again.
+/// Gives jobs to a server that has returned.
 const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
-/// An app whose executor the mortal server does not hear while the way between them is cut.
+/// The app of an executor whose connection to the mortal server may be cut.
 const FAR: &str = "far";
 
-/// `claim` of `claim.written`.
+/// The operation of a place: `claim` of `claim.written`.
 fn operation(place: &str) -> String {
     place.split('.').next().unwrap_or_default().to_owned()
 }
@@ -124,10 +124,10 @@ struct March {
     journal: Journal,
     api: Api,
     mortal: Server,
-    /// Takes over, where the database is for several servers.
+    /// The server that takes over, if the database is for several servers.
     other: Option<Server>,
     worker: Worker,
-    /// In a cluster: an executor, and the way between it and the mortal server.
+    /// In a cluster: an executor, and the proxy between it and the mortal server.
     far: Option<(Worker, Proxy)>,
     chance: Chance,
     clicks: u64,
@@ -170,11 +170,11 @@ impl March {
         self.journal.keep_words("mortal", self.mortal.process());
     }
 
-    /// A server dies at a place; false if it never came there. Then it dies anyhow.
+    /// Lets the server die at a place. Returns false if it does not reach the place; it is then killed at another one.
     async fn server_dies_at(&mut self, place: &str) -> bool {
         self.mortal_is_dead().await;
         let is_of = |operations: &[&str]| operations.contains(&operation(place).as_str());
-        // What only happens at a start, or after another one's death, happens once.
+        // A place of a start, or of the time after another server's death, is reached once.
         let is_rare = is_of(&["migrate", "join", "open_session"]) || is_of(OF_SURVIVORS) || is_of(OF_THE_DEAF);
         let armed = format!("{place}@{}", 1 + self.chance.below(if is_rare { 1 } else { 2 }));
         if let Some((_, way)) = &self.far {
@@ -217,7 +217,7 @@ impl March {
         false
     }
 
-    /// Something that a user does, so that every transaction has its turn. Whether it is answered does not matter here.
+    /// Makes a call as a user does, so that every transaction occurs. The call need not be answered.
     async fn click(&mut self) {
         let number = self.clicks;
         self.clicks += 1;
@@ -225,7 +225,7 @@ impl March {
         let (method, path, body) = match number % 10 {
             9 => (Method::POST, "/api/v1/apps".to_owned(), json!({"name": format!("app-{number}")})),
             0 => (Method::POST, "/api/v1/jobs/slow/runs".to_owned(), json!({})),
-            // An unknown limit.
+            // Sets a limit with a new key.
             1 if number % 20 == 11 => {
                 let job = format!("/api/v1/jobs/limited-{}", number % 100 / 20);
                 (Method::PATCH, job, json!({"concurrency": {"key": format!("k{number}"), "max": 1}}))
@@ -258,7 +258,7 @@ impl March {
         drop(self.api.try_answer(request.timeout(Duration::from_secs(5))).await);
     }
 
-    /// Everybody lives again, everything gets its verdict, and the checker judges.
+    /// Restarts all processes, waits until every run has its verdict, and lets the checker judge.
     async fn judge(mut self, what: &str) {
         self.mortal_is_dead().await;
         self.mortal.restart().await;
@@ -281,14 +281,15 @@ impl March {
     }
 }
 
-/// A hundred one-second jobs of all kinds, and in a cluster some of the app whose executor one server may not hear.
+/// Creates a hundred jobs of all kinds that fire each second. In a cluster, some of them are of the app whose executor
+/// one server may not hear.
 async fn load(api: &Api, is_cluster: bool) {
     let mut jobs = vec![
         unscheduled("slow"),
         job("fails", json!({"fail": true}), json!({"retry": {"max": 1, "backoff": "500ms"}})),
         job("long", json!({"sleep_ms": 1300}), json!({"schedule": {"every": "2s"}})),
     ];
-    // Of each kind some, so that each server of a cluster has one.
+    // Several of each kind, so that each server of a cluster has one.
     for number in 0..3 {
         jobs.push(job(&format!("everywhere-{number}"), json!({}), json!({"route": "broadcast"})));
         jobs.push(job(&format!("shards-{number}"), json!({}), json!({"shards": 2})));
@@ -297,7 +298,7 @@ async fn load(api: &Api, is_cluster: bool) {
         job(&format!("limited-{number}"), json!({}), json!({"concurrency": {"key": format!("k{number}"), "max": 1}}))
     }));
     jobs.extend((0..5).map(|number| job(&format!("logs-{number}"), json!({"log": true}), json!({}))));
-    // At home somewhere, and mostly with nothing open.
+    // Jobs that have a home, but no open run most of the time.
     let seldom = |number: u32| json!({"every": format!("{}s", 6 + number)});
     jobs.extend((0..6).map(|number| job(&format!("rare-{number}"), json!({}), json!({"schedule": seldom(number)}))));
     jobs.extend((0..75).map(|number| {
@@ -305,7 +306,8 @@ async fn load(api: &Api, is_cluster: bool) {
         job(&format!("job-{number}"), json!({"sleep_ms": (number % 5) * 40}), json!({"delivery": delivery}))
     }));
     if is_cluster {
-        // Runs that the dead server may have sent stay until the executor has listed what it holds: not every place has such runs.
+        // Runs that the dead server may have sent stay open until their executor has reported its runs. These jobs fire seldom, so
+        // that not every death leaves such runs.
         let far = |number| json!({"app": FAR, "schedule": seldom(number)});
         jobs.extend((0..8).map(|number| job(&format!("far-{number}"), json!({}), far(number))));
     }
@@ -332,11 +334,12 @@ async fn servers_die(backend: Backend, places: &[String]) {
     }
     assert_eq!(failed, 0, "some marches on {backend} failed; each is shown above");
     places.retain(|place| !BY_CHANCE.contains(&operation(place).as_str()));
-    // In a cluster the other server may have all the jobs by then; a death at another moment is one as well.
+    // In a cluster the other server may have all jobs by then. The server then dies at another moment, which is tested
+    // too.
     assert!(places.is_empty() || backend != Backend::Sqlite, "on {backend} no server reached {places:?}");
 }
 
-/// Several marches run at a time, each with a database of its own. All of them end before a violation of one is reported.
+/// Several marches run concurrently, each with its own database. All of them end before a violation of one is reported.
 /// Returns the places that were not reached, and how many marches failed.
 async fn march(backend: Backend, places: &[String]) -> (Vec<String>, usize) {
     let lanes = variable("TEST_MATRIX_LANES").and_then(|text| text.parse().ok()).unwrap_or(1);
@@ -371,7 +374,7 @@ async fn march_through(backend: Backend, leg: &[String]) -> Vec<String> {
         deaths.push((place, march.server_dies_at(place).await));
     }
     march.judge(&format!("{backend}: {}", leg.join(", "))).await;
-    // Only what was judged counts.
+    // The deaths are recorded once the checker has judged them.
     for (place, came) in &deaths {
         record_outcome(backend, place, if *came { "died" } else { "missed" });
     }
@@ -395,11 +398,11 @@ async fn servers_die_at_each_place_other_half_on_sqlite() {
     servers_die(Backend::Sqlite, &part(Backend::Sqlite, 1, 2)).await;
 }
 
-/// Some places of a cluster, others in each run; all of them in the long form.
+/// Kills servers of a cluster at some places, which differ between runs of the test; in the long form at all places.
 async fn cluster_nodes_die(backend: Backend) {
     let mut places = part(backend, 0, 1);
     if rounds().is_none() {
-        // What takes a second death is for the long form.
+        // Places that need a second death are for the long form.
         places.retain(|place| ![OF_SURVIVORS, OF_THE_DEAF].concat().contains(&operation(place).as_str()));
         let mut chance = Chance::new();
         let always = ["claim.written", "claim.committed", "send.checked", "finish.committed", "mark.committed"];
@@ -431,7 +434,7 @@ async fn executors_die_at_each_place() {
         while left > 0 {
             let Some(db) = scratch(*backend).await else { return };
             let mut march = March::begin(&db).await;
-            // Not many at a time: what is longer than a second falls behind with each death.
+            // Only a few rounds per march: jobs whose runs take longer than a second fall behind with each death.
             for _ in 0..left.min(EXECUTOR_ROUNDS) {
                 for place in points::executor() {
                     let came = march.worker_dies_at(&place).await;
@@ -445,8 +448,8 @@ async fn executors_die_at_each_place() {
     }
 }
 
-/// The purge may die anywhere: what was old goes with the next one, and nothing stands half. What was purged cannot be
-/// judged by the checker, so this looks itself.
+/// The purge may die anywhere: the next one deletes the rest, and no run is deleted in part. The checker cannot judge
+/// deleted runs, so this test checks them itself.
 #[tokio::test]
 async fn old_runs_go_whatever_dies() {
     for _ in 0..rounds().unwrap_or(1) {
@@ -482,7 +485,7 @@ async fn old_runs_go(backend: Backend) {
         runs.iter().find(is_old).map_or(Ok(()), |run| Err(run.clone()))
     })
     .await;
-    // Of each run that is still there, everything is: a run without its log, or half of it, would not be complete.
+    // Each run that still exists is complete: a run without its log, or with half of it, would not be.
     for run in api.runs("logs").await.iter().filter(|run| run["status"] == "succeeded") {
         let logs = api.get(&format!("/api/v1/runs/{}/logs", run["id"].as_str().expect("an id"))).await;
         assert!(logs.status == 404 || logs.body["items"].is_array(), "{logs:?}");

@@ -1,6 +1,6 @@
-//! The kill matrix, the part of places that a march does not reach: what a server heals, or is driven to by
-//! others. Each has a story that brings it about. A server dies there before it commits, a second one after it has; what
-//! it did is there as a whole or not at all, and the third one goes on as if nothing had been.
+//! The kill matrix, for the places that a march does not reach: a server reaches them when it heals something, or when
+//! others make it. Each place has a test that leads a server there. A first server dies there before its COMMIT, a
+//! second one after it. The change is then stored completely or not at all, and a third server continues as usual.
 
 use std::time::Duration;
 
@@ -12,10 +12,10 @@ use super::stage::{Journal, Worker, job, record_outcome, rounds, server, settled
 /// How long it may take to reach a place: healing has a period of 15 s.
 const REACH: Duration = Duration::from_secs(60);
 const LIMIT: Duration = Duration::from_secs(60);
-/// A home that is no node.
+/// A home that is not a node.
 const NOWHERE: &str = "77";
 
-/// A database of its own for a story; none where this kind is left out.
+/// A database for one test; `None` if this kind is left out.
 async fn database(backend: Backend) -> Option<ScratchDb> {
     if !has_interpreter("python") {
         left_out_without("python3", "the client of SQLite is Python's");
@@ -24,7 +24,7 @@ async fn database(backend: Backend) -> Option<ScratchDb> {
     scratch(backend).await
 }
 
-/// Starts the server again, to die at a place.
+/// Restarts the server, so that it dies at a place.
 async fn arm(server: &mut Server, place: &str) {
     if server.process().has_ended().is_none() {
         server.stop().await;
@@ -43,12 +43,12 @@ fn count(db: &ScratchDb, what: &str) -> usize {
     db.sql(&format!("SELECT COUNT(*) FROM {what}")).parse().expect("a count")
 }
 
-/// So that the next server looks at once, as soon as it looks.
+/// Lets the next server run this housekeeping task in its first pass.
 fn forget_pass(db: &ScratchDb, task: &str) {
     db.sql(&format!("DELETE FROM housekeeping_pass WHERE task = '{task}'"));
 }
 
-/// Jobs with a fire each second, which no executor runs.
+/// Creates jobs that fire each second, without an executor that runs them.
 async fn fire_alone(api: &Api) {
     for name in ["one", "two", "three"] {
         let more = json!({"overlap": {"policy": "allow"}, "misfire": {"policy": "skip"}});
@@ -69,7 +69,7 @@ async fn all_fire(api: &Api) {
     }
 }
 
-/// Jobs are made a list at a time: all of a transaction, or none.
+/// A list of jobs is created in several transactions: all jobs of a transaction exist, or none.
 async fn create_jobs(backend: Backend) {
     const COUNT: usize = 64;
     let Some(db) = database(backend).await else { return };
@@ -89,7 +89,7 @@ async fn create_jobs(backend: Backend) {
         }
     }
     server.restart().await;
-    // Who was not answered asks again.
+    // The client has no answer, so it repeats the call.
     api.post("/api/v1/jobs/apply", Value::from(list)).await.expect(200);
     assert_eq!(api.all("/api/v1/jobs", &[]).await.len(), 1 + COUNT);
     record_outcome(backend, "create_jobs", "judged");
@@ -103,7 +103,7 @@ async fn heal_job(backend: Backend) {
     fire_alone(&api).await;
     server.stop().await;
     db.sql("UPDATE job_due SET next_fire_at_ms = NULL");
-    // One job is healed in a transaction.
+    // Each transaction heals one job.
     for (place, expected) in [("heal_job.written", 3), ("heal_job.committed", 2)] {
         forget_pass(&db, "heal");
         arm(&mut server, place).await;
@@ -116,7 +116,7 @@ async fn heal_job(backend: Backend) {
     record_outcome(backend, "heal_job", "judged");
 }
 
-/// Jobs whose home is no node any more.
+/// Jobs whose home is no longer a node.
 async fn free_homeless(backend: Backend) {
     let Some(db) = database(backend).await else { return };
     let mut server = server(&db, &[]).await;
@@ -140,7 +140,7 @@ async fn forget_nodes(backend: Backend) {
     let Some(db) = database(backend).await else { return };
     let mut gone = server(&db, &[]).await;
     gone.stop().await;
-    // Looks are as frequent as the retention is short.
+    // The shorter the retention is, the more frequent are the passes.
     let mut server = server(&db, &["--retention", "3s"]).await;
     assert_eq!(count(&db, "node"), 2);
     server.stop().await;
@@ -154,7 +154,7 @@ async fn forget_nodes(backend: Backend) {
     server.restart().await;
     fire_alone(&server.api()).await;
     assert_eq!(count(&db, "node"), 1);
-    // Who comes back is a node like any other.
+    // A node that was forgotten and returns is a node like any other.
     server.stop().await;
     gone.restart().await;
     all_fire(&gone.api()).await;
@@ -170,7 +170,7 @@ async fn finish_unwritable(backend: Backend) {
     let more = json!({"schedule": null});
     api.post("/api/v1/jobs", job("fails", json!({"fail": true}), more)).await.expect(201);
     server.stop().await;
-    // A rule outside of Rondel, like that of a database that rejects a character.
+    // The database itself rejects the result, like a database that rejects a character.
     db.sql(match backend {
         Backend::Sqlite => {
             "CREATE TRIGGER no_such_text BEFORE UPDATE ON run WHEN NEW.message LIKE '%asked to fail%' \
@@ -188,7 +188,7 @@ async fn finish_unwritable(backend: Backend) {
     api.post("/api/v1/jobs/fails/runs", json!({})).await.expect(201);
     dies(&mut server, backend, "finish_unwritable.written", REACH).await;
     assert_eq!(count(&db, "run WHERE status = 'failed'"), 0);
-    // The executor was not answered, and sends it again.
+    // The executor has no acknowledgement, and sends the result again.
     arm(&mut server, "finish_unwritable.committed").await;
     dies(&mut server, backend, "finish_unwritable.committed", REACH).await;
     assert_eq!(count(&db, "run WHERE status = 'failed'"), 1);
@@ -202,10 +202,10 @@ async fn finish_unwritable(backend: Backend) {
     record_outcome(backend, "finish_unwritable", "judged");
 }
 
-/// An at-most-once run that is marked, and known not to have begun: its executor hands it back before it has its turn.
+/// An at-most-once run that is marked, but has certainly not begun: its executor returns it before it begins.
 async fn unmark(backend: Backend) {
     let Some(db) = database(backend).await else { return };
-    // What has no mark waits for executors of which no more is heard, for so long.
+    // A run without a mark waits this long for executors that are no longer heard.
     let mut server = server(&db, &["--continue-max", "30s"]).await;
     let api = server.api();
     let more = json!({"schedule": null});
@@ -231,12 +231,12 @@ async fn unmark(backend: Backend) {
         worker.kill(&journal).await;
         server.restart().await;
         worker.restart(&[]);
-        // What keeps the executor busy is no part of the rest.
+        // The run that kept the executor busy is not needed any more.
         api.post("/api/v1/jobs/long/cancel", json!({})).await.expect(202);
         settled(&api).await;
         let starts = journal.starts().into_iter().filter(|start| start.job == name).count();
         let status = api.runs(name).await[0]["status"].clone();
-        // What still has its mark may have been sent, for all that anybody knows.
+        // A run that still has its mark may have been sent, as far as the server knows.
         let is_right = match (is_done, starts) {
             (true, 1) => status == "succeeded",
             (false, 0) => status == "unknown",
@@ -248,7 +248,7 @@ async fn unmark(backend: Backend) {
     record_outcome(backend, "unmark", "judged");
 }
 
-/// The story on `SQLite`, and in the long form as often as it asks for on each database.
+/// Runs the test on `SQLite`; in the long form, several times on each database.
 macro_rules! each_place {
     ($($story:ident: $test:ident),+ $(,)?) => {$(
         #[tokio::test]

@@ -1,5 +1,5 @@
-//! The kill matrix, the part of users and tokens: no run depends on them, so each has a test of its own. A server
-//! dies in the middle of a change of access; afterwards the change is complete or absent.
+//! The kill matrix for users and tokens. No run depends on them, so each place has a test of its own. A server dies in
+//! the middle of a change of access. Afterwards the change is complete or absent.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -14,17 +14,17 @@ use super::stage::{record_outcome, rounds, server};
 /// How long a server may take to die of a call.
 const DEATH: Duration = Duration::from_secs(30);
 
-/// A change, the preparation of which a server survives.
+/// A change during which a server dies. The server survives the calls that prepare the change.
 struct Change {
     operation: &'static str,
-    /// At which passing of the place it dies.
+    /// The number of the pass through the place in which the server dies.
     passing: u32,
     before: &'static [Call],
     call: Call,
     looks: &'static [Look],
 }
 
-/// A call. In all texts `$N` is the number of the story, and other words with a `$` are what an answer before had.
+/// A call. In its texts, `$N` is the number of the test, and other words with a `$` are values from earlier answers.
 #[derive(Clone, Copy)]
 struct Call {
     who: Who,
@@ -32,7 +32,7 @@ struct Call {
     path: &'static str,
     /// JSON, or the fields of a form.
     body: &'static str,
-    /// What is kept of the answer: the word, and where it stands.
+    /// The values to remember from the answer: the word, and the place of its value.
     keeps: &'static [(&'static str, &'static str)],
 }
 
@@ -44,17 +44,17 @@ enum Who {
     Bearer,
     /// A browser that is not signed in.
     Stranger,
-    /// A browser that is: `$COOKIE`.
+    /// A browser that is signed in: `$COOKIE`.
     Visitor,
 }
 
-/// What is looked at afterwards, and what it must show where nothing was changed, and where everything was.
+/// A check after the death, with its result if nothing was changed, and if everything was.
 enum Look {
     /// The status of an answer.
     Answers(Call, u16, u16),
-    /// How often the answer has a text.
+    /// How often the answer contains a text.
     Contains(Call, &'static str, usize, usize),
-    /// A count in the database, before anybody can have mended anything.
+    /// A count in the database, before a server can have repaired anything.
     Counts(&'static str, u32, u32),
 }
 
@@ -82,7 +82,7 @@ const USER: Call = Call::admin(
     r#"{"name": "eve$N", "password": "first password of $N", "grants": [{"role": "viewer"}]}"#,
 )
 .keeping(&[("$UID", "/id")]);
-/// While there is no account that may do everything, a server makes a link at its start.
+/// While no account may do everything, a server makes a link at its start.
 const ADMIN: Call = Call::admin(
     "POST",
     "/api/v1/users",
@@ -92,7 +92,7 @@ const SEE_USER: Call = Call::admin("GET", "/api/v1/users/eve$N", "");
 const SIGN_IN: Call =
     Call::form("/sign-in", "name=eve$N&password=first+password+of+$N").keeping(&[("$COOKIE", "cookie")]);
 const SIGN_IN_WRONGLY: Call = Call::form("/sign-in", "name=eve$N&password=another+password");
-/// A page that only those see who are signed in.
+/// A page that only signed-in users see.
 const PAGE: Call = Call::admin("GET", "/n/default/account", "").by(Who::Visitor);
 const LINK: Call = Call::admin("POST", "/api/v1/users/eve$N/sign-in-link", "").keeping(&[("$LINK", "/path")]);
 const ENTER: Call = Call::form("/sign-in", "token=$LINK").keeping(&[("$COOKIE", "cookie")]);
@@ -208,7 +208,7 @@ const CHANGES: &[Change] = &[
         passing: 1,
         before: &[USER],
         call: LINK,
-        // Its creator did not receive it: another one can be created.
+        // The creator of the link did not receive it: another link can be created.
         looks: &[Look::Counts(LINKS_OF_USER, 0, 1), Look::Answers(LINK, 201, 201)],
     },
     Change {
@@ -232,7 +232,7 @@ const CHANGES: &[Change] = &[
     },
     Change {
         operation: "count_attempt",
-        // The address first, and then the account, which has ten attempts.
+        // The first pass is for the address, the second one for the account, which has ten attempts.
         passing: 2,
         before: &[
             USER,
@@ -267,7 +267,7 @@ const CHANGES: &[Change] = &[
     },
 ];
 
-/// What a server answered.
+/// An answer of a server.
 #[derive(Debug)]
 struct Reply {
     status: u16,
@@ -285,7 +285,7 @@ struct Scene<'db> {
 impl<'db> Scene<'db> {
     async fn begin(db: &'db ScratchDb) -> Self {
         let server = server(db, &[]).await;
-        // It provides what the client needs.
+        // This installs the TLS provider that the client needs.
         drop(server.api());
         let client = Client::builder().no_proxy().redirect(reqwest::redirect::Policy::none());
         let client = client.timeout(Duration::from_secs(30)).build().expect("make a client");
@@ -341,7 +341,7 @@ impl<'db> Scene<'db> {
                     if is_cookie { reply.cookie.as_deref() } else { document.pointer(place).and_then(Value::as_str) };
                 assert!(found.is_some(), "{place} is not in {reply:?}");
                 let found = found.expect("just seen");
-                // Of a link, its token.
+                // The value of a link is its token.
                 let value = found.split_once("token=").map_or(found, |(_, token)| token);
                 self.known.insert(word, value.to_owned());
             }
@@ -349,7 +349,7 @@ impl<'db> Scene<'db> {
         reply
     }
 
-    /// Starts the server again, to die at a place.
+    /// Restarts the server, so that it dies at a place.
     async fn arm(&mut self, place: &str) {
         self.server.stop().await;
         assert!(self.server.try_restart_with(&["--failpoint", place]).await, "it does not reach {place} at a start");
@@ -375,7 +375,7 @@ impl<'db> Scene<'db> {
         let reply = self.try_call(&change.call).await;
         assert!(reply.is_none(), "{place}: it lived to answer {reply:?}");
         self.dies(&place).await;
-        // Whether it was done or not, the audit log has the request.
+        // Whether or not the change was made, the audit log has the request.
         let is_audited = matches!(change.call.who, Who::Admin);
         assert_eq!(self.unanswered(), unanswered + u32::from(is_audited), "{place}: calls in the audit log");
         for look in change.looks {
@@ -408,7 +408,7 @@ impl<'db> Scene<'db> {
         found.parse().expect("a count")
     }
 
-    /// What a story leaves behind must not be counted by the next.
+    /// Deletes what a test leaves behind, because the next test must not count it.
     async fn clean(&mut self) {
         self.call(&Call::admin("DELETE", "/api/v1/users/eve$N", "")).await;
         self.call(&Call::admin("DELETE", "/api/v1/namespaces/passing-$N", "")).await;
@@ -432,14 +432,14 @@ impl<'db> Scene<'db> {
             self.server.restart().await;
             let reply = self.call(&COME_IN).await;
             assert_eq!(reply.status, if is_done { 303 } else { 401 }, "{place}: {reply:?}");
-            // Without one, the next start has made another link.
+            // Without an account, the next start has made another link.
             let word = if is_done { "sign in: " } else { "set up: " };
             self.server.process().wait_for_line(DEATH, word).await;
         }
     }
 }
 
-/// The changes of which every second one is this half's, each with both its deaths.
+/// Tests every second change, each with both of its deaths; `half` selects which ones.
 async fn people_survive(backend: Backend, half: usize) {
     if !has_interpreter("python") {
         return left_out_without("python3", "the client of SQLite is Python's");
@@ -460,7 +460,7 @@ async fn people_survive(backend: Backend, half: usize) {
     }
 }
 
-/// `SQLite` alone in the short form.
+/// Tests a half of the changes on `SQLite`; in the long form, on each database.
 async fn half_survives(half: usize) {
     for backend in if rounds().is_some() { &Backend::ALL[..] } else { &[Backend::Sqlite] } {
         people_survive(*backend, half).await;

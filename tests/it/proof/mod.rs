@@ -1,5 +1,5 @@
-//! The promises under fire: processes die, sleep and lose each other, and afterwards the checker compares the journal of
-//! the handlers with the ledger. `docs/RELIABILITY.md` describes each.
+//! Tests of the promises under failures: processes die, are paused and lose their connections. Afterwards the checker
+//! compares the journal of the handlers with the ledger. `docs/RELIABILITY.md` describes each promise.
 
 mod database;
 mod executors;

@@ -12,7 +12,7 @@ use super::stage::{Journal, Worker, judged, mixed_jobs, print, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const JOB_COUNT: usize = 30;
-/// What the driver sends, and no pooler knows.
+/// The driver sends this parameter, and pgbouncer refuses it unless it is set to ignore it.
 const IGNORE: &str = "ignore_startup_parameters = extra_float_digits";
 
 struct Pooler {
@@ -52,7 +52,7 @@ impl Pooler {
         format!("postgres://app@127.0.0.1:{}/postgres", self.port)
     }
 
-    /// What a statement of another client finds.
+    /// Runs a statement as another client of the pooler, and returns its output.
     fn ask(&self, statement: &str) -> String {
         let mut psql = Command::new("psql");
         psql.args(["--no-psqlrc", "--quiet", "--tuples-only", "--no-align", "--command", statement]).arg(self.url());
@@ -71,8 +71,8 @@ fn program() -> Option<PathBuf> {
     program
 }
 
-/// Two servers and their jobs behind it; one of the servers dies. Nothing is lost, and nothing that a server has set for itself
-/// is seen by other clients of the pooler.
+/// Two servers and their jobs work behind a pooler, and one of the servers dies. Nothing is lost, and other clients of the
+/// pooler do not see settings of a server's session.
 #[tokio::test]
 async fn servers_work_behind_a_pooler_that_shares_sessions() {
     let Some(program) = program() else { return };

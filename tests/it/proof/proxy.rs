@@ -7,7 +7,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
-/// What does not get through. What is held up meanwhile arrives when the cut is mended, as TCP would have it.
+/// The traffic that does not get through. It is held back, and arrives when the cut is mended, as with TCP.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Cut {
     Nothing,
@@ -18,7 +18,7 @@ pub(super) enum Cut {
     ToExecutor,
 }
 
-/// Between executors and one server, or servers and their database.
+/// A proxy between executors and one server, or between servers and their database.
 #[derive(Debug)]
 pub(super) struct Proxy {
     pub(super) url: String,
@@ -43,7 +43,7 @@ impl Proxy {
         Self { url, cut, target, accepts }
     }
 
-    /// Where further connections lead. Those that are open stay as they are.
+    /// Redirects further connections to another address. Open connections stay as they are.
     pub(super) fn redirect(&self, address: &str) {
         self.target.send_replace(address.to_owned());
     }
@@ -59,7 +59,7 @@ impl Drop for Proxy {
     }
 }
 
-/// Ends with either end of the connection.
+/// Forwards both directions of a connection, until one end closes it.
 async fn join(near: TcpStream, target: &str, cut: watch::Receiver<Cut>) {
     let Ok(far) = TcpStream::connect(target).await else { return };
     let ((near_read, near_write), (far_read, far_write)) = (near.into_split(), far.into_split());
@@ -85,6 +85,6 @@ async fn carry(
             break;
         }
     }
-    // The end of one direction is passed on after the bytes before it.
+    // The end of a direction is forwarded after the bytes before it.
     tokio::time::sleep(Duration::from_millis(1)).await;
 }

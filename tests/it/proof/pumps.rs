@@ -1,5 +1,5 @@
-//! A pump over a table of orders while executors are added, drained, killed, stopped and cut off, and servers are killed: each order is worked off
-//! exactly once.
+//! A pump over a table of orders, while executors are added, drained, killed, paused and cut off, and servers are killed: each order is
+//! executed exactly once.
 
 use std::process::Command;
 use std::time::Duration;
@@ -11,13 +11,13 @@ use super::proxy::{Cut, Proxy};
 use super::stage::{Chance, print, server};
 
 const ITEM_COUNT: usize = 16;
-/// Short, so that a minute has all of it; what is counted off holds for any length.
+/// Short times, so that one minute contains everything. The rules hold for any length.
 const TIMES: [&str; 6] = ["--heartbeat", "500ms", "--silence", "1500ms", "--lost-after", "11500ms"];
 const HAND_OVER: &str = "12s";
 const ASLEEP: Duration = Duration::from_secs(14);
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// One process of the example `orders`, and what is between it and the servers.
+/// One process of the example `orders`, and the proxies between it and the servers.
 struct Worker {
     process: Process,
     name: String,
@@ -25,7 +25,7 @@ struct Worker {
     proxies: Vec<Proxy>,
 }
 
-/// The executors of a story.
+/// The executors of a test.
 struct Fleet<'a> {
     orders: &'a ScratchDb,
     servers: Vec<Server>,
@@ -55,7 +55,7 @@ impl Fleet<'_> {
         self.workers.push(Worker { process, name, wakes_at: None, proxies });
     }
 
-    /// Something happens to one of them.
+    /// Disturbs one of the executors.
     async fn disturb(&mut self, chance: &mut Chance) {
         self.wake();
         let awake: Vec<usize> =
@@ -96,7 +96,7 @@ impl Fleet<'_> {
         }
     }
 
-    /// Lets those go on that have slept, or were cut off, for long enough.
+    /// Continues the executors that have been paused or cut off for long enough.
     fn wake(&mut self) {
         let now = tokio::time::Instant::now();
         for worker in self.workers.iter_mut().filter(|worker| worker.wakes_at.is_some_and(|at| at <= now)) {
@@ -109,7 +109,7 @@ impl Fleet<'_> {
     async fn kill_a_server(&mut self, chance: &mut Chance, place: &str) {
         let index = usize::try_from(chance.below(2)).expect("small");
         print(&format!("server {index} dies; it comes back and may die at {place}"));
-        // It may have died at its last place just now.
+        // The server may just have died at its previous place.
         if self.servers[index].process().has_ended().is_none() {
             self.servers[index].kill().await;
         }
@@ -142,7 +142,7 @@ impl Fleet<'_> {
     }
 }
 
-/// The table of orders, and the journal of what was done with them.
+/// Creates the table of orders, and the journal of their executions.
 fn make_orders(db: &ScratchDb, count: usize) {
     db.sql(&format!(
         "CREATE TABLE orders (id INT PRIMARY KEY, item TEXT NOT NULL, done BOOLEAN NOT NULL DEFAULT false); \
@@ -177,7 +177,7 @@ async fn is_worked_off_once(mode: &str, with_token: bool) {
     let mut chance = Chance::new();
     make_orders(&orders, orders_max);
     let servers = vec![server(&db, &TIMES).await, server(&db, &TIMES).await];
-    // Most of the time some 30 workers: there is work until the end.
+    // Most of the time there are about 30 workers. There is work until the end.
     let row_ms = seconds * 1_000 * 30 / u64::try_from(orders_max).expect("small");
     let mut fleet = Fleet { orders: &orders, servers, workers: Vec::new(), started: 0, with_token, row_ms };
     for _ in 0..4 {
@@ -185,7 +185,7 @@ async fn is_worked_off_once(mode: &str, with_token: bool) {
     }
     fleet.servers[1].api().post("/api/v1/jobs", close_orders(mode, 50)).await.expect(201);
     let began = tokio::time::Instant::now();
-    // The next lives of those that die end at these places, if they come there.
+    // A server that is killed is restarted to die at one of these places, if it reaches it.
     let mut deaths = vec![(seconds / 4, "change_items.written@3"), (seconds / 2, "change_items.committed@3")];
     while began.elapsed() < Duration::from_secs(seconds) && count(&orders, "orders WHERE NOT done") > 0 {
         tokio::time::sleep(Duration::from_secs(5)).await;
@@ -224,7 +224,8 @@ async fn each_order_is_worked_off_once_by_those_that_do_not_sleep() {
     is_worked_off_once("not_sleep", true).await;
 }
 
-/// How many orders are done twice where an executor stands still in the middle of some until others have them.
+/// Returns how many orders are executed twice if an executor is paused in the middle of some of them until others have
+/// them.
 async fn done_twice_by_a_sleeper(with_token: bool) -> Option<usize> {
     let (db, orders) = (scratch(Backend::Postgres).await?, scratch(Backend::Postgres).await?);
     make_orders(&orders, 400);
@@ -242,13 +243,13 @@ async fn done_twice_by_a_sleeper(with_token: bool) -> Option<usize> {
     fleet.add().await;
     fleet.works_all_off().await;
     fleet.wake();
-    // The rows that it had begun end at once, or never.
+    // If the executor finishes the rows that it had begun, it does so immediately after it wakes.
     tokio::time::sleep(Duration::from_secs(5)).await;
     Some(count(&orders, "twice"))
 }
 
-/// What no scheduler can prevent: a process wakes in the middle of a row that others have done since, and goes on. With the token its statement
-/// does nothing.
+/// No scheduler can prevent that a process wakes in the middle of a row that others have done meanwhile, and continues. With the token, its
+/// statement changes nothing.
 #[tokio::test]
 async fn a_process_that_wakes_does_its_rows_again_without_a_token_and_not_with_one() {
     let Some(without) = done_twice_by_a_sleeper(false).await else { return };

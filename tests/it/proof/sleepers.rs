@@ -1,4 +1,5 @@
-//! A server that sleeps through its lease and wakes: at the worst places, and anywhere. What it still does is refused.
+//! A server that is paused for longer than its lease, at the worst places or anywhere, and then wakes. What it still
+//! does is refused.
 
 use std::time::Duration;
 
@@ -8,10 +9,10 @@ use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 use super::stage::{Chance, Journal, Worker, judged, mixed_jobs, print};
 
 const JOB_COUNT: usize = 100;
-/// Three leases, and much less than an executor waits for a silent server before it closes the stream (three heartbeats and a
-/// second): what the sleeper writes to it when it wakes must arrive, to be refused.
+/// Three leases, but much less than the time after which an executor closes the stream of a silent server (three heartbeats
+/// and a second): what the sleeper sends when it wakes must arrive, so that it can be refused.
 const SLEEP: Duration = Duration::from_millis(6_200);
-/// Shared out by hash, so that the sleeper has its part of the jobs.
+/// The jobs are shared by their hashes, so that the sleeper has a part of them.
 const LEASE: [&str; 8] = ["--lease", "2s", "--beat", "500ms", "--heartbeat", "4s", "--claim-strategy", "id_hash"];
 
 /// Waits until the process has stopped itself.
@@ -24,7 +25,7 @@ async fn asleep(server: &mut Server) {
     .await;
 }
 
-/// How a system with a sleeper ended: what was refused, by the executors and by the store.
+/// The number of refused actions: triggers refused by executors, and statements refused by the store.
 struct Refused {
     triggers: i64,
     statements: i64,
@@ -43,7 +44,7 @@ async fn wakes_too_late(backend: Backend, place: Option<&str>) -> Option<Refused
         Worker::start(&[&sleeper, &other], "one", &journal, None, &[]).await,
         Worker::start(&[&other, &sleeper], "two", &journal, None, &[]).await,
     ];
-    // After the workers, and not by the sleeper: it may fall asleep at the first fires.
+    // Created after the workers start and through the other server: the sleeper may stop at the first fires.
     mixed_jobs(&other.api(), JOB_COUNT, 40).await;
     if place.is_none() {
         journal.grows(2 * JOB_COUNT).await;
@@ -78,11 +79,12 @@ async fn refused(servers: &[&Server]) -> Refused {
     refused
 }
 
-/// Between the lease check and the stream; within the claim's transaction; anywhere. At-most-once runs begin once, as the
-/// checker sees. Each of the first two shows that what it holds back is refused when it comes.
+/// The sleeper stops between the lease check and the stream, within the claim's transaction, or anywhere. The checker
+/// verifies that at-most-once runs begin once. The first two places show that an action that comes too late is refused.
 async fn sleepers(backend: Backend) {
     let Some(mut at_send) = wakes_too_late(backend, Some("send.checked")).await else { return };
-    // An executor whose ping a sleeper leaves unanswered may have closed the stream by then: nothing arrives, to be refused.
+    // An executor may have closed the stream by then, because the sleeper did not answer its ping. Then no trigger arrives
+    // that could be refused.
     for _ in 0..3 {
         if at_send.triggers == 0 {
             let Some(again) = wakes_too_late(backend, Some("send.checked")).await else { return };

@@ -1,4 +1,4 @@
-//! What the stories of this folder have in common: a database, servers and workers on it, a journal, and jobs.
+//! Common parts of the tests in this folder: a database, servers and workers on it, a journal, and jobs.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -14,7 +14,7 @@ pub(super) const APP: &str = "proof";
 pub(super) const LEASE: Duration = Duration::from_secs(4);
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The folder of a journal, with what the tests themselves do to processes.
+/// The folder of a journal, to which the tests add what they do to processes.
 #[derive(Debug)]
 pub(super) struct Journal {
     folder: tempfile::TempDir,
@@ -33,7 +33,7 @@ impl Journal {
         append(&self.folder.path().join("test.jsonl"), &format!("{line}\n"));
     }
 
-    /// Keeps the output of a process beside the journal of the handlers: its next start overwrites it.
+    /// Saves the output of a process next to the journal of the handlers, because the next start overwrites it.
     pub(super) fn keep_words(&self, of: &str, process: &Process) {
         append(&self.folder.path().join(format!("{of}.log")), &process.stderr());
     }
@@ -46,12 +46,12 @@ impl Journal {
         self.note(&json!({"event": "stopped", "pid": pid, "from_ms": from_ms, "to_ms": wall_clock_ms()}));
     }
 
-    /// What handlers wrote so far.
+    /// The starts that handlers have written so far.
     pub(super) fn starts(&self) -> Vec<check::Start> {
         check::read_journal(self.folder()).expect("read the journal").starts
     }
 
-    /// How many those are, without reading them.
+    /// The number of these starts, without parsing them.
     fn start_count(&self) -> usize {
         let files =
             std::fs::read_dir(self.folder()).expect("list the journal").map(|file| file.expect("a file").path());
@@ -60,7 +60,7 @@ impl Journal {
         texts.map(|text| text.matches("\"event\":\"start\"").count()).sum()
     }
 
-    /// Waits until so many more handlers have begun.
+    /// Waits until this many more handlers have begun.
     pub(super) async fn grows(&self, count: usize) {
         let before = self.start_count();
         wait_until(LIMIT, "handlers begin", async || {
@@ -97,7 +97,7 @@ pub(super) struct Worker {
 }
 
 impl Worker {
-    /// Starts one that dials these servers, and waits until each lists it.
+    /// Starts a worker that dials these servers, and waits until each of them lists it.
     pub(super) async fn start(
         servers: &[&Server],
         name: &str,
@@ -109,7 +109,7 @@ impl Worker {
         Self::start_at(servers[0], urls, name, journal, data, args).await
     }
 
-    /// The same at URLs of which some may lead elsewhere; the server is one that will list it.
+    /// Starts a worker with these URLs, some of which may lead elsewhere. `server` is a server that will list it.
     pub(super) async fn start_at(
         server: &Server,
         urls: Vec<String>,
@@ -139,7 +139,7 @@ impl Worker {
         .await;
     }
 
-    /// Starts it again, as the same one if it has a data folder.
+    /// Starts the worker again, as the same executor if it has a data folder.
     pub(super) fn restart(&mut self, args: &[&str]) {
         self.process = launch(&self.name, &self.urls, &self.token, &self.journal, self.data.as_deref(), args);
     }
@@ -150,7 +150,7 @@ impl Worker {
         journal.died(pid);
     }
 
-    /// Stops the process for so long.
+    /// Pauses the process for this long.
     pub(super) async fn sleeps(&mut self, length: Duration, journal: &Journal) {
         let from = wall_clock_ms();
         self.process.signal(Signal::STOP);
@@ -178,17 +178,18 @@ fn launch(name: &str, urls: &[String], token: &Path, journal: &Path, data: Optio
     })
 }
 
-/// A server with a lease that is shorter than most, which may call listeners of the test's own.
+/// A server with a short lease, which may send requests to this machine.
 pub(super) async fn server(db: &ScratchDb, args: &[&str]) -> Server {
     server_with_lease(db, ["--lease", "4s", "--beat", "1s"], args).await
 }
 
-/// The same with another lease.
+/// Like [`server`], with another lease.
 pub(super) async fn server_with_lease(db: &ScratchDb, lease: [&str; 4], args: &[&str]) -> Server {
     Server::start_with(db, &[&lease[..], &["--outgoing-allow", "127.0.0.1"], args].concat()).await
 }
 
-/// A job with a fire each second, the parameters of which are for the handler `journal`; `more` over what everyone has.
+/// A job that fires each second, with parameters for the handler `journal`. The fields of `more` override the common
+/// ones.
 #[expect(clippy::needless_pass_by_value, reason = "callers make them in place")]
 pub(super) fn job(name: &str, work: Value, more: Value) -> Value {
     let mut job = json!({
@@ -199,7 +200,8 @@ pub(super) fn job(name: &str, work: Value, more: Value) -> Value {
     job
 }
 
-/// One-second jobs, half of them at least once and half at most once, serial, which take up to four steps of time.
+/// Creates serial jobs that fire each second, half of them at least once and half at most once. Their runs take up to
+/// four steps.
 pub(super) async fn mixed_jobs(api: &Api, count: usize, step_ms: usize) {
     for number in 0..count {
         let delivery = if number % 2 == 0 { "at_least_once" } else { "at_most_once" };
@@ -278,7 +280,7 @@ impl Chance {
     }
 }
 
-/// How often each place kills, of the long form; none for the short form.
+/// How often each place kills in the long form; `None` in the short form.
 pub(super) fn rounds() -> Option<usize> {
     variable("TEST_MATRIX_ROUNDS").and_then(|text| text.parse().ok())
 }

@@ -1,5 +1,5 @@
-//! Two servers, and the death of one: what it had goes on at the other within a lease and a second, and what the other had
-//! goes on as if nothing had happened.
+//! One of two servers dies: the other one takes over its jobs within a lease and a second, and fires its own jobs as
+//! before.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -10,11 +10,11 @@ use rondel_tests::{Backend, scratch, variable, wall_clock_ms};
 use super::stage::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 500;
-/// So that either has about half of the jobs, whichever met them first.
+/// Gives each server about half of the jobs, whichever server saw them first.
 const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
-/// Beside the lease: the periodic query runs once a second.
+/// The time after the end of the lease: servers look for ended leases once a second.
 const TAKE_OVER: Duration = Duration::from_secs(1);
-/// What a busy machine may add to a process's wake-ups, beside what the witness saw.
+/// How much later a busy machine may wake a process than the witness has measured.
 const MACHINE_MS: i64 = 500;
 
 async fn one_of_two_dies(backend: Backend) {
@@ -45,7 +45,7 @@ async fn one_of_two_dies(backend: Backend) {
             witness.0.p99, witness.1.p99
         ));
         report.assert_clean();
-        // What the machine makes everyone late by is not the dead server's doing.
+        // The delays that the machine causes for all jobs are not those of the dead server's jobs.
         let machine = MACHINE_MS + witness.1.p99.max(took.before.p99);
         let limit = i64::try_from((LEASE + TAKE_OVER).as_millis()).expect("short") + machine;
         assert!(
@@ -59,10 +59,10 @@ async fn one_of_two_dies(backend: Backend) {
 struct Took {
     /// Jobs of the dead server.
     share: usize,
-    /// From the death to the first of their fires, and to the first of the last job.
+    /// From the death to the first fire of these jobs, and to the first fire of the last of them.
     first_ms: i64,
     last_ms: i64,
-    /// Of the survivor's own jobs, in the seconds before and after.
+    /// The lateness of the survivor's own jobs, in the seconds before and after the death.
     before: Lateness,
     after: Lateness,
 }
@@ -109,7 +109,7 @@ impl Took {
     }
 }
 
-/// A timer beside the system: what it is late by, the machine adds.
+/// A timer outside of the system, whose delays are those of the machine.
 struct Witness {
     stop: tokio::sync::oneshot::Sender<()>,
     late: tokio::task::JoinHandle<Vec<(i64, i64)>>,
@@ -134,7 +134,7 @@ impl Witness {
         Self { stop, late }
     }
 
-    /// What it saw before and after an instant.
+    /// The delays of the timer before and after an instant.
     async fn end(self, at_ms: i64) -> (Lateness, Lateness) {
         self.stop.send(()).ok();
         let seen = self.late.await.expect("the witness lives");

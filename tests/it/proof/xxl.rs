@@ -1,6 +1,7 @@
-//! Servers that die where attempts of XXL-JOB's executors get their numbers, and where the ends of these are stored.
+//! Servers that die while they number attempts for XXL-JOB's executors, and while they store the ends of these
+//! attempts.
 //!
-//! The executor is of the tests' own: what it was asked for and what came of it is written as a journal, which the checker judges.
+//! The executor is a stand-in. Its requests and their outcomes are written as a journal, which the checker judges.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
@@ -19,7 +20,8 @@ const PLACES: [&str; 4] = ["send_xxl.written", "send_xxl.committed", "report_xxl
 const ROUNDS: usize = 3;
 /// How long it may take to reach a place.
 const REACH: Duration = Duration::from_secs(60);
-/// An executor without the run is not believed at once: its callback may be on its way to a server that is not back.
+/// If an executor does not have a run, the server waits before it decides: the callback may be on its way to a server
+/// that is down.
 const ARGS: [&str; 8] =
     ["--xxl-networks", "127.0.0.0/8", "--xxl-callback-timeout", "10s", "--lease", "2s", "--beat", "400ms"];
 
@@ -93,7 +95,7 @@ async fn token(api: &Api) -> String {
     made["token"].as_str().expect("a secret").to_owned()
 }
 
-/// What the executor began, by the runs that its numbers stand for.
+/// Writes the attempts that the executor began, with the runs that its numbers stand for.
 async fn write_journal(api: &Api, db: &ScratchDb, executor: &StandIn, journal: &Journal) {
     let rows = db.sql("SELECT log_id, run_id, attempt FROM xxl_run");
     let attempts: BTreeMap<i64, (String, i64)> = rows

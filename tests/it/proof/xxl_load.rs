@@ -1,5 +1,5 @@
-//! Many jobs of each second on many executors of XXL-JOB, whose server is killed and starts again: each fire has its result. The long form
-//! is `tests/xxl-load`: it prints how late the executors began, and what a run cost.
+//! Many jobs that fire each second on many executors of XXL-JOB, while their server is killed and restarted: each fire has its result. The
+//! long form is `tests/xxl-load`, which prints how late the executors began and what a run cost.
 
 use std::process::Stdio;
 use std::time::Duration;
@@ -14,19 +14,19 @@ use super::stage::print;
 
 const APP: &str = "bench";
 const ARGS: [&str; 2] = ["--xxl-networks", "127.0.0.0/8"];
-/// Tasks that create or change jobs at the same time.
+/// Tasks that create or change jobs concurrently.
 const TASK_COUNT: usize = 16;
-/// Jobs that are resumed by one call: each is a write that waits for those of the runs.
+/// The number of jobs that one call resumes: each is a write that waits for the writes of the runs.
 const BULK_COUNT: usize = 20;
 const WARM_UP_SECONDS: i64 = 4;
 /// How long the death and the new start of the server may take.
 const RESTART_SECONDS: i64 = 8;
-/// Jobs that are at least created and resumed in a second.
+/// Minimum number of jobs that are created and resumed in a second.
 const JOBS_A_SECOND: i64 = 250;
-/// Where more is due than the machine can do, what was left is done at the end.
+/// If more runs are due than the machine can execute, the rest is executed at the end.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// How much of it.
+/// The size of the load.
 struct Load {
     jobs: usize,
     executors: usize,
@@ -94,7 +94,7 @@ async fn each_fire_of_many_jobs_has_its_result_from_executors_of_xxl_job() {
     let seen = end(executors).await;
 
     let runs_planned = u64::try_from(load.jobs).unwrap_or(1) * load.seconds;
-    // Where more is due than the machine can do, fewer end in the window than were planned in it.
+    // If more runs are due than the machine can execute, fewer end in the window than were planned in it.
     let ended: f64 = db
         .sql(&format!("SELECT COUNT(*) FROM run WHERE finished_at_ms >= {from} AND finished_at_ms < {to}"))
         .trim()
@@ -126,9 +126,9 @@ async fn each_fire_of_many_jobs_has_its_result_from_executors_of_xxl_job() {
     each_fire_has_its_result(&db, load.jobs, until);
 }
 
-/// How long after their instants executors had answered that they began these runs, in milliseconds, sorted. Executors do not learn the
-/// instants: they take a run for one of the second in which it was sent. Of runs under way when the server was killed, the server that
-/// went on knows only their ends.
+/// How many milliseconds after their instants executors had answered that they began these runs, sorted. Executors do not know the
+/// instants: they take the second in which a run was sent for its instant. For a run that was running when the server was killed, the
+/// restarted server knows only the end.
 fn answered_after(db: &ScratchDb, from_ms: i64, to_ms: i64) -> Vec<i64> {
     let rows = db.sql(&format!(
         "SELECT COALESCE(started_at_ms, finished_at_ms) - fire_at_ms FROM run \
@@ -173,7 +173,7 @@ async fn write(executors: &mut Child, word: &Value) {
     input.write_all(format!("{word}\n").as_bytes()).await.expect("write to the executors");
 }
 
-/// Ends the executors; answers what they saw.
+/// Ends the executors; returns their summary.
 async fn end(mut executors: Child) -> Value {
     drop(executors.stdin.take());
     let mut text = String::new();
@@ -194,7 +194,7 @@ async fn create(api: &Api, count: usize, until_ms: i64) {
                     "name": name, "app": APP, "handler": "nothing", "enabled": false,
                     "schedule": {"every": "1s", "start_at": "2026-01-01T00:00:00Z", "end_at": end_at},
                     "misfire": {"policy": "all", "max": 1000},
-                    // What the machine cannot do at once waits, and none is skipped.
+                    // Runs that the machine cannot start immediately wait, and none is skipped.
                     "queue_timeout": "10m",
                 });
                 api.post("/api/v1/jobs", job).await.expect(201);
@@ -202,7 +202,7 @@ async fn create(api: &Api, count: usize, until_ms: i64) {
         });
     }
     tasks.join_all().await;
-    // None fires before all are there.
+    // No job fires before all jobs exist.
     let mut tasks = JoinSet::new();
     for part in names.chunks(count.div_ceil(TASK_COUNT).max(1)) {
         let (api, part) = (api.clone(), part.to_vec());
@@ -220,7 +220,7 @@ async fn clock_shows(at_ms: i64) {
     tokio::time::sleep(Duration::from_millis(u64::try_from(left).unwrap_or(0))).await;
 }
 
-/// What a process has used of the processors, in seconds.
+/// The processor time that a process has used, in seconds.
 fn processor_time(pid: u32) -> f64 {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("a process");
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

@@ -1,4 +1,5 @@
-//! Promotions and demotions that go wrong on the way: each job's outcome names where it runs, and nothing is lost or doubled in silence.
+//! Promotions and demotions that fail on the way: each job's outcome names where it runs, and no fire is lost or doubled without a
+//! report.
 
 use std::time::Duration;
 
@@ -13,7 +14,7 @@ use crate::journal::seconds;
 
 const OFTEN: usize = 1_000;
 
-/// Both schedulers, with a relay before Rondel's server.
+/// Both schedulers, with a relay in front of Rondel's server.
 pub(super) struct Pair {
     pub(super) old: OldScheduler,
     pub(super) server: Server,
@@ -33,7 +34,7 @@ impl Pair {
         Some(Self { old, server, relay, source: foreign.url().to_owned(), _own: own, _foreign: foreign })
     }
 
-    /// Switches jobs; whether an executor is online does not count.
+    /// Switches jobs, whether or not an executor is online.
     pub(super) async fn switch(&self, command: &str, jobs: &[&str], more: &[&str]) -> Switched {
         let force: &[&str] = if command == "promote" { &["--force"] } else { &[] };
         self.command(command, jobs, &[more, force].concat()).await
@@ -50,7 +51,7 @@ impl Pair {
         self.server.api().get(&format!("/api/v1/jobs/{name}")).await.expect(200)
     }
 
-    /// The status and the next instant in XXL-JOB.
+    /// The status and the next instant of a job in XXL-JOB.
     pub(super) fn there(&self, job: i64) -> (bool, i64) {
         let row = self.old.sql(&format!("SELECT trigger_status, trigger_next_time FROM xxl_job_info WHERE id = {job}"));
         let (status, next) = row.split_once('\t').expect("two columns");
@@ -68,7 +69,7 @@ impl Switched {
         items.iter().find(|item| item["job"] == job).expect("the job is listed").clone()
     }
 
-    /// Where a job runs, and what became of it.
+    /// Asserts where a job runs, and a part of its result.
     pub(super) fn check(&self, job: &str, runs: &str, part: &str) {
         let item = self.item(job);
         assert!(item["runs"] == runs && item["result"].as_str().is_some_and(|text| text.contains(part)), "{item}");
@@ -90,14 +91,15 @@ async fn a_promotion_whose_answer_is_lost_doubles_and_loses_no_job() {
     create(&pair.server, &[1, 2, 3].map(|number| shadow(number, &schedule))).await;
     let next = now_s() + 3_600;
     pair.old.add(1..=3, 1, next);
-    // Saved, and the answer is lost.
+    // The edit is saved, and its answer is lost.
     pair.relay.rules(&[rule(Method::PATCH, "job-1", Act::LoseAnswer(504))]);
     let lost = pair.switch("promote", &["job-1"], &["--yes"]).await;
     assert_eq!(lost.0.code, Some(0), "{lost:?}");
     lost.check("job-1", "rondel", "runs here from the seam on");
     assert_eq!(pair.there(1), (false, next * 1_000));
     assert_eq!(seconds(pair.job("job-1").await["mode_from"].as_str().expect("a seam")), next);
-    // Not saved, and no answer is certain: the job stays stopped there, and the same command finishes.
+    // The edit is not saved, and no answer is certain: the job stays stopped in XXL-JOB, and the same command completes
+    // the switch.
     pair.relay.rules(&[rule(Method::PATCH, "job-2", Act::Refuse(503))]);
     let unclear = pair.switch("promote", &["job-2"], &["--yes"]).await;
     assert_eq!(unclear.0.code, Some(1), "{unclear:?}");
@@ -107,7 +109,7 @@ async fn a_promotion_whose_answer_is_lost_doubles_and_loses_no_job() {
     let again = pair.switch("promote", &["job-2"], &["--yes"]).await;
     assert_eq!(again.0.code, Some(0), "{again:?}");
     assert_eq!(seconds(again.item("job-2")["seam"].as_str().expect("a seam")), next, "{again:?}");
-    // Refused: it runs on there.
+    // The edit is refused: the job continues to run in XXL-JOB.
     pair.relay.rules(&[rule(Method::PATCH, "job-3", Act::Refuse(403))]);
     let refused = pair.switch("promote", &["job-3"], &["--yes"]).await;
     assert_eq!(refused.0.code, Some(1), "{refused:?}");
@@ -129,7 +131,7 @@ async fn a_promotion_that_is_saved_too_slowly_is_named_or_not_begun() {
     late.check("job-1", "rondel", "ran on neither side");
     let item = late.item("job-1");
     assert_eq!((&item["gap"], &item["done"]), (&json!(true), &json!(true)), "{item}");
-    // Reading the job is as slow: no instant is far enough ahead.
+    // Reading the job takes 10 s: no instant is far enough ahead.
     let next = now_s() + 25;
     pair.old.add(2..=2, 1, next);
     pair.relay.rules(&[rule(Method::GET, "job-2", Act::Delay(Duration::from_secs(10)))]);
@@ -163,7 +165,7 @@ async fn a_failure_of_the_old_database_leaves_an_outcome_for_each_job() {
     demoted.check("job-1", "xxl-job", "runs in XXL-JOB from");
     demoted.check("job-2", "not known", "given up here at the seam");
     demoted.check("job-4", "rondel", "nothing was changed");
-    // What could not be started there is not given up here.
+    // A job that cannot be started in XXL-JOB is not given up in Rondel.
     pair.old.sql("DELETE FROM xxl_job_lock");
     let halted = pair.switch("demote", &["job-4"], &["--yes"]).await;
     assert_eq!(halted.0.code, Some(1), "{halted:?}");
@@ -177,7 +179,7 @@ async fn a_demotion_that_cannot_start_the_job_names_it_and_is_finished_later() {
     let active = json!({"schedule": {"every": "2s"}, "mode": "active"});
     create(&pair.server, &[1, 2].map(|number| shadow(number, &active))).await;
     pair.old.add(1..=2, 0, 0);
-    // Given up, and the first fire cannot be read.
+    // The job is given up, and its first fire cannot be read.
     pair.relay.rules(&[rule(Method::GET, "job-1/fires", Act::Refuse(503))]);
     let halted = pair.switch("demote", &["job-1"], &["--yes"]).await;
     assert_eq!(halted.0.code, Some(1), "{halted:?}");
@@ -188,7 +190,7 @@ async fn a_demotion_that_cannot_start_the_job_names_it_and_is_finished_later() {
     let finished = pair.switch("demote", &["job-1"], &["--yes"]).await;
     finished.check("job-1", "xxl-job", "runs in XXL-JOB from");
     assert!(pair.there(1).0);
-    // The first fire is over when it is known: XXL-JOB would drop it in silence.
+    // The first fire has passed by the time it is known. XXL-JOB would drop it silently.
     let late = Rule { count: 1, ..rule(Method::GET, "job-2/fires", Act::Delay(Duration::from_secs(16))) };
     pair.relay.rules(&[late]);
     let delayed = pair.switch("demote", &["job-2"], &["--yes"]).await;
@@ -242,7 +244,7 @@ async fn parents_and_children_are_switched_by_one_command_and_keep_every_fire() 
     assert!(pair.there(1).0 && !pair.there(2).0, "only the parent has a schedule there");
 }
 
-/// Waits until the jobs have had so many fires from the seam on, each of them together.
+/// Waits until the three jobs have run this many fires from the seam on, each fire in all three.
 async fn ran_with_their_parents(pair: &Pair, seam: i64, count: i64) {
     let api = pair.server.api();
     wait_until(LIMIT, "children of each fire", async || {
@@ -260,7 +262,8 @@ async fn ran_with_their_parents(pair: &Pair, seam: i64, count: i64) {
     .await;
 }
 
-/// A promotion stops a job where it runs: so it is refused where nothing would run it here, or where it is another job there.
+/// A promotion stops a job in XXL-JOB. It is refused if nothing would run the job in Rondel, or if its number is that of
+/// another job in XXL-JOB.
 #[tokio::test]
 async fn a_job_that_nothing_would_run_here_is_not_promoted() {
     let Some(pair) = Pair::start().await else { return };

@@ -1,4 +1,5 @@
-//! A stand-in of XXL-JOB 3.x: its tables, and a scheduler that takes up fires five seconds ahead under the lock of its database.
+//! A stand-in for XXL-JOB 3.x: its tables, and a scheduler that takes up fires five seconds ahead under the lock of its
+//! database.
 
 use std::fmt::Write as _;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -41,7 +42,7 @@ impl LogRow {
     }
 }
 
-/// The old scheduler. It runs from [`run`](Self::run) to the end of the value.
+/// The old scheduler. It runs from [`run`](Self::run) until it is dropped.
 pub(super) struct OldScheduler {
     db: Arc<ScratchDb>,
     /// Its fires: the job, and the planned instant in seconds.
@@ -51,7 +52,7 @@ pub(super) struct OldScheduler {
 }
 
 impl OldScheduler {
-    /// Its tables are there, and no job.
+    /// Creates its tables, without a job.
     pub(super) fn new(db: &ScratchDb) -> Self {
         for table in TABLES {
             db.sql(table);

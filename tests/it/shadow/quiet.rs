@@ -1,4 +1,5 @@
-//! Jobs that no schedule fires as they stand, jobs of a whole app, and accounts that may not change XXL-JOB's database.
+//! Switches of jobs that no schedule fires at present, of all jobs of an app, and by accounts that may not change
+//! XXL-JOB's database.
 
 use rondel_tests::{Finished, rondel};
 use serde_json::{Value, json};
@@ -7,7 +8,7 @@ use super::mishaps::{Pair, now_s};
 use super::{create, shadow};
 use crate::journal::seconds;
 
-/// What an import of XXL-JOB's database writes now.
+/// Runs an import of XXL-JOB's database.
 async fn imported(pair: &Pair) -> Finished {
     let args = ["import", "xxl-job", "--database", &pair.source, "--time-zone", "UTC", "--shadow"];
     let read = rondel(&args, &[]).await;
@@ -77,7 +78,7 @@ async fn an_app_is_switched_by_one_command_with_parents_and_children() {
     assert!(unknown.0.code == Some(2) && unknown.0.stderr.contains("no job of app nope"), "{unknown:?}");
 }
 
-/// Before version 3.4 the instants of a fixed rate have parts of seconds in XXL-JOB, and the fires here have none.
+/// Before version 3.4, XXL-JOB's instants of a fixed rate have fractions of a second, and Rondel's fires have none.
 #[tokio::test]
 async fn a_seam_has_no_parts_of_a_second() {
     let Some(pair) = Pair::start().await else { return };
@@ -96,7 +97,7 @@ async fn a_seam_has_no_parts_of_a_second() {
     assert!(from.as_str().is_some_and(|text| !text.contains('.')), "{from}");
 }
 
-/// A user stopped one of the jobs in XXL-JOB before any was switched over.
+/// A user stopped one of the jobs in XXL-JOB before any job was switched over.
 #[tokio::test]
 async fn a_demotion_of_an_app_starts_no_job_that_was_stopped_there_before() {
     let Some(pair) = Pair::start().await else { return };
@@ -115,7 +116,7 @@ async fn a_demotion_of_an_app_starts_no_job_that_was_stopped_there_before() {
     assert!(pair.there(1).0 && pair.there(2) == (false, 0), "{demoted:?}");
 }
 
-/// The rehearsal names the missing right as the command itself does, and neither changes anything.
+/// With and without --yes, the command names the missing right and changes nothing.
 #[tokio::test]
 async fn an_account_that_may_only_read_switches_nothing() {
     let Some(mut pair) = Pair::start().await else { return };
@@ -164,7 +165,7 @@ async fn a_rehearsal_names_where_each_job_runs() {
     assert!(plan.contains("is in shadow mode") && plan.contains("rondel shadow promote"), "{plan}");
 }
 
-/// A demotion leaves an instant in the definition, which no file of an import has.
+/// A demotion writes an instant into the definition, which no imported file has.
 #[tokio::test]
 async fn a_file_without_a_seam_leaves_that_of_a_job_as_it_is() {
     let Some(pair) = Pair::start().await else { return };
@@ -174,7 +175,7 @@ async fn a_file_without_a_seam_leaves_that_of_a_job_as_it_is() {
     pair.server.api().patch("/api/v1/jobs/job-1", seam).await.expect(200);
     create(&pair.server, std::slice::from_ref(&job)).await;
     assert_eq!(pair.job("job-1").await["mode_from"], "2026-01-01T00:00:00Z");
-    // One that takes the mode away is named.
+    // The plan names a file that ends the shadow mode.
     let active = Value::from(vec![shadow(1, &json!({"schedule": job["schedule"], "mode": "active"}))]);
     let plan = pair.server.api().post("/api/v1/jobs/apply?dry_run=true", active).await.expect(200).to_string();
     assert!(plan.contains("leaves shadow mode") && plan.contains("rondel shadow promote stops it there"), "{plan}");

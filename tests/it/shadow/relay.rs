@@ -14,15 +14,15 @@ use tokio::task::JoinSet;
 /// What happens to a call.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Act {
-    /// It arrives late.
+    /// The call reaches the server late.
     Delay(Duration),
-    /// It arrives, and the answer is this status.
+    /// The call reaches the server, and the caller gets this status.
     LoseAnswer(u16),
-    /// It does not arrive, and the answer is this status.
+    /// The call does not reach the server, and the caller gets this status.
     Refuse(u16),
 }
 
-/// Calls of a method whose path contains a part, so many times.
+/// A rule for calls of a method whose path contains a part. It applies this many times.
 #[derive(Clone, Debug)]
 pub(super) struct Rule {
     pub(super) method: Method,
@@ -38,7 +38,7 @@ struct Inside {
     rules: Arc<Mutex<Vec<Rule>>>,
 }
 
-/// It ends with the value.
+/// The relay runs until it is dropped.
 #[derive(Debug)]
 pub(super) struct Relay {
     pub(super) url: String,
@@ -57,7 +57,7 @@ impl Relay {
         Self { url, inside, _task: task }
     }
 
-    /// From now on these rules hold.
+    /// Replaces the rules.
     pub(super) fn rules(&self, rules: &[Rule]) {
         *self.inside.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules.to_vec();
     }

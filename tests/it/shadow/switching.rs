@@ -12,7 +12,7 @@ use crate::journal::seconds;
 const JOB_COUNT: i64 = 50;
 const PERIOD_S: i64 = 2;
 
-/// What the handlers of the jobs wrote: the job's number and the planned instant.
+/// The lines of the jobs' handlers: the job's number and the planned instant.
 fn read(journal: &std::path::Path) -> Vec<(i64, i64)> {
     let text = std::fs::read_to_string(journal).unwrap_or_default();
     let line = |line: &str| {
@@ -97,7 +97,8 @@ async fn fifty_jobs_are_promoted_and_demoted_without_a_fire_lost_or_doubled() {
     }
 }
 
-/// The command died after XXL-JOB had stopped the job: it is run again, finishes, and names what ran on neither side.
+/// The command dies after XXL-JOB has stopped the job. Run again, it completes the switch, and names the fires that ran
+/// on neither side.
 #[tokio::test]
 async fn a_switch_that_died_between_its_steps_is_finished_by_the_same_command() {
     let Some(foreign) = scratch(Backend::Mysql).await else { return };
@@ -127,13 +128,13 @@ async fn a_switch_that_died_between_its_steps_is_finished_by_the_same_command() 
     assert!(job["mode_from"].is_string() && job["mode"] != "shadow", "{job}");
     let again = promote("job-1", true).await;
     assert!(again.code == Some(0) && again.stdout.contains("was switched before"), "{again:?}");
-    // Its servers do not take up fires: nothing is changed.
+    // XXL-JOB's servers do not take up fires, so nothing is changed.
     let behind = promote("job-2", true).await;
     assert!(behind.code == Some(1) && behind.stdout.contains("has not taken up its fire"), "{behind:?}");
     assert_eq!(old.sql("SELECT trigger_status FROM xxl_job_info WHERE id = 2"), "1");
     let unknown = promote("job-3", true).await;
     assert!(unknown.code == Some(1) && unknown.stdout.contains("XXL-JOB has no job 3"), "{unknown:?}");
-    // Given up here, and not started there.
+    // The job is given up in Rondel, and not started in XXL-JOB.
     let seam = json!({"mode": "shadow", "mode_from": "2026-01-01T00:00:00Z"});
     server.api().patch("/api/v1/jobs/job-1", seam).await.expect(200);
     let demoted = run(&server, &["shadow", "demote", "job-1", "--source", foreign.url(), "--yes"]).await;

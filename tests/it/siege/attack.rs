@@ -1,4 +1,4 @@
-//! What one address does that means harm, bounded in number and by the end of the test.
+//! The attacks by one address. They are bounded in number, and end with the test.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use tokio::task::JoinSet;
 
 use super::wire::connect;
 
-/// How long a part of the attack pauses before it goes on: the machine belongs to the good callers too.
+/// The pause between two steps of an attack, because the good callers use the same machine.
 const PAUSE: Duration = Duration::from_millis(20);
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -22,7 +22,7 @@ pub(super) struct Attack {
     to: Arc<str>,
     from: IpAddr,
     parts: JoinSet<()>,
-    /// Parts that have reached what they were started for.
+    /// The number of parts of the attack that have taken effect.
     standing: Arc<AtomicUsize>,
     started: usize,
 }
@@ -49,7 +49,7 @@ impl Attack {
         self.parts.shutdown().await;
     }
 
-    /// Forms of which the last byte never comes, over HTTP/2; those that were refused are begun again.
+    /// Sends forms without their last byte, over HTTP/2. A refused form is sent again.
     pub(super) fn half_sent_bodies(&mut self, connections: usize, streams: usize) {
         let from = self.from;
         for _ in 0..connections {
@@ -78,7 +78,7 @@ impl Attack {
         }
     }
 
-    /// Connections on which nothing is sent, opened again where they were ended.
+    /// Opens connections and sends nothing. Connections that the server closes are opened again.
     pub(super) fn idle_connections(&mut self, count: usize) {
         let from = self.from;
         self.spawn(|to, standing| async move {
@@ -96,7 +96,7 @@ impl Attack {
         });
     }
 
-    /// Asks again and again on one connection, and reads nothing.
+    /// Sends request after request on a connection, and hardly reads the answers.
     pub(super) fn slow_readers(&mut self, count: usize, path: &str, token: Option<&str>) {
         let from = self.from;
         let bearer = token.map(|token| format!("authorization: Bearer {token}\r\n")).unwrap_or_default();
@@ -109,7 +109,7 @@ impl Attack {
                     if let Ok(mut stream) = connect(&to, from).await {
                         stream.write_all(request.as_bytes()).await.ok();
                         stand(&mut has_stood, &standing);
-                        // A byte now and then, until the server lets go.
+                        // Reads a byte now and then, until the server closes the connection.
                         while stream.read_u8().await.is_ok() {
                             tokio::time::sleep(Duration::from_millis(500)).await;
                         }
@@ -121,7 +121,7 @@ impl Attack {
         }
     }
 
-    /// Requests with made-up tokens, a new one each time, as fast as they are answered.
+    /// Sends requests with made-up tokens, a new one each time, as fast as they are answered.
     pub(super) fn made_up_tokens(&mut self, connections: usize) {
         let from = self.from;
         for connection in 0..connections {
@@ -149,12 +149,12 @@ impl Attack {
         }
     }
 
-    /// Streams that are taken back before they are answered.
+    /// Opens streams and resets them before they are answered.
     pub(super) fn stream_floods(&mut self, count: usize) {
         self.flood(count, || Request::get("http://server/sign-in"));
     }
 
-    /// Executors' streams with an unknown token.
+    /// Opens streams of executors with an unknown token.
     pub(super) fn gateway_floods(&mut self, count: usize) {
         self.flood(count, || {
             Request::post("http://server/rondel.v1.Gateway/Session")

@@ -1,4 +1,4 @@
-//! An executor's stream, as its bytes: what the SDK does not let one send is sent here.
+//! An executor's stream at the level of bytes, to send what the SDK cannot send.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -41,7 +41,7 @@ fn bytes(field: u64, value: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(value);
 }
 
-/// A message of gRPC, not compressed.
+/// A gRPC message without compression.
 fn framed(field: u64, body: &[u8]) -> Bytes {
     let mut message = Vec::new();
     bytes(field, body, &mut message);
@@ -110,7 +110,7 @@ impl ExecutorStream {
         stream.until(WELCOME).await.then_some(stream)
     }
 
-    /// Reads messages until one of this kind; false where the stream ends before.
+    /// Reads messages until one of this kind; false if the stream ends before.
     async fn until(&mut self, kind: u8) -> bool {
         loop {
             while self.read.len() >= 5 {

@@ -1,4 +1,4 @@
-//! A collector of traces, as far as a test needs one: it takes OTLP over gRPC, and keeps the spans.
+//! A minimal collector of traces: it receives OTLP over gRPC, and stores the spans.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
@@ -14,7 +14,7 @@ use tokio_stream::wrappers::TcpListenerStream;
 use tonic::transport::Server;
 use tonic::{Request, Response, Status};
 
-/// Longer than spans are gathered before they are sent.
+/// Longer than an exporter collects spans before it sends them.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// An exported span.
@@ -35,7 +35,7 @@ pub(super) struct Span {
 #[derive(Clone, Debug, Default)]
 struct Spans(Arc<Mutex<Vec<Span>>>);
 
-/// It listens until it is dropped.
+/// The collector listens until it is dropped.
 #[derive(Debug)]
 pub(super) struct Collector {
     url: String,
@@ -62,7 +62,7 @@ impl Collector {
         &self.url
     }
 
-    /// Waits for all spans of these names in a trace, so many of each.
+    /// Waits until a trace has this many spans of each name, and returns the spans of the trace.
     pub(super) async fn spans(&self, trace_id: &str, names: &[(&str, usize)]) -> Vec<Span> {
         wait_until(LIMIT, "the spans of the trace are there", async || {
             let all = self.spans.0.lock().expect("no panic").clone();
@@ -73,7 +73,7 @@ impl Collector {
         .await
     }
 
-    /// Waits for the first span of this name, in whatever trace.
+    /// Waits for the first span of this name, in any trace.
     pub(super) async fn first(&self, name: &str) -> Span {
         wait_until(LIMIT, &format!("there is a span {name}"), async || {
             let all = self.spans.0.lock().expect("no panic").clone();

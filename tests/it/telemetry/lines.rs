@@ -8,7 +8,7 @@ pub(super) fn lines(stderr: &str) -> Vec<Value> {
     documents.map(|line| serde_json::from_str(line).unwrap_or_else(|error| panic!("{error}: {line}"))).collect()
 }
 
-/// Those that mention one of these names or ids.
+/// The lines that mention one of these names or ids.
 pub(super) fn about<'a>(lines: &'a [Value], words: &[&str]) -> Vec<&'a Value> {
     let is_about = |line: &&Value| {
         let text = line.to_string();

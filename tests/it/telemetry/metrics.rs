@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::verdicts::{trigger, verdict};
 
-/// What a scrape gave.
+/// The answer to a scrape.
 struct Scrape {
     text: String,
     /// The kinds of the families, by their names.
@@ -27,7 +27,7 @@ impl Scrape {
         Self { text, kinds }
     }
 
-    /// The names of its samples: what queries are made of.
+    /// The names of the samples, as queries use them.
     fn names(&self) -> BTreeSet<String> {
         let endings = |kind: &str| match kind {
             "counter" => &["_total"][..],
@@ -51,7 +51,7 @@ impl Scrape {
     }
 }
 
-/// Words that begin like ours, out of whatever text.
+/// The words of a text that begin like the names of Rondel's metrics.
 fn ours(text: &str) -> BTreeSet<String> {
     let words = text.split(|letter: char| !(letter.is_ascii_alphanumeric() || letter == '_'));
     words.filter(|word| word.starts_with("rondel_") || word.starts_with("process_")).map(str::to_owned).collect()

@@ -1,5 +1,5 @@
-//! One trace from the call that asks for a run, through the server and the executor, to the script; and the lines that both
-//! programs write meanwhile.
+//! One trace leads from the call that requests a run, through the server and the executor, to the script. The lines that
+//! both programs write meanwhile belong to it.
 
 use std::path::Path;
 use std::time::Duration;
@@ -20,7 +20,7 @@ const SERVER: i32 = 2;
 const PRODUCER: i32 = 4;
 const CONSUMER: i32 = 5;
 
-/// Asks for a run as a program does that is in a trace itself.
+/// Requests a run, as a program that is part of a trace does.
 async fn ask(api: &Api, job: &str) -> String {
     let request = api.request(Method::POST, &format!("/api/v1/jobs/{job}/runs"));
     let request = request.header("traceparent", format!("00-{TRACE}-{CALLER}-01")).header("x-request-id", REQUEST);
@@ -28,13 +28,13 @@ async fn ask(api: &Api, job: &str) -> String {
     run["id"].as_str().expect("an id").to_owned()
 }
 
-/// A script that makes a span of its own below the one that it runs in.
+/// A script that makes a span below the span in which it runs.
 fn script(file: &Path) -> Value {
     let file = file.display();
     json!({"script": format!("printf '%s %016x' \"$TRACEPARENT\" $$ > {file}")})
 }
 
-/// What the script wrote: the trace, its parent, whether that is recorded, and its own span.
+/// The contents of the script's file: the trace, the parent span, whether it is recorded, and the script's own span.
 fn written(file: &Path) -> (String, String, String, String) {
     let text = std::fs::read_to_string(file).expect("the script wrote");
     let (parent, own) = text.split_once(' ').expect("two words");

@@ -1,4 +1,5 @@
-//! Who may use whom. A new arrow is an edit of a table here, and thereby a decision.
+//! Which crate may use which other ones. A new dependency needs an edit of a table here, and is therefore a deliberate
+//! decision.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
@@ -35,19 +36,18 @@ const ARROWS: &[(&str, &[&str])] = &[
         &["rondel-admin", "rondel-core", "rondel-executor", "rondel-failpoint", "rondel-proto", "rondel-store"],
     ),
     ("rondel-store", &["rondel-core", "rondel-failpoint"]),
-    // In tests: programs such as users write, and the names of the places at which they die.
+    // The tests use programs as users write them, and the names of failpoints.
     ("rondel-tests", &["rondel-executor", "rondel-failpoint"]),
     ("rondel-web", &["rondel-admin", "rondel-core", "rondel-store"]),
     ("rondel-xxl", &["rondel-admin", "rondel-core", "rondel-outgoing", "rondel-proto", "rondel-store"]),
 ];
 
-/// Outside crates with one home, and the crates that alone may name them, in tests as well.
+/// External crates, each with the only crates that may name it, in tests too.
 const HOMES: &[(&str, &[&str])] = &[
     // Passwords.
     ("argon2", &["rondel-admin"]),
     ("askama", &["rondel-web"]),
-    // In tests it is a provider of sign-ins.
-    // The bench has executors of XXL-JOB, which listen.
+    // In the tests, axum serves a provider of sign-ins; in the bench, executors of XXL-JOB, which listen.
     ("axum", &["rondel-bench", "rondel-tests", "rondel-web"]),
     ("chrono-tz", &["rondel-core"]),
     ("clap", &["rondel-cli"]),
@@ -55,22 +55,22 @@ const HOMES: &[(&str, &[&str])] = &[
     ("criterion", &["rondel-core"]),
     ("cron", &["rondel-core"]),
     ("csv", &["rondel-admin"]),
-    // When a certificate ends.
+    // Reads the end of a certificate.
     ("der", &["rondel-admin"]),
     // A peer that the benchmark measures against.
     ("croner", &["rondel-core"]),
-    // It judges parameters by the schemas that executors declare; core has it not, for the SDK is built on core. In tests it
-    // judges what the API answers.
+    // Checks parameters against the schemas that executors declare. It is not in core, because the SDK is built on core. In
+    // tests, it checks the answers of the API.
     ("jsonschema", &["rondel-admin", "rondel-web"]),
     ("indicatif", &["rondel-cli"]),
     ("md-5", &["rondel-core"]),
-    // Traces are made where fires, requests and runs are, and sent by the program.
+    // Traces are made for fires, requests and runs, each in its crate, and sent by the program.
     ("opentelemetry", &["rondel-admin", "rondel-cli", "rondel-executor", "rondel-web"]),
     ("opentelemetry-otlp", &["rondel-cli"]),
     ("opentelemetry_sdk", &["rondel-cli"]),
     ("prometheus-client", &["rondel-admin"]),
     ("prost", &["rondel-proto"]),
-    // Server and agent call URLs chosen by others, and have the guarded client for it.
+    // Server and agent call URLs chosen by users only through the client in `rondel-outgoing`.
     ("reqwest", &["rondel-bench", "rondel-cli", "rondel-outgoing", "rondel-tests"]),
     // Sign-ins through a provider.
     ("openidconnect", &["rondel-admin"]),
@@ -80,22 +80,22 @@ const HOMES: &[(&str, &[&str])] = &[
     ("lettre", &["rondel-outgoing"]),
     // Templates of messages.
     ("minijinja", &["rondel-admin"]),
-    // Near names: of commands, and of fields in documents.
+    // Finds similar names, of commands and of fields in documents.
     ("strsim", &["rondel-cli", "rondel-core"]),
     ("syn", &["rondel-macros"]),
-    // The simulation and the bridge have the status of a stream that is refused; the tests a collector of traces.
+    // The simulation and the bridge need the status of a refused stream, and the tests a collector of traces.
     ("tonic", &["rondel-admin", "rondel-executor", "rondel-proto", "rondel-sim", "rondel-tests", "rondel-xxl"]),
     ("tonic-prost", &["rondel-proto"]),
     ("tower-http", &["rondel-web"]),
-    // Its event parser knows lines and columns; in tests it reads the compose file.
+    // Its parser reports lines and columns; in tests, it reads the compose file.
     ("yaml-rust2", &["rondel-tests", "rondel-web"]),
 ];
 
-/// Features of tonic that make one side of a connection, and the only crate that is this side.
+/// Features of tonic for one side of a connection, and the only crate that may be that side.
 const SIDES: &[(&str, &str)] =
     &[("server", "rondel-admin"), ("router", "rondel-admin"), ("channel", "rondel-executor")];
 
-/// What a crate must not reach, not even through others.
+/// Crates that a crate must not depend on, not even indirectly.
 const UNREACHABLE: &[(&str, &[&str])] = &[
     ("rondel-core", &["axum", "reqwest", "rustix", "sqlx", "tokio", "tonic"]),
     ("rondel-executor", &["rondel-admin", "rondel-store", "rondel-web", "sqlx"]),
@@ -141,7 +141,8 @@ fn outside_crates_are_named_only_at_home() {
     assert!(strays.is_empty(), "{strays:#?}");
 }
 
-/// A build of one package takes the features of what it builds on, and no others: the manuals build `rondel-cli` alone.
+/// A build of one package activates only the features that its dependencies request: the manuals build `rondel-cli`
+/// alone.
 #[test]
 fn the_store_for_tests_is_not_in_the_shipped_binary() {
     let shipped = reach("rondel-cli");
@@ -171,7 +172,8 @@ fn what_must_be_out_of_reach_is() {
     }
 }
 
-/// Every crate that a crate builds on, near or far; what only its tests and build scripts use is left out.
+/// Every crate on which a crate depends, directly or indirectly, except the dependencies of its tests and build
+/// scripts.
 fn reach(name: &str) -> BTreeSet<&'static str> {
     let resolve = WORKSPACE.resolve.as_ref().expect("cargo metadata resolves");
     let start = WORKSPACE.workspace_packages().into_iter().find(|package| package.name.as_str() == name);

@@ -1,8 +1,8 @@
 //! Circles of files: inside a crate, no more than three files may use each other's items in a circle. A file in a larger circle
 //! cannot be read, tested or moved without all the others.
 //!
-//! A use is a path to an item of another file: in `use`, or where it stands. That a file declares another one by `mod`, or passes
-//! its items on by `pub use`, is none.
+//! A use is a path to an item of another file, in a `use` or elsewhere in the code. It is not a use if a file declares another
+//! one by `mod`, or re-exports its items by `pub use`.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use super::root;
 
 const SIZE_MAX: usize = 3;
-/// Items that are passed on are followed so often.
+/// Maximum number of re-exports that are followed.
 const DEPTH_MAX: usize = 8;
 
 /// The place of a module, or of an item, in its crate.
@@ -27,9 +27,9 @@ enum Target {
 #[derive(Debug, Default)]
 struct Module {
     file: PathBuf,
-    /// The names that it brings in, with the paths behind them.
+    /// The names that it imports, with their paths.
     names: BTreeMap<String, Place>,
-    /// Those of them that others can take from here, and `*` paths.
+    /// The imported names that it re-exports. `globs` has the paths that end with `*`.
     passed_on: BTreeSet<String>,
     globs: Vec<Place>,
     /// The other paths in it.
@@ -62,7 +62,7 @@ impl Modules {
         modules
     }
 
-    /// What a path in the module at `from` leads to; nothing outside of the crate.
+    /// Resolves a path in the module at `from`; `None` if it leads outside of the crate.
     fn resolve(&self, from: &[String], path: &[String], depth: usize) -> Option<Target> {
         let module = self.0.get(from).filter(|_| depth < DEPTH_MAX)?;
         let (first, rest) = path.split_first()?;
@@ -124,7 +124,7 @@ impl Modules {
     }
 }
 
-/// What a file brings in and uses, and the modules that it declares; without its tests.
+/// The imports and paths of a file, and the modules that it declares; without its tests.
 fn parse(text: &str) -> (Module, Vec<String>) {
     let tokens = without_tests(&tokens(text));
     let (mut module, mut declared) = (Module::default(), Vec::new());
@@ -162,7 +162,7 @@ fn parse(text: &str) -> (Module, Vec<String>) {
     (module, declared)
 }
 
-/// Takes a tree of `use` apart: each path in it, and the name that it brings in.
+/// Visits each path in a tree of `use`, with the name that it imports.
 fn tree(tokens: &[&str], before: &[String], found: &mut impl FnMut(Place, &str)) {
     let mut path = before.to_vec();
     for (at, token) in tokens.iter().enumerate() {
@@ -289,7 +289,7 @@ fn character(text: &str) -> usize {
     }
 }
 
-/// The files that lie in circles, circle by circle: those that reach each other.
+/// The groups of files that reach each other.
 fn circles<'f>(uses: &BTreeMap<&'f Path, BTreeSet<&'f Path>>) -> Vec<BTreeSet<&'f Path>> {
     let reach = |from: &'f Path| {
         let (mut reached, mut open) = (BTreeSet::new(), vec![from]);

@@ -1,4 +1,4 @@
-//! `docker-compose.yml` is what it is meant to be, as far as that can be seen without Docker.
+//! Checks `docker-compose.yml` as far as this is possible without Docker.
 
 use std::path::Path;
 
@@ -33,7 +33,7 @@ impl Compose {
     }
 }
 
-/// The value under a key, in the mapping itself or in what it merges in.
+/// The value under a key, in the mapping itself or in the mapping that it merges.
 fn get<'y>(mapping: &'y Yaml, key: &str) -> Option<&'y Yaml> {
     let hash = mapping.as_hash()?;
     let own = hash.get(&Yaml::String(key.to_owned()));

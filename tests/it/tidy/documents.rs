@@ -4,7 +4,7 @@ use std::path::{Component, Path, PathBuf};
 
 use super::{WORKSPACE, files, read, root};
 
-/// Endings by which a word without a known first folder is still taken for a file of ours.
+/// Endings of words that count as files of this repository even without a known first folder.
 const ENDINGS: [&str; 7] = [".rs", ".sql", ".proto", ".md", ".toml", ".html", ".yml"];
 
 #[test]
@@ -53,7 +53,7 @@ fn the_life_of_a_run_names_a_file_and_a_function_for_each_step() {
     assert_eq!(functions.len(), count, "two steps name the same function");
 }
 
-/// Each row of the code index has a noun of its own, in alphabetical order, and files with what it names in them.
+/// Each row of the code index has its own noun, in alphabetical order, and names files that contain its names.
 #[test]
 fn the_code_index_names_what_is_there() {
     let text = read(Path::new("docs/CODE_INDEX.md"));
@@ -169,7 +169,7 @@ fn links(text: &str) -> impl Iterator<Item = &str> {
     })
 }
 
-/// The text without fenced blocks: what stands in them is an example.
+/// The text without fenced blocks, which contain examples.
 fn without_fences(text: &str) -> String {
     let mut inside = false;
     let mut plain = String::new();

@@ -1,4 +1,4 @@
-//! The table of failpoints and the sources agree, and a release build has none of it.
+//! The table of failpoints agrees with the sources, and a release build contains no failpoints.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -24,13 +24,13 @@ fn each_failpoint_of_the_table_stands_somewhere_and_each_in_the_sources_is_in_th
     assert_eq!(transactions, known.collect::<BTreeSet<_>>(), "left: the sources; right: the table");
 }
 
-/// Every string literal that stands right behind a mark.
+/// Every string literal directly after a mark.
 fn quoted_after(text: &str, mark: &str) -> Vec<String> {
     let behind = text.split(mark).skip(1).filter_map(|rest| rest.strip_prefix('"'));
     behind.filter_map(|rest| rest.split_once('"')).map(|(name, _)| name.to_owned()).collect()
 }
 
-/// Compiled as a release build compiles it; the whole binary would take minutes.
+/// Compiles the crate as a release build does; the whole binary would take minutes.
 #[test]
 fn a_build_without_debug_assertions_refuses_to_arm_and_passes_by() {
     let folder = tempfile::tempdir().expect("make a folder");

@@ -1,4 +1,4 @@
-//! Everything that goes into the product may go there: the licences of all crates are on the list in `.deny.toml`.
+//! The licences of all crates in the product are on the list in `.deny.toml`.
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -1,15 +1,15 @@
-//! Where the methods of a type are: in the file that declares it and in at most one other. What needs the data of a type from
-//! elsewhere is a function that takes it.
+//! A type has its methods in the file that declares it and in at most one other. Code elsewhere that needs its data is a
+//! function with the type as an argument.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use super::{files, root};
 
-/// Files beside the one that declares a type, in which it may have methods.
+/// Maximum number of files with methods of a type, apart from the file that declares it.
 const OTHER_COUNT_MAX: usize = 1;
 
-/// The name after `keyword` at the start of a line, whatever stands between them and before.
+/// The name after `keyword` at the start of a line, without the visibility before the keyword and generics after it.
 fn name_after<'t>(line: &'t str, keyword: &str) -> Option<&'t str> {
     let visible = line
         .trim_start()

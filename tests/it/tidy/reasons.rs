@@ -1,4 +1,4 @@
-//! Every reason of the vocabulary is set somewhere, and has a story that produces it.
+//! Every reason of the vocabulary is set somewhere, and a test produces it.
 
 use std::path::Path;
 

@@ -97,8 +97,8 @@ fn tests_that_the_document_names_exist() {
     }
 }
 
-/// A router that is put together by hand would be a way past the gate. What each file may do with one is here; a new line is
-/// a decision.
+/// A router built by hand could bypass the check of permissions. The table lists what each file may do with a router; a new
+/// line is a deliberate decision.
 #[test]
 fn routes_are_made_by_the_builder_that_asks_for_a_permission() {
     const ROUTER: [&str; 7] = [
@@ -115,13 +115,14 @@ fn routes_are_made_by_the_builder_that_asks_for_a_permission() {
         ("crates/web/src/routes.rs", "handler: MethodRouter<Web>"),
         ("crates/web/src/routes.rs", "let mut router = Router::new();"),
         ("crates/web/src/routes.rs", "(&'static str, MethodRouter<Web>)"),
-        // The gateway: who may call it stands in crates/admin/tests/grpc_permissions.tsv.
+        // The gateway, whose permissions are in crates/admin/tests/grpc_permissions.tsv.
         ("crates/web/src/app.rs", ".route_service(GATEWAY_PATH, gateway)"),
         // Endpoints of another protocol, off by default: each call is authenticated in crates/xxl/src/api.rs before its body is read, and
         // `bad_calls_are_refused_in_words` has the calls that are refused.
         ("crates/web/src/mounts.rs", "use axum::routing::any;"),
         ("crates/web/src/mounts.rs", "let mut router = Router::new();"),
-        // It has no route: what takes the namespace out of the path stands before the router, since routing reads the path.
+        // This router has no route. Its layer takes the namespace out of the path, and must precede the routing, which
+        // reads the path.
         (
             "crates/web/src/app.rs",
             "Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(routed))",
@@ -130,7 +131,7 @@ fn routes_are_made_by_the_builder_that_asks_for_a_permission() {
         // Not a server's: an executor of XXL-JOB that does nothing, for measurements.
         ("crates/bench/src/xxl.rs", "use axum::routing::post;"),
         ("crates/bench/src/xxl.rs", "let app = Router::new()"),
-        // A test of what a panic becomes.
+        // A test of the answer after a panic.
         ("crates/web/src/frame.rs", "use axum::routing::get;"),
         ("crates/web/src/frame.rs", "let app = Router::new().route(\"/\", get(panics))"),
     ];

@@ -1,11 +1,11 @@
-//! Manifests, migrations and sources agree with themselves.
+//! Manifests, migrations and sources are consistent.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::{WORKSPACE, files, read, root};
 
-/// A file has one idea; one that is longer than this has a second one, which gets a file of its own.
+/// Maximum number of lines of a file. A longer file has a second idea, which belongs into its own file.
 const LINE_COUNT_MAX: usize = 500;
 
 /// The databases, by the names of their folders under `migrations/`.
@@ -38,10 +38,10 @@ fn migrations_have_numbers_without_gaps() {
     assert!(numbers.iter().copied().eq(1..=u32::try_from(numbers.len()).expect("few migrations")), "{numbers:?}");
 }
 
-/// An index of PostgreSQL that may exist is built beside running servers, before its migration; another one stops all writes to its table.
+/// An index of PostgreSQL that may exist can be built before the migration while servers run. Another index stops all writes to its table.
 #[test]
 fn migrations_make_indexes_that_may_exist() {
-    // The migrations before this rule.
+    // The last migration before this rule.
     const LAST_BEFORE: u32 = 44;
     for path in files().into_iter().filter(|path| path.starts_with("migrations/postgres")) {
         let name = path.file_name().and_then(|name| name.to_str()).expect("a name").to_owned();
@@ -75,7 +75,7 @@ fn every_crate_takes_part_in_what_the_workspace_sets() {
     }
 }
 
-/// A `select!` without `biased` chooses at random, and then a seed of the simulation does not do the same each time.
+/// A `select!` without `biased` chooses at random, so that a seed of the simulation would not repeat the same history.
 #[test]
 fn the_engine_does_not_choose_at_random() {
     let mut found = Vec::new();

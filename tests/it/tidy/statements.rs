@@ -1,8 +1,9 @@
-//! Statements that read runs by their ids check further conditions on those rows alone, and look no row up by them.
+//! Statements that read runs by their ids check further conditions on these rows only, and do not find rows by the
+//! conditions.
 
 use super::{files, root};
 
-/// The conditions on a run's state that stand unchecked beside a list of its ids.
+/// The conditions on a run's state that directly follow a list of ids.
 fn unchecked(source: &str) -> Vec<String> {
     let joined = source.split("\\\n").map(str::trim_start).collect::<Vec<_>>().join("");
     let by_id = [" id {in_list} AND ", " run.id {in_list} AND ", "{of_rows:run.id} AND "];
@@ -14,8 +15,8 @@ fn unchecked(source: &str) -> Vec<String> {
     after.filter(is_state).map(|condition| condition.chars().take(60).collect()).collect()
 }
 
-/// The statistics of a planner are from a time when few runs were open, or few had failed: by them, the small index of such runs is the
-/// better way, and each statement walks all of them after an outage.
+/// The planner's statistics may be from a time when few runs were open or had failed. It then prefers the small index of such runs to
+/// the ids, and after an outage each statement scans all of them.
 #[test]
 fn the_state_of_runs_is_checked_on_the_rows_that_a_list_names() {
     let sources = files().into_iter().filter(|file| file.starts_with("crates/store/src/sql"));

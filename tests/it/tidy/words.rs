@@ -31,7 +31,7 @@ impl Row<'_> {
     }
 }
 
-/// Whether a line has the word by itself, not as part of a longer one. A word in lower case is found in any case.
+/// Whether a line has the word as a whole word. A word in lower case is found in any case.
 fn has(line: &str, word: &str) -> bool {
     let is_prose = word.chars().all(|c| c.is_lowercase() || c == ' ');
     let line = if is_prose { line.to_lowercase() } else { line.to_owned() };
@@ -44,7 +44,7 @@ fn has(line: &str, word: &str) -> bool {
     })
 }
 
-/// Text that is written here, in the languages of the table.
+/// Whether a file is text of this project, in one of the languages that the table is for.
 fn is_text(path: &Path) -> bool {
     /// The table, and its test, whose examples have the words.
     const OF_THE_TABLE: [&str; 2] = ["tests/it/tidy/words.tsv", "tests/it/tidy/words.rs"];

@@ -1,4 +1,4 @@
-//! Executors that are registered by hand: asked by `/beat`, and there as long as they answer.
+//! Executors that are registered by hand: the server calls their `/beat`, and they are online as long as they answer.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use super::stand_in::{Dialect, StandIn, hold};
 use super::{job, online, reaches, server, start, token};
 use crate::on_each_database;
 
-/// An executor counts as there for half a minute after its last answer.
+/// An executor counts as online for half a minute after its last answer.
 const LIMIT: Duration = Duration::from_secs(150);
 
 async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
@@ -26,7 +26,7 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
         let added = api.post("/api/v1/apps/demo/addresses", added.clone()).await.expect(201);
         assert_eq!(added["address"], address.as_str(), "{added}");
     }
-    // It never registers: what it is known by does not grow old.
+    // It never registers itself, and its entry does not expire.
     let listed = online(&api, "demo", 1).await;
     let found = api.get("/api/v1/apps/demo/addresses").await.expect(200);
     let first = &found["items"][0];
@@ -76,7 +76,7 @@ async fn statuses(api: &Api) -> Vec<String> {
     its.filter_map(|one| one["status"].as_str().map(str::to_owned)).collect()
 }
 
-/// A run goes on when the address of its executor is removed, and a callback that comes at last is the verdict also then.
+/// A run continues when the address of its executor is removed. A late callback is its verdict then, too.
 #[tokio::test]
 async fn a_removed_executor_finishes_its_runs() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };

@@ -1,4 +1,4 @@
-//! Calls are counted by what came of them, and logged once for each kind and address.
+//! Calls are counted by their outcome, and logged once for each kind and address.
 
 use std::collections::BTreeMap;
 

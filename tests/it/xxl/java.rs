@@ -1,4 +1,5 @@
-//! XXL-JOB's own executors in Java, as they are: each kind of interface that they had, beside an agent in one Rondel.
+//! XXL-JOB's own executors in Java, unchanged: one version for each kind of interface that they had, and an agent on
+//! the same server.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -11,9 +12,9 @@ use tempfile::TempDir;
 use super::python::free_port;
 use super::{NETWORKS, job, log_has, online, reaches, reaches_end, start, token};
 
-/// With three virtual machines that start at a time on two cores.
+/// Long enough for three Java virtual machines that start concurrently on two cores.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Each with the app that its executors are of.
+/// The versions, each with the app of its executors.
 const VERSIONS: [(&str, &str); 3] = [("2.2.0", "java22"), ("2.3.1", "java23"), ("3.3.2", "java33")];
 
 /// The executors of a version.
@@ -71,7 +72,7 @@ impl Executors {
         assert!(ended["status"] == status && message.contains(words), "{} {job}: {ended:#}", self.app);
     }
 
-    /// Results, failures, scripts, logs, a timeout, a stop, and a broadcast to two.
+    /// Checks results, failures, scripts, logs, a timeout, a stop, and a broadcast to two executors.
     async fn work(&self, api: &Api) -> Process {
         let one = self.launch(0);
         online(api, self.app, 1).await;
@@ -102,7 +103,7 @@ impl Executors {
         one
     }
 
-    /// An executor dies under a run: the run is known to be lost, and the next one works once the executor is back.
+    /// An executor dies during a run: the run ends as lost, and the next run succeeds once the executor is back.
     async fn die(&self, api: &Api, process: &mut Process) {
         let lost = self.start(api, "sleep", Value::Null).await;
         reaches(api, &lost, "running").await;
@@ -142,7 +143,7 @@ async fn executors_in_java_work_as_they_are() {
     let (one, two, three) = tokio::join!(a.work(&api), b.work(&api), c.work(&api));
     let mut all = [(a, one), (b, two), (c, three)];
 
-    // The server dies under a run of each, and the runs go on.
+    // The server dies during a run of each executor, and the runs continue.
     let mut runs = vec![start(&api, "agent-sleep", Value::Null).await];
     for (executors, _) in &all {
         runs.push(executors.start(&api, "sleep", Value::Null).await);

@@ -1,4 +1,4 @@
-//! pyxxl: an executor in Python that many use, as it is.
+//! pyxxl, an executor in Python that many users have, unchanged.
 
 use std::path::Path;
 use std::process::Command;
@@ -105,7 +105,7 @@ async fn pyxxl_works_as_it_is() {
     reaches(&api, &all, "succeeded").await;
     drop(two);
 
-    // The server dies under a run, and the run goes on.
+    // The server dies during a run, and the run continues.
     let sleep = start(&api, "sleep", Value::Null).await;
     reaches(&api, &sleep, "running").await;
     server.kill().await;
@@ -115,7 +115,7 @@ async fn pyxxl_works_as_it_is() {
     api.post(&format!("/api/v1/runs/{sleep}/cancel"), json!({})).await;
     reaches(&api, &sleep, "cancelled").await;
 
-    // The executor dies, and works again once it is back.
+    // The executor dies, and runs jobs again once it is back.
     one.kill().await;
     one = begin(0, &server);
     wait_until(LIMIT, "it runs again", async || {

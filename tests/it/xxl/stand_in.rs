@@ -1,4 +1,4 @@
-//! An executor of the tests' own that speaks XXL-JOB's protocol as one of the real ones does.
+//! A stand-in for the real executors, which speaks XXL-JOB's protocol as one of them does.
 
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -20,7 +20,7 @@ use tokio::time::Instant;
 
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// How the executor words its bodies.
+/// The real executor whose messages the stand-in imitates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Dialect {
     /// xxl-job-core 2.2.0.
@@ -29,16 +29,16 @@ pub(crate) enum Dialect {
     Core23,
     /// xxl-job-core 3.4.2.
     Core34,
-    /// The one in Go: its refusals are lists, and its address has no slash at the end.
+    /// The executor in Go: its refusals are lists, and its address has no slash at the end.
     Go,
-    /// The one for Node.js: it is below a path, and insists on JSON with a length.
+    /// The executor for Node.js: its address has a path, and it insists on JSON with a length.
     Node,
 }
 
 pub(crate) const DIALECTS: [Dialect; 5] =
     [Dialect::Core22, Dialect::Core23, Dialect::Core34, Dialect::Go, Dialect::Node];
 
-/// A call that came.
+/// A received call.
 #[derive(Clone, Debug)]
 pub(crate) struct Call {
     pub(crate) method: String,
@@ -51,7 +51,7 @@ pub(crate) struct Call {
 pub(crate) struct Begun {
     pub(crate) log_id: i64,
     pub(crate) at_ms: i64,
-    /// When it ended, and whether well.
+    /// When it ended, and whether it succeeded.
     pub(crate) end: Option<(i64, bool)>,
 }
 
@@ -60,26 +60,26 @@ struct Inside {
     dialect: Dialect,
     app: String,
     token: String,
-    /// The servers, in the order in which it asks them.
+    /// The servers, in the order in which the executor calls them.
     apis: Vec<Api>,
     /// The prefix of the servers.
     prefix: &'static str,
     seen: Mutex<Vec<Call>>,
-    /// The log ids of the runs that go on, by job.
+    /// The log ids of the runs that have not ended, by job.
     running: Mutex<BTreeMap<i64, i64>>,
     logs: Mutex<BTreeMap<i64, Vec<String>>>,
-    /// When runs ended, and whether well.
+    /// When runs ended, and whether they succeeded.
     ends: Mutex<BTreeMap<i64, (i64, bool)>>,
     address: String,
-    /// It answers requests for logs with an error.
+    /// Whether requests for logs are answered with an error.
     are_logs_broken: Mutex<bool>,
-    /// It answers a request to stop a run only after the callback about that was taken.
+    /// Whether a request to stop a run is answered only after a server has accepted the callback about it.
     is_callback_first: Mutex<bool>,
-    /// Callbacks on their way.
+    /// Callbacks that are being sent.
     calls: Mutex<JoinSet<()>>,
 }
 
-/// The executor; it ends with the value.
+/// The executor. It runs until it is dropped.
 #[derive(Debug)]
 pub(crate) struct StandIn {
     inside: Arc<Inside>,
@@ -91,18 +91,18 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl StandIn {
-    /// Starts it at a free port, without registering.
+    /// Starts the executor on a free port, without registering it.
     pub(crate) async fn start(dialect: Dialect, server: &str, (app, token): (&str, &str)) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         Self::start_at(listener, dialect, server, (app, token))
     }
 
-    /// The same at a port that it had before.
+    /// Starts the executor with this listener, for example on the port that it had before.
     pub(crate) fn start_at(listener: TcpListener, dialect: Dialect, server: &str, whose: (&str, &str)) -> Self {
         Self::start_with(listener, dialect, &[server], whose)
     }
 
-    /// The same with several servers, of which the first that answers is enough.
+    /// Starts the executor with several servers. It is enough if one of them answers.
     pub(crate) fn start_with(
         listener: TcpListener,
         dialect: Dialect,
@@ -137,7 +137,7 @@ impl StandIn {
         Self { inside, tasks }
     }
 
-    /// Its name at the server.
+    /// The executor's name on the server.
     pub(crate) fn name_part(&self) -> String {
         self.inside.address.trim_start_matches("http://").trim_end_matches('/').replace([':', '/'], "-")
     }
@@ -151,7 +151,7 @@ impl StandIn {
         port.and_then(|port| port.parse().ok()).expect("a port")
     }
 
-    /// A call to the server, as the executor makes it.
+    /// Calls the server, as the executor does.
     pub(crate) async fn call(&self, method: &str, body: Value) -> Value {
         self.inside.call(method, &body).await.expect("an answer")
     }
@@ -161,7 +161,7 @@ impl StandIn {
         assert_eq!(answer["code"], 200, "{answer}");
     }
 
-    /// Registers again and again, as real executors do every half a minute, whether a server is there or not.
+    /// Registers repeatedly, whether or not a server is there. Real executors do so every half a minute.
     pub(crate) fn keep_registering(&mut self) {
         let inside = Arc::clone(&self.inside);
         self.tasks.spawn(async move {
@@ -177,12 +177,12 @@ impl StandIn {
         assert_eq!(answer["code"], 200, "{answer}");
     }
 
-    /// The calls of a method that came.
+    /// The received calls of a method.
     pub(crate) fn calls(&self, method: &str) -> Vec<Value> {
         lock(&self.inside.seen).iter().filter(|call| call.method == method).map(|call| call.body.clone()).collect()
     }
 
-    /// The runs that it was asked for, in the order in which they came.
+    /// The requested runs, in the order of the requests.
     pub(crate) fn begun(&self) -> Vec<Begun> {
         let ends = lock(&self.inside.ends).clone();
         let seen = lock(&self.inside.seen);
@@ -193,7 +193,7 @@ impl StandIn {
         runs.collect()
     }
 
-    /// Ends a run that goes on, and calls this one of the servers alone.
+    /// Ends a run, and calls only this one of the servers.
     pub(crate) async fn finish_at(&self, server: usize, log_id: i64, message: &str) {
         lock(&self.inside.running).retain(|_, running| *running != log_id);
         self.inside.ended(log_id, 200);
@@ -207,17 +207,18 @@ impl StandIn {
         self.inside.log(log_id, line);
     }
 
-    /// Whether it answers requests for logs with an error from now on.
+    /// Sets whether requests for logs are answered with an error.
     pub(crate) fn break_logs(&self, are_broken: bool) {
         *lock(&self.inside.are_logs_broken) = are_broken;
     }
 
-    /// Answers requests to stop runs only after the callbacks about that were taken, as pyxxl does.
+    /// From now on, answers a request to stop a run only after a server has accepted the callback about it, as pyxxl
+    /// does.
     pub(crate) fn call_back_first(&self) {
         *lock(&self.inside.is_callback_first) = true;
     }
 
-    /// Waits until servers have taken all callbacks.
+    /// Waits until servers have accepted all callbacks.
     pub(crate) async fn all_is_reported(&self) {
         wait_until(LIMIT, "all callbacks are taken", async || {
             let mut calls = lock(&self.inside.calls);
@@ -227,7 +228,7 @@ impl StandIn {
         .await;
     }
 
-    /// Waits for so many calls of a method.
+    /// Waits for this many calls of a method.
     pub(crate) async fn wait_for(&self, method: &str, count: usize) -> Vec<Value> {
         wait_until(LIMIT, &format!("{count} calls of {method}"), async || {
             let calls = self.calls(method);
@@ -236,23 +237,23 @@ impl StandIn {
         .await
     }
 
-    /// Ends a run that goes on.
+    /// Ends a run.
     pub(crate) async fn finish(&self, log_id: i64, code: i64, message: &str) {
         lock(&self.inside.running).retain(|_, running| *running != log_id);
         self.inside.ended(log_id, code);
         Arc::clone(&self.inside).call_back(log_id, code, message.to_owned()).await;
     }
 
-    /// Dies: what it has is gone, and it answers nothing any more.
+    /// Dies: its runs are lost, and it no longer answers.
     pub(crate) async fn die(mut self) {
         self.tasks.shutdown().await;
     }
 }
 
-/// As long as the value lives, the kernel gives this port to no other program; nothing listens on it.
+/// Reserves a port: as long as the value lives, the kernel gives the port to no other program. Nothing listens on it.
 pub(crate) fn hold(port: u16) -> TcpSocket {
     let socket = TcpSocket::new_v4().expect("make a socket");
-    // As every listener here: only then may both be bound to one port.
+    // The listeners here set this option too: only then may both be bound to one port.
     socket.set_reuseaddr(true).expect("share the port");
     socket.bind((Ipv4Addr::LOCALHOST, port).into()).expect("the port is free");
     socket
@@ -282,7 +283,7 @@ impl Inside {
         if answer.status == 200 { Ok(answer.body) } else { Err(answer.body.to_string()) }
     }
 
-    /// As Java and Rust do: again and again until a server takes it.
+    /// Sends a callback until a server accepts it, as the executors in Java and Rust do.
     async fn call_back(self: Arc<Self>, log_id: i64, code: i64, message: String) {
         let end = match self.dialect {
             Dialect::Core22 => {
@@ -410,7 +411,7 @@ fn run(inside: &Arc<Inside>, body: &Value) -> Response {
             lock(&inside.running).insert(job, log_id);
         }
         "mute" => {}
-        // It runs, and nothing of it can be read in the answer.
+        // The run succeeds, but the answer to its request cannot be parsed.
         "garbled" => {
             end(200, params);
             return "<html>gateway</html>".into_response();
@@ -428,7 +429,7 @@ fn run(inside: &Arc<Inside>, body: &Value) -> Response {
     json_text(&inside.good(&Value::Null))
 }
 
-/// Real executors call it HTML.
+/// Real executors label their JSON as HTML.
 fn json_text(body: &Value) -> Response {
     ([(CONTENT_TYPE, "text/html;charset=UTF-8")], body.to_string()).into_response()
 }

@@ -1,4 +1,5 @@
-//! An executor that knows two servers: whichever it asks, both have it, and the death of one leaves it to the other.
+//! An executor that knows two servers: whichever server it calls, both servers know it, and if one of them dies, the
+//! other one takes over.
 
 use rondel_tests::{Backend, Server, scratch, wait_until};
 use serde_json::{Value, json};
@@ -7,10 +8,10 @@ use tokio::net::TcpListener;
 use super::stand_in::{Dialect, StandIn};
 use super::{LIMIT, NETWORKS, job, log_has, log_of, online, reaches, run_of, start, token};
 
-/// A short lease, after the end of which the other server has the jobs of one that died.
+/// A short lease: after its end, the other server has the jobs of a server that died.
 const CLUSTER: [&str; 6] = ["--lease", "2s", "--beat", "400ms", "--claim-strategy", "id_hash"];
 
-/// Lines of a log that is looked at.
+/// The number of lines in a log.
 const LINE_COUNT: usize = 35;
 
 fn log_id(call: &Value) -> i64 {
@@ -34,7 +35,7 @@ async fn either_server_serves_an_executor(backend: Backend) {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
     let servers = [first.url(), second.url()];
     let mut executor = StandIn::start_with(listener, Dialect::Core34, &servers, ("demo", &token));
-    // It registers with the first server alone, as its client does while that one answers.
+    // It registers only with the first server, as its client does while that server answers.
     executor.keep_registering();
     let name = online(&one, "demo", 1).await[0]["name"].clone();
     assert_eq!(online(&two, "demo", 1).await[0]["name"], name, "both servers have the same executor, once");
@@ -45,7 +46,7 @@ async fn either_server_serves_an_executor(backend: Backend) {
     })
     .await;
 
-    // A callback is taken by whichever server it comes to.
+    // Each server accepts a callback, whichever server sent the run.
     let mut logs = Vec::new();
     for (number, (api, called)) in [(&one, 1), (&two, 0)].into_iter().enumerate() {
         let run = start(api, &format!("sleep-{number}"), Value::Null).await;
@@ -53,7 +54,7 @@ async fn either_server_serves_an_executor(backend: Backend) {
         let sent = sleeping(&executor, number).await;
         for line in 0..LINE_COUNT {
             executor.write(log_id(&sent), format!("line {line}."));
-            // They are stored before there are more.
+            // These lines are stored before more are written.
             if line % 10 == 9 && line + 1 < LINE_COUNT {
                 log_has(&two, &run, &format!("line {line}.")).await;
             }
@@ -65,7 +66,7 @@ async fn either_server_serves_an_executor(backend: Backend) {
         logs.push(run);
     }
 
-    // The server that the executor registers with dies under a run, which goes on, and so do all others.
+    // The server with which the executor registers dies during a run. This run and all others continue.
     let run = start(&one, "sleep-2", Value::Null).await;
     reaches(&two, &run, "running").await;
     let sent = sleeping(&executor, 2).await;
@@ -98,12 +99,12 @@ async fn either_server_serves_an_executor(backend: Backend) {
     tokio::time::timeout(LIMIT, executor.all_is_reported()).await.expect("its callbacks are taken");
 }
 
-/// How many runs of the jobs with a schedule it was asked for.
+/// The number of requested runs of the jobs with a schedule.
 fn ticks(executor: &StandIn) -> usize {
     executor.calls("run").iter().filter(|call| call["executorHandler"] == "echo").count()
 }
 
-/// The request for a run of a sleeping job: the one with so many before it.
+/// The request for a run of a sleeping job, after this many earlier ones.
 async fn sleeping(executor: &StandIn, before: usize) -> Value {
     wait_until(LIMIT, "the executor has the run", async || {
         let calls = executor.calls("run");
@@ -113,8 +114,8 @@ async fn sleeping(executor: &StandIn, before: usize) -> Value {
     .await
 }
 
-/// A run that is stopped is cancelled, also if the callback about that goes to the server that did not ask for it, and comes before the
-/// executor's answer.
+/// A stopped run is cancelled, even if its callback goes to the server that did not request the stop, and arrives before the executor's
+/// answer.
 async fn a_stopped_run_is_cancelled_wherever_its_callback_goes(backend: Backend) {
     let Some(db) = scratch(backend).await else { return };
     let args = [&NETWORKS[..], &CLUSTER[..]].concat();

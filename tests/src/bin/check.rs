@@ -1,12 +1,12 @@
-//! The checker by hand: a journal's folder against a server's ledger.
+//! Runs the checker by hand, on a journal's folder and a server's ledger.
 //!
 //! ```text
 //! cargo run -p rondel-tests --bin check -- --journal DIR --server http://127.0.0.1:8080 --token FILE [--settle MS]
 //! cargo run -p rondel-tests --bin check -- --journal DIR --jobs jobs.json --runs runs.json --read-at INSTANT
 //! ```
 //!
-//! `jobs.json` and `runs.json` are arrays of what `GET /api/v1/jobs` and `/api/v1/runs` list (runs with several attempts as
-//! `GET /api/v1/runs/{id}` shows them). What is violated is printed with its rows; then it exits with 1.
+//! `jobs.json` and `runs.json` are arrays of the items that `GET /api/v1/jobs` and `/api/v1/runs` list (runs with several
+//! attempts as `GET /api/v1/runs/{id}` shows them). Violations are printed with their rows; the exit code is then 1.
 
 use std::io::Write as _;
 use std::path::{Path, PathBuf};

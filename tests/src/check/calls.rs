@@ -1,4 +1,4 @@
-//! I11, and the history's part of I6: what was acknowledged is there, and a verdict that was seen once stays.
+//! I11, and the part of I6 about calls: acknowledged changes exist, and a verdict that a caller saw does not change.
 
 use std::collections::HashMap;
 
@@ -49,7 +49,7 @@ fn triggered(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
     }
 }
 
-/// Verdicts that a caller saw: each is the last word, except for one that the executor had not reported.
+/// Checks the verdicts that callers saw: each is final, unless its executor had not reported the end.
 fn seen(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
     let one = [call.answer.clone()];
     let items: &[Value] = call.answer["items"].as_array().map_or(&one, Vec::as_slice);
@@ -67,7 +67,7 @@ fn seen(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
     }
 }
 
-/// While a job is off, its schedule starts nothing.
+/// Checks that the schedule of a job starts nothing while the job is off.
 fn switched(evidence: &Evidence, report: &mut Report) {
     let offs = evidence.calls.iter().filter(|call| call.is_acknowledged() && switch(call) == Some(true));
     for off in offs {

@@ -9,15 +9,15 @@ use super::journal::read_journal;
 use crate::Api;
 use crate::instants::wall_clock_ms;
 
-/// Everything that a journal's folder and a server know: jobs, runs, the attempts of those that had several. Where the
-/// folder has a `history.json-lines`, that is the history of the calls.
+/// Reads the evidence from a journal's folder and a server: jobs, runs, and the attempts of runs that had several. If
+/// the folder has a `history.json-lines`, it is the history of the calls.
 ///
 /// # Panics
 /// When the journal or an answer cannot be read.
 pub async fn collect(api: &Api, journal: &Path) -> Evidence {
     let mut evidence = read_journal(journal).unwrap_or_else(|error| panic!("{}: {error}", journal.display()));
     evidence.calls = read_calls(&journal.join("history.json-lines"));
-    // The journal first: what stands in it and not yet in the ledger would be a lie otherwise.
+    // The journal is read before the ledger. Otherwise it could have a start whose run the ledger did not have yet.
     evidence.read_at_ms = wall_clock_ms();
     let jobs = api.all("/api/v1/jobs", &[]).await;
     evidence.jobs = jobs.iter().filter_map(JobFacts::from_json).collect();
@@ -32,7 +32,7 @@ pub async fn collect(api: &Api, journal: &Path) -> Evidence {
     evidence
 }
 
-/// A history: one call per line. None where the file is not there.
+/// Reads a history, which has one call per line. Without the file, it is empty.
 fn read_calls(path: &Path) -> Vec<Call> {
     let text = std::fs::read_to_string(path).unwrap_or_default();
     let lines = text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());

@@ -1,19 +1,19 @@
-//! What is judged: starts, rows, jobs and calls.
+//! The evidence that the checker judges: starts, rows, jobs and calls.
 
 use serde_json::Value;
 
 use crate::instants::{length_millis, millis};
 
-/// Everything that is known of a system at one reading.
+/// Everything that is known of a system when its ledger is read.
 #[derive(Debug, Clone, Default)]
 pub struct Evidence {
     /// When the ledger was read, in milliseconds since 1970.
     pub read_at_ms: i64,
-    /// What handlers wrote when they began and ended.
+    /// The starts and ends that handlers recorded.
     pub starts: Vec<Start>,
     /// Executors that were killed.
     pub died: Vec<Died>,
-    /// Executors that were stopped and let go again.
+    /// Executors that were stopped for a while.
     pub stopped: Vec<Stopped>,
     /// The jobs, as the API shows them at the reading.
     pub jobs: Vec<JobFacts>,
@@ -42,7 +42,7 @@ pub struct Start {
     pub pid: i64,
     /// When the handler began.
     pub begin_ms: i64,
-    /// When it ended, and whether well: none where it was dropped; no end at all where its process died.
+    /// When it ended, and whether it succeeded (`None` if the handler was dropped). `None` if its process died before.
     pub end: Option<(i64, Option<bool>)>,
 }
 
@@ -66,7 +66,7 @@ pub struct Stopped {
     pub to_ms: i64,
 }
 
-/// What counts of a job.
+/// The facts about a job that the checks need.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
 pub struct JobFacts {
     /// Its name.
@@ -79,11 +79,11 @@ pub struct JobFacts {
     pub is_scheduled: bool,
     /// When it was made.
     pub created_ms: i64,
-    /// `at_most_once`, where it is not at least once.
+    /// Whether its delivery is at most once.
     pub at_most_once: bool,
-    /// Whether its runs go one by one in the whole cluster.
+    /// Whether its runs are serial in the whole cluster.
     pub is_serial: bool,
-    /// How many attempts beyond the first.
+    /// Maximum number of retries.
     pub retry_max: i64,
     /// The next fire.
     pub next_fire_ms: Option<i64>,
@@ -121,23 +121,23 @@ pub struct RunRow {
     pub job: String,
     /// The planned instant.
     pub fire_at_ms: i64,
-    /// Which shard; none on the row of a whole broadcast.
+    /// Which shard; `None` for the row of a whole broadcast.
     pub shard: Option<i64>,
     /// Why it exists.
     pub trigger: String,
     /// Its status.
     pub status: String,
-    /// Why, where that needs saying.
+    /// The reason for its status, if there is one.
     pub reason: Option<String>,
-    /// The present attempt.
+    /// The number of the current attempt.
     pub attempt: i64,
     /// When a handler began.
     pub started_ms: Option<i64>,
     /// When it got its verdict.
     pub finished_ms: Option<i64>,
-    /// The last fire that the row stands for, where there are several.
+    /// The last fire for which the row stands, if there are several.
     pub span_end_ms: Option<i64>,
-    /// The attempts, where they were read.
+    /// The attempts, if they were read.
     pub attempts: Vec<Attempt>,
 }
 
@@ -188,7 +188,7 @@ impl RunRow {
         ["cron", "interval", "once", "misfire"].contains(&self.trigger.as_str())
     }
 
-    /// Whether it is not over.
+    /// Whether it has no verdict yet.
     pub(super) fn is_open(&self) -> bool {
         ["pending", "waiting", "running"].contains(&self.status.as_str())
     }
@@ -199,15 +199,15 @@ impl RunRow {
 pub struct Call {
     /// When it was sent.
     pub sent_ms: i64,
-    /// When its answer was here.
+    /// When its answer arrived.
     pub done_ms: i64,
     /// `POST`, …
     pub method: String,
-    /// From `/api/v1` on.
+    /// The path, from `/api/v1` on.
     pub path: String,
-    /// What was sent.
+    /// The body that was sent.
     pub body: Value,
-    /// The answer's status; none where no answer came.
+    /// The status of the answer; `None` if there was no answer.
     pub status: Option<u16>,
     /// The answer.
     pub answer: Value,

@@ -1,4 +1,4 @@
-//! I1 and I8: each planned fire has its row, and each row what belongs to it.
+//! I1 and I8: each planned fire has a row, and each row is complete.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,7 +6,7 @@ use super::Rules;
 use super::evidence::{Call, Evidence, JobFacts, RunRow};
 use super::report::{Invariant, Report};
 
-/// How long after a call that switches a job its fires may go either way, beside the call's own duration.
+/// How long after a call that switches a job, or during this call, the job's fires may run or not.
 const SWITCH_SLACK_MS: i64 = 1_000;
 
 const STATUSES: [&str; 9] =
@@ -28,7 +28,7 @@ pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
     conservation(evidence, report);
 }
 
-/// The instants that must have a row by now; none where the schedule cannot be enumerated here.
+/// The instants that must have a row by now; `None` if the checker cannot enumerate the schedule.
 fn planned(evidence: &Evidence, job: &JobFacts, rules: Rules) -> Option<Vec<i64>> {
     let period = job.period_ms?;
     let changes = || evidence.calls.iter().filter(|call| concerns(call, &job.name));
@@ -51,7 +51,7 @@ fn planned(evidence: &Evidence, job: &JobFacts, rules: Rules) -> Option<Vec<i64>
         }
         off
     };
-    // Off without a call that turned it off: it was created so, or the history is missing.
+    // The job is off without a call that switched it off: it was created so, or the history is missing.
     let has_history = changes().any(|call| switch(call).is_some());
     if !job.enabled && !has_history {
         return None;
@@ -106,7 +106,7 @@ fn no_hole(job: &JobFacts, fires: &[i64], rows: &[&RunRow], report: &mut Report)
     }
 }
 
-/// Each row has one of the statuses that exist, and what a verdict needs beside it.
+/// Checks that each row has a known status, and the fields that its verdict requires.
 fn conservation(evidence: &Evidence, report: &mut Report) {
     for run in &evidence.runs {
         let status = match &run.reason {

@@ -18,11 +18,11 @@ use serde_json::Value;
 
 use super::evidence::{Died, Evidence, Start, Stopped};
 
-/// Reads all files of a folder whose names end in `.jsonl`. A last line without its end is one that is just being written,
-/// or was when its process died: it is left out.
+/// Reads all files of a folder whose names end in `.jsonl`. An incomplete last line is left out: it is being written, or
+/// its process died while writing it.
 ///
 /// # Errors
-/// When a file cannot be read, or when a whole line of it is not what a journal has.
+/// If a file cannot be read, or a complete line is not an event of a journal.
 pub fn read_journal(folder: &Path) -> io::Result<Evidence> {
     let mut paths: Vec<_> =
         std::fs::read_dir(folder)?.map(|entry| entry.map(|entry| entry.path())).collect::<Result<_, _>>()?;

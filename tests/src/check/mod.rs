@@ -11,10 +11,10 @@
 //! | I3 no duplicate | one start per run and attempt; a further attempt has a reason; at most once means one start |
 //! | I4 no overlap | the starts and ends of a serial job's runs do not overlap |
 //! | I5 fencing | a serial job's fencing tokens rise from start to start |
-//! | I6 durable | what a handler ended with is the ledger's verdict, and a verdict that was seen once stays |
-//! | I7 liveness | nothing is open that should have ended, and each job goes on |
-//! | I8 conservation | every row has one status of those that exist, and what a verdict needs beside it |
-//! | I11 API | what was acknowledged is there, and a paused or deleted job fires no more |
+//! | I6 durable | the end that a handler reported is the ledger's verdict, and a verdict that was seen stays |
+//! | I7 liveness | no run is open that should have ended, and each job continues to fire |
+//! | I8 conservation | every row has a known status, and the fields that its verdict requires |
+//! | I11 API | acknowledged changes exist, and a paused or deleted job no longer fires |
 
 mod calls;
 mod collect;
@@ -35,9 +35,9 @@ pub use report::{Invariant, Lateness, Report, Violation};
 /// How strictly to judge.
 #[derive(Debug, Clone, Copy)]
 pub struct Rules {
-    /// Fires of so many milliseconds before the reading may still be on their way.
+    /// Fires that are due less than this many milliseconds before the reading may have no row yet.
     pub settle_ms: i64,
-    /// A start so many milliseconds before its instant is not early: what instants are rounded by.
+    /// A start up to this many milliseconds before its instant is not early, because instants are rounded.
     pub early_ms: i64,
     /// Runs may be open: the system was read while it worked.
     pub may_be_open: bool,
@@ -49,7 +49,7 @@ impl Default for Rules {
     }
 }
 
-/// Judges.
+/// Judges the evidence by all invariants.
 #[must_use]
 pub fn check(evidence: &Evidence, rules: Rules) -> Report {
     let mut report = Report::new(evidence);

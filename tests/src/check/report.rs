@@ -1,4 +1,4 @@
-//! What the checker found.
+//! The result of the checker.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,7 +8,7 @@ use super::Evidence;
 /// How many rows of one violation are printed.
 const ROW_COUNT_MAX: usize = 12;
 
-/// What must hold.
+/// An invariant that must hold.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Invariant {
     /// I1: each planned fire has its row.
@@ -25,7 +25,7 @@ pub enum Invariant {
     Durable,
     /// I7: nothing is open for ever.
     Liveness,
-    /// I8: each row has one status, and what belongs to it.
+    /// I8: each row has a status, and the fields that it requires.
     Conservation,
     /// I11: acknowledged calls survive.
     Acknowledged,
@@ -47,10 +47,10 @@ impl fmt::Display for Invariant {
     }
 }
 
-/// Something that must not be.
+/// A violation of an invariant.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Violation {
-    /// What it breaks.
+    /// The invariant.
     pub invariant: Invariant,
     /// A sentence.
     pub what: String,
@@ -61,16 +61,16 @@ pub struct Violation {
 /// How late the handlers of scheduled first attempts began, in milliseconds.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Lateness {
-    /// Half of them were earlier.
+    /// The median.
     pub p50: i64,
-    /// One in a hundred was later.
+    /// The 99th percentile.
     pub p99: i64,
-    /// The latest.
+    /// The maximum.
     pub max: i64,
 }
 
 impl Lateness {
-    /// Of these, in any order; all zero of none.
+    /// The lateness of these handlers, in any order; all zero if there are none.
     #[must_use]
     pub fn of(mut late: Vec<i64>) -> Self {
         late.sort_unstable();
@@ -79,16 +79,16 @@ impl Lateness {
     }
 }
 
-/// What was judged, and what is wrong.
+/// Counts of the evidence, and the violations.
 #[derive(Debug, Clone, Default)]
 pub struct Report {
-    /// What must not be, in the order of the invariants.
+    /// The violations, in the order of the invariants.
     pub violations: Vec<Violation>,
-    /// Handlers that began.
+    /// The number of handlers that began.
     pub start_count: usize,
-    /// Rows of the ledger.
+    /// The number of rows of the ledger.
     pub run_count: usize,
-    /// Planned fires that were looked for.
+    /// The number of planned fires that were looked for.
     pub fire_count: usize,
     /// Jobs whose schedule the checker cannot enumerate: their fires were not looked for.
     pub unplanned_jobs: Vec<String>,
@@ -96,7 +96,7 @@ pub struct Report {
     pub statuses: BTreeMap<String, usize>,
     /// Attempts that were given up, by reason.
     pub retried: BTreeMap<String, usize>,
-    /// Of scheduled first attempts.
+    /// The lateness of scheduled first attempts.
     pub lateness: Lateness,
 }
 
@@ -109,13 +109,13 @@ impl Report {
         self.violations.push(Violation { invariant, what: what.into(), rows });
     }
 
-    /// Whether nothing is wrong.
+    /// Whether there is no violation.
     #[must_use]
     pub fn is_clean(&self) -> bool {
         self.violations.is_empty()
     }
 
-    /// Fails a test where anything is wrong.
+    /// Fails a test if there is a violation.
     ///
     /// # Panics
     /// With the whole report.

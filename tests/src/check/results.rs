@@ -1,4 +1,4 @@
-//! I6 and I7: what ended is remembered as it ended, and nothing stays open.
+//! I6 and I7: each end is recorded as the handler reported it, and no run stays open.
 
 use std::collections::HashMap;
 
@@ -31,8 +31,8 @@ pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
     }
 }
 
-/// A handler that ended is in the ledger as it ended, unless its process died before anybody could know; and a success in
-/// the ledger was one.
+/// Checks that the ledger has the end that a handler reported, unless its process died before it could report it. Also
+/// checks that each success in the ledger was one.
 fn durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64), &Start>, report: &mut Report) {
     let present =
         super::evidence::Attempt { number: run.attempt, status: run.status.clone(), reason: run.reason.clone() };
@@ -47,7 +47,8 @@ fn durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64), &Sta
             (Some((_, false)), "succeeded") => "the handler failed, and the ledger has a success",
             (Some((_, true)), "failed") if !was_lost(attempt) => "the handler succeeded, and the ledger has a failure",
             (Some((at, true)), "failed" | "unknown" | "pending" | "waiting" | "running" | "skipped") => {
-                // Another attempt, or a reading in between, and a death that took the result along.
+                // The result may be missing if there was another attempt, if the ledger was read meanwhile, or if the
+                // process died with the result.
                 let died = evidence
                     .died
                     .iter()
@@ -65,12 +66,12 @@ fn durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64), &Sta
     }
 }
 
-/// Whether the attempt ended with its executor: it was the last of those that a run may lose in that way.
+/// Whether the attempt was lost with its executor, and was the last one that a run may lose in this way.
 fn was_lost(attempt: &super::evidence::Attempt) -> bool {
     attempt.reason.as_deref() == Some("executor_lost")
 }
 
-/// Whether the process was stopped while the run was in its hands: its word may have come too late.
+/// Whether the process was stopped while it had the run: its report may have come too late.
 fn was_away(evidence: &Evidence, start: &Start) -> bool {
     evidence.stopped.iter().any(|stop| stop.pid == start.pid && stop.to_ms >= start.begin_ms)
 }

@@ -1,4 +1,4 @@
-//! I2 to I5: what began, when, how often, and beside what.
+//! I2 to I5: when handlers began, how often, and which ones ran at the same time.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 
@@ -6,7 +6,7 @@ use super::Rules;
 use super::evidence::{Evidence, JobFacts, RunRow, Start};
 use super::report::{Invariant, Lateness, Report};
 
-/// After so long without an answer an executor gives its serial runs up, and after so long another one may have them.
+/// After this long without an answer, an executor gives up its serial runs, and another executor may have them.
 const SILENCE_MS: i64 = 15_000;
 
 pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
@@ -89,7 +89,7 @@ fn duplicates(
     }
 }
 
-/// A run of an at-least-once job that failed has at least begun.
+/// Checks that a failed run of an at-least-once job has begun.
 fn never_began(evidence: &Evidence, jobs: &HashMap<&str, &JobFacts>, report: &mut Report) {
     let begun: HashSet<&str> = evidence.starts.iter().map(|start| start.run.as_str()).collect();
     let is_journaled: HashSet<&str> = evidence.starts.iter().map(|start| start.job.as_str()).collect();
@@ -106,7 +106,7 @@ fn never_began(evidence: &Evidence, jobs: &HashMap<&str, &JobFacts>, report: &mu
     }
 }
 
-/// Each attempt that began and was followed by another records the reason.
+/// Checks that each attempt that began and was followed by another one has a reason in the ledger.
 fn without_reason(run: &RunRow, starts: &[&Start], rows: impl Fn() -> Vec<String>, report: &mut Report) {
     let has_reason =
         |number: i64| run.attempts.iter().any(|attempt| attempt.number == number && attempt.reason.is_some());
@@ -135,7 +135,7 @@ fn over_at(evidence: &Evidence, start: &Start) -> Option<i64> {
     [died, slept, ended].into_iter().flatten().min()
 }
 
-/// Shards of one fire run beside each other; runs of different fires do not.
+/// Shards of one fire may run concurrently, runs of different fires may not.
 fn overlap(evidence: &Evidence, starts: &[&Start], report: &mut Report) {
     let mut open: Vec<&Start> = Vec::new();
     for start in starts {

@@ -1,4 +1,4 @@
-//! Each violation planted once, and found; and a clean system in which nothing is.
+//! Plants each violation once, which the checker must find, and judges a clean system, in which it must find nothing.
 
 use serde_json::{Value, json};
 
@@ -177,9 +177,9 @@ fn again(evidence: &mut Evidence, id: &str, reason: Option<&str>) {
 #[test]
 fn what_is_allowed_is_not_found() {
     let mut evidence = clean();
-    // Tried again with a reason, by a job that may.
+    // Retried with a reason, by a job that may retry.
     again(&mut evidence, "50", Some("retry"));
-    // Shards of one fire run beside each other.
+    // Shards of one fire run concurrently.
     let shard = Start { shard: 1, run: "1201".to_owned(), token: (1, 121), ..start(&mut evidence, "120").clone() };
     let row = RunRow { shard: Some(1), id: "1201".to_owned(), ..run(&mut evidence, "120").clone() };
     evidence.starts.push(shard);
@@ -195,17 +195,17 @@ fn what_is_allowed_is_not_found() {
         ..run(&mut evidence, "60").clone()
     };
     evidence.runs.push(RunRow { fire_at_ms: 7_000, started_ms: None, ..span });
-    // A process that died took the result of a run along.
+    // The result of a run was lost with its process.
     start(&mut evidence, "101").end = None;
     start(&mut evidence, "101").pid = 8;
     run(&mut evidence, "101").status = "unknown".to_owned();
     evidence.died.push(Died { pid: 8, at_ms: 10_050 });
-    // Another one's was the last attempt that a run may lose so.
+    // The lost attempt of another run was the last one that it may lose in this way.
     start(&mut evidence, "121").pid = 10;
     run(&mut evidence, "121").status = "failed".to_owned();
     run(&mut evidence, "121").reason = Some("executor_lost".to_owned());
     evidence.died.push(Died { pid: 10, at_ms: 12_110 });
-    // One that was stopped for long came back after its run had moved to another executor.
+    // A process that was stopped for long woke after its run had moved to another executor.
     start(&mut evidence, "111").pid = 9;
     start(&mut evidence, "111").end = Some((29_000, Some(true)));
     evidence.stopped.push(Stopped { pid: 9, from_ms: 11_040, to_ms: 29_000 });

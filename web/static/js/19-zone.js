@@ -7,6 +7,6 @@
   if (!zone || zone === known) return;
   const isNew = !document.cookie.includes(`rondel_zone=${zone}`);
   document.cookie = `rondel_zone=${zone}; path=/; max-age=31536000; samesite=lax${secure}`;
-  // The page was rendered in another zone.
+  // The page was rendered in another time zone, so it is loaded again.
   if (isNew && document.body.dataset.clock === "mine" && document.cookie.includes("rondel_zone=") && document.querySelector("main time")) location.reload();
 })();

@@ -1,4 +1,4 @@
-// Menus of the header, which close by Escape and by a click elsewhere, and load their content when opened; lists that a text field filters.
+// Menus of the header: they close on Escape and on a click elsewhere, and load their content when opened. Also lists with a text filter.
 (() => {
   "use strict";
 

@@ -1,7 +1,7 @@
-// One stream of events for the tab. A region with `data-live="run job"` is loaded again (htmx trigger `live`) after events of these kinds,
-// or of any kind if it names none, at most once per second or per `data-live-gap` seconds. `data-live-job` and `data-live-run` restrict it
-// to one job or run; `data-live-every` loads it again every so many seconds, too.
-// While the tab is hidden there is no stream and no request; while the stream is lost, regions are loaded every 15 s.
+// One stream of events per tab. A region with `data-live="run job"` is reloaded (htmx trigger `live`) after events of these kinds;
+// without kinds, after all events. It is reloaded at most once per second, or once per `data-live-gap` seconds. `data-live-job` and
+// `data-live-run` restrict it to the events of one job or run. `data-live-every` also reloads it at this interval, in seconds.
+// While the tab is hidden, there are no stream and no requests. While the stream is broken, regions are reloaded every 15 s.
 (() => {
   "use strict";
 
@@ -89,7 +89,7 @@
     dot.lastElementChild.textContent = dot.getAttribute(`data-word-${dot.dataset.state}`);
     if (banner.hidden !== isStale) return;
     banner.hidden = !isStale;
-    // On the clock of the page.
+    // Shows the time in the time zone of the page.
     const at = new Date(freshAt).toLocaleTimeString("en-GB", { hour: "2-digit", minute: "2-digit", timeZone: document.body.dataset.zone });
     if (isStale) banner.firstElementChild.textContent = banner.dataset.words.replace("#", at);
   }
@@ -123,7 +123,7 @@
     const region = event.target;
     if (region.dataset?.live === undefined) return;
     const state = stateOf(region);
-    // A page that is slow to render is requested less often.
+    // A region that takes long to render is reloaded less often.
     state.gap = Math.max(gapOf(region), 5 * (Date.now() - (state.began ?? Date.now())));
     const status = event.detail.ctx?.response?.status ?? 0;
     failed = status === 0 || status >= 500;

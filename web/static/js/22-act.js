@@ -1,11 +1,11 @@
-// Forms with `data-act` are sent without leaving the page. What they did is shown in a corner for a few seconds, with a button to undo it
-// if that is possible. The second click of a double click sends no form again.
+// Sends forms with `data-act` without leaving the page. A toast shows the outcome for a few seconds, with an undo button if the action
+// can be reverted. A double click sends every form only once.
 (() => {
   "use strict";
 
   const SHOWN_MS = 8000, COUNT_MAX = 4, TWICE_MS = 1000;
   const corner = document.getElementById("toasts");
-  // When the buttons of forms that lead to another page were pressed.
+  // When forms that lead to another page were last sent, by their buttons.
   const pressedAt = new WeakMap();
   if (!corner) return;
 
@@ -29,7 +29,7 @@
   }
 
   async function send(form, submitter) {
-    // The second click of a double click would do the same once more.
+    // Ignores the second click of a double click, which would repeat the action.
     if (submitter?.hasAttribute("aria-busy")) return;
     submitter?.setAttribute("aria-busy", "true");
     try {

@@ -1,4 +1,4 @@
-// The palette (Ctrl or Command with K) and the keyboard shortcuts. Single keys are ignored while the user types or composes.
+// The palette (Ctrl+K or Command+K) and the keyboard shortcuts. Single-key shortcuts are ignored while the user types or composes text.
 (() => {
   "use strict";
 
@@ -8,7 +8,7 @@
   if (!palette) return;
   const input = palette.querySelector("input");
   const list = palette.querySelector(".found");
-  // Whether the hits in the list are those of another text than the typed one.
+  // Whether the hits in the list belong to an earlier text than the current one.
   let isStale = false;
   let timer = 0, asked = null, chordAt = 0;
 
@@ -41,7 +41,7 @@
     mark(null);
   }
 
-  // Enter means the hits of the typed text, which arrive later than the key.
+  // Enter chooses among the hits of the current text, so it waits until they have arrived.
   async function choose() {
     if (isStale) await search();
     if (palette.open && !isStale) list.querySelector(".hit.on:not(:disabled)")?.click();
@@ -69,7 +69,7 @@
       event.preventDefault();
       choose();
     } else if (event.key === "Escape") {
-      // A search field would only be emptied by it.
+      // By default, Escape would only empty the search field.
       event.preventDefault();
       palette.close();
     }
@@ -89,7 +89,7 @@
   toggle.checked = !isOff();
   toggle.addEventListener("change", () => { try { localStorage.setItem(OFF, toggle.checked ? "0" : "1"); } catch { /* not kept */ } });
 
-  // What gets the focus in a row; rows without such an element are skipped.
+  // The element of a row that gets the focus. Rows without such an element are skipped.
   const targetOf = (row) => row.querySelector("a[href], button:not(:disabled), summary");
 
   function move(step) {

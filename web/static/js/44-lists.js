@@ -1,4 +1,4 @@
-// Lists: suggestions while a filter is typed, rows that are updated in place, and selection of rows.
+// Lists: suggestions while the user types a filter, updates of rows in place, and selection of rows.
 (() => {
   "use strict";
 
@@ -65,7 +65,7 @@
   }
 
   function addSelection(form) {
-    // The table may be outside the form: its boxes belong to it by their attribute `form`.
+    // The table may be outside of the form: its checkboxes belong to the form by their attribute `form`.
     const boxes = () => [...form.elements].filter((field) => field.matches("tbody .pick input"));
     const shown = form.querySelector(".picked");
     const all = form.querySelector("[data-pick-all]");

@@ -1,4 +1,4 @@
-// Adds a copy button to code (`pre.copy`), and reads a chosen file into the text field that `data-into` names.
+// Adds a copy button to code (`pre.copy`), and reads a file that the user chooses into the text field named by `data-into`.
 (() => {
   "use strict";
 

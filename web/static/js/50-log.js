@@ -1,5 +1,5 @@
-// <rondel-log>: a window onto a log of any length. It opens at the end, loads lines as the user scrolls, jumps to a line by its number,
-// polls for new lines, and searches on the server.
+// <rondel-log>: a window onto a log of any length. It opens at the end of the log, loads more lines as the user scrolls, jumps to a line
+// by its number, polls for new lines, and searches on the server.
 (() => {
   "use strict";
 
@@ -70,7 +70,7 @@
       });
     }
 
-    // Reads from the `data` element which lines the server sent, and removes the element.
+    // Reads from the `data` element which lines the server has sent, then removes the element.
     readExtent(at) {
       if (!at) return;
       const { first, last, total, next } = at.dataset;
@@ -93,7 +93,7 @@
       return { content: page.content, at };
     }
 
-    // Loads lines, one request at a time: a request while another one is under way is dropped.
+    // Loads lines with one request at a time. A request is dropped while another one is in progress.
     async runExclusive(work) {
       if (this.isBusy) return;
       this.isBusy = true;
@@ -107,7 +107,7 @@
       }
     }
 
-    // Changes lines without moving those in view.
+    // Changes the lines without moving those that are visible.
     keepInView(change) {
       const top = this.view.getBoundingClientRect().top;
       const anchor = [...this.view.children].find((line) => line.getBoundingClientRect().bottom > top);
@@ -146,7 +146,7 @@
 
     scrolled() {
       const { scrollTop, scrollHeight, clientHeight } = this.view;
-      // Only scrolling back ends following: any other change of the position comes from the page, not from the reader.
+      // Only scrolling back stops following: all other changes of the position are made by the script and not by the user.
       if (this.isAtEnd()) this.follow.checked = true;
       else if (scrollTop < this.top - 2) this.follow.checked = false;
       this.top = scrollTop;
@@ -170,7 +170,7 @@
       this.poll();
     }
 
-    // Polls for new lines, while the end is in the window and the page is visible.
+    // Polls for new lines while the last line is in the window and the page is visible.
     poll() {
       clearTimeout(this.timer);
       if (!this.next || document.hidden) return;
@@ -190,7 +190,7 @@
       }, this.wait);
     }
 
-    // The lines that the address names: #L30000, #L10-L20.
+    // The lines in the URL's fragment: #L30000, #L10-L20.
     chosen() {
       const found = /^#L(\d+)(?:-L?(\d+))?$/.exec(location.hash);
       return found && [Number(found[1]), Number(found[2] ?? found[1])].sort((a, b) => a - b);
@@ -205,7 +205,7 @@
 
     line(number) { return this.view.querySelector(`#L${number}`); }
 
-    // Shows a line in the middle, and loads it if it is not in the window.
+    // Scrolls a line to the middle. Loads the line first if it is not in the window.
     async showLine(number) {
       if (!this.line(number)) {
         while (this.isBusy) await new Promise((done) => setTimeout(done, 20));
@@ -217,7 +217,7 @@
       this.view.scrollTop += top - this.view.getBoundingClientRect().top - (this.view.clientHeight - height) / 2;
     }
 
-    // A click on a line number puts the line into the address; with Shift, the range from the line in the address to this one.
+    // A click on a line number puts the line into the URL. With Shift, the URL gets the range from its current line to this one.
     choose(event) {
       const link = event.target.closest(".l > a");
       if (!link || event.ctrlKey || event.metaKey || !link.getAttribute("href").startsWith("#")) return;
@@ -252,7 +252,7 @@
       }
     }
 
-    // Adds new lines to the counts.
+    // Adds new lines to the counts of severities.
     tally(lines) {
       if (!this.counts || !lines.length) return;
       for (const line of lines) {

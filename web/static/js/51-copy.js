@@ -11,7 +11,7 @@
       button.classList.add("done");
       setTimeout(() => button.classList.remove("done"), 1500);
     } catch {
-      // Without the permission to write, the text is selected, so that the user can copy it by keys.
+      // Without the permission to write to the clipboard, selects the text, so that the user can copy it with the keyboard.
       getSelection().selectAllChildren(from);
     }
   });

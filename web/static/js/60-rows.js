@@ -1,5 +1,5 @@
-// Adds and removes rows of fields (`data-row`) within `data-rows`. Without this script, the form ends with an empty row, and saving it
-// offers another one.
+// Adds and removes rows of fields (`data-row`) within `data-rows`. Without this script, a form has one empty row at its end, and gets
+// another one each time it is saved.
 (() => {
   "use strict";
 

@@ -1,7 +1,6 @@
-// The lanes of a timeline: a cursor with its time or the reason of a gap, a click into a gap that leads to its reason, panning and zooming
-// by keys.
-// The reasons of all gaps of a lane are loaded at once, when the pointer or the focus stays on it.
-// Without this script the lanes are a drawing with links, and zoom and panning are links above it.
+// The lanes of a timeline: a cursor that shows the time or why nothing ran, a link from each gap to its explanation, and panning and
+// zooming by keys. The explanations of all gaps of a lane are loaded in one request, when the pointer or the focus stays on the lane.
+// Without this script, the lanes are a drawing with links, and there are links above it for zooming and panning.
 customElements.define('rondel-timeline', class extends HTMLElement {
   connectedCallback() {
     if (this.tip) return
@@ -17,7 +16,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.addEventListener('keydown', event => { if (!this.walkGaps(event) && this.tabIndex === 0) this.zoomOrPan(event) })
   }
 
-  // The lane, its box, and the instant under the pointer; `null` outside of a lane.
+  // The lane, its box, and the instant under the pointer. `null` outside of the lanes.
   locate(event) {
     const track = event.target.closest('.track')
     if (!track) return null
@@ -31,7 +30,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.tip.hidden = this.line.hidden = true
   }
 
-  // The gaps of a lane; `undefined` until they are loaded.
+  // The gaps of a lane. `undefined` if they are not loaded yet.
   loadedGaps(track) {
     const shown = this.dataset.from + '-' + this.dataset.to
     if (this.shown !== shown) [this.shown, this.lanes] = [shown, new Map()]
@@ -47,7 +46,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     return lanes.get(address)
   }
 
-  // The gap at an instant, if it is loaded.
+  // The gap that contains an instant, if the gaps are loaded.
   gap(track, time) {
     return this.loadedGaps(track)?.find(gap => gap.from_ms <= time && time < gap.to_ms)
   }
@@ -59,7 +58,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.timer = setTimeout(() => this.load(track).then(() => { if (this.pointer) this.move(this.pointer) }).catch(() => {}), 150)
   }
 
-  // Shows the newest gap of a lane when its button gets the focus.
+  // Shows the newest gap of a lane when the lane's button gets the focus.
   async focusLane(event) {
     const key = event.target.closest('.gap-key')
     if (!key) return
@@ -91,7 +90,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.tip.style.cssText = `left:${Math.max(0, left)}px;top:${box.top - own.top - 24}px`
   }
 
-  // Moves between the gaps of a lane by keys; returns whether the key was for them.
+  // Moves from gap to gap by keys. Returns whether the key was handled.
   walkGaps(event) {
     const key = event.target.closest('.gap-key')
     const step = { ArrowLeft: -1, ArrowRight: 1 }[event.key]
@@ -114,7 +113,7 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.tip.hidden = this.line.hidden = !found
     if (!found) return clearTimeout(this.timer)
     const own = this.getBoundingClientRect()
-    // No title for the lane itself, because it contains the titles of all its marks.
+    // The lane itself has no title: its first one would be the title of a mark.
     const mark = event.target === found.track || event.target.matches('.base') ? null : event.target
     const title = mark && (mark.closest('a, g, path')?.querySelector('title') || mark.querySelector('title'))
     const x = event.clientX - own.left
@@ -132,18 +131,18 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     if (key) return void key.focus()
     if (found && event.target.matches('rect.all')) return this.list(found.track, event.target)
     if (!found || event.target.closest('a') || !found.track.dataset.href || found.time > Date.now()) return
-    // A click into a gap asks about the fire that was left out there.
+    // A click into a gap leads to the explanation of the fire that was left out.
     this.why(found.track, this.gap(found.track, +found.time)?.at_ms ?? +found.time)
   }
 
-  // Lists the runs of a bar that stands for several. Stretches begin and end at quarters of an hour; runs that are joined do not, and
-  // begin a little after the instants for which they were planned.
+  // Opens the list of the runs in a bar that stands for several. A bar of a stretch begins and ends at a full quarter of an hour. A bar
+  // of touching runs does not, and its runs begin a little after their planned instants.
   list(track, rect) {
     const quarter = 900000, minute = 60000, { from, to } = this.dataset
     const instant = x => Math.round(+from + x / 10000 * (to - from))
     const at = x => Math.round(instant(x) / quarter) * quarter
     const [x, width] = ['x', 'width'].map(name => +rect.getAttribute(name))
-    // The filter includes the instant of `until`.
+    // `until` in a filter includes its instant.
     const ends = rect.matches('.stretch')
       ? [at(x), Math.max(at(x + width + 8), at(x) + quarter) - 1]
       : [instant(x) - minute, instant(x + width + 1)]

@@ -11,7 +11,7 @@ use rondel_store::calendars::{CalendarChange, CalendarSaved};
 use super::{CALENDAR_COUNT_MAX, CalendarError, PAGE};
 use crate::node::Node;
 
-/// Maximum number of rounds of [`expand_again`]: calendars that still change after them are left to the healing loop.
+/// Maximum number of rounds of [`expand_again`]. The healing loop finishes calendars that still change after the last round.
 const ROUND_COUNT: usize = 5;
 
 /// Calendars by name.
@@ -66,7 +66,7 @@ pub(crate) async fn composition(node: &Node, namespace: NamespaceId) -> Result<C
     Ok(Composition(found))
 }
 
-/// The calendars that the spec depends on, by name; `instead` replaces the saved calendar of its name.
+/// The calendars that the spec depends on, by name; `instead` replaces the saved calendar with the same name.
 pub(super) async fn parts(
     node: &Node,
     namespace: NamespaceId,

@@ -1,4 +1,4 @@
-//! The jobs that use a calendar: checked before it changes, moved to its new version after.
+//! The jobs that use a calendar. They are checked before the calendar changes, and moved to its new version afterwards.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::jobs::{self, JobError};
 use crate::node::Node;
 use rondel_core::error_chain::chain;
 
-/// Jobs moved at the same time.
+/// Number of jobs moved concurrently.
 const PARALLEL_COUNT: usize = 8;
 /// Jobs read by one statement.
 const BEHIND_PAGE: u32 = 200;
@@ -57,13 +57,13 @@ pub(super) async fn check_users(
     }
 }
 
-/// Moves every job that is planned by an earlier version of its calendar to the newest one, as an edit does. Returns the number of jobs
-/// moved. A job that cannot be moved keeps its version, which is logged.
+/// Moves every job that is planned by an earlier version of its calendar to the newest version, in the same way as an edit of the job.
+/// Returns the number of jobs moved. A job that cannot be moved keeps its version, and a log line reports it.
 pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
     let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
     let mut moved = BTreeSet::new();
     loop {
-        // Jobs that cannot be moved stay in the list, so the limit grows by their number.
+        // The query returns the jobs that cannot be moved every time, so the limit grows by their number.
         let left: BTreeSet<JobId> =
             tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
         let limit = BEHIND_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));

@@ -1,8 +1,8 @@
 //! Saving and deleting calendars, with the consequences for the calendars that name them and the jobs that use them.
 //!
-//! A job is planned by one version of its calendar. Saving a calendar returns once every job that uses it, directly or through other
-//! calendars, has moved to the new version: no fire due more than a second after the return runs under the old one. The healing loop
-//! finishes what a crash interrupts.
+//! A job is planned by one version of its calendar. Saving a calendar returns after every job that uses it, directly or through other
+//! calendars, has moved to the new version. A fire that is due more than a second after that return never runs under the old version. If a
+//! server crashes in between, the healing loop finishes the move.
 
 mod composition;
 mod followers;
@@ -67,7 +67,7 @@ pub struct SavedCalendar {
     pub is_new: bool,
 }
 
-/// A user of a calendar.
+/// A calendar or a job that uses a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum CalendarUser {
     /// Another calendar, by name.
@@ -87,7 +87,7 @@ pub async fn check(node: &Node, namespace: NamespaceId, spec: &CalendarSpec) -> 
 /// Saves a calendar, re-expands the calendars that depend on it, and moves the jobs that are planned by any of them.
 ///
 /// # Errors
-/// [`CalendarError`] except `Used` and `NotFound`. After an error of the store the calendar may be saved while its dependents are not
+/// [`CalendarError`] except `Used` and `NotFound`. After an error of the store, the calendar may be saved although its dependents are not
 /// updated yet.
 pub async fn save(
     node: &Node,
@@ -119,8 +119,8 @@ pub async fn save(
             CalendarSaved::Conflict(version) => return Err(CalendarError::Conflict { version }),
         }
     };
-    // Reads the composition again: if another caller saved a related calendar since the check, at least one of the two sees the other's
-    // change, since both write before they read.
+    // Reads the composition again, after the write. If two callers save related calendars concurrently, at least one of them sees the
+    // other's change, since both write before they read.
     let composition = composition(node, namespace).await?;
     let mut affected = composition.all_dependents(&spec.name);
     affected.insert(0, spec.name.clone());
@@ -183,12 +183,12 @@ pub async fn users(
     Ok(users)
 }
 
-/// Finds a calendar by its name; a text that cannot be a name finds none.
+/// Finds a calendar by its name. Returns `None` for a text that cannot be a name.
 ///
 /// # Errors
 /// The store's.
 pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<CalendarRecord>, StoreError> {
-    // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
+    // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
     if name::check(wanted).is_ok() { node.store().calendar(namespace, wanted).await } else { Ok(None) }
 }
 

@@ -18,7 +18,7 @@ use crate::config::EngineConfig;
 
 /// Timeout for the service's answer.
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// How much of an answer is read, in bytes.
+/// Maximum number of bytes read from an answer.
 const ANSWER_BYTES_MAX: usize = 4 * 1024;
 /// Maximum length of a mail's subject and text, in bytes.
 const SUBJECT_BYTES_MAX: usize = 200;
@@ -34,7 +34,7 @@ pub(super) struct DeliveryAttempt<'a> {
     pub(super) now: Timestamp,
 }
 
-/// The acceptance of a message by the service.
+/// Result of a message that the service accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Acceptance {
     /// The status of the service's answer.
@@ -58,7 +58,7 @@ pub(super) async fn deliver(
     let channel = attempt.channel;
     let settings = read_values(&channel.settings).map_err(wrong)?;
     let secrets = read_values(&channel.secret).map_err(wrong)?;
-    // Not final: the operator may still be placing the secret's file.
+    // Not final, since the operator may create the secret's file later.
     let later = |text: String| DeliveryError { is_final: false, status: 0, text, wait: None };
     let sources: &SecretSources = &config.alert_secrets;
     let secrets = sources.resolve(&secrets).await.map_err(later)?;
@@ -113,7 +113,7 @@ async fn send(
     for (name, value) in headers {
         builder = builder.header(name, value);
     }
-    // The URL may hold a secret: it is neither logged nor recorded.
+    // The URL may contain a secret, so it is neither logged nor recorded.
     let response = builder.body(body).send().await.map_err(|error| match refusal(&error) {
         Some(refused) => failed(true, refused.to_string()),
         None if error.is_builder() => failed(true, chain(&error.without_url())),
@@ -127,7 +127,7 @@ async fn send(
     Ok(status.into())
 }
 
-/// The beginning of an answer. An answer that breaks off is judged by the part received.
+/// Reads the beginning of an answer. If the connection breaks, the answer is judged by the part received.
 async fn read_some(mut response: Response) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES_MAX {
@@ -161,7 +161,7 @@ fn mail(parts: &Parts<'_>) -> Result<(MailServer, Mail), String> {
     Ok((server, mail))
 }
 
-/// The text as HTML: everything in it is escaped.
+/// Renders the texts as HTML, with every value escaped.
 fn html(texts: &Texts) -> String {
     let escape = |text: &str| {
         cut(text, MAIL_BYTES_MAX).replace('&', "&amp;").replace('<', "&lt;").replace('>', "&gt;").replace('"', "&quot;")

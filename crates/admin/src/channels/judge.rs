@@ -1,4 +1,4 @@
-//! Decides from a service's answer whether the message was delivered, is to be tried again, or is refused for good.
+//! Decides from a service's answer whether a message was delivered, can be retried, or was refused permanently.
 
 use std::time::Duration;
 
@@ -12,13 +12,13 @@ use crate::delivery;
 
 /// Maximum length of the reason taken from an answer, in bytes.
 const REASON_BYTES_MAX: usize = 300;
-/// The longest pause that a service can ask for.
+/// Longest pause before the next try, even if the service asks for a longer one.
 const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Why a message was not accepted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct DeliveryError {
-    /// Whether further tries are useless.
+    /// Whether a retry cannot succeed.
     pub(super) is_final: bool,
     /// The status of the service's answer; 0 if there was no answer.
     pub(super) status: i32,

@@ -86,7 +86,7 @@ pub(super) fn json_request(url: Url, body: &Value) -> ChannelRequest {
     ChannelRequest { url, headers, body: body.to_string() }
 }
 
-/// The whole notice, signed as Standard Webhooks defines it.
+/// The whole notice as JSON. With a signing key, the message is signed as Standard Webhooks defines.
 fn webhook(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let Parts { notice, texts, id, now, .. } = *parts;
     let mut data = json!(notice);
@@ -211,7 +211,7 @@ fn pagerduty(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     Ok(json_request(url, &event))
 }
 
-/// A message published as JSON: not every title would fit into a header.
+/// A message published as JSON, since a header cannot carry every title.
 fn ntfy(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let Parts { notice, texts, .. } = *parts;
     let priority = match (parts.value("priority").and_then(|own| own.parse::<u8>().ok()), notice.kind, notice.severity)

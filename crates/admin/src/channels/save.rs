@@ -88,7 +88,7 @@ pub fn view(channel: &Channel) -> ChannelView {
 /// # Errors
 /// The store's.
 pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<Channel>, StoreError> {
-    // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
+    // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
     if name::check(wanted).is_ok() { node.store().channel(namespace, wanted).await } else { Ok(None) }
 }
 
@@ -162,8 +162,9 @@ fn find_errors(node: &Node, new: &NewChannel, settings: &Values, secrets: &Value
     errors
 }
 
-/// An error for each stored secret that would be sent to another address than the one it was saved for. Who saves a channel need not know
-/// its secrets, and must not get them by naming an address. References are no secrets.
+/// Returns an error for each stored secret that would be sent to a different address than the one it was saved for. A caller may save a
+/// channel without knowing its secrets. Without this check, such a caller could change the address to one of their own and receive the
+/// secrets. References are not checked, since they are not secret.
 fn find_moved_secrets(existing: &Channel, new: &NewChannel, settings: &Values) -> Vec<FieldError> {
     if existing.kind != new.kind {
         return Vec::new();

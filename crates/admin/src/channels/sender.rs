@@ -24,15 +24,15 @@ use crate::node::Shared;
 
 /// Maximum number of messages of one channel that are taken together.
 const EACH_MAX: u32 = 64;
-/// How long a channel is leased: longer than [`BUDGET`] and one try together.
+/// How long a channel is leased: longer than the sum of [`BUDGET`] and the time of one try.
 const HOLD: Duration = Duration::from_secs(35);
-/// Time within which the messages of one lease must be started; the last one may end later.
+/// Time within which the messages of one lease must be started; the last one may finish later.
 const BUDGET: Duration = Duration::from_secs(10);
 /// Longest pause of a channel after a failed try, and its pause when all its due messages wait for an earlier one.
 const REST: Duration = Duration::from_secs(5);
-/// Longest pause of a channel whose service refuses further requests for now.
+/// Longest pause of a channel whose service answers that it receives too many requests.
 const LIMITED_REST: Duration = Duration::from_secs(60);
-/// The status of such a refusal.
+/// The HTTP status of that answer.
 const TOO_MANY_REQUESTS: i32 = 429;
 /// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
@@ -223,7 +223,8 @@ pub(super) fn delivery(
     }
 }
 
-/// The pause of a channel after a message that is tried again at this instant. A service that refuses further requests would refuse each one.
+/// The pause of a channel whose message is tried again at `at`. It may be longer after a 429, since the service would refuse every other
+/// message too.
 fn rest_until(at: Timestamp, status: i32, now: Timestamp) -> Duration {
     at.since(now).min(if status == TOO_MANY_REQUESTS { LIMITED_REST } else { REST })
 }

@@ -13,12 +13,13 @@ fn hmac_base64(key: &[u8], message: &[u8]) -> Option<String> {
     Some(BASE64_STANDARD.encode(mac.finalize().into_bytes()))
 }
 
-/// `DingTalk`'s `sign` for the query: an HMAC of the milliseconds and the key, under the key.
+/// `DingTalk`'s `sign` for the query: an HMAC of the timestamp in milliseconds and the key, computed with the key.
 pub(super) fn dingtalk_signature(key: &str, timestamp_ms: i64) -> Option<String> {
     hmac_base64(key.as_bytes(), format!("{timestamp_ms}\n{key}").as_bytes())
 }
 
-/// Feishu's `sign` for the body: an HMAC of an empty text, under the seconds and the key.
+/// Feishu's `sign` for the body: an HMAC of an empty text. The HMAC's key consists of the timestamp in seconds and the
+/// signing key.
 pub(super) fn feishu_signature(key: &str, timestamp: i64) -> Option<String> {
     hmac_base64(format!("{timestamp}\n{key}").as_bytes(), b"")
 }

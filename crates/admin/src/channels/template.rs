@@ -1,7 +1,7 @@
 //! Custom message templates, in a bounded subset of Jinja.
 //!
-//! A template can read values, loop and branch. It cannot define anything, repeat a text, or use a filter that lengthens texts. So no
-//! expression is longer than its inputs, fuel bounds the number of steps, and [`OUTPUT_BYTES_MAX`] bounds the output.
+//! A template can read values, loop and branch. It cannot define anything, repeat a text, or use a filter that lengthens texts. Therefore
+//! no expression becomes longer than its inputs. Fuel bounds the number of steps, and [`OUTPUT_BYTES_MAX`] bounds the output.
 
 use std::io::{self, Write};
 

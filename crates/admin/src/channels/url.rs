@@ -19,8 +19,8 @@ pub(super) fn read_url(text: &str) -> Result<Url, String> {
     Ok(url)
 }
 
-/// Checks whether messages of this kind can be sent to the URL, as far as its text shows. The addresses of a host name are checked at
-/// each delivery.
+/// Checks whether messages of this kind can be sent to the URL. It checks only the text of the URL; the addresses of a host name are
+/// checked at each delivery.
 pub(super) fn check_url(kind: ChannelKind, text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
     let url = read_url(text)?;
     check_host(&url, allowed).map_err(|refused| refused.to_string())?;
@@ -46,7 +46,7 @@ pub(super) fn check_url(kind: ChannelKind, text: &str, allowed: &AllowedAddresse
     }
 }
 
-/// Whether the host is an IP address, which [`check_host`] has allowed.
+/// Whether the host is an IP address. [`check_host`] has already allowed it.
 fn is_address(host: &str) -> bool {
     host.trim_start_matches('[').trim_end_matches(']').parse::<std::net::IpAddr>().is_ok()
 }

@@ -20,8 +20,8 @@ use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// The delay between the end of another node's lease and the search for its runs: the database's clock decides whether the lease has ended,
-/// and this node's may be a little ahead of it.
+/// The delay between the end of another node's lease and the search for its runs. The database's clock decides whether the lease has ended,
+/// and this node's clock may be a little ahead of it.
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
 /// Maximum number of fences that one round sends for other servers, and the maximum age of a request for a fence; the requesting server
 /// repeats its request before that.
@@ -30,7 +30,7 @@ const FENCE_REQUEST_AGE_MAX: Duration = Duration::from_secs(60);
 /// How many jobs of a dead node one transaction leaves without a home, and how many such transactions one look makes.
 const FREE_BATCH: u32 = 500;
 const FREE_BATCHES: u32 = 20;
-/// Once in this many rounds, running runs that are not in memory are looked for.
+/// The number of rounds between two searches for running runs that are not in memory.
 const MISSING_ROUNDS: u32 = 10;
 
 pub(crate) struct AdoptLoop {
@@ -128,11 +128,13 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Adopts the open runs of ended leases, whole jobs at a time, those with the fewest runs first: a job that fires each second does not
-    /// wait for the backlog of another one. The dead leases are fenced first; from then on jobs without such runs may be claimed and fire.
-    /// A run waits for the earlier runs of its job that may have been sent, so it starts only once all of these are known; the retry of an
-    /// earlier run goes first, even if it is due later. Returns `None` if this node's lease has ended by the database's clock, which may
-    /// have stepped ahead: the open runs are then unknown, and the next round tries again.
+    /// Adopts the open runs of ended leases. The dead leases are fenced first; from then on, jobs without such runs may be claimed and fire.
+    /// Whole jobs are taken over, those with the fewest runs first, so that a job that fires each second does not wait for the backlog of
+    /// another one. A run waits for the earlier runs of its job that may have been sent, so it starts only once all of these are known. The
+    /// retry of an earlier run goes first, even if it is due later.
+    ///
+    /// Returns `None` if this node's lease has ended by the database's clock, which may have stepped ahead. The open runs are then unknown,
+    /// and the next round tries again.
     async fn adopt(&mut self, held: &HeldLease) -> Result<Option<u64>, StoreError> {
         let now = self.shared.clock.now();
         let ended = self.shared.membership.adoptable(now, self.shared.config.lease);
@@ -218,8 +220,8 @@ impl AdoptLoop {
         Ok(Some(count))
     }
 
-    /// If the claim strategy rebalances, removes the home of the dead nodes' jobs that have no open run, so that every node sees them.
-    /// Otherwise this node claims them as they come due.
+    /// If the claim strategy rebalances, removes the home of the dead nodes' jobs that have no open run, so that every node can claim them.
+    /// Otherwise this node claims these jobs as they come due.
     async fn free_jobs(&self, held: &HeldLease, dead: &[NodeId]) -> Result<(), StoreError> {
         if !self.shared.config.claim_strategy.rebalances() {
             return Ok(());
@@ -284,7 +286,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Has the gates free the places of runs that awaited their children and have ended. Such a run ends with its last child, which may
+    /// Makes the gates free the places of runs that awaited their children and have ended. Such a run ends with its last child, which may
     /// have ended on another node.
     async fn free_ended_awaiting(&self, held: &HeldLease) -> Result<(), StoreError> {
         let awaiting = self.shared.awaiting.all();
@@ -339,7 +341,7 @@ impl AdoptLoop {
         for session in &mut witnesses {
             // For an open session the store returns the end of its lease, which may be in the future; no executor was heard later than now.
             session.last_seen_at = session.last_seen_at.min(now);
-            // An executor that died on this host while no node saw it has no runs, like one that left.
+            // An executor whose process on this host has died unnoticed has no runs, like an executor that left.
             session.has_left |= session.process.is_some_and(host_process::is_gone);
         }
         let called = runs.into_iter().filter_map(|run| {
@@ -385,7 +387,7 @@ fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestam
     ended_leases(&nodes)
 }
 
-/// Divides jobs into batches of at most `page` runs; a job with more runs is a batch by itself. Each batch is taken over in one transaction.
+/// Divides jobs into batches of at most `page` runs; a job with more runs gets its own batch. Each batch is taken over in one transaction.
 fn batches(jobs: &[OrphanedJob], page: u32) -> Vec<Vec<JobId>> {
     let (mut batches, mut room) = (Vec::<Vec<JobId>>::new(), 0);
     for job in jobs {

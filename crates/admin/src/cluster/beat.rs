@@ -41,13 +41,13 @@ pub(crate) struct BeatLoop {
     written: Option<Timestamp>,
     /// Whether the database went back in time, and this node has not taken another lease since.
     must_rejoin: bool,
-    /// A lease that this node has taken, until it acts under it.
+    /// A lease that this node has taken and does not act under yet.
     joined: Option<LeaseToken>,
-    /// The lease of this node's name that keeps it from joining anew, if one does.
+    /// The lease under this node's name that prevents it from joining again, if there is one.
     obstacle: Option<OtherLease>,
 }
 
-/// A lease of this node's name that this process does not hold: that of another server, or one that it took itself without an answer.
+/// A lease under this node's name that this process does not act under: another server has it, or this process took it and got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OtherLease {
     until: Timestamp,
@@ -127,7 +127,7 @@ impl BeatLoop {
         let shared = Arc::clone(&self.shared);
         let Some(renewal_in_progress) = shared.membership.begin_renewal().await else { return Ok(()) };
         let sent = shared.clock.boot_micros();
-        // A lease that is to be replaced is not extended: if no other can be taken, another node adopts the runs.
+        // A lease that is to be replaced is not extended. If this node cannot take another one, another node adopts the runs.
         let renewed = match self.must_rejoin {
             true => None,
             false => shared.store.renew(shared.membership.token(), shared.config.lease).await?,
@@ -226,8 +226,8 @@ impl BeatLoop {
         self.has_warned = other.is_some();
     }
 
-    /// Notifies the dispatcher, within a beat, of the apps that operators have stopped, and if this node is stopped or is to keep no jobs.
-    /// If the dispatcher's queue is full, the notice follows with the next beat: the renewal of the lease must not wait for the dispatcher.
+    /// Reports to the dispatcher, with each beat, which apps operators have stopped, and whether this node is stopped or is to keep no jobs.
+    /// If the dispatcher's queue is full, the report follows with the next beat: the renewal of the lease must not wait for the dispatcher.
     fn forward_stops(&self) {
         let stopped = self.shared.switches.stopped_apps();
         if !stopped.is_empty() {
@@ -264,7 +264,7 @@ impl BeatLoop {
         let sent = shared.clock.boot_micros();
         let request = request(&shared.config, shared.store.as_ref());
         let stored = shared.store.nodes().await?.into_iter().find(|node| node.id == previous_lease.node);
-        // A try that ended too early may have taken a lease already.
+        // An earlier try that timed out or failed midway may have taken a lease already.
         let held = Some(self.joined.unwrap_or(previous_lease));
         // If no answer comes, this process itself may have taken the lease that the next try finds.
         let before = self.obstacle.take();
@@ -286,8 +286,8 @@ impl BeatLoop {
         if is_lost {
             self.note_regression(None);
         }
-        // Streams outlive a lease, but the rows of their sessions have ended with it: these are opened again before anything is sent,
-        // so that an adopter sees them open.
+        // Streams outlive a lease, but their session rows have ended with it. The rows are opened again before anything is sent, so that an
+        // adopter sees them open.
         let online = shared.registry.heard_since(Timestamp::EPOCH);
         shared.store.beat_sessions(token, &online).await?;
         shared.membership.rejoined(token, ordinal, sent, shared.config.lease);
@@ -332,7 +332,7 @@ pub enum StartError {
     Store(#[from] StoreError),
 }
 
-/// Takes the node's lease at start. If a lease of this name still runs, waits for it to end; if that lease is renewed meanwhile,
+/// Takes the node's lease at start. If a lease under this name has not ended, waits for its end. If that lease is renewed meanwhile,
 /// another server is using the name. (An adopter raises the epoch of a dead node, but does not extend its lease.)
 pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Membership, StartError> {
     let request = request(config, store);
@@ -341,8 +341,8 @@ pub(crate) async fn join(store: &dyn Store, config: &EngineConfig) -> Result<Mem
         let sent = config.boot.micros();
         match store.join(&request).await? {
             Join::Joined { token, ordinal } => {
-                // An executor that gets no answer from any server stops its runs long before it counts as lost. So session rows that are
-                // out of date by this much do no harm.
+                // An executor that gets no answer from any server stops its runs long before it counts as lost. Session rows that are
+                // outdated by this much therefore do no harm.
                 let spare = config.lost_after.saturating_sub(config.silence) / 4;
                 return Ok(
                     Membership::new(token, ordinal, sent, config.lease, config.boot.clone()).cut_off_after(spare)

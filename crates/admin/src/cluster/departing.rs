@@ -57,7 +57,7 @@ impl Departing {
         self.lock().last
     }
 
-    /// Removes runs that this node has taken over from other nodes, unless a handover after `last` has them.
+    /// Removes runs that this node has taken over from other nodes, except those that a handover later than `last` includes.
     pub(crate) fn came_back(&self, runs: impl IntoIterator<Item = RunId>, last: HandoverNumber) {
         let mut known = self.lock();
         for run in runs {

@@ -1,5 +1,5 @@
-//! Requests to end runs of this node: cancels, and drops of runs whose job was paused or deleted. Each look reads them from the store and
-//! gives them to the dispatcher, also while the node leaves and only waits for its runs.
+//! Requests to end runs of this node: cancels, and drops of runs whose job was paused or deleted. Each look reads the requests from the
+//! store and gives them to the dispatcher, even while the node leaves and only waits for its runs.
 
 use rondel_core::RunId;
 use rondel_store::StoreError;
@@ -18,8 +18,8 @@ pub(super) async fn forward(shared: &Shared, held: &HeldLease) -> Result<(), Sto
     forward_drops(shared, held).await
 }
 
-/// Reads, page by page, cancel requests that the run's owner cannot deliver, because only other nodes hear the executor. This node may hear
-/// none of the executors of a page.
+/// Reads, page by page, cancel requests that the run's owner cannot deliver, because only other nodes hear the executor. All pages are read,
+/// because this node may hear none of the executors of one page.
 async fn forward_cancels_elsewhere(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
     if shared.store.is_single_server() {
         return Ok(());

@@ -1,5 +1,5 @@
-//! Leaving: a server that is asked to stop first hands its jobs over to the others while it still works, then its unsent runs, and gives
-//! its lease back last. So a rolling restart makes no fire late.
+//! Leaving: a server that is asked to stop first hands over its jobs to the others while it still works, then its unsent runs. It gives its
+//! lease back last. This way a rolling restart delays no fire.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -23,9 +23,9 @@ const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);
 const PAUSE: Duration = Duration::from_millis(100);
 /// The pause between rounds once nothing more is sent and the server only waits for runs at executors.
 const LAST_PAUSE: Duration = Duration::from_millis(200);
-/// How often requests to end runs are read meanwhile.
+/// How often requests to end runs are read while the server waits for runs.
 const REQUESTS_PERIOD: Duration = Duration::from_secs(1);
-/// Longest grace: longer than any run, and short enough that its end is an instant that can be computed.
+/// Upper bound of the grace: longer than any run, and short enough that the computed end of the grace does not overflow.
 const GRACE_MAX: Duration = Duration::from_secs(10 * 365 * 24 * 3600);
 
 pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Duration) {
@@ -38,7 +38,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     }
     lifecycle.soft.cancel();
     let (done, drained) = oneshot::channel();
-    // Sending fails if the grace has ended before: the receiver is dropped then.
+    // Sending fails if the grace has ended, because the receiver is dropped then.
     let done = Responder::new(|()| {
         done.send(()).ok();
     });
@@ -112,7 +112,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
         let wake = (Instant::now() + LAST_PAUSE).min(end);
         match tokio::time::timeout_at(wake, &mut drained).await {
             Ok(_) => {
-                // Jobs that could not be handed over before the last run ended.
+                // Some jobs may become free only when the last run ends.
                 hand_over_rest(shared).await.ok();
                 return true;
             }
@@ -122,7 +122,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
     }
 }
 
-/// Forwards requests to end runs: the loop that does so otherwise has ended by now.
+/// Forwards requests to end runs, because the loop that normally does this has ended by now.
 async fn forward_end_requests(shared: &Shared) -> Result<(), rondel_store::StoreError> {
     let Some(held) = shared.membership.held() else { return Ok(()) };
     end_requests::forward(shared, &held).await

@@ -33,7 +33,6 @@ struct Reading {
 }
 
 impl MaintenanceBoard {
-    /// Reads the windows.
     pub(crate) async fn read(&self, store: &dyn Store, clock: &Clock) -> Result<(), StoreError> {
         let asked_at = clock.boot_micros();
         let records = store.maintenance(None, clock.now() - KEPT).await?;
@@ -42,7 +41,7 @@ impl MaintenanceBoard {
         Ok(())
     }
 
-    /// The windows by which fires may be claimed now, read again if need be; `None` if even a new reading took too long.
+    /// The windows by which fires may be claimed now. They are read again if the last reading is too old; `None` if even that took too long.
     pub(crate) async fn fresh(&self, store: &dyn Store, clock: &Clock) -> Result<Option<Windows>, StoreError> {
         if self.windows(clock).is_none() {
             self.read(store, clock).await?;

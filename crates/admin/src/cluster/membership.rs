@@ -85,7 +85,7 @@ impl Membership {
         Self { cut_off_after: micros(length).max(self.cut_off_after), ..self }
     }
 
-    /// Records that the lease was renewed by a call that was sent at `sent_at`; a tenth of it is left as a margin.
+    /// Records that the lease was renewed by a call that was sent at `sent_at`. The last tenth of the lease is a safety margin.
     pub(crate) fn renewed(&self, sent_at: i64, lease: Duration) {
         let until = self.until.load(Ordering::Acquire);
         if until > 0 && sent_at > until {
@@ -97,7 +97,7 @@ impl Membership {
         }
         let margin = i64::try_from(lease.as_micros() * 9 / 10).unwrap_or(0);
         self.until.store(sent_at.saturating_add(margin), Ordering::SeqCst);
-        // Whichever of this and [`give_back`](Self::give_back) runs second sees what the other has written.
+        // If this and [`give_back`](Self::give_back) run concurrently, the second one sees the write of the first.
         if self.is_given_back.load(Ordering::SeqCst) {
             self.end();
         }
@@ -114,7 +114,7 @@ impl Membership {
 
     /// Whether this is the lease of the node, and the node has not noticed its end.
     pub(crate) fn is_under(&self, token: LeaseToken) -> bool {
-        // In this order: where a next lease was taken, its token was stored before the end of the earlier one was taken back.
+        // The order of these reads matters: a new lease stores its token before it sets `until` again.
         let is_over = self.until.load(Ordering::SeqCst) == 0;
         !is_over && self.token() == token
     }
@@ -130,7 +130,7 @@ impl Membership {
         (!self.is_given_back.load(Ordering::SeqCst)).then_some(renewal)
     }
 
-    /// Gives the lease back, for good, once the renewal in progress has ended: written later, it would extend the stored lease again.
+    /// Gives the lease back for good. Waits for the renewal in progress first: if it were written later, it would extend the stored lease.
     pub(crate) async fn give_back(&self) {
         let _renewal = self.renewals.lock().await;
         self.is_given_back.store(true, Ordering::SeqCst);

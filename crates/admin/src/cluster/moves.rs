@@ -18,8 +18,8 @@ use crate::background::{Background, TickError};
 use crate::cluster::HeldLease;
 use crate::node::Shared;
 
-/// When in each second jobs move. By then most runs that were due at the whole second have ended, and the runs of the next second are not
-/// at the dispatcher yet. A job that is busy at the first moment may be idle at the second.
+/// The moments of each second at which jobs move. By then most runs that were due at the whole second have ended, and the runs of the next
+/// second are not at the dispatcher yet. A job that is busy at the first moment may be idle at the second.
 const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
 /// How long after its moment a round may begin another transaction.
 const ROUND_MAX: Duration = Duration::from_millis(100);
@@ -31,13 +31,13 @@ const MARKED_AHEAD: Duration = Duration::from_millis(250);
 /// both may have been sent.
 const SENT_AHEAD_MARGIN: Duration = Duration::from_millis(50);
 const PAGE: u32 = 2_000;
-/// How many jobs one round looks at, and how many one transaction moves.
+/// How many jobs one round examines, and how many one transaction moves.
 const ROUND_JOBS: usize = 20_000;
 const BATCH_JOBS: usize = 200;
-/// How many unsent runs one round looks at: a job with open runs beyond these is not moved now.
+/// How many unsent runs one round reads. A job with open runs beyond these is not moved in this round.
 const ROUND_RUNS: usize = 200_000;
 
-/// Maximum number of rounds that are skipped after one in which no job could go.
+/// Maximum number of rounds that are skipped after a round in which no job could move.
 const SKIPPED_MAX: u32 = 16;
 
 pub(crate) struct MoveLoop {
@@ -54,7 +54,7 @@ pub(crate) struct MoveLoop {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Round {
     moved: usize,
-    /// Jobs that should go and did not.
+    /// Jobs that should move and did not.
     left: usize,
     /// The last job that it looked at, if the node has more.
     next_after: Option<JobId>,
@@ -65,13 +65,13 @@ struct Round {
 struct Pass {
     moved: usize,
     left: usize,
-    /// The job behind which the next round begins.
+    /// The job after which the next round begins.
     after: Option<JobId>,
 }
 
 impl Pass {
-    /// Adds a round, and returns the pass once it has looked at all jobs. Where some jobs went and others did not, the next round looks at
-    /// the same jobs again.
+    /// Adds a round, and returns the pass once it has examined all jobs. If some jobs moved and others did not, the next round examines the
+    /// same jobs again.
     fn add(&mut self, round: Round) -> Option<Self> {
         if round.moved > 0 && round.left > 0 {
             return None;
@@ -156,9 +156,9 @@ impl MoveLoop {
         Ok(u64::try_from(round.moved).unwrap_or(u64::MAX))
     }
 
-    /// Why jobs are to move now, if any are. Jobs are redistributed only once the nodes have been the same for two leases, so that a node
-    /// that restarts moves nothing. If the strategy counts recent fires, which change, jobs are redistributed from time to time even among
-    /// the same nodes.
+    /// The reason for moving jobs now; `None` if no job is to move. Jobs are redistributed only once the nodes have been the same for two
+    /// leases, so that a node that restarts moves nothing. If the strategy counts recent fires, which change, jobs are redistributed from time
+    /// to time even among the same nodes.
     fn move_reason(&self, now: Timestamp) -> Option<MoveReason> {
         let membership = &self.shared.membership;
         if membership.switch() != Switch::Active {
@@ -181,7 +181,7 @@ fn takers(seats: &[NodeShare]) -> Vec<NodeId> {
     seats.iter().map(|seat| seat.node).collect()
 }
 
-/// Hands over all jobs that may go now. Returns how many should go and did not.
+/// Hands over all jobs that may move now. Returns the number of jobs that should move and did not.
 pub(crate) async fn leave(shared: &Shared, held: &HeldLease, movable: MovableRuns<'_>) -> Result<usize, StoreError> {
     let (mut after, mut left) = (None, 0);
     loop {
@@ -205,7 +205,7 @@ fn started_ahead(shared: &Shared) -> Duration {
     MARKED_AHEAD.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
 }
 
-/// Hands over those of the next jobs behind `after` that may go now.
+/// Examines the next jobs after `after`, and hands over those that may move now.
 async fn move_away(
     shared: &Shared,
     held: &HeldLease,
@@ -276,7 +276,7 @@ async fn hand_over_jobs(
         MovableRuns::AllBut(_) => Timestamp::EPOCH,
     };
     let moved = shared.store.move_jobs(held.token, &moves, not_before).await;
-    // If the answer was lost, it is not known which jobs went: runs that stayed are found as strays.
+    // If the answer was lost, it is not known which jobs moved: runs that stayed are found as strays.
     let moved = moved?;
     let gone: HashSet<RunId> = moved.runs.iter().copied().collect();
     shared.departing.stay(runs.into_iter().map(|(run, _)| run).filter(|run| !gone.contains(run)));
@@ -293,7 +293,7 @@ async fn count_loads(shared: &Shared, seats: &mut [NodeShare], now: Timestamp) -
     Ok(())
 }
 
-/// The jobs of a home behind `after`, in the order of their ids, and the last of them if there may be more.
+/// The jobs of a home after `after`, in the order of their ids, and the last of them if there may be more.
 async fn jobs_at(
     shared: &Shared,
     home: NodeId,
@@ -360,7 +360,7 @@ mod tests {
         let moments: Vec<Timestamp> = [0, 199, 200, 250, 300, 999].map(|ms| next_moment(at(ms))).into();
         assert_eq!(moments, [at(200), at(200), at(300), at(300), at(1_200), at(1_200)]);
         for moment in MOMENTS {
-            // A run that is due at the next whole second may go, and no transaction begins after the tick has read it.
+            // A run that is due at the next whole second may be handed over, and no transaction begins after the tick has read it.
             assert!(moment + LEAD < Duration::from_secs(1));
             assert!(moment + ROUND_MAX < Duration::from_millis(500));
         }

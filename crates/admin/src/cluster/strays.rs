@@ -19,7 +19,7 @@ type Place = (Timestamp, RunId);
 
 const START: Place = (Timestamp::EPOCH, RunId::new(0));
 
-/// Goes through the keys of own open runs with one status, in the order of their instants, again and again.
+/// Repeatedly walks through the keys of this node's open runs with one status, in the order of their instants.
 #[derive(Debug)]
 struct Sweep {
     status: RunStatus,

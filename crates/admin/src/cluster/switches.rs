@@ -16,7 +16,7 @@ pub(crate) struct SwitchBoard {
 }
 
 impl SwitchBoard {
-    /// Takes the switches that were read. Returns whether they are new.
+    /// Stores the switches that were read. Returns whether they differ from the previous ones, or are the first ones.
     pub(crate) fn set(&self, switches: Switches) -> bool {
         let mut known = self.known.write().unwrap_or_else(PoisonError::into_inner);
         let is_new = *known != switches || !self.is_known();

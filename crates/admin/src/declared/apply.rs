@@ -62,7 +62,7 @@ pub(super) async fn reconcile_app(
     Ok(problems)
 }
 
-/// The jobs of a set, by name. A job without a readable name is a problem if the set is living.
+/// The jobs of a set, by name. A job without a valid name adds a problem if the set is living.
 fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> SeenSet {
     let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
     let mut jobs = BTreeMap::new();
@@ -133,8 +133,8 @@ async fn register(node: &Node, app: &App, spec: JobSpec) -> Result<(), JobError>
     }
 }
 
-/// A declared job may follow only jobs of its own app: the executor's token may have no access to other apps, whose results the job would
-/// get.
+/// Checks that a declared job follows only jobs of its own app. The executor's token may have no access to other apps, and the job would
+/// receive the results of their jobs.
 async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> {
     for parent in spec.parents() {
         let known = match rondel_core::name::check(parent.name) {
@@ -142,7 +142,8 @@ async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), Job
             Err(_) => None,
         };
         if known.is_none_or(|known| known.app != app.id) {
-            // The message is the same for a job that does not exist and for one that belongs to another app.
+            // The message is the same for a job that does not exist and for a job of another app, so that it does not reveal the other
+            // app's jobs.
             let message =
                 format!("there is no job {:?} in app {:?}; code follows jobs of its own app", parent.name, app.name);
             return Err(JobError::Invalid(vec![FieldError::new(&parent.pointer, message)]));
@@ -163,7 +164,7 @@ async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> 
 
 async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let before = record.declared.as_ref();
-    // Refused even if the job belonged to this app before: the caller who moved it withdrew it from this app's code.
+    // Refused even if the job belonged to this app before: the user who moved it to another app withdrew it from this app's code.
     if record.app != app.id {
         let message = "a job of another app has this name".to_owned();
         return Err(JobError::Invalid(vec![FieldError::new("/name", message)]));
@@ -189,7 +190,8 @@ async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpe
     }
 }
 
-/// Stores the declaration. If only this fails, the next look finds that the job matches its declaration, and stores it then.
+/// Stores the declaration. If this fails after the job was changed, the next look finds that the job matches its declaration, and stores it
+/// then.
 async fn remember(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let known = record.declared.as_ref().filter(|declared| declared.spec == *spec);
     let declared_at = known.map_or_else(|| node.now(), |declared| declared.declared_at);

@@ -30,14 +30,15 @@ pub(crate) struct DeclaredSet {
     pub(super) refusal: Option<DeclarationProblem>,
 }
 
-/// How problems refer to the definition at this index of a set: by its name, if it has one.
+/// The name by which problems refer to a definition: its own name, or its index in the set if it has no name.
 pub(super) fn job_label(index: usize, spec: &serde_json::Value) -> String {
     let name = spec.get("name").and_then(serde_json::Value::as_str);
     name.map_or_else(|| format!("job {index}"), str::to_owned)
 }
 
 impl DeclaredSet {
-    /// A set that is too large is refused as a whole: to apply only some of an executor's jobs would be confusing.
+    /// Refuses a set that is too large as a whole: it would be confusing if only some of an executor's jobs were
+    /// applied.
     pub(crate) fn new(declared: &[v1::DeclaredJob]) -> Self {
         let bytes: usize = declared.iter().map(|job| job.spec_json.len()).sum();
         let is_too_much = declared.len() > COUNT_MAX || bytes > BYTES_MAX;
@@ -135,7 +136,7 @@ impl DeclarationBoard {
         self.inner().problems.get(&app).cloned().unwrap_or_default()
     }
 
-    /// Discards the problems of other apps: none of their executors is connected here any more.
+    /// Discards the problems of all other apps, since none of their executors is connected here any more.
     pub(super) fn keep_problems_of(&self, is_kept: impl Fn(AppId) -> bool) {
         self.inner().problems.retain(|app, _| is_kept(*app));
     }

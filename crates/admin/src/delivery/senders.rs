@@ -13,8 +13,8 @@ use rondel_store::StoreError;
 use super::build_client;
 use crate::background::TickError;
 
-/// The receivers to which messages are being sent, by namespace or channel. No more messages of such a receiver are taken: they would wait
-/// here.
+/// The receivers to which messages are being sent, by namespace or channel. The loop takes no more messages for such a receiver, because
+/// they would only wait here.
 pub(crate) struct Senders<K> {
     /// The senders in progress: each resolves to its receiver and the result.
     under_way: FuturesUnordered<BoxFuture<'static, (K, Result<(), StoreError>)>>,
@@ -44,7 +44,7 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
         self.under_way.push(Box::pin(async move { (to, send.await) }));
     }
 
-    /// Waits until a sender ends; for ever if there is none.
+    /// Waits until a sender ends. Never resolves if there is none.
     pub(crate) async fn one_ended(&mut self) {
         match self.under_way.next().await {
             Some(ended) => self.ended(ended),
@@ -71,7 +71,6 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
         self.failed.take().map_or(Ok(()), Err)
     }
 
-    /// The client of all senders.
     pub(crate) fn client(&mut self, allowed: &AllowedAddresses) -> Result<Outgoing, TickError> {
         if let Some(client) = &self.client {
             return Ok(client.clone());

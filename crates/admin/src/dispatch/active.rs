@@ -8,29 +8,29 @@ use rondel_store::ledger::RunAtExecutor;
 use super::ready::Ready;
 use crate::trace::DispatchSpan;
 
-/// The delay between sending a run and storing its state.
+/// A run whose handler has begun is noted in its row as running this long after it was sent. Shorter runs need no such write.
 pub(crate) const NOTE_AFTER: Duration = Duration::from_secs(1);
 
-/// A run that is assigned to an executor.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) ready: Ready,
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
-    /// When the run was sent. Until then, this is when its executor was chosen. A run that is marked first has its mark from that instant.
+    /// When the run was sent; before that, when its executor was chosen. The mark of a run that is marked first has that earlier instant.
     pub(crate) sent_at: Timestamp,
     /// The number of the trigger that was sent last.
     pub(crate) number: i64,
-    /// When its row was looked at last.
+    /// When this server last looked at the run's row.
     pub(crate) looked_at: Timestamp,
     pub(crate) phase: Phase,
     /// When its handler began; `None` if no start has been reported.
     pub(crate) began_at: Option<Timestamp>,
     /// Whether the executor has accepted the run and is named in its row, or in a queued step that writes the row.
     pub(crate) is_named: bool,
-    /// How many heartbeats had come on the stream when the run was sent; `None` once the executor has answered.
+    /// How many heartbeats had arrived on the stream when the run was sent; `None` once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
-    /// Why it was given up, unless its executor has listed it since: that end may find no room in its lane.
+    /// Why it was given up. If the lane has no room for that end, the next round gives the run up again for this reason. Cleared when its
+    /// executor lists the run again.
     pub(crate) lost_for: Option<Reason>,
     /// The span of the dispatch, until the executor answers; `None` if traces are not exported.
     pub(crate) span: Option<DispatchSpan>,
@@ -54,7 +54,7 @@ impl Active {
         }
     }
 
-    /// What the store is to note about the run. `at` is when it began, was sent, or got its executor.
+    /// The entry about the run that the store is to write. `at` is when the run began, was sent, or got its executor.
     pub(crate) fn in_hand(&self, at: Timestamp) -> RunAtExecutor {
         RunAtExecutor {
             run: self.ready.run.id,
@@ -75,7 +75,7 @@ impl Active {
         self.beats_at_send = None;
     }
 
-    /// Records that the store did not note the run as running: it is to be noted again.
+    /// Records that the store did not note the run as running. The next round tries again.
     pub(crate) fn clear_noted(&mut self) {
         if self.phase == Phase::Noted {
             self.phase = Phase::Sent;
@@ -105,12 +105,12 @@ pub(crate) enum Phase {
     Settling,
 }
 
-/// The difference between the clocks of two servers that goes unreported: both follow the database's, as quickly as it answers.
+/// How far the clocks of two servers may differ in normal operation. Both follow the database's clock, as exactly as its response time allows.
 const CLOCK_SLACK: Duration = Duration::from_millis(200);
 
-/// An instant of an attempt that was due at `due_at`. No attempt begins or ends before it is due, whatever the executor's clock shows, and
-/// although the clock of the server that sent it may be ahead of this one's. Only if this server's clock has stepped back, the instant is
-/// `now` at the latest.
+/// Limits a reported instant of an attempt to the time from `due_at` to `now`. The executor's clock may be wrong, and the clock of the server
+/// that sent the attempt may be slightly ahead of this server's. The result is earlier than `due_at` only if this server's clock has stepped
+/// back: then it is `now`.
 pub(crate) fn not_before_due(at: Timestamp, due_at: Timestamp, now: Timestamp) -> Timestamp {
     let earliest = if due_at <= now + CLOCK_SLACK { due_at } else { now };
     at.min(now).max(earliest)

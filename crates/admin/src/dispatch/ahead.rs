@@ -1,10 +1,9 @@
 //! Sending ahead: a trigger leaves up to half a second before its instant, with the time that is left until then, and the executor starts
-//! the handler on time. So the time for writing, transport and reading of a second's triggers passes before that second, and a slow
-//! transport can only make a start later.
+//! the handler on time. The triggers of a second are written, transported and read before that second begins. A slow transport can only
+//! make a start later.
 //!
-//! Only runs that no later event can change are sent ahead: no later event may require that such a run is taken back from its executor. An
-//! edit leaves runs that are due within a second as they are (`ON_ITS_WAY` in `rondel_core::edit`), so it takes none back either. All other
-//! runs are sent at their instants.
+//! A run is sent ahead only if no later event can require that it is taken back from its executor. Edits never require this: they do not
+//! change runs that are due within a second (`ON_ITS_WAY` in `rondel_core::edit`). All other runs are sent at their instants.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ use super::decision::Decision;
 use super::executors::Online;
 use super::ready::Ready;
 
-/// How long before its instant a run is looked at to be sent; zero if it is not sent ahead.
+/// How long before its instant the dispatcher first tries to send the run; zero if the run is not sent ahead.
 pub(super) fn lead(d: &Decision<'_>, ready: &Ready) -> Duration {
     let lead = d.facts.settings.send_ahead;
     if !lead.is_zero() && is_certain(ready) && d.state.executors.any_takes_ahead(ready.run.app) {
@@ -26,9 +25,9 @@ pub(super) fn lead(d: &Decision<'_>, ready: &Ready) -> Duration {
     }
 }
 
-/// Whether no run that comes before this run's instant can change what is decided about it. The place of a run that waits for an executor,
-/// a limit or an executor's answer depends on the runs that come until then. Under the policy *discard* a later run would be skipped
-/// because of a run that has not begun; under *cover* it replaces that run.
+/// Whether no run that arrives before this run's instant can change the decision about it. If a run waits for an executor, a limit or an
+/// executor's answer, its place depends on the runs that arrive until then. Under the policy *discard*, a later run would be skipped
+/// because of a run that has not begun; under *cover*, it would replace that run.
 fn is_certain(ready: &Ready) -> bool {
     let (run, job) = (&ready.run, &ready.definition.job);
     let keeps_order = matches!(job.overlap.policy, OverlapPolicy::Serial | OverlapPolicy::Allow);
@@ -37,8 +36,8 @@ fn is_certain(ready: &Ready) -> bool {
     keeps_order && is_free && is_sent && !ready.is_marked_first()
 }
 
-/// Whether the run may be sent ahead to whichever executor it is routed to: each of them starts runs on time and has spare slots. A quarter
-/// of the slots is not used ahead, so that runs that come before the instant find slots as well.
+/// Whether the run may be sent ahead, whichever executor the router chooses: each of them starts runs on time and has spare slots. A quarter
+/// of the slots is reserved for runs that arrive before the instant.
 pub(super) fn has_room(d: &Decision<'_>, ready: &Ready) -> bool {
     d.state.executors.all_fit_satisfy(ready, |online| may_be_ahead(d, online, ready) && online.has_spare_slots(d.now))
 }

@@ -15,7 +15,7 @@ use super::runs::Waiting;
 /// Maximum number of jobs in one question.
 const QUESTION_JOBS: usize = 1_000;
 
-/// Puts the questions since the last flush on the streams.
+/// Sends the questions that were asked since the last flush.
 pub(super) fn flush_questions(d: &mut Decision<'_>) {
     let now = d.now;
     for (executor, number, jobs) in d.state.probes.take_questions(QUESTION_JOBS, now) {
@@ -28,7 +28,7 @@ pub(super) fn flush_questions(d: &mut Decision<'_>) {
     }
 }
 
-/// Handles an executor's answer to question `number`; `free` are the jobs that it would take.
+/// Handles an executor's answer to question `number`; `free` lists the jobs whose runs it would take.
 pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
     let now = d.now;
     d.state.executors.heard(executor, now);
@@ -37,7 +37,7 @@ pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, 
     }
 }
 
-/// Routes the runs whose deadline for answers has passed, by the answers that came.
+/// Routes the runs whose deadline for answers has passed, by the answers that have arrived.
 pub(super) fn end_probes(d: &mut Decision<'_>) {
     let now = d.now;
     for job in d.state.probes.take_ended(now) {

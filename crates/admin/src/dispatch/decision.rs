@@ -23,8 +23,8 @@ pub(crate) struct Facts<'a> {
     pub(crate) boot_micros_at_epoch: i64,
     /// How long this process has run, by the monotonic clock.
     pub(crate) uptime: Duration,
-    /// Whether rows may show executors as silent for longer than they were. This is so if, within the last `lost_after`, the database's
-    /// clock may have stepped ahead, or the database was unreachable, so that other nodes could not store which executors they heard.
+    /// Whether rows may show executors as silent for longer than they were. True if, within the last `lost_after`, the database's clock may
+    /// have stepped ahead, or the database was unreachable and other nodes could not store which executors they heard.
     pub(crate) rows_may_be_old: bool,
     /// Like `rows_may_be_old`, but within the last `continue_max`: used for runs that keep their place in the order of their job while
     /// their executor is silent.
@@ -54,9 +54,9 @@ pub(crate) struct Settings {
     pub(crate) answer_within: Duration,
     pub(crate) overdue_ask: Duration,
     pub(crate) overdue_timeout: Duration,
-    /// An offer ends once it could not place runs of this many kinds.
+    /// An offer of free places to parked runs ends once runs of this many kinds could not be placed.
     pub(crate) look_past: usize,
-    /// Maximum number of jobs with parked runs for which one look seeks executors at other nodes.
+    /// Maximum number of jobs with parked runs for which this node searches executors at other nodes in one look.
     pub(crate) seek_jobs: usize,
     /// How long before a run's instant its trigger may be sent.
     pub(crate) send_ahead: Duration,
@@ -69,7 +69,6 @@ impl Facts<'_> {
     }
 }
 
-/// A decision in progress: the state, the facts, and the effects so far.
 #[derive(Debug)]
 pub(crate) struct Decision<'a> {
     pub(super) state: &'a mut State,

@@ -121,7 +121,7 @@ pub(crate) struct IncomingResult {
 }
 
 impl IncomingResult {
-    /// Converts it to the end of an attempt of this run, which neither began nor ended before it was due.
+    /// Converts the result to the end of an attempt of this run. Reported instants before the attempt was due are replaced.
     pub(crate) fn into_finish(self, run: &Run, policy: NextStepPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
         // From here on the result's lane counts the memory.
         drop(self.memory);
@@ -180,7 +180,7 @@ pub(crate) enum Event {
     Beat(ExecutorId, usize),
     /// An executor answered a fence, on the stream with this number.
     FenceAnswered(ExecutorId, u64, FenceAnswer),
-    /// When other nodes last heard these executors, which have no stream to this node. Executors that no node heard lately are not in the
+    /// When other nodes last heard these executors, which have no stream to this node. Executors that no node heard recently are not in the
     /// map.
     Heard(Vec<ExecutorId>, BTreeMap<ExecutorId, Timestamp>),
     /// An executor answered the question with this number: the jobs that it is free for.
@@ -232,9 +232,9 @@ pub(crate) enum Event {
     GiveLimits,
     /// Requests to cancel runs of other nodes that executors connected here may have.
     CancelsElsewhere(Vec<CancelElsewhere>),
-    /// Runs that are another node's now.
+    /// Runs that belong to another node now.
     HandedOver(Vec<RunId>),
-    /// Runs that may be another node's now: the database did not answer.
+    /// Runs that may belong to another node now: the database did not answer.
     MaybeHandedOver(Vec<RunId>),
     /// The handover of these jobs has ended: they went to another node, or they stay.
     HandoverEnded(BTreeSet<JobId>),
@@ -281,7 +281,7 @@ pub(crate) struct CalledRun {
 pub(crate) struct Shards {
     /// The shards that were to be written.
     pub(crate) asked: Vec<Run>,
-    /// The open shards that are this node's; `None` if the database did not answer: it may have stored the shards.
+    /// The open shards that belong to this node; `None` if the database did not answer: it may have stored the shards.
     pub(crate) open: Option<Vec<Run>>,
 }
 

@@ -23,7 +23,7 @@ use crate::registry::OnlineExecutor;
 pub(crate) struct Online {
     pub(crate) session: SessionHandle,
     pub(crate) app: AppId,
-    /// The name that is unique within the app: its own, with a suffix if a live executor has the same.
+    /// Its name, unique within the app: the name that it gave itself, with a suffix if another live executor has the same name.
     pub(crate) name: String,
     /// The name that it gave itself.
     given_name: String,
@@ -36,7 +36,7 @@ pub(crate) struct Online {
     takes_any: bool,
     slots: usize,
     limit: usize,
-    /// How long before a run's instant it takes the trigger; zero if it starts each run at once.
+    /// How long before a run's instant it takes the trigger; zero if it starts each run immediately.
     pub(crate) ahead_max: Duration,
     pub(crate) in_flight: usize,
     /// How many runs of other nodes it had, by its last heartbeat.
@@ -291,7 +291,7 @@ impl Executors {
         self.online.values()
     }
 
-    /// The living incarnation of the app that proved `id` to be its predecessor.
+    /// The connected executor of the app that proved that `id` is its predecessor.
     pub(crate) fn successor(&self, app: AppId, id: ExecutorId) -> Option<&Online> {
         self.in_app(app).find(|online| online.report.predecessor == Some(id))
     }
@@ -327,8 +327,8 @@ impl Executors {
             || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.is_over, true))
     }
 
-    /// Watches a lost executor again if it was last heard earlier than `before` and so must have stopped even the runs that continue in
-    /// silence: a node may have heard it since.
+    /// Watches a lost executor again if it was last heard earlier than `before`. It must have stopped even the runs that continue in silence,
+    /// unless a node has heard it since.
     pub(crate) fn suspect_again(&mut self, id: ExecutorId, before: Timestamp) {
         if let Some(lost) = self.lost.get(&id).copied().filter(|lost| !lost.is_over && lost.heard_at < before) {
             self.lost.remove(&id);

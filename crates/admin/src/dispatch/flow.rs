@@ -60,8 +60,8 @@ fn is_being_adopted(d: &Decision<'_>, ready: &Ready) -> bool {
     is_of_job || recovery.is_adopting && shares_limit(ready)
 }
 
-/// Whether nothing holds a run back, so that it can be given to an executor before its instant: to be sent ahead, or to be marked shortly
-/// before its instant and sent when that comes. A run that must wait for others is looked at when it is due.
+/// Whether nothing holds the run back, so that it can get its executor before its instant. The run is then sent ahead, or it is marked
+/// shortly before its instant and sent at that instant. A run that must wait for others is examined when it is due.
 fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
     let now = d.now;
     let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce;
@@ -139,10 +139,10 @@ fn unless_too_late(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     None
 }
 
-/// Offers places under the rate limits that may admit their next run by now, and asks for the unknown homes of limits.
+/// Offers places under the rate limits that may admit their next run by now. Also asks the store for the homes of limits that are not known.
 pub(super) fn wake_limits(d: &mut Decision<'_>) {
     let now = d.now;
-    // A node that takes over another node's runs also counts the runs under that node's limits, but only once it knows those runs.
+    // A node that takes over another node's runs also becomes the home of that node's limits. It must know all these runs first.
     if !d.state.recovery.is_adopting {
         let to_ask = d.state.limits.take_to_ask();
         if !to_ask.is_empty() {
@@ -172,8 +172,8 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     }
 }
 
-/// Ends a run whose queue timeout passed while it waited for earlier runs of its job, `ahead` the first of them. A catch-up fire enters the
-/// gate again instead. The reason is `overlap` if an executor is there.
+/// Ends a run whose queue timeout passed while it waited for earlier runs of its job; `ahead` is the first of them. A catch-up fire enters
+/// the gate again instead. The reason is `overlap` if an executor could have taken the run.
 pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: Ready, ahead: Option<RunId>) {
     let now = d.now;
     let is_served = !d.state.executors.eligible(&ready).is_empty();

@@ -14,7 +14,7 @@ pub(super) fn group_count(d: &Decision<'_>, executor: ExecutorId, job: JobId) ->
     u32::try_from(groups.count()).unwrap_or(u32::MAX)
 }
 
-/// The executors that could take this group of a pump job and have as many groups of the job as each may have.
+/// The executors that have room for this group of a pump job, but already have as many of the job's groups as one executor may have.
 pub(super) fn busy_with_groups(d: &Decision<'_>, ready: &Ready) -> Vec<Obstacle> {
     let pump = ready.definition.job.pump.as_ref().filter(|_| ready.run.only_executor.is_none());
     let Some(most) = pump.and_then(|pump| pump.per_executor) else { return Vec::new() };

@@ -193,7 +193,7 @@ pub(crate) fn ack(run: RunId, attempt: i32, finished: &Finished) -> v1::ResultAc
         Finished::Duplicate => Kind::Duplicate,
         Finished::Superseded => Kind::Superseded,
         Finished::Late => Kind::Late,
-        // An end under a lease that no longer owns the run is answered like one of an unknown run.
+        // An end under a lease that no longer owns the run is answered like a result of an unknown run.
         Finished::NoSuchRun | Finished::NotOwner => Kind::NoSuchRun,
     };
     v1::ResultAck { run_id: run.get(), attempt, kind: kind.into() }
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!((depth(texts), depth("7"), depth("]]]]")), (3, 0, 0));
     }
 
-    /// A shard's own parameters are not stored with it: the definition of its fire has those of all shards.
+    /// A shard's own parameters are not in its row: the definition of its fire has the parameters of all shards.
     #[test]
     fn a_shard_gets_its_own_parameters_over_those_of_its_fire() {
         let shards = json!([{"name": "eu", "params": {"schema": "eu"}}, {"name": "us"}, {"name": "all", "params": 7}]);

@@ -60,13 +60,13 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
     (sendable, unsent)
 }
 
-/// Whether the run may still be sent. An at-most-once run whose mark is older than a second may not: it may already count as one that died
-/// with this node.
+/// Whether the run may still be sent. An at-most-once run may not if its mark is older than a second: other nodes may already treat the run
+/// as one that died with this node.
 fn may_be_sent(active: &Active, now: Timestamp) -> bool {
     active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_at + MARK_HOLDS > now
 }
 
-/// Records that these runs were put on the stream of this executor, which is to answer.
+/// Records that these runs were put on the stream of this executor, and that its answers are awaited.
 pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i64)]) {
     let beats = d.state.executors.get(executor).map_or(0, |online| online.beat_count);
     for (run, number) in runs {
@@ -77,7 +77,7 @@ pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i
     }
 }
 
-/// Sends only the runs that the store has marked: at once, or at their instants if these are still ahead.
+/// Sends the runs that the store has marked: immediately, or at their instants if these have not come. The other runs are forgotten.
 pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]) {
     let now = d.now;
     let won: BTreeSet<RunId> = won.iter().copied().collect();
@@ -85,13 +85,13 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
     for (run, attempt) in asked {
         let is_this = |active: &&mut Active| active.phase == Phase::Marking && active.ready.run.attempt == *attempt;
         let Some(active) = d.state.runs.active_mut(*run).filter(is_this) else {
-            // It was dropped meanwhile.
+            // The run was dropped meanwhile. If it was marked, its mark is removed again.
             unwanted.extend(won.get(run).map(|run| (*run, *attempt)));
             continue;
         };
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
         if !won.contains(run) {
-            // It is another node's or settled, or the database did not answer: the standing queries find it if it is still open.
+            // The run belongs to another node or is settled, or the database did not answer. The standing queries find it if it is still open.
             gone.extend(ends::free_active(d, *run).map(|active| active.ready));
             continue;
         }
@@ -107,7 +107,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
     unmark(d, unwanted);
 }
 
-/// These runs are known not to have been received: they wait for an executor again.
+/// Takes back runs that the executor is known not to have received. They wait for an executor again.
 pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
     let now = d.now;
     let token = d.facts.token;
@@ -144,7 +144,7 @@ fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
     }
 }
 
-/// Forgets runs that have an executor and were not sent to it. The caller changes gates and limits.
+/// Forgets runs that have an executor and were not sent to it. The caller updates gates and limits.
 pub(super) fn drop_placed(d: &mut Decision<'_>) {
     d.state.outbox.triggers.clear();
     d.state.outbox.marks.clear();

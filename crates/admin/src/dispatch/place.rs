@@ -52,7 +52,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
             let ready = turns::unless_held_back(d, ready)?;
             return expand(d, ready);
         }
-        // Its shards run in its place; its own row is never sent.
+        // The shards run instead of the broadcast's row, which is never sent.
         d.forget([ready.run.id]);
         return None;
     }

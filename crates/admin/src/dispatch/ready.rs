@@ -17,15 +17,14 @@ use crate::definitions::Compiled;
 /// If this server takes a run up later than this after its instant, the run was late before it had to wait for anything.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 
-/// A run with the definition that it runs under.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
     pub(crate) run: Run,
     pub(crate) definition: Arc<Compiled>,
-    /// When an executor was first looked for.
+    /// When the dispatcher first looked for an executor.
     pub(crate) tried_at: Option<Timestamp>,
-    /// When the servers had caught up with the run: the misfire policy judges how late the run was at this instant. `None` for a run that a
-    /// server had queued in time.
+    /// The instant at which the servers had caught up with the run. The misfire policy judges how late the run was then. `None` for a run that
+    /// a server had queued in time.
     pub(crate) taken_up_at: Option<Timestamp>,
     /// How late this server took it up.
     pub(crate) late: Option<Lateness>,
@@ -35,7 +34,7 @@ pub(crate) struct Ready {
     pub(crate) was_sent: bool,
     /// Whether its wait is stored in its row, or about to be.
     pub(crate) wait_noted: bool,
-    /// The trace parent of its fire, if the request for that was traced.
+    /// The trace parent of its fire, if the request for the fire was traced.
     pub(crate) trace: Option<Box<TraceParent>>,
     /// The term of the job's home, as it was when the run was last looked at.
     pub(crate) term: i64,
@@ -71,9 +70,9 @@ impl Ready {
         has_waited && now < self.run.due_at + self.definition.job.queue_timeout
     }
 
-    /// The run as the dispatcher takes it up. Its queue time counts from its instant, or from now if this server is late: no executor is to
-    /// blame for a server that was away. The queue time of a shard includes that of its broadcast; the queue time of an attempt includes
-    /// that of earlier attempts that no executor received.
+    /// The run as the dispatcher takes it up. Its queue time counts from its instant, or from now if this server is late, because the time
+    /// without a server is no wait for an executor. The queue time of a shard includes that of its broadcast; the queue time of an attempt
+    /// includes that of earlier attempts that no executor received.
     pub(crate) fn taken_up(self, now: Timestamp) -> Self {
         let is_late = self.run.due_at + LATE_AFTER < now && !self.is_queued_in_time(now);
         let from = if is_late { now } else { self.run.due_at }.saturating_sub(self.queued_before());
@@ -130,8 +129,8 @@ impl Ready {
     /// Whether the misfire policy skips it: it is from the schedule, was never sent, and was late when the servers took it up.
     pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
         let run = &self.run;
-        // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy, so it is not judged again. What
-        // continues a pump's run by hand has no cause of its own either, and is no fire of the schedule.
+        // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy and is not judged again. A run
+        // that continues a pump's run by hand has no cause either, but it is no fire of the schedule.
         let is_of_another_kind = matches!(run.trigger, Trigger::Misfire | Trigger::Manual | Trigger::Api);
         let is_scheduled_fire = run.cause == 0 && !is_of_another_kind && run.parent.is_none();
         let is_never_sent = is_scheduled_fire && run.attempt == 1 && run.marked_at.is_none();

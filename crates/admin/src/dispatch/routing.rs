@@ -88,8 +88,8 @@ fn question_for(ready: &Ready) -> Option<Question> {
     question(ready.definition.job.route).filter(|_| ready.run.only_executor.is_none())
 }
 
-/// The executor that the caller of the run named, if it takes the run now: no router is asked. Of executors that share the name, the first
-/// that takes the run.
+/// Chooses the executor that the caller of the run named, without a router. If several executors share the name, the first one that takes
+/// the run now is chosen.
 fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> RouteDecision {
     let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
     match candidates.iter().position(|candidate| candidate.refusal.is_none()) {
@@ -119,7 +119,7 @@ fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_exe
     }
 }
 
-/// Assigns the run to the executor that the router chose, and keeps why: the routing trace.
+/// Assigns the run to the chosen executor. The routing trace, which explains the choice, becomes part of the run.
 pub(super) fn assign_with_trace(
     d: &mut Decision<'_>,
     mut ready: Ready,

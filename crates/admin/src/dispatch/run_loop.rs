@@ -27,7 +27,7 @@ use crate::metrics::{FireOutcome, size};
 use crate::node::Shared;
 use crate::trace::FireTracer;
 
-/// How many events are handled before the due runs are looked at again.
+/// How many events the loop handles before it checks for due runs again.
 const EVENT_BURST: usize = 64;
 
 pub(crate) struct DispatchLoop {
@@ -39,7 +39,7 @@ pub(crate) struct DispatchLoop {
     settings: Settings,
     began: Instant,
     next_round_at: Timestamp,
-    /// Answered once the dispatcher is drained.
+    /// The request to drain the dispatcher, answered once it is drained.
     drained: Option<Responder<()>>,
 }
 
@@ -109,7 +109,7 @@ impl DispatchLoop {
         }
     }
 
-    /// Splits an event with several items and handles them one by one, if the decision about one reads what the effects of another change.
+    /// Handles an event. Its items are handled one by one if the decision about one item reads state that the effects of another one change.
     fn receive(&mut self, event: Event, now: Timestamp) {
         match event {
             Event::Settled(all) => all.into_iter().for_each(|one| self.handle(Event::Settled(vec![one]), now)),
@@ -205,7 +205,7 @@ impl DispatchLoop {
             ..(*root).clone()
         });
         let shards: Vec<Run> = shards.collect();
-        // Admitted before they are stored, so that no standing query takes them up before the answer to this step comes.
+        // The shards are put in memory before they are stored. Otherwise a standing query could take them up before this step is answered.
         self.shared.in_memory.admit(shards.clone());
         self.store(Step::Expand(root, shards), token, now);
     }
@@ -239,7 +239,7 @@ impl DispatchLoop {
                 "a run goes to an executor"
             );
             let number = ids.next(now);
-            // Noted before the executor can answer: the run's log may come at once.
+            // Noted before the trigger is sent: the executor may send log lines of the run immediately.
             self.shared.sent_runs.note(run, active.ready.run.attempt, executor);
             let start_in_us = self.shared.clock.micros_until(active.ready.run.due_at);
             self.shared.note_sent(active.ready.run.due_at);

@@ -2,9 +2,9 @@
 //! executor has it, or may have it until the roll call finds out. The queues (gates, limits, parked, probes, roll call) are indexes by id
 //! and own nothing.
 //!
-//! While the end of an attempt is being stored, the next one may already wait here: of one run, at most one attempt waits and one is in
-//! hand. If a second attempt of a run comes into hand, the later attempt counts, because the store begins an attempt only once the earlier
-//! one has ended.
+//! While the end of an attempt is being stored, the next attempt may already wait here. At most one attempt of a run waits, and at most one
+//! is in hand. If a second attempt of a run comes into hand, the later attempt counts, because the store begins an attempt only once the
+//! earlier one has ended.
 
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
@@ -56,7 +56,7 @@ pub(crate) struct Timer {
 }
 
 impl Timer {
-    /// A run that is not marked is looked at `lead` before its instant.
+    /// The timer of a run that is not marked goes off `lead` before the run's instant.
     pub(crate) fn new(ready: &Ready, lead: Duration, uptime: Duration) -> Self {
         let is_marked = ready.definition.job.delivery == Delivery::AtMostOnce && !ready.run.is_root();
         let lead = if is_marked { MARK_LEAD } else { lead };
@@ -80,7 +80,7 @@ impl Timer {
 #[derive(Debug)]
 pub(crate) struct Waiting {
     pub(crate) ready: Ready,
-    /// When its wait in that queue began. Its queue time counts from its instant.
+    /// When its wait in that queue began. Its queue timeout does not count from here.
     pub(crate) since: Timestamp,
 }
 
@@ -137,7 +137,7 @@ const fn epoch_and_attempt(ready: &Ready) -> (i64, i32) {
 /// How a run that comes from the ring relates to the copy of it that waits here, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Arrival {
-    /// Nothing of it waits here: it is taken in.
+    /// No attempt of the run waits here: the run is added.
     New,
     /// It replaces an earlier attempt, a copy from an earlier lease, or the same attempt if that still waits for its timer.
     Replaces,
@@ -148,7 +148,7 @@ pub(crate) enum Arrival {
 /// A run in the table.
 #[derive(Debug)]
 enum Entry {
-    /// In an allocation of its own, because a table that has just grown is half empty.
+    /// Boxed, so that empty entries stay small: a hash table that has just grown is half empty.
     Open(Box<OpenRun>),
     /// A decision in progress has taken the run out. It puts the run back, hands it on, or ends it.
     Deciding,
@@ -180,7 +180,7 @@ pub(crate) struct OpenRuns {
     taken: Vec<RunId>,
     /// Attempts that executors have or may have.
     in_hand: HashMap<RunId, Hand>,
-    /// Those that executors have, by executor.
+    /// The attempts that executors have, by executor.
     by_executor: HashMap<ExecutorId, BTreeSet<RunId>>,
     active_count: usize,
     /// Runs that came into hand, or left it, since the last call of [`take_hand_changes`](Self::take_hand_changes).
@@ -277,7 +277,7 @@ impl OpenRuns {
 }
 
 impl OpenRuns {
-    /// Takes a run in. The caller has taken out any earlier entry of it.
+    /// Adds a run. The caller has taken out any earlier entry of the run.
     pub(crate) fn put(&mut self, ready: Ready, stage: Stage) {
         let run = ready.run.id;
         let before = self.runs.insert(run, Entry::Open(Box::new(OpenRun { ready, stage })));

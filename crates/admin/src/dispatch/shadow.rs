@@ -42,7 +42,7 @@ pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready>
     None
 }
 
-/// Whether the run stands for all shards of its fire.
+/// Whether the run represents all shards of its fire, which have not been created.
 const fn is_unexpanded_root(run: &Run) -> bool {
     run.is_root() && run.shard_total.is_none()
 }

@@ -1,4 +1,4 @@
-//! Executors that leave triggers unanswered while their heartbeats come: how long routing avoids them.
+//! Executors that leave triggers unanswered although they send heartbeats, and how long routing avoids them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;

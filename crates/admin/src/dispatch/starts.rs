@@ -1,8 +1,8 @@
 //! Whether the handlers of runs at executors have begun. An executor accepts a few more runs than it has slots, and reports each start half
 //! a second after it. A run that it has accepted but not begun is not running.
 //!
-//! A missing report of a start does not prove that the handler has not begun: the report may have been lost with the stream. So nothing is
-//! concluded from it about a lost executor.
+//! A missing report of a start does not prove that the handler has not begun: the report may have been lost with the stream. If an executor
+//! is lost, the server draws no conclusion from a missing report.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -60,8 +60,8 @@ pub(crate) fn instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> {
     (at_ms > 0).then(|| Timestamp::from_millis(at_ms).min(now))
 }
 
-/// The wait of a run that its executor has accepted and, as far as this node knows, not begun; and where the run waits. `None` until a
-/// start and its report have had time to come. While the executor is not connected here, the run may have begun.
+/// The wait of a run that its executor has accepted but, as far as this node knows, not begun, and the place of that wait. `None` until the
+/// report of an immediate start would have arrived. If the executor is not connected here, the run may have begun without a report.
 pub(crate) fn begin_wait(active: &Active, is_connected: bool, now: Timestamp) -> Option<(Detail, WaitPlace)> {
     let is_accepted = active.phase == Phase::Sent && !active.is_unanswered();
     let patience = if is_connected { QUEUED_AFTER } else { NOTE_AFTER };

@@ -30,7 +30,7 @@ pub(crate) struct State {
     pub(super) parked: Parked,
     /// Runs that wait for answers of executors.
     pub(super) probes: Probes,
-    /// Freed places that are still to be offered to the runs behind them.
+    /// Freed places that are still to be offered to the runs that wait for them.
     pub(super) work: VecDeque<Work>,
     pub(super) outbox: Outbox,
     pub(super) pending: Pending,
@@ -75,7 +75,7 @@ pub(crate) struct Pending {
 pub(crate) struct Recovery {
     /// The lease of this node under which runs may start, if the open runs of their jobs are known.
     pub(super) begun_lease: Option<LeaseToken>,
-    /// Whether open runs of ended leases are being taken over: until that ends, it is not known how much of the shared limits they hold.
+    /// Whether open runs of ended leases are being taken over. Until that ends, this node does not know how many runs the shared limits count.
     pub(super) is_adopting: bool,
     /// Jobs whose open runs are being taken over: their due runs wait.
     pub(super) adopting: HashSet<JobId>,
@@ -85,7 +85,7 @@ pub(crate) struct Recovery {
     /// Fences whose answers other servers wait for.
     pub(super) relays: Relays,
     pub(super) next_look_at: Timestamp,
-    /// The last runs whose rows were read: of those that hold up others, and of those in the roll call.
+    /// Whose rows were read last: the run among those that hold up others, and the run among those in the roll call.
     pub(super) last_looked: (RunId, RunId),
     pub(super) next_seek_at: Timestamp,
     /// The last job for which executors were sought at other nodes.
@@ -124,7 +124,7 @@ impl State {
         }
     }
 
-    /// When the next run is to be looked at or sent. Without the lease under which runs may start, no run counts, whatever its instant.
+    /// When the loop must wake for a run. The instants of scheduled runs count only if `lease` is the lease under which runs may start.
     pub(crate) fn next_instant(&self, lease: Option<LeaseToken>) -> Timestamp {
         let mut next = self.limits.wake_at().min(self.probes.wake_at());
         if lease.is_some() && self.recovery.begun_lease == lease {
@@ -136,13 +136,13 @@ impl State {
 
     /// Whether no executor has a run other than a pump's group, and no mark is being removed.
     pub(crate) fn is_drained(&self) -> bool {
-        // Groups of pump jobs have no end of their own: the next server takes them over.
+        // Groups of pump jobs run without an end, so the drain does not wait for them: the next server takes them over.
         let waits_for = |active: &Active| active.ready.definition.job.pump.is_none();
         self.pending.unmarking_count == 0 && !self.runs.actives().any(waits_for)
     }
 }
 
-/// A freed place, to be offered to the runs behind it. Places that become free meanwhile are added to `State::work`.
+/// A freed place, to be offered to the runs that wait for it. Places that become free meanwhile are added to `State::work`.
 #[derive(Debug)]
 pub(crate) enum Work {
     /// The turn of a run has come at a gate.

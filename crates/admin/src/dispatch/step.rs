@@ -16,7 +16,6 @@ pub(crate) struct DecidedStep {
     pub(crate) step: Step,
 }
 
-/// A request to the store.
 #[derive(Debug)]
 pub(crate) enum Step {
     /// Fix the total of a broadcast and insert its shards.
@@ -49,7 +48,7 @@ pub(crate) enum Step {
     Seek(Vec<Ready>),
     /// Ask other servers for the answers of executors that are not connected here.
     AskFences(Vec<FenceRequest>),
-    /// Store what executors answered, for servers that they are not connected to.
+    /// Store executors' answers to fences, for servers to which these executors are not connected.
     AnswerFences(Vec<RelayedAnswer>),
     /// Cancel runs that this node does not have in memory.
     CancelStray(Vec<RunId>),

@@ -24,8 +24,8 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     if d.state.executors.is_outdated(&session) {
         return d.effects.push(Effect::EndStream(session));
     }
-    // Of two streams only the newer one counts, and the other one is ended. Only the executor knows which of them is alive: if the ended
-    // one was, the executor connects again.
+    // If an executor has two streams, only the newer one counts, and the server ends the older one. Only the executor knows which stream
+    // works: if the server ended that one, the executor connects again.
     match d.state.executors.get(executor.id).map(|online| &online.session) {
         Some(newer) if newer.is_newer_than(&session) => return d.effects.push(Effect::EndStream(session)),
         Some(older) => d.effects.push(Effect::EndStream(older.clone())),
@@ -84,8 +84,8 @@ fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     }
 }
 
-/// A restarted executor proved its predecessor: the results in the journal follow, all other runs died with the predecessor. Only the
-/// executor itself vouches for that proof, so it holds only for runs of its own app.
+/// A restarted executor has proved which process was its predecessor. The results in the journal follow; all other runs died with the
+/// predecessor. Only the executor itself vouches for that proof, so the proof counts only for runs of its own app.
 fn inherit_runs(d: &mut Decision<'_>, predecessor: ExecutorId, executor: &OnlineExecutor, report: &Report) {
     for run in lose::sent_to(d, predecessor, |active| active.ready.run.app == executor.app) {
         let Some(active) = d.state.runs.active(run) else { continue };
@@ -130,7 +130,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
         };
         let Some(active) = d.state.runs.active_mut(run).filter(is_its) else { continue };
         if active.phase == Phase::Ending && matches!(reply, Reply::Refused(..)) {
-            // It was given up, and its next attempt follows. If that end finds no room in its lane, it is given up again.
+            // The run was given up, and its next attempt follows. If the lane has no room for that end, the run is given up again.
             active.lost_for = Some(Reason::NotReceived);
             continue;
         }

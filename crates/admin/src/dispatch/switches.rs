@@ -16,7 +16,7 @@ use super::waits;
 /// The request that ends the runs of an app that is stopped …
 const APP_STOPPED: CancelRequest<'static> =
     CancelRequest { by: "the switch of its app: stopped", reason: Reason::Stopped };
-/// … and that for the runs of an executor.
+/// … and the request that ends the runs of an executor that is stopped.
 const EXECUTOR_STOPPED: CancelRequest<'static> = CancelRequest::requested("the switch of its executor: stopped");
 
 /// The effect of an app's switch on a run that is to be placed.
@@ -71,8 +71,8 @@ pub(super) fn apply_switches(d: &mut Decision<'_>) {
     }
 }
 
-/// Ends the runs of executors that are stopped, as those of a stopped app, also where only other nodes hear the executor. Groups of pump
-/// jobs continue elsewhere: the loop of the pumps orders them to leave.
+/// Ends the runs of stopped executors, even if only other nodes hear the executor. Groups of pump jobs are not ended here, because they
+/// continue at other executors: the loop of the pumps orders them to leave.
 pub(super) fn stop_executors(d: &mut Decision<'_>) {
     let switches = d.facts.switches;
     if !switches.executors().values().any(|switch| *switch == Switch::Stopped) {

@@ -21,7 +21,7 @@ pub(crate) fn run_due_at(due_at: Timestamp) -> Run {
     Run::new(RunId::new(due_at.as_millis()), of, due_at, Trigger::Cron, (NodeId::new(1), 1))
 }
 
-/// A definition of job 1 with these overrides of the smallest document.
+/// A definition of job 1: the smallest valid document, with these overrides.
 pub(crate) fn definition(overrides: &serde_json::Value) -> Arc<Compiled> {
     let mut spec = serde_json::json!({"name": "j", "app": "a", "handler": "h"});
     for (key, value) in overrides.as_object().expect("an object") {
@@ -47,7 +47,7 @@ pub(crate) fn ready(second: i64, definition: &Arc<Compiled>) -> Ready {
     Ready::new(run_due_at(Timestamp::from_secs(second)), Arc::clone(definition))
 }
 
-/// An executor's introduction, and the stream that its messages go to.
+/// An executor: its session, its entry as an online executor, and the receiver of the messages that are sent to it.
 pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, mpsc::Receiver<v1::ServerMessage>) {
     let (sender, receiver) = mpsc::channel(8);
     let id = ExecutorId::new(id);

@@ -104,7 +104,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         }
         Event::Drain(answer, grace) => {
             waits::note_all_waits(d);
-            // Until it ends, this node counts the runs that executors have.
+            // Until this process ends, it still counts the runs at executors for its limits.
             let counted = d.state.limits.take_counted();
             drop_unsent(d);
             counted.into_iter().for_each(|name| d.state.limits.count_here(name));

@@ -1,4 +1,4 @@
-//! What runs wait for, and why they end without an executor: the parameters of reasons, from the dispatcher's memory.
+//! The reasons why runs wait, and why they end without an executor, with the parameters that the dispatcher's memory has for them.
 //!
 //! A wait that takes longer than a moment is stored in the run's row, in batches and off the run's path, so that it survives a restart and
 //! the API of another server shows it.
@@ -27,7 +27,7 @@ use crate::metrics::CountedRun;
 
 /// How long a run must have waited before its wait is stored.
 const NOTE_AFTER_WAITING: Duration = Duration::from_secs(1);
-/// How long a stored wait is left alone before it is looked at again.
+/// How long after a wait was stored it is checked again.
 const NOTE_AGAIN_AFTER: Duration = Duration::from_secs(5);
 /// How many waiting runs one round looks at, of each kind of wait …
 const LOOK_COUNT_MAX: usize = 1_000;
@@ -77,7 +77,7 @@ pub(super) fn unserved_reason(d: &Decision<'_>, ready: &Ready) -> (Reason, Detai
     let now = d.now;
     let mut wait = wait_for_executor(d, ready);
     if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
-        // An executor has room by now: the noted wait is what the run waited for.
+        // An executor has room by now, so the noted wait is the reason why the run waited.
         let noted = d.state.waits.noted.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
         wait = noted.map_or(wait, |noted| (*noted.detail).clone());
     }
@@ -112,7 +112,7 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
     Detail { waits_for, app, handler, only_executor, ..Detail::default() }.with_obstacles(obstacles)
 }
 
-/// Stores the waits of all waiting runs, which show the next server that the runs were not missed.
+/// Stores the waits of all waiting runs, so that the next server does not treat these runs as missed.
 pub(super) fn note_all_waits(d: &mut Decision<'_>) {
     let now = d.now;
     let mut notes = Vec::new();
@@ -169,8 +169,8 @@ pub(super) fn wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     }
 }
 
-/// From here on these runs are marked before they are sent, because their rows may record that no executor holds them. The row of a run
-/// that an executor has accepted names that executor.
+/// Records that these runs must be marked before they are sent, because from now on their rows may state that no executor has them. The row
+/// of a run that an executor has accepted names that executor.
 fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if let Some(open) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {
@@ -183,9 +183,8 @@ fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
     }
 }
 
-/// Runs of this lease that have waited since `before` or longer, at most `count` of each kind of wait: the first in turn, not all of a long
-/// queue. Runs that remain in memory from an earlier lease are left out: they may have been taken over, and then their rows show more than
-/// this node knows.
+/// Runs of this lease that have waited since `before` or longer: the first `count` of each kind of wait. Runs that remain in memory from an
+/// earlier lease are left out: another node may have taken them over, and then their rows show more than this node knows.
 fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, count: usize) -> Vec<(&'d Ready, Wait)> {
     let is_old = |since: Timestamp| since <= before;
     let is_chosen = |ready: &Ready| ready.token() == d.facts.token && is_old(ready.run.due_at);
@@ -209,7 +208,7 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
     all.filter(|(ready, _)| is_chosen(ready)).collect()
 }
 
-/// The wait of a run: known at once, or derived from the executors that are online.
+/// The wait of a run: already known, or to be derived from the executors that are online.
 enum Wait {
     Known(Box<Detail>),
     Executor,

@@ -6,9 +6,9 @@ use std::time::Duration;
 use rondel_core::{AppId, ExecutorId, IdGen, JobId, NamespaceId, NodeId, Reason, RunId, RunStatus, Timestamp};
 use rondel_store::changes::{RunSnapshot, SavedJob};
 
-/// How long after the creation of its id a run may become visible: the order of commits can differ from the order of ids.
+/// Maximum delay between the creation of a run's id and the commit of its row. Runs can be committed in a different order than their ids.
 const LATE_MAX: Duration = Duration::from_secs(3);
-/// How long after the instant of its change a job may become visible.
+/// Maximum delay between the instant of a job's change and its commit.
 pub(super) const SAVED_LATE_MAX: Duration = Duration::from_secs(10);
 /// Maximum number of runs that are tracked.
 const RUN_COUNT_MAX: usize = 50_000;

@@ -38,7 +38,7 @@ pub enum What {
     },
     /// A job was saved or deleted.
     Job(SavedJob),
-    /// An executor came or went.
+    /// An executor connected or disconnected.
     Executor {
         /// Its id.
         id: ExecutorId,

@@ -1,8 +1,8 @@
 //! A node's watch: reads the store while a client listens, and keeps recent events for a while.
 //!
-//! The watch has no task of its own: a listener that finds the last look a period old makes the next one, and the other listeners share its
-//! events. The state changes only after all reads of a look, without an await in between, so no event is lost for the others if that
-//! listener is dropped during the look.
+//! The watch has no task. A listener that finds the last look a period old performs the next look, and the other listeners share its
+//! events. That listener may be dropped during the look; the others lose no event, since the state changes only after all reads, without an
+//! await in between.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
@@ -25,9 +25,9 @@ const PERIOD: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_secs(10);
 /// Maximum time between two looks: after a longer time, listeners get a gap instead of the changes made meanwhile.
 const LOOK_GAP_MAX: Duration = Duration::from_secs(60);
-/// How many events are kept for listeners that are slow or come back.
+/// How many events are kept for listeners that are slow or reconnect.
 const KEPT_COUNT: usize = 10_000;
-/// How many events a listener gets at once.
+/// Maximum number of events that a listener gets together.
 const BATCH: usize = 500;
 /// Limits of the runs and jobs read in one look.
 const RUN_LIMIT: u32 = 10_000;
@@ -153,7 +153,7 @@ impl State {
         Cursor { watch, number, at: self.board.seen_at.unwrap_or(Timestamp::EPOCH) }
     }
 
-    /// The number of the last event that the cursor's owner received; `None` if it cannot be determined.
+    /// The number of the last event that the cursor's client received; `None` if it cannot be determined.
     fn last_received(&self, watch: i64, cursor: Cursor) -> Option<u64> {
         let first = self.kept.front().map_or(self.last + 1, |event| event.number);
         if cursor.watch == watch {
@@ -173,7 +173,7 @@ impl State {
         Some(self.kept.iter().skip(skipped).take(BATCH).cloned().collect())
     }
 
-    /// Looks at the store. If it does not answer, listeners wait.
+    /// Performs a look. If the store does not answer, listeners wait.
     async fn look(&mut self, store: &dyn Store, now: Timestamp) {
         let is_stale = self.board.seen_at.is_some_and(|seen_at| seen_at + LOOK_GAP_MAX < now);
         let fresh = Board::default();
@@ -265,7 +265,7 @@ async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) ->
     Ok(Snapshot { runs: runs.into_values().collect(), reread, jobs, executors, nodes, is_cut })
 }
 
-/// Whether open runs may be missing, of which at most `limit` of each status were read.
+/// Whether open runs may be missing because at most `limit` of each status were read.
 fn is_cut_at(open: &[RunSnapshot], limit: u32) -> bool {
     let is_full = |status| open.iter().filter(|run| run.status == status).count() >= limit as usize;
     [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running].into_iter().any(is_full)

@@ -1,4 +1,4 @@
-//! Metrics of single jobs, for jobs that have series of their own and still exist.
+//! Metrics of individual jobs: of those that have their own series and still exist.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use crate::node::Shared;
 
 /// Jobs looked up per statement.
 const LOOKUP: usize = 500;
-/// How long the look-up may take: a scrape must answer within its own timeout, above all while the database does not.
+/// Timeout of the lookup. A scrape must be answered within the scraper's timeout, even while the database does not answer.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A job with its series.
 struct ShownJob {
     state: JobSnapshot,
     record: JobRecord,
-    /// Whether the job belongs to no other node. Only its home sees all of its runs, so that only there the newest verdict is known.
+    /// Whether no other node is the job's home. Only the home sees all runs of a job, so only the home knows its newest verdict.
     is_here: bool,
 }
 
@@ -32,7 +32,7 @@ impl ShownJob {
     }
 }
 
-/// The series of single jobs. If the database does not answer, there are none.
+/// The series of single jobs; empty if the database does not answer.
 pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let shown = match timeout(TIMEOUT, shown_jobs(shared)).await {
         Ok(Ok(shown)) => shown,
@@ -81,8 +81,8 @@ pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
     of_jobs.into_iter().chain(pumps::families(&pumps, now)).collect()
 }
 
-/// Reads the jobs that have series. Discards the series of jobs that no longer exist, whichever server deleted them, and the results that
-/// this node has seen of jobs that now belong to another one.
+/// Reads the jobs that have series. Discards the series of jobs that this or another server has deleted. If another node has become a job's
+/// home, also discards the results that this node has seen of the job.
 async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
     if shared.database.trouble().is_some() {
         return Ok(Vec::new());

@@ -318,7 +318,8 @@ fn cluster(shared: &Shared, now: Timestamp) -> Vec<Family> {
     ]
 }
 
-/// How long ago each node renewed its lease. A node that has left in order sends no more heartbeats, which is no fault.
+/// How long ago each node renewed its lease. A node that has left the cluster is omitted: it sends no more heartbeats, and that is no
+/// fault.
 fn heartbeat_ages(nodes: &[Node], lease: Duration, now: Timestamp) -> Vec<(Vec<Label>, f64)> {
     let stays = nodes.iter().filter(|node| !node.report.is_leaving || node.is_living(now));
     let age = |node: &Node| now.since(node.lease_until - lease).as_secs_f64();
@@ -360,7 +361,7 @@ mod tests {
         lag.unwrap().parse().unwrap()
     }
 
-    /// A scan without the lease claims nothing, however soon it ends.
+    /// A scan without the lease claims nothing, so the lag rises although each scan ends quickly.
     #[tokio::test(start_paused = true)]
     async fn the_lag_rises_while_no_fire_can_be_claimed() {
         let lifecycle = Lifecycle::new();

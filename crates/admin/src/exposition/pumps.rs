@@ -1,4 +1,4 @@
-//! Metrics of those pump jobs that have series of their own.
+//! Metrics of individual pump jobs that have their own series.
 
 use rondel_core::Timestamp;
 use rondel_core::pump::{ItemState, Totals};

@@ -17,7 +17,7 @@ const TIMEOUT: Duration = Duration::from_secs(10);
 pub(super) enum Refusal {
     /// The fault is in this message or in the webhook's settings: other messages may be accepted.
     Message(String),
-    /// The receiver is unreachable or overloaded: other messages would fail likewise.
+    /// The receiver is unreachable or overloaded: other messages would fail as well.
     Receiver(String),
 }
 
@@ -59,7 +59,7 @@ pub(super) async fn post(
         .header("webhook-timestamp", timestamp)
         .header("webhook-signature", signature)
         .body(item.payload.clone());
-    // The URL may hold a secret of the receiver: it is not logged.
+    // The URL may contain a secret of the receiver, so it is not logged.
     let response = request.send().await.map_err(|error| match refusal(&error) {
         Some(refused) => Refusal::Message(refused.to_string()),
         None => Refusal::Receiver(failure(error)),

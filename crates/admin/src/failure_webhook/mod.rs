@@ -1,7 +1,8 @@
-//! Failure messages: a transaction leaves them in the outbox, from where they are sent to the namespace's webhook.
+//! Failure messages. The transaction that records a failure writes the message to the outbox; a loop sends it from there to the namespace's
+//! webhook.
 //!
-//! Delivery is at least once: a message is dropped only after a 2xx answer, and keeps its id at each try. Two nodes do not send the same
-//! message, unless the first node's hold on it ends while that node is still waiting for an answer.
+//! Delivery is at least once: a message is dropped only after a 2xx answer, and keeps its id at each try. A node takes a message for a
+//! limited time. Two nodes send the same message only if that time ends while the first node still waits for an answer.
 
 mod client;
 mod send;

@@ -20,11 +20,11 @@ use crate::node::Shared;
 const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of messages of one namespace that are taken together.
 const EACH_MAX: u32 = 64;
-/// How long a taken message is held: longer than [`BUDGET`] and one request's timeout together.
+/// How long a taken message is reserved for its node: longer than the sum of [`BUDGET`] and the timeout of one request.
 const HOLD: Duration = Duration::from_secs(60);
-/// Time within which the messages of one namespace must be started; the last one may end later.
+/// Time within which the messages of one namespace must be started; the last one may finish later.
 const BUDGET: Duration = Duration::from_secs(20);
-/// Maximum number of namespaces whose messages are sent at the same time.
+/// Maximum number of namespaces whose messages are sent concurrently.
 const UNDER_WAY_MAX: usize = 32;
 /// How long the other messages of a namespace wait when its receiver is unreachable; this does not count as a try.
 const PUT_BACK_DELAY: Duration = Duration::from_secs(5);
@@ -64,7 +64,7 @@ impl WebhookLoop {
         Self { shared, senders: Senders::new() }
     }
 
-    /// Takes the due messages of namespaces that have none being sent, and starts sending them. Returns how many were taken.
+    /// Takes the due messages of each namespace for which no message is being sent, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
         let free = UNDER_WAY_MAX.saturating_sub(self.senders.count());
         if free == 0 || !self.shared.membership.holds() {
@@ -136,7 +136,7 @@ impl Sender {
                 Sent::Refused(refusal) => {
                     self.try_later(&item, &refusal).await?;
                     if matches!(refusal, Refusal::Receiver(_)) {
-                        // The namespace's other messages would fail likewise.
+                        // The namespace's other messages would fail as well.
                         put_back_at = Some(self.shared.clock.now() + PUT_BACK_DELAY);
                     }
                 }

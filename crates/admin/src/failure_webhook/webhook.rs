@@ -48,7 +48,8 @@ pub(crate) async fn put_failure_webhook(
     Ok(if is_new { WebhookSaved::Created(webhook) } else { WebhookSaved::Changed })
 }
 
-/// Checks whether messages can be sent to the URL, as far as its text shows. The addresses of a host name are checked at each delivery.
+/// Checks whether messages can be sent to the URL. It checks only the text of the URL; the addresses of a host name are checked at each
+/// delivery.
 fn check_url(text: &str, allowed: &AllowedAddresses) -> Result<(), String> {
     check_host(&read_url(text)?, allowed).map_err(|refused| refused.to_string())
 }

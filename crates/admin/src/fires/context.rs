@@ -91,7 +91,7 @@ impl ContextReader<'_> {
         Ok(())
     }
 
-    /// Adds the executors of the app that accept no work now; for a run that an executor has, only that one.
+    /// Adds the executors of the app that accept no work now. If an executor has the run, only that executor is added.
     async fn add_executors(
         &self,
         context: &mut AnswerContext,
@@ -158,7 +158,8 @@ impl ContextReader<'_> {
         Ok(states)
     }
 
-    /// Adds the run ahead, and the runs that hold the limit for which this run waits, or else the limit for which the run ahead waits.
+    /// Adds the run ahead, and the runs that hold the limit for which this run waits. If this run waits for no limit, the limit for which the
+    /// run ahead waits is used.
     async fn add_holders(
         &self,
         context: &mut AnswerContext,
@@ -216,7 +217,7 @@ impl ContextReader<'_> {
         Ok(counted.map(|one| (one.job, one.version)).collect())
     }
 
-    /// Some of the shards of a broadcast that have its verdict, by their numbers.
+    /// Some shards of a broadcast that have the same verdict as the broadcast, sorted by shard index.
     async fn shards(&self, run: &Run, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let limit = u32::try_from(NAMED_COUNT_MAX).unwrap_or(u32::MAX);
         let query = RunQuery { parent: Some(run.id), statuses: vec![run.status], limit, ..RunQuery::default() };
@@ -257,7 +258,7 @@ impl ContextReader<'_> {
         let Some(job) = self.0.store().job(run.namespace, name).await? else { return Ok(None) };
         let query =
             RunQuery { job: Some(job.id), until: Some(run.fire_at), limit: PARENT_RUN_COUNT, ..RunQuery::default() };
-        // The shards of a broadcast have the cause of its row, which alone has the verdict.
+        // The shards of a broadcast have the same cause as its row, but only the row has the verdict.
         let runs = super::whole_runs(self.0, self.0.store().list_runs(run.namespace, &query).await?).await?;
         Ok(runs.into_iter().find(|one| one.cause == run.cause || one.id.get() == run.cause))
     }

@@ -9,7 +9,7 @@ const TEXT_BYTES_MAX: usize = 64 * 1024;
 /// The level stored for a line with an unknown one.
 const LEVEL: &str = "info";
 
-/// The instant of a line, or `now` if the executor states none, or one that no calendar has.
+/// The instant of a line, or `now` if the executor states none, or one that is outside the range of the calendar.
 pub(super) fn instant(at_ms: i64, now: Timestamp) -> Timestamp {
     let at = Timestamp::from_millis(at_ms);
     if at_ms != 0 && at.to_utc().is_some() { at } else { now }

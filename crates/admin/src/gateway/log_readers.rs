@@ -22,7 +22,6 @@ impl LogReaders {
         LogReader(followed.entry(run).or_insert_with(|| watch::channel(()).0).subscribe())
     }
 
-    /// The number of readers.
     pub(crate) fn count(&self) -> usize {
         let followed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         followed.values().map(watch::Sender::receiver_count).sum()

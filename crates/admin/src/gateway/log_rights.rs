@@ -15,11 +15,11 @@ use rondel_core::{AppId, ExecutorId, NodeId, Run, RunId, Timestamp};
 const LATE_FOR: Duration = Duration::from_secs(3600);
 /// How long before a run's planned instant an executor may hold it.
 const SENT_AHEAD: Duration = Duration::from_secs(1);
-/// How long it is cached that an attempt may log.
+/// How long the decision that an attempt may log is cached.
 const ALLOWED_FOR: Duration = Duration::from_secs(30);
 /// Bytes of text that one run may log through one server.
 pub(super) const RUN_BYTES_MAX: usize = 100 * 1024 * 1024;
-/// Maximum number of cached attempts, beside those of one batch, and of runs.
+/// Maximum number of cached attempts, not counting those of one batch, and of cached runs.
 const COUNT_MAX: usize = 50_000;
 
 /// An attempt and the executor that claims to hold it.
@@ -44,8 +44,8 @@ impl SentRuns {
         halves.iter().find_map(|half| half.get(&run)).copied()
     }
 
-    /// The attempt of a run that this node sent, and to which executor, as far as it matters for `executor`: another node that owns the run
-    /// may have sent the attempt to it after this node's executor had refused it.
+    /// The attempt of a run that this node sent, and the executor that it was sent to. `None` if that proves nothing about `executor`: another
+    /// node that owns the run may have sent the attempt to `executor` after the executor of this node had refused it.
     pub(super) fn known_for(&self, run: &Run, executor: ExecutorId, this: NodeId) -> Option<(i32, ExecutorId)> {
         self.get(run.id).filter(|(_, sent_to)| run.node == this || *sent_to == executor)
     }
@@ -100,8 +100,8 @@ pub(super) struct LogRights {
 }
 
 impl LogRights {
-    /// The attempts among these that are not cached as allowed to log. A full cache is emptied before, never between: each of these
-    /// attempts keeps its place until its chunks are decided.
+    /// The attempts among these that are not cached as allowed to log. A full cache is emptied only here, so that the attempts of this batch
+    /// stay in it until their chunks are decided.
     pub(super) fn unknown<'a>(
         &mut self,
         hands: impl Iterator<Item = &'a HeldAttempt>,
@@ -190,7 +190,7 @@ mod tests {
             (run(1, Succeeded, None, just_now), None, 1, false),
             (run(1, Succeeded, None, just_now), Some((1, MINE)), 1, true),
             (run(1, Succeeded, None, long_ago), Some((1, MINE)), 1, false),
-            // It was returned and continued on another executor.
+            // The executor handed the run back, and the run continued on another one.
             (run(1, Running, Some(OTHERS), None), Some((1, MINE)), 1, true),
             // An earlier attempt, and one that does not exist yet.
             (run(2, Waiting, None, None), None, 1, true),

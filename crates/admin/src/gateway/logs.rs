@@ -31,7 +31,7 @@ const LINE_OVERHEAD: usize = 64;
 const CHUNK_OVERHEAD: usize = 256;
 /// For how many runs of one batch the earlier attempts are read.
 const EARLIER_COUNT_MAX: usize = 500;
-/// How many chunks are stored, and runs read, at once.
+/// How many chunks are stored, and how many runs are read, in one call of the store.
 const PART_MAX: usize = 500;
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(50);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
@@ -55,7 +55,7 @@ pub(crate) struct PendingLogs(Arc<Pending>);
 struct Pending {
     count: AtomicUsize,
     fell: Notify,
-    /// A wait reached its limit, and since then there were always messages that are not durable.
+    /// Set when a wait has reached its limit, and cleared once all messages are durable.
     is_behind: AtomicBool,
 }
 
@@ -69,8 +69,8 @@ impl PendingLogs {
         PendingGuard(self.clone())
     }
 
-    /// Waits until every message counted so far is durable, up to a limit. After a wait that reached it there is no further one until all
-    /// are durable, so that the heartbeats behind many results are answered in time.
+    /// Waits until every message counted so far is durable, up to a limit. Once a wait has reached the limit, further calls return immediately
+    /// until all messages are durable, so that the heartbeats behind many results are answered in time.
     pub(super) async fn wait(&self, limit: Duration) {
         let Pending { count, fell, is_behind } = &*self.0;
         let all_durable = async {
@@ -83,7 +83,7 @@ impl PendingLogs {
             }
         };
         let limit = if is_behind.load(Ordering::Relaxed) { Duration::ZERO } else { limit };
-        // After the limit the result is sent on: a late log is better than a late verdict.
+        // After the limit the result is passed on: a late log is better than a late verdict.
         let is_late = tokio::time::timeout(limit, all_durable).await.is_err();
         is_behind.store(is_late, Ordering::Relaxed);
     }
@@ -136,7 +136,7 @@ struct Batch {
 }
 
 impl Batch {
-    /// Lets the results behind these logs go on, and acknowledges the chunks: one message for each session.
+    /// Lets the results behind these logs continue, and acknowledges the chunks: one message for each session.
     fn acknowledge(self) {
         drop(self.pending);
         for (session, acks) in self.acks.into_values() {
@@ -175,7 +175,7 @@ impl LogLoop {
         }
     }
 
-    /// Stores what is left of the batch.
+    /// Stores the rest of the batch.
     async fn write(&mut self, batch: &mut Batch) -> Result<(), StoreError> {
         self.learn_rights(&batch.items).await?;
         for item in std::mem::take(&mut batch.items) {
@@ -205,7 +205,7 @@ impl LogLoop {
         batch.pending.push(pending);
     }
 
-    /// Stores chunks. If the database refuses them for what one contains, each is stored alone.
+    /// Stores chunks. If the database refuses them because of the content of one chunk, each chunk is stored separately.
     async fn append(&self, chunks: &[LogChunk]) -> Result<(), StoreError> {
         match self.shared.store.append_logs(chunks).await {
             Ok(()) => self.note_stored(chunks),
@@ -219,7 +219,7 @@ impl LogLoop {
         Ok(())
     }
 
-    /// Stores a chunk, or drops it if the database refuses it: it would refuse it for ever, and no other log could be stored.
+    /// Stores a chunk, or drops it if the database refuses it. A retry would be refused again, and no other log could be stored meanwhile.
     async fn append_one(&self, chunk: &LogChunk) -> Result<(), StoreError> {
         match self.shared.store.append_logs(std::slice::from_ref(chunk)).await {
             Ok(()) => self.note_stored(std::slice::from_ref(chunk)),
@@ -281,7 +281,7 @@ impl LogLoop {
     }
 }
 
-/// The rows that were read; none if they cannot be read, which a further try would not change.
+/// The rows that were read; none if the database refuses the read, because a retry would be refused again.
 fn unless_refused<T>(read: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
     match read {
         Err(error) if !error.is_transient() => {

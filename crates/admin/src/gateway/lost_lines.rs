@@ -1,5 +1,5 @@
-//! Lines of a stream that found no room on their way into the store. Their chunks are not acknowledged; a mark takes the place of the last
-//! one as soon as there is room.
+//! Lines of a stream that were dropped because the queue to the store had no room. Their chunks are not acknowledged. As soon as there is
+//! room, a mark is stored in place of the last of these chunks.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
@@ -11,7 +11,7 @@ use rondel_store::logs::{LogChunk, LogLine};
 const ATTEMPT_COUNT_MAX: usize = 5_000;
 const LEVEL: &str = "warn";
 
-/// What an attempt has lost since its last mark.
+/// The lines that an attempt has lost since its last mark.
 #[derive(Clone, Copy, Debug, Default)]
 struct Lost {
     line_count: usize,
@@ -27,7 +27,7 @@ impl LostLines {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).is_empty()
     }
 
-    /// Counts the lines of a chunk; false if no mark can stand for them.
+    /// Counts the lines of a chunk; false if there is no room for a mark that replaces them.
     pub(super) fn add(&self, chunk: &LogChunk) -> bool {
         let mut lost = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let attempt = (chunk.run, chunk.attempt);

@@ -1,7 +1,7 @@
 //! Sends the scripts that runs name to the executors that have the runs.
 //!
-//! An executor asks for "the script of this run", never for a name: the server looks up which script that is. So an executor's token can
-//! read only the scripts that jobs of its app run.
+//! An executor asks for "the script of this run", never for a name, and the server looks up which script that is. This way an executor's
+//! token can read only the scripts that jobs of its app run.
 
 use std::sync::Arc;
 
@@ -104,7 +104,7 @@ impl ScriptReader {
     }
 }
 
-/// The parameters that the run was sent with: those of its fire, with those of its shard put over them.
+/// The parameters that the run was sent with: the parameters of its fire, overridden by those of its shard.
 fn params_of(run: &Run, spec: &JobSpec) -> Value {
     let own = run.params.as_deref().and_then(|params| serde_json::from_str(params).ok());
     let of_fire = own.unwrap_or_else(|| spec.params.clone());

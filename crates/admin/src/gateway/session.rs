@@ -93,8 +93,8 @@ impl Session {
         row.opened(opened_at);
         let nodes = read_nodes(shared).await?;
         shared.registry.insert(admitted.online.clone());
-        // A node that takes its next lease moves the rows of the executors in the registry to it. This one was put there too late, perhaps:
-        // its row states that the stream ended with the earlier lease, so an adopter would not ask this executor.
+        // A node that takes its next lease moves the session rows of all executors in the registry to that lease. This executor may have been
+        // added too late. Its row then states that the stream ended with the earlier lease, and an adopter would not ask this executor.
         if !shared.membership.is_under(token) && !mutant::on(Mutant::StreamOfEndedLease) {
             if row.is_only() {
                 shared.registry.remove(admitted.online.id);
@@ -365,7 +365,8 @@ impl Session {
         }
     }
 
-    /// Counts the lines of chunks that are dropped. They are acknowledged with their marks, or at once if they can have none.
+    /// Counts the lines of chunks that are dropped. The chunks are acknowledged with their marks, or immediately if there is no room for a
+    /// mark.
     fn drop_logs(&self, chunks: &[LogChunk]) {
         if chunks.is_empty() {
             return;
@@ -382,7 +383,7 @@ impl Session {
         }
     }
 
-    /// Answers a request for a script in a task of its own. If too many wait already, it is not answered, and the executor asks again.
+    /// Answers a request for a script in a separate task. If too many requests wait already, it is not answered, and the executor asks again.
     fn send_script(&self, request: v1::ScriptRequest) {
         let Ok(place) = Arc::clone(&self.script_places).try_acquire_owned() else { return };
         let reader = ScriptReader {

@@ -4,7 +4,7 @@ use der::asn1::{AnyRef, GeneralizedTime, UtcTime};
 use der::{Decode as _, Error, Reader as _, SliceReader, Tag, Tagged as _};
 use rondel_core::Timestamp;
 
-/// The earliest expiry of these certificates, in DER: a chain is valid only as long as all of them are.
+/// The earliest expiry of these DER certificates, since a chain is valid only as long as all of its certificates are.
 pub(super) fn first_end<'c>(chain: impl IntoIterator<Item = &'c [u8]>) -> Result<Timestamp, String> {
     let mut first: Option<Timestamp> = None;
     for certificate in chain {
@@ -46,7 +46,7 @@ mod tests {
 
     use super::*;
 
-    /// A certificate whose expiry has a two-digit year, as until the end of 2049.
+    /// A certificate whose expiry has a two-digit year, the format for dates before 2050.
     const SOON: &str = "-----BEGIN CERTIFICATE-----
 MIIBbTCCAROgAwIBAgIUAo2D0FUZbFfDIKdZrYeg9msBy3IwCgYIKoZIzj0EAwIw
 DDEKMAgGA1UEAwwBYTAeFw0yNjExMjIyMzQ3MjVaFw0yNzEyMjcyMzQ3MjVaMAwx

@@ -22,7 +22,8 @@ impl WatchedHost {
     }
 }
 
-/// The end of the TLS certificate that a port serves, which may not be the one in its file: that one may be unusable.
+/// The expiry of the TLS certificate that a port serves. If the certificate in the file is unusable, the port still
+/// serves an earlier one.
 #[derive(Clone, Debug)]
 pub struct ServedCertificate(Arc<Mutex<Result<Timestamp, String>>>);
 

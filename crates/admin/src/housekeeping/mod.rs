@@ -1,7 +1,7 @@
 //! Housekeeping: removes runs and logs beyond their retention, and executors without a stream.
 //!
-//! One node per period does it, without a lock: a row stores when the last pass began, and a node that finds it recent waits. Two passes at
-//! once would do no harm. Batches are small, with pauses between them, so that firing is not disturbed.
+//! One node per period does it, without a lock: a row stores when the last pass began, and a node that finds a recent pass waits. Two
+//! concurrent passes would do no harm. Batches are small, with pauses between them, so that firing is not disturbed.
 
 mod audit;
 mod logs;
@@ -29,22 +29,22 @@ const BATCH_MAX: u32 = 500;
 /// A batch that fails (logs can be large, and statements have a time limit) is tried again with fewer runs, down to this number.
 const BATCH_MIN: u32 = 8;
 const PAUSE_MIN: Duration = Duration::from_millis(20);
-/// Executors that no server has had a stream to for this long are deleted. Until then, a restart on the data directory of one of them can
-/// prove that it succeeds it, and brings the results that it kept: also after a weekend.
+/// Executors to which no server has had a stream for this long are deleted. Until then, an executor that restarts on the same data
+/// directory can prove that it is the successor, and deliver the results in its journal. A week allows for a weekend.
 const FORGET_EXECUTOR_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
-/// A node whose lease ended this long ago is deleted, but not before its runs are.
+/// A node is deleted this long after its lease ended, but only after its runs are deleted.
 const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How much longer than its runs a node is kept.
 const NODE_MARGIN: Duration = Duration::from_secs(24 * 3600);
-/// How long the answer of a call with an idempotency key is kept for its repetitions.
+/// How long the answer to a call with an idempotency key is kept, in case the call is repeated.
 const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// How long an ended token is still shown.
 const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
-/// After its start, a server asks the executors that it knows for their earlier runs, so it deletes no executors before this time has
-/// passed. Nodes may be deleted earlier, because they own nothing by then.
+/// A server deletes no executors until this long after its start, because it asks the executors that it knows for their earlier runs. Nodes
+/// may be deleted earlier, because they own no runs by then.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-/// A housekeeping task. Each has a loop of its own, so that a slow or failing one does not delay the others.
+/// A housekeeping task. Each has its own loop, so that a slow or failing one does not delay the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Task {
     /// Counts runs per job and hour. A run purged before it is counted would be missed, but the retention is far longer.
@@ -126,7 +126,7 @@ impl<T: TaskType> Background for HousekeepingLoop<T> {
     const WORK: &'static str = T::TASK.work();
 
     fn period(&self) -> Option<Duration> {
-        // Every task checks this often, since its next pass may become due at any time: the last one may have been another node's.
+        // Every task checks this often: another node may have made the last pass, so this node does not know when the next one is due.
         Some(self.keep_period.min(STATS_PERIOD))
     }
 
@@ -248,7 +248,7 @@ fn period(retention: Duration) -> Duration {
     (retention / 10).clamp(PERIOD_MIN, PERIOD_MAX)
 }
 
-/// Pauses for twice the duration of the batch: two thirds of the time are left to others.
+/// Pauses for twice the duration of the batch, which leaves two thirds of the time to other work.
 async fn pause(batch_took: Duration, stop: &CancellationToken) {
     tokio::select! {
         biased;

@@ -12,7 +12,7 @@ use crate::node::Shared;
 
 /// Rows read per transaction.
 const BATCH: u32 = 1_000;
-/// How far counting stays behind the present: a transaction with an earlier id may still commit within this time.
+/// How far counting lags behind the present, since a transaction with an earlier id may still commit within this time.
 const LAG: Duration = Duration::from_secs(30);
 /// How long counts are kept.
 const KEPT: Duration = Duration::from_secs(400 * 24 * 3600);

@@ -15,7 +15,7 @@ const ATTEMPTS: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(15 * 60);
 /// Number of counters for all sign-ins. Two sign-ins that share a counter by chance share its attempts.
 const BUCKETS: u64 = 1 << 20;
-/// The counters use numbers below this one, which sign-ins do not use.
+/// The counters have numbers up to this one; the counters of sign-ins have higher numbers.
 const FIRST_BUCKET: i64 = -1_000_000_000;
 
 /// Result of an attempt.

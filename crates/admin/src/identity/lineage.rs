@@ -5,7 +5,8 @@ use rondel_core::{Timestamp, TokenId};
 use rondel_store::access::TokenRecord;
 use rondel_store::{Store, StoreError};
 
-/// Maximum length of a chain of tokens that created one another. Each rotation of a token reads the row of its creator.
+/// Maximum length of a chain of tokens that created one another. It is bounded because each rotation reads the row of every token in the
+/// chain.
 pub const GENERATION_MAX: usize = 16;
 
 /// A token and its ancestors, the nearest first; at most one more than [`GENERATION_MAX`].
@@ -22,8 +23,9 @@ pub async fn ancestors(store: &dyn Store, token: TokenId) -> Result<Vec<TokenRec
     Ok(line)
 }
 
-/// The line of a token that `maker` creates; `None` if the new token starts a line of its own. A token with all rights can also create
-/// accounts, each of which counts as a caller of its own, so the tokens that it creates are counted separately.
+/// The line of a token that `maker` creates; `None` if the new token begins a line. Valid tokens are counted per line, and the count is
+/// limited. A token with all rights could also create accounts, whose tokens are counted separately, so each token that it creates begins a
+/// line.
 #[must_use]
 pub fn line_below(maker: &TokenRecord) -> Option<TokenId> {
     let may_all = maker.owner.is_none() && maker.grants.contains(&Grant::everywhere(Role::Admin));
@@ -43,10 +45,12 @@ pub enum Descent {
     TooLong,
 }
 
-/// Decides the descent of the replacement of `old` that the token `caller` requests. If the caller's token belongs to the series of `old`,
-/// the replacement continues the series: revoking one of its tokens ends the replacement too. An account, or a token from which `old`
-/// descends, leaves the descent as it was, except that ended ancestors are skipped. Any other caller counts as the creator: the replacement
-/// ends with it.
+/// Decides the parent of the token that replaces `old`. `caller` is the token that requests this, or `None` if an account does.
+/// - If the caller belongs to the series of `old`, the replacement continues that series: revoking one of its tokens ends the replacement
+///   too.
+/// - If the caller is an account, or a token from which `old` descends, the replacement keeps the parent of `old`. Ancestors that have
+///   ended are skipped.
+/// - Any other caller becomes the parent: the replacement ends with it.
 ///
 /// # Errors
 /// The store's.
@@ -57,7 +61,7 @@ pub async fn of_replacement(
     now: Timestamp,
 ) -> Result<Descent, StoreError> {
     let of_old = ancestors(store, old.id).await?;
-    // An ended ancestor has rotated itself under an older server: its successor is the one that still works.
+    // An ancestor may have ended because it rotated itself under an older server. Its successor is the nearest valid ancestor.
     let maker = of_old.iter().skip(1).find(|token| token.is_good(now)).map(|token| token.id);
     let Some(caller) = caller else { return Ok(Descent::From(maker)) };
     let of_caller = ancestors(store, caller).await?;

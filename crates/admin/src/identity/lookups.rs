@@ -1,5 +1,5 @@
-//! Bounds the look-ups of credentials in the database, in total and per address, so that a flood of invented ones does not delay the lease,
-//! probes and other callers. A token that was unknown a moment ago is not looked up again.
+//! Bounds how many credentials are looked up in the database concurrently, in total and per address. Otherwise, a flood of invented
+//! credentials would delay the renewal of the lease, probes and other callers. A token that was unknown recently is not looked up again.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
@@ -15,7 +15,7 @@ use tokio::time::{Instant, timeout_at};
 use super::sign_in::{self, SignedIn};
 use super::tokens::{self, Principal};
 
-/// Maximum number of concurrent look-ups: they compete with everything else for database connections.
+/// Maximum number of concurrent look-ups, which compete with all other work for database connections.
 const AT_ONCE_MAX: usize = 32;
 /// Maximum number of concurrent look-ups per address.
 const AT_ONCE_PER_ADDRESS: usize = 8;
@@ -23,7 +23,7 @@ const AT_ONCE_PER_ADDRESS: usize = 8;
 const TURN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of stored addresses at which unused ones are removed.
 const ADDRESS_COUNT_MAX: usize = 1_000;
-/// How long an unknown token is refused without a look-up. A token created meanwhile is not affected: it has never been sent before.
+/// How long an unknown token is refused without a look-up. A token created meanwhile is not affected, since no client has sent it before.
 const UNKNOWN_PERIOD: Duration = Duration::from_secs(3);
 const UNKNOWN_COUNT_MAX: usize = 10_000;
 

@@ -1,11 +1,11 @@
 //! Who a caller is: accounts with passwords, sign-ins, API tokens, and the provider of `OpenID` Connect.
 //!
 //! - [`tokens`] creates tokens and authenticates their bearers, [`lineage`] decides which token a new one descends from;
-//! - [`lookups`] bounds how many credentials are looked up at the same time;
+//! - [`lookups`] bounds how many credentials are looked up concurrently;
 //! - [`passwords`] hashes and checks passwords, [`current_password`] bounds wrong ones of a signed-in account;
 //! - [`sign_in`] begins and ends sign-ins and their links, [`oidc`] signs users in through a provider.
 //!
-//! It knows the store and nothing of the engine.
+//! This module depends on the store, but not on the engine.
 
 pub mod current_password;
 pub mod lineage;

@@ -14,8 +14,9 @@ pub const PASSWORD_LEN_MAX: usize = 256;
 /// Memory of one hash computation, in KiB, and the number of its iterations: 20 to 60 ms on one current core.
 const MEMORY_KIB: u32 = 19 * 1024;
 const PASSES: u32 = 2;
-/// Minimum allocation for a hash computation, in KiB, although less is touched: allocators return memory to the system at once only if it
-/// was allocated in a large piece (glibc from 32 MiB on). Otherwise they would keep 19 MiB for each thread that ever computed a hash.
+/// Minimum allocation for a hash computation, in KiB, although the computation uses less. Allocators return memory to the system
+/// immediately only if it was allocated in a large piece (glibc from 32 MiB on). Otherwise they would keep 19 MiB for each thread that ever
+/// computed a hash.
 const ALLOCATED_KIB: usize = 33 * 1024;
 const SALT_BYTES: usize = 16;
 /// Maximum number of concurrent hash computations: they take memory, and the cores are needed for jobs.
@@ -30,7 +31,7 @@ pub struct PasswordError(String);
 #[derive(Debug)]
 pub struct Passwords {
     permits: Semaphore,
-    /// The hash with which the password for an unknown name is compared, so that it takes as long as for a known one.
+    /// The hash that is used for the password of an unknown account, so that its check takes as long as for a known account.
     decoy: OnceCell<PasswordHash>,
 }
 
@@ -77,7 +78,7 @@ impl Passwords {
     pub async fn verify(&self, password: &str, kept: Option<&PasswordHash>) -> Result<bool, PasswordError> {
         let decoy = self.decoy.get_or_try_init(|| self.hash("the password of no account")).await?;
         let (has_stored_hash, kept) = (kept.is_some(), kept.unwrap_or(decoy).clone());
-        // A text that is too long to be a password is refused without a hash computation, whatever the name.
+        // Text that is too long for a password is refused without a hash computation, both for known and for unknown accounts.
         if password.len() > PASSWORD_LEN_MAX {
             return Ok(false);
         }

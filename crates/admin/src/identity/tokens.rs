@@ -133,8 +133,7 @@ pub(super) async fn admit(
     Ok(Some(principal))
 }
 
-/// Records that a credential was used, if the database takes writes. The credential is valid either way, so that callers can still read
-/// while the database takes none.
+/// Records that a credential was used. A failure is only logged, so that callers can still read while the database accepts no writes.
 pub(super) async fn record_use(touch: impl Future<Output = Result<(), StoreError>>) {
     if let Err(error) = touch.await {
         tracing::debug!(error = %chain(&error), "the use of a credential was not recorded");

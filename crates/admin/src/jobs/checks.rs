@@ -32,8 +32,8 @@ pub(super) struct CheckedDefinition {
 }
 
 impl CheckedDefinition {
-    /// The definition as saved at `now`. A past `at` that is to run at once is moved to this instant, not to the instant of the check,
-    /// because saving a long list can take longer than a fire may be late.
+    /// The definition as saved at `now`. A past `at` that is to run immediately is moved to `now`. The instant of the check would be too
+    /// early, because saving a long list can take longer than a fire may be late.
     pub(super) fn with_save_time(self, now: Timestamp, before: Option<&JobSpec>) -> Self {
         let mut spec = self.spec.clone();
         spec.run_past_at(just_after(now), before);
@@ -62,9 +62,9 @@ pub(super) type FoundCalendar = (PinnedCalendar, Arc<Calendar>);
 
 /// The calendars that a definition names; `None` for one that it does not name or that does not exist.
 pub(super) struct FoundCalendars {
-    /// The one that removes or moves its fires.
+    /// The calendar that removes or moves its fires.
     pub(super) applied: Option<FoundCalendar>,
-    /// The one with the days of its `success_by`.
+    /// The calendar with the days of its `success_by`.
     pub(super) expected: Option<FoundCalendar>,
 }
 
@@ -77,7 +77,7 @@ pub async fn calendar(
     namespace: NamespaceId,
     wanted: &str,
 ) -> Result<Option<(PinnedCalendar, Arc<Calendar>)>, StoreError> {
-    // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
+    // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { node.store().calendar(namespace, wanted).await? } else { None };
     let Some(record) = found else { return Ok(None) };
@@ -213,8 +213,8 @@ pub(super) fn lost_channel(expect: Option<&ExpectSpec>, name: &str) -> FieldErro
 }
 
 /// The error for a `hand_over` that is too short. A group that hears no server stops after `silence`, and has ended after the executor's
-/// grace: if an item went to another group earlier, two groups would execute its rows. A value that `before` already has is accepted, so
-/// that the job can still be paused.
+/// additional grace. If an item moved to another group earlier, two groups would execute its rows. A value that `before` already has is
+/// accepted, so that the job can still be paused.
 fn hand_over_error(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) -> Option<FieldError> {
     let of = |spec: &JobSpec| spec.pump.as_ref().map(|pump| pump.hand_over);
     let (given, stops_within) = (of(spec)?, silence + EXECUTOR_GRACE);
@@ -330,7 +330,7 @@ mod tests {
         assert_eq!(again, saved);
     }
 
-    /// The check of a list and the saving of its last job may lie a minute apart.
+    /// Up to a minute may pass between the check of a list and the saving of its last job.
     #[test]
     fn an_instant_that_runs_at_once_does_so_when_it_is_saved() {
         let now: Timestamp = "2026-11-20T12:00:00Z".parse().unwrap();

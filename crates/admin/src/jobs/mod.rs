@@ -150,8 +150,8 @@ fn new_job(
     }
 }
 
-/// Keeps the instants at which schedules of `before` ran when they were saved ([`JobSpec::keep_run_instants`]): a definition that is sent
-/// again does not run them again. It looks at the clock after `before` was read, so it knows the instants of a call that was saved meanwhile.
+/// Keeps the instants at which schedules of `before` ran when they were saved ([`JobSpec::keep_run_instants`]), so that a definition that
+/// is sent again does not run them again. The clock is read after `before` was, so it is later than every such instant in `before`.
 pub fn keep_run_instants(node: &Node, spec: &mut JobSpec, before: &JobSpec) {
     spec.keep_run_instants(before, checks::just_after(node.now()));
 }
@@ -177,8 +177,8 @@ async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, au
     if before.spec.enabled { settle_paused(node, saved, author).await } else { Ok(()) }
 }
 
-/// If a job is paused, skips the runs of its schedule that no executor has. A repeated pause does so again, for runs that were queued since
-/// or that an earlier pause kept.
+/// If a job is paused, skips the runs of its schedule that no executor has. A repeated pause also skips runs that were queued since, or
+/// that an earlier pause kept.
 ///
 /// # Errors
 /// The store's.
@@ -189,7 +189,8 @@ pub async fn settle_paused(node: &Node, record: &JobRecord, author: &str) -> Res
     Ok(())
 }
 
-/// Skips or keeps the runs of a deleted job that no executor has, for a repeated deletion: it may have another choice.
+/// Skips or keeps the runs of a deleted job that no executor has. This is for a repeated deletion, which may choose differently from the
+/// first one.
 ///
 /// # Errors
 /// The store's.
@@ -201,7 +202,8 @@ pub async fn settle_deleted(
     queued::settle(node, job, (Reason::Deleted, queued), author, Vec::new()).await
 }
 
-/// Like [`change`], but does not wait for the ends of queued runs. If it pauses the job, the requests to end them are stored with it.
+/// Like [`change`], but does not wait for the ends of queued runs. If it pauses the job, its transaction also stores the requests to end
+/// those runs.
 async fn change_definition(
     node: &Node,
     record: &JobRecord,
@@ -284,7 +286,7 @@ fn queued_drops<'a>(node: &Node, choice: Option<Queued>, by: &'a str) -> QueuedD
     QueuedDrops { choice, by, limit: node.shared().config.queued_max }
 }
 
-/// Moves a saved job to the newest version of its calendar, if the calendar was saved at the same time and that save did not see the job.
+/// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.
 async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
     let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
     let found = calendar(node, record.namespace, &used.name).await?;
@@ -299,7 +301,8 @@ async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError>
     Ok(node.store().job(record.namespace, &record.spec.name).await?.unwrap_or(record))
 }
 
-/// Enables or disables a job's schedules. If they are already so, the definition stays; runs that a pause left queued are skipped.
+/// Enables or disables a job's schedules. If they already are in that state, the definition is not changed. If they are disabled, the runs
+/// that an earlier pause left queued are skipped.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
@@ -332,8 +335,8 @@ pub async fn pause(
     Ok((paused, runs))
 }
 
-/// Deletes a job; its runs stay, and those that no executor has are skipped or kept. With `leaves_followers` it is deleted even if other
-/// jobs follow from it.
+/// Deletes a job. Its runs stay; those that no executor has are skipped or kept, as the caller chooses. With `leaves_followers` it is
+/// deleted even if other jobs follow from it.
 ///
 /// # Errors
 /// [`JobError::Conflict`], [`JobError::IsParent`], the store's.
@@ -361,8 +364,8 @@ pub async fn delete(
     }
 }
 
-/// When these jobs fire next, whether that fire is already claimed or not; `None` for a job that does not fire any more, and for one whose
-/// next fire depends on a run that has not ended.
+/// The next fire of each of these jobs, claimed or not. `None` for a job that does not fire any more, and for a job whose next fire depends
+/// on a run that has not ended.
 ///
 /// # Errors
 /// The store's.

@@ -26,7 +26,7 @@ pub enum JobWarning {
     Shadow,
     /// The definition was in shadow mode and no longer is: the other scheduler may still fire it.
     LeavesShadow,
-    /// The job belongs to another app from now on: perhaps the definition is of another job with the same name.
+    /// The job belongs to another app from now on: perhaps the definition was meant for another job with the same name.
     MovesApp {
         /// The app so far.
         from: String,
@@ -68,7 +68,7 @@ pub fn params_schema(node: &Node, namespace: NamespaceId, app: &str, handler: &s
     node.shared().registry.params_schema(namespace, app, handler).flatten()
 }
 
-/// The errors for which the handler of a job would refuse these parameters.
+/// The errors that the handler of a job would find in these parameters.
 pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
     let is_follower = !spec.parents().is_empty();
     match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
@@ -125,8 +125,8 @@ pub(super) fn params_complaints(
     if named.iter().all(|shard| shard.params.is_null()) {
         return complaints_about(node, namespace, spec, &spec.params);
     }
-    // The parameters that the handler receives are checked: a shard may add those that the job omits. Only the first wrong shard is
-    // reported.
+    // Checks the parameters that the handler receives for each shard, since a shard may add parameters that the job omits. Only the first
+    // wrong shard is reported.
     let of_shard = |(index, shard): (usize, &ItemSpec)| {
         let params = with_params_of_shard(spec.params.clone(), &shard.params);
         let complaints = match check_params_size(&params) {
@@ -148,7 +148,7 @@ fn complaints_about(node: &Node, namespace: NamespaceId, spec: &JobSpec, params:
     check_params(node, namespace, spec, params)
 }
 
-/// The fields on which the verdict on a definition's parameters depends.
+/// The fields on which the check of a definition's parameters depends.
 fn judged_by(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ItemsSpec>), bool, bool) {
     let takes_params = *spec.effective_overrides() != Overrides::None;
     let params = (&spec.params, spec.shards.as_ref());

@@ -1,7 +1,7 @@
-//! The queued runs of a job that was paused or deleted: skipped, or kept by the caller's choice.
+//! Ends or keeps the queued runs of a job that was paused or deleted, as the caller chooses.
 //!
-//! A request is stored with each run, in the transaction of the pause or the deletion; its owner, whichever server that is, ends the run
-//! unless an executor has it by then.
+//! The transaction of the pause or deletion stores a request with each run. The run's owner, which may be any server, ends the run unless
+//! an executor has it by then.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -14,7 +14,7 @@ use tokio::time::Instant;
 
 use crate::node::Node;
 
-/// How soon the runs are checked again while their owners have not ended them; the pause doubles with each look.
+/// First delay before the runs are checked again, while their owners have not ended them. It doubles with each check.
 const LOOK_AFTER: Duration = Duration::from_millis(100);
 
 /// Counts of the open runs of a job that was paused or deleted.
@@ -33,9 +33,9 @@ pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, Store
     node.store().open_runs(job, None, None, node.shared().config.queued_max).await
 }
 
-/// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, but no longer than the configured
-/// bound. If an owner is down, it or its successor ends the runs later. `before` are the runs that were open before the pause or deletion:
-/// some of them may have ended since for this reason, and count too.
+/// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time.
+/// If an owner is down, it or its successor ends the runs later. `before` has the runs that were open before the pause or deletion. Some of
+/// them may have ended since because of it; they count too.
 pub(super) async fn settle(
     node: &Node,
     job: JobId,
@@ -46,7 +46,7 @@ pub(super) async fn settle(
     let (config, asked_at) = (&node.shared().config, node.now());
     let mut open = open_runs(node, job).await?;
     let known: HashSet<RunId> = open.iter().map(|run| run.id).collect();
-    // A fire that was still in the future was settled with the definition.
+    // Runs of future fires were already settled when the definition was saved.
     let was_queued = |run: &Run| is_queued(run) && !is_fire_ahead(run, asked_at);
     let was_dropped = |run: &Run| was_queued(run) && Queued::drops(queued, reason, run.trigger);
     open.extend(before.into_iter().filter(|run| !known.contains(&run.id) && was_dropped(run)));
@@ -66,7 +66,7 @@ pub(super) async fn settle(
     loop {
         let now = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
-        // A fire that was still in the future is not waited for: it is skipped, or sent.
+        // Runs of future fires are not waited for.
         let is_waited_for = |run: &&Run| !run.status.is_terminal() && !is_fire_ahead(run, asked_at);
         ended += now.iter().filter(|run| run.status.is_terminal() && run.reason == Some(reason)).count();
         let open: Vec<&Run> = now.iter().filter(is_waited_for).collect();
@@ -171,7 +171,7 @@ mod tests {
         }
     }
 
-    /// The first pause keeps what is queued, and the first deletion too.
+    /// The first pause keeps the queued runs, and so does the first deletion.
     #[tokio::test(start_paused = true)]
     async fn a_repeated_pause_or_deletion_skips_what_the_first_one_left() {
         let pair = pair(1_000).await;

@@ -13,7 +13,7 @@ use rondel_store::ledger::KeyedRun;
 use super::{JobError, RunParams, RunRequest};
 use crate::node::Node;
 
-/// A run due later than this waits in the store until the scan of the job's home takes it; an earlier one enters the ring at once.
+/// A run due later than this waits in the store until the scan of the job's home takes it; an earlier one enters the ring immediately.
 const RING_AHEAD_MAX: Duration = Duration::from_secs(2);
 
 /// Creates a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.
@@ -57,7 +57,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
     Ok(run)
 }
 
-/// Acknowledges the failure that a run repeats: it needs no more attention.
+/// Acknowledges the failed run that this run repeats, since its failure needs no more attention.
 pub(super) async fn acknowledge_repeated(node: &Node, run: &Run) -> Result<(), StoreError> {
     if let Some(failed) = run.parent {
         node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
@@ -162,7 +162,7 @@ mod tests {
         lifecycle.soft.cancel();
     }
 
-    /// A planned run ends at once with its job, not at its instant; one that a dead server left is not sent either.
+    /// A planned run ends when its job is paused or deleted, not at its instant. A planned run of a dead server is not sent either.
     #[tokio::test(start_paused = true)]
     async fn planned_runs_end_with_their_job() {
         let world = World::new();
@@ -197,7 +197,7 @@ mod tests {
         lifecycle.soft.cancel();
     }
 
-    /// A replaced run is ended by the request that the new one makes.
+    /// The request for a new run also ends the run that it replaces.
     #[tokio::test(start_paused = true)]
     async fn a_key_is_refused_kept_or_replaced() {
         let world = World::new();

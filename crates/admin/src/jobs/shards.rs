@@ -1,4 +1,4 @@
-//! Runs the failed shards of a fire again: as a new fire that is cut into these shards from the start.
+//! Runs the failed shards of a fire again, as a new fire that consists of these shards only.
 
 use rondel_core::run::{ROOT_SHARD, RunOf};
 use rondel_core::{JobSpec, Reason, Route, Run, RunId, RunStatus};
@@ -40,7 +40,7 @@ pub enum ShardsError {
         /// The index.
         index: i32,
     },
-    /// The job is a pump job: its groups have no work of their own that could be repeated.
+    /// The job is a pump job: its groups have no work that could be repeated separately.
     #[error("a pump job runs again as a whole: its items are dealt to whatever groups it has")]
     IsPump,
     /// No shard failed.
@@ -67,7 +67,7 @@ async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, Store
         let is_last = page.len() < usize::try_from(PAGE_LEN).unwrap_or(usize::MAX);
         read_count += page.len();
         query.after = page.last().map(|run| run.id);
-        // Repetitions of the whole run also have it as their parent, but a cause of their own.
+        // Repetitions of the whole run have the same parent, but another cause.
         shards.extend(page.into_iter().filter(|shard| shard.cause == whole.cause && is_unsuccessful(shard)));
         if is_last {
             break;
@@ -78,7 +78,7 @@ async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, Store
 }
 
 /// Creates a fire of the shards that did not succeed, with the same indexes and total; shards of a broadcast go to the executors that had
-/// them. The whole run and its shards are stored together, so that no other server can cut the fire meanwhile.
+/// them. The whole run and its shards are stored together, so that no other server can divide the fire into shards in between.
 ///
 /// # Errors
 /// [`ShardsError`].
@@ -120,7 +120,8 @@ pub async fn request_failed_shards(
     Ok(again)
 }
 
-/// The first of these shards whose index stands for a shard with another name by now: it would get the parameters of that one.
+/// The index of the first of these shards that the definition now gives to a shard with another name. The repeated shard would get the
+/// parameters of that other shard.
 async fn renamed_shard(node: &Node, record: &JobRecord, failed: &[Run]) -> Result<Option<i32>, StoreError> {
     let Some(version) = failed.first().map(|shard| shard.job_version).filter(|version| *version != record.version)
     else {

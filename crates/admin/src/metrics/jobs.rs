@@ -1,4 +1,4 @@
-//! Metric series of single jobs, up to a configured number of jobs; off by default.
+//! Metric series of individual jobs, up to a configured number of jobs; off by default.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicI64, AtomicU8, AtomicU64, Ordering};
@@ -59,7 +59,8 @@ impl JobSeries {
         }
     }
 
-    /// Discards what depends on the order of the runs: while the job belongs to another node, this one does not see all of them.
+    /// Discards the values that depend on the order of the runs. While the job belongs to another node, this node does not see all of its
+    /// runs.
     fn begin_anew(&self) {
         self.last_status.store(NONE, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);

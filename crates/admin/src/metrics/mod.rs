@@ -64,22 +64,22 @@ pub(crate) struct Metrics {
     pub(crate) runs_active: AtomicU64,
     pub(crate) runs_queued: AtomicU64,
     pub(crate) held: HeldRuns,
-    /// When the last scan completed that could claim fires; before the first one, when the node started.
+    /// When the last scan that could claim fires completed; until the first such scan, when the node started.
     scanned_at_ms: AtomicI64,
 }
 
 /// The number of open runs in each place of the node's memory.
 #[derive(Debug, Default)]
 pub(crate) struct HeldRuns {
-    /// In the time ring.
+    /// Waiting in the time ring.
     pub(crate) ring: AtomicU64,
-    /// Behind earlier runs of their job, by its overlap policy.
+    /// Waiting for earlier runs of their job, by its overlap policy.
     pub(crate) gates: AtomicU64,
-    /// Behind a shared limit.
+    /// Waiting for a shared limit.
     pub(crate) limits: AtomicU64,
-    /// Without an executor.
+    /// Waiting for an executor.
     pub(crate) parked: AtomicU64,
-    /// Taken over, while executors are asked which of them they have.
+    /// Adopted, and waiting until executors have reported which of them they have.
     pub(crate) roll_call: AtomicU64,
 }
 
@@ -125,11 +125,11 @@ pub(crate) fn add(counter: &AtomicU64, more: u64) {
 #[derive(Clone, Debug)]
 pub(crate) struct CountedRun {
     definition: Arc<Compiled>,
-    /// Whether the run stands for a whole fire, no part of which was ever sent.
+    /// Whether the run represents a whole fire of which no part was ever sent.
     is_unsent_fire: bool,
     trigger: rondel_core::Trigger,
     fire_at: Timestamp,
-    /// The run is not a shard of a larger fire.
+    /// Whether the run is not a shard of a larger fire.
     is_whole_fire: bool,
 }
 
@@ -167,7 +167,8 @@ impl CountedRun {
     }
 }
 
-/// Whether the run is the only one of its fire. The only shard of a fire looks the same, but its fire has a row of its own.
+/// Whether the run is the only one of its fire. A fire with a single shard does not count: its shard has the same fields, but the fire has
+/// its own row.
 fn is_whole(run: &Run, definition: &Compiled) -> bool {
     let has_shards = definition.job.is_sharded() || definition.job.pump.is_some();
     run.shard_index == 0 && run.shard_total == Some(1) && !has_shards

@@ -10,7 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rondel_core::outcome::Outcome;
 use rondel_core::{NamespaceId, Reason, RunStatus, Trigger};
 
-/// Maximum number of namespaces with counts of their own.
+/// Maximum number of namespaces with their own counts.
 const NAMESPACE_COUNT_MAX: usize = 1_000;
 /// The name under which all further namespaces are counted together; it is not a valid name of a namespace.
 pub(super) const OTHERS: &str = "_other";

@@ -40,7 +40,7 @@ impl Report {
         self.items.len() - before
     }
 
-    /// The report, to be kept for one more look after one that did not know the group; `None` if it was kept before.
+    /// The report, if it may wait for one more look because this look did not know its group; `None` if it has waited before.
     pub(super) fn waiting(group: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
         let (group, report) = group;
         (!report.waited).then_some((group, Self { waited: true, ..report }))
@@ -66,7 +66,7 @@ pub(crate) struct PumpBoard {
     shown: Mutex<ShownTotals>,
 }
 
-/// What the metrics show of the jobs whose home is this node.
+/// The totals that the metrics show for the jobs whose home is this node.
 #[derive(Debug, Default)]
 struct ShownTotals {
     totals: BTreeMap<JobId, Totals>,
@@ -157,7 +157,7 @@ impl PumpBoard {
         self.shown.lock().unwrap_or_else(PoisonError::into_inner).totals.clone()
     }
 
-    /// Shows these totals. An item that is removed takes its counts along, and a counter must not fall because of that.
+    /// Shows these totals. The counts of removed items are added to them, because a counter must not fall when an item is removed.
     pub(super) fn show(&self, mut totals: BTreeMap<JobId, Totals>) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for (job, its) in &mut totals {

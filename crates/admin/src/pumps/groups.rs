@@ -114,7 +114,7 @@ impl Groups {
                 taken: (0, 0),
             });
             (seen.executor, seen.seen_at) = (executor, look.now);
-            // A group that was queued when the job was paused, but began anyway, has no cancel request of its own; its root run has one.
+            // A group that was queued when the job was paused, and began anyway, has no cancel request, but its root run has one.
             let ends = run.cancel_by.is_some() || run.parent.is_some_and(|root| ending.contains(&root));
             seen.mode = if ends || seen.leaves {
                 GroupMode::Leaves
@@ -164,8 +164,8 @@ impl Groups {
     }
 }
 
-/// Makes groups leave executors that no longer take any, and one group at a time leave an executor that has at least two more than
-/// another one.
+/// Makes groups leave executors that no longer take groups. Also makes one group at a time leave an executor that has at least two groups
+/// more than another one.
 fn choose_leaving(groups: &mut BTreeMap<Owner, GroupState>, shared: &Shared, look: &Look<'_>, pump: &Pump) {
     let now = look.now;
     let online = online(shared, look);

@@ -1,9 +1,9 @@
 //! Pump jobs: begins and ends their root runs, moves their groups between executors, and deals their items.
 //!
 //! The groups are runs like any others: the dispatcher sends them, finds them again and ends them. This loop reads the rows of the jobs
-//! whose home is this node, decides with [`rondel_core::pump`], writes the changes of items, and then sends orders to executors. It
-//! can read again everything that it remembers: if an order is lost, or a server dies, the next look makes up for it. A job with nothing
-//! in progress [rests](rest) until something is noticed.
+//! whose home is this node, decides with [`rondel_core::pump`], writes the changes of items, and then sends orders to executors.
+//! Everything that it has in memory can be read again, so the next look repairs what a lost order or a dead server left undone. A job
+//! with nothing in progress [rests](rest) until something is noticed.
 
 mod board;
 mod groups;
@@ -95,7 +95,7 @@ impl PumpLoop {
         Self { node, groups: Groups::default(), rests: Rests::default(), totals: BTreeMap::new() }
     }
 
-    /// Looks at all pump jobs, and returns how many changes were made. A failure of one job does not keep the others waiting.
+    /// Looks at all pump jobs, and returns how many changes were made. If one job fails, the others are still handled.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
         if !shared.membership.holds() || !shared.has_adopted() {
@@ -238,8 +238,8 @@ impl PumpLoop {
         Ok((items, count))
     }
 
-    /// Writes what groups have reported since this look began. A group that is no longer there has reported its last counts by now, and they
-    /// are refused once its items are dealt on.
+    /// Writes what groups have reported since this look began. A group that has ended has sent its last counts by now. They are written before
+    /// its items are dealt to other groups, because they would be refused after that.
     async fn write_late_reports(
         &mut self,
         look: &Look<'_>,
@@ -251,7 +251,7 @@ impl PumpLoop {
         let reported = self.groups.reported_changes(job, &reports);
         let written = self.change(look, items, reported).await;
         let left = match written {
-            // An executor that connects may report before its groups are read: what is unknown is kept for one more look.
+            // An executor that connects may report before its groups are read: reports of unknown groups wait for one more look.
             Ok(_) => self.groups.unknown_reports(job, reports).into_iter().filter_map(Report::waiting).collect(),
             Err(_) => reports,
         };
@@ -287,7 +287,7 @@ impl PumpLoop {
     }
 }
 
-/// Returns the changes as they are, unless a mutant takes out one of their safeguards.
+/// Returns the changes unchanged, unless a mutant removes one of their safeguards.
 fn weakened(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) -> Vec<(String, ItemChange)> {
     let weaken = |(name, change): (String, ItemChange)| match change {
         ItemChange::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
@@ -300,8 +300,8 @@ fn weakened(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) 
     changes.into_iter().filter_map(weaken).collect()
 }
 
-/// Whether each item of the definition is owned by a group of this root run, and this group has found no rows for it. An item may still be
-/// dry, and have its owner, from the root run before.
+/// Whether each item of the definition is owned by a group of this root run, and that group has found no rows for it. The owner is checked
+/// because an item may still be dry from the previous root run, and owned by one of its groups.
 fn is_dry(pump: &Pump, items: &BTreeMap<String, Item>, is_below: impl Fn(Owner) -> bool) -> bool {
     let has_owner = |item: &Item| item.owner.is_some_and(&is_below) || mutant::on(Mutant::DryWithoutOwner);
     let is_dry = |item: &Item| has_owner(item) && item.asked_at.is_none() && item.dry;

@@ -4,7 +4,7 @@ use rondel_core::Timestamp;
 use rondel_core::pump::{Counts, ItemChange, Owner, Progress};
 use rondel_proto::v1;
 
-/// The change by a report of one item. Counts that exceed the range of `i64` become its maximum.
+/// The change that a report about one item makes. Counts that exceed the range of `i64` become its maximum.
 pub(super) fn change(owner: Owner, item: &v1::PumpProgress) -> (String, ItemChange) {
     let number = |count: u64| i64::try_from(count).unwrap_or(i64::MAX);
     let progress = Progress {

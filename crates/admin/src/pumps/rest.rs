@@ -7,7 +7,7 @@
 //! - executors that come, go, fill up or are switched;
 //! - the instant at which the root run begins or ends.
 //!
-//! Other changes of rows, by another server or by hand in the database, are found when the rest is over.
+//! Other changes of rows, by another server or by hand in the database, are found at the end of the rest.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -50,7 +50,7 @@ impl PumpLoop {
         Ok(count)
     }
 
-    /// The parameters of its own of the run that the next one continues, as far as the newest definition lets a run have them.
+    /// The parameters that were set for the run that the next one continues, as far as the newest definition lets a run set them.
     async fn continued_params(&self, look: &Look<'_>, newest: Option<&Run>) -> Result<Option<String>, StoreError> {
         // A run without groups never began.
         let Some(run) = newest.filter(|run| run.shard_total.is_some() && run.params.is_some()) else { return Ok(None) };

@@ -33,9 +33,9 @@ pub struct OnlineExecutor {
     pub labels: BTreeMap<String, String>,
     /// Its weight, for the weight router.
     pub weight: u32,
-    /// How many runs it takes at the same time.
+    /// How many runs it takes concurrently.
     pub slots: u32,
-    /// How long before a run's instant the executor takes its trigger; zero if it starts each run at once.
+    /// How long before a run's instant the executor takes its trigger; zero if it starts each run immediately.
     pub(crate) ahead_max: Duration,
     /// How many runs it has, by its last heartbeat.
     pub running: u32,
@@ -51,14 +51,14 @@ pub struct OnlineExecutor {
     pub last_seen_at: Timestamp,
     /// Whether it takes no more runs.
     pub draining: bool,
-    /// The triggers that it left unanswered; none once it has answered one.
+    /// The triggers that it left unanswered; `None` after it has answered one.
     pub unanswered: Option<UnansweredTriggers>,
 }
 
 /// Triggers that an executor left unanswered while it kept sending heartbeats.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnansweredTriggers {
-    /// How often in a row its stream was ended for that.
+    /// How many of its streams in a row were ended for this reason.
     pub count: u32,
     /// When the first of these triggers was sent.
     pub since: Timestamp,

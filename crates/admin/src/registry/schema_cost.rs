@@ -1,11 +1,11 @@
-//! The maximum cost of a check of parameters against a schema: counted before the check, along every path that it may take.
+//! Computes the maximum cost of checking parameters against a schema, before the check, over every path that the check may take.
 //!
-//! The crate `jsonschema` has no budget of its own. Choices (`anyOf`, `oneOf`) may visit one value once per branch, and a
-//! choice that leads back to itself multiplies that per level of the parameters.
+//! The crate `jsonschema` does not limit its work. A choice (`anyOf`, `oneOf`) may visit one value once per branch. A choice that refers
+//! back to itself multiplies this at each level of the parameters.
 
 use serde_json::{Map, Value};
 
-/// How many steps the verdict on some parameters may take: about a tenth of a second.
+/// Maximum number of steps for deciding whether parameters fit: about a tenth of a second.
 const STEP_COUNT_MAX: usize = 1_000_000;
 /// How many values and errors may be copied to describe what is wrong: about 30 MB.
 const COPY_COUNT_MAX: usize = 100_000;
@@ -19,9 +19,9 @@ const SCHEMA_DEPTH_MAX: usize = 64;
 /// What the budget allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Affordable {
-    /// A verdict, and all errors.
+    /// Deciding whether the parameters fit, and collecting all errors.
     Details,
-    /// A verdict alone.
+    /// Only deciding whether the parameters fit.
     Verdict,
     /// Nothing.
     Nothing,

@@ -11,7 +11,7 @@ fn nested(depth: usize) -> Value {
     (0..depth).fold(json!(1), |inner, _| json!({"a": inner}))
 }
 
-/// A choice of so many branches, each of which leads back to the choice.
+/// A choice with this many branches, each of which refers back to the choice.
 fn bomb(branch_count: usize) -> Value {
     let branches: Vec<_> = (0..branch_count)
         .map(|branch| json!({"properties": {"a": {"$ref": "#"}}, "required": ["a", format!("b{branch}")]}))

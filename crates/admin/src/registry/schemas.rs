@@ -24,7 +24,7 @@ const APP_LEN_MAX: usize = 2 * 1024 * 1024;
 const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
 /// The longest complaint, in characters: a complaint about a choice repeats the complaints about its branches.
 const MESSAGE_LEN_MAX: usize = 1_000;
-/// Only one check at a time collects errors: each may take as much memory as [`super::schema_cost`] allows.
+/// Only one check at a time collects errors, since each may take as much memory as [`super::schema_cost`] allows.
 static COLLECTING: Mutex<()> = Mutex::new(());
 /// The start of a placeholder that the executor fills in: the server does not know the value.
 const SECRET: &str = "{{secret.";
@@ -39,8 +39,8 @@ pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
 pub struct ParamsSchema {
     document: Value,
     pattern_count: usize,
-    /// Compiled at the first use; `None` if it cannot be compiled. Patterns take much memory: a schema with patterns is compiled for each
-    /// check.
+    /// Compiled at the first use; `None` if it cannot be compiled. Stays empty for a schema with patterns, which is compiled for each
+    /// check, because patterns take much memory.
     validator: OnceLock<Option<Validator>>,
 }
 
@@ -56,8 +56,8 @@ impl ParamsSchema {
         &self.document
     }
 
-    /// The errors in `params`; none if the schema itself is wrong. `is_follower` is set for a job that follows from others: what it
-    /// receives from them under `parents` is not in its definition.
+    /// The errors in `params`; none if the schema itself is wrong. `is_follower` is set for a job that follows others: it receives the
+    /// field `parents` from them, so its definition does not have that field.
     pub(crate) fn complaints(&self, params: &Value, is_follower: bool) -> Vec<FieldError> {
         let made;
         let validator = if self.pattern_count == 0 {
@@ -67,7 +67,7 @@ impl ParamsSchema {
             &made
         };
         let Some(validator) = validator else { return Vec::new() };
-        // For a run that follows, parameters that are not an object are wrapped in one.
+        // If the parameters of such a job are not an object, the server wraps them in one, so they are not checked here.
         if is_follower && !(params.is_object() || params.is_null()) {
             return Vec::new();
         }
@@ -83,7 +83,7 @@ impl ParamsSchema {
         }
         match allowed {
             Affordable::Details => self.details(validator, &params, is_follower),
-            // Without the details it is not known whether the verdict depends on values that are filled in later.
+            // Without the errors it is not known whether the result depends on values that are filled in later.
             Affordable::Verdict if is_follower || has_secret(&params) || validator.is_valid(&params) => Vec::new(),
             Affordable::Verdict => vec![FieldError::new(
                 "/params",
@@ -139,7 +139,8 @@ impl ParamsSchema {
         }
     }
 
-    /// The complaints about a choice of which no branch fits. If all other branches are for `null`, the remaining one is meant.
+    /// The complaints about a choice without a fitting branch. If all branches but one are for `null`, these are the complaints of that
+    /// branch.
     fn none_of(
         &self,
         error: &ValidationError<'_>,
@@ -250,7 +251,7 @@ fn read(text: &str) -> Result<Arc<ParamsSchema>, String> {
     }
 }
 
-/// The one schema that all of these have; `None` as soon as two differ or one has none.
+/// The schema that all of these share; `None` if two differ or one is missing.
 pub(crate) fn agreed<'a>(
     mut schemas: impl Iterator<Item = Option<&'a Arc<ParamsSchema>>>,
 ) -> Option<Arc<ParamsSchema>> {
@@ -301,7 +302,7 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
     }
 }
 
-/// The library's message with the value shortened, since what the schema expects comes after the value.
+/// The library's message with the value shortened, since the message names the schema's expectation after the value.
 fn sentence(error: &ValidationError<'_>) -> String {
     cut(&error.masked_with(shown(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }

@@ -66,7 +66,7 @@ fn complaints_name_the_place_the_value_and_what_would_be_right() {
     ] {
         let mut known_order = complaints(&params);
         known_order.iter_mut().for_each(|line| {
-            // The order of an object's keys is serde_json's business.
+            // The order of an object's keys depends on serde_json.
             if line.contains("the handler knows") {
                 assert!(["table", "rows", "mode", "a/b"].iter().all(|name| line.contains(name)), "{line}");
                 *line = format!("/params/tabel: is unknown; {known}");
@@ -136,7 +136,7 @@ fn schemas_are_bounded_and_shared() {
     let many = |from: usize| (from..from + 100).map(move |n| (format!("h{n}"), padded(SCHEMA_LEN_MAX - 1024 - n)));
     let first = pool.of_executor(APP, "many", many(0));
     assert!((10..=17).contains(&first.len()), "{}", first.len());
-    // A schema that another executor declares too costs nothing; what is new counts for the whole app.
+    // A schema that another executor also declares counts once; new schemas count for the whole app.
     assert_eq!(pool.of_executor(APP, "alike", many(0)).len(), first.len());
     let (second, third) = (pool.of_executor(APP, "more", many(100)), pool.of_executor(APP, "more", many(200)));
     assert!(first.len() + second.len() <= 2 * 17 && third.is_empty(), "{} {}", second.len(), third.len());

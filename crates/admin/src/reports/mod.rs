@@ -21,13 +21,13 @@ pub(crate) use self::weekly::ReportLoop;
 pub use self::weekly::{ScheduleError, SentNow, save_schedule, send_now};
 use crate::node::Node;
 
-/// The longest range of a report: counts are kept this long.
+/// The longest range of a report. Counts are kept for this long.
 pub const LENGTH_MAX: Duration = Duration::from_secs(400 * 24 * 3600);
 /// Maximum number of counts that one report sums. The caller must ask for fewer groups if there would be more.
 pub const POINT_COUNT_MAX: u64 = 200_000;
 /// Maximum number of counts per read of the store.
 const READ_COUNT: u32 = 200_000;
-/// Maximum number of owners read at once; fewer if they have more counts than one read.
+/// Maximum number of owners per read of the store; fewer if a read cannot return all of their counts.
 const OWNER_COUNT: usize = 50;
 
 /// The periods into which a report divides its range.

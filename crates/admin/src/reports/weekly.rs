@@ -177,7 +177,7 @@ async fn message(
         id: MessageId::new(node.new_id()),
         namespace,
         channel: channel.id,
-        // The message has no incident; a new id keeps messages apart.
+        // The message has no incident; a new id distinguishes it from other messages.
         incident: IncidentId::new(node.new_id()),
         number: 1,
         notice: notice(node, (namespace, &name), weeks_before(&schedule.spec, due_at)).await?,
@@ -185,8 +185,8 @@ async fn message(
     }))
 }
 
-/// The beginnings of the week before the one that a report covers and of the covered week, and the end of that. Each has seven days in the
-/// zone of the schedule, also if its clock changes.
+/// The start of the week before the one that a report covers, the start of the covered week, and its end. Each week has seven days in the
+/// schedule's time zone, even if its clock changes.
 fn weeks_before(spec: &ReportSchedule, at: Timestamp) -> [Timestamp; 3] {
     let (from, to) = spec.days_before(at);
     [spec.days_before(from).0, from, to]

@@ -57,7 +57,7 @@ impl LookContext<'_> {
         Ok(())
     }
 
-    /// Evaluates expectations that are due. One that was met is scheduled for its next instant, and writes nothing else.
+    /// Evaluates expectations that are due. For one that was met, only its next instant is written.
     async fn look_at_due(
         &self,
         looks: &[ExpectCheck],
@@ -136,7 +136,7 @@ impl LookContext<'_> {
         };
         let old: Vec<IncidentRecord> = due.iter().filter(is_old).cloned().collect();
         let kind = Expectations::kind_of(&rule.spec);
-        // If the job's definition has another expectation by now, this expectation has another rule, and the incident ends.
+        // If the job's expectation was edited, it now belongs to another rule, and the incident of this rule ends.
         let still_expects = |record: &IncidentRecord| {
             let job = self.facts.job(JobId::new(record.incident.subject.id));
             let expected = job.and_then(|job| job.expect.as_ref()?.rule(kind?));
@@ -175,7 +175,7 @@ impl SeenRules {
     }
 }
 
-/// Postpones the looks of jobs that have succeeded, so that nothing is due while all is well. If a success is lost here, the look itself
+/// Postpones the looks at jobs that have succeeded, so that no look is due while all jobs succeed. If a success is missed here, the look
 /// finds it.
 pub(super) async fn move_on(
     node: &Node,

@@ -115,7 +115,7 @@ impl<'a> JobFacts<'a> {
             let newest = with_older(&ended.runs, &events);
             let sighting = match judge_runs(&rule.spec.condition, &newest, &runs) {
                 Sighting::Clear if !ended.show_end(&rule.spec.condition) => Sighting::Unknown,
-                // The runs that showed the condition were removed: that is no recovery.
+                // The runs that showed the condition were removed, which does not count as a recovery.
                 Sighting::Clear if !ended.has_end(&rule.spec.condition) => Sighting::Unwatched,
                 sighting => sighting,
             };
@@ -159,8 +159,8 @@ impl<'a> JobFacts<'a> {
 fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
     match condition {
         Condition::Skipped { reasons } => {
-            // Fires are skipped on purpose inside a maintenance window, in shadow mode, and if a pump's window ends before the pump begins:
-            // only a rule that names such a reason applies to them.
+            // Fires are skipped on purpose inside a maintenance window, in shadow mode, and if a pump's window ends before the pump begins.
+            // A rule applies to them only if it names the reason.
             let is_on_purpose = |reason| matches!(reason, Reason::Maintenance | Reason::Shadow | Reason::WindowOver);
             let is_any = |reason| reasons.is_empty() && !is_on_purpose(reason);
             let is_named = |reason| is_any(reason) || reasons.contains(&reason);
@@ -179,8 +179,8 @@ pub(super) fn judge_runs(condition: &Condition, newest: &[EndedRun], events: &[R
     }
 }
 
-/// The newest runs of a job, followed by older ones from its events: in a flood, one look takes more events than it reads runs, and each
-/// event counts.
+/// The newest runs of a job, followed by older ones from its events. In a flood of failures, a look takes more events than it reads runs,
+/// and each event must count.
 fn with_older(newest: &[EndedRun], events: &[&AlertEvent]) -> Vec<EndedRun> {
     let known: BTreeSet<RunId> = newest.iter().map(|run| run.run).collect();
     let mut older: Vec<EndedRun> = events
@@ -197,7 +197,7 @@ pub(super) fn is_full(count: usize, limit: u32) -> bool {
     count >= usize::try_from(limit).unwrap_or(usize::MAX)
 }
 
-/// Those of the newest runs of a job that have a verdict.
+/// The runs with a verdict among the newest runs of a job.
 #[derive(Debug, Default)]
 pub(super) struct NewestEnds {
     /// The runs, the newest first.
@@ -207,7 +207,8 @@ pub(super) struct NewestEnds {
 }
 
 impl NewestEnds {
-    /// Whether these runs suffice to see that a condition does not hold: runs that wait may fill the page in front of those that count.
+    /// Whether these runs suffice to conclude that a condition does not hold. Waiting runs may fill the page that was read, so that older
+    /// runs with a verdict are missing.
     fn show_end(&self, condition: &Condition) -> bool {
         !self.has_older || self.has_end(condition)
     }
@@ -227,7 +228,7 @@ pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Resu
     Ok(NewestEnds { runs: ended_runs(&marks), has_older: is_full(marks.len(), limit) })
 }
 
-/// The runs that have a verdict, in their order. The only shard of a fire counts with the row of the fire, which is its parent.
+/// The runs that have a verdict, in their order. A shard is omitted if the row of its fire is in the list too.
 fn ended_runs(marks: &[RunMark]) -> Vec<EndedRun> {
     let fires: BTreeSet<(RunId, Timestamp)> = marks.iter().map(|mark| (mark.id, mark.fire_at)).collect();
     let is_shard = |mark: &RunMark| mark.parent.is_some_and(|parent| fires.contains(&(parent, mark.fire_at)));
@@ -305,8 +306,8 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
     Ok(SweepResult { seen, is_more: check.sweep.is_some(), check })
 }
 
-/// When a rule about instants is next due. It is also due at deadlines on days that are not in its calendar, and asks the calendar then,
-/// whose days may change until then.
+/// When a rule about instants is next due. It is due at every deadline, even on a day that is not in its calendar, because the calendar's
+/// days may change until then. The calendar is read when the rule is due.
 fn next_check(spec: &RuleSpec, now: Timestamp, next: Option<Timestamp>) -> Option<Timestamp> {
     match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => {
@@ -328,8 +329,8 @@ pub(super) fn first_check(spec: &RuleSpec, now: Timestamp) -> Option<Timestamp> 
     }
 }
 
-/// The instant that a check due at `from` judges: of the deadlines that have passed since, the last one on a day of the calendar; `None` if
-/// there is none. It is the present if the condition has no deadline.
+/// The instant that a check due at `from` evaluates: the last deadline since `from` on a day of the calendar; `None` if there is none. For
+/// a condition without a deadline, it is the present.
 fn last_passed(
     spec: &RuleSpec,
     from: Timestamp,
@@ -360,7 +361,8 @@ pub(super) async fn day_filter(
         }
         _ => None,
     };
-    // If the calendar was deleted, every day counts. One with times of day would have no whole day.
+    // If the calendar was deleted, every day counts. A day counts if any part of it is in the calendar, since a calendar with times of day
+    // may contain no whole day.
     Ok(move |day| calendar.as_ref().is_none_or(|calendar| calendar.has_part_of(day)))
 }
 

@@ -15,15 +15,15 @@ use super::facts::is_full;
 use super::states::app_subject;
 use crate::node::Node;
 
-/// Tokens read at once.
+/// Tokens read per query.
 const TOKEN_COUNT: u32 = 500;
-/// The namespace that requests by a token mean if neither names one.
+/// The namespace of a token's requests, if neither the request nor the token names one.
 const DEFAULT_NAMESPACE: &str = "default";
 /// An executor silent for longer than this is not expected back after a restart of the servers.
 const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
-/// The apps that have jobs but no executor, and those without either, which are not watched. Returns `None` if this cannot be decided yet:
-/// this server has only just started to serve, and an executor that did not leave may still reconnect.
+/// Observes the apps that have jobs but no executor. Apps with neither count as not watched. Returns `None` if this cannot be decided yet,
+/// because this server has just started to serve and an executor that did not sign off may still reconnect.
 pub(super) async fn no_executor(
     node: &Node,
     (namespace, scope): (NamespaceId, &Scope),
@@ -59,7 +59,8 @@ pub(super) async fn no_executor(
     Ok(Some(seen.collect()))
 }
 
-/// The executors that have not left. An executor whose stream has ended is not yet lost: a server that restarts ends all its streams.
+/// The executors that have not signed off. An executor whose stream has ended still counts, since a server that restarts ends all its
+/// streams.
 fn present(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
     let left: HashSet<ExecutorId> = sessions.iter().filter(|one| one.has_left).map(|one| one.executor).collect();
     let present = sessions.iter().filter(|one| !left.contains(&one.executor));
@@ -148,8 +149,8 @@ fn observe_node(node: &cluster::Node, sighting: Sighting) -> Observation {
     Observation { subject: node_subject(node), sighting, samples: Vec::new() }
 }
 
-/// Whether the report of a server about its host fulfils a condition; `has_it` is `None` if the host has nothing of the kind. It is unknown
-/// while the server is dead, or could not measure everything.
+/// Evaluates a condition on what a server reports about its host. `has_it` returns `None` if the host has no such resource. The result is
+/// unknown while the server is dead, or if it could not measure everything.
 fn judge_host(node: &cluster::Node, has_it: impl Fn(&HostReport) -> Option<bool>, now: Timestamp) -> Sighting {
     let mut reports = node.report.loops.iter().filter(|_| node.is_living(now));
     let measured = reports.find_map(|report| Some((report.host.as_ref()?, report.failing_since)));
@@ -162,7 +163,8 @@ fn judge_host(node: &cluster::Node, has_it: impl Fn(&HostReport) -> Option<bool>
     }
 }
 
-/// The tokens of a namespace that end soon. One that was reported is observed until it is revoked, replaced or deleted, also after its end.
+/// The tokens of a namespace that expire soon. A token that was reported is observed until it is revoked, replaced or deleted, even after
+/// it has expired.
 pub(super) async fn token_expiring(
     node: &Node,
     (namespace, name): (NamespaceId, &str),
@@ -195,13 +197,14 @@ pub(super) async fn token_expiring(
     Ok(seen.collect())
 }
 
-/// Whether a token is one of a namespace: it has a role there, or a role everywhere and the namespace is the one that its requests mean.
+/// Whether a token belongs to a namespace: it has a role there, or it has a role everywhere and its requests go to this namespace by
+/// default.
 fn is_of(token: &TokenRecord, (namespace, name): (NamespaceId, &str)) -> bool {
     let is_meant = token.namespace.map_or(name == DEFAULT_NAMESPACE, |meant| meant == namespace);
     token.grants.iter().any(|grant| grant.namespace.map_or(is_meant, |its| its == namespace))
 }
 
-/// Whether there is a newer token with the same name, owner and roles that ends no earlier, as a rotation makes it.
+/// Whether there is a newer token with the same name, owner and roles that ends no earlier, as a rotation creates one.
 fn is_replaced(token: &TokenRecord, all: &[TokenRecord]) -> bool {
     all.iter().any(|newer| {
         newer.id > token.id

@@ -120,7 +120,8 @@ impl<'a> LookContext<'a> {
         let no_due = Vec::new();
         let due = self.due.get(&rule.id).unwrap_or(&no_due);
         let (outdated, current): (Vec<_>, Vec<_>) = due.iter().cloned().partition(|one| is_outdated(&rule.spec, one));
-        // The rule is checked once the incidents of its previous definition have ended: it would report their end as a recovery.
+        // The rule is checked only after the incidents of its previous definition have ended. Otherwise it would report their end as a
+        // recovery.
         let is_checked = rule.check_at.is_some_and(|at| at <= self.now) && outdated.is_empty();
         let mut seen: Vec<Observation> = outdated.iter().map(|record| unwatched(&record.incident)).collect();
         findings.is_more |= !seen.is_empty();
@@ -164,8 +165,8 @@ impl<'a> LookContext<'a> {
         self.decide(rule, (seen, due), findings).await
     }
 
-    /// Adds the observations of open incidents that are no longer observed: they have ended. Their end is no recovery if the rule no longer
-    /// watches the job, or if the server is gone.
+    /// Adds an observation for each open incident that `seen` lacks: such an incident has ended. Its end does not count as a recovery if
+    /// the rule no longer watches the job, or if the server is gone.
     async fn observe_rest(
         &self,
         rule: &RuleRecord,
@@ -228,8 +229,9 @@ impl<'a> LookContext<'a> {
         Ok(())
     }
 
-    /// Adds the messages about the ends of incidents for channels that they were reported to before their rule was edited: some services keep
-    /// an incident open until that message. Expectations that are edited are other rules.
+    /// If a rule was edited during an incident, adds the message about its end for the channels that it was reported to before. Some
+    /// services keep an incident open until they receive that message. Expectations need no such message, since an edited expectation is
+    /// another rule.
     async fn add_former_channels(
         &self,
         rule: &RuleRecord,
@@ -299,7 +301,7 @@ fn missing_channels(spec: &RuleSpec, channels: &HashMap<String, ChannelId>) -> V
     spec.channel_names().filter(|name| !channels.contains_key(*name)).map(str::to_owned).collect()
 }
 
-/// Messages to channels that exist: none is sent to a channel that was deleted.
+/// The messages to channels that exist; messages to deleted channels are dropped.
 fn addressed(
     node: &Node,
     (namespace, channels): (NamespaceId, &HashMap<String, ChannelId>),
@@ -338,7 +340,8 @@ async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result
     Ok(all)
 }
 
-/// Whether an incident began under another condition or scope than its rule has now. A group ends with its members.
+/// Whether an incident began under another condition or scope than its rule has now. A group never counts as outdated: it ends with its
+/// members.
 fn is_outdated(spec: &RuleSpec, record: &IncidentRecord) -> bool {
     record.incident.subject.kind != SubjectKind::Group && !judge::watches_same(&record.spec, spec)
 }

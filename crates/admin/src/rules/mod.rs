@@ -1,7 +1,8 @@
 //! Alert rules: in each period, one node evaluates everything that is due, and writes incidents with their messages.
 //!
-//! If nothing is due, nothing is read. The decisions of a look are written in one transaction that names the version of the namespace's
-//! alerts on which they are based: if another node has decided since, or a decision is repeated after a crash, nothing is written.
+//! If nothing is due, nothing is read. The decisions of a look are written in one transaction, which checks that the namespace's alerts
+//! still have the version on which the decisions are based. If another node has decided since, or a decision is repeated after a crash,
+//! nothing is written.
 
 mod expects;
 mod facts;
@@ -64,15 +65,15 @@ impl RuleLoop {
         self.node.shared().config.alert_rules_period
     }
 
-    /// Looks at these namespaces in turn until nothing is due, so that neither a flood in one nor a row that cannot be read delays the
-    /// others: the error of a namespace is reported after the turns of the others. Returns the number of incidents changed.
+    /// Looks at these namespaces in turn until nothing is due. A flood of events or an unreadable row in one namespace does not delay the
+    /// others: its error is returned after their turns. Returns the number of incidents changed.
     async fn work_off(
         &mut self,
         mut due: Vec<NamespaceId>,
         stop: &CancellationToken,
         end: Instant,
     ) -> Result<u64, StoreError> {
-        // If the time does not suffice for all, the next pass begins with those that had no turn.
+        // If the time does not suffice for all, the next pass begins with the namespaces that had no turn.
         let had_turn = due.partition_point(|namespace| self.last.is_some_and(|last| *namespace <= last));
         due.rotate_left(had_turn);
         let mut turns: Vec<(NamespaceId, u32)> = due.into_iter().map(|namespace| (namespace, 0)).collect();
@@ -133,7 +134,7 @@ impl Background for RuleLoop {
             return Ok(0);
         }
         let (store, now) = (self.node.store_arc(), self.node.now());
-        // A look that cannot be postponed comes too early, which does no harm: the error prevents no other look.
+        // If a look cannot be postponed, it takes place too early, which does no harm. The error prevents no other look.
         let postponed = self.move_on().await;
         let due = store.alerts_due(now).await?;
         if due.is_empty() || !store.begin_pass(PASS, self.period_length()).await? {

@@ -18,7 +18,7 @@ use crate::node::Node;
 /// The longest silence.
 const SILENCE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 const REASON_LEN_MAX: usize = 1_000;
-/// How often an acknowledgement is tried together with its message; any other decision of the namespace may come first.
+/// How often an acknowledgement is tried together with its message. A try fails if another decision of the namespace is stored first.
 const ACKNOWLEDGE_TRIES: u32 = 5;
 /// Pages of jobs that a dry run checks.
 const DRY_PAGES: u32 = 4;
@@ -103,7 +103,7 @@ pub struct MeantDeadline {
     pub zone: String,
     /// Runs planned at or after this instant count.
     pub counts_from: Timestamp,
-    /// When the rule is next due; `None` if its calendar has no day ahead on one of its weekdays.
+    /// When the rule is next due; `None` if no future day of its calendar is on one of its weekdays.
     pub next: Option<Timestamp>,
 }
 
@@ -180,7 +180,7 @@ pub async fn delete_rule(node: &Node, namespace: NamespaceId, name: &str) -> Res
 }
 
 /// Acknowledges an incident: its message is not repeated, and it does not escalate. The channels that it was reported to get a message,
-/// unless other decisions always come first. Returns the incident as it is now.
+/// unless another decision is stored first at each try. Returns the incident as it is now.
 ///
 /// # Errors
 /// [`RuleError::NotFound`], or the store's.

@@ -22,11 +22,11 @@ const OPEN_COUNT: u32 = 5_000;
 const SAMPLE_COUNT: usize = 100;
 /// Maximum number of points that one query reads.
 const POINT_COUNT: u32 = 20_000;
-/// Number of jobs whose points are read at once, so that a point per hour of each job fits into [`POINT_COUNT`].
+/// Number of jobs whose points are read by one query, so that a point per hour of each job fits into [`POINT_COUNT`].
 const USUAL_OWNER_COUNT: usize = 100;
 /// The usual duration of a job's runs is taken from this period …
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
-/// … or from this one if the job had too few runs in it: a nightly job has seven.
+/// … or from this one if the job had too few runs in that one: a nightly job has seven.
 const USUAL_WITHIN_RARE: Duration = Duration::from_secs(60 * 24 * 3600);
 /// The longest window summed from points per minute, which are kept for a day.
 const MINUTES_WITHIN: Duration = Duration::from_secs(24 * 3600);

@@ -6,7 +6,7 @@ use rondel_store::LeaseToken;
 /// Measured by the boot-time clock, which no step of the database's clock moves.
 #[derive(Debug, Default)]
 pub(crate) struct CaughtUp {
-    /// The lease, and the instant since which it has held without a gap. During a gap the servers were away.
+    /// The lease, and the instant since which it has held without a gap. A gap counts as an outage of the servers.
     lease: Option<(LeaseToken, i64)>,
     at: i64,
 }

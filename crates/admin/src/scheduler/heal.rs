@@ -1,7 +1,7 @@
 //! Healing: repairs what no other loop finds. These are jobs that should fire and have no next fire, jobs whose home is no node of the
 //! cluster, and calendars and jobs that did not follow a saved calendar because the node that saved it died then.
 //!
-//! One node per period looks. Normally there is nothing to find, and nothing is logged.
+//! In each period one node looks. Normally it finds nothing and logs nothing.
 
 use std::time::Duration;
 
@@ -27,7 +27,6 @@ const HOMELESS_PAGE_COUNT_MAX: u32 = 100;
 const HEAL: &str = "heal";
 const CALENDARS: &str = "heal_calendars";
 
-/// The counts of what a pass healed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Healed {
     /// Jobs that had no next fire.
@@ -240,7 +239,7 @@ mod tests {
             follows: None,
         };
         node.store().claim(node.token(), &[claim]).await.unwrap();
-        // With the pass taken, this loop does not look for one period.
+        // The test takes the pass of this period, so the loop does not look until the next one.
         node.store().begin_pass(HEAL, PERIOD).await.unwrap();
 
         let until = Instant::now() + Duration::from_secs(8);

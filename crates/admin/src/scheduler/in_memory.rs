@@ -11,11 +11,11 @@ use rondel_store::ledger::UnsentPlace;
 
 use crate::scheduler::shares::{Owner, Shares, is_shard};
 
-/// The open runs in memory, each with its attempt and its epoch. So a late event about an earlier attempt does not change the attempt in
-/// memory, and a late event under an ended lease does not change a run that was taken over from that lease.
+/// The open runs in memory, each with its attempt and its epoch. The attempt number keeps a late event about an earlier attempt from
+/// changing the attempt in memory. The epoch keeps a late event under an ended lease from changing a run that was taken over since.
 ///
-/// Memory is bounded: a first attempt for which its job, app or namespace has no room is left in the store, and so are the later first
-/// attempts of its job, until there is room ([`take_up`](Self::take_up)).
+/// Memory is bounded. If a job, its app or its namespace has no room for a first attempt, that attempt and the later first attempts of the
+/// job are left in the store until there is room ([`take_up`](Self::take_up)).
 #[derive(Debug)]
 pub(crate) struct InMemory {
     contents: Mutex<Contents>,
@@ -39,7 +39,7 @@ struct LeftInStore {
     /// Since when there are such runs.
     since: Timestamp,
     owner: Owner,
-    /// When the first of their queue timeouts passes; the epoch while this is not known, so that they are looked at soon.
+    /// When the first of their queue timeouts passes; `EPOCH` while this is not known, so that the runs are looked at soon.
     ends_at: Timestamp,
 }
 
@@ -92,7 +92,7 @@ fn may_be_left(run: &Run) -> bool {
     run.attempt == 1 && !is_shard(run) && run.marked_at.is_none()
 }
 
-/// Open runs of this node that await their children. No executor has them; all that they have here is a place at their job's gate.
+/// Open runs of this node that await their children. No executor has them; they only have a place at their job's gate.
 #[derive(Debug, Default)]
 pub(crate) struct AwaitingRuns(Mutex<BTreeMap<RunId, JobId>>);
 
@@ -115,7 +115,6 @@ impl AwaitingRuns {
         runs
     }
 
-    /// All runs that await their children.
     pub(crate) fn all(&self) -> Vec<(JobId, RunId)> {
         let awaiting = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         awaiting.iter().map(|(run, job)| (*job, *run)).collect()
@@ -272,8 +271,8 @@ impl InMemory {
         (taken, first_blocked.is_none())
     }
 
-    /// Adds the runs that only the store has (waiting, or left there), so that they can end, up to the limit for such runs. Returns those
-    /// that it added; from now on, no scan takes them up.
+    /// Adds the runs that only the store has (waiting runs, and runs left there), so that they can end, up to the limit for such runs. Returns
+    /// the runs that it added; from now on, no scan takes them up.
     pub(crate) fn admit_to_end(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut contents = self.lock();
         let mut is_admitted = |run: &Run| {
@@ -365,7 +364,7 @@ impl InMemory {
         contents.runs.get(&run).is_some_and(|open| open.attempt <= attempt)
     }
 
-    /// Forgets this attempt, which has ended, or an earlier one; a later one stays. Returns whether it was here.
+    /// Forgets this attempt, which has ended, or an earlier one; a later attempt stays. Returns whether anything was forgotten.
     pub(crate) fn forget_up_to(&self, run: RunId, attempt: i32) -> bool {
         let mut contents = self.lock();
         let is_here = contents.runs.get(&run).is_some_and(|open| open.attempt <= attempt);

@@ -1,12 +1,12 @@
 //! Where to start reading a range of an index that begins long ago and is nearly always empty.
 //!
-//! Removed entries leave dead entries behind. Every reading steps over these until the database removes them, which it cannot do while an
-//! old transaction may see them. Two million dead entries make a reading take most of a second, and there is one each second. So after a
-//! reading of the whole range that found nothing, the next readings begin at a low-water mark. The whole range is read again after a
-//! multiple of the time that this reading took, so that a database without dead entries is read as a whole each time.
+//! Deleted rows leave dead index entries behind. Every read steps over them until the database removes them, which it cannot do while an
+//! old transaction may still see them. With two million dead entries a read takes most of a second, and there is one read each second.
+//! Therefore, after a read of the whole range that found nothing, the next reads begin at a low-water mark. The whole range is read again
+//! after a multiple of the time that this read took, so that a database without dead entries is read as a whole each time.
 //!
-//! This is safe because nothing is concluded from the mark: an entry that appears below it afterwards (a transaction with an older key that
-//! commits late, a job that is healed or moves here with a fire of long ago) is found by the next reading of the whole range.
+//! The mark loses nothing: an entry that appears below it later (a transaction with an older key that commits late, a job that is healed or
+//! moves here with a fire of long ago) is found by the next read of the whole range.
 
 use std::time::Duration;
 
@@ -37,7 +37,7 @@ impl LowWater {
         self.mark = Some(Mark { from, until: now + wait });
     }
 
-    /// Makes the next reading one of the whole range.
+    /// Makes the next read cover the whole range.
     pub(crate) fn forget(&mut self) {
         self.mark = None;
     }

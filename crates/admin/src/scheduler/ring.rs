@@ -18,7 +18,8 @@ impl Ring {
         Self { slots: (0..SLOT_COUNT).map(|_| Vec::new()).collect(), taken_through: now.second() - 1 }
     }
 
-    /// Puts a run into the slot of the second in which it is due. Returns it if that second has been taken: the run is handed over at once.
+    /// Puts a run into the slot of the second in which it is due. Returns the run if that second has been taken: the caller hands it over
+    /// immediately.
     pub(crate) fn put(&mut self, run: Run) -> Option<Run> {
         if run.due_at.second() <= self.taken_through {
             return Some(run);
@@ -47,7 +48,6 @@ impl Ring {
         self.slots.iter_mut().flat_map(std::mem::take).collect()
     }
 
-    /// How many runs it holds.
     pub(crate) fn len(&self) -> usize {
         self.slots.iter().map(Vec::len).sum()
     }

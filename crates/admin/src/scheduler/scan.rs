@@ -43,7 +43,7 @@ pub(crate) struct ScanLoop {
     was_full: bool,
     left: LeftToOthers,
     caught_up: CaughtUp,
-    /// The instant as of which this scan judges what is late, by the boot-time clock.
+    /// The instant as of which this scan judges how late fires are, by the boot-time clock.
     judged_as_of: i64,
     next_dense_look_at: Timestamp,
     /// The mark at which the reading of the backlog starts; it is valid for `backlog_homes` only.
@@ -136,7 +136,7 @@ impl ScanLoop {
         }
     }
 
-    /// One scan. Returns for how many jobs fires were claimed; `None` if this node may claim none now.
+    /// One scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim none now.
     async fn scan(&mut self) -> Result<Option<u64>, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(None) };
         if !self.shared.has_adopted() {
@@ -156,7 +156,7 @@ impl ScanLoop {
         if taken.is_exhausted && self.is_backlog_whole {
             self.caught_up.complete(began);
         }
-        // If fires are left over, the next scan follows at once.
+        // If fires are left over, the next scan follows immediately.
         if !(self.is_full() || taken.is_exhausted && is_taken_up) {
             self.shared.scan_poke.notify_one();
         }
@@ -256,8 +256,8 @@ impl ScanLoop {
         Ok(taken)
     }
 
-    /// The number of open runs in memory above which this node claims nothing. Claimed runs go to memory only if there is room, so memory
-    /// exceeds this number only if that many runs were adopted or have begun; a node can handle no more than these.
+    /// The number of open runs in memory above which this node claims nothing, because it cannot handle more. Claimed runs go to memory only if
+    /// there is room, so that only adopted runs and runs that have begun can exceed this number.
     fn open_runs_limit(&self) -> usize {
         self.shared.config.open_runs_max.saturating_mul(2)
     }
@@ -349,7 +349,7 @@ impl ScanLoop {
         for seen in due {
             // An unreadable definition was logged when it was loaded.
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
-            // A fire of a dense instant may be beyond the look-ahead: it is claimed without later ones.
+            // A fire of a dense instant may be beyond the look-ahead. It is claimed without the fires after it.
             let window = Window { end: window.end.max(seen.next_fire_at), ..window };
             let closed = match mutant::on(Mutant::WindowsUnheeded) {
                 true => Vec::new(),
@@ -486,7 +486,7 @@ fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Pl
 fn fire_row(held: &HeldLease, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {
     let owner = (held.token.node, held.token.epoch);
     let run = Run {
-        // The ring reaches as far as the look-ahead; what starts later (jitter) waits in the store.
+        // The ring covers only the look-ahead. A run that starts later, because of its jitter, waits in the store.
         status: if fire.due_at > window.end { RunStatus::Waiting } else { RunStatus::Pending },
         due_at: fire.due_at,
         ..Run::new(RunId::new(held.ids.next(window.now)), definition.run_of(), fire.fire_at, fire.trigger, owner)

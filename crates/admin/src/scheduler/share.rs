@@ -66,7 +66,7 @@ impl LeftToOthers {
 pub(crate) struct ClaimCounts {
     tried: AtomicU64,
     lost: AtomicU64,
-    /// Jobs that became this node's since they were last counted, and the thousandths of their recent fires.
+    /// Jobs that this node has become the home of since the last count, and the thousandths of their recent fires.
     gained: AtomicU64,
     gained_fires: AtomicU64,
 }

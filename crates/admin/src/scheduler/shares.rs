@@ -1,12 +1,13 @@
 //! How much of the memory for open runs a job, an app and a namespace may take.
 //!
 //! Only waiting runs accumulate. A job may have as many waiting runs as there is free room, so that each one lowers the limit for the next,
-//! and some room is always left. The same holds for apps and namespaces, and within an app for its jobs. Runs at executors end by
-//! themselves and are bounded by slots; they count for the total, and are held back only if one job has nearly all of the memory.
+//! and some room is always left. The same holds for apps and namespaces, and within an app for its jobs. Runs at executors need no such
+//! limit: they end without the server, and slots bound their number. They count for the total, and are held back only if one job has nearly
+//! all of the memory.
 //!
 //! In addition to the bound there is a reserve for jobs with few waiting runs, and a second one for jobs with none, whatever the other jobs
-//! of their app have. So a job whose runs go to executors as they come is not held back by jobs whose runs wait. The second reserve is
-//! never used up if the memory suffices for all runs at executors and one waiting run of each job.
+//! of their app have. Because of the reserves, jobs whose runs wait do not hold back a job whose runs go to executors as they come. The
+//! second reserve is never used up if the memory suffices for all runs at executors and one waiting run of each job.
 
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;

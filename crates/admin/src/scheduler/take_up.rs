@@ -63,7 +63,7 @@ async fn take_up_page(shared: &Shared, held: &HeldLease, job: JobId) -> Result<b
     let (taken, is_all) = shared.in_memory.take_up(job, page, (shared.clock.now(), ends_at), is_last);
     let has_taken = !taken.is_empty() || is_all && !is_last;
     if !taken.is_empty() {
-        // A closed ring means that the process is ending: the runs are durable.
+        // Sending fails only if the process is ending. The runs are durable.
         drop(shared.tick.send(Command::Put(taken)).await);
     }
     Ok(has_taken)
@@ -84,7 +84,7 @@ mod tests {
     use crate::jobs::{self, RunRequest};
     use crate::lifecycle::Lifecycle;
 
-    /// A request to cancel reaches a run that has no room, and so does the end of its queue time.
+    /// A run that has no room in memory can be cancelled, and it ends at its queue timeout.
     #[tokio::test(start_paused = true)]
     async fn what_is_left_in_the_store_can_be_cancelled_and_ends_with_its_queue_time() {
         let began = Instant::now();

@@ -1,5 +1,5 @@
-//! The tick: shortly before each whole second it takes the slots that come due, reads in one statement per batch what
-//! has become of the runs and their definitions, and hands them to the dispatcher, which releases each at its instant.
+//! The tick: shortly before each whole second it takes the slots that come due. It reads the current state of the runs and their
+//! definitions, in one statement per batch, and hands the runs to the dispatcher, which releases each at its instant.
 //!
 //! The promise to editors: no fire due more than a second after an edit was acknowledged runs under the old definition.
 
@@ -24,7 +24,7 @@ use crate::node::Shared;
 use crate::scheduler::command::Command;
 use crate::scheduler::ring::Ring;
 
-/// How long before a whole second its slot is taken: enough for the reading, and less than the promise to editors.
+/// How long before a whole second its slot is taken: enough to read the rows, and less than the second that editors are promised.
 const LEAD: Duration = Duration::from_millis(500);
 /// A run is read at most this long before its instant; a run that is due late in its second waits until then.
 const AHEAD_MAX: Duration = Duration::from_millis(900);
@@ -118,8 +118,8 @@ impl TickLoop {
         Ok(count)
     }
 
-    /// Splits a batch into runs that may continue, and runs of jobs with open runs under an earlier lease of this node, which are taken
-    /// over first. A job without open runs under earlier leases gets no such runs later.
+    /// Splits a batch into runs that may continue, and runs that must wait because their job has open runs under an earlier lease of this
+    /// node. Those open runs are taken over first. A job without such open runs does not get any later.
     async fn hold_back(&self, batch: Vec<Run>) -> Result<(Vec<Run>, Vec<Run>), StoreError> {
         let token = self.shared.membership.token();
         if !self.shared.is_adopting() {

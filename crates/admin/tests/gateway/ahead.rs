@@ -1,4 +1,4 @@
-//! Triggers that leave ahead of their instants, by the wire.
+//! Triggers that are sent ahead of their instants, as seen on the wire.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn on_time() -> v1::Hello {
     v1::Hello { ahead_max_ms: 1_000, slots: 16, ..hello("e1", 1) }
 }
 
-/// A trigger states how long its executor is to wait; with that, no handler begins before its instant.
+/// A trigger states how long its executor is to wait, so that no handler begins before its instant.
 #[tokio::test]
 async fn a_trigger_leaves_ahead_with_the_time_until_its_instant() {
     let world = World::start().await;
@@ -25,7 +25,7 @@ async fn a_trigger_leaves_ahead_with_the_time_until_its_instant() {
         let trigger = line.trigger().await;
         let received_at = world.engine.now();
         let begins_at = received_at + Duration::from_micros(u64::try_from(trigger.start_in_us).unwrap());
-        // The clock that is read here counts whole milliseconds.
+        // The engine's time is truncated to whole milliseconds.
         let begins_at = begins_at + Duration::from_millis(1);
         assert!(begins_at >= Timestamp::from_millis(trigger.due_at_ms), "{trigger:?} at {received_at}");
         assert!(trigger.start_in_us <= 500_000, "{trigger:?}");
@@ -36,7 +36,7 @@ async fn a_trigger_leaves_ahead_with_the_time_until_its_instant() {
     world.end().await;
 }
 
-/// An executor that names no such time starts each run as it comes.
+/// An executor whose hello has no `ahead_max_ms` starts each run on receipt, so its triggers are sent at their instants.
 #[tokio::test]
 async fn an_executor_that_starts_at_once_gets_nothing_ahead() {
     let world = World::start().await;
@@ -50,8 +50,8 @@ async fn an_executor_that_starts_at_once_gets_nothing_ahead() {
     world.end().await;
 }
 
-/// Who takes over runs of a lease takes those that are due after its end as never sent. A lease that is given back, and a stream that ends,
-/// end no earlier than the instants of what was sent ahead.
+/// A server that takes over the runs of a lease treats those that are due after its end as never sent. So the recorded end of a lease that
+/// is given back, and of a stream that ends, is no earlier than the instants of the runs that were sent ahead.
 #[tokio::test]
 async fn what_was_sent_ahead_is_due_before_the_end_of_its_lease_and_stream() {
     assert!(ends_after_what_was_sent_ahead().await);
@@ -68,7 +68,8 @@ async fn ends_after_what_was_sent_ahead() -> bool {
     }
 }
 
-/// Stops a server before the instant of what it has sent. `None` if that has come before the server had stopped, as on a busy machine.
+/// Stops a server after it has sent a run ahead and before the run's instant. `None` if the instant came before the server had stopped, as
+/// on a busy machine.
 async fn stop_ahead_of_an_instant() -> Option<bool> {
     let world = World::start().await;
     let mut line = world.dial(Some(&world.token), on_time()).await.unwrap().beat();

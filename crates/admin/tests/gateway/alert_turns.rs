@@ -21,7 +21,8 @@ use serde_json::json;
 
 use super::world::{LIMIT, store};
 
-/// Fails for the first namespace that a pass looks at: at the first `read` after each `find`.
+/// A store that fails for the first namespace that a pass looks at: the first call of `read` after each call of `find`
+/// fails.
 #[derive(Debug)]
 struct Unreadable {
     inner: Arc<MemStore>,
@@ -61,7 +62,7 @@ async fn known() -> (Arc<MemStore>, Timestamp) {
     (known, now)
 }
 
-/// Runs a server until a loop of it has failed, and `is_done` nevertheless.
+/// Runs a server until one of its loops has failed and `is_done` is true nevertheless.
 async fn run_until(
     known: &Arc<MemStore>,
     (find, read, name): (&'static str, &'static str, &str),

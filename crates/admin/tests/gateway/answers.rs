@@ -70,7 +70,7 @@ async fn a_trigger_that_a_hello_lists_goes_on() {
     world.end().await;
 }
 
-/// Neither an executor that has answered, nor one without heartbeats.
+/// Unanswered triggers do not end the stream of an executor that has answered one, or that sends no heartbeats.
 #[tokio::test]
 async fn an_executor_that_answered_or_is_silent_keeps_its_stream() {
     let world = world().await;
@@ -89,7 +89,7 @@ async fn an_executor_that_answered_or_is_silent_keeps_its_stream() {
     world.end().await;
 }
 
-/// However often its executor leaves it unanswered, a run ends with its queue time, and with the true reason.
+/// However often its executor leaves it unanswered, a run ends at its queue timeout, with the true reason.
 #[tokio::test]
 async fn a_run_that_is_never_answered_ends_with_its_queue_time_and_names_the_executor() {
     let world = world().await;
@@ -117,7 +117,7 @@ async fn a_run_that_is_never_answered_ends_with_its_queue_time_and_names_the_exe
     world.end().await;
 }
 
-/// The run is not running before the executor reports its start.
+/// An accepted run does not count as running until the executor reports its start.
 #[tokio::test]
 async fn a_run_that_is_accepted_and_not_begun_waits_for_a_slot() {
     let world = world().await;

@@ -50,7 +50,7 @@ async fn answers(line: &mut Line, results: Vec<v1::Result>) -> Vec<Kind> {
     }
 }
 
-/// Reports a result that is stored.
+/// Reports a result, and checks that it is stored.
 async fn stored(line: &mut Line, result: v1::Result) {
     line.send(Up::Results(v1::Results { results: vec![result] })).await;
     assert_eq!(line.ack().await.kind(), Kind::Stored);
@@ -99,7 +99,7 @@ async fn a_run_behind_a_serial_one_is_not_ended_by_an_executor_that_does_not_hav
         assert!(!answers.contains(&Kind::Stored), "{answers:?}");
         assert_eq!(run(&world, behind.id.get()).await.status, RunStatus::Pending);
     }
-    // At its turn, the executor that receives it ends it.
+    // When its turn comes, the executor that receives the run ends it.
     a.send(succeeded(&trigger)).await;
     let next = a.trigger().await;
     assert_eq!(next.run_id, behind.id.get());
@@ -144,7 +144,7 @@ async fn the_root_of_a_broadcast_and_a_skipped_run_are_not_ended_by_an_executor(
     world.end().await;
 }
 
-/// Its stream has just ended, and another process connects with its name.
+/// The stream of `a` has just ended, and another process connects with the name `a`.
 #[tokio::test]
 async fn an_equal_name_without_the_secret_takes_over_nothing() {
     let (world, a, trigger, _b) = two_executors(json!({})).await;

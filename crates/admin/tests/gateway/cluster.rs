@@ -68,7 +68,7 @@ async fn next(line: &mut Line) -> Sent {
 }
 
 /// The survivor fences the dead lease on its streams, repeats the fence until it is answered, and sends none of the
-/// runs before.
+/// runs until then.
 #[tokio::test]
 async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
     let store = store();
@@ -112,14 +112,15 @@ async fn runs_of_a_dead_node_wait_for_the_answer_to_its_fence() {
     b.end().await;
 }
 
-/// A server that has not looked at the other nodes for long passes on what another one fenced meanwhile.
+/// A server that has not read the other nodes' leases for a long time still announces the fences that another server
+/// wrote meanwhile.
 #[tokio::test]
 async fn an_executor_that_connects_after_a_fence_learns_of_it_from_any_server() {
     let store = store();
     let seldom = Duration::from_secs(600);
     let config = EngineConfig { lease: 3 * seldom, beat: seldom, ..quick("b") };
     let b = World::start_on(Arc::clone(&store), config).await;
-    // The next one in line inherits.
+    // The node that is next in line adopts the runs of a dead node.
     let (a, c) = (node(&store, "a").await, node(&store, "c").await);
     let dead = a.engine.token();
     a.die().await;
@@ -137,8 +138,8 @@ async fn an_executor_that_connects_after_a_fence_learns_of_it_from_any_server() 
     c.end().await;
 }
 
-/// A lost stream is not a lost executor while another node hears it: results, cancels and the end in the home's memory
-/// are exchanged through rows.
+/// A lost stream is not a lost executor while another node hears it: the nodes exchange results and cancels through
+/// rows, and the home removes the ended run from its memory.
 #[tokio::test]
 async fn an_executor_that_another_node_hears_is_not_lost() {
     let store = store();
@@ -250,7 +251,8 @@ async fn a_result_from_an_executor_without_the_run_is_refused() {
     world.end().await;
 }
 
-/// The mark is durable before the instant, so that the run starts on time, and never before.
+/// The mark is durable just before the instant, so that the run starts on time. The run never starts before its
+/// instant.
 #[tokio::test]
 async fn at_most_once_is_marked_just_before_it_is_due() {
     let world = World::start().await;

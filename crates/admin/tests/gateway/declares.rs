@@ -23,7 +23,7 @@ async fn problems(line: &mut Line) -> Vec<(String, String, String)> {
 async fn a_job_of_another_app_is_refused_and_only_its_own_executor_is_notified() {
     let world = World::start().await;
     let token = Some(&world.token);
-    // They connect earlier and are processed earlier: with nothing declared, and with another job.
+    // Two executors that connect and are processed earlier: one declares nothing, the other another job.
     let mut silent = world.dial(token, hello("silent", 1)).await.unwrap();
     let good = r#"{"name": "good", "app": "files", "handler": "h"}"#;
     let mut other = world.dial(token, declares("other", 2, &[good])).await.unwrap();
@@ -39,7 +39,7 @@ async fn a_job_of_another_app_is_refused_and_only_its_own_executor_is_notified()
         let is_problem = |body: &Down| matches!(body, Down::DeclarationProblems(sent) if !sent.problems.is_empty());
         assert!(!heard.iter().any(is_problem), "{heard:?}");
     }
-    // The valid job beside it is accepted.
+    // The valid job of the other executor is accepted.
     assert!(world.store.job(NAMESPACE, "good").await.unwrap().is_some());
     world.end().await;
 }

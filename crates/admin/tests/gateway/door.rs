@@ -80,7 +80,7 @@ async fn a_stream_that_another_one_replaced_is_ended() {
         loop {
             match world.dial(Some(&world.token), hello("a", 42)).await {
                 Ok(line) => return line.beat(),
-                // It was heard recently.
+                // The executor was heard recently on its first stream.
                 Err(status) => assert_eq!(status.code(), Code::AlreadyExists),
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
@@ -147,7 +147,8 @@ async fn a_new_stream_lists_what_is_held_and_the_rest_is_sent_again() {
     world.end().await;
 }
 
-/// A successor that proves its predecessor settles the predecessor's runs at once, without thirty seconds of silence.
+/// A successor that proves its predecessor settles the predecessor's runs immediately, without thirty seconds of
+/// silence.
 #[tokio::test]
 async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_lost() {
     let world = World::start().await;
@@ -170,7 +171,8 @@ async fn a_successor_brings_the_journal_and_the_rest_is_known_to_be_lost() {
     world.end().await;
 }
 
-/// A process that is killed before it is welcomed leaves its journal to the next one, which knows nothing of it.
+/// A process that is killed before it is welcomed leaves its journal to the next process, which does not know of the
+/// killed one.
 #[tokio::test]
 async fn a_journal_is_reported_after_two_restarts() {
     let world = World::start().await;
@@ -222,13 +224,14 @@ async fn a_run_that_continues_past_its_deadline_is_closed() {
     assert!(run.message.unwrap_or_default().contains("executor a did not stop it"));
     line.send(succeeded(&next)).await;
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
-    // Its late result changes nothing.
+    // The late result of the closed run changes nothing.
     line.send(succeeded(&ignored)).await;
     assert_ne!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     world.end().await;
 }
 
-/// The same for a job that runs at most once: its outcome is unknown, and its connected executor was not lost.
+/// The same for a job that runs at most once: the outcome is unknown, and the reason does not name a lost executor,
+/// since the executor was connected.
 #[tokio::test]
 async fn an_at_most_once_run_that_is_closed_past_its_deadline_does_not_blame_a_lost_executor() {
     let (overdue_ask, overdue_timeout) = (Duration::from_secs(1), Duration::from_secs(2));
@@ -254,7 +257,7 @@ async fn an_at_most_once_run_that_is_closed_past_its_deadline_does_not_blame_a_l
     world.end().await;
 }
 
-/// Everything in a hello is stored, kept in memory and listed.
+/// Each field of a hello is bounded, since it is stored, kept in memory and listed.
 #[tokio::test]
 async fn hello_fields_are_bounded_and_the_refusal_names_field_value_and_bound() {
     let world = World::start().await;

@@ -1,4 +1,4 @@
-//! Duties of housekeeping of which one fails.
+//! Housekeeping tasks of which one fails.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -8,7 +8,7 @@ use rondel_store::{Cluster as _, MemStore, Result, Store, StoreError};
 
 use super::world::{LIMIT, store};
 
-/// Counts nothing.
+/// A store that cannot count runs.
 #[derive(Debug)]
 struct Uncounted(Arc<MemStore>);
 
@@ -24,7 +24,7 @@ impl Uncounted {
 
 rondel_store::delegate_store!(Uncounted);
 
-/// The others are done, and each has a report of its own.
+/// The other tasks are done, and each task has its own report.
 #[tokio::test(start_paused = true)]
 async fn a_duty_that_fails_is_reported_alone_and_stops_no_other() {
     let store = Arc::new(Uncounted(store()));

@@ -1,4 +1,4 @@
-//! The last report of a group that ends while a look at its pump is under way.
+//! The last report of a group that ends while its pump is being checked.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::pumps::{Worker, all_dealt, config, pump, until};
 use super::world::{LIMIT, World, store};
 
-/// Once it is armed, it holds the next look up before the groups are read.
+/// A store that, once armed, blocks the next look before it reads the groups.
 #[derive(Debug)]
 struct Gated {
     inner: Arc<MemStore>,

@@ -38,7 +38,7 @@ async fn a_cancel_reaches_its_executor_while_the_server_leaves() {
     world.die().await;
 }
 
-/// Such a grace has no end that can be computed.
+/// The end of a grace of `Duration::MAX` cannot be computed.
 #[tokio::test]
 async fn a_server_with_an_endless_grace_leaves_once_nothing_runs() {
     let world = World::start().await;
@@ -46,7 +46,7 @@ async fn a_server_with_an_endless_grace_leaves_once_nothing_runs() {
     world.die().await;
 }
 
-/// Once it is armed, its next renewal is written after the lease was given back, or half a second later.
+/// A store that, once armed, writes the next renewal after the lease was given back, or half a second later.
 #[derive(Debug)]
 struct LateRenewal {
     inner: Arc<MemStore>,
@@ -95,7 +95,7 @@ async fn a_renewal_in_progress_does_not_bring_back_a_lease_that_was_given_back()
     assert!(nodes.iter().all(is_over), "{nodes:?} at {given_back_by}");
 }
 
-/// Takes its time to store what runs wait for.
+/// A store that is slow to record what runs wait for.
 #[derive(Debug)]
 struct SlowNotes(Arc<MemStore>);
 
@@ -114,7 +114,7 @@ impl SlowNotes {
 
 rondel_store::delegate_store!(SlowNotes);
 
-/// The next server would take runs that waited without a note for missed ones.
+/// If the wait of a run were not recorded, the next server would treat the run as missed.
 #[tokio::test]
 async fn what_waits_as_its_server_stops_is_left_with_its_wait() {
     let inner = store();

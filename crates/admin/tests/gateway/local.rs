@@ -1,4 +1,5 @@
-//! An executor on the server's own host that is killed: its runs are retried without waiting for its silence.
+//! An executor on the server's own host that is killed. Its runs are retried immediately, not after the timeout of a
+//! silent executor.
 
 use std::process::{Child, Command};
 use std::time::Duration;
@@ -45,7 +46,8 @@ async fn the_runs_of_a_killed_process_of_this_host_are_tried_again_at_once() {
     let (line, trigger, mut other) = with_a_run(&world, named).await;
     child.kill().unwrap();
     drop(line);
-    // A silent executor would be waited for 30 s, which is longer than the limit of what is received.
+    // Without the process check, the server would wait 30 s for the silent executor, which is longer than the test
+    // waits for a message.
     let again = other.trigger().await;
     assert_eq!((again.run_id, again.attempt), (trigger.run_id, 2));
     let attempts = world.store.attempts(rondel_core::RunId::new(again.run_id)).await.unwrap();
@@ -56,7 +58,7 @@ async fn the_runs_of_a_killed_process_of_this_host_are_tried_again_at_once() {
     world.end().await;
 }
 
-/// Neither for a process of another host, nor for one that is still alive.
+/// The server concludes nothing from a process of another host, nor from one that is still alive.
 #[tokio::test]
 async fn nothing_is_concluded_of_a_foreign_process_or_of_one_that_lives() {
     tokio::join!(Box::pin(nothing_is_concluded(true)), Box::pin(nothing_is_concluded(false)));

@@ -1,4 +1,4 @@
-//! Lines of runs that a database does not take at once, or not at all.
+//! Log lines that the database stores late or not at all.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -16,7 +16,7 @@ use serde_json::json;
 
 use super::world::{Line, World, create, hello, request, store};
 
-/// Answers that logs are written with these errors first, and not at all while it is down.
+/// A store that fails calls to write logs with these errors first, and all such calls while it is down.
 #[derive(Debug)]
 struct Failing {
     inner: Arc<MemStore>,
@@ -59,7 +59,7 @@ fn failing(errors: impl IntoIterator<Item = StoreError>) -> Arc<Failing> {
     Arc::new(Failing { inner: store(), errors, is_down: AtomicBool::new(false) })
 }
 
-/// A world whose store answers with these errors first, and an executor that has a run.
+/// A world whose store first fails calls to write logs with these errors, and an executor that has a run.
 async fn start(errors: impl IntoIterator<Item = StoreError>) -> (World, Line, v1::Trigger) {
     start_on(&failing(errors)).await
 }
@@ -74,7 +74,7 @@ async fn start_on(failing: &Arc<Failing>) -> (World, Line, v1::Trigger) {
     (world, line, trigger)
 }
 
-/// A message with one chunk of one line for each number.
+/// A message with one chunk per number; each chunk has one line.
 fn logs(trigger: &v1::Trigger, sequences: &[i64]) -> Up {
     let chunk = |sequence: &i64| v1::LogChunk {
         run_id: trigger.run_id,
@@ -125,7 +125,7 @@ async fn lines_wait_for_the_database_and_are_acknowledged_when_it_has_them() {
 
 #[tokio::test]
 async fn a_chunk_that_the_database_refuses_is_dropped_alone_and_all_are_acknowledged_together() {
-    // The first is the answer for both chunks, the second that for one of them.
+    // The first error is for both chunks together, the second for one of them alone.
     let (world, mut line, trigger) = start([refusal(), refusal()]).await;
     line.send(logs(&trigger, &[0, 1])).await;
     assert_eq!(acked(&mut line).await, [0, 1]);
@@ -166,7 +166,7 @@ async fn lines_without_room_leave_a_mark_and_are_acknowledged_with_it() {
     for first in [1, 7, 13] {
         line.send(long_logs(&trigger, first..first + 6)).await;
     }
-    // The third has waited for room in vain by then.
+    // By then, the wait of the third message for room has timed out.
     line.wait_until_read(2).await;
     failing.is_down.store(false, Ordering::SeqCst);
     let (mut acked, mut beat) = (Vec::new(), 2);

@@ -1,4 +1,4 @@
-//! The executors' door: one node, and several that die, sleep and lose their streams.
+//! The gateway for executors: with one node, and with several nodes that die, sleep and lose their streams.
 
 #![cfg(test)]
 

@@ -1,4 +1,4 @@
-//! More jobs fire at one instant than a server can claim until then: they begin late, with the reason, and none is skipped.
+//! More jobs fire at one instant than a server can claim before it. They start late, with the reason overload, and none is skipped.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex};
@@ -20,10 +20,10 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 use super::world::{LIMIT, NAMESPACE, hello, store, succeeded};
 
 const JOB_COUNT: usize = 300;
-/// Long enough for a busy machine to make the jobs before their instant.
+/// Long enough for a busy machine to create the jobs before their instant.
 const AHEAD: Duration = Duration::from_secs(8);
 
-/// Takes so long for each claim, and notes when it was asked for fires of which instants.
+/// A store whose claims take `length`. It records when each fire was claimed.
 #[derive(Debug)]
 struct SlowClaims {
     inner: Arc<MemStore>,
@@ -57,7 +57,8 @@ rondel_store::delegate_store!(SlowClaims {
     }
 });
 
-/// Has so many jobs fire once at one instant, and an executor that runs each at once. Answers their runs.
+/// Starts a server with [`JOB_COUNT`] jobs that fire once, all at one instant, and an executor that succeeds with each run immediately.
+/// Returns the instant and the runs of these jobs after all have ended.
 async fn all_at_once(store: &Arc<SlowClaims>, config: EngineConfig, ahead: Duration) -> (Timestamp, Vec<Run>) {
     let lifecycle = Lifecycle::new();
     let engine = Engine::start(Arc::clone(store) as Arc<dyn Store>, config, &lifecycle).await.unwrap();
@@ -117,7 +118,7 @@ fn slow_claims(length: Duration) -> Arc<SlowClaims> {
     Arc::new(SlowClaims { inner: store(), length, asked: Mutex::default() })
 }
 
-/// With a claim of three jobs at a time, most come after the tolerance of their misfire policy.
+/// With three jobs per claim, most jobs are claimed after the tolerance of their misfire policy.
 fn slow_config() -> EngineConfig {
     EngineConfig {
         near: Duration::from_millis(500),
@@ -144,7 +145,8 @@ async fn what_a_server_claims_late_is_late_and_not_missed() {
     assert!(late.iter().all(|late| late.because == LateBecause::Overload), "{late:?}");
 }
 
-/// How long before their instants the fires of the job that fires each second were claimed, while 300 others were late: the shortest.
+/// Claims the fires of a job that fires each second while 300 others are late. Returns the shortest time between such a claim and the
+/// instant of the fire.
 async fn shortest_lead() -> Duration {
     let (near, look_ahead) = (Duration::from_millis(900), Duration::from_secs(1));
     let store = slow_claims(Duration::from_millis(30));
@@ -157,7 +159,7 @@ async fn shortest_lead() -> Duration {
 
 #[tokio::test]
 async fn a_job_that_is_in_time_stays_so_beside_late_ones() {
-    // A machine that stands still claims late whatever comes first: then it is tried again.
+    // On a machine that stalls, every claim is late, whichever comes first. The measurement is then repeated.
     let mut leads = Vec::new();
     while leads.len() < 3 && leads.iter().all(|lead| *lead <= Duration::from_millis(200)) {
         leads.push(shortest_lead().await);
@@ -169,7 +171,7 @@ async fn a_job_that_is_in_time_stays_so_beside_late_ones() {
 #[tokio::test]
 async fn late_fires_that_come_first_are_noticed() {
     rondel_failpoint::mutant::set(Some(rondel_failpoint::mutant::Mutant::LateFirst));
-    // A machine that stands still while fires become late leaves none that could come first: then it is tried again.
+    // On a machine that stalls while fires become late, there are no late fires that could come first. The measurement is then repeated.
     let mut leads = Vec::new();
     while leads.len() < 3 && leads.iter().all(|lead| *lead >= Duration::from_millis(200)) {
         leads.push(shortest_lead().await);
@@ -178,7 +180,7 @@ async fn late_fires_that_come_first_are_noticed() {
     assert!(leads.iter().any(|lead| *lead < Duration::from_millis(200)), "claimed {leads:?} before it was due");
 }
 
-/// Judged by how late they are when they are claimed, most would be skipped: so it was.
+/// With this mutant, a fire is missed if it is late when it is claimed, so most fires would be skipped.
 #[cfg(debug_assertions)]
 #[tokio::test]
 async fn late_fires_that_count_as_missed_are_noticed() {
@@ -191,7 +193,7 @@ async fn late_fires_that_count_as_missed_are_noticed() {
 
 #[tokio::test]
 async fn the_fires_of_a_dense_instant_are_claimed_earlier() {
-    // 300 jobs at 100 a second. A machine that stands still claims late all the same: then it is tried again.
+    // 300 jobs at 100 a second. On a machine that stalls, the claim is late nevertheless. The measurement is then repeated.
     let mut leads = Vec::new();
     while leads.len() < 3 && leads.iter().all(|lead| *lead <= Duration::from_millis(1_500)) {
         leads.push(lead_of_a_dense_instant().await);
@@ -199,7 +201,7 @@ async fn the_fires_of_a_dense_instant_are_claimed_earlier() {
     assert!(leads.iter().any(|lead| *lead > Duration::from_millis(1_500)), "claimed {leads:?} before they were due");
 }
 
-/// How long before the instant at which 300 jobs fire the first of them was claimed.
+/// How long before the instant at which 300 jobs fire their first claim was requested.
 async fn lead_of_a_dense_instant() -> Duration {
     let near = Duration::from_millis(500);
     let config = EngineConfig {

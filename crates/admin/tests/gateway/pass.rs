@@ -1,4 +1,4 @@
-//! Which executors a token admits: only those of its own app; what they report about others' runs is rejected.
+//! Which executors a token admits: only those of its own app. Their reports about runs of other apps are rejected.
 
 use rondel_admin::EngineConfig;
 use rondel_admin::auth::Token;

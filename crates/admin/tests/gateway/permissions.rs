@@ -35,7 +35,7 @@ const CALLERS: [&str; 13] = [
     "rotated away",
     "locked out",
 ];
-/// The identity that an executor claims: of the app that the roles are for, and so on.
+/// The identity that an executor claims: the app for which the token has a role, or another one.
 const OBJECTS: [(&str, &str, &str); 4] = [
     ("own", "default", "mine"),
     ("other app", "default", "theirs"),
@@ -67,13 +67,13 @@ async fn call(world: &World, method: &str, token: Option<&Token>, hello: v1::Hel
     };
     match answer {
         Ok(()) => "yes".to_owned(),
-        // The caller is permitted, and the object does not exist.
+        // The caller is permitted, but the object does not exist.
         Err(status) if status.code() == Code::FailedPrecondition => "no such app".to_owned(),
         Err(status) => format!("{:?}", status.code()),
     }
 }
 
-/// A token, as the caller has it.
+/// The token of a caller of this kind; `None` for an anonymous caller.
 async fn token(world: &World, caller: &str, mine: AppId, theirs: AppId) -> Option<Token> {
     let (store, now) = (&world.store, world.engine.now());
     let at = |role, app| Grant { role, namespace: Some(HERE), app: Some(app) };

@@ -19,15 +19,15 @@ use tokio::task::JoinHandle;
 
 use super::world::{LIMIT, Line, World, begun, create, hello, runs, store};
 
-/// Its groups: by run and attempt, what it was ordered last.
+/// What a worker has: its groups by run and attempt, each with its last order.
 #[derive(Debug, Default)]
 struct Hands {
     groups: BTreeMap<(i64, i32), Group>,
-    /// It answers no order.
+    /// Whether it answers no order.
     is_stubborn: bool,
-    /// It has found no rows at all.
+    /// Whether it finds no rows in any item.
     is_dry: bool,
-    /// All that it ever had, by item: epochs.
+    /// Every item that it has ever had, with the epoch.
     epochs: Vec<(String, i64)>,
 }
 
@@ -41,7 +41,7 @@ struct Group {
 /// An executor that works for groups of a pump.
 pub(super) struct Worker {
     hands: Arc<Mutex<Hands>>,
-    /// What it sends without being asked.
+    /// Messages that it sends without a request of the server.
     unasked: mpsc::UnboundedSender<Up>,
     task: JoinHandle<()>,
 }
@@ -51,7 +51,7 @@ impl Worker {
         Self::dial(world, hello(name, incarnation)).await
     }
 
-    /// One with a label.
+    /// Starts a worker with a label.
     async fn start_in(world: &World, zone: &str, name: &str, incarnation: i64) -> Self {
         let labels = [("zone".to_owned(), zone.to_owned())].into();
         Self::dial(world, v1::Hello { labels, ..hello(name, incarnation) }).await
@@ -91,7 +91,8 @@ impl Worker {
         self.unasked.send(Up::PumpReports(v1::PumpReports { reports: vec![report] })).unwrap();
     }
 
-    /// A group of it fails: it releases its items with so many rows done, and ends. Returns its run and attempt, and the names of the items.
+    /// Makes one of its groups fail: the group releases its items with `done` rows done, and ends. Returns its run and attempt, and the
+    /// names of the items.
     pub(super) fn fail_group(&self, done: u64) -> ((i64, i32), Vec<String>) {
         let (key, group) = self.with(|hands| hands.groups.pop_last()).unwrap();
         let progress = |item: &v1::PumpItem| v1::PumpProgress {
@@ -148,7 +149,7 @@ fn answers(hands: &mut Hands, body: Down) -> Vec<Up> {
     }
 }
 
-/// Releases what is asked back at once.
+/// Obeys an order, and releases requested items immediately.
 fn obey(hands: &mut Hands, order: &v1::PumpOrder) -> Vec<Up> {
     let key = (order.run_id, order.attempt);
     let (is_stubborn, is_dry) = (hands.is_stubborn, hands.is_dry);
@@ -195,7 +196,7 @@ fn result(group: &Group, status: v1::result::Status, run_id: i64, attempt: i32) 
     Up::Results(v1::Results { results: vec![result] })
 }
 
-/// With a silence so short that items are fenced soon.
+/// Settings with a silence so short that items are fenced soon.
 pub(super) fn config() -> EngineConfig {
     EngineConfig { silence: Duration::from_millis(500), ..EngineConfig::default() }
 }
@@ -218,7 +219,7 @@ pub(super) async fn until(what: &str, mut is_so: impl AsyncFnMut() -> bool) {
     }
 }
 
-/// All items have an owner that an executor knows of, at the same epoch.
+/// Whether every item has an owner, and the workers have the same items at the same epochs.
 pub(super) async fn all_dealt(world: &World, job: &JobRecord, workers: &[&Worker]) -> bool {
     let rows: BTreeMap<String, i64> = items(world, job)
         .await
@@ -263,7 +264,7 @@ async fn items_are_dealt_and_shared_out_anew_when_an_executor_comes_or_is_switch
     world.die().await;
 }
 
-/// Also where no other executor takes its groups: they give their items back, and wait.
+/// The groups give their items back and wait, even if no other executor can take them.
 #[tokio::test]
 async fn the_groups_of_a_stopped_executor_yield_though_it_is_the_only_one() {
     let world = World::start_on(store(), config()).await;
@@ -295,7 +296,7 @@ async fn the_groups_of_a_stopped_executor_yield_though_it_is_the_only_one() {
     world.die().await;
 }
 
-/// The end of its window is when no rows are left, and an edit is not that.
+/// The window ends when no rows are left. An edit does not end it.
 #[tokio::test]
 async fn a_pump_until_empty_goes_on_after_an_edit_within_its_window() {
     let world = World::start_on(store(), config()).await;
@@ -383,7 +384,7 @@ async fn a_pump_until_empty_ends_when_all_items_are_dry_and_a_paused_one_begins_
     world.die().await;
 }
 
-/// One group an executor, however many slots it has; and none for one that the job does not select.
+/// An executor gets one group, however many slots it has. An executor that the job does not select gets none.
 #[tokio::test]
 async fn executors_have_as_many_groups_as_they_may_and_others_have_none() {
     let world = World::start_on(store(), config()).await;
@@ -408,7 +409,7 @@ async fn executors_have_as_many_groups_as_they_may_and_others_have_none() {
     world.die().await;
 }
 
-/// It begins at each instant of its schedule, and ends with the window that this opens.
+/// The pump begins at each instant of its schedule, and ends with the window that begins there.
 #[tokio::test]
 async fn a_pump_begins_and_ends_with_its_windows() {
     let world = World::start_on(store(), config()).await;

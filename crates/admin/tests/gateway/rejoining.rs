@@ -1,4 +1,4 @@
-//! A server that takes its next lease: an executor that connects meanwhile, and a database that fails in between.
+//! A server that takes its next lease while an executor connects, or while the database fails.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -14,7 +14,7 @@ use tonic::Code;
 
 use super::world::{LIMIT, World, hello};
 
-/// Once it is armed, the next session that is stored is answered after its node has taken another lease: the store's clock steps back.
+/// A store that, once armed, steps its clock back when the next session is stored, and answers only after the node has taken another lease.
 #[derive(Debug)]
 struct LateSession {
     inner: Arc<MemStore>,
@@ -48,7 +48,7 @@ impl LateSession {
 
 rondel_store::delegate_store!(LateSession);
 
-/// A store whose clock is behind by so many milliseconds.
+/// A store whose clock is behind by this many milliseconds.
 fn store_set_back_by(back_ms: &Arc<AtomicI64>) -> Arc<MemStore> {
     let (began, back) = (Instant::now(), Arc::clone(back_ms));
     let clock = move || {
@@ -58,7 +58,7 @@ fn store_set_back_by(back_ms: &Arc<AtomicI64>) -> Arc<MemStore> {
     Arc::new(MemStore::new(Arc::new(clock)))
 }
 
-/// The row of its session states that its stream ended with the lease before, so nothing may be sent to it.
+/// The row of the executor's session states that its stream ended with the earlier lease, so nothing may be sent on that stream.
 #[tokio::test]
 async fn an_executor_that_connects_during_a_change_of_the_lease_connects_again() {
     let back_ms = Arc::new(AtomicI64::new(0));
@@ -79,11 +79,11 @@ async fn an_executor_that_connects_during_a_change_of_the_lease_connects_again()
     world.die().await;
 }
 
-/// Some calls are stored and not answered.
+/// A store that performs some calls without an answer.
 #[derive(Debug)]
 struct Interrupted {
     inner: Arc<MemStore>,
-    /// The next calls in their order, and whether each fails. A join counts if it takes a lease.
+    /// The next calls in their order, and whether each stays without an answer. A join counts only if it takes a lease.
     turns: Mutex<VecDeque<(&'static str, bool)>>,
 }
 
@@ -111,8 +111,8 @@ impl Interrupted {
 
 rondel_store::delegate_store!(Interrupted);
 
-/// The clock steps back, so that the server needs another lease, and these calls follow. Returns the last error of its beat, once it holds a
-/// lease again that is so many epochs later.
+/// Steps the clock back, so that the server needs another lease, and lets the calls in `turns` follow, some without an answer. Waits until
+/// the server holds a lease again, at an epoch that is higher by `epochs`. Returns the last error of its beat.
 async fn interrupted(lease: Duration, turns: &[(&'static str, bool)], epochs: i64) -> String {
     let back_ms = Arc::new(AtomicI64::new(0));
     let inner = store_set_back_by(&back_ms);
@@ -133,7 +133,7 @@ async fn interrupted(lease: Duration, turns: &[(&'static str, bool)], epochs: i6
     beat.and_then(|report| report.error).unwrap_or_default()
 }
 
-/// The lease that it took does not keep it waiting for a minute.
+/// The server does not wait for a minute for the end of the lease that it took itself.
 #[tokio::test]
 async fn a_server_that_is_interrupted_after_it_took_a_lease_takes_the_next_one_at_once() {
     let lease = Duration::from_secs(60);
@@ -141,14 +141,16 @@ async fn a_server_that_is_interrupted_after_it_took_a_lease_takes_the_next_one_a
     assert!(error.contains("beat_sessions"), "{error}");
 }
 
-/// A server that does not know which lease it took waits for its end. The later end of the next one is no sign of another server.
+/// A server that does not know which lease it took waits until that lease ends. It does not take the later end of its own next lease for
+/// another server's renewal.
 #[tokio::test]
 async fn leases_that_a_server_took_without_an_answer_are_not_those_of_another_server() {
     let error = interrupted(Duration::from_secs(2), &[("join", true), ("join", true)], 3).await;
     assert!(error.contains("that this server does not act under"), "{error}");
 }
 
-/// The database has lost what a server wrote, and fails again before the server has its next lease: it takes one all the same.
+/// The database has lost writes of a server, and fails again before the server has its next lease. The server takes another lease
+/// nevertheless.
 #[tokio::test]
 async fn a_server_that_is_interrupted_as_the_database_went_back_takes_another_lease() {
     let inner = store_set_back_by(&Arc::default());

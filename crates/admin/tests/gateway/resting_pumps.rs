@@ -1,4 +1,4 @@
-//! A pump of which nothing is on its way is not read again and again.
+//! A pump for which nothing is in progress is not read repeatedly.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -10,7 +10,7 @@ use serde_json::json;
 use super::pumps::{Worker, all_dealt, config, pump, until};
 use super::world::{World, store};
 
-/// How often a look has read no rows of a pump in a row.
+/// A store that counts the looks since a look last read rows of a pump.
 #[derive(Debug)]
 struct Watched {
     inner: Arc<MemStore>,

@@ -1,5 +1,5 @@
-//! A malicious executor of the same app: it has the same token, and may neither impersonate or succeed another executor,
-//! nor write into its logs.
+//! A malicious executor of the same app. It has the same token, but must not impersonate or succeed another executor,
+//! and must not write to its logs.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ async fn a_living_executor_has_no_successor_without_its_secret() {
         assert!(got.is_err(), "{got:?}");
         assert_eq!(run(&world, &trigger).await.attempt, 1);
     }
-    // They count as other executors, with other names.
+    // The forged executors count as other executors, with other names.
     let online = world.engine.online_executors();
     assert_eq!(online.iter().filter(|one| one.name == "a").count(), 1, "{online:?}");
     line.send(succeeded(&trigger)).await;
@@ -75,7 +75,7 @@ async fn the_secret_of_the_data_directory_proves_the_predecessor() {
     world.end().await;
 }
 
-/// An SDK without secrets: its next process succeeds it once its stream has ended.
+/// An executor with an old SDK has no secret: its next process becomes its successor once its stream has ended.
 #[tokio::test]
 async fn an_executor_without_a_secret_has_a_successor_once_it_is_gone() {
     let world = World::start().await;
@@ -158,7 +158,7 @@ async fn logged(world: &World, trigger: &v1::Trigger) -> Vec<String> {
 async fn log_lines_are_accepted_only_from_an_executor_that_holds_or_held_the_run() {
     let (world, mut line, trigger) = with_a_run().await;
     let mut other = world.dial(Some(&world.token), hello("b", 2)).await.unwrap();
-    // Before any row names its executor; then while it runs; then after it has ended.
+    // Forged lines are sent before any row names the run's executor, while the run is running, and after it has ended.
     other.send(lines(&trigger, 100, "forged at once")).await;
     log_ack(&mut other).await;
     line.send(lines(&trigger, 0, "one")).await;
@@ -175,14 +175,14 @@ async fn log_lines_are_accepted_only_from_an_executor_that_holds_or_held_the_run
     assert_eq!(line.ack().await.kind(), v1::result_ack::Kind::Stored);
     other.send(lines(&trigger, 102, "forged afterwards")).await;
     log_ack(&mut other).await;
-    // Lines that its own executor could not send before follow the result.
+    // The run's own executor may send lines after the result, if it could not send them before.
     line.send(lines(&trigger, 1, "two")).await;
     log_ack(&mut line).await;
     assert_eq!(logged(&world, &trigger).await, ["one", "two"]);
     world.end().await;
 }
 
-/// The stream broke; lines of the present attempt and of the abandoned one arrive on a new stream.
+/// After the stream broke, lines of the present attempt and of the abandoned one arrive on a new stream.
 #[tokio::test]
 async fn late_lines_of_an_earlier_attempt_are_accepted() {
     let (world, line, first) = with_a_run().await;
@@ -213,7 +213,7 @@ async fn late_lines_of_an_earlier_attempt_are_accepted() {
 async fn a_run_that_logs_without_end_is_cut_off() {
     let (world, mut line, trigger) = with_a_run().await;
     let text = "x".repeat(3 * LINE_BYTES);
-    // A line takes 64 bytes beside its text, and a chunk 256 beside its lines.
+    // Besides its text, a line counts for 64 bytes; besides its lines, a chunk counts for 256 bytes.
     let whole = 100 * 1024 * 1024 / (3 * (LINE_BYTES + 64) + 256);
     for sequence in 0..i64::try_from(whole).unwrap() + 5 {
         line.send(lines(&trigger, sequence, &text)).await;
@@ -226,7 +226,8 @@ async fn a_run_that_logs_without_end_is_cut_off() {
     world.end().await;
 }
 
-/// The end of a stream is no goodbye: while its executor stops, too, other servers may have runs in its hands.
+/// The end of a stream does not mean that its executor has left. Runs of other servers may still be with it, even while
+/// it is stopping.
 #[tokio::test]
 async fn only_an_executor_that_says_goodbye_has_left() {
     let world = World::start().await;
@@ -252,7 +253,7 @@ async fn only_an_executor_that_says_goodbye_has_left() {
             }
         };
         tokio::time::timeout(LIMIT, seen).await.unwrap();
-        // Whatever followed from the end has happened when the next run is sent.
+        // When the next run is sent, the end of the stream has been processed completely.
         request(&world, &job).await;
         other.trigger().await;
         assert_eq!(has_left().await, [expected]);

@@ -21,7 +21,7 @@ use tokio_stream::wrappers::UnboundedReceiverStream;
 
 use super::world::{LIMIT, hello, store, succeeded};
 
-/// While it is slow, it answers each renewal after three seconds, and the writing of shards and the adoption of open runs not at all.
+/// A store that can be made slow. Then an answer to a renewal takes three seconds, and calls that write shards or adopt runs get no answer.
 #[derive(Debug)]
 struct Slow {
     inner: Arc<MemStore>,
@@ -29,9 +29,9 @@ struct Slow {
     /// The host's time since boot, which advances only during the waits.
     boot_micros: Arc<AtomicI64>,
     renewal_count: AtomicI64,
-    /// How often overdue runs were requested while an answer was held back.
+    /// How often overdue runs were queried while it was slow.
     overdue_count: AtomicI64,
-    /// How often it held back that open runs were taken over.
+    /// How often it held back the answer to an adoption.
     adopt_count: AtomicI64,
 }
 
@@ -72,8 +72,8 @@ impl Slow {
 
 rondel_store::delegate_store!(Slow);
 
-/// The lease counts from before its renewal was sent: if the answer takes longer than the lease, another node may have
-/// fenced it by then.
+/// A lease counts from before its renewal was sent. If the answer takes longer than the lease, another node may already have fenced the
+/// lease.
 #[tokio::test]
 async fn a_lease_does_not_count_from_the_answer_to_its_renewal() {
     let boot_micros = Arc::new(AtomicI64::new(1_000_000));
@@ -95,8 +95,8 @@ async fn a_lease_does_not_count_from_the_answer_to_its_renewal() {
     lifecycle.hard.cancel();
 }
 
-/// Shards that are stored before the answer to their writing arrives are overdue like their broadcast: they are sent
-/// after the answer, and only then.
+/// Shards may be in the store before the answer to the call that wrote them has arrived. They are overdue like their broadcast, but they
+/// are sent only after the answer.
 #[tokio::test]
 async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     let slow = Slow::new(&Arc::new(AtomicI64::new(0)));
@@ -149,7 +149,7 @@ async fn shards_are_not_looked_for_while_their_broadcast_is_being_cut() {
     lifecycle.hard.cancel();
 }
 
-/// While the open runs of a dead server are being taken over, only their jobs wait for that.
+/// While the open runs of a dead server are being adopted, only the jobs of these runs wait for that.
 #[tokio::test]
 async fn other_jobs_run_while_open_runs_are_taken_over() {
     let slow = Slow::new(&Arc::new(AtomicI64::new(0)));

@@ -1,5 +1,5 @@
-//! An executor with a token of app A against app B: it can neither register for B, nor receive B's runs, nor report
-//! their results, however it tries.
+//! An executor with a token of app A attacks app B. It can neither register for B, nor receive B's runs, nor report
+//! their results.
 
 use std::time::Duration;
 
@@ -126,7 +126,7 @@ async fn an_executor_of_app_a_cannot_use_the_incarnation_of_an_executor_of_app_b
     let mut stage = Stage::new().await;
     let refused = stage.dial(hello("b", VICTIM)).await.err().unwrap();
     assert_eq!(refused.code(), Code::AlreadyExists, "{refused}");
-    // Not even while that executor is disconnected for a moment.
+    // Nor is it admitted while that executor is disconnected for a moment.
     stage.victim.hang_up();
     let gone = async {
         while stage.world.engine.online_executors().iter().any(|online| online.id == ExecutorId::new(VICTIM)) {
@@ -145,7 +145,7 @@ async fn an_executor_of_app_a_cannot_use_the_incarnation_of_an_executor_of_app_b
 async fn an_executor_of_app_a_cannot_receive_runs_of_app_b() {
     let mut stage = Stage::new().await;
     let mut line = stage.dial(hello("b", 2)).await.unwrap();
-    // The victim's app has one more run, and only the stranger has a free slot.
+    // The victim's app has one more run, and the victim takes no more runs. Only the stranger has a free slot.
     stage.victim.send(Up::Draining(v1::Draining::default())).await;
     round_trip(&mut stage.victim).await;
     let job = create(&stage.world, json!({"name": "k"})).await;
@@ -207,7 +207,7 @@ async fn code_of_app_a_cannot_change_a_job_that_was_moved_to_app_b() {
     stage.unharmed().await;
 }
 
-/// It would receive their results, and would learn when they run.
+/// Otherwise, its job would receive the results of the other app's jobs, and reveal when they run.
 #[tokio::test]
 async fn code_of_app_a_cannot_follow_jobs_of_app_b() {
     let stage = Stage::new().await;

@@ -43,13 +43,13 @@ impl World {
         Self::start_on(store(), EngineConfig::default()).await
     }
 
-    /// One node on this store.
+    /// Starts one node on this store.
     pub(crate) async fn start_on(store: Arc<MemStore>, config: EngineConfig) -> Self {
         let as_store = Arc::clone(&store) as Arc<dyn Store>;
         Self::start_behind(store, as_store, config).await
     }
 
-    /// The same, by way of a store that delegates to this one.
+    /// Starts one node on `as_store`, which delegates to `store`.
     pub(crate) async fn start_behind(store: Arc<MemStore>, as_store: Arc<dyn Store>, config: EngineConfig) -> Self {
         let lifecycle = Lifecycle::new();
         let engine = Engine::start(as_store, config, &lifecycle).await.unwrap();
@@ -79,7 +79,7 @@ impl World {
         Ok(Line { up, down, beats: JoinSet::new() })
     }
 
-    /// As by kill -9: nothing is sent, returned or finished.
+    /// Ends the node as kill -9 does: nothing is sent, returned or finished.
     pub(crate) async fn die(self) {
         self.lifecycle.soft.cancel();
         self.lifecycle.hard.cancel();
@@ -97,7 +97,7 @@ impl World {
 pub(crate) struct Line {
     up: mpsc::Sender<v1::ExecutorMessage>,
     down: Streaming<v1::ServerMessage>,
-    /// Ends with the line.
+    /// The task that sends heartbeats; dropped with the line.
     beats: JoinSet<()>,
 }
 
@@ -179,7 +179,7 @@ impl Line {
         tokio::time::timeout(LIMIT, next).await.unwrap()
     }
 
-    /// The next message, however long that takes; nothing more comes once the stream has ended.
+    /// The next message, without a time limit. Never returns once the stream has ended.
     pub(crate) async fn receive_forever(&mut self) -> Down {
         loop {
             match self.down.message().await {
@@ -237,7 +237,7 @@ pub(crate) fn accepted(trigger: &v1::Trigger) -> Up {
     Up::Replies(v1::Replies { replies: vec![reply] })
 }
 
-/// Accepted, and the handler has begun.
+/// The replies that the executor has accepted the run and that the handler has begun.
 pub(crate) fn begun(trigger: &v1::Trigger) -> Up {
     use v1::reply::Kind;
     let (run_id, attempt) = (trigger.run_id, trigger.attempt);

@@ -42,10 +42,10 @@ impl Admin {
         }
     }
 
-    /// How long after its start a job fires at the latest.
+    /// The longest time from a job's start to its first fire.
     pub(crate) const fn head_start(&self) -> Duration {
         match self {
-            // A started job is first due five seconds later, since a scan reads so far ahead.
+            // XXL-JOB's scan reads five seconds ahead, so a started job is first due five seconds later.
             Self::Xxl(_) => Duration::from_secs(7),
             Self::Ratch(_) => Duration::from_secs(2),
         }
@@ -58,7 +58,7 @@ impl Admin {
         }
     }
 
-    /// Whether triggers go to all of these executors.
+    /// Whether the server sends triggers to all of these executors.
     pub(crate) async fn knows(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
         match self {
             Self::Xxl(admin) => admin.knows(app, addresses).await,
@@ -111,7 +111,7 @@ impl Registry {
         Ok(Self { session: Session::new()?, base, token, app })
     }
 
-    /// Registers executors, and so finds out whether the server takes their token.
+    /// Registers executors, which also checks whether the server accepts their token.
     pub(crate) async fn register(&self, addresses: &[String]) -> Result<(), BenchError> {
         self.call("registry", addresses).await
     }

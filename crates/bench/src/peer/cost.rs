@@ -17,7 +17,7 @@ struct Process {
 }
 
 impl Processes {
-    /// Finds the processes; refuses a number without one.
+    /// Finds the processes; refuses a pid without a process.
     pub(crate) fn find(pids: &[u32]) -> Result<Self, BenchError> {
         let mut found: Vec<Process> = Vec::new();
         for pid in pids {
@@ -31,24 +31,24 @@ impl Processes {
         Ok(Self(found))
     }
 
-    /// Counts from now on.
+    /// Starts to count: earlier usage is left out.
     pub(crate) fn begin(&mut self) {
         for process in &mut self.0 {
             process.before = usage::of_tree(process.pid);
         }
     }
 
-    /// Reads their memory, of which the largest value is kept.
+    /// Reads the memory of the processes, and keeps the largest value of each.
     pub(crate) fn sample(&mut self) {
         for process in &mut self.0 {
             let of_tree = usage::memory_of_tree(process.pid);
-            // The memory of another user's process may be hidden; its resident size is not.
+            // The kernel may hide the shares of another user's process in shared pages, but it shows the resident size.
             let now = if of_tree == 0 { usage::memory(process.pid).0 } else { of_tree };
             process.peak = process.peak.max(now);
         }
     }
 
-    /// What they used since [`Self::begin`].
+    /// What the processes used since [`Self::begin`].
     pub(crate) fn end(self) -> Result<Vec<PeerProcess>, BenchError> {
         let mut used = Vec::new();
         for Process { pid, name, before, peak } in self.0 {

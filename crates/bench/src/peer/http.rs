@@ -22,7 +22,7 @@ pub(crate) struct Session {
 impl Session {
     pub(crate) fn new() -> Result<Self, BenchError> {
         rustls::crypto::ring::default_provider().install_default().ok();
-        // A redirect leads to a page for signing in, which is no answer.
+        // Redirects are not followed: they lead to the sign-in page, which is not an answer.
         let client = Client::builder().no_proxy().redirect(Policy::none()).timeout(TIMEOUT).build();
         let client = client.map_err(|error| BenchError::void(format!("no client for HTTP: {error}")))?;
         Ok(Self { client, cookie: String::new() })
@@ -84,7 +84,7 @@ impl Answer {
         serde_json::from_str(&self.text).ok()
     }
 
-    /// The answer as a part of a sentence.
+    /// Describes the answer, for use inside a sentence.
     pub(crate) fn describe(&self) -> String {
         let text = self.text.split_whitespace().collect::<Vec<_>>().join(" ");
         let quote: String = text.chars().take(QUOTE_LEN).collect();
@@ -93,13 +93,13 @@ impl Answer {
         format!("{} answered {} with {body}", self.url, self.status.as_u16())
     }
 
-    /// The error for an answer that is none of the protocol.
+    /// The error for an answer that does not follow the protocol.
     pub(crate) fn unexpected(&self) -> BenchError {
         BenchError::void(format!("--peer-url: {}", self.describe()))
     }
 }
 
-/// Fields as a form, or as a query.
+/// Encodes fields for the body of a form or the query of a URL.
 fn form(fields: &[(&str, &str)]) -> String {
     let url = Url::parse_with_params("http://form/", fields).ok();
     url.and_then(|url| url.query().map(str::to_owned)).unwrap_or_default()
@@ -108,7 +108,7 @@ fn form(fields: &[(&str, &str)]) -> String {
 fn cookies(headers: &HeaderMap) -> String {
     let set = headers.get_all(SET_COOKIE).iter().filter_map(|value| value.to_str().ok());
     let pairs = set.filter_map(|text| text.split(';').next()).map(str::trim);
-    // A cookie without a value is deleted.
+    // A server deletes a cookie by setting an empty value.
     let kept = pairs.filter(|pair| pair.split_once('=').is_some_and(|(_, value)| !matches!(value, "" | "\"\"")));
     kept.collect::<Vec<_>>().join("; ")
 }

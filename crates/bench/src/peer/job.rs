@@ -1,4 +1,4 @@
-//! What happens to a job at a peer.
+//! Changes of jobs at a peer.
 
 /// A change of a job that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

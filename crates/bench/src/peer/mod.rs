@@ -1,9 +1,9 @@
-//! Measures another admin server with executors of XXL-JOB's protocol, beside which Rondel can be measured on the same
-//! machine: XXL-JOB itself, or ratch-job.
+//! Measures another admin server, XXL-JOB itself or ratch-job, with executors of XXL-JOB's protocol, so that Rondel
+//! can be compared with it on the same machine.
 //!
 //! - [`run_peer`] is the whole measurement; `plan` has its input, and `report` what it found;
 //! - `admin` is the signed-in user at a server of either kind: `xxl_admin` and `ratch_admin`, which send their requests through
-//!   `http`; `job` names what happens to a job;
+//!   `http`; `job` names the changes of a job;
 //! - `starts` decides which fire each start belongs to, and `cost` counts what the server's processes use.
 
 mod admin;
@@ -39,20 +39,20 @@ use crate::witness::Witness;
 use crate::xxl::{Target, XxlExecutors};
 use crate::{BenchError, clock};
 
-/// Requests about jobs at the same time.
+/// How many requests about jobs are sent at the same time.
 const LANES: usize = 8;
 /// How long the server may take until its triggers go to the executors.
 const KNOWN_TIMEOUT: Duration = Duration::from_secs(100);
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 /// How long after the window its last runs may start.
 const GRACE_SECONDS: i64 = 10;
-/// How many seconds before the window are looked at, so that their late runs are not taken for repetitions.
+/// How many seconds before the window are evaluated, so that their late runs do not count as repetitions.
 const LEAD_SECONDS: u32 = 5;
 /// How long the removal of jobs and app may take.
 const CLEAN_UP_TIMEOUT: Duration = Duration::from_secs(180);
 
-/// Measures a running admin server. Whatever happens, and also when `stop` is cancelled, the jobs and the app are removed from
-/// the server, as far as it answers.
+/// Measures a running admin server. The jobs and the app are then removed from the server if it still answers, also after an
+/// error and when `stop` is cancelled.
 ///
 /// # Errors
 /// Those of [`BenchError`]; [`BenchError::Stopped`] if `stop` was cancelled.
@@ -117,7 +117,7 @@ impl Round<'_> {
         let watched = watch(&mut processes, &window, self.stop).await;
         let (took, cpu) = (start.elapsed().as_secs_f64(), clock::cpu().saturating_sub(cpu).as_secs_f64());
         let acknowledged = executors.acknowledged() - acknowledged;
-        // Its thread ends in any case.
+        // The witness is ended before the errors are returned, so that its thread ends in any case.
         let witness = witness.end();
         watched?;
         let processes = processes.end()?;
@@ -154,7 +154,7 @@ impl Round<'_> {
         })
     }
 
-    /// Removes jobs, registrations and app. Returns what is left, and why.
+    /// Removes jobs, registrations and app. Returns what could not be removed, and why.
     async fn clean_up(mut self) -> Option<String> {
         let app = self.app.clone();
         let removed = tokio::time::timeout(CLEAN_UP_TIMEOUT, self.remove()).await;
@@ -173,7 +173,7 @@ impl Round<'_> {
                 unregistered => unregistered,
             };
         }
-        // It is tried in any case: XXL-JOB keeps a group that still has jobs.
+        // This is tried even if jobs are left: XXL-JOB then refuses to remove the group.
         let app = self.admin.remove_app(&self.app).await;
         jobs.and(registrations).and(app)
     }
@@ -250,7 +250,7 @@ async fn change_jobs(
     Ok(())
 }
 
-/// Stops and removes all jobs that the server lists for the app. This finds jobs whose creation was not answered too.
+/// Stops and removes all jobs that the server lists for the app, including jobs whose creation was not answered.
 async fn remove_jobs(admin: &Arc<Admin>, app: &str) -> Result<(), BenchError> {
     let mut before = Vec::new();
     loop {

@@ -8,7 +8,7 @@ use crate::BenchError;
 
 /// How many fires a measurement has at most: each one is kept in memory.
 const FIRES_MAX: u64 = 5_000_000;
-/// How far ratch-job's console is above the port that its executors call, unless another port is set there.
+/// By how much the port of ratch-job's console exceeds the port that its executors call, by default.
 const CONSOLE_PORT_STEP: u16 = 100;
 
 /// The kind of an admin server.
@@ -107,7 +107,8 @@ impl Place {
             None => {
                 let mut console = base.clone();
                 let port = base.port_or_known_default().and_then(|port| port.checked_add(CONSOLE_PORT_STEP));
-                // Without such a port there is no console: an XXL-JOB has it at the base.
+                // If the port would be too high, the URL has none. XXL-JOB does not need it: its console is at the
+                // base.
                 console.set_port(port).ok();
                 console
             }

@@ -1,4 +1,4 @@
-//! ratch-job: its console, which has a port of its own, and the open API at the port of the executors.
+//! ratch-job: its console, which has its own port, and its open API, on the port that executors call.
 
 use base64::Engine as _;
 use base64::prelude::BASE64_STANDARD;
@@ -122,13 +122,13 @@ impl RatchAdmin {
         self.post("job/update", &body).await.map(|_| ())
     }
 
-    /// Jobs of the app, as many as a page has.
+    /// The first page of the app's jobs.
     pub(crate) async fn jobs(&self, app: &str) -> Result<Vec<i64>, BenchError> {
         let fields = [("namespace", NAMESPACE), ("appName", app), ("pageNo", "1"), ("pageSize", PAGE_SIZE)];
         let answer = self.session.get(&api(&self.place, "job/list"), &fields).await?;
         let page = done(&answer)?;
         let rows = page["list"].as_array().ok_or_else(|| answer.unexpected())?;
-        // A server that does not filter must not lose the jobs of others.
+        // If the server ignored the filter, jobs of other apps would be removed.
         let own = rows.iter().filter(|row| row["appName"] == app);
         Ok(own.filter_map(|row| row["id"].as_i64()).collect())
     }

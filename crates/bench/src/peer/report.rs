@@ -1,4 +1,4 @@
-//! The report about a peer, as text and as JSON.
+//! The report of a measurement of another server, as text and as JSON.
 
 use std::fmt::Write as _;
 
@@ -13,17 +13,17 @@ pub struct PeerReport {
     pub peer: String,
     /// The URL that its executors call.
     pub url: String,
-    /// Version of the program that measured.
+    /// Version of the program that made the measurement.
     pub version: &'static str,
-    /// How many jobs there were.
+    /// The number of jobs.
     pub jobs: u32,
-    /// How long it was measured, in seconds.
+    /// The length of the measured window, in seconds.
     pub seconds: f64,
-    /// How many executors there were.
+    /// The number of executors.
     pub executors: u32,
     /// How long the creation and the start of the jobs took, in seconds.
     pub create_s: f64,
-    /// The host's load over 1, 5 and 15 minutes, before.
+    /// The host's load over 1, 5 and 15 minutes, before the measurement.
     pub load_before: String,
     /// Results that the server acknowledged per second of the window.
     pub runs_per_second: f64,
@@ -46,13 +46,13 @@ pub struct PeerReport {
 pub struct PeerCounts {
     /// The number of fires planned in the window.
     pub planned: u64,
-    /// Of those, the ones whose run started.
+    /// Planned fires whose run started.
     pub started: u64,
-    /// Of the started ones, those that started in a later second than the planned one.
+    /// Planned fires whose run started in a later second than the planned one.
     pub started_late: u64,
-    /// Of the planned ones, those without a start.
+    /// Planned fires without a start.
     pub missing: u64,
-    /// Starts beyond the one of each fire.
+    /// Further starts of fires whose run had already started.
     pub repeated: u64,
     /// Starts before their planned second.
     pub early: u64,
@@ -65,13 +65,13 @@ pub struct PeerCounts {
 /// Seconds of processor time.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct PeerCpu {
-    /// Of the server's processes, if any was named.
+    /// Used by the server's processes, if any was named.
     pub peer_s: Option<f64>,
-    /// Of the executors, which are in the process that measured.
+    /// Used by the executors, which are in the measuring process.
     pub executors_s: f64,
-    /// Of the server's processes, per thousand runs.
+    /// Used by the server's processes per thousand runs.
     pub peer_per_1000_runs_s: Option<f64>,
-    /// Of the executors, per thousand runs.
+    /// Used by the executors per thousand runs.
     pub executors_per_1000_runs_s: f64,
 }
 
@@ -91,13 +91,13 @@ impl PeerCpu {
 /// A process of the server with its descendants.
 #[derive(Clone, Debug, Serialize)]
 pub struct PeerProcess {
-    /// Its number.
+    /// Its process id.
     pub pid: u32,
     /// Its name.
     pub name: String,
-    /// Its processor time of the window, in seconds.
+    /// Its processor time in the window, in seconds.
     pub cpu_s: f64,
-    /// The largest memory of the window in megabytes (10⁶ bytes), read once a second.
+    /// Its largest memory in the window, in megabytes (10⁶ bytes), read once a second.
     pub peak_mb: f64,
 }
 

@@ -12,11 +12,11 @@ use crate::xxl::RunRequest;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Start {
     pub(crate) job: i64,
-    /// The second in which the server made the run.
+    /// The second in which the server created the run.
     pub(crate) second: i64,
-    /// When it started, in microseconds since 1970.
+    /// When the run started, in microseconds since 1970.
     pub(crate) at_us: i64,
-    /// The run.
+    /// The id of the run.
     pub(crate) log: i64,
 }
 
@@ -32,7 +32,7 @@ struct Inner {
 pub(crate) struct StartBook(Arc<Mutex<Inner>>);
 
 impl StartBook {
-    /// Keeps the starts of runs of these seconds from now on.
+    /// From now on, keeps the starts of runs that the server created in these seconds.
     pub(crate) fn open(&self, seconds: Range<i64>) {
         self.lock().seconds = seconds;
     }
@@ -47,14 +47,14 @@ impl StartBook {
         }
     }
 
-    /// How many jobs and seconds have a start, among these seconds.
+    /// The number of fires that have a start. A fire is a pair of a job and one of these seconds.
     pub(crate) fn fires(&self, seconds: &Range<i64>) -> usize {
         let inner = self.lock();
         let starts = inner.starts.iter().filter(|start| seconds.contains(&start.second));
         starts.map(|start| (start.job, start.second)).collect::<HashSet<_>>().len()
     }
 
-    /// All starts, and those that were kept.
+    /// The number of all starts, and the starts that were kept.
     pub(crate) fn take(&self) -> (u64, Vec<Start>) {
         let mut inner = self.lock();
         (inner.started_in_all, std::mem::take(&mut inner.starts))
@@ -70,23 +70,23 @@ impl StartBook {
 pub(crate) struct FireCounts {
     /// Fires whose run started.
     pub(crate) started: u64,
-    /// Of those, the ones that started in a later second than the planned one.
+    /// Fires whose run started in a later second than the planned one.
     pub(crate) started_late: u64,
     /// Fires without a start.
     pub(crate) missing: u64,
-    /// Starts beyond the one of each fire.
+    /// Further starts of fires whose run had already started.
     pub(crate) repeated: u64,
-    /// Starts before their second.
+    /// Starts before their planned second.
     pub(crate) early: u64,
     /// The delay from the planned second to the start.
     pub(crate) lateness: Histogram,
 }
 
-/// Counts the fires of jobs that are due each second of the window. The starts may reach beyond the window, and `lead` seconds
-/// before it are looked at.
+/// Counts the fires of jobs that are due each second of the window. The starts may reach beyond the window; the `lead` seconds
+/// before it are evaluated, too.
 ///
-/// Executors do not learn which second a run was planned for. A second run of a job in the same second is the late one of a
-/// second before that has none. If there is no such second, it is a repetition.
+/// Executors do not learn the second for which a run was planned. If a job has two runs in one second, one of them counts as
+/// the late run of an earlier second without a run. If there is no such second, it counts as a repetition.
 pub(crate) fn settle(mut starts: Vec<Start>, jobs: &[i64], window: &Range<i64>, lead: i64) -> FireCounts {
     starts.sort_unstable();
     let mut by_job: BTreeMap<i64, Vec<Start>> = jobs.iter().map(|job| (*job, Vec::new())).collect();
@@ -107,14 +107,14 @@ impl FireCounts {
     fn add_job(&mut self, starts: &[Start], window: &Range<i64>, lead: i64) {
         let end = starts.last().map_or(window.end, |start| window.end.max(start.second + 1));
         let (mut left, mut runs) = (starts, HashSet::new());
-        // Seconds without a start so far, in their order.
+        // Seconds without a start so far, in ascending order.
         let mut open: Vec<i64> = Vec::new();
         for second in window.start - lead..end {
             let skipped = left.iter().take_while(|start| start.second < second).count();
             let count = left[skipped..].iter().take_while(|start| start.second == second).count();
             let (of_second, rest) = left[skipped..].split_at(count);
             left = rest;
-            // A run that was sent twice is repeated in any case.
+            // If a run was sent twice, its second start always counts as a repetition.
             let fresh: Vec<Start> = of_second.iter().copied().filter(|start| runs.insert(start.log)).collect();
             let again = of_second.len() - fresh.len();
             let Some(more) = fresh.len().checked_sub(1) else {
@@ -194,12 +194,12 @@ mod tests {
         assert_eq!(counted(&starts), [5, 0, 0, 1, 0]);
         starts.retain(|(second, ..)| *second != 102);
         assert_eq!(counted(&starts), [5, 1, 0, 0, 0]);
-        // The fire of the last second may be made after the window.
+        // The run of the last second may be made after the window.
         let mut starts = each_second(97..108);
         starts.retain(|(second, ..)| *second != 104);
         starts.push((106, 9, None));
         assert_eq!(counted(&starts), [5, 1, 0, 0, 0]);
-        // A late fire of a second before the window is none of the window's.
+        // A late run that belongs to a second before the window is not counted.
         let mut starts = each_second(98..108);
         starts.push((100, 1, None));
         assert_eq!(counted(&starts), [5, 0, 0, 0, 0]);

@@ -10,10 +10,10 @@ use crate::recorder::HANDLER;
 /// The group's title: the column of 2.x has twelve characters.
 const TITLE: &str = "rondel bench";
 const PAGE_SIZE: &str = "1000";
-/// Where users sign in: since 3.2, and before.
+/// The paths for signing in: since 3.2, and before 3.2.
 const SIGN_IN_PATHS: [&str; 2] = ["auth/doLogin", "login"];
 
-/// What the versions name differently.
+/// Paths that differ between the versions.
 #[derive(Debug, PartialEq, Eq)]
 struct Names {
     create_group: &'static str,
@@ -75,7 +75,7 @@ impl XxlAdmin {
         if *self.names == SINCE_3_3 { "XXL-JOB 3.3 or later" } else { "XXL-JOB before 3.3" }
     }
 
-    /// Creates the group, and finds out by that which names this version has.
+    /// Creates the group. The path that works shows which names this version has.
     pub(crate) async fn create_app(&mut self, app: &str) -> Result<(), BenchError> {
         let fields = [("appname", app), ("title", TITLE), ("name", TITLE), ("addressType", "0"), ("addressList", "")];
         let mut unexpected = None;
@@ -101,7 +101,7 @@ impl XxlAdmin {
     /// Whether triggers go to all of these executors.
     pub(crate) async fn knows(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
         let group = self.group()?;
-        // An update reads the registrations at once; without it they are read every 30 seconds.
+        // An update makes the server read the registrations immediately; otherwise it reads them every 30 seconds.
         let fields = [
             ("id", group),
             ("appname", app),
@@ -152,11 +152,11 @@ impl XxlAdmin {
             JobChange::Remove => self.names.remove_job,
         };
         let id = id.to_string();
-        // The one name is of 3.3, the other of the versions before.
+        // The field is named `ids[]` since 3.3, and `id` before.
         self.post_and_check(path, &[("ids[]", id.as_str()), ("id", id.as_str())]).await
     }
 
-    /// Jobs of the group, as many as a page has.
+    /// The first page of the group's jobs.
     pub(crate) async fn jobs(&self, app: &str) -> Result<Vec<i64>, BenchError> {
         let Some(group) = self.find_group(app).await?.and_then(|row| id_of(&row["id"])) else { return Ok(Vec::new()) };
         let fields = [
@@ -239,7 +239,7 @@ fn envelope_of(value: &Value) -> Option<Envelope> {
     Some(Envelope { code, payload: payload.cloned().unwrap_or_default() })
 }
 
-/// The rows of a page: 3.3 puts them into an object of their own.
+/// The rows of a page: since 3.3 they are in a nested object.
 fn rows(page: &Value) -> Option<Vec<Value>> {
     match page.get("data")? {
         Value::Array(rows) => Some(rows.clone()),

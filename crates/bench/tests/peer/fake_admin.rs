@@ -44,7 +44,7 @@ pub(crate) struct World {
     pub(crate) stopped: usize,
     pub(crate) removed: usize,
     pub(crate) calls: usize,
-    /// Some runs of a second were sent as the next one had begun.
+    /// Some runs of a second were sent after the next second had begun.
     pub(crate) fires_were_late: bool,
 }
 
@@ -103,8 +103,8 @@ impl FakeAdmin {
     }
 }
 
-/// Fires all started jobs each second, except for two faults in each three seconds: job 1 of them is skipped once, and
-/// job 2 is fired twice once.
+/// Fires all started jobs each second, with two faults in every three seconds: the first job is skipped once, and the
+/// second job is fired twice once.
 async fn fire(shared: Arc<Shared>) {
     let client = reqwest::Client::builder().no_proxy().build().expect("a client");
     loop {
@@ -140,7 +140,7 @@ fn now_ms() -> i64 {
     now.tv_sec * 1_000 + now.tv_nsec / 1_000_000
 }
 
-/// One request, of which each dialect takes its part.
+/// One request, with everything that any of the dialects reads.
 struct Request {
     path: String,
     headers: HeaderMap,
@@ -204,7 +204,7 @@ fn form(body: &[u8]) -> HashMap<String, String> {
     url.query_pairs().into_owned().collect()
 }
 
-/// What executors call.
+/// Answers the calls of executors.
 fn of_executors(shared: &Shared, path: &str, request: &Request) -> Value {
     if request.headers.get("XXL-JOB-ACCESS-TOKEN").is_none_or(|token| token != TOKEN) {
         return json!({"code": 500, "msg": "The access token is wrong."});

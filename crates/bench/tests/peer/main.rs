@@ -1,4 +1,4 @@
-//! Another server is measured: a small one, which speaks as XXL-JOB or ratch-job does and really fires its jobs.
+//! Measures a small server that speaks like XXL-JOB or ratch-job and really fires its jobs.
 
 mod fake_admin;
 
@@ -31,14 +31,14 @@ async fn measure(plan: &PeerPlan) -> Result<PeerReport, BenchError> {
     run_peer(plan, &CancellationToken::new()).await
 }
 
-/// Nothing of the measurement is left at the server.
+/// Asserts that nothing of the measurement is left at the server.
 #[track_caller]
 fn is_clean(fake: &FakeAdmin) {
     let world = fake.world();
     assert!(world.groups.is_empty() && world.jobs.is_empty() && world.addresses.is_empty(), "{world:?}");
 }
 
-/// A machine that stands still for a second fires other runs than planned: then it is measured again.
+/// Measures again if a busy machine made the server fire late, because the counts would then differ.
 async fn measured(dialect: Dialect) -> (FakeAdmin, PeerReport) {
     for _ in 0..5 {
         let fake = FakeAdmin::start(dialect).await;
@@ -57,7 +57,7 @@ async fn each_fire_is_counted(dialect: Dialect, name: &str) {
     assert!(report.peer.starts_with(name), "{report:?}");
     assert_eq!(report.left_behind, None);
     let counts = report.counts;
-    // Of three seconds, one has no fire of one job, and one has two of another.
+    // In these three seconds, the server skips one fire of one job, and fires another job twice once.
     assert_eq!((counts.planned, counts.started, counts.missing), (12, 11, 1), "{report:?}");
     assert_eq!((counts.repeated, counts.early, counts.started_late), (1, 0, 0), "{report:?}");
     assert!(counts.started_in_all >= 12 && (9..=16).contains(&counts.acknowledged), "{report:?}");

@@ -104,7 +104,6 @@ const DELIVERIES: View = View {
 };
 
 impl ChannelArgs {
-    /// Runs the command.
     pub(super) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         match self.command {
             ChannelCommand::List => VIEW.list(&client.get(&["channels"], &[]).await?, format),
@@ -139,11 +138,11 @@ impl SetArgs {
         let known = known["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
         let document = self.document(known)?;
         let saved = client.put(&["channels", &self.name], &document.to_string()).await?;
-        // A signing key that was made for the channel is only shown this once.
+        // A generated signing key is in this answer only, so all fields are printed.
         if saved.value()?["signing_key"].is_string() { VIEW.whole(&saved, format) } else { VIEW.line(&saved, format) }
     }
 
-    /// The whole channel: the saved one with the given changes.
+    /// The channel to save: the stored one with the given flags applied.
     fn document(&self, known: Option<&Value>) -> Result<Value, Failure> {
         let kept = |field: &str| known.and_then(|known| known[field].as_str());
         let kind =

@@ -1,4 +1,4 @@
-//! `rondel alert incident`: rules whose condition holds, or held, for a subject.
+//! `rondel alert incident`: incidents, which are open as long as the condition of a rule holds for a subject.
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;

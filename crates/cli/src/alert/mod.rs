@@ -39,7 +39,6 @@ enum AlertCommand {
 }
 
 impl AlertArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {

@@ -1,4 +1,4 @@
-//! `rondel alert rule`: what is watched, and where it is reported.
+//! `rondel alert rule`: rules, each with a condition to watch and the channels to report to.
 
 use std::path::PathBuf;
 
@@ -226,7 +226,7 @@ impl SetArgs {
             return SUBJECTS.items(&items, format);
         }
         let path = ["alert-rules", self.name.as_str()];
-        // The change is based on the rule as it was read: a change by another user meanwhile is not undone.
+        // With `if-match`, the server refuses the change if another user has changed the rule since it was read.
         let headers: Vec<(&str, &str)> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
         let saved = self.ask(client, (Method::PUT, &path, &headers), document_text(&document)).await?;
         VIEW.line(&saved, format)?;
@@ -324,8 +324,8 @@ impl ConditionArgs {
             })
     }
 
-    /// Refuses a flag whose condition is not given. The parser does so too, but not if another condition is given that
-    /// excludes the required one.
+    /// Refuses a flag whose condition is not given. Clap's `requires` checks this too, but not if a given condition
+    /// conflicts with the required one.
     fn check(&self) -> Result<(), Failure> {
         let has_deadline = self.not_succeeded_by.is_some();
         let parts = [

@@ -40,7 +40,7 @@ pub(super) fn dry_run_text(tried: &Value) -> String {
     lines.join("\n")
 }
 
-/// Replaces the pointers of a refusal by the flags that set these fields.
+/// Replaces the JSON pointers in a refusal with the flags that set these fields.
 pub(super) fn with_flags(problem: &str) -> String {
     let Ok(mut document) = serde_json::from_str::<Value>(problem) else { return problem.to_owned() };
     for complaint in document["errors"].as_array_mut().into_iter().flatten() {

@@ -1,4 +1,4 @@
-//! `rondel alert silence`: messages that are kept back for a time.
+//! `rondel alert silence`: suppresses matching messages for a time.
 
 use clap::{Args, Subcommand};
 use rondel_core::Timestamp;

@@ -59,7 +59,7 @@ enum Kind {
     Ratch,
 }
 
-/// The flags that other measurements have too.
+/// The flags that the measurement of Rondel has too.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) jobs: u32,
@@ -72,7 +72,8 @@ impl PeerArgs {
     /// The plan, if another server is measured.
     pub(super) fn plan(&self, load: Load) -> Result<Option<PeerPlan>, Failure> {
         let Some(url) = &self.peer_url else {
-            // What conflicts with --peer-url, such as --database, makes clap forget that these flags require it.
+            // If a flag that conflicts with --peer-url is given, such as --database, clap does not check that these
+            // flags require --peer-url.
             let given = [
                 ("--peer-kind", self.peer_kind.is_some()),
                 ("--peer-console", self.peer_console.is_some()),
@@ -100,7 +101,7 @@ impl PeerArgs {
             }),
             user: self.peer_user.clone().unwrap_or_else(|| USER.to_owned()),
             password,
-            // A server that wants none takes an empty one.
+            // A server that needs no token accepts an empty one.
             token: token.unwrap_or_else(|| PeerSecret::new("")),
             pids: self.peer_pids.clone(),
             jobs: load.jobs,
@@ -111,7 +112,7 @@ impl PeerArgs {
     }
 }
 
-/// The first line of a file, or a variable of the environment.
+/// Reads a secret from the first line of a file, or else from an environment variable.
 fn secret(flag: &str, file: Option<&Path>, name: &str) -> Result<Option<PeerSecret>, Failure> {
     let text = match file {
         Some(path) => {

@@ -34,7 +34,7 @@ struct Complaint {
 pub(crate) struct Finding {
     /// The JSON pointer into the request's body, or the name of a parameter.
     pub(crate) pointer: String,
-    /// A sentence.
+    /// The complaint, as a sentence.
     pub(crate) message: String,
     /// The indexes of the list items with this complaint; not all of them if there are many.
     pub(crate) indexes: Vec<usize>,

@@ -1,4 +1,4 @@
-//! Bodies of answers: kept unchanged, and parsed where a table is wanted.
+//! Bodies of answers: stored as the server sent them, and parsed for tables.
 
 use serde::Deserialize;
 use serde::de::{Deserializer, MapAccess, Visitor};
@@ -9,7 +9,6 @@ use crate::clock;
 use crate::exit::Failure;
 use rondel_core::Timestamp;
 
-/// An answer's body.
 #[derive(Debug)]
 pub(crate) struct Body {
     text: String,

@@ -1,4 +1,4 @@
-//! Failures of the connection to a server, and answers that come from something in front of it.
+//! Failures of the connection to a server, and answers that come from a proxy in front of it.
 
 use reqwest::Response;
 use reqwest::header::{CONTENT_TYPE, LOCATION};
@@ -30,7 +30,7 @@ pub(super) fn unreachable(place: &str, error: reqwest::Error) -> Failure {
     Failure::new(Exit::Unreachable, sentence).passing()
 }
 
-/// The innermost cause of a failed connection: the layers above only report the failure.
+/// The innermost cause of a failed connection: the outer layers only state that it failed.
 fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
     let mut last = error;
     while let Some(cause) = last.source() {
@@ -39,8 +39,8 @@ fn last_cause(error: &(dyn std::error::Error + 'static)) -> String {
     chain_in_one_line(last)
 }
 
-/// Refuses a redirect, and a web page in the place of an answer: both come from a proxy in front of the server, such as
-/// one that wants users to sign in, and the call has not reached the server.
+/// Refuses a redirect and a web page. Both come from a proxy in front of the server, such as one that asks users to
+/// sign in: the call has not reached the server.
 pub(super) fn check_origin(place: &str, response: &Response) -> Result<(), Failure> {
     let header = |name| response.headers().get(name).and_then(|value| value.to_str().ok());
     let (status, kind) = (response.status(), header(CONTENT_TYPE).unwrap_or_default());
@@ -57,7 +57,7 @@ pub(super) fn check_origin(place: &str, response: &Response) -> Result<(), Failu
     Ok(())
 }
 
-/// Where a redirect leads to, without its query, which may hold what is secret.
+/// The target of a redirect without its query, which may contain secrets.
 fn target(response: &Response, location: &str) -> String {
     match response.url().join(location) {
         Ok(mut url) => {

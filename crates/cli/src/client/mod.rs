@@ -31,13 +31,14 @@ use crate::token_file;
 const HEADING: &str = "Server";
 pub(crate) const JSON: &str = "application/json";
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
-/// Longer than the 30 s after which a server gives a request up, so that its own answer arrives.
+/// Longer than the 30 s after which a server aborts a request, so that the server's own error arrives.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 
 /// Which server, and as whom.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClientArgs {
-    // Variables are read by hand: clap would show a flag whose variable is set as one that must be given.
+    // Variables are read in `of_environment`, not by clap: its usage line would show a flag whose variable is set as
+    // required.
     /// The server's URL; else that of `--context`, `RONDEL_SERVER`, that of the context in use, or `http://127.0.0.1:8080`
     #[arg(long, global = true, value_name = "URL", help_heading = HEADING)]
     server: Option<String>,
@@ -108,8 +109,8 @@ impl ClientArgs {
         self.client_of(&Contexts::read()?, Self::of_environment())
     }
 
-    /// The client of these flags and the variables of the environment. A context that a flag names comes before the variables,
-    /// which may be those of another server.
+    /// The client for these flags and environment variables. A context named by a flag takes precedence over the variables,
+    /// which may belong to another server.
     fn client_of(&self, contexts: &Contexts, variables: Self) -> Result<Client, Failure> {
         let is_named = self.context.is_some();
         let name = self.context.as_deref().or(variables.context.as_deref()).or(contexts.current());
@@ -143,13 +144,14 @@ impl ClientArgs {
         Self { server: Some(context.server.clone()), namespace: context.namespace.clone(), ..Self::default() }
     }
 
-    /// Flags for a context's server alone, which trust the certificates that these flags, or else the environment, name.
+    /// Flags for a context's server, with the CA file of these flags or else of the environment.
     pub(crate) fn for_context(&self, context: &Context) -> Self {
         let ca_file = self.ca_file.clone().or_else(|| Self::of_environment().ca_file);
         Self { ca_file, ..Self::of_context(context) }
     }
 
-    /// Refuses flags that a sign-in to a context's server would ignore: the token must not go to another server than the named one.
+    /// Refuses flags that a sign-in to a context's server would ignore: the token must not go to another server than the user
+    /// named.
     pub(crate) fn check_sign_in(&self, context: &Context) -> Result<(), Failure> {
         let is_other_server = self.server.as_deref().is_some_and(|server| !is_same_server(server, &context.server));
         let given = [
@@ -175,7 +177,7 @@ impl ClientArgs {
         let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
         // Fails if another part of the program has installed a provider, which is just as good.
         rustls::crypto::ring::default_provider().install_default().ok();
-        // A redirected POST would become a GET, whose success is not that of the call.
+        // A redirect would turn a POST into a GET, and the GET's success would be taken for that of the call.
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none());
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
         // A proxy cannot reach a server on this machine.
@@ -227,7 +229,7 @@ impl ClientArgs {
 }
 
 impl Client {
-    /// The namespace, if one is chosen here.
+    /// The namespace to send; `None` leaves the choice to the server.
     pub(crate) fn namespace(&self) -> Option<&str> {
         self.namespace.as_deref()
     }
@@ -323,7 +325,7 @@ impl Client {
     /// Sends any call. A refusal is returned for the caller to handle.
     pub(crate) async fn ask(&self, ask: Ask<'_>) -> Result<Result<Body, Refusal>, Failure> {
         let headers = ask.headers;
-        // The server reads the first value of a header, so a default must not stand before the caller's.
+        // The server reads the first value of a header, so a default must not precede the caller's value.
         let is_given = |wanted: &str| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
         let mut request = self.request(ask.method, ask.path, ask.query)?.timeout(ANSWER_TIMEOUT);
         if !is_given("accept") {

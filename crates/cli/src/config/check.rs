@@ -10,7 +10,7 @@ pub(super) fn wrong(section: &str, key: &str, sentence: impl std::fmt::Display) 
     Failure::refused(format!("setting {section}.{key}: {sentence}"))
 }
 
-/// Refuses a number outside of its bounds. Those of flags and variables are checked as they are read, those of the file are not.
+/// Refuses a number outside of its bounds. Clap has checked numbers from flags and variables, but not those from the file.
 pub(super) fn within(section: &str, key: &str, number: u32, (least, most): (u32, u32)) -> Result<(), Failure> {
     if (least..=most).contains(&number) {
         return Ok(());
@@ -26,7 +26,7 @@ pub(super) fn url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
     }
 }
 
-/// Refuses a URL with more than scheme, host and port: executors dial no other.
+/// Refuses a URL with more than scheme, host and port: executors dial only such URLs.
 pub(super) fn address(section: &str, key: &str, text: &str) -> Result<(), Failure> {
     url(section, key, text)?;
     match reqwest::Url::parse(text) {
@@ -37,7 +37,8 @@ pub(super) fn address(section: &str, key: &str, text: &str) -> Result<(), Failur
     }
 }
 
-/// Refuses a plain URL for a port that speaks TLS alone: no executor could reach it, and no form of a browser would come from it.
+/// Refuses an http URL for a port that only speaks TLS: executors could not reach it, and no browser would send the console's
+/// forms from that origin.
 pub(super) fn scheme(section: &str, key: &str, text: &str, is_tls: bool) -> Result<(), Failure> {
     match reqwest::Url::parse(text) {
         Ok(parsed) if is_tls && parsed.scheme() == "http" => Err(wrong(

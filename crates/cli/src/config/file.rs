@@ -21,7 +21,7 @@ pub(crate) struct ConfigFileArgs {
     config: Option<PathBuf>,
 }
 
-/// The config file: one for both programs, so that they can share it.
+/// The config file, which server and agent can share.
 #[derive(Clone, Debug, Default, Deserialize, Serialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct ConfigFile {
@@ -73,8 +73,8 @@ impl ConfigFileArgs {
     }
 }
 
-/// The value of a variable that programs share, unless it is empty: `RUST_LOG=` is often in the environment of programs that should log
-/// as usual, and OpenTelemetry takes its variables for unset where they are empty.
+/// The value of a variable that other programs use too, unless it is empty. Many environments contain `RUST_LOG=` although the program
+/// should log as usual, and OpenTelemetry treats its empty variables as unset.
 fn unless_empty(value: Option<String>) -> Option<String> {
     value.filter(|text| !text.trim().is_empty())
 }

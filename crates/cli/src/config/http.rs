@@ -1,4 +1,4 @@
-//! Settings of how the server's port treats its clients.
+//! Settings for the connections, requests and timeouts of the server's port.
 
 use std::time::Duration;
 

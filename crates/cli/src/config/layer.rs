@@ -3,7 +3,7 @@
 use clap::Args;
 use serde::Serialize;
 
-/// One layer of the settings of a section of the file. Any of them may be missing.
+/// One layer of a section's settings: flags and environment, the file, or the defaults. Any setting may be missing.
 pub(super) trait Layer: Args + Default + Serialize {
     /// The effective settings: those with a default always have a value.
     type Values;

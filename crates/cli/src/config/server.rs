@@ -28,7 +28,7 @@ pub(crate) const DATA_DIR: &str = "./rondel-data";
 const SECTION: &str = ServerSettings::SECTION;
 const NO_DATABASE: &str = "is missing: give --database, RONDEL_SERVER_DATABASE or the config file's database, such as \
     postgres://rondel@127.0.0.1/rondel or sqlite:///var/lib/rondel/rondel.db";
-/// Shorter beats load the database, and make every pause of a process look like its end.
+/// A shorter beat would load the database, and make every short pause of a server look like its death.
 const BEAT_MIN: Duration = Duration::from_millis(200);
 /// Not longer, because the jobs of a dead server wait until its lease has ended.
 const LEASE_MAX: Duration = Duration::from_secs(60);
@@ -37,7 +37,7 @@ const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
 /// Longer than any upgrade, and shorter than the time for which the loss of an executor is remembered.
 const CONTINUE_MAX: Duration = Duration::from_secs(1800);
 
-/// How long an executor without a server lets runs take to end before it kills them.
+/// The time that an executor without a server gives its runs to stop before it kills them.
 const KILL_GRACE: Duration = Duration::from_secs(10);
 /// Bounded, because each of these jobs adds a handful of series, and a look-up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
@@ -325,7 +325,8 @@ impl ServerConfig {
             data_dir: Some(data_dir.to_owned()),
             ..ServerSettings::default()
         };
-        // Requests to this machine are allowed: the demo job sends its requests there, as users who try things out do.
+        // Requests to this machine are allowed: the demo job calls this server, and users who try Rondel call local
+        // services.
         let config = Self::try_from(settings)?;
         Ok(Self { outgoing_allow: AllowedAddresses::loopback(), ..config })
     }

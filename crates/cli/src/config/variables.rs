@@ -1,5 +1,5 @@
-//! Variables of the environment that are named like settings, and are none: without a word about them, a mistyped one would leave its
-//! setting as it is.
+//! Warns about environment variables that have the prefix of settings but name no setting. Without a warning, a mistyped variable
+//! would be ignored silently.
 
 use std::collections::BTreeSet;
 
@@ -14,19 +14,20 @@ use crate::{handover, output};
 /// How the names of settings' variables begin.
 const PREFIXES: [&str; 4] = ["RONDEL_SERVER_", "RONDEL_HTTP_", "RONDEL_OIDC_", "RONDEL_AGENT_"];
 
-/// Those in the environment of this process. Server and agent may share an environment, so that the settings of both are known.
+/// The unknown variables of this process. The settings of both server and agent count as known, because the two may share an
+/// environment.
 fn unknown_variables() -> Vec<String> {
     unknown_among(std::env::vars_os().filter_map(|(name, _)| name.into_string().ok()))
 }
 
-/// Prints them, for a check of the settings.
+/// Prints a warning for each unknown variable, when the settings are only checked.
 pub(crate) fn report_unknown_variables() {
     for variable in unknown_variables() {
         output::talk(&format!("warning: {variable} is named like a setting, and is none"));
     }
 }
 
-/// Logs them.
+/// Logs a warning for each unknown variable.
 pub(crate) fn warn_of_unknown_variables() {
     for variable in unknown_variables() {
         tracing::warn!(
@@ -56,7 +57,8 @@ fn of_section<S: Args>() -> BTreeSet<String> {
     command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned)).collect()
 }
 
-/// Whether Kubernetes may have set it: each pod gets the addresses of the services beside it, such as one called `rondel-server`.
+/// Whether Kubernetes may have set the variable: each pod gets variables with the addresses of the services in its namespace,
+/// such as a service named `rondel-server`.
 fn is_of_a_service(name: &str) -> bool {
     name.ends_with("_PORT") || ["_PORT_", "_SERVICE_HOST", "_SERVICE_PORT"].iter().any(|part| name.contains(part))
 }

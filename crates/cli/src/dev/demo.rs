@@ -3,7 +3,7 @@
 use rondel::{JobError, Params, Progress, RunContext};
 use serde::{Deserialize, Serialize};
 
-/// Its name.
+/// The name of the handler.
 pub(super) const HELLO: &str = "demo.hello";
 
 /// Its parameters.
@@ -18,7 +18,7 @@ fn world() -> String {
     "world".to_owned()
 }
 
-/// Its result.
+/// The result of a run.
 #[derive(Debug, Serialize)]
 pub(super) struct Summary {
     greeted: String,

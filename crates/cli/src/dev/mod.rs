@@ -25,10 +25,10 @@ const EXECUTOR: &str = "dev";
 const SLOTS: u32 = 16;
 /// How long the runs in progress, and then the engine, may each take to end.
 const DRAIN_GRACE: Duration = Duration::from_secs(10);
-/// How many connections are open at the same time: as many as fit the 1,024 open files with which most shells start. The limit is not
-/// raised here, since runs would get it too.
+/// Maximum number of open connections. It fits the limit of 1,024 open files that most shells set. That limit is not raised, because
+/// the processes of runs would inherit it.
 const CONNECTIONS: usize = 800;
-/// What is logged by default.
+/// The default of `--log-level`.
 const LOG_LEVEL: &str = "warn";
 
 /// Everything in one process.

@@ -19,7 +19,8 @@ pub(super) struct Finding {
     pub(super) remedy: String,
 }
 
-/// The channels, and everything except jobs that names them.
+/// The channels, and the rules and the report schedule that name channels. The jobs that name channels are read
+/// elsewhere.
 #[derive(Debug, Default)]
 pub(super) struct Alerts {
     pub(super) channels: Vec<Value>,

@@ -117,7 +117,8 @@ impl Statements<'_> {
                     }
                     continue;
                 }
-                // A doubled quote ends a text and begins the next at once, which makes no difference here.
+                // A doubled quote is read as the end of one text and the start of the next: the semicolons between
+                // statements stay the same.
                 ScanState::Quoted(quote) if byte == quote => state = ScanState::Statement,
                 ScanState::Quoted(_) => {}
                 ScanState::LineComment => {
@@ -174,7 +175,7 @@ impl Statements<'_> {
     /// Whether the text begins like a statement for one of the tables.
     fn is_wanted(&self, text: &[u8]) -> bool {
         let begin = String::from_utf8_lossy(&text[..text.len().min(PREFIX_LEN)]).to_ascii_lowercase();
-        // Only the part before the columns and the values.
+        // The table's name comes before the columns and the values.
         let begin = begin.split(['(', '\'', '"']).next().unwrap_or_default();
         let mut words = begin.split(|c: char| !(c.is_ascii_alphanumeric() || matches!(c, '_' | '.')));
         let is_statement = matches!(words.next(), Some("insert" | "replace" | "create"));

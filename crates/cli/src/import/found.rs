@@ -1,4 +1,4 @@
-//! The jobs found in another scheduler, and what becomes of them.
+//! The jobs found in another scheduler, and the outcome for each of them.
 
 use rondel_core::cron::{CronExpr, DstRule, parse_zone};
 use rondel_core::labels::check_value;
@@ -19,9 +19,9 @@ pub(super) const RETRY_MAX: u64 = 100;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Kind {
-    /// It has another meaning here.
+    /// The field has another meaning in Rondel.
     Changed,
-    /// It has no counterpart here.
+    /// Rondel has no counterpart.
     NotSupported,
 }
 
@@ -36,13 +36,13 @@ pub(super) struct Note {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum Outcome {
-    /// It has the same meaning here.
+    /// The field has the same meaning in Rondel.
     Kept,
-    /// It has another meaning here.
+    /// The field has another meaning in Rondel.
     Changed,
-    /// It has no counterpart here.
+    /// Rondel has no counterpart.
     NotSupported,
-    /// It has no effect in the other scheduler, or Rondel determines it itself.
+    /// The field has no effect in the other scheduler, or Rondel determines it itself.
     NotNeeded,
 }
 
@@ -64,7 +64,7 @@ pub(super) struct Field {
     /// Only its beginning, if it is long.
     pub(super) value: String,
     pub(super) outcome: Outcome,
-    /// Its counterpart here, or why there is none.
+    /// The counterpart in Rondel, or why there is none.
     pub(super) here: String,
 }
 
@@ -94,7 +94,7 @@ pub(super) struct Entry {
     /// All of its fields, if the other scheduler stores it as a row.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) fields: Vec<Field>,
-    /// Shell lines for what a definition cannot hold.
+    /// Shell lines for settings that a definition cannot contain.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) commands: Vec<String>,
 }
@@ -182,13 +182,13 @@ impl Entry {
 }
 
 impl ImportResult {
-    /// An empty one, whose names begin with a prefix.
+    /// An empty result, with the prefix of the jobs' names.
     pub(super) fn with_prefix(prefix: &str) -> Self {
         Self { names: Names::new(prefix), ..Self::default() }
     }
 
-    /// Adds an entry with its definition, which is checked as the server checks it: one that would be refused is left
-    /// out.
+    /// Adds an entry with its definition. The definition is checked as the server checks it, and left out if the server
+    /// would refuse it.
     pub(super) fn add(&mut self, mut entry: Entry, job: Map<String, Value>) {
         let job = Value::Object(job);
         let errors = definition_errors(&job);
@@ -239,7 +239,7 @@ impl ImportResult {
         yaml::write(&items)
     }
 
-    /// A shell script for what no definition can hold; empty if there is nothing to do.
+    /// A shell script for settings that no definition can contain; empty if there are none.
     pub(super) fn script(&self) -> String {
         let lines: Vec<&str> = self
             .commands
@@ -301,7 +301,7 @@ fn never_fires(job: &Value) -> bool {
     cron.zip(zone).is_some_and(|(cron, zone)| cron.next_after(zone, DstRule::default(), clock::now()).is_none())
 }
 
-/// Labels that state where a job is from, without the values that no label can have.
+/// Labels that name a job's origin. A value that no label can have is left out.
 pub(super) fn labels(pairs: &[(&str, &str)]) -> Map<String, Value> {
     let valid = pairs.iter().filter(|(_, value)| check_value(value).is_ok());
     valid.map(|(key, value)| ((*key).to_owned(), Value::from(*value))).collect()

@@ -168,8 +168,9 @@ fn zone_in_schedule(spec: &Value) -> Option<String> {
     ))
 }
 
-/// The schedule as cron reads it. For the controller `?` is `*`; and a day field with a step, such as `*/2`, is a list of days, so that
-/// either of the two day fields may hold. In cron both must hold if one begins with `*`.
+/// The schedule in cron's terms. The controller of Kubernetes reads `?` as `*`, and a day field with a step, such as `*/2`, as a list
+/// of days: a day then has to match only one of the two day fields. In cron it must match both if one begins with `*`, so that `*` is
+/// replaced by a range.
 fn schedule(spec: &Value) -> Value {
     let Some(text) = spec["schedule"].as_str() else { return spec["schedule"].clone() };
     let plain = |field: &str| if field == "?" { "*".to_owned() } else { field.to_owned() };
@@ -185,12 +186,12 @@ fn schedule(spec: &Value) -> Value {
     if is_same { text.into() } else { fields.join(" ").into() }
 }
 
-/// Whether a day field leaves the day to the other one.
+/// Whether a day field matches every day, so that the other one decides.
 fn is_any_day(field: &str) -> bool {
     field.split(',').any(|item| matches!(item, "*" | "*/1"))
 }
 
-/// Writes the range in the place of each `*` before a step.
+/// Replaces each `*` before a step with the range.
 fn with_range(field: &str, range: &str) -> String {
     let item = |item: &str| item.strip_prefix("*/").map_or_else(|| item.to_owned(), |step| format!("{range}/{step}"));
     field.split(',').map(item).collect::<Vec<_>>().join(",")
@@ -204,7 +205,8 @@ fn retries(job_spec: &Value, entry: &mut Entry) -> u64 {
     limit.min(RETRY_MAX)
 }
 
-/// Names what confined the container: an agent's runs have the agent's user, rights and memory.
+/// Notes the container's security context and limits, which are not imported: a run has the user, rights and memory of
+/// its agent.
 fn note_bounds(pod: &Value, container: &Value, entry: &mut Entry) {
     if [pod, container].iter().any(|it| it["securityContext"].as_object().is_some_and(|it| !it.is_empty())) {
         entry.not_supported("securityContext: runs have the agent's user and rights (its --run-as)");

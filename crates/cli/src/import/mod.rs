@@ -197,7 +197,7 @@ impl NameArgs {
 }
 
 impl InitialStateArgs {
-    /// Keeps the jobs from firing as the flags ask, or warns that they would fire twice.
+    /// Applies `--disabled` or `--shadow`. Without these flags, warns that the jobs would fire in both schedulers.
     fn apply(&self, found: &mut ImportResult, source: &str) {
         if self.disabled {
             found.disable();

@@ -6,10 +6,10 @@ use rondel_core::name::NAME_LEN_MAX;
 
 /// Maximum length of the prefix and the text of a name together; a hash or a number may follow.
 const STEM_LEN_MAX: usize = NAME_LEN_MAX - 10;
-/// Maximum length of a prefix: the texts need room behind it.
+/// Maximum length of a prefix: the rest of a name needs room too.
 const PREFIX_LEN_MAX: usize = 40;
 
-/// The names that are taken, and what all of them begin with.
+/// The names that are taken, and the prefix of all names.
 #[derive(Debug, Default)]
 pub(super) struct Names {
     prefix: String,

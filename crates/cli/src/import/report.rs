@@ -8,7 +8,7 @@ use rondel_core::words::counted;
 use super::found::{Entry, ImportResult, Subject};
 use crate::terminal::harmless;
 
-/// A note that more jobs than this have is printed as one line.
+/// A note that more than this many jobs have is printed as one line.
 const EQUAL_MAX: usize = 3;
 /// How many of these jobs that line names.
 const NAMED_MAX: usize = 3;

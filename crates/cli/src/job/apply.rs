@@ -90,7 +90,7 @@ impl FileArgs {
         self.prune_app.as_deref().map(|app| ("prune_app", app)).into_iter().collect()
     }
 
-    /// Asks what the server would do.
+    /// Requests a dry run from the server.
     async fn plan(&self, client: &Client, entries: &[Entry]) -> Result<Body, Failure> {
         let mut query = self.query();
         query.push(("dry_run", "true"));
@@ -105,7 +105,7 @@ fn document(entries: &[Entry]) -> String {
     format!("[{}]", texts.join(","))
 }
 
-/// A refusal that names places in the files instead of pointers into the list.
+/// The failure for a refusal, with places in the files instead of pointers into the list.
 fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
     let found = complaints(&refusal.text);
     if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || found.is_empty() {

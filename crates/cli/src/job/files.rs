@@ -18,7 +18,8 @@ const DEPTH_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) value: Value,
-    /// Its JSON text. That of a JSON file is as it stands there: a value has lost the first of two equal keys, which the server refuses.
+    /// The job as JSON text. For a JSON file it is the original text: the server must see two equal keys to refuse them, and `value`
+    /// lacks the first one.
     pub(super) text: Box<str>,
     file: String,
     source: Source,

@@ -83,7 +83,7 @@ mod tests {
         assert_eq!(cells[1..], ["1", "calendar", "cn: 国庆节", ""]);
         let fold = json!({"fire_at": "2026-10-02T09:00:00Z", "last_fire_at": "2026-10-02T09:59:59Z", "count": 3600, "verdict": "paused", "reason": null, "run": null});
         assert!(row(&fold, now)[0].ends_with(".. 2026-10-02T09:59:59Z"));
-        // The outcome is unknown just because it may have been received.
+        // The executor may have received the run although it did not acknowledge it. Therefore the outcome is unknown.
         let unknown = json!({"fire_at": "2026-10-01T08:00:00Z", "count": 1, "verdict": "unknown", "reason": "not_received", "run": "7", "detail": {"executor": "w1"}});
         assert!(row(&unknown, now)[3].starts_with("it was sent to executor w1, which did not acknowledge it"));
     }

@@ -95,7 +95,7 @@ impl ItemsArgs {
         }
     }
 
-    /// The first page as the server sent it; if more pages are wanted, with their items added.
+    /// The first page as the server sent it. If the caller wants more items, those of further pages are added.
     async fn read(&self, client: &Client) -> Result<Body, Failure> {
         let first = self.page(client, (0, None)).await?;
         let mut whole = first.value()?;

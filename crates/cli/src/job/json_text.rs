@@ -14,8 +14,8 @@ pub(super) struct JsonText {
 }
 
 impl JsonText {
-    /// The line and column, counted from 1, of the part that a pointer below the value names. If that part does not
-    /// exist, they are those of the innermost value around it.
+    /// The line and column, counted from 1, of the part that a pointer below the value names. If the part does not
+    /// exist, returns those of the innermost value around it.
     pub(super) fn place(&self, pointer: &str) -> (usize, usize) {
         let mut place = self.text.trim_start();
         let path = self.root.split('/').skip(1).chain(pointer.split('/').skip(1));
@@ -23,7 +23,7 @@ impl JsonText {
             let Some(next) = child(place, &part.replace("~1", "/").replace("~0", "~")) else { break };
             place = next;
         }
-        // Parts borrow the text, so the offset of one follows from the addresses.
+        // `place` is a slice of the text, so its offset is the difference of the addresses.
         let before = &self.text[..place.as_ptr().addr() - self.text.as_ptr().addr()];
         let line = before.rsplit('\n').next().unwrap_or_default();
         (before.matches('\n').count() + 1, line.chars().count() + 1)

@@ -156,7 +156,8 @@ struct DeleteArgs {
 }
 
 impl OneOrManyArgs {
-    /// The name of the one job; `None` once the action has been applied to all that pass the filter.
+    /// The job's name, if it is given. Otherwise applies the action to all jobs that pass the filter, and returns
+    /// `None`.
     async fn name_or_run_bulk(
         &self,
         client: &Client,
@@ -246,7 +247,6 @@ const VIEW: View =
     View { name: "name", headers: &["NAME", "APP", "HANDLER", "SCHEDULE", "STATE", "ENABLED", "NEXT FIRE"], row };
 
 impl JobArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {
@@ -312,7 +312,8 @@ impl LabelArgs {
     }
 }
 
-/// The action for a label, its participle, and the label or the key that it takes. A value may end with `-` too.
+/// The action of the API, its participle for messages, and the label or key to send. `KEY-` removes a label; in
+/// `KEY=VALUE-`, the `-` belongs to the value.
 fn label_change(label: &str) -> (&str, &str, &str) {
     match label.strip_suffix('-').filter(|key| !key.contains('=')) {
         Some(key) => ("unlabel", "changed", key),

@@ -14,7 +14,7 @@ use crate::clock;
 /// Longer messages are cut in tables.
 pub(super) const MESSAGE_LEN_MAX: usize = 60;
 
-/// How long it took, or has taken so far; empty if it has not begun.
+/// How long a run or attempt took, or has taken so far; empty if it has not begun.
 pub(super) fn took(run: &Value, now: Timestamp) -> String {
     let instant = |key: &str| run[key].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let Some(started) = instant("started_at") else { return String::new() };
@@ -22,7 +22,7 @@ pub(super) fn took(run: &Value, now: Timestamp) -> String {
     if took < Duration::from_secs(1) { format!("{}ms", took.as_millis()) } else { clock::rough(took) }
 }
 
-/// The message of a run or of an attempt, or the reason in words where it has none, cut to the width of a cell.
+/// The message of a run or attempt, or its reason in words if it has no message, cut to the width of a cell.
 pub(crate) fn message(run: &Value) -> String {
     let text =
         Some(text_of(&run["message"])).filter(|text| !text.is_empty()).or_else(|| reason(run)).unwrap_or_default();
@@ -32,7 +32,7 @@ pub(crate) fn message(run: &Value) -> String {
     }
 }
 
-/// Why it ended without a message, or what it waits for.
+/// The reason in words: why a run ended, or what it waits for.
 fn reason(run: &Value) -> Option<String> {
     let status: RunStatus = run["status"].as_str()?.parse().ok()?;
     let reason: Option<Reason> = run["reason"].as_str().and_then(|code| code.parse().ok());

@@ -15,9 +15,9 @@ use crate::output;
 use crate::retry::while_away;
 use crate::terminal::harmless;
 
-/// The most lines that the server returns at once.
+/// Maximum number of lines in one answer of the server.
 const PAGE_LEN: &str = "5000";
-/// The pause before a stream that the server ended too early is opened again.
+/// How long to wait before a stream that ended too early is opened again.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -111,7 +111,8 @@ async fn explain_missing_log(client: &Client, id: &str) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The newest run of a job that has begun. Any number of newer ones may wait or have been skipped.
+/// The newest run of a job that has begun. It may be on any page of the list, because newer runs may be waiting or
+/// skipped.
 async fn newest_of(client: &Client, job: &str) -> Result<String, Failure> {
     let limit = PAGE_LEN_MAX.to_string();
     let mut cursor: Option<String> = None;
@@ -160,8 +161,8 @@ impl Log<'_> {
                 }
             }
             match next {
-                // A page of a search may be empty although more lines follow; then the cursor must at least have
-                // changed.
+                // A page of a search may be empty although more lines follow. It is then only continued if its cursor
+                // is a new one.
                 Some(cursor) if count > 0 || (self.searches() && asked.as_ref() != Some(&cursor)) => {
                     body = self.page(Some(&cursor)).await?;
                     asked = Some(cursor);

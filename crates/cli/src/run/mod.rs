@@ -129,7 +129,6 @@ pub(crate) const VIEW: View = View {
 };
 
 impl RunArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {

@@ -20,7 +20,7 @@ use crate::terminal::harmless;
 /// How often the server is asked at first; the period doubles up to [`POLL_MAX`].
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
-/// How long after the end of a wait its last look may take.
+/// How long the last request may take after a wait has timed out.
 const LAST_LOOK: Duration = Duration::from_secs(3);
 /// If the run has not begun after this long, a missing executor is reported.
 const EXECUTOR_CHECK_AFTER: Duration = Duration::from_secs(3);
@@ -58,7 +58,7 @@ pub(super) struct WaitForArgs {
 }
 
 impl WaitArgs {
-    /// Whether a verdict is to be waited for.
+    /// Whether a flag requests to wait for the verdict.
     pub(crate) const fn is_given(&self) -> bool {
         self.wait || self.watch || self.wait_timeout.is_some()
     }

@@ -49,7 +49,7 @@ pub(super) fn make(path: &Path) -> Result<(), Failure> {
     let made = made.map_err(failed)?;
     let pair =
         Ed25519KeyPair::from_pkcs8(made.as_ref()).map_err(|_| Failure::from_text("the new key cannot be read"))?;
-    // The seed alone: older programs cannot read a file that also has the public part.
+    // Writes only the seed: older programs cannot read a file that also has the public part.
     let seed = made.as_ref().get(SECRET_PREFIX.len()..SECRET_PREFIX.len() + 32).unwrap_or_default();
     let mut public_path = path.as_os_str().to_owned();
     public_path.push(".pub");

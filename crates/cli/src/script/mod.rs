@@ -125,7 +125,6 @@ const VERSIONS: View =
 const JOBS: View = View { name: "name", headers: &["NAME"], row: |job, _| vec![text_of(&job["name"])] };
 
 impl ScriptArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         if let ScriptCommand::Key(args) = &self.command {
             return key::make(&args.file);

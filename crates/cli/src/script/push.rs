@@ -111,8 +111,9 @@ impl PushArgs {
     }
 }
 
-/// The namespace of the client's requests: a signature names it, so that it must be known before the script is saved.
-/// One that only the server names is printed: a signature is to hold against a server, too.
+/// The namespace of the client's requests: it is part of the signed text, so it must be known before the script is
+/// saved. If only the server names it, it is printed for the user to check, because a signature must hold against the
+/// server too.
 async fn namespace_of(client: &Client) -> Result<String, Failure> {
     if let Some(namespace) = client.namespace() {
         return Ok(namespace.to_owned());

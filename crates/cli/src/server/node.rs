@@ -26,7 +26,8 @@ use crate::{node_name, open_files, output, secret_key, token_file};
 /// How long connections of clients, and then those of the database, may each take to end once the engine has stopped.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// How many connections may wait to be accepted: all executors of a cluster reconnect at once when a server is gone.
+/// Maximum number of connections that wait to be accepted: when a server is gone, its executors all reconnect at the
+/// same time.
 const BACKLOG: u32 = 1_024;
 
 /// A running server.
@@ -241,7 +242,7 @@ impl Node {
 fn listen(address: SocketAddr) -> Result<TcpListener, Failure> {
     let bind = || {
         let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
-        // Lets a restarted server bind its port at once, although connections to the previous one linger.
+        // Lets a restarted server bind its port immediately, although connections to the previous one linger.
         socket.set_reuseaddr(true)?;
         socket.bind(address)?;
         socket.listen(BACKLOG)
@@ -265,7 +266,8 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
         startup_files.folder(folder)?;
     }
     let missing = file.map(missing_files).unwrap_or_default();
-    // A database that was there may have secrets that this start encrypts: their key stays, even if the start fails later.
+    // An existing database may have secrets that this start encrypts. The file with their key stays, even if the start
+    // fails later.
     let mut key_of_old = StartupFiles::default();
     let is_old = file.is_some_and(Path::exists);
     let key_files = if is_old { &mut key_of_old } else { &mut *startup_files };
@@ -289,8 +291,8 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     Ok(Arc::new(opened?))
 }
 
-/// The files that a start makes for a database that is not there yet; none beside one that is there, whose write-ahead log
-/// can hold what its file lacks, such as a migration of this start.
+/// The files that a start creates for a new SQLite database. For an existing database there are none to remove after a
+/// failed start: its write-ahead log may contain data that the main file lacks, such as a migration of this start.
 fn missing_files(database: &Path) -> Vec<PathBuf> {
     if database.exists() {
         return Vec::new();

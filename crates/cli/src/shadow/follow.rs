@@ -18,11 +18,11 @@ use crate::exit::{Exit, Failure};
 use crate::terminal::harmless;
 use crate::{clock, output};
 
-/// Rows of the log that are read at once.
+/// Maximum number of rows of the log in one query.
 const PAGE_LEN: u32 = 1_000;
 /// How often the log is read.
 const PERIOD: Duration = Duration::from_secs(30);
-/// How often the jobs are read again, beside when a row may be of a new one.
+/// How often the jobs are read again. They are also read when a row may belong to a new job.
 const JOBS_PERIOD: Duration = Duration::from_secs(60);
 
 /// Trigger types of scheduled runs, in the three languages of XXL-JOB: by the schedule, or for a missed fire of it.
@@ -43,7 +43,7 @@ const NOT_SCHEDULED: [&str; 12] = [
     "Fail retry trigger",
     "Api trigger",
 ];
-/// How far clocks may differ. A row that is further ahead was written in another zone.
+/// Maximum difference between clocks. A row that is further in the future was written in another zone.
 const AHEAD_MAX: Duration = Duration::from_secs(300);
 /// New rows that are older than this were written in another zone.
 const BEHIND_MAX: Duration = Duration::from_secs(1_800);
@@ -184,8 +184,8 @@ impl Names {
         Ok(Self { by_number: jobs::by_number(client).await?, read_at })
     }
 
-    /// Whether the job of a row may have been imported since the names were read. A job without a name at an instant
-    /// long before was not here when it fired.
+    /// Whether the job of a row may have been imported since the names were read. If the row is much older than the
+    /// names, its job was not imported when it fired.
     fn may_lack(&self, number: i64, fired_at: Option<Timestamp>) -> bool {
         !self.by_number.contains_key(&number) && fired_at.is_some_and(|at| at + AHEAD_MAX > self.read_at)
     }
@@ -198,13 +198,13 @@ struct Pass {
     newest: Option<Timestamp>,
 }
 
-/// Whether a failure may be temporary: a server or a database that is away.
+/// Whether a failure may be temporary: a server or a database that cannot be reached for a while.
 fn is_temporary(failure: &Failure) -> bool {
     matches!(failure.exit(), Exit::Unreachable | Exit::Failed | Exit::NotFound)
 }
 
-/// The report of a row; `None` for jobs that are not here, for shards after the first, and for runs that no schedule
-/// fired.
+/// The report of a row; `None` for jobs that were not imported, for shards after the first, and for runs that no
+/// schedule fired.
 fn fire<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
     let (job, at) = (names.get(&row.job)?, instant(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
@@ -223,7 +223,7 @@ fn trigger_type(row: &LogRow) -> &str {
     head.split_once(['：', ':']).map_or(head, |(_, title)| title).trim()
 }
 
-/// A trigger type of no known language, which counts as a fire of the schedule.
+/// The trigger type of a row if it is in no known language. Such a row counts as a fire of the schedule.
 fn unknown_title(row: &LogRow) -> Option<String> {
     let title = trigger_type(row);
     let is_known = SCHEDULED.iter().chain(&NOT_SCHEDULED).any(|known| known.eq_ignore_ascii_case(title));

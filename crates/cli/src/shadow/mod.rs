@@ -43,7 +43,6 @@ enum ShadowCommand {
 }
 
 impl ShadowArgs {
-    /// Runs the command.
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {

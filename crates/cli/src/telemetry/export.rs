@@ -45,7 +45,7 @@ pub(crate) fn check_ratio(ratio: f64) -> Result<(), String> {
 }
 
 impl Export {
-    /// Exports to this collector. A trace that began elsewhere keeps the decision made there on whether it is recorded.
+    /// Exports traces to this collector. For a trace that another program began, the decision of that program holds.
     pub(super) fn to(endpoint: &str, ratio: f64, service: &'static str) -> Result<Self, Failure> {
         let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint);
         // The exporter's own settings for https trust no authority, so that no collector could be reached.

@@ -37,7 +37,7 @@ pub(crate) struct TelemetrySettings<'a> {
     pub(crate) format: LogFormat,
     /// The URL of the collector of traces.
     pub(crate) endpoint: Option<&'a str>,
-    /// The share of the traces begun here that is exported, from 0 to 1.
+    /// The share of traces that is exported, among those that this program begins, from 0 to 1.
     pub(crate) ratio: f64,
     /// The name of the program in traces.
     pub(crate) service: &'static str,
@@ -54,7 +54,7 @@ impl<'a> TelemetrySettings<'a> {
 /// names the target overrides this one.
 const QUIET: &str = "sqlx::postgres::notice=warn";
 
-/// The export of traces, which must be ended; `None` if none are exported.
+/// The export of traces, which must be ended to send the last ones; `None` if no traces are exported.
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 
@@ -82,7 +82,7 @@ fn begin(settings: TelemetrySettings<'_>, has_runs: bool) -> Result<Telemetry, F
     let runs = has_runs.then(|| rondel::log_layer().with_filter(LevelFilter::INFO));
     let all = tracing_subscriber::registry().with(lines(settings.filter, settings.format)?).with(runs);
     match &export {
-        // The layer itself, not an `Option` or a list of layers: those do not inform it of its subscriber.
+        // The layer itself, because an `Option` or a list of layers would not inform it of its subscriber.
         Some(export) => all.with(export.layer()).try_init(),
         None => all.try_init(),
     }

@@ -130,7 +130,7 @@ fn a_definition_is_edited() {
         let versions = stage.run(&[&["job", "versions", "job-0000", "-o", "name"][..], bounds].concat());
         assert_eq!((versions.code, versions.stdout.lines().count()), (Some(0), 2), "{}", versions.stderr);
     }
-    // The second time the file is left as it was.
+    // The editor opens again after the refusal, and leaves the file unchanged.
     let left = edit("sed -i 's/handler: .*/handler: \"\"/'");
     left.refused(2, &["nothing was saved", "/handler", "what was edited is in "]);
     let kept = Path::new(left.stderr.trim_end().rsplit(' ').next().unwrap());
@@ -145,7 +145,7 @@ fn a_definition_is_edited() {
     let kept = Path::new(conflict.stderr.trim_end().rsplit(' ').next().unwrap());
     assert!(std::fs::read_to_string(kept).unwrap().contains("handler: third"));
     std::fs::remove_dir_all(kept.parent().unwrap()).unwrap();
-    // An interrupt means something else to an editor: the command waits for its end.
+    // Ctrl-C is meant for the editor: the command must not end before it.
     let command = "p=$PPID; while [ \"$(cat /proc/$p/comm)\" != rondel ]; do p=$(cut -d' ' -f4 /proc/$p/stat); done";
     let change = "sed -i 's/handler: .*/handler: fourth/' \"$1\"";
     stage.write("interrupt.sh", &format!("{command}\nkill -INT $p\nsleep 1\n{change}\n"));
@@ -210,7 +210,7 @@ fn a_context_brings_its_server_and_token() {
     let signed_in = plain(&["login"], &token);
     assert_eq!(signed_in.code, Some(0), "{}", signed_in.stderr);
     assert_eq!(plain(&["job", "list", "-o", "json"], "").code, Some(0));
-    // A context that is named comes before variables, which may be those of another server.
+    // A context that a flag names takes precedence over variables, which may belong to another server.
     let variables = [("RONDEL_SERVER", "http://127.0.0.1:1"), ("RONDEL_TOKEN", "a-token-of-another-server")];
     let with_variables = |args: &[&str]| {
         let mut command = rondel();

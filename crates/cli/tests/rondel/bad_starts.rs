@@ -1,4 +1,4 @@
-//! Starts that cannot succeed: one sentence, exit code 1, and nothing half made.
+//! Starts that cannot succeed end with one sentence and exit code 1, and leave nothing half made behind.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -70,7 +70,7 @@ fn the_token_file_holds_no_token() {
     assert_eq!(names(folder.path()), ["token"]);
 }
 
-/// By then, what was plain in the database is encrypted with it.
+/// The failed start has encrypted the database's plain secrets with this key, so the key must stay.
 #[test]
 fn the_key_of_a_database_that_was_there_stays() {
     let folder = tempfile::tempdir().unwrap();

@@ -62,7 +62,7 @@ fn idle_fires_nothing() {
     adds_up(&report, 0);
 }
 
-/// Each round has jobs of its own; those before it have ended.
+/// Each round has its own jobs, and those of the previous rounds have ended.
 #[test]
 fn the_highest_rate_is_that_of_the_best_round() {
     let folder = tempdir().expect("make a folder");

@@ -10,7 +10,7 @@ use crate::process::{Ended, Program, run, until};
 
 const DEMO_JOBS: [&str; 3] = ["demo-hello", "demo-shell", "demo-http"];
 
-/// A running `rondel dev`, and how to speak to it.
+/// A running `rondel dev`, with its folder and URL.
 struct Dev {
     program: Program,
     folder: tempfile::TempDir,
@@ -143,7 +143,7 @@ fn a_restart_keeps_token_and_jobs() {
 #[test]
 fn a_second_signal_ends_it_at_once_with_all_that_it_started() {
     let mut dev = Dev::start();
-    // A length that no other process sleeps.
+    // A length of sleep that only this test's process has.
     let params = format!("{{\"argv\": [\"sleep\", \"600.{}\"]}}", std::process::id());
     let create = ["job", "create", "--name", "sleeper", "--app", "demo", "--handler", "shell", "--params", &params];
     assert_eq!(dev.command(&create).code, Some(0));

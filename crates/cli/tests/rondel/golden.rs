@@ -1,6 +1,7 @@
-//! What every command prints, in a pipe and on a terminal, against a real server on SQLite with fixed jobs.
+//! The output of every command, in a pipe and on a terminal, against a real server on SQLite with fixed jobs.
 //!
-//! The texts lie in `tests/golden`; `RONDEL_BLESS=1 cargo test -p rondel-cli --test rondel golden` writes them anew.
+//! The expected outputs are in `tests/golden`; `RONDEL_BLESS=1 cargo test -p rondel-cli --test rondel golden` writes
+//! them anew.
 
 use std::io::Read as _;
 use std::path::{Path, PathBuf};
@@ -12,11 +13,11 @@ use rustix::termios::{Winsize, tcsetwinsize};
 
 use crate::process::{Ended, Program, end, rondel};
 
-/// The jobs that the server has: nothing of them fires while the test runs.
+/// The jobs on the server. None of them fires while the test runs.
 const JOBS: &str = include_str!("../golden/jobs.yaml");
-/// The same, changed.
+/// The same jobs with changes.
 const CHANGED: &str = include_str!("../golden/changed.yaml");
-/// One that is wrong.
+/// A file with a wrong definition.
 const WRONG: &str = include_str!("../golden/wrong.yaml");
 
 /// A name for the text, and the arguments. They run in this order.
@@ -89,7 +90,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("no-token", &["job", "list", "--token-file", "/dev/null"]),
 ];
 
-/// Commands that change something: they run once, so their terminal is not looked at.
+/// Commands that change something. They run only once, and therefore not on a terminal too.
 fn runs_once(name: &str) -> bool {
     matches!(
         name,
@@ -151,7 +152,7 @@ impl Stage {
         command
     }
 
-    /// What the command prints, with what differs from run to run replaced.
+    /// The output of the command, with the values replaced that differ between runs.
     fn shown(&self, name: &str, args: &[&str]) -> String {
         let Ended { code, stdout, stderr } = end(&mut self.command(args));
         let mut text = format!("$ rondel {}\nexit code {}\n", args.join(" "), code.unwrap_or(-1));
@@ -177,11 +178,12 @@ fn on_terminal(command: &mut Command) -> String {
     tcsetwinsize(&slave, Winsize { ws_row: 40, ws_col: 100, ws_xpixel: 0, ws_ypixel: 0 }).unwrap();
     let side = || Stdio::from(slave.try_clone().unwrap());
     let mut child = command.stdin(side()).stdout(side()).stderr(side()).spawn().unwrap();
-    // The command keeps sides of its own: without this one too, the terminal would never end.
+    // `command` keeps its ends of the terminal open. They are closed too, because the read below waits until all ends
+    // are closed.
     command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     drop(slave);
     let mut bytes = Vec::new();
-    // Once the last side is closed, Linux answers with an error.
+    // Linux returns an error once the last end is closed.
     std::fs::File::from(master).read_to_end(&mut bytes).ok();
     child.wait().unwrap();
     String::from_utf8(bytes).unwrap().replace("\r\n", "\n").replace('\u{1b}', "<esc>")
@@ -220,7 +222,8 @@ fn long_numbers(text: &str) -> String {
     out
 }
 
-/// `2026-11-20T11:00:00.250Z`, of this century's first quarters: those that a test names are of another.
+/// Replaces instants of this decade, such as `2026-11-20T11:00:00.250Z`. Instants of March 2026 stay, because the
+/// commands of the test name them.
 fn instants(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

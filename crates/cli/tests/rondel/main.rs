@@ -1,4 +1,4 @@
-//! The real binary, as a person or a script meets it.
+//! Tests of the real binary, run as a user or a script runs it.
 
 #[cfg(test)]
 mod agent;

@@ -1,4 +1,4 @@
-//! Runs the binary, and never leaves it behind.
+//! Runs the binary, and kills it when the test ends.
 
 use std::fs::File;
 use std::io::Write as _;
@@ -9,10 +9,10 @@ use std::time::Duration;
 use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
-/// The longest that anything here takes.
+/// The longest wait for a condition.
 const LIMIT: Duration = Duration::from_secs(60);
 
-/// The binary, with no variable of the product's in its environment.
+/// The binary, without Rondel's variables in its environment.
 pub(crate) fn rondel() -> Command {
     let mut command = Command::new(env!("CARGO_BIN_EXE_rondel"));
     for (name, _) in std::env::vars_os() {
@@ -58,12 +58,12 @@ pub(crate) fn run(args: &[&str]) -> Ended {
     run_in(Path::new("/"), args)
 }
 
-/// The same, in a folder.
+/// Runs a command to its end in this folder.
 pub(crate) fn run_in(folder: &Path, args: &[&str]) -> Ended {
     end(rondel().args(args).current_dir(folder))
 }
 
-/// The same, with something on its standard input.
+/// Runs a command to its end with this standard input.
 pub(crate) fn run_with_input(args: &[&str], input: &str) -> Ended {
     let mut command = rondel();
     command.args(args).current_dir("/").stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -77,7 +77,7 @@ pub(crate) fn end(command: &mut Command) -> Ended {
     command.output().expect("run the binary").into()
 }
 
-/// Waits until something holds.
+/// Waits until a condition holds.
 #[track_caller]
 pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
     let mut waited = Duration::ZERO;
@@ -87,7 +87,7 @@ pub(crate) fn until(what: &str, holds: impl Fn() -> bool) {
     }
 }
 
-/// A program that goes on until it is asked to stop, with its output in files. Killed when dropped.
+/// A program that runs until it is asked to stop, with its output in files. Killed when dropped.
 pub(crate) struct Program {
     child: Child,
     output: TempDir,
@@ -132,7 +132,7 @@ impl Program {
         }
     }
 
-    /// Waits until it does not end by an interrupt at once, but looks at it first.
+    /// Waits until the program has installed its handler of SIGINT.
     #[track_caller]
     pub(crate) fn wait_until_interrupts_are_caught(&mut self) {
         let status = format!("/proc/{}/status", self.child.id());
@@ -148,7 +148,7 @@ impl Program {
         kill_process(Pid::from_child(&self.child), signal).expect("send a signal");
     }
 
-    /// Waits until it has ended by itself.
+    /// Waits until the program has ended without being killed.
     pub(crate) fn end(&mut self) -> ExitStatus {
         let mut waited = Duration::ZERO;
         loop {

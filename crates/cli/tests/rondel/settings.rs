@@ -1,4 +1,4 @@
-//! Settings: where they come from, and what is wrong with them.
+//! Settings: their sources, and the messages about wrong ones.
 
 use std::path::Path;
 

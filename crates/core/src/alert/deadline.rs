@@ -1,4 +1,5 @@
-//! Deadlines such as `06:00 Europe/Berlin`: their instants, and the earliest planned instant of a run that counts for each.
+//! Deadlines such as `06:00 Europe/Berlin`: computes their instants, and from which planned instant on a run counts for a
+//! deadline.
 
 use std::time::Duration;
 
@@ -25,7 +26,7 @@ impl Deadline {
     /// Parses a deadline; empty `weekdays` mean every day.
     ///
     /// # Errors
-    /// The field that is wrong, and what would be right.
+    /// The name of the wrong field, and a sentence with what would be right.
     pub fn parse(time: &str, zone: &str, weekdays: &[Weekday]) -> Result<Self, (&'static str, String)> {
         let wrong = || ("time", format!("{time:?} is no time of day: expected HH:MM from 00:00 to 23:59"));
         let time = match time.len() {
@@ -37,8 +38,9 @@ impl Deadline {
         Ok(Self { time, zone, weekdays: if bits == 0 { 0x7f } else { bits } })
     }
 
-    /// The next deadline after an instant, on a day that `has_day` accepts too. A local time that the clock skips on that day counts as the
-    /// first instant after the gap, one that it repeats as the first of the two.
+    /// The next deadline after an instant, on one of its weekdays that `has_day` accepts. If the clock skips the local time on
+    /// that day, the deadline is the first instant after the gap. If the clock shows the time twice, the deadline is the first
+    /// of the two instants.
     #[must_use]
     pub fn next_after(&self, after: Timestamp, has_day: impl Fn(NaiveDate) -> bool) -> Option<Timestamp> {
         let mut day = local::time_at(self.zone, after).date().pred_opt()?;

@@ -17,9 +17,9 @@ use crate::notice::{Notice, NoticeKind, RunSample, SAMPLE_COUNT_MAX};
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
-/// Shortest wait before an open incident is looked at again.
+/// Shortest wait before an open incident is checked again.
 const LOOK_MIN: Duration = Duration::from_secs(2);
-/// Longest wait before an open incident is looked at again.
+/// Longest wait before an open incident is checked again.
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// Within these bounds, the wait is the incident's age divided by this.
 const LOOK_AGE_DIVISOR: u32 = 20;
@@ -43,7 +43,7 @@ pub struct Incident {
     pub id: IncidentId,
     /// What it is about.
     pub subject: Subject,
-    /// The group that reports it together with others.
+    /// The group that reports it together with other incidents.
     pub group: Option<IncidentId>,
     /// Whether it is open.
     pub standing: Standing,
@@ -61,15 +61,15 @@ pub struct Incident {
     pub fired_at: Option<Timestamp>,
     /// When it was last reported.
     pub reported_at: Option<Timestamp>,
-    /// When it was reported to the channel that it escalates to.
+    /// When it was reported to the escalation channel.
     pub escalated_at: Option<Timestamp>,
     /// Who acknowledged it.
     pub acknowledged_by: Option<String>,
     /// When it was acknowledged.
     pub acknowledged_at: Option<Timestamp>,
-    /// How many messages were sent about it: the number of the newest one.
+    /// How many messages were sent about it, which is also the number of the newest one.
     pub message_count: u32,
-    /// When it is looked at again.
+    /// When it is checked again.
     pub act_at: Option<Timestamp>,
     /// Its newest runs, the newest first, as examples for messages.
     pub samples: Vec<RunSample>,
@@ -82,14 +82,14 @@ pub struct RuleView<'a> {
     pub spec: &'a RuleSpec,
     /// The name of its namespace.
     pub namespace: &'a str,
-    /// The channels that it names and that do not exist.
+    /// The channels that the rule names but that do not exist.
     pub missing_channels: &'a [String],
 }
 
 /// The open incidents that a decision about a rule needs.
 #[derive(Clone, Debug, Default)]
 pub struct OpenIncidents {
-    /// The incidents of the observed subjects, and those that are due for a look.
+    /// The incidents of the observed subjects, and those whose next look is due.
     pub incidents: Vec<Incident>,
     /// The open group.
     pub group: Option<Incident>,
@@ -118,7 +118,7 @@ pub type MessageKind = NoticeKind;
 /// The changes that a decision makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// Incidents as they are now: new ones, and those that changed.
+    /// The incidents that are new or changed, as they are now.
     pub incidents: Vec<Incident>,
     /// The messages to send.
     pub messages: Vec<MessageDraft>,
@@ -295,7 +295,7 @@ impl<'a> DecisionBuilder<'a> {
         let Some(id) = self.open.group.as_ref().filter(|_| self.open.member_count == 0).map(|group| group.id) else {
             return;
         };
-        // The end of a group is no recovery if the rule stopped watching one of its last members.
+        // If the rule stopped watching one of the group's last members, the end of the group must not be reported as a recovery.
         if self.incidents.values().any(|one| one.group == Some(id) && self.unwatched.contains(&one.id)) {
             self.unwatched.insert(id);
         }
@@ -304,7 +304,7 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Writes the messages of an incident, and sets when it is looked at again.
+    /// Writes the messages of an incident, and sets when it is checked again.
     fn act(&mut self, id: IncidentId) {
         let Some(mut incident) = self.incidents.remove(&id) else { return };
         if incident.group.is_none() {
@@ -351,7 +351,7 @@ impl<'a> DecisionBuilder<'a> {
         incident.escalated_at.is_none().then(|| from + to.after)
     }
 
-    /// Whether a message reaches a channel. A rule without channels is for the console only, which counts as one.
+    /// Whether messages can reach at least one channel. A rule without channels is for the console only, which counts as a channel.
     fn has_channel(&self) -> bool {
         let names = &self.rule.spec.channels;
         names.is_empty() || names.iter().any(|name| !self.rule.missing_channels.contains(name))
@@ -392,7 +392,7 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// Whether its messages are held back. Those of a group are, until one of its members is not silenced.
+    /// Whether the incident's messages are held back. The first message of a group is held back while all of its members are silenced.
     fn is_silent(&self, incident: &Incident) -> bool {
         let is_audible = |one: &Incident| one.group == Some(incident.id) && self.silenced_until(&one.subject).is_none();
         let waits = incident.subject.kind == SubjectKind::Group && incident.fired_at.is_none();
@@ -464,7 +464,7 @@ fn new_incident(
     }
 }
 
-/// Keeps the newest runs, the newest first.
+/// Adds the newer runs, the newest first, and drops the oldest beyond `SAMPLE_COUNT_MAX`.
 fn keep_samples(kept: &mut Vec<RunSample>, newer: &[RunSample]) {
     for sample in newer.iter().rev() {
         kept.retain(|one| one.run != sample.run);

@@ -1,7 +1,8 @@
 //! Expectations of jobs: the alert rule for each, whether it was met, and when it is checked next.
 //!
-//! Each part of a definition's `expect` becomes a rule that is checked for its job. Jobs with the same expectation share one rule, so that
-//! many misses at once form one group. A check that comes too early does no harm: it only computes when to check next.
+//! Each part of a definition's `expect` becomes a rule that is checked for its job. Jobs with the same expectation share one
+//! rule, so that many misses at the same time form one group. A check that comes too early does no harm: it only computes when
+//! to check next.
 
 use std::time::Duration;
 
@@ -15,8 +16,8 @@ use crate::spec::ExpectSpec;
 use crate::time::Timestamp;
 use crate::word_enum::words;
 
-/// Maximum number of deadlines that one search steps through. A search skips deadlines that the newest success meets already, and deadlines
-/// that passed while no server ran, except for the last of them.
+/// Maximum number of deadlines that one search steps through. A search steps over the deadlines that the newest success has
+/// already met, and over all but the last of the deadlines that passed while no server ran.
 const DEADLINE_COUNT_MAX: u32 = 1_000;
 
 /// The prefix of the names of rules for expectations.
@@ -95,7 +96,7 @@ impl Expectations {
         }
     }
 
-    /// The alert rule for an expectation. Its name is one that no user can give to a rule.
+    /// The alert rule for an expectation. Users cannot give a rule of theirs its name.
     #[must_use]
     pub fn rule(&self, kind: ExpectKind) -> Option<RuleSpec> {
         Some(RuleSpec {
@@ -164,8 +165,8 @@ impl Expectations {
         }
     }
 
-    /// When an expectation is checked next, after a check at `now` or after a run has succeeded. The check asks the calendar, whose days
-    /// may change until then.
+    /// When an expectation is checked next, after a check at `now` or after a run has succeeded. The calendar is left to the
+    /// check, because its days may change until then.
     #[must_use]
     pub fn next_look(&self, kind: ExpectKind, known: Successes, now: Timestamp) -> Option<Timestamp> {
         match kind {
@@ -189,8 +190,8 @@ impl Expectations {
         }
     }
 
-    /// The instant to which a success postpones a check that is not due yet; `None` if the check stays where it is. A check that is due
-    /// judges what it was due for, so a success leaves it alone.
+    /// If a success postpones the next check, the instant to which the check moves; `None` if it stays where it is. A check
+    /// that is due already is not moved, because it has yet to judge its deadline.
     #[must_use]
     pub fn postponed(
         &self,
@@ -201,12 +202,13 @@ impl Expectations {
         let from = self.counts_from(kind, look_at, now).filter(|_| look_at > now)?;
         known.newest.filter(|newest| *newest >= from)?;
         let next = self.next_look(kind, known, now)?;
-        // A time of day is always worth the write, a length of time only if the wait more than doubles.
+        // Moving the check costs a write: always worth it for a time of day, for a length of time only if the wait more than
+        // doubles.
         let is_worth = kind == ExpectKind::SuccessBy || look_at.since(now) * 2 < next.since(now);
         (next > look_at && is_worth).then_some(next)
     }
 
-    /// The earliest planned instant of a success that counts, for a check that was due at `look_at`.
+    /// From which planned instant on a success counts, for a check that was due at `look_at`.
     #[must_use]
     pub fn counts_from(&self, kind: ExpectKind, look_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
         match kind {
@@ -238,8 +240,8 @@ impl Expectations {
     }
 }
 
-/// The id of an expectation's rule. It is the same for all jobs of a namespace with the same expectation, and below 0, unlike the ids of
-/// users' rules.
+/// The id of an expectation's rule. All jobs of a namespace with the same expectation share the id. It is negative; the ids of
+/// users' rules are positive.
 #[must_use]
 pub fn rule_id(namespace: NamespaceId, rule: &RuleSpec) -> AlertRuleId {
     let text = serde_json::to_string(rule).unwrap_or_default();
@@ -250,13 +252,13 @@ pub fn rule_id(namespace: NamespaceId, rule: &RuleSpec) -> AlertRuleId {
     AlertRuleId::new(-1 - i64::try_from(hash >> 1).unwrap_or_default())
 }
 
-/// Whether a rule of this name is an expectation of jobs.
+/// Whether a rule of this name belongs to an expectation of jobs.
 #[must_use]
 pub fn is_rule_name(name: &str) -> bool {
     name.strip_prefix(RULE_PREFIX).is_some_and(|kind| kind.parse::<ExpectKind>().is_ok())
 }
 
-/// Whether the rule with this id is an expectation of jobs.
+/// Whether the rule with this id belongs to an expectation of jobs.
 #[must_use]
 pub const fn is_expectation(rule: AlertRuleId) -> bool {
     rule.get() < 0

@@ -1,4 +1,4 @@
-//! Expectations: their rules, when they are looked at, and what is seen then.
+//! Expectations: their rules, when they are checked, and the results of the checks.
 
 use serde_json::json;
 
@@ -48,7 +48,7 @@ fn a_success_moves_the_look_to_the_first_deadline_that_it_does_not_count_for() {
     check_next(&skipped, ExpectKind::SuccessBy, None, "2026-03-28T12:00:00Z", "2026-03-29T01:00:00Z");
     check_next(&skipped, ExpectKind::SuccessBy, None, "2026-10-24T12:00:00Z", "2026-10-25T00:30:00Z");
     let workdays = by(&json!({"time": "06:00", "weekdays": ["mon", "tue", "wed", "thu", "fri"]}));
-    // A run of Friday morning counts for Friday only, and a run of Saturday for no day.
+    // A run planned on Friday morning counts for Friday's deadline only, a run planned on Saturday for none.
     check_next(
         &workdays,
         ExpectKind::SuccessBy,

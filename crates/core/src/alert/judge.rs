@@ -10,7 +10,7 @@ use crate::notice::RunSample;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// A job with fewer runs has no usual length.
+/// A job with fewer runs than this has no usual run length.
 pub const USUAL_MIN_RUNS: u64 = 10;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
@@ -47,7 +47,7 @@ pub enum Sighting {
     Clear,
     /// The rule no longer watches the subject: whether the condition holds is not known.
     Unwatched,
-    /// The rule watches the subject, and cannot see now whether the condition holds: an open incident stays open.
+    /// The rule watches the subject, but it cannot determine now whether the condition holds. An open incident stays open.
     Unknown,
 }
 
@@ -92,14 +92,15 @@ pub fn is_disk_low(bound: (Option<u32>, Option<u64>), (free, size): (u64, u64), 
     u128::from(free) < bound
 }
 
-/// Whether two versions of a rule watch the same: an open incident of the one is then an incident of the other.
+/// Whether two versions of a rule watch the same condition in the same scope. If so, open incidents of one version belong to
+/// the other too.
 #[must_use]
 pub fn watches_same(one: &RuleSpec, other: &RuleSpec) -> bool {
     one.condition == other.condition && one.scope == other.scope
 }
 
-/// Whether a fire is part of an incident of its job. It is if the incident names the fire's run. It also is if the fire has ended, and was
-/// planned during the incident or, before the incident, within the length of time that the rule looks back.
+/// Whether a fire is part of an incident of its job: either the incident names the fire's run, or the fire has ended and was
+/// planned during the incident or, before the incident, within the time that the rule looks back.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,
@@ -123,8 +124,8 @@ pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> Sighting {
     if count >= bound { Sighting::Holds { since: now, new_count: 0 } } else { Sighting::Clear }
 }
 
-/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the ids of those
-/// that ended in trouble since the rule was last checked. A streak that has ended since then is found too.
+/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the
+/// ids of the runs that failed since the rule was last checked. A streak that a success has ended since then is found too.
 #[must_use]
 pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sighting {
     let counted = newest.iter().filter(|run| run.is_failure() || run.status == RunStatus::Succeeded);
@@ -134,7 +135,7 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sig
     let mut end = |streak: &mut Vec<&EndedRun>, is_newest: bool| {
         let needed = usize::try_from(count).unwrap_or(usize::MAX);
         let fresh = streak.iter().filter(|run| events.contains(&run.run)).count();
-        // If the streak was too short before, all of it is new to the rule.
+        // If the streak was too short at the last check, all of its failures are new to the rule.
         let new_count = if fresh > 0 && streak.len() - fresh < needed { streak.len() } else { fresh };
         let new_count = u64::try_from(new_count).unwrap_or(u64::MAX);
         let is_long = streak.len() >= needed;
@@ -160,7 +161,7 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sig
     best
 }
 
-/// Whether a fire was skipped and no run of the job has begun since. `events` are the fires that were skipped since the last check.
+/// Whether the newest of the job's ended fires was skipped. `events` are the fires that were skipped since the last check.
 #[must_use]
 pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> Sighting {
     let skip = newest.iter().find(|run| run.status == RunStatus::Skipped);
@@ -174,7 +175,7 @@ pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> Sighting {
     }
 }
 
-/// Whether at least `percent` % of the runs ended in trouble, and there are at least `min_runs` runs.
+/// Whether at least `percent` % of the runs failed, and there are at least `min_runs` runs.
 #[must_use]
 pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), since: Timestamp) -> Sighting {
     let is_over = u128::from(troubled) * 100 >= u128::from(percent) * u128::from(total);
@@ -184,7 +185,7 @@ pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), 
     }
 }
 
-/// Whether more than a length of time has passed since an instant.
+/// Whether at least `length` has passed since an instant.
 #[must_use]
 pub fn overdue(from: Option<Timestamp>, length: Duration, now: Timestamp) -> Sighting {
     match from.map(|from| from.saturating_add(length)) {

@@ -1,4 +1,4 @@
-//! Alerts about jobs, servers and tokens: rules, incidents and silences, and the one decision about them.
+//! Alerts about jobs, servers and tokens: rules, incidents, silences, and the function that decides about them.
 //!
 //! [`RuleSpec`] is a rule as users write it. The functions of [`judge`] turn facts about a job's runs, its counts or the servers into
 //! [`Observation`]s, [`deadline`] computes when `06:00 Europe/Berlin` is, and [`decide`](decide()) turns the observations of a rule into

@@ -493,7 +493,7 @@ impl RuleSpec {
         }
     }
 
-    /// The channels that it names; the one that incidents escalate to comes last.
+    /// The names of its channels; the channel that incidents escalate to comes last.
     pub fn channel_names(&self) -> impl Iterator<Item = &str> {
         self.channels.iter().chain(self.escalate.iter().map(|to| &to.channel)).map(String::as_str)
     }

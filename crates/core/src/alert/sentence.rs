@@ -327,7 +327,6 @@ pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
     }
 }
 
-/// The message about an incident.
 pub(super) fn notice(rule: RuleView<'_>, incident: &Incident, kind: NoticeKind, at: Timestamp) -> Notice {
     let (summary_en, summary_zh) = self::incident(rule.spec, incident);
     let subject_kind = match incident.subject.kind {

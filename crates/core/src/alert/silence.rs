@@ -17,7 +17,7 @@ pub struct SilenceSpec {
     pub app: Option<String>,
 }
 
-/// Holds messages back until its end.
+/// A silence: holds the messages that it matches back until its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silence {
     /// What it matches.

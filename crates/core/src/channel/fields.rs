@@ -111,13 +111,13 @@ pub const fn fields(kind: ChannelKind) -> &'static [Field] {
     }
 }
 
-/// Prefixes of the references to secrets that are kept outside of the database.
+/// The prefixes that mark a secret as a reference to a file or a variable outside the database.
 pub const REFERENCES: [&str; 2] = ["file:", "env:"];
 
 /// The place of a secret that is kept outside of the database.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reference<'a> {
-    /// A file, by its name in the folder that the server's setting `alert_secrets_dir` names.
+    /// A file in the folder of the server's setting `alert_secrets_dir`, by its name.
     File(&'a str),
     /// A variable of the server's environment, by its name.
     Variable(&'a str),

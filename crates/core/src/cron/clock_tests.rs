@@ -63,7 +63,7 @@ fn skipped_times_fire_by_the_rule() {
         fires.iter().map(|at| at.to_string()[11..16].to_owned()).collect::<Vec<_>>()
     };
     for (text, auto, next_valid, skip) in [
-        // All skipped times fire once, at the end of the gap, together with a time that is due there anyway.
+        // All skipped times together fire once, at the end of the gap; a fire that is due there anyway is not repeated.
         ("0 10,50 2 * * ?", vec!["07:00"], vec!["07:00"], vec![]),
         ("0 0 2,3 * * ?", vec!["07:00"], vec!["07:00"], vec!["07:00"]),
         ("0 30 * * * ?", vec!["06:30", "07:30"], vec!["06:30", "07:00", "07:30"], vec!["06:30", "07:30"]),

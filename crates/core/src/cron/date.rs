@@ -1,4 +1,4 @@
-//! Conversions between days since 1970 and dates: the few steps that a search takes millions of times.
+//! Conversions between days since 1970 and dates, optimised for speed: a search performs them millions of times.
 
 /// A date of the Gregorian calendar.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -42,7 +42,7 @@ impl Date {
 
     /// The weekday of the first of its month; Sunday is 0.
     pub(super) fn first_weekday(self) -> u32 {
-        // 1970 began on a Thursday; 5,000 years of weeks keep the number above 0.
+        // 1970 began on a Thursday. The 260,000 weeks (about 5,000 years) that are added keep the number positive.
         let days = i64::from(self.epoch_day) + 4 - i64::from(self.day - 1) + 7 * 260_000;
         u32::try_from(days % 7).unwrap_or(0)
     }

@@ -9,7 +9,7 @@ use super::token::Token;
 pub(crate) const ALL_DAYS: u64 = 0xFFFF_FFFE;
 /// Sunday to Saturday.
 pub(crate) const ALL_WEEKDAYS: u64 = 0x7F;
-/// Bits 0, 7, 14, 21 and 28: a factor that repeats the bits of one week over a month.
+/// Bits 0, 7, 14, 21 and 28. Multiplying the bits of one week by this repeats them over a month.
 const WEEKS: u64 = 0x1020_4081;
 
 const SUNDAY: u32 = 0;
@@ -18,19 +18,20 @@ const SATURDAY: u32 = 6;
 /// Which days of a month fire. Weekdays count from 0, Sunday.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum DayRule {
-    /// These days of the month that are also these weekdays.
+    /// The days of the month in `days` whose weekday is in `weekdays`.
     Both { days: u64, weekdays: u64 },
-    /// These days of the month, and in addition these weekdays: Unix cron with both fields given.
+    /// The days of the month in `days`, and in addition all days whose weekday is in `weekdays`: Unix cron with both fields
+    /// given.
     Either { days: u64, weekdays: u64 },
     /// `L`, `L-n`: this many days before the last day of the month.
     Last { back: u32 },
     /// `LW`, `L-nW`: the day from Monday to Friday nearest to the day of [`Last`](Self::Last).
     LastNearest { back: u32 },
-    /// `nW`: the day from Monday to Friday nearest to a day.
+    /// `nW`: the day from Monday to Friday nearest to day n.
     Nearest { day: u32 },
-    /// `nL`: the last day of the month that is this weekday.
+    /// `nL`: the last occurrence of this weekday in the month.
     LastOf { weekday: u32 },
-    /// `n#k`: the k-th day of the month that is this weekday.
+    /// `n#k`: the k-th occurrence of this weekday in the month.
     NthOf { weekday: u32, nth: u32 },
 }
 
@@ -53,7 +54,8 @@ impl DayRule {
         }
     }
 
-    /// Reads Unix cron's two day fields: if both are given, either may hold; if one starts with `*`, both must.
+    /// Reads Unix cron's two day fields. If both are given, a day must match either of them; if one starts with `*`, it must
+    /// match both.
     pub(super) fn read_unix(specs: [&FieldSpec; 2], tokens: [Token<'_>; 2]) -> Result<Self, CronError> {
         let [days, weekdays] = [specs[0].read(tokens[0])?.bits_below_64(), specs[1].read(tokens[1])?.bits_below_64()];
         let starred = tokens.iter().any(|token| token.text.starts_with('*'));
@@ -81,9 +83,8 @@ impl DayRule {
     }
 }
 
-/// A month: the weekday of its first day, and its length.
 struct Month {
-    /// The weekday of the first.
+    /// The weekday of the first day; Sunday is 0.
     first: u32,
     length: u32,
 }
@@ -93,7 +94,7 @@ impl Month {
         (self.first + day - 1) % 7
     }
 
-    /// All days that are one of these weekdays, and some beyond the month's end.
+    /// The bits of all days with one of these weekdays. Some bits beyond the month's end are set too.
     fn on(&self, weekdays: u64) -> u64 {
         let from_the_first = (weekdays >> self.first | weekdays << (7 - self.first)) & ALL_WEEKDAYS;
         (from_the_first * WEEKS) << 1
@@ -143,7 +144,7 @@ fn read_day_of_month(spec: &FieldSpec, token: Token<'_>) -> Result<DayRule, Cron
     }
 }
 
-/// Reads what follows an `L` in the day of the month.
+/// Reads the text after an `L` in the day-of-month field.
 fn read_last_day(rest: &str) -> Option<DayRule> {
     let (rest, nearest) = rest.strip_suffix('W').map_or((rest, false), |rest| (rest, true));
     let back = match rest.strip_prefix('-') {
@@ -203,7 +204,7 @@ mod tests {
 
     #[test]
     fn the_nearest_weekday_stays_in_its_month() {
-        // The first weekday of the month, its length, the day, and the weekday nearest to it.
+        // The weekday of the month's first day, the length of the month, a day, and the nearest day from Monday to Friday.
         for (first, length, day, nearest) in [
             (SATURDAY, 31, 1, 3),
             (SUNDAY, 31, 1, 2),

@@ -12,7 +12,7 @@ use super::spans::{self, Span, SteadyStretch, UtcSeconds};
 use super::zone::Tz;
 use crate::time::Timestamp;
 
-/// How an expression treats clock changes under [`Gap::Auto`] and [`Overlap::Auto`], by the form of its hour field.
+/// The form of an expression's hour field. It decides how clock changes are treated under [`Gap::Auto`] and [`Overlap::Auto`].
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Pace {
     /// Fixed hours: each wall-clock time counts once.
@@ -112,7 +112,7 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: T
     let spans = spans::of(zone);
     let from = after.second().clamp(SEARCH_FROM, SEARCH_TO) + 1;
     let mut index = spans.index_at(from);
-    // Far from both ends of a span its neighbours have no effect on it: most searches end here.
+    // In the middle of a span, far from both ends, its neighbours have no effect. Most searches end here.
     let SteadyStretch { offset, from: steady_from, to: steady_to } = spans.steady(index);
     if from >= steady_from
         && let Some(found) = fields.at_or_after(from + offset)
@@ -160,7 +160,7 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
     }
 }
 
-/// How many fires lie after `after` and up to `until`. A whole day in between without a change of the clock is counted at once.
+/// How many fires lie after `after` and up to `until`. Whole days without a clock change are counted in one step each.
 pub(super) fn count_between(fields: &Fields, zone: Tz, rule: ResolvedRule, after: Timestamp, until: Timestamp) -> u64 {
     let spans = spans::of(zone);
     let mut count = 0;

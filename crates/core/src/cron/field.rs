@@ -53,7 +53,7 @@ pub(super) struct FieldSpec {
     last: u32,
     /// The greatest step after a single value or `*`.
     step_max: u32,
-    /// Full names in order from `low`; three letters suffice.
+    /// Full names, the first one for `low`. Their first three letters suffice.
     names: &'static [&'static str],
     dialect: FieldDialect,
     allowed: &'static str,
@@ -151,10 +151,8 @@ const UNIX_DAY_OF_WEEK: FieldSpec = FieldSpec {
     ..DAY_OF_WEEK
 };
 
-/// The fields of Quartz in order.
 pub(super) static QUARTZ: [FieldSpec; 7] = [SECOND, MINUTE, HOUR, DAY_OF_MONTH, MONTH, DAY_OF_WEEK, YEAR];
 
-/// The fields of Unix cron in order.
 pub(super) static UNIX: [FieldSpec; 5] = [
     FieldSpec { dialect: FieldDialect::Unix, ..MINUTE },
     FieldSpec { dialect: FieldDialect::Unix, ..HOUR },

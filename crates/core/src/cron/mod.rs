@@ -1,8 +1,8 @@
 //! Cron expressions of Quartz and of Unix: when a job is due.
 //!
 //! An expression is read once into bit sets. The next fire is searched field by field with carry, in the wall-clock time of
-//! a zone, and a [`DstRule`] translates the result to an instant. Nothing here knows the present, or start dates, calendars
-//! and misfires: these belong to schedules.
+//! a zone, and a [`DstRule`] translates the result to an instant. This module reads no clock, and knows no start dates,
+//! calendars or misfires: these belong to schedules.
 //!
 //! Reading follows Quartz 2.3.2, with one exception: where Quartz silently ignores a part of the text (`MON-FRI/2` is
 //! `MON-FRI` to it, `1W,15W` is `1W`), the expression is refused and the part is named.
@@ -141,8 +141,8 @@ impl CronExpr {
         &self.fields
     }
 
-    /// Whether [`Gap::Auto`] and [`Overlap::Auto`] take this for a wall-clock schedule (its hours are a list of fixed
-    /// hours) and not for an interval (its hours are a wildcard, a range or a step).
+    /// Whether [`Gap::Auto`] and [`Overlap::Auto`] treat this as a wall-clock schedule (its hours are a list of fixed hours)
+    /// rather than as an interval (its hours are a wildcard, a range or a step).
     #[must_use]
     pub fn follows_wall_clock(&self) -> bool {
         self.pace == Pace::WallClock
@@ -226,7 +226,8 @@ impl CronExpr {
         changes::clock_changes(&self.fields, zone, dst.resolve(self.pace), (from_exclusive, to_inclusive))
     }
 
-    /// How many fires lie after `from_exclusive` and up to `to_inclusive`. Whole days are counted, not walked through.
+    /// How many fires lie after `from_exclusive` and up to `to_inclusive`. Whole days are counted in one step each, so long
+    /// periods are fast.
     #[must_use]
     pub fn count_between(&self, zone: Tz, dst: DstRule, from_exclusive: Timestamp, to_inclusive: Timestamp) -> u64 {
         dst::count_between(&self.fields, zone, dst.resolve(self.pace), from_exclusive, to_inclusive)

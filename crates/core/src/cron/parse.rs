@@ -8,7 +8,7 @@ use super::search::Fields;
 use super::token::Token;
 use super::{CronExpr, Dialect, EXPRESSION_LENGTH_MAX};
 
-/// What each macro stands for.
+/// Each macro with the expression that it stands for.
 const MACROS: [(&str, &str); 7] = [
     ("@hourly", "0 * * * *"),
     ("@daily", "0 0 * * *"),

@@ -26,15 +26,15 @@ pub(super) fn read(field: CronField, text: &str) -> Option<Vec<u32>> {
     })
 }
 
-/// Whether all names have three letters, and none has a step. The crate also reads full names, in ranges and with steps too, where Quartz
-/// reads three letters and drops the rest.
+/// Whether all names have three letters, and the text has no name together with a step. The crate also reads full names, even
+/// in ranges and with steps. Quartz reads only their first three letters and ignores the rest.
 fn names_are_short(text: &str) -> bool {
     let named = text.contains(|c: char| c.is_ascii_alphabetic());
     let short = text.split(|c: char| !c.is_ascii_alphabetic()).all(|name| matches!(name.len(), 0 | 3));
     short && !(named && text.contains('/'))
 }
 
-/// Whether an item goes on to the last year, which is 2100 for the crate.
+/// Whether an item extends to the last year. The crate's last year is 2100, ours is later.
 fn reaches_the_last_year(text: &str) -> bool {
     text.split(',').any(|item| item.contains('*') || (item.contains('/') && !item.contains('-')))
 }

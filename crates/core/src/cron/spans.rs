@@ -1,5 +1,5 @@
-//! A zone as a table of spans of one offset each, built from `chrono-tz` at the first use of the zone and kept. Finding the span of an
-//! instant is then a table lookup, and its neighbours show what the clock does at its ends.
+//! A zone as a table of spans of one offset each. The table is built from `chrono-tz` at the first use of the zone, and cached.
+//! Finding the span of an instant is then a table lookup, and its neighbours show how the clock changes at its ends.
 
 use std::sync::OnceLock;
 
@@ -13,7 +13,7 @@ pub(super) type UtcSeconds = i64;
 /// A stretch of time in which a zone's clock keeps one offset from UTC.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Span {
-    /// The first second; for the first span, one before the search begins.
+    /// The first second; for the first span, a second before the search begins.
     pub(super) start: UtcSeconds,
     /// Seconds that the clock is ahead of UTC.
     pub(super) offset: i64,
@@ -58,7 +58,6 @@ const ZONE_COUNT_MAX: usize = 1024;
 
 static ZONES: [OnceLock<Spans>; ZONE_COUNT_MAX] = [const { OnceLock::new() }; ZONE_COUNT_MAX];
 
-/// The spans of a zone.
 pub(super) fn of(zone: Tz) -> &'static Spans {
     ZONES[zone as usize].get_or_init(|| Spans::new(collect(zone, STEP)))
 }
@@ -111,7 +110,7 @@ pub(super) fn collect(zone: Tz, step: i64) -> Box<[Span]> {
     spans.into_boxed_slice()
 }
 
-/// The first second at which the offset of `late` holds; `early` has another one.
+/// The first second at which the offset of `late` applies; `early` has a different offset.
 fn first_change(zone: Tz, mut early: UtcSeconds, mut late: UtcSeconds) -> UtcSeconds {
     let offset = offset_at(zone, late);
     while late - early > 1 {

@@ -75,7 +75,7 @@ fn long_texts_are_refused_and_not_repeated() {
     assert_eq!(refused.value.chars().count(), 41);
 }
 
-/// Both texts give the same fires.
+/// Checks that both texts have the same compiled fields, so the same fires.
 fn check_same(text: &str, other: &str) {
     let (one, two) = (CronExpr::parse(text).expect(text), CronExpr::parse(other).expect(other));
     assert_eq!(one.fields, two.fields, "{text} and {other}");

@@ -13,7 +13,6 @@ pub(super) struct Token<'a> {
 }
 
 impl<'a> Token<'a> {
-    /// The whole text.
     pub(super) fn whole(text: &'a str) -> Self {
         Self { text, position: 0 }
     }
@@ -23,7 +22,7 @@ impl<'a> Token<'a> {
         self.pieces(|c| c.is_ascii_whitespace()).filter(|field| !field.text.is_empty()).collect()
     }
 
-    /// The pieces between separators; an empty piece is a piece.
+    /// The pieces between separators, including empty ones.
     pub(super) fn pieces(self, separates: impl Fn(char) -> bool) -> impl Iterator<Item = Self> {
         let mut position = self.position;
         self.text.split(separates).map(move |text| {
@@ -40,13 +39,12 @@ impl<'a> Token<'a> {
         Some((Self { text: before, ..self }, Self { text: after, position }))
     }
 
-    /// The value of a piece made of digits only; numbers beyond all fields saturate.
+    /// The value of a piece made of digits only. A number that is too large becomes `u32::MAX`, which no field accepts.
     pub(super) fn number(self) -> Option<u32> {
         let digits = !self.text.is_empty() && self.text.bytes().all(|byte| byte.is_ascii_digit());
         digits.then(|| self.text.parse().unwrap_or(u32::MAX))
     }
 
-    /// The error for this piece.
     pub(super) fn refuse(self, field: CronField, allowed: impl Into<String>) -> CronError {
         let mut value: String = self.text.chars().take(VALUE_LENGTH_MAX).collect();
         if value.len() < self.text.len() {

@@ -32,8 +32,7 @@ pub fn parse_zone(name: &str) -> Result<Tz, ZoneError> {
     name.parse().map_err(|_| ZoneError { name: name.chars().take(NAME_LENGTH_MAX).collect(), hint: hint(name) })
 }
 
-/// The zone that is meant by `GMT+8`: as commonly written, eight hours ahead of UTC. The IANA name with the same sign is eight hours
-/// behind.
+/// The zone that a user means by `GMT+8`: eight hours ahead of UTC. Its IANA name, `Etc/GMT-8`, has the opposite sign.
 fn by_offset(name: &str) -> Option<Tz> {
     let upper = name.trim().to_ascii_uppercase();
     let offset = ["GMT", "UTC"].iter().find_map(|zone| upper.strip_prefix(zone))?;

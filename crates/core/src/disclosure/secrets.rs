@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::{HIDDEN, hide_values};
 use crate::access::TOKEN_PREFIX;
 
-/// A value is a secret if its name contains one of these, anywhere in parameters.
+/// A value anywhere in the parameters is a secret if its name contains one of these words.
 const SECRET_WORDS: &[&str] = &[
     "password",
     "passwd",
@@ -76,7 +76,7 @@ fn arguments(items: Vec<Value>) -> Vec<Value> {
     items.into_iter().map(show).collect()
 }
 
-/// A text, line by line, without the values that flags, assignments and headers give to names of secrets.
+/// Hides, line by line, the values that flags, assignments and headers assign to names of secrets.
 fn text_without_secrets(text: &str) -> String {
     if is_secret_text(text) {
         return HIDDEN.to_owned();
@@ -84,8 +84,8 @@ fn text_without_secrets(text: &str) -> String {
     text.split_inclusive('\n').map(line_without_secrets).collect()
 }
 
-/// `curl --token X https://h` is shown as `curl --token ***`. Only the program knows where a quoted or escaped value ends, so all that
-/// follows it on the line is hidden too, unless the value is one plain word.
+/// `curl --token X https://h` is shown as `curl --token ***`. If the value is more than one plain word, the rest of the line is
+/// hidden too, because only the program knows where a quoted or escaped value ends.
 fn line_without_secrets(line: &str) -> String {
     let end = line.strip_suffix('\n').map_or("", |_| "\n");
     let mut shown = String::with_capacity(line.len());
@@ -151,7 +151,6 @@ fn is_of_name(one: char) -> bool {
     one.is_alphanumeric() || matches!(one, '-' | '_' | '.')
 }
 
-/// Whether a name is that of a secret.
 fn is_secret_name(name: &str) -> bool {
     let name = name.to_ascii_lowercase().replace('-', "_");
     SECRET_WORDS.iter().any(|word| name.contains(word))

@@ -34,7 +34,7 @@ pub enum FilterProblem {
     OtherList(Key),
     /// A key without a value.
     NoValue(Key),
-    /// A value that is none of its key's words.
+    /// A value that is not one of its key's words.
     Word {
         /// The key.
         key: Key,
@@ -45,11 +45,11 @@ pub enum FilterProblem {
         /// The one that was probably meant.
         meant: Option<&'static str>,
     },
-    /// A value that is no instant.
+    /// A value that is not an instant.
     Instant(Key, String),
-    /// A value that is no bound of a length.
+    /// A value that is not a bound of a length.
     Length(Key, String),
-    /// A value that is no label.
+    /// A value that is not a label.
     Label(String),
     /// A term that cannot be negated.
     NotNegated(Key),

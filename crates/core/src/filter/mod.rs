@@ -1,9 +1,9 @@
 //! The filter of lists of runs and jobs, as users write it in the console, the API and the command line:
 //! `status:failed app:orders job:orders.* since:8h duration:>5m -trigger:manual "refused"`.
 //!
-//! [`Filter::parse`] reads it, `Display` writes it in its canonical form, and [`suggest`] completes what is being typed. Words without a
-//! key are searched in messages and in the names of jobs. Text that looks like a key but is none counts as such a word, so that text pasted
-//! from elsewhere is searched and not refused.
+//! [`Filter::parse`] reads it, `Display` writes it in its canonical form, and [`suggest`] completes what is being typed. Words
+//! without a key are searched in messages and in the names of jobs. Text with an unknown key, such as `note:x`, is searched
+//! like a word without a key, so that text pasted from elsewhere is not refused.
 
 mod error;
 mod parse;
@@ -37,12 +37,12 @@ impl Filter {
     /// ```
     ///
     /// # Errors
-    /// A value that its key does not have, with its column.
+    /// [`FilterError`] names the problem and its column, such as a value that the key does not accept.
     pub fn parse(text: &str, scope: Scope) -> Result<Self, FilterError> {
         parse::parse(text, scope)
     }
 
-    /// Whether it lets everything through.
+    /// Whether it has no terms, so that every item passes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()

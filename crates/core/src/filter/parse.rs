@@ -154,7 +154,7 @@ fn add(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result
     }
 }
 
-/// Adds a value that is not there yet.
+/// Adds a value unless it is in the list already.
 fn push<T: PartialEq>(values: &mut Vec<T>, value: T) {
     if !values.contains(&value) {
         values.push(value);
@@ -217,7 +217,7 @@ fn lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), Filte
     Ok(())
 }
 
-/// The known word that differs from `word` by a typing error only: one letter in short words, two in long ones.
+/// The known word that differs from `word` only by a typing error: by one letter for short words, by two for long ones.
 fn near<T>(word: &str, known: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
     let least = known.map(|(value, other)| (distance(word, other), value, other));
     let least = least.min_by_key(|(distance, ..)| *distance)?;
@@ -225,7 +225,7 @@ fn near<T>(word: &str, known: impl Iterator<Item = (T, &'static str)>) -> Option
     (least.0 <= allowed && word.len() >= 3).then_some(least.1)
 }
 
-/// How many letters must be added, removed, exchanged or swapped with their neighbour.
+/// The edit distance: how many letters must be added, removed, replaced or swapped with their neighbour.
 fn distance(a: &str, b: &str) -> usize {
     let (a, b): (Vec<char>, Vec<char>) = (a.chars().take(32).collect(), b.chars().take(32).collect());
     let mut rows: Vec<Vec<usize>> = vec![(0..=b.len()).collect()];

@@ -29,7 +29,7 @@ pub struct Suggestion {
     pub term: String,
     /// For a key, an example of a whole term.
     pub example: Option<&'static str>,
-    /// The whole filter with it.
+    /// The whole filter with the suggestion inserted.
     pub text: String,
     /// The position of the cursor afterwards, in characters.
     pub at: usize,

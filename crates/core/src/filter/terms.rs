@@ -78,7 +78,8 @@ impl JobState {
     pub const MARKS: &'static [Self] =
         &[Self::Failing, Self::NeverSucceeded, Self::NoExecutor, Self::Paused, Self::Late, Self::Shadow];
 
-    /// The folded state that it stands for. `paused` has none: it stands for every job that is off, also one in state `error` or `running`.
+    /// The folded state that the word stands for. `paused` has none: it matches every paused job, whether its folded state is
+    /// `error`, `running` or another.
     #[must_use]
     pub const fn folded(self) -> Option<FoldedState> {
         match self {
@@ -111,7 +112,7 @@ impl Scope {
     }
 }
 
-/// Values of which one must match, and values of which none may.
+/// A condition on a value: at least one of `any` must match, and none of `none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Choice<T> {
     /// One of these; empty for any.
@@ -127,7 +128,7 @@ impl<T> Default for Choice<T> {
 }
 
 impl<T> Choice<T> {
-    /// Whether it lets everything through.
+    /// Whether every value passes.
     #[must_use]
     pub const fn is_open(&self) -> bool {
         self.any.is_empty() && self.none.is_empty()
@@ -140,7 +141,7 @@ impl<T> Choice<T> {
 }
 
 impl<T: Copy + Ord> Choice<T> {
-    /// The values of `all` that pass; `None` if all do.
+    /// The values of `all` that pass; `None` if there is no restriction.
     #[must_use]
     pub fn of(&self, all: &[T]) -> Option<Vec<T>> {
         let chosen = || all.iter().copied().filter(|value| self.admits(|other| other == value)).collect();
@@ -148,7 +149,7 @@ impl<T: Copy + Ord> Choice<T> {
     }
 }
 
-/// Labels of which a job must have one, or must have none.
+/// A condition on labels: a job must have at least one of them or, if negated, none of them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LabelTerm {
     /// The labels.
@@ -166,7 +167,7 @@ pub struct Text {
     pub is_not: bool,
 }
 
-/// A filter that was read.
+/// A parsed filter.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// The states and problems of jobs.
@@ -198,7 +199,7 @@ pub struct Filter {
 }
 
 impl Filter {
-    /// Whether folded states of jobs decide what passes.
+    /// Whether the filter tests the folded states of jobs.
     #[must_use]
     pub fn needs_folded_states(&self) -> bool {
         self.states.any.iter().chain(&self.states.none).any(|state| state.folded().is_some())

@@ -134,7 +134,8 @@ impl When {
     }
 }
 
-/// The instant of a local time. One that the clock repeats is the first of the two; one that it skips is an hour later.
+/// The instant of a local time. If the clock shows it twice, the first instant counts; if the clock skips it, the time an hour
+/// later counts.
 fn instant(local: NaiveDateTime, zone: Tz) -> Option<Timestamp> {
     let later = local.checked_add_signed(chrono::TimeDelta::hours(1));
     let at = zone.from_local_datetime(&local).earliest();
@@ -175,7 +176,7 @@ impl LengthRange {
         (self.over.map_or(i64::MIN, |over| of(over, 1)), self.under.map_or(i64::MAX, |under| of(under, -1)))
     }
 
-    /// Adds `>5m`, `<=1s` or the like; false if it is no bound, or that side is given already.
+    /// Adds a bound such as `>5m` or `<=1s`. Returns false if the text is not a bound, or if that side is given already.
     pub(super) fn add(&mut self, text: &str) -> bool {
         let Some((side, rest)) = text.chars().next().map(|side| (side, &text[side.len_utf8()..])) else { return false };
         let (is_inclusive, rest) = rest.strip_prefix('=').map_or((false, rest), |rest| (true, rest));

@@ -31,14 +31,14 @@ pub struct Definition {
 /// What an account is computed from.
 #[derive(Clone, Copy, Debug)]
 pub struct FireInput<'a> {
-    /// The definitions that held in the range, the oldest first.
+    /// The definitions that were in force in the range, the oldest first.
     pub definitions: &'a [Definition],
     /// The instant that fixed rates count from.
     pub anchor: Timestamp,
     /// When the job was deleted: nothing later is planned.
     pub deleted_at: Option<Timestamp>,
-    /// The rows of the range and the span that reaches into it, in any order. Rows that no schedule planned and the rows of shards are
-    /// ignored.
+    /// The rows of the range, and an earlier row whose span reaches into the range, in any order. Rows that no schedule planned
+    /// and the rows of single shards are ignored.
     pub rows: &'a [Run],
     /// The earlier attempts of the run that an answer is about.
     pub attempts: &'a [Attempt],
@@ -81,7 +81,7 @@ pub struct Entry {
 /// What became of a fire.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// It has a row of its own, which holds the details.
+    /// It has its own row, which holds the details.
     Row {
         /// The run.
         run: RunId,
@@ -94,7 +94,7 @@ pub enum Verdict {
         /// Whether the definition in force at its instant plans it; false for a fire that an edit settled.
         planned: bool,
     },
-    /// It was skipped together with others; one row stands for all of them.
+    /// It was skipped together with others; one row covers all of them.
     Span {
         /// The row.
         run: RunId,
@@ -123,7 +123,7 @@ pub enum Verdict {
     },
     /// It is due, and no server has claimed it yet.
     Undecided,
-    /// It is ahead.
+    /// It is in the future.
     Planned,
     /// Its row was removed because of its age.
     Removed,
@@ -173,7 +173,7 @@ impl Verdict {
 /// What became of the fires of a range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Account {
-    /// In order, none overlapping another.
+    /// The entries in order; they do not overlap.
     pub entries: Vec<Entry>,
     /// If the account ends before its range does: the instant from which the next one continues.
     pub next: Option<Timestamp>,

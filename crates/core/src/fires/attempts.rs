@@ -10,7 +10,7 @@ use crate::status::RunStatus;
 use crate::time::Timestamp;
 use crate::words::Lang;
 
-/// The last attempt before the present one of this run that began, or may have begun.
+/// The last earlier attempt of this run that began, or may have begun.
 pub(super) fn last_begun<'a>(attempts: &'a [Attempt], row: &Run) -> Option<&'a Attempt> {
     attempts.iter().rfind(|attempt| attempt.attempt < row.attempt && attempt.may_have_begun())
 }
@@ -29,7 +29,7 @@ pub(super) fn not_begun(
     )
 }
 
-/// The answer for a run that was to be cancelled and whose executor never reported its end.
+/// The answer for a run that was asked to end, but whose executor never reported its end.
 pub(super) fn unconfirmed_cancel_sentence(
     row: Option<&Run>,
     by: &Bilingual,

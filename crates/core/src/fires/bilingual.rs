@@ -19,7 +19,7 @@ pub(super) fn executor_named(name: Option<&str>) -> Bilingual {
     name.map_or_else(nothing, |name| both(format!(" on {name}"), format!("（执行器 {name}）")))
 }
 
-/// What a maintenance window does to a fire.
+/// Describes what a maintenance window does to a fire.
 pub(super) fn in_maintenance_window(at: &str, end: &str, fires: FiresInside) -> Bilingual {
     match fires {
         FiresInside::Skip => both(
@@ -35,7 +35,8 @@ pub(super) fn in_maintenance_window(at: &str, end: &str, fires: FiresInside) -> 
     }
 }
 
-/// What a calendar does to a fire on a day that it may name: it removes the fire, or moves it. `ahead` is the instant of a fire that is ahead.
+/// The effect of a calendar on a fire: it removes the fire, or moves it. `day` is the calendar's name for the day, if it has
+/// one; `ahead` is the instant of a fire that is still in the future.
 pub(super) fn taken_by_calendar(
     (calendar, day): (&str, Option<&str>),
     moved_to: Option<&str>,
@@ -59,7 +60,7 @@ pub(super) fn taken_by_calendar(
     }
 }
 
-/// A fire of a job in shadow mode that is ahead.
+/// The sentence about a future fire of a job in shadow mode.
 pub(super) fn in_shadow_mode(at: &str) -> Bilingual {
     both(format!("It will not run at {at}: the job is in shadow mode."), format!("{at} 不会执行：任务处于影子模式。"))
 }

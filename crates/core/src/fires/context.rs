@@ -25,8 +25,9 @@ const LATE_FROM: Duration = Duration::from_secs(1);
 pub struct AnswerContext {
     /// The server that has the open run.
     pub server: Option<ServerState>,
-    /// The server that has the open run, and when its lease ended; for a fire without a run, the server whose lease ended last. `None` while
-    /// that server, or for a fire any server, holds a lease.
+    /// A server without a lease, and when its lease ended: for an open run the server that has the run, for a fire without a
+    /// run the server whose lease ended last. `None` while the server of the run holds a lease or, for a fire without a run,
+    /// any server does.
     pub lease_ended: Option<(String, Timestamp)>,
     /// Executors of the app that take no runs now; for a run that is running, only its own executor.
     pub executors: Vec<ExecutorState>,
@@ -36,17 +37,17 @@ pub struct AnswerContext {
     pub ahead: Option<OtherRun>,
     /// The key of the limit that the run, or the run ahead of it, waits for.
     pub limit: Option<String>,
-    /// The runs that hold the limit and are named, the one that holds it longest first.
+    /// The runs that hold the limit, the one that holds it longest first; at most [`NAMED_COUNT_MAX`].
     pub holders: Vec<OtherRun>,
     /// How many more runs hold the limit.
     pub holders_more: usize,
-    /// Some of the shards that gave a broadcast its verdict, unless it succeeded.
+    /// Some of the shards that caused the verdict of a broadcast; empty if it succeeded.
     pub shards: Vec<OtherRun>,
     /// The runs that led to the end of this one: its parent, the parent of that, and so on.
     pub causes: Vec<OtherRun>,
 }
 
-/// The state of a server, as far as it matters to a run that it has.
+/// The state of the server that has a run, as far as it matters to the run.
 #[derive(Clone, Debug)]
 pub struct ServerState {
     /// The node's name.
@@ -62,13 +63,13 @@ pub struct ServerState {
 pub struct ExecutorState {
     /// Its name.
     pub name: String,
-    /// If it is silent: since when, and when it is given up. `None` if it is connected and takes nothing new.
+    /// If it is silent: since when, and when it will count as lost. `None` if it is connected but takes no new runs.
     pub silent: Option<(Timestamp, Timestamp)>,
     /// Its switch.
     pub switch: Switch,
 }
 
-/// Another run that helps to explain the one in question.
+/// Another run that helps to explain the run that an answer is about.
 #[derive(Clone, Debug)]
 pub struct OtherRun {
     /// The run.
@@ -78,7 +79,7 @@ pub struct OtherRun {
 }
 
 impl OtherRun {
-    /// The run with its job, as a reader may see it.
+    /// Names the run and its job, as far as the reader may see them.
     fn name(&self) -> Bilingual {
         let id = self.run.id;
         match &self.job {
@@ -101,7 +102,8 @@ pub(super) struct RunInContext<'a, F> {
 }
 
 impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
-    /// What the run waits for if that is not stored with it: a server, if its own has no lease; an executor, if none takes runs.
+    /// What the run waits for if its row does not record that: a server, if its own has no lease; an executor, if none takes
+    /// runs.
     pub(super) fn default_wait(&self) -> Option<Bilingual> {
         if self.context.lease_ended.is_some() {
             return Some(both("for a server with a lease", "持有租约的服务器"));
@@ -156,7 +158,8 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         ))
     }
 
-    /// A sentence for a run that began late without a known wait, if its server began its work only after the run was due.
+    /// A sentence for a run that began late without a recorded wait; `None` unless its server started only after the run was
+    /// due.
     fn late_server(&self) -> Option<Bilingual> {
         let (run, server) = (self.run, self.context.server.as_ref()?);
         let started_at = run.started_at?;
@@ -285,7 +288,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     }
 }
 
-/// A fire that is due and that no server has claimed.
+/// The sentence about a fire that is due but that no server has claimed.
 pub(super) fn undecided(at: &str, context: Option<&AnswerContext>, moment: impl Fn(Timestamp) -> String) -> Bilingual {
     let (en, zh) = both(
         format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),

@@ -11,7 +11,7 @@ pub(super) struct VerdictStretch {
     pub(super) verdict: Verdict,
 }
 
-/// Entries up to a limit.
+/// Collects entries up to a limit.
 pub(super) struct Fold {
     entries: Vec<Entry>,
     limit: usize,
@@ -47,7 +47,7 @@ impl Fold {
         }
     }
 
-    /// Whether there is no room for more.
+    /// Whether the limit of entries is reached.
     pub(super) fn is_full(&self) -> bool {
         self.next.is_some()
     }

@@ -1,8 +1,9 @@
 //! The account of fires: what became of each fire that a job's definitions planned in a stretch of time, and why.
 //!
-//! The account is computed from the definitions, the instants from which they held, and the rows of the ledger. A fire with a
-//! row is described by that row; a fire without one is described by the definition (removed by a calendar, paused), by the
-//! present (planned, not decided yet) or by the retention. Nothing is read here: the caller brings the [`FireInput`].
+//! The account is computed from the definitions, the instants at which they took effect, and the rows of the ledger. A fire
+//! with a row is described by that row; a fire without one is described by the definition (removed by a calendar, paused), by
+//! the present (planned, not decided yet) or by the retention. This module reads no store: the caller passes the facts as
+//! [`FireInput`].
 
 mod account;
 mod attempts;

@@ -213,7 +213,7 @@ impl<'a> SentenceWriter<'a> {
             | RunStatus::Cancelled
             | RunStatus::Skipped => ("succeeded", "成功"),
         };
-        // Older rows of a run that was never received have the instant of sending as its start.
+        // In older rows, the start of a run that was never received is the instant of sending.
         let is_sent_only = status == RunStatus::Unknown && reason == Some(Reason::NotReceived);
         if is_sent_only || row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
             return match (status, reason) {
@@ -402,7 +402,7 @@ fn executor(row: Option<&Run>) -> Bilingual {
     executor_named(row.and_then(|row| row.executor.as_deref()))
 }
 
-/// Why an open run has a further attempt; empty for a first one.
+/// Why an open run has a further attempt; empty for the first attempt.
 fn again(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     let Some((row, reason)) = row.filter(|row| row.attempt > 1).zip(reason) else { return nothing() };
     let none = Detail::default();
@@ -414,7 +414,7 @@ fn again(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     )
 }
 
-/// Which attempt it was; empty for a first one.
+/// Which attempt it was; empty for the first one.
 fn attempts(row: Option<&Run>) -> Bilingual {
     let Some(row) = row.filter(|row| row.attempt > 1) else { return nothing() };
     let (attempt, lost) = (row.attempt, row.lost_count);
@@ -439,7 +439,7 @@ fn late(row: Option<&Run>) -> Bilingual {
         return nothing();
     }
     let trace: Option<Trace> = row.trace.as_deref().and_then(|trace| serde_json::from_str(trace).ok());
-    // The trace is stored with the end. For a run that has not ended, all of its delay counts as a wait for an executor.
+    // The trace is stored when the run ends. For a run that has not ended, all of its delay counts as a wait for an executor.
     let mut waits = trace.map_or(WaitTimes { executor: late, ..WaitTimes::default() }, |trace| trace.waits());
     let is_for_slot = row.detail.as_ref().is_some_and(|detail| detail.waits_for == Some(WaitFor::Slot));
     if is_for_slot && waits.turn + waits.executor < WAIT_FROM {

@@ -476,7 +476,7 @@ fn lateness_is_told_with_what_the_run_waited_for() {
     assert!(why(&facts, secs(120)).en.contains("on w-1, 39 s late, succeeded."));
 }
 
-/// Twenty crons of each second, deleted an hour ago or off for a year: the search is bounded, and finds what is near.
+/// Twenty crons that fire each second, of a job that was deleted or is paused for long: the search is bounded, and finds the nearest fires.
 #[test]
 fn the_search_for_the_nearest_fires_is_bounded() {
     let crons: Vec<Value> = (0..20).map(|_| json!({"cron": "* * * * * ?"})).collect();

@@ -1,4 +1,5 @@
-//! The walk through a range of time. The range is cut where something changes, and each stretch between two cuts is described as a whole.
+//! Walks through a range of time. The range is cut where something changes, and each stretch between two cuts is described as a
+//! whole.
 
 use super::account::{Account, Definition, ENTRY_COUNT_MAX, FireInput, RANGE_MAX, Range, Verdict};
 use super::fold::{Fold, VerdictStretch};
@@ -11,11 +12,11 @@ use crate::taken::{CalendarEffect, calendar_effect};
 use crate::time::Timestamp;
 use crate::timetable::AppliedCalendar;
 
-/// Maximum number of steps of one account; the next account covers the rest. Counting the fires of a stretch or a day (`add_plain`) is one
-/// step. Where each instant is walked through (`add_each`), each search of a schedule for its next instant is one. Two kinds of searches
-/// are not counted: those by which `add_days` finds the next fire that the calendar leaves, and the end of the instants that the calendar
-/// takes before it (at most two for each counted step and two more for each stretch), and the one that checks whether the definition plans
-/// a row.
+/// Maximum number of steps of one account; the next account covers the rest. In `add_plain`, counting the fires of a stretch or
+/// a day is one step. In `add_each`, each search of a schedule for its next instant is one step. Some searches are not counted.
+/// `add_days` searches for the next fire that the calendar leaves, and for the end of the instants that the calendar removes
+/// before it: at most two searches for each counted step and two more for each stretch. One more search checks whether the
+/// definition plans a row.
 const STEP_COUNT_MAX: usize = 50_000;
 
 /// The account of a range.
@@ -101,7 +102,7 @@ impl<'a> Walk<'a> {
         self.build_account()
     }
 
-    /// Runs the walk and subtracts its steps from those left.
+    /// Runs the walk and subtracts its steps from `steps`, the budget that is left.
     pub(super) fn run_within(mut self, steps: &mut usize) -> Account {
         let account = self.build_account();
         *steps = steps.saturating_sub(self.steps.max(1));
@@ -201,7 +202,7 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// Counts the fires of one schedule without walking.
+    /// Counts the fires of one schedule without visiting each of them.
     fn add_plain(&mut self, schedule: &Schedule, Stretch(from, until): Stretch, verdict: Verdict) {
         self.steps += 1;
         let anchor = self.facts.anchor;
@@ -212,7 +213,7 @@ impl<'a> Walk<'a> {
         self.push(Stretch(first, last), count, verdict, std::iter::successors(Some(first), next));
     }
 
-    /// Goes from one instant at which the answer of the calendar may change to the next, and counts the fires between them.
+    /// Steps from one instant at which the calendar's answer may change to the next, and counts the fires between them.
     fn add_days(
         &mut self,
         definition: &Definition,

@@ -11,7 +11,8 @@ use crate::status::Trigger;
 use crate::time::Timestamp;
 use crate::words::Lang;
 
-/// Growing distances around an instant, in seconds, within which the nearest fires are searched.
+/// Distances from an instant, in seconds. The nearest fires are searched within the shortest distance, then within the next
+/// one, and so on.
 const WINDOWS_SECS: [u64; 5] = [60, 3_600, 86_400, 32 * 86_400, 366 * 86_400];
 /// Maximum number of steps of the search for the nearest fires in one answer, counted as in an account. A fire that is not found within
 /// them is left out.
@@ -63,7 +64,7 @@ impl Why {
         }
     }
 
-    /// This answer for a question that named no instant: the sentence names the fire that it is about.
+    /// This answer for a question that named no instant: its sentence begins with the fire that it is about.
     #[must_use]
     pub fn about(self, about: AnswerSubject, facts: &FireInput<'_>) -> Self {
         let (en, zh) = SentenceWriter::new(facts, self.at).lead(about);
@@ -119,7 +120,7 @@ pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
     near.min_by_key(|(distance, run)| (*distance, std::cmp::Reverse(run.id))).map(|(_, run)| run)
 }
 
-/// Why a job has not run so far and will not by itself.
+/// Why a job has not run so far, and will not run unless a caller triggers it.
 #[must_use]
 pub fn why_never(facts: &FireInput<'_>) -> Why {
     let (en, zh) = SentenceWriter::new(facts, facts.now).never();

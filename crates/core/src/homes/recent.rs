@@ -58,7 +58,7 @@ impl RecentFires {
     pub fn thousandths_at(self, now: Timestamp) -> u64 {
         let half_lives = now.since(self.counted_at).as_secs_f64() / HALF_LIFE.as_secs_f64();
         let factor = (-half_lives).exp2();
-        // Fractions of a thousandth are dropped, and no count comes near the ends of these types.
+        // Fractions of a thousandth are dropped, and no count comes near the limits of these types.
         let thousandths = f64::from(u32::try_from(self.thousandths).unwrap_or(u32::MAX)) * factor;
         Duration::from_secs_f64(thousandths).as_secs()
     }
@@ -131,7 +131,7 @@ mod tests {
     fn a_count_comes_to_what_the_period_says_and_fades() {
         let hour = Duration::from_secs(3_600);
         let each_second = count_of(Duration::from_secs(1), hour * 3);
-        // One fire a second over 600 s / ln 2; what is cut off by each step is less than a thousandth of a fire.
+        // One fire a second over 600 s / ln 2. Rounding drops less than a thousandth of a fire in each step.
         assert!((864_000..867_000).contains(&each_second.thousandths), "{each_second:?}");
         let hourly = count_of(hour, hour * 30);
         assert!((1_010..1_020).contains(&hourly.thousandths), "{hourly:?}");

@@ -1,4 +1,4 @@
-//! What definitions are refused for, at the bounds of their fields.
+//! Tests of the reasons for which definitions are refused, at the bounds of their fields.
 
 use serde_json::{Value, json};
 

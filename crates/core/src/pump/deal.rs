@@ -6,7 +6,8 @@ use std::time::Duration;
 use super::item::{Item, ItemChange, Owner};
 use crate::time::Timestamp;
 
-/// An item is kept for this long after the definition lost it. If it is added again in that time, it keeps its epoch and its checkpoint.
+/// An item is kept for this long after it was removed from the definition. If it is added again in that time, it keeps its
+/// epoch and its checkpoint.
 const REMOVED_AFTER: Duration = Duration::from_secs(30 * 24 * 3600);
 
 /// A group that an executor runs.
@@ -42,8 +43,8 @@ pub struct DealSettings<'a> {
     pub saved_at: Timestamp,
 }
 
-/// The changes that give each item of the definition an owner, as far as there are groups. The item counts of the groups that take items
-/// then differ by at most one, and no item moves without need.
+/// The changes after which each item of the definition has an owner, if the groups have room for all of them. The item counts
+/// of the groups that take items then differ by at most one, and no item moves without need.
 ///
 /// The changes are in the order in which they must be made. If a group must release an item, it is only asked to; the item is dealt to
 /// another group by a later call, once it has been released.
@@ -90,7 +91,8 @@ pub fn deal(
         };
         match epoch {
             Some(epoch) if is_wanted => free.push((name, epoch)),
-            // The row of an item of a pump that rests for long is old already when the definition loses the item.
+            // `updated_at` alone does not suffice: in a pump that has not run for long, it was old already when the definition
+            // lost the item.
             Some(_) if item.owner.is_none() && now >= item.updated_at.max(wanted.saved_at) + REMOVED_AFTER => {
                 change(ItemChange::Remove);
             }
@@ -106,7 +108,7 @@ pub fn deal(
     let mut room = quotas.iter().zip(&kept).map(|(quota, names)| quota.saturating_sub(names.len())).collect::<Vec<_>>();
     let mut next = 0;
     for (name, epoch) in free {
-        // In turn, so that the first groups do not get all of their items long before the last ones.
+        // The groups get items in turn, so that the first groups do not get all of their items long before the last ones.
         let Some(step) = (0..groups.len()).find(|step| room[(next + step) % groups.len()] > 0) else { break };
         let index = (next + step) % groups.len();
         room[index] -= 1;

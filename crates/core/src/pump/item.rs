@@ -64,7 +64,7 @@ pub struct Item {
     pub epoch: i64,
     /// When its owner was asked to release it.
     pub asked_at: Option<Timestamp>,
-    /// The number of the last progress at this epoch; 0 for none.
+    /// The sequence number of the last report at this epoch; 0 for none.
     pub sequence: i64,
     /// Where the last owner stopped, in the handler's own format.
     pub checkpoint: Option<String>,
@@ -72,11 +72,11 @@ pub struct Item {
     pub before: Counts,
     /// What was done at this epoch.
     pub counts: Counts,
-    /// Rows that were done in the minute before the last progress.
+    /// Rows that were done in the minute before the last report.
     pub per_minute: u32,
     /// When the oldest row in work was fetched.
     pub oldest_at: Option<Timestamp>,
-    /// Whether the last select at this epoch returned no rows and no row is in work.
+    /// Whether the last select at this epoch returned no rows, and no row is being executed.
     pub dry: bool,
     /// When the row was last written.
     pub updated_at: Timestamp,
@@ -170,7 +170,7 @@ pub enum ItemChange {
         /// That owner.
         owner: Owner,
     },
-    /// It was not released in time: its owner loses it, whatever it reports later.
+    /// The owner did not release the item in time and loses it, whatever the owner reports later.
     Fence {
         /// The epoch that ends.
         epoch: i64,
@@ -260,8 +260,8 @@ fn change_item(item: &mut Item, change: &ItemChange, now: Timestamp) -> bool {
     }
 }
 
-/// A report is accepted or refused by its epoch: a late one from an owner whose attempt has ended is accepted until the item is dealt
-/// again.
+/// The epoch of a report decides whether it is accepted. After the owner's attempt has ended, its late reports are accepted
+/// until the item is dealt again.
 fn report(item: &mut Item, progress: &Progress) -> bool {
     if item.epoch != progress.epoch || item.owner.is_some_and(|owner| owner != progress.owner) {
         return false;

@@ -1,9 +1,10 @@
 //! Pump jobs: which group has which item, when a group releases one, and when a root run begins and ends.
 //!
-//! A pump job keeps groups running, each a long run below the root run of its fire. Its items are dealt to the groups ([`mod@deal`]). An
-//! item has one owner at a time, an attempt of a group's run, and an epoch that rises with each owner. It changes owner only after its
-//! owner has released it, after that owner's attempt has ended, or after `hand_over` has passed ([`item`]). [`root`] decides when a root
-//! run begins and ends, [`place`] on which executors groups run, [`totals`] adds items up.
+//! A pump job keeps groups running; each group is a long run below the root run of its fire. The job's items are dealt to the
+//! groups ([`mod@deal`]). An item has at most one owner at a time, which is an attempt of a group's run, and an epoch that
+//! rises with each owner. It changes owner only after its owner has released it, after that owner's attempt has ended, or after
+//! `hand_over` has passed ([`item`]). [`root`] decides when a root run begins and ends, [`place`] on which executors groups
+//! run, [`totals`] adds up the items' counts.
 
 pub(crate) mod compile;
 pub mod deal;
@@ -41,14 +42,14 @@ pub struct Pump {
     pub until: Until,
 }
 
-/// How a group works off its rows.
+/// How a group processes its rows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// How many workers execute rows at the same time.
     pub threads: u32,
     /// How many rows one select may return.
     pub fetch: u32,
-    /// How many rows one execute gets.
+    /// Maximum number of rows that one call of execute gets.
     pub batch: u32,
     /// Which worker of a group fetches, and when.
     pub mode: PumpMode,

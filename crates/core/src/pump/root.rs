@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 
 /// Wait between a root run that failed, or was skipped, and the next one.
 const AFTER_FAILURE: Duration = Duration::from_secs(60);
-/// For this long after the instant of a start, the run is left to the schedule. After that, this module begins it.
+/// For this long after a planned start, the schedule is left to begin the run. After that, this module begins it.
 const AFTER_START: Duration = Duration::from_secs(10);
 /// The reasons after which no other run begins in the same window.
 const FOR_GOOD: [Reason; 6] =
@@ -36,13 +36,13 @@ pub struct Root {
 }
 
 impl Root {
-    /// Whether the schedule began it, or this module did.
+    /// Whether the schedule or this module began it, rather than a caller.
     const fn is_by_schedule(self) -> bool {
         !matches!(self.trigger, Trigger::Manual | Trigger::Api | Trigger::Parent | Trigger::Backfill)
     }
 
-    /// The trigger of a run that continues this one in a window that its schedule does not open; `None` if the schedule began this one. A
-    /// later edit or pause must still find that a caller asked for it.
+    /// The trigger for a run that continues this one outside of the windows of the schedule; `None` if the schedule began this
+    /// one. The trigger records that a caller asked for the run, which a later edit or pause must still be able to see.
     const fn continued_trigger(self) -> Option<Trigger> {
         match self.trigger {
             Trigger::Manual | Trigger::Api => Some(self.trigger),
@@ -58,7 +58,7 @@ impl Root {
     }
 }
 
-/// The state of a pump job beside its definition.
+/// The state of a pump job that its definition does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct JobState {
     /// The version of its newest definition.
@@ -71,21 +71,21 @@ pub struct JobState {
     pub is_in_maintenance: bool,
 }
 
-/// What is to happen to the root run.
+/// What happens to the root run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RootStep {
     /// Nothing.
     Stay,
     /// A new one begins, planned for this instant.
     Begin(Timestamp),
-    /// A new one, planned for this instant, continues the newest, which an edit, a pause or a failure interrupted.
+    /// A new root run, planned for this instant, continues the newest one, which an edit, a pause or a failure interrupted.
     Continue(Timestamp),
     /// The run ends, for this reason.
     End(Reason),
 }
 
-/// Decides what is to happen to the root run of a pump job. `newest` is not planned for the future; `is_dry` is whether every item is dry at
-/// its current epoch.
+/// Decides what happens to the root run of a pump job. `newest` is the newest root run whose planned instant is not in the
+/// future; `is_dry` is whether every item is dry at its current epoch.
 #[must_use]
 pub fn next_step(
     (job, pump): (&Job, &Pump),
@@ -101,9 +101,9 @@ pub fn next_step(
     }
 }
 
-/// The trigger of the run that continues the newest of these root runs, the newest first; `None` if the schedule is to count as its trigger.
-/// It is if the schedule began one of the interrupted runs whose windows are open, because the new run stands for all of them: a pause must
-/// end it.
+/// The trigger of the run that continues the newest of these root runs, which are sorted with the newest first; `None` if the
+/// schedule counts as its trigger. The schedule counts if it began one of the interrupted runs whose windows are still open:
+/// the new run continues all of these, so a pause must end it.
 #[must_use]
 pub fn trigger_of_continued(pump: &Pump, roots: &[Root], now: Timestamp) -> Option<Trigger> {
     let is_open = |root: &&Root| pump.until.end_of(root.fire_at).is_none_or(|end| now < end);
@@ -139,7 +139,7 @@ fn begin(job: &Job, pump: &Pump, state: JobState, newest: Option<Root>, now: Tim
     let Some(start) = start else { return RootStep::Stay };
     let Some(root) = newest else { return RootStep::Begin(start) };
     if root.fire_at < start {
-        // Without a schedule, the edit that interrupted a run opened the window anew.
+        // Without a schedule, the edit that interrupted the run also opened a new window.
         let is_same_window = job.timetable.schedules.is_empty() && root.was_edited();
         return if is_same_window { RootStep::Continue(start) } else { RootStep::Begin(start) };
     }
@@ -157,8 +157,8 @@ fn was_interrupted(root: Root) -> bool {
     !is_for_good && (root.status != RunStatus::Succeeded || root.was_edited())
 }
 
-/// Start of the window that an edit or a pause interrupted and that is open although the schedule opens none now: that of a pump that ends
-/// when it is empty, or of a run that was triggered by hand.
+/// Start of an interrupted window that is still open outside of the schedule: an edit or a pause interrupted a pump that ends
+/// when it is empty, or a run that was triggered by hand.
 fn interrupted_window_start(job: &Job, pump: &Pump, newest: Root, now: Timestamp) -> Option<Timestamp> {
     let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
     let is_by_hand = !newest.is_by_schedule() && pump.until.end_of(newest.fire_at).is_some_and(|end| now < end);
@@ -255,7 +255,8 @@ mod tests {
         check(&job, open.map(|root| Root { version: 0, ..root }), "25T23:00", RootStep::End(Reason::Changed));
     }
 
-    /// It goes on until its own end, under the definition of before the pause; the resumed job continues it outside of its schedule too.
+    /// The run continues until its own end, under the definition from before the pause. If the job is resumed earlier, it
+    /// continues the run outside of its schedule too.
     #[test]
     fn a_run_by_hand_goes_on_while_its_job_is_paused() {
         let by_hand = Root { trigger: Trigger::Api, ..root(at("25T12:00")) };
@@ -381,7 +382,7 @@ mod tests {
         let step = |is_dry| next_step((&job, &pump), state, open, is_dry, at("25T23:00"));
         assert_eq!((step(false), step(true)), (RootStep::Stay, RootStep::End(Reason::Dry)));
         check(&job, None, "26T08:00", RootStep::Stay);
-        // An edit or a pause does not make it empty.
+        // An edit or a pause ends the run, but the pump is not empty then.
         for (status, reason, expected) in [
             (RunStatus::Succeeded, Reason::Changed, RootStep::Continue(at("25T23:00"))),
             (RunStatus::Succeeded, Reason::Paused, RootStep::Continue(at("25T23:00"))),

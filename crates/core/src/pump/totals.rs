@@ -40,7 +40,7 @@ impl Totals {
         totals
     }
 
-    /// The same, with what was done with these items.
+    /// The same totals, with the counts of these items.
     #[must_use]
     pub fn with_counts_of<'i>(self, items: impl IntoIterator<Item = &'i Item>) -> Self {
         let counts = items.into_iter().fold(Counts::default(), |sum, item| sum.plus(item.total()));

@@ -1,4 +1,4 @@
-//! What a run that was sent and is not answered yet waits for, in words.
+//! Describes the wait of a run that was sent to an executor and is not answered yet.
 
 use super::{Detail, ObstacleKind};
 use crate::words::Lang;

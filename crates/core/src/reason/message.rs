@@ -28,7 +28,7 @@ pub fn translate(message: &str, lang: Lang) -> String {
     }
 }
 
-/// The message in Chinese if Rondel wrote it, or its beginning; `None` otherwise.
+/// The message in Chinese if Rondel wrote the message or its beginning; `None` otherwise.
 #[must_use]
 pub fn in_chinese(message: &str) -> Option<String> {
     let mut rest = message;

@@ -1,7 +1,7 @@
 //! Why a run has its status: one vocabulary of codes with typed parameters, put into words in one place.
 //!
-//! [`Reason`] is the code, as stored in SQL and JSON. [`Detail`] has its parameters, stored as a small JSON document next to the code.
-//! [`words`] makes English and Chinese text of both, with [`unknown`]; no other place does.
+//! [`Reason`] is the code, as stored in SQL and JSON. [`Detail`] has its parameters, stored as a small JSON document next to
+//! the code. Only the submodules, above all [`words`], turn both into English and Chinese text.
 
 mod answer;
 pub mod message;
@@ -79,7 +79,8 @@ words! {
 }
 
 impl Reason {
-    /// Whether it keeps an attempt from beginning. A run of which no attempt began is skipped for this reason, any other run fails.
+    /// Whether it keeps an attempt from beginning. If no attempt of a run began, the run is skipped for this reason; otherwise
+    /// it fails.
     #[must_use]
     pub const fn keeps_from_beginning(self) -> bool {
         match self {

@@ -1,5 +1,5 @@
-//! What a run that was triggered for one executor alone waits for, or waited for, in words; and a run whose server stopped before it recorded
-//! the wait.
+//! Describes what a run waits or waited for in two cases: the run was triggered for one executor alone, or its server stopped
+//! before it recorded the wait.
 
 use super::words::obstacles;
 use super::{Detail, WaitFor};
@@ -10,7 +10,7 @@ fn is_unrecorded(detail: &Detail) -> bool {
     detail.waits_for == Some(WaitFor::Executor) && detail.app.is_none() && detail.obstacles.is_empty()
 }
 
-/// What a run waits for, if it was triggered for one executor, or if that is not recorded.
+/// What a run waits for if it was triggered for one executor, or if the wait is not recorded; `None` in all other cases.
 pub(super) fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
     if is_unrecorded(detail) && detail.only_executor.is_none() {
         return Some(if lang == Lang::En { "for an executor" } else { "执行器" }.to_owned());
@@ -25,8 +25,8 @@ pub(super) fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
     })
 }
 
-/// Why a run was skipped, if it was triggered for one executor, or if what it waited for is not recorded; `waited` is the text for how long it
-/// waited.
+/// Why a run was skipped if it was triggered for one executor, or if its wait is not recorded; `None` in all other cases.
+/// `waited` is the text for the length of the wait.
 pub(super) fn no_executor(detail: &Detail, waited: &str, lang: Lang) -> Option<String> {
     if is_unrecorded(detail) && detail.only_executor.is_none() {
         return Some(match lang {

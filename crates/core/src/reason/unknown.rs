@@ -60,7 +60,8 @@ pub(super) fn silenced(detail: &Detail, lang: Lang) -> Option<String> {
     })
 }
 
-/// Why a run that may start at most once is not sent again: the mark of its sending is stored, and no executor has it.
+/// Why a run that may start at most once is not sent again: a stored mark records that it may have been sent, and no executor
+/// has it.
 pub(super) fn not_sent_again(detail: &Detail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     match (name, lang) {

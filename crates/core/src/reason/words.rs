@@ -1,4 +1,4 @@
-//! Reasons in words, English and Chinese: the only place that makes sentences of them.
+//! Turns reasons into English and Chinese text.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -86,7 +86,7 @@ pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
     Some(capitalized(&format!("{because}{}", stop(lang))))
 }
 
-/// Why this attempt ended, or the run never began: a clause for the middle of a sentence.
+/// Why this attempt ended, or why the run never began, as a clause for the middle of a sentence.
 #[must_use]
 pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
     if let Some(text) = silenced(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
@@ -117,7 +117,7 @@ pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, la
     }
 }
 
-/// Why there is another attempt: a clause about the previous one.
+/// Why there is another attempt, as a clause about the previous one.
 #[must_use]
 pub fn because_again(reason: Reason, detail: &Detail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
@@ -258,7 +258,7 @@ fn because_zh(reason: Reason, detail: &Detail) -> String {
     text.to_owned()
 }
 
-/// What a run waits for: "for a free slot on w1" after "waits" or "waited 38 s", "w1 上的空闲槽位" after 等待.
+/// What a run waits for, as the words after "waits" or "waited 38 s" (`for a free slot on w1`), or after 等待 (`w1 上的空闲槽位`).
 #[must_use]
 pub fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
     let app = app(detail, lang);

@@ -1,13 +1,13 @@
-//! Questions that executors are asked before some routers pick, and what the answers mean.
+//! The questions that some routers ask executors before they pick one, and what the answers mean.
 
 use super::ask::{Choice, RouteRequest, nth_wrapping};
 
-/// A question to each executor before a router picks. All executors are asked at once, and the caller waits briefly.
+/// A question to each executor before a router picks. All executors are asked at the same time, and the caller waits briefly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Question {
     /// Are you there?
     There,
-    /// Could you start a run of this job at once, and do you have no other run of it?
+    /// Could you start a run of this job immediately, and do you have no other run of it?
     Free,
 }
 
@@ -23,8 +23,8 @@ pub enum Answer {
     No,
 }
 
-/// Picks the first candidate of the list that answered yes, and waits for the answers of earlier candidates until the question ends. The
-/// shards of a fire are dealt over all candidates that answered yes.
+/// Picks the first candidate of the list that answered yes. Until the question ends, it waits for the answers of the candidates
+/// before that one. The shards of a fire are dealt over all candidates that answered yes.
 pub(super) fn first_good(ask: &RouteRequest<'_>) -> Choice {
     let answer = |index: &usize| ask.candidates[*index].answer;
     if ask.shards > 1 {

@@ -9,7 +9,7 @@ use crate::time::Timestamp;
 /// An executor that is online in the job's app, has the handler, and meets the job's conditions.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate<'a> {
-    /// Its stable name with the hashes of it: routers order, hash and remember executors by name, never by incarnation.
+    /// Its stable name with the hashes of the name: routers order, hash and remember executors by name, never by incarnation.
     pub hashed_name: &'a HashPoints,
     /// What it declares for `Route::Weight`.
     pub weight: u32,
@@ -22,7 +22,7 @@ pub struct Candidate<'a> {
     pub answer: Answer,
 }
 
-/// A run that is to be routed.
+/// A run to route, with the facts that routers use.
 #[derive(Clone, Copy, Debug)]
 pub struct RouteRequest<'a> {
     /// Its job.
@@ -41,7 +41,7 @@ pub struct RouteRequest<'a> {
     pub candidates: &'a [Candidate<'a>],
     /// The present.
     pub now: Timestamp,
-    /// A random number: the same for all shards of a fire, so that they are dealt from one start.
+    /// A random number: the same for all shards of a fire, so that all of them are dealt from the same executor on.
     pub draw: u32,
     /// Whether the wait for answers has ended.
     pub is_over: bool,

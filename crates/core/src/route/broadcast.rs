@@ -1,6 +1,6 @@
-//! Broadcast: every executor gets a shard (XXL-JOB's `SHARDING_BROADCAST`). The executors are fixed when the fire is expanded; here a shard
-//! goes to its executor, and waits while that one has no room. A retried shard goes to the same executor if it is still online, else to
-//! another. Remembers nothing.
+//! Broadcast: every executor gets a shard (XXL-JOB's `SHARDING_BROADCAST`). The executors are chosen when the fire is expanded;
+//! this router only picks the executor of each shard. The shard waits while that executor has no room. A retried shard goes to
+//! the same executor if it is still online, else to another. Remembers nothing.
 
 use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;

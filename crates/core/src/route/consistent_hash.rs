@@ -1,10 +1,10 @@
 //! Consistent hash: a job stays on its executor, and few jobs move when executors come and go (XXL-JOB's `CONSISTENT_HASH` with its exact
 //! ring: 100 points for each executor, md5, the first four bytes little-endian). Remembers nothing.
 //!
-//! The key is the job's id in decimal, as in XXL-JOB: an id survives a rename, and jobs with the same handler, or with the same name in
-//! different namespaces, are still spread. A shard's index follows the id, so that the shards of a job spread and each shard stays where it
-//! was. A job that was imported from XXL-JOB keeps its id from there as its key. The ring is hashed from stable names, and for executors of
-//! XXL-JOB from their addresses, as in XXL-JOB.
+//! The key is the job's id in decimal, as in XXL-JOB: an id survives a rename, and jobs with the same handler, or with the same
+//! name in different namespaces, are still spread. For a shard, its index is appended to the id, so that the shards of a job
+//! spread and each shard stays on its executor. A job that was imported from XXL-JOB keeps its id from there as its key. The
+//! points on the ring are hashes of stable names and, for executors of XXL-JOB, of their addresses, as in XXL-JOB.
 
 use super::ask::{Choice, RouteRequest};
 use super::hash_points;
@@ -14,6 +14,6 @@ pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
     let job = ask.hash_key.map_or_else(|| ask.job.to_string(), str::to_owned);
     let key = if ask.shards > 1 { format!("{job}-{}", ask.shard) } else { job };
     let at = hash_points::hash(&key);
-    // If two executors share a point, the later one has it: it was put on the ring last.
+    // If two executors share a point, the later one in the list has it, as if it had been put on the ring last.
     ask.open().min_by_key(|index| (ask.candidates[*index].hashed_name.distance(at), usize::MAX - index)).into()
 }

@@ -1,4 +1,4 @@
-//! Failover: the first executor by name that answers that it is there (XXL-JOB's FAILOVER). Remembers nothing.
+//! Failover: the first executor by name that answers (XXL-JOB's FAILOVER). Remembers nothing.
 
 use super::answers;
 use super::ask::{Choice, RouteRequest};

@@ -1,4 +1,4 @@
-//! The memories of routers for all jobs on one node. A restart loses them, which costs only evenness.
+//! The memories of routers for all jobs on one node. A restart loses them, and runs are spread less evenly for a while.
 
 use std::collections::HashMap;
 
@@ -19,7 +19,7 @@ pub struct Memories {
 }
 
 impl Memories {
-    /// Routes a run with the memory of its job. Only jobs whose routers remember something take room here.
+    /// Routes a run with the memory of its job. Only jobs whose routers remember something use memory here.
     pub fn pick(&mut self, route: Route, ask: &RouteRequest<'_>) -> Choice {
         if !matches!(route, Route::Round | Route::Lfu | Route::Lru) {
             return pick(route, ask, &mut Memory::default());

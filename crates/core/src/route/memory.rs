@@ -7,7 +7,7 @@ use super::ask::Candidate;
 use crate::spec::Route;
 use crate::time::Timestamp;
 
-/// How long a memory lasts: what was busy yesterday means nothing today.
+/// How long a memory lasts: yesterday's load does not matter today.
 const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 
 /// The memory of one job's router.
@@ -34,7 +34,7 @@ impl KnownMarks<'_> {
 }
 
 impl Memory {
-    /// Forgets what another route remembered, and what is a day old.
+    /// Clears the memory if another route wrote it or it is a day old.
     pub(super) fn begin(&mut self, route: Route, now: Timestamp) {
         let is_fresh = self.since.is_some_and(|since| since <= now && now < since + LIFETIME);
         if self.route != Some(route) || !is_fresh {

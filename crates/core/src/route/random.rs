@@ -1,4 +1,5 @@
-//! Random: any executor (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire are dealt from one drawn start, so that they spread.
+//! Random: any executor (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire are dealt in turn, from one random executor
+//! on.
 
 use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;

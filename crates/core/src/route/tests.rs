@@ -159,7 +159,7 @@ fn consistent_hash_picks_as_xxl_job_does() {
         let picked = once(Route::ConsistentHash, &RouteRequest { job: JobId::new(job), ..ask(&online) });
         assert_eq!(picked, Choice::Take(last - 7), "job {job}");
     }
-    // The executors have names of their own, and the jobs have the ids from XXL-JOB as their keys.
+    // The same executors with names of their own, placed by their addresses, and the ids from XXL-JOB as the keys of the jobs.
     let all_points = [7, 8, 9].map(|last| HashPoints::at(&format!("e{last}"), &format!("http://127.0.0.1:999{last}/")));
     let online = candidates(&all_points);
     for (job, last) in (1..).zip(expected) {

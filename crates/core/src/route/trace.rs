@@ -15,7 +15,7 @@ use crate::words::Lang;
 
 /// The longest trace, in bytes.
 pub const TRACE_LEN_MAX: usize = 1_000;
-/// In place of the router's name: the caller chose the executor.
+/// Used in place of the router's name if the caller chose the executor.
 pub const CHOSEN: &str = "chosen";
 /// Bytes reserved for the last parts of a trace.
 const TAIL_LEN_MAX: usize = 120;
@@ -38,7 +38,7 @@ pub enum Refusal {
 }
 
 impl Refusal {
-    /// The word for it in a trace.
+    /// Its word in a trace.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
         match self {
@@ -238,7 +238,8 @@ fn push_key(text: &mut String, key: &str, suffix: &str) {
     text.push_str("\":");
 }
 
-/// Writes a name in quotation marks. Valid names need no escapes in JSON; in other text, characters that do are replaced.
+/// Writes a name in quotation marks. Valid names need no escapes in JSON; in other text, characters that need escapes are
+/// replaced.
 fn push_name(text: &mut String, name: &str) {
     let safe = |c: char| if c.is_control() || c == '"' || c == '\\' { '?' } else { c };
     text.push('"');

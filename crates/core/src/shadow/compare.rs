@@ -184,8 +184,9 @@ impl Range {
 
 /// Compares the fires of one job. Both sides include those at the edges of the range, in any order.
 ///
-/// A fire of the other scheduler is paired with Rondel's fire at the same instant. Without one, it belongs to Rondel's last fire before it,
-/// if that is within the tolerance: as its late pair or, if that fire has a pair already, as a repetition.
+/// A fire of the other scheduler is paired with Rondel's fire at the same instant. If there is none, it is matched with
+/// Rondel's last fire before it, within the tolerance: as the late pair of that fire or, if that fire has a pair already, as a
+/// repetition.
 #[must_use]
 pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Comparison {
     own.sort_by_key(|fire| (fire.fire_at, fire.run));
@@ -209,7 +210,7 @@ pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Co
                 found.comparison.twice += 1;
                 found.add_difference(DifferenceKind::Twice, own[place].fire_at, Some(&own[place]), Some(fire), None);
             }
-            // It belongs to another range.
+            // The fire belongs to another range.
             Some(_) => {}
             None if range.has(fire.at()) => {
                 found.comparison.only_old += 1;

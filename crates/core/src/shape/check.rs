@@ -14,7 +14,7 @@ const DISTANCE_MAX: usize = 2;
 /// Maximum nesting depth of a stand-in.
 const STAND_IN_DEPTH_MAX: usize = 8;
 
-/// Collects errors, and repairs the document on the way.
+/// Collects errors, and replaces wrong values in the document by stand-ins.
 pub(super) struct Checker<'s> {
     root: &'s Value,
     duplicates: &'s [String],
@@ -32,7 +32,7 @@ impl<'s> Checker<'s> {
         (self.errors, self.count)
     }
 
-    /// Whether the value fits, apart from what is repaired inside of it.
+    /// Whether the value fits. Values inside of it that were replaced by stand-ins do not count.
     pub(super) fn check(&mut self, schema: &'s Value, value: &mut Value) -> bool {
         let schema = resolve(self.root, schema);
         if !admits(self.root, schema, value) {
@@ -104,8 +104,8 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Checks the value against the branch that is meant. If it is not clear which one that is, the value passes here, and the type decides
-    /// when it is deserialized.
+    /// Checks the value against the branch that is meant. If that branch is not clear, the value passes here, and
+    /// deserialization decides.
     fn check_choice(&mut self, branches: &'s [Value], value: &mut Value) -> bool {
         let mut fitting = branches.iter().filter(|branch| admits(self.root, branch, value));
         if let (Some(only), None) = (fitting.next(), fitting.next()) {
@@ -174,7 +174,8 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Reports keys that this object gives twice. Only the fields of a known object are checked: in free parameters the last counts.
+    /// Reports keys that this object contains twice. Only the fields of a known object are checked: in free-form parameters the
+    /// last one counts.
     fn check_duplicates(&mut self) {
         let here: Vec<&String> = self
             .duplicates

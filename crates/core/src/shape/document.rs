@@ -1,4 +1,5 @@
-//! A JSON text as a value, together with the keys that it gives twice: a value alone keeps only the last of them.
+//! A parsed JSON text together with the keys that an object in it contains twice, because a `Value` keeps only the last of
+//! them.
 
 use std::fmt;
 
@@ -15,7 +16,7 @@ const DUPLICATE_COUNT_MAX: usize = 50;
 pub struct Document {
     /// Its value.
     pub value: Value,
-    /// JSON pointers to the keys that an object gives more than once.
+    /// JSON pointers to the keys that an object contains more than once.
     pub duplicates: Vec<String>,
 }
 

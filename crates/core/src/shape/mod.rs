@@ -1,5 +1,5 @@
-//! Whether a JSON document has the shape of a type. Every deviation is reported at once, each with its place, the value
-//! that was found and the one that was expected.
+//! Checks whether a JSON document has the shape of a type. All deviations are reported together, each with its place, the value
+//! that was found and the value that was expected.
 //!
 //! The shape is the JSON schema that the type derives for the API's description. serde alone stops at the first error and
 //! accepts an array for an object. Names, ranges and dependencies between fields are not checked here: a document that has
@@ -57,7 +57,7 @@ pub struct Misfit<T> {
     pub errors: Vec<ShapeError>,
     /// The number of all errors, including those that are not kept.
     pub count: usize,
-    /// The document with stand-ins for what is wrong, if that makes a `T`. For further checks only.
+    /// The document with stand-ins for wrong and missing values, if it can be deserialized as a `T`. For further checks only.
     pub repaired: Option<T>,
 }
 
@@ -75,8 +75,8 @@ impl ErrorKind {
 }
 
 impl<T> Misfit<T> {
-    /// The errors among `found`, from further checks of the repaired document, that no deviation can have caused: the pointer of such an
-    /// error lies neither above nor below the pointer of a deviation.
+    /// Of the errors that further checks `found` in the repaired document, returns those that no deviation can have caused: the
+    /// pointer of such an error lies neither above nor below the pointer of a deviation.
     pub fn independent(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
@@ -124,8 +124,8 @@ fn schema_of<T: JsonSchema + 'static>() -> Arc<Value> {
     schema
 }
 
-/// Reads `T`. The error is serde's sentence with the place of what does not fit, as a JSON pointer: serde alone names a field
-/// only if it is missing or unknown.
+/// Reads `T`. The error is serde's message after a JSON pointer to the value that does not fit: serde alone names a field only
+/// if it is missing or unknown.
 ///
 /// ```
 /// use std::collections::HashMap;
@@ -176,7 +176,7 @@ fn of_serde(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError
     ShapeError { pointer, kind: ErrorKind::InvalidValue, message: plain(&message) }
 }
 
-/// A sentence of serde without the names of Rust types.
+/// serde's message, or a general one if the message names Rust types.
 fn plain(message: &str) -> String {
     let names_type = ["struct ", "enum ", "variant ", "tuple ", "unit ", "newtype "];
     if names_type.iter().any(|word| message.contains(word)) {

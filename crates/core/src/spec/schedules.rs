@@ -1,4 +1,4 @@
-//! When a job fires, by its definition.
+//! The schedules of a job, as definitions write them.
 
 use std::time::Duration;
 

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::pump::{ITEM_PARAMS_LEN_MAX, ItemSpec, params_text};
 use crate::field_error::FieldError;
 
-/// The kind of a thing with a name and parameters.
+/// Whether an entry is an item of a pump or a shard; error messages differ.
 #[derive(Clone, Copy)]
 pub(crate) enum NamedKind {
     Item,
@@ -42,8 +42,8 @@ pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, NamedKind)
     }
 }
 
-/// Merges the parameters of a shard into those of its fire. If both are objects, the shard's fields are put over the fire's; `null` changes
-/// nothing, and any other value replaces the whole.
+/// Merges the parameters of a shard into those of its fire. If both are objects, the shard's fields are added to the fire's and
+/// replace those of the same name. `null` changes nothing, and any other value replaces the fire's parameters as a whole.
 ///
 /// ```
 /// use rondel_core::spec::with_params_of_shard;

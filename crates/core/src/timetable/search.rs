@@ -1,8 +1,8 @@
-//! The search for the next fire of a timetable, in bounded work.
+//! The search for the next fire of a timetable, with a bound on its work.
 //!
-//! A calendar can silence a schedule for years. A search takes the candidates of all schedules in the order of their instants, so that a
-//! silent one is never searched beyond the fire of another. It gives up after a fixed amount of work and returns the instant from which to
-//! continue: one job must not hold up the scan of all.
+//! A calendar can remove all fires of a schedule for years. A search takes the candidates of all schedules in the order of
+//! their instants, so that such a silent schedule is never searched beyond the fire of another. It gives up after a fixed
+//! amount of work and returns the instant from which to continue: one job must not hold up the scan of all.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use crate::schedule::{Schedule, just_before};
 use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 
-/// How far a search looks ahead, from the first instant of the schedules, if the calendar keeps it from finding anything.
+/// How far a search looks ahead from the first instant of the schedules while the calendar allows no fire.
 const HORIZON: Duration = Duration::from_secs(10 * 366 * 24 * 3600);
 /// Maximum number of days by which a fire is shifted.
 const SHIFT_DAYS_MAX: usize = 366;
@@ -34,7 +34,7 @@ pub(super) enum SearchResult {
     Fire(Fire),
     /// There is no fire up to the end of the search.
     Nothing,
-    /// The work is used up: there is no fire before this instant.
+    /// The budget of work is used up: there is no fire before this instant.
     NothingBefore(Timestamp),
 }
 
@@ -92,8 +92,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first fire whose local time is in the calendar or, if not `wanted`, is outside. A stretch in which the calendar allows no fires
-    /// is skipped as a whole.
+    /// The first fire whose local time is in the calendar if `wanted` is true, else outside of the calendar. A stretch in which
+    /// the calendar allows no fires is skipped as a whole.
     fn filtered(&mut self, after: Timestamp, until: Timestamp, (calendar, wanted): (&Calendar, bool)) -> SearchResult {
         let first = |(index, schedule): (usize, &Schedule)| Some((schedule.next_after(self.anchor, after)?, index));
         // The next candidate of each schedule. At the same instant the first schedule of the list wins.

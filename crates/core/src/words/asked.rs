@@ -1,4 +1,4 @@
-//! Reads the instant of a question as users type it: a time of day, a day with a time, a length ago, or an instant.
+//! Reads the instant of a question as users type it: a time of day, a day with a time, a length of time ago, or an instant.
 
 use chrono::{Days, NaiveDate, NaiveDateTime, NaiveTime};
 
@@ -51,7 +51,7 @@ pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timest
     shown(zone, day_and_time(&lower, clock.date()).or_else(|| date_and_time(text))?)
 }
 
-/// The instants at which the clock shows this.
+/// The instants at which the clock shows this local time.
 fn shown(zone: Tz, local: NaiveDateTime) -> Option<Vec<Timestamp>> {
     instants(zone, &local.format("%Y-%m-%dT%H:%M:%S%.f").to_string())
 }
@@ -77,13 +77,13 @@ fn day_and_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
     Some(today.checked_sub_days(Days::new(back))?.and_time(time))
 }
 
-/// `02:30`: the last one that is not ahead.
+/// `02:30`: its last occurrence that is not in the future.
 fn last_shown(zone: Tz, time: NaiveTime, (clock, now): (NaiveDateTime, Timestamp)) -> Option<Vec<Timestamp>> {
     let today = clock.date().and_time(time);
     if today <= clock {
         return shown(zone, today);
     }
-    // A clock that was set back has shown times already that it shows again later.
+    // If the clock was set back, it may have shown this time already, and show it again later.
     let passed: Vec<Timestamp> = shown(zone, today)?.into_iter().filter(|at| *at <= now).collect();
     if passed.is_empty() { shown(zone, today.checked_sub_days(Days::new(1))?) } else { Some(passed) }
 }

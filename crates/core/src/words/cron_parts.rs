@@ -1,4 +1,4 @@
-//! The parts of an expression, before they are put into a language.
+//! The parts of an expression, independent of the language of a sentence.
 
 use super::shape::{Shape, members};
 use crate::cron::{ALL_DAYS, ALL_WEEKDAYS, DayRule, FIRST_YEAR, Fields, LAST_YEAR};

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::Lang;
 
-/// `1 hour 30 minutes`; a length of nothing is `0 seconds`.
+/// `1 hour 30 minutes`; a zero length is `0 seconds`.
 ///
 /// ```
 /// use std::time::Duration;

@@ -40,8 +40,9 @@ pub fn moment(zone: Tz, at: Timestamp) -> String {
     format!("{}{offset} {}", local.format(form), zone.name())
 }
 
-/// The instants at which the zone's clock shows a time that is written as `2026-11-21T02:30`, with or without seconds: two if it is shown
-/// twice, and none if the clock skips it. `None` for text that is no date and time, or outside of the years 1970 to 2199.
+/// The instants at which the zone's clock shows a time that is written as `2026-11-21T02:30`, with or without seconds: two if
+/// the clock shows it twice, and none if the clock skips it. `None` for text that is not a date and time, or outside of the
+/// years 1970 to 2199.
 ///
 /// ```
 /// use rondel_core::cron::Tz;

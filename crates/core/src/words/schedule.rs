@@ -1,4 +1,4 @@
-//! A job's schedule in a sentence: its instants, then what bounds and spreads them.
+//! A job's schedule in a sentence: its instants, then its bounds and its jitter.
 
 use std::time::Duration;
 

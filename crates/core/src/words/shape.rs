@@ -3,7 +3,7 @@
 /// Maximum number of numbers that are listed one by one if a step would describe them too.
 const LISTED_MAX: usize = 4;
 
-/// How the numbers of a set lie in its range.
+/// The pattern that the numbers of a set form within a range.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Shape {
     /// All numbers of the range.

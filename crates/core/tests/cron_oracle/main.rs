@@ -1,4 +1,4 @@
-//! The cron engine against an oracle that walks through time and asks of each second or minute: does it match?
+//! Compares the cron engine with an oracle that walks through time and checks for each second or minute whether it matches.
 //!
 //! `PROPTEST_CASES=100000 PROPTEST_RNG_SEED=… cargo test --release -p rondel-core --test cron_oracle` is the long run, about
 //! ten minutes; each case asks for ten instants in a random zone, mostly near a change of its clock. A failing case is printed

@@ -40,7 +40,7 @@ pub(crate) fn changes(zone: Tz, from: i64, to: i64, step: i64) -> Vec<Change> {
     found
 }
 
-/// What the rule leaves of the wall clock, found by walking.
+/// Decides instant by instant whether an expression fires in a zone under a DST rule.
 pub(crate) struct Oracle<'a> {
     pub(crate) spec: &'a Spec,
     pub(crate) zone: Tz,
@@ -87,7 +87,7 @@ impl<'a> Oracle<'a> {
         }
     }
 
-    /// All fires in a span, by minutes where nothing can happen between them.
+    /// All fires in a span. The walk goes by minutes if seconds make no difference.
     pub(crate) fn walk(&self, from: i64, to: i64) -> Vec<Timestamp> {
         let step = if self.minutes_suffice() { 60 } else { 1 };
         let start = from.div_euclid(60) * 60;

@@ -1,9 +1,9 @@
-//! Random expressions: how they are written, and what they mean in the plainest terms.
+//! Random expressions: their text, and their meaning in the simplest terms.
 
 use chrono::{Datelike, NaiveDate, NaiveDateTime, Timelike, Weekday};
 use proptest::prelude::*;
 
-/// A field as it is written and as it is meant.
+/// A part of a field, from which both its text and its meaning are derived.
 #[derive(Clone, Debug)]
 pub(crate) enum Part {
     All,
@@ -88,7 +88,7 @@ pub(crate) fn month_of(date: NaiveDate) -> Vec<NaiveDate> {
     days.take_while(|day| day.month() == date.month()).collect()
 }
 
-/// The weekday of the month that is nearest to a day of it.
+/// The day from Monday to Friday nearest to a day of the month, within that month.
 pub(crate) fn nearest(date: NaiveDate, day: u32) -> Option<NaiveDate> {
     let target = date.with_day(day)?;
     let is_weekday = |day: &NaiveDate| !matches!(day.weekday(), Weekday::Sat | Weekday::Sun);

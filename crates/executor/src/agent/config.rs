@@ -17,8 +17,9 @@ use crate::secrets::Secrets;
 pub struct AgentConfig {
     /// Whether script texts are run. If false, jobs can only start programs of this host.
     pub allow_scripts: bool,
-    /// Public keys, one of which must have signed each script. If there is any, only signed scripts of the server are
-    /// run: no text that comes with a job, and no programs except those of [`allow_programs`](Self::allow_programs).
+    /// Public keys, one of which must have signed each script. If there are any, the agent runs only signed scripts
+    /// that the server keeps. It then runs no script text that comes with a job, and starts no program except those
+    /// of [`allow_programs`](Self::allow_programs).
     pub script_keys: Vec<ScriptKey>,
     /// Folder that caches scripts of the server by their hash; `None` to keep them in memory only.
     pub script_cache: Option<PathBuf>,
@@ -31,8 +32,8 @@ pub struct AgentConfig {
     /// Languages that are not offered although the host has their interpreter.
     pub without_languages: Vec<String>,
     /// A program and its first arguments, started next to the agent with one more argument: the folder to pass to
-    /// [`clean_up_after`](super::clean_up_after). With it, the processes of a killed agent end at once; without it,
-    /// when the next agent starts.
+    /// [`clean_up_after`](super::clean_up_after). If the agent is killed, the watcher ends its processes immediately;
+    /// without a watcher, the next agent ends them when it starts.
     pub watcher: Option<Vec<PathBuf>>,
     /// Variables of the agent's environment that its runs get in addition to the usual ones (`PATH`, `HOME`, `LANG` and
     /// the like).
@@ -41,7 +42,7 @@ pub struct AgentConfig {
     pub allow_programs: Option<Vec<PathBuf>>,
     /// The user that runs are started as; `None` for the agent's own. The agent must be root.
     pub run_as: Option<RunAs>,
-    /// Non-public addresses that the handler `http` may call; without them, this host and its networks are closed to
-    /// it.
+    /// Non-public addresses that the handler `http` may call. By default, it can reach neither this host nor the
+    /// host's networks.
     pub outgoing_allow: AllowedAddresses,
 }

@@ -68,8 +68,9 @@ const HARMLESS: [&str; 4] = ["PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING", "PYT
 /// The user of this host that runs are started as. The agent must be root.
 ///
 /// The standard library cannot set supplementary groups, so each program is started through `launcher`, which changes
-/// the user and then becomes the program. The launcher runs as root until then. It therefore gets the variables that a
-/// job may choose only under names that begin with [`RunAs::VARIABLE_PREFIX`], and it enters the directory itself.
+/// the user and then becomes the program. Until then, the launcher runs as root. The variables that a job may choose
+/// must not affect it: it gets them under names that begin with [`RunAs::VARIABLE_PREFIX`]. For the same reason it
+/// enters the directory only after it has changed the user.
 #[derive(Clone, Debug)]
 pub struct RunAs {
     /// The user's name.
@@ -153,7 +154,7 @@ impl Confinement {
         if let Some(name) = env.keys().find(|name| name.starts_with(OWN_PREFIX)) {
             return Err(JobError::terminal(format_args!("params: env: {name} is a name of the agent's own")));
         }
-        // The system takes `PATH=/tmp` with the value `x` as PATH with the value `/tmp=x`.
+        // A variable named `PATH=/tmp` with the value `x` would set PATH to `/tmp=x`.
         if let Some(name) = env.keys().find(|name| name.contains('=')) {
             return Err(JobError::terminal(format_args!("params: env: {name:?} is no name of a variable: it has a =")));
         }
@@ -255,7 +256,7 @@ impl RunAs {
         Ok(command)
     }
 
-    /// Checks that the user can work in `folder`, and can read nothing of the agent's.
+    /// Checks that the user can work in `folder` and cannot read the agent's own files.
     pub(super) fn probe(&self, folder: &Path) -> io::Result<()> {
         let (program, arguments) = self.probe.split_first().ok_or_else(|| io::Error::other("there is no probe"))?;
         let mut command = std::process::Command::new(program);

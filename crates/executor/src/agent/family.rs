@@ -56,7 +56,7 @@ impl Family {
         }
     }
 
-    /// Those of the living processes that belong to the run.
+    /// The living processes that belong to the run.
     fn members(&self, leader: Pid, living: &[Process]) -> BTreeSet<Identity> {
         let known = lock(&self.signalled).clone();
         with_descendants(living, |process| {
@@ -79,7 +79,7 @@ impl Family {
             let living = living();
             let found = self.members(leader, &living);
             let new: Vec<Identity> = found.difference(&signalled).copied().collect();
-            // Without `/proc` none is found, and the group gets the signal all the same.
+            // Without `/proc` no process is found, but the group must still get the signal.
             if new.is_empty() && pass > 0 {
                 break;
             }
@@ -88,7 +88,7 @@ impl Family {
                 Err(error) => tracing::warn!(%error, group = %leader, "cannot signal a process group"),
             }
             // Only the processes outside the group are signalled one by one: the group has just got the signal, and
-            // many programs take a second SIGTERM as a request to end at once, without cleaning up.
+            // many programs take a second SIGTERM as a request to end immediately, without cleaning up.
             let others = outside_group(&living, leader.as_raw_pid(), &new);
             others.for_each(|process| send_signal(process, signal));
             signalled.extend(new);
@@ -121,7 +121,8 @@ pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
 }
 
 fn send_signal(process: Identity, signal: Signal) {
-    // The process may be gone by now, or belong to another user, if it inherited the mark through a change of user.
+    // The process may have ended by now. It may also belong to another user, if it inherited the mark and then
+    // changed its user.
     if let Some(Err(error)) = Pid::from_raw(process.id).map(|pid| kill_process(pid, signal))
         && error != rustix::io::Errno::SRCH
     {
@@ -129,7 +130,7 @@ fn send_signal(process: Identity, signal: Signal) {
     }
 }
 
-/// The processes for which `own` holds, and all their descendants.
+/// The processes that match `own`, and all their descendants.
 fn with_descendants(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identity> {
     let mut found: BTreeMap<i32, Identity> = BTreeMap::new();
     found.extend(living.iter().filter(|process| own(process)).map(|process| (process.identity.id, process.identity)));

@@ -50,8 +50,8 @@ fn own_uid() -> u32 {
 }
 
 impl Folders {
-    /// Makes the agent's folder in `base`, after removing those of dead agents. If `base` is in a `shared` place, it
-    /// must belong to this user: another user might have made it. `watcher` is a program that cleans up at once if this
+    /// Makes the agent's folder in `base`, after removing those of dead agents. In a `shared` place, where another user
+    /// might have made `base`, it must belong to this user. `watcher` is a program that cleans up immediately if this
     /// process dies: see [`clean_up_after`]. The user `run_as` can enter the working directories of runs.
     pub(super) fn open(
         base: &Path,
@@ -63,7 +63,7 @@ impl Folders {
         let base = open_base(base, shared, mode)?;
         remove_dead(&base);
         let (new, lock) = new_folder(&base, mode)?;
-        // The folder becomes visible to other agents only now, when its lock is held.
+        // The folder becomes visible to other agents only now, when it is locked.
         let name = new.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
         let path = base.join(name.unwrap_or_else(|| format!("{PREFIX}{}", std::process::id())));
         std::fs::rename(new.path(), &path)?;
@@ -91,7 +91,7 @@ impl Folders {
         }
     }
 
-    /// Makes the agent's folder again if it is gone: hosts clear their temporary directories of what has not been used for
+    /// Makes the agent's folder again if it is gone: hosts remove files from temporary directories that were not used for
     /// days.
     fn make_again(&self) -> io::Result<()> {
         let mut held = lock(&self.lock);
@@ -143,7 +143,7 @@ fn open_base(base: &Path, shared: bool, mode: u32) -> io::Result<PathBuf> {
 fn new_folder(base: &Path, mode: u32) -> io::Result<(TempDir, File)> {
     let new = builder(NEW_PREFIX).tempdir_in(base)?;
     std::fs::set_permissions(new.path(), Permissions::from_mode(mode))?;
-    // A run that can open the lock file could hold the lock, and so keep the next agent from cleaning up.
+    // A run must not be able to open the lock file: it could lock the file and keep the next agent from cleaning up.
     let lock = File::options().write(true).create_new(true).mode(SECRET_FILE).open(new.path().join(LOCK))?;
     lock.lock()?;
     Ok((new, lock))
@@ -167,8 +167,8 @@ fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
     started.inspect_err(warn).ok()
 }
 
-/// Waits until standard input ends, which happens when the agent that started this process ends, in order or killed.
-/// Then ends the processes that the agent's runs left, and removes the folder.
+/// Waits until standard input ends, which happens when the agent that started this process exits or is killed. Then
+/// ends the processes that the agent's runs left, and removes the folder.
 ///
 /// # Errors
 /// The error of reading the input, or of the removal.
@@ -208,8 +208,8 @@ fn end_left_over(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Removes a folder with everything in it. A run may leave directories that their own user cannot write to, such as the
-/// module cache of Go; these are made writable first.
+/// Removes a folder with everything in it. A run may leave directories without write permission, such as the module
+/// cache of Go; these are made writable first.
 pub(super) fn remove_all(folder: &Path) -> io::Result<()> {
     match std::fs::remove_dir_all(folder) {
         Err(error) if may_make_writable(own_uid()) && error.kind() == io::ErrorKind::PermissionDenied => {
@@ -220,9 +220,9 @@ pub(super) fn remove_all(folder: &Path) -> io::Result<()> {
     }
 }
 
-/// Whether this user changes permissions in a tree that others write to. Root does not: it needs no permissions there, and
-/// a process that a run left could put a symbolic link in the place of a directory just before its permissions are
-/// changed.
+/// Whether this user changes permissions in a tree that others write to. Root does not, because it can remove files
+/// without any permissions. For root it would also be dangerous: a process that a run left could replace a directory by a
+/// symbolic link just before the permissions are changed.
 const fn may_make_writable(uid: u32) -> bool {
     uid != 0
 }
@@ -304,7 +304,7 @@ mod tests {
         for (folder, mode) in [(&closed, 0o000), (&read_only, 0o555), (&outside, 0o555)] {
             std::fs::set_permissions(folder, Permissions::from_mode(mode)).unwrap();
         }
-        // Root may write to each directory, so that the rights themselves are compared.
+        // Root can write to every directory, so the test compares the permissions themselves.
         make_writable(&run).unwrap();
         assert_eq!((mode(&closed), mode(&read_only), mode(&outside)), (0o700, 0o755, 0o555));
         std::fs::set_permissions(&read_only, Permissions::from_mode(0o555)).unwrap();

@@ -66,7 +66,7 @@ pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorErro
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 
-/// Makes the request a part of the run's trace, unless the job sets another one.
+/// Makes the request a part of the run's trace, unless the job sets this header itself.
 pub(super) fn with_trace_header(mut params: HttpParams, parent: Option<TraceParent>) -> HttpParams {
     let is_set = params.headers.keys().any(|name| name.eq_ignore_ascii_case(TRACE_HEADER));
     if let Some(parent) = parent.filter(|_| !is_set) {
@@ -82,7 +82,7 @@ pub(super) async fn run(
     log: Log,
 ) -> Result<HttpResult, JobError> {
     tokio::select! {
-        // A request that has been answered is not stopped any more.
+        // The request is polled first, because a request that has been answered must not be stopped.
         biased;
         done = request(&client, &params, &log) => done,
         () = cancel.cancelled() => Err(JobError::failed("stopped")),
@@ -199,7 +199,8 @@ async fn read_body(response: &mut Response, max: usize) -> Result<Vec<u8>, BodyE
     Ok(body)
 }
 
-/// Logs the beginning of a body. Secrets are hidden before it is cut: of one at the cut the first part would be shown.
+/// Logs the beginning of a body. Secrets are hidden before the body is cut; otherwise the log would show the first
+/// part of a secret at the cut.
 fn show(body: &[u8], log: &Log) {
     let beginning = |len: usize| &body[..body.len().min(len)];
     let searched = beginning(LOGGED_BYTES + SECRET_BYTES_MAX);

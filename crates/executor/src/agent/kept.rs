@@ -18,9 +18,9 @@ use crate::job_error::JobError;
 use crate::lifecycle::lock;
 use crate::run::RunContext;
 
-/// How many texts are cached on disk …
+/// How many texts are cached on disk.
 const FILE_COUNT_MAX: usize = 256;
-/// … or in memory, if there is no folder.
+/// How many texts are cached in memory, if there is no folder.
 const TEXT_COUNT_MAX: usize = 32;
 /// The length of a hash in hex.
 const HASH_LEN: usize = 64;

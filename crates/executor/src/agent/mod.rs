@@ -1,5 +1,5 @@
-//! The ready-made handlers of the agent: `shell` runs a program, `pump` two of them for the groups of pump jobs;
-//! `python`, `node`, `php` and `powershell` run scripts; `http` makes a request.
+//! The ready-made handlers of the agent: `shell` runs a program, `pump` runs two programs for each group of a pump
+//! job; `python`, `node`, `php` and `powershell` run scripts; `http` makes a request.
 //!
 //! An agent is an executor with these handlers, for users who have no program of their own to add the SDK to.
 
@@ -42,18 +42,18 @@ pub use signature::ScriptKey;
 /// and the secrets for their params.
 ///
 /// `shell` takes `{"argv": ["program", "argument"]}` or, if scripts are allowed, `{"script": "…", "args": "…",
-/// "interpreter": ["sh"]}`. Instead of its text, `{"name": "close-orders", "version": 3}` names a script that the
-/// server keeps. Both forms also take `env`, `cwd` and `stdin`. `python`, `node`, `php` and `powershell` take the same
-/// without `argv`; they exist only if scripts are allowed. A script gets `args` (a text, or a list of them), then the
-/// shard's index and the number of shards, as XXL-JOB's scripts do.
+/// "interpreter": ["sh"]}`. In place of a text, `script` may be `{"name": "close-orders", "version": 3}`, which names a
+/// script that the server keeps. Both forms also take `env`, `cwd` and `stdin`. `python`, `node`, `php` and `powershell`
+/// take the same without `argv`; they exist only if scripts are allowed. A script gets `args` (a text, or a list of them),
+/// then the shard's index and the number of shards, as XXL-JOB's scripts do.
 ///
 /// The output of a program goes to the run's log. Exit code 0 is a success, 77 skips the run, 99 is a failure that is
 /// not retried, and every other code is a failure. The program runs in a fresh working directory, which is removed at
 /// its end. When the run has to stop, the program is ended with all processes that it started.
 ///
 /// `pump` is for pump jobs. It takes `{"select": ["program", "argument"], "execute": ["program", "argument"]}`, and
-/// also `env` and `cwd`. The first program reads items and prints rows, the second reads rows and executes them, as
-/// lines of JSON.
+/// also `env` and `cwd`. The first program reads items and prints rows. The second reads rows and executes them. Items and
+/// rows are lines of JSON.
 ///
 /// `http` takes `{"url": "…"}`, and also `method`, `headers`, `body` (a text, or JSON), `expect_status` (`200`,
 /// `"2xx"`, or a list), `timeout` and `max_body_bytes`. Requests go to public addresses and to those that

@@ -11,13 +11,14 @@ use crate::extract::Log;
 use crate::job_error::JobError;
 use crate::log::Bytes;
 
-/// Size of one read: large enough for few calls in a flood, small enough for a thousand quiet processes.
+/// Size of one read: large enough that a flood of output needs few calls, small enough that a thousand quiet
+/// processes need little memory.
 const BUFFER_BYTES: usize = 16 * 1024;
 
 /// After this many bytes in a row the task yields to others.
 const TURN_BYTES: usize = 128 * 1024;
 
-/// How long a process is held up while its lines cannot be sent. After that, lines are dropped and counted until there
+/// How long a process is blocked while its lines cannot be sent. After that, lines are dropped and counted until there
 /// is room again.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -78,8 +79,8 @@ pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: Capture
     }
 }
 
-/// What was read of a pipe. Its last lines are logged when it is dropped, because a reader may be given up: the program
-/// outlives the grace of its run, or a background process holds the pipe open.
+/// The output that was read from a pipe. Its last lines are logged on drop, because the reader may be dropped before
+/// the pipe ends: when the program outlives the grace of its run, or when a background process keeps the pipe open.
 struct Output<'a, S: FnMut(&str)> {
     log: &'a Log,
     level: &'static str,
@@ -115,8 +116,8 @@ impl<S: FnMut(&str)> Output<'_, S> {
         });
     }
 
-    /// Holds up a process that prints faster than its lines can be sent, but for at most [`PATIENCE`]. After that, the
-    /// process is held up again only once there has been room.
+    /// Blocks a process that prints faster than its lines can be sent, for at most [`PATIENCE`]. After that, the
+    /// process is blocked again only once there has been room.
     async fn wait_for_room(&mut self) {
         if self.log.buffer().has_room() {
             self.patient = true;
@@ -173,7 +174,7 @@ impl Tail {
         self.newer.extend_from_slice(bytes);
     }
 
-    /// The bytes to show, from the beginning of a line; `None` if none came.
+    /// The bytes to show, from the beginning of a line; `None` if there are none.
     fn into_kept(self) -> Option<TailBytes> {
         let Self { mut older, newer, gone_lines, gone_bytes } = self;
         older.extend_from_slice(&newer);
@@ -208,7 +209,7 @@ mod tests {
     use crate::setup::{Setup, States, Timing};
     use crate::table::TableLog as _;
 
-    /// What the log has, and the last line, of a pipe that stays open while its reader is given up.
+    /// Drops the reader of a pipe that stays open. Returns the lines of the log, and the last line.
     async fn given_up(limit: LogLimit, text: &str) -> (Vec<String>, String) {
         let setup = Setup { log_limit: limit, ..Setup::new(States::default(), Timing::default()) };
         let run = RunContext::new(&std::sync::Arc::new(setup), Trigger::default(), 0);

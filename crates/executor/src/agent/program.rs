@@ -1,4 +1,4 @@
-//! The life of a program from start to verdict: feeding it, reading its output, stopping it with all that it started.
+//! The life of a program from start to verdict: feeding it, reading its output, stopping it with all its processes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -34,16 +34,17 @@ const LEFTOVER_GRACE: Duration = Duration::from_secs(1);
 /// How long a run waits for the removal of its working directory.
 const REMOVAL_WAIT: Duration = Duration::from_secs(1);
 
-/// Of how many programs at the same time the output of background processes is read and dropped.
+/// The output of background processes is read and dropped for at most this many ended programs at the same time.
 const DISCARDED_MAX: usize = 256;
 static DISCARDED: Semaphore = Semaphore::const_new(DISCARDED_MAX);
-/// How much of it is read at a time, and the pause after that: a process that prints without end is slowed down.
+/// How much of this output is read at a time, and the pause after each read, which slows down a process that prints
+/// without end.
 const DISCARDED_BYTES: usize = 16 * 1024;
 const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
 /// Exit code by which the program skips the run; automake and meson use the same one in tests.
 const SKIP_CODE: i32 = 77;
-/// Exit code of a failure for which a retry is of no use.
+/// Exit code of a failure that is not retried.
 const TERMINAL_CODE: i32 = 99;
 
 /// A program to start.
@@ -106,7 +107,7 @@ impl Program {
                 verdict(status, &lock(&last_error))
             }
             None => {
-                // What is still alive after that is killed.
+                // Processes that are still alive after that are killed.
                 tokio::time::timeout(LEFTOVER_GRACE, family.ended()).await.ok();
                 drop(family);
                 Err(JobError::failed("stopped"))
@@ -186,7 +187,8 @@ fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
     Some(("RONDEL_PARENTS", serde_json::Value::Object(parents).to_string()))
 }
 
-/// The end of a wait of this length. A program that has ended by itself does not miss its deadline by what follows.
+/// When a wait of this length ends. The wait must not make a program that has ended on its own miss its deadline, so
+/// it ends at the deadline at the latest.
 fn wait_end(length: Duration, run: &RunContext) -> Instant {
     let end = Instant::now() + length;
     let deadline = run.deadline().filter(|_| run.stop_cause().is_none());
@@ -240,7 +242,8 @@ async fn run_child_captured(
     tokio::pin!(pipes);
     let status = tokio::select! {
         printed = &mut pipes => {
-            // A program that printed too much is killed, and its end is not waited for.
+            // If the program printed too much, this returns an error without waiting for its end, and the caller
+            // kills it.
             let (captured, ()) = printed?;
             return Ok((child.wait().await?, captured));
         }
@@ -268,7 +271,7 @@ async fn feed(stdin: Option<ChildStdin>, text: Option<String>) {
     }
 }
 
-/// Goes on reading what processes in the background print, and drops it: a process that writes to a pipe without a
+/// Continues to read the output of background processes, and drops it: a process that writes to a pipe without a
 /// reader gets SIGPIPE, which ends most programs.
 fn discard(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) {
     let Ok(permit) = DISCARDED.try_acquire() else { return };
@@ -287,8 +290,8 @@ async fn read_to_end(pipe: Option<impl AsyncRead + Unpin>) {
     }
 }
 
-/// A run's working directory. It is removed in any case: of a run that is aborted, this is only dropped. A run may leave
-/// many files, so they are removed on a blocking thread.
+/// A run's working directory. It is also removed if the run is aborted, because dropping this value removes it. A run
+/// may leave many files, so they are removed on a blocking thread.
 struct RunFolder(Option<TempDir>);
 
 impl RunFolder {
@@ -297,7 +300,7 @@ impl RunFolder {
         self.0.as_ref().map(|folder| folder.path().display().to_string()).unwrap_or_default()
     }
 
-    /// Removes it, and waits for that until this instant.
+    /// Removes the directory, and waits for the removal until `until`.
     async fn remove(mut self, until: Instant) {
         let Some(folder) = self.0.take() else { return };
         let removal = tokio::task::spawn_blocking(move || remove(folder));

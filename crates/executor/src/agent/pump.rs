@@ -69,7 +69,7 @@ impl ProgramPump {
         (stdin, own_env): (String, Vec<(&'static str, String)>),
         capture: Option<CaptureLimit>,
     ) -> Result<Vec<u8>, JobError> {
-        // The parameters of a pump that follows other jobs also have their runs.
+        // A pump that follows other jobs has their runs in its parameters; `RawParams` drops these.
         let RawParams(mut params) = RawParams::<PumpParams>::from_run(cx.run())?;
         self.confinement.check_program()?;
         let argv = choose(&mut params);
@@ -105,7 +105,7 @@ impl Pump for ProgramPump {
         if let Some(checkpoint) = rows.iter().rev().find_map(|row| row.checkpoint.as_ref())
             && let Err(error) = cx.checkpoint(&item, checkpoint)
         {
-            // The rows are done all the same.
+            // The rows are done even if the checkpoint is not stored.
             cx.run().log_line("warn", &error.to_string());
         }
         Ok(())
@@ -135,7 +135,7 @@ fn read_rows(printed: &[u8]) -> Result<Vec<Row>, JobError> {
 fn read_row(number: usize, line: &[u8]) -> Result<Row, JobError> {
     let wrong = |error: String| JobError::failed(format_args!("line {number} of the select is not a row: {error}"));
     let row: Row = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
-    // Once the row is executed, a checkpoint that is not stored could not be reported as a failure: the row is done.
+    // This is checked now, because a row that has been executed can no longer fail because of its checkpoint.
     match row.checkpoint.as_ref().map_or(0, String::len) {
         bytes if bytes > CHECKPOINT_BYTES_MAX => Err(wrong(CheckpointError::TooLong { bytes }.to_string())),
         _ => Ok(row),

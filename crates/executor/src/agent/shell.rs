@@ -87,7 +87,7 @@ pub(super) fn program(
     Ok(Program { argv, env, cwd, stdin, own_env: Vec::new(), folder })
 }
 
-/// A requested command whose script, if it is one, was replaced by its text.
+/// A requested command, with the text of its script instead of the script's name.
 #[derive(Debug)]
 pub(super) enum ResolvedCommand {
     Program(Vec<String>),

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Engine, now};
 use crate::lifecycle::until;
 
-/// How long before its instant a trigger may come.
+/// How far ahead of a run's instant its trigger may arrive.
 pub(super) const AHEAD_MAX_MS: u32 = 1_000;
 
 pub(super) struct AheadLoop {

@@ -1,5 +1,5 @@
-//! The end of an executor: it accepts no more runs, lets those it has finish, stops the rest, and waits for
-//! acknowledgements.
+//! The drain of an executor: it accepts no more runs, lets its runs finish within the grace, stops the rest, and
+//! waits for acknowledgements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -9,7 +9,8 @@ use super::{HeldRun, Link};
 use crate::run::StopCause;
 use crate::table::RunTable;
 
-/// How long dropped tasks may take to end. Only a task that blocks its thread takes longer, and that cannot be stopped.
+/// How long dropped tasks may take to end. Only a task that blocks its thread takes longer, and such a task cannot be
+/// stopped.
 const TASKS_GRACE: Duration = Duration::from_secs(2);
 
 type Table = RunTable<HeldRun, Link>;

@@ -34,7 +34,7 @@ const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) struct Link {
     id: u64,
     node_id: i64,
-    /// How many silences had been too long when this session was opened.
+    /// How many silences had exceeded the limit when this session was opened.
     pub(crate) silence_count: u64,
     queue: Mutex<Queue>,
     wake: Notify,

@@ -37,7 +37,8 @@ use intake::{HeldRun, wire_result};
 pub(crate) use link::Link;
 pub(crate) use silence::{Silence, SilencePeriod, silence_limit};
 
-/// A handler that still runs this long after its grace counts as stuck: one that yields is dropped when the grace ends.
+/// A handler that still runs this long after its grace counts as stuck: a handler that yields would have been dropped at the
+/// end of the grace.
 const STUCK_MARGIN: Duration = Duration::from_secs(1);
 
 /// How this executor identifies itself to servers.
@@ -168,7 +169,7 @@ impl Engine {
         startable
     }
 
-    /// Stops all runs for which `which` holds, running or waiting for a slot.
+    /// Stops all runs that match `which`, whether they run or wait for a slot.
     fn stop(&self, cause: &StopCause, which: impl Fn(&RunContext) -> bool) {
         let ended = |run: &HeldRun| wire_result(run, &cause.ending(None), (0, self.setup.clock.now().as_millis()));
         for run in self.table().stop(|run: &HeldRun| which(run), ended, now()) {
@@ -192,7 +193,7 @@ impl Engine {
         self.stop(&StopCause::Silence { length }, |run| run.silence_limit(limit).is_some_and(|limit| limit <= lasted));
     }
 
-    /// Reports a verdict for runs that should have ended and have not, because their handlers hold their threads. Their tasks end.
+    /// Reports a verdict for runs that should have ended but whose handlers block their threads. Ends the tasks of these runs.
     fn end_stuck(self: &Arc<Self>, now: Instant) {
         let mut table = self.table();
         let grace = self.setup.timing.cancel_grace + STUCK_MARGIN;
@@ -274,7 +275,7 @@ impl Engine {
         let link = Arc::new(link.opened_after(self.setup.silence.exceeded_count()));
         self.repeat_reports(&link);
         table.link_up(&link, now);
-        // This server may not have received the last progress, nor any other while there was no stream.
+        // This server may lack the newest progress: it was sent on a stream that ended, or there was no stream.
         table.runs().for_each(|run| run.list_progress());
         drop(table);
         if let Some(journal) = &self.journal {
@@ -299,7 +300,7 @@ impl Engine {
         self.table().outbox.links().any(|link| link.node_id() == node_id)
     }
 
-    /// Records that a server was heard. Returns false if the silence before was too long: runs that must not run twice are
+    /// Records a message from a server. Returns false if the silence before it was too long: runs that must not run twice are
     /// stopped, and this session and all older ones must be reopened, because their triggers may have gone to other executors.
     pub(crate) fn record_heard(&self, link: &Link) -> bool {
         if link.silence_count != self.setup.silence.exceeded_count() {
@@ -383,7 +384,7 @@ fn now() -> std::time::Instant {
 }
 
 /// Drops the schemas of parameters if the hello would be larger than a server accepts: parameters are still checked when
-/// a handler reads them. If that is not enough, it also drops when the held runs began.
+/// a handler reads them. If that is not enough, it also drops the start times of the held runs.
 fn fit_hello(hello: Hello) -> Hello {
     if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD <= rondel_proto::MESSAGE_BYTES_MAX {
         return hello;
@@ -393,7 +394,7 @@ fn fit_hello(hello: Hello) -> Hello {
     );
     let mut hello = Hello { handler_infos: Vec::new(), ..hello };
     if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD > rondel_proto::MESSAGE_BYTES_MAX {
-        // A run without these fields counts as begun, which is the safe side.
+        // A run without these fields counts as begun, which is the safe assumption.
         for run in &mut hello.held {
             (run.not_begun, run.started_at_ms) = (false, 0);
         }

@@ -40,7 +40,8 @@ impl Engine {
         }
     }
 
-    /// Asks the groups of pump jobs to leave, for a drain: they would never end otherwise.
+    /// Asks all groups of pump jobs to release their items and end, because the executor drains. A group never ends
+    /// on its own.
     pub(super) fn end_pumps(&self) {
         for run in self.table().runs() {
             if let Some(port) = run.pump() {

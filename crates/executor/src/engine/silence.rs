@@ -1,7 +1,7 @@
-//! How long no server has answered. After a limit, runs that must not run twice stop, because a successor may run
-//! elsewhere.
+//! Measures how long no server has answered. After a limit, runs that must not run twice stop, because a successor
+//! may run elsewhere.
 //!
-//! Times are uptimes that include the host's sleep: a laptop that wakes up has been silent all night.
+//! Times are uptimes that include the host's sleep: a laptop that wakes up has heard no server all night.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -59,8 +59,8 @@ impl Silence {
     }
 
     /// Records the answer to the hello that was sent at `hello_at`. The server counts as heard at that instant and not
-    /// now, because the welcome may have waited in the socket. If the silence before was too long, it is returned, and
-    /// the older streams are invalid.
+    /// now, because the welcome may have waited in the socket. If the silence before that was too long, this returns
+    /// it, and all older streams become invalid.
     pub(crate) fn record_welcome(
         &self,
         silence_ms: u32,
@@ -77,15 +77,15 @@ impl Silence {
         exceeded
     }
 
-    /// The number of silences that were too long so far. Messages on a stream opened before the last of them do not
-    /// count.
+    /// The number of silences that were too long so far. Messages on streams that were opened before the last of them
+    /// are ignored.
     pub(crate) fn exceeded_count(&self) -> u64 {
         self.exceeded_count.load(Ordering::Relaxed)
     }
 
-    /// Records that a server was heard. If the silence before was too long, it is returned and continues: messages that
-    /// waited in the socket of a paused process may be for runs that another executor has by now. Only a new welcome
-    /// ends it.
+    /// Records that a server was heard. If the silence before that was too long, this returns it, and the silence
+    /// continues until a new welcome: messages that waited in the socket of a paused process may concern runs that
+    /// another executor has by now.
     pub(crate) fn record_heard(&self, uptime: Duration) -> Option<SilencePeriod> {
         let exceeded = self.exceeded(uptime);
         if exceeded.is_none() {

@@ -59,7 +59,7 @@ struct State {
     chunks: VecDeque<KeptChunk>,
     chunk_bytes: usize,
     next_sequence: i64,
-    /// The session that got the first `sent` chunks; another one gets them all again.
+    /// The session that got the first `sent` chunks. Another session gets all chunks again.
     link: u64,
     sent: usize,
     sent_bytes: usize,
@@ -160,7 +160,7 @@ impl RunLog {
         }
     }
 
-    /// Counts output of which a writer made no lines, because the log is full.
+    /// Counts output that a writer did not split into lines, because the log is full.
     pub(crate) fn count_left_out(&self, lines: u64, bytes: u64) {
         if let Some(tail) = &mut lock(&self.state).tail {
             tail.leave_out(lines, bytes);
@@ -201,7 +201,7 @@ impl TableLog for RunLog {
         lock(&self.state).link
     }
 
-    /// Takes no more lines; the end of a log that was too long is appended to its beginning.
+    /// Accepts no more lines. If the log exceeded its limit, its last lines are appended to the stored beginning.
     fn close(self: &Arc<Self>) {
         let mut state = lock(&self.state);
         state.closed = true;
@@ -282,7 +282,8 @@ pub(super) fn cost(text: &str) -> usize {
 }
 
 impl State {
-    /// Makes a chunk of the pending lines. The count of dropped lines goes with the next line, or with the end of the log.
+    /// Makes a chunk of the pending lines. The chunk also carries the count of dropped lines; without pending lines, the
+    /// count waits for the next line or for the end of the log.
     fn seal(&mut self, key: RunKey) {
         if self.pending.is_empty() && (self.dropped == 0 || !self.closed) {
             return;
@@ -362,7 +363,7 @@ mod tests {
         assert_eq!(counted(log.collect(1, false)), [(0, 7)]);
     }
 
-    /// All lines that a log of this limit gives out.
+    /// All lines that a log with this limit sends.
     fn logged(limit: LogLimit, lines: impl IntoIterator<Item = String>) -> Vec<String> {
         let shipping = Arc::new(Shipping::default());
         let log = RunLog::new(RunKey::new(7, 1), 1, Some(Arc::clone(&shipping)), limit);

@@ -26,7 +26,8 @@ pub struct LogLayer;
 ///     .init();
 /// ```
 ///
-/// Without a filter of its own it takes the events of every level and of every crate that a handler calls.
+/// Add a filter, as above: without one, the layer takes the events of every level and of every crate that a handler
+/// calls.
 #[must_use]
 pub fn log_layer() -> LogLayer {
     LogLayer
@@ -67,7 +68,7 @@ impl Text {
             "log.target" | "log.module_path" | "log.file" | "log.line" => Ok(()),
             name => write!(self.fields, " {name}={value}"),
         };
-        // Only a value's own Debug can fail; the text then ends there.
+        // Formatting fails only in a value's own `Debug`; the text is cut there.
         if written.is_err() {
             self.fields.push_str(" …");
         }

@@ -9,8 +9,8 @@ use tracing_subscriber::prelude::*;
 
 use super::log_layer;
 
-/// Installs the subscriber unless the program has one: `RUST_LOG` filters, `info` by default; events go to stderr, and
-/// those inside a run also to the run's log.
+/// Installs the subscriber unless the program has one. `RUST_LOG` sets its filter, which is `info` by default. Events
+/// go to stderr, and those inside a run also to the run's log.
 pub(crate) fn install_if_missing() {
     if tracing::dispatcher::has_been_set() {
         return;

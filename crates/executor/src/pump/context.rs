@@ -30,8 +30,9 @@ impl PumpContext {
 
     /// The item's fencing token: it rises with each owner of the item. 0 for an item that is not part of this call.
     ///
-    /// A paused executor may write after the item has gone to another one. No scheduler can stop that write, but your
-    /// store can: keep the highest epoch with the data written for the item, and write only if this epoch is not lower:
+    /// A paused executor may write after the item has gone to another executor. No scheduler can stop that write, but
+    /// your store can: keep the highest epoch with the data written for the item, and write only if this epoch is not
+    /// lower:
     ///
     /// ```sql
     /// UPDATE orders SET state = 'closed', epoch = $1 WHERE id = $2 AND epoch <= $1
@@ -41,9 +42,9 @@ impl PumpContext {
         self.epochs.get(item).copied().unwrap_or(0)
     }
 
-    /// Stores how far the item is done, in a format of your own, at most 4 KiB. The checkpoint is sent to the server
-    /// with the next report, within about a second, and the item's next owner gets it. Until then the previous one
-    /// counts: if this executor is lost, the work in between is done again.
+    /// Stores the item's progress as text in a format of your own, at most 4 KiB. The checkpoint is sent to the
+    /// server with the next report, within about a second, and the item's next owner gets it. If this executor is
+    /// lost before that, the next owner gets the previous checkpoint and repeats the work in between.
     ///
     /// # Errors
     /// The text is too long, or the group no longer holds the item at this call's epoch.

@@ -1,4 +1,4 @@
-//! Pumps as handlers.
+//! Turns pumps into handlers.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::handler::AnyHandler;
 use crate::job_error::JobError;
 use crate::run::RunContext;
 
-/// How the rows of a pump job are fetched and executed: [`Builder::pump`](crate::Builder::pump) registers it.
+/// Fetches and executes the rows of a pump job. [`Builder::pump`](crate::Builder::pump) registers a pump.
 ///
 /// A pump job keeps groups running. Each group holds some of the job's items, selects their rows, and executes these
 /// with several workers. The functions are called in the run of the group: its log,
@@ -68,8 +68,8 @@ pub trait Pump: Send + Sync + 'static {
     /// The error that [`select`](Self::select) and [`execute`](Self::execute) return, as handlers do.
     type Error: Into<JobError>;
 
-    /// Returns at most `limit` rows of these items, to be executed. Further rows and rows of other items are dropped, and
-    /// so are rows that are already in work, which are recognised by their [`key`](Self::key).
+    /// Returns at most `limit` rows of these items, to be executed. Rows beyond the limit and rows of other items are
+    /// dropped, and so are rows that are already in work. Rows are recognised by their [`key`](Self::key).
     fn select(
         &self,
         cx: &PumpContext,

@@ -13,8 +13,8 @@ pub struct Item {
     /// Rises with each owner of the item: the fencing token of what is written for it. See
     /// [`PumpContext::epoch`](crate::PumpContext::epoch).
     pub epoch: i64,
-    /// How far the item is done, as stored by [`PumpContext::checkpoint`](crate::PumpContext::checkpoint); empty at the
-    /// beginning.
+    /// The item's last checkpoint, as stored by [`PumpContext::checkpoint`](crate::PumpContext::checkpoint); empty at
+    /// the beginning.
     pub checkpoint: String,
     params: String,
 }

@@ -11,7 +11,7 @@ use tokio_util::sync::CancellationToken;
 use crate::lifecycle::lock;
 use crate::table::RunKey;
 
-/// One group's mailbox. It exists before the group's handler begins.
+/// One group's mailbox for orders. It exists before the group's handler begins.
 #[derive(Debug, Default)]
 pub struct Port {
     /// The newest order that the group has not taken. An order is complete, so it replaces all earlier ones.
@@ -75,8 +75,8 @@ impl Port {
     }
 }
 
-/// The last report of each group. It is kept until a server has the result of the group's run, and is sent on each new
-/// stream before results: so no server learns of a group's end before the last state of its items.
+/// The last report of each group, stored until a server has the result of the group's run. Each new stream gets the
+/// reports before the results, so that no server learns of a group's end before the last state of its items.
 #[derive(Debug, Default)]
 pub struct Reports {
     kept: Mutex<BTreeMap<RunKey, Kept>>,
@@ -90,7 +90,7 @@ struct Kept {
 }
 
 impl Reports {
-    /// Takes a group's report, for sending.
+    /// Stores a group's report, which replaces its previous one, and wakes the sender.
     pub fn publish(&self, report: PumpReport) {
         let key = RunKey::new(report.run_id, report.attempt);
         lock(&self.kept).insert(key, Kept { report, is_sent: false });

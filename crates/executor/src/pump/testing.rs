@@ -113,7 +113,7 @@ impl TestPump {
         self
     }
 
-    /// Lets a worker that runs out of rows fetch at once; by default only the last one does.
+    /// Lets each worker that runs out of rows fetch immediately; by default only the last one does.
     pub fn not_sleep(mut self) -> Self {
         self.limits.not_sleep = true;
         self

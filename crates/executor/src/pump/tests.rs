@@ -1,4 +1,4 @@
-//! Groups at work, by the paused clock of tokio.
+//! Whole groups, on tokio's paused clock.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -116,7 +116,7 @@ fn limits() -> v1::Pump {
     }
 }
 
-/// A group that runs beside the test.
+/// A group that runs in a task next to the test.
 struct Running {
     run: RunContext,
     task: tokio::task::JoinSet<EndedAttempt>,
@@ -395,7 +395,7 @@ async fn a_group_whose_executor_drains_gives_its_items_back() {
     running.run.pump().unwrap().leave();
     assert_eq!(running.ended().await, YIELDED("fetched 9, done 2, failed 0"));
     assert!(running.progress().released);
-    // So does a group that has no items and whose handler has not begun.
+    // A group without items whose handler has not begun yet ends, too.
     let mut empty = Running::start(&rows, limits());
     empty.run.pump().unwrap().leave();
     assert_eq!(empty.ended().await, YIELDED("fetched 0, done 0, failed 0"));

@@ -23,8 +23,8 @@ use crate::setup::Setup;
 use crate::shard::Shard;
 use crate::table::RunKey;
 
-/// The longest grace of a run that is stopped because no server answers. Servers wait for at least as long after the
-/// silence until they give the run up, and its successor begins.
+/// The longest grace of a run that is stopped because no server answers. After the silence, servers wait at least
+/// this long before they give up the run and start its successor.
 const SILENCE_GRACE_MAX: Duration = Duration::from_secs(10);
 
 /// Rises with each start of the job's runs, across servers and executors. Pass it to your own store, and let the store
@@ -38,7 +38,7 @@ pub struct FencingToken {
     pub n: i64,
 }
 
-/// The run that a handler is called for. Cheap to clone.
+/// The run in which a handler is called. Cheap to clone.
 ///
 /// ```
 /// # use rondel::{RunContext, TestRun};
@@ -162,7 +162,7 @@ impl RunContext {
         if raw.is_empty() { "null" } else { raw }
     }
 
-    /// A number that rises with each start of the job's runs, for your own store.
+    /// A number that rises with each start of the job's runs, as a fencing token for your own store.
     #[must_use]
     pub fn fencing_token(&self) -> FencingToken {
         FencingToken { term: self.inner.trigger.fence_term, n: self.inner.trigger.fence_n }
@@ -255,8 +255,8 @@ impl RunContext {
         &self.inner.setup.blocking
     }
 
-    /// How long all servers may be silent before the run stops, because another executor may then get the same work. `limit`
-    /// is the servers' default. `None` if the run continues.
+    /// How long all servers may be silent before the run stops; `None` if it continues. It stops because another executor
+    /// may then get the same work. `limit` is the servers' default.
     pub(crate) fn silence_limit(&self, limit: Duration) -> Option<Duration> {
         silence_limit(&self.inner.trigger, limit)
     }
@@ -312,8 +312,8 @@ impl RunContext {
         }
     }
 
-    /// Whether the run should have ended: its timeout has passed, or it must stop. For a cancelled
-    /// group of a pump job, the time by which its grace exceeds the ordinary one must have passed too.
+    /// Whether the run should have ended: its timeout has passed, or it must stop. A cancelled group of a pump job
+    /// has a longer grace, so the difference to the ordinary grace must have passed, too.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
         let longer = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
         self.inner.stop.set_at().is_some_and(|at| now >= at + longer) || self.deadline().is_some_and(|end| now >= end)
@@ -350,13 +350,13 @@ impl RunContext {
         self.inner.on_thread.load(Ordering::Relaxed)
     }
 
-    /// Whether a loop of the executor reports the verdict of a run whose handler cannot be aborted. A test has no such loop.
+    /// Whether the sweep reports the verdict of a run whose handler cannot be aborted. A test run has no sweep.
     pub(crate) fn is_swept(&self) -> bool {
         self.inner.setup.shipping.is_some()
     }
 
-    /// Registers a task that ends with the run. A handler that could not be aborted may spawn tasks after that: they end at
-    /// once.
+    /// Registers a task that is aborted when the run ends. If the run has already ended, the task is aborted immediately: a
+    /// handler that could not be aborted may still spawn tasks.
     pub(crate) fn adopt(&self, task: AbortHandle) {
         let mut tasks = lock(&self.inner.tasks);
         let Some(tasks) = tasks.as_mut() else { return task.abort() };

@@ -1,4 +1,4 @@
-//! The current run, for its handler and for code far from it.
+//! The current run, for its handler and for the code that the handler calls.
 
 mod context;
 pub(crate) mod parents;
@@ -68,8 +68,8 @@ where
     handle
 }
 
-/// Runs a blocking closure on a thread of its own; it inherits [`current`], the shard and the run's log. It cannot be
-/// aborted: if the run ends first, nothing waits for the closure any longer.
+/// Runs a blocking closure on a separate thread; it inherits [`current`], the shard and the run's log. It cannot be
+/// aborted: if the run ends first, the closure continues, and nothing waits for it.
 ///
 /// ```
 /// # use rondel::{TestRun, shard, spawn_blocking};
@@ -92,13 +92,13 @@ pub fn spawn_blocking<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
     })
 }
 
-/// Runs the handler's future inside the run; a panic becomes its message.
+/// Runs the handler's future with the run as its context. A panic is returned as its message.
 pub(crate) async fn run_in_scope<F: Future<Output = Ending>>(run: RunContext, future: F) -> Result<Ending, String> {
     let guarded = std::panic::AssertUnwindSafe(RUN.scope(run, future)).catch_unwind();
     guarded.await.map_err(|payload| panic_message(payload.as_ref()))
 }
 
-/// Runs a blocking handler on a thread of its own, as soon as the pool has one free.
+/// Runs a blocking handler on a separate thread, as soon as the pool has a free one.
 pub(crate) async fn on_blocking_thread(
     run: RunContext,
     call: impl FnOnce(&RunContext) -> Ending + Send + 'static,

@@ -1,4 +1,4 @@
-//! The runs that a run follows, in its parameters.
+//! The runs that a run follows: servers list them in its parameters.
 
 use serde_json::{Map, Value};
 
@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 pub(crate) const PARENTS: &str = "parents";
 
 /// Takes the parents out of the parameters. A job's own parameter of this name stays: it lacks the run id and the status
-/// that servers list for each parent. A run that is repeated by hand has the parents too.
+/// that servers list for each parent. A manual repetition of a run has the run's parents, too.
 pub(crate) fn take(params: &mut Value) -> Option<Map<String, Value>> {
     let fields = params.as_object_mut()?;
     let is_run = |parents: &Value| parents["run_id"].is_string() && parents["status"].is_string();

@@ -1,4 +1,4 @@
-//! The cause for which a run must stop: the first one counts.
+//! Why a run must stop. Only the first cause counts.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -37,8 +37,8 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
-    /// Whether the executor itself stopped the run, and not a user or the timeout. A handler that then ends for good without
-    /// having read the request has done its work.
+    /// Whether the executor itself stopped the run, and not a user or the timeout. If the handler then ends for good without
+    /// having read the request, it has done its work, and its own ending counts.
     pub(crate) fn yields_to_handler(&self) -> bool {
         matches!(self, Self::Silence { .. } | Self::Drained)
     }
@@ -59,8 +59,8 @@ impl StopCause {
         Ending { silent, ..Ending::new(status, message, retryable) }
     }
 
-    /// The ending of a run whose handler cannot be aborted, and may run on without limit: it holds a thread of the runtime, or,
-    /// if it is a blocking one, its own.
+    /// The ending of a run whose handler cannot be aborted and may never return. The handler blocks a thread of the runtime or,
+    /// if it is a blocking handler, a thread of the pool.
     pub(crate) fn stuck(&self, is_blocking: bool) -> Ending {
         let ending = self.ending(None);
         let why = if is_blocking { "the blocking handler does not return" } else { "the handler does not yield" };

@@ -30,7 +30,8 @@ pub(crate) fn dial_configured(engine: &Arc<Engine>) {
     }
 }
 
-/// Dials the servers that a welcome named. Earlier ones that are neither named nor configured are given up.
+/// Dials the servers that a welcome named. Drops servers of an earlier welcome that are neither in this one nor
+/// configured.
 fn dial_named(engine: &Arc<Engine>, servers: &[String]) {
     for url in engine.servers.set_named(servers) {
         dial(engine, url);
@@ -110,7 +111,7 @@ impl Dialler {
     }
 }
 
-/// The trouble with one server: reported at once when it is new, and then rarely.
+/// A problem with one server: logged immediately when it is new, and rarely after that.
 #[derive(Debug, Default)]
 struct Trouble {
     reported: Option<(String, Instant)>,
@@ -127,7 +128,7 @@ impl Trouble {
         Some(reason)
     }
 
-    /// Forgets the trouble after a session, so that the next trouble counts as new.
+    /// Forgets the problem after a session, so that the next one counts as new.
     fn clear(&mut self) {
         self.reported = None;
     }

@@ -16,7 +16,7 @@ use crate::lifecycle::lock;
 use crate::setup::Timing;
 use rondel_core::error_chain::chain;
 
-/// A server's URL in normal form, so that two spellings are not two servers.
+/// A server's URL in normal form, so that two spellings of one URL do not count as two servers.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct ServerUrl(String);
 
@@ -135,12 +135,12 @@ impl TlsFiles {
     }
 }
 
-/// What was last read of the files for TLS.
+/// The results of reading the files for TLS.
 #[derive(Default)]
 struct KnownTls {
-    /// The last files that could be used.
+    /// The settings from the last read that succeeded.
     usable: Option<ClientTlsConfig>,
-    /// Why the files could not be used since; reported once.
+    /// Why the files could not be used since then; reported once.
     fault: Option<String>,
 }
 
@@ -200,7 +200,7 @@ impl Servers {
         lock(&self.known).dialled.insert(url.clone())
     }
 
-    /// Returns whether neither the settings nor the latest list of servers name this server. It then no longer counts as
+    /// Whether neither the settings nor the latest list of servers name this server. It then no longer counts as
     /// dialled, and the task that dials it must end.
     pub(crate) fn drop_if_unwanted(&self, url: &ServerUrl) -> bool {
         let mut known = lock(&self.known);
@@ -231,7 +231,7 @@ impl Servers {
                 *known = KnownTls { usable: Some(tls), fault: None };
                 Ok(endpoint)
             }
-            // A renewal may be under way, in which the certificate and the key are replaced one after the other.
+            // A renewal may be under way, which replaces the certificate and the key one after the other.
             (Err(error), Some(usable)) => {
                 let fault = chain(&error);
                 if known.fault.as_ref() != Some(&fault) {

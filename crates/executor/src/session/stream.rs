@@ -20,7 +20,8 @@ use crate::engine::{Engine, Link};
 use crate::host;
 use rondel_core::error_chain::chain;
 
-/// Messages between this task and the connection; further ones wait in the link, where they are batched.
+/// How many messages may wait between this task and the connection. Further ones wait in the link, where they are
+/// batched.
 const CHANNEL_MAX: usize = 2;
 
 /// The largest message that is accepted: triggers carry their params.
@@ -122,8 +123,8 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, En
     }
 }
 
-/// Why a server with an older protocol is refused: it would not understand this executor's replies, and would consider
-/// the executor silent.
+/// The reason for refusing a server with an older protocol: it would not understand this executor's replies, and would
+/// consider the executor silent.
 fn too_old(welcome: &Welcome) -> String {
     format!(
         "node {} (version {}) speaks version {} of the protocol, older than this executor's {PROTOCOL}; update the server",
@@ -150,7 +151,7 @@ fn no_welcome(patience: Duration) -> String {
     )
 }
 
-/// The transport's message without its own prefix, with a hint if it is not clear without one.
+/// The transport's message without its own prefix, with a hint if the message alone is unclear.
 fn with_hint(line: String) -> String {
     let line = line.strip_prefix("transport error: ").map(str::to_owned).unwrap_or(line);
     if line.contains("InvalidContentType") {

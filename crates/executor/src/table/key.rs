@@ -1,6 +1,6 @@
 use rondel_core::RunId;
 
-/// Identifies an attempt of a run. A trigger with a key that was accepted before repeats the same work.
+/// Identifies an attempt of a run. A trigger whose key was accepted before is a repetition, not new work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RunKey {
     /// The run.

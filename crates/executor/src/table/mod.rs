@@ -40,7 +40,7 @@ pub struct RunTable<R: TableRun, L> {
     pub outbox: Outbox<R::Log, L>,
     /// The highest fenced epoch of each node.
     fences: BTreeMap<i64, i64>,
-    /// The nodes of the streams that have ended while runs that came by them are here.
+    /// The node of each stream that has ended and whose runs are still in the table.
     lost_links: BTreeMap<u64, i64>,
     draining: bool,
     /// Results to be written to the journal before they are sent; `None` without a journal.
@@ -149,8 +149,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         is_fenced && !mutant::on(Mutant::NoFenceOnExecutor)
     }
 
-    /// Refuses runs that have been queued for too long to begin. Only the server that sent such a run can send it
-    /// elsewhere, so a run stays in the table while that server has no stream, neither the run's own nor a later one.
+    /// Refuses runs that have been queued for too long to begin. Only the server that sent a run can send it
+    /// elsewhere, so the run stays in the table until an open stream leads to that server.
     pub fn refuse_expired(&mut self, now: Instant) {
         let senders = self.senders();
         for run in self.runs.take_expired(now, |run| senders.contains_key(&run.link())) {
@@ -159,7 +159,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// By the stream that runs came by, the open stream to the same server: that one, or a later one.
+    /// Maps each stream by which runs arrived to the open stream to the same server: the same stream or a later one.
     fn senders(&self) -> BTreeMap<u64, u64> {
         let open = |node: i64| self.outbox.links().find(|link| link.node_id() == node).map(|link| link.id());
         let later = self.lost_links.iter().filter_map(|(lost, node)| Some((*lost, open(*node)?)));
@@ -175,7 +175,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.take_startable(now)
     }
 
-    /// When the first run that was sent ahead may begin; [`Self::take_startable`] is to be called then.
+    /// When the first run that was sent ahead may begin. Call [`Self::take_startable`] then.
     #[must_use]
     pub fn next_begin(&self) -> Option<Instant> {
         self.runs.next_begin()
@@ -187,7 +187,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.runs.take_startable(now)
     }
 
-    /// Removes the runs that should have ended for `grace` or longer and whose handlers have not returned. Each keeps
+    /// Removes the runs that should have ended at least `grace` ago, but whose handlers have not returned. Each keeps
     /// its slot until its handler returns. [`Self::conclude`] sends their results.
     pub fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
         self.runs.take_stuck(now, grace)
@@ -285,7 +285,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.fences.get(&node_id).copied()
     }
 
-    /// The jobs of this list that have no run here and could start one at once.
+    /// The jobs of this list that have no run here and could start one immediately.
     #[must_use]
     pub fn free_jobs(&self, job_ids: Vec<i64>) -> Vec<i64> {
         if self.draining || !self.runs.has_free_slot() {
@@ -335,13 +335,13 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         if mutant::on(Mutant::FenceDropsAhead) {
             self.runs.drop_ahead();
         }
-        // The server that has taken over the queued runs would not receive their refusals, so these runs may begin at
-        // any time. Those of other servers are still to begin in time.
+        // Refusals would not reach the server that has taken over the fenced server's queued runs. These runs
+        // therefore lose their time limit and may begin at any time. Runs from other servers keep theirs.
         let others = self.links_of_others(fence.node_id);
         self.runs.clear_begin_until(|run| !others.contains(&run.link()));
     }
 
-    /// The streams, open ones and ended ones by which runs came, of other servers than this one.
+    /// The streams to other servers than this one: open streams, and ended streams whose runs are still in the table.
     fn links_of_others(&self, node_id: i64) -> BTreeSet<u64> {
         let open = self.outbox.links().map(|link| (link.id(), link.node_id()));
         let known = open.chain(self.lost_links.iter().map(|(link, node)| (*link, *node)));
@@ -359,8 +359,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// Adds an opened stream. A run that began after the stream's hello may have been announced before the stream was
-    /// there, so all announced starts are sent again.
+    /// Adds an opened stream. A run may have begun, and its start may have been announced, between the stream's hello
+    /// and now; all announced starts are therefore sent again.
     pub fn link_up(&mut self, link: &Arc<L>, now: Instant) {
         if self.draining {
             link.push(Item::Draining);

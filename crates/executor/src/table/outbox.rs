@@ -16,7 +16,7 @@ pub(super) const UNACKED_MAX: usize = 50_000;
 /// How long a log is kept for its acknowledgement after the result has been acknowledged.
 const LOG_KEPT_FOR: Duration = Duration::from_secs(30);
 
-/// The wait of an unanswered result doubles with each try, up to this many times.
+/// The wait before a result is sent again doubles with each try, at most this many times.
 const DOUBLINGS_MAX: u32 = 4;
 
 /// Results and logs that no server has acknowledged.
@@ -118,7 +118,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
 /// Results.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
-    /// Adds a result. [`Self::deliver`] sends it: at once or, with a journal, after the write to it.
+    /// Adds a result. [`Self::deliver`] sends it: immediately or, with a journal, after the write to it.
     pub(super) fn add(&mut self, key: RunKey, result: v1::Result, log: Option<Arc<G>>, link: u64) {
         let unacked = Unacked { result, log, link, tries: 0, resend_at: None, journaled: false, ready: false };
         self.unacked.insert(key, unacked);
@@ -232,7 +232,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Forgets logs that no server acknowledges although their result is acknowledged.
+    /// Drops logs that are still unacknowledged some time after their result was acknowledged.
     pub fn forget_logs(&mut self, now: Instant) {
         self.lingering.retain(|_, (since, _)| now.duration_since(*since) < LOG_KEPT_FOR);
     }
@@ -265,7 +265,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Removes a session: its results go by another one, or wait for one. Returns the logs to be sent again.
+    /// Removes a session. Its results are sent on another one, or wait until there is one. Returns the logs to be sent again.
     pub(super) fn link_lost(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
         self.links.remove(&id);
         let had = |unacked: &Unacked<G>| unacked.ready && unacked.link == id;

@@ -64,7 +64,7 @@ pub trait TableLink {
     }
 }
 
-/// A program's decisions on triggers: whether it can run one, and the run that it makes of it.
+/// Decides about triggers: whether the program has the handler, and which run it makes of a trigger.
 pub trait Intake {
     /// The type of the runs.
     type Run: TableRun;
@@ -84,7 +84,7 @@ pub enum Item {
     Log(LogChunk),
     /// The end of an attempt.
     Result(v1::Result),
-    /// Jobs that could start a run here at once.
+    /// Jobs that could start a run here immediately.
     Probe(ProbeReplies),
     /// The attempts of a fenced server.
     Fence(FenceReply),

@@ -10,7 +10,7 @@ use super::{RunKey, TableRun};
 /// What an accepted run waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Turn {
-    /// For its instant; the number is that of its arrival.
+    /// For its instant. The number orders runs with the same instant by their arrival.
     Ahead(Instant, u64),
     /// For a slot, at this place in the queue.
     Queued(u64),
@@ -24,7 +24,7 @@ struct Held<R> {
     turn: Turn,
     /// The run must begin before this instant.
     begin_until: Option<Instant>,
-    /// Since when it should have ended.
+    /// When the sweep first found that the run should have ended.
     overdue_since: Option<Instant>,
     /// Its start was reported.
     is_announced: bool,
@@ -36,7 +36,8 @@ pub(super) struct Runs<R> {
     held: BTreeMap<RunKey, Held<R>>,
     /// Runs that were sent ahead of their instants, by instant and arrival.
     ahead: BTreeMap<(Instant, u64), RunKey>,
-    /// The runs that wait for a slot, ordered by when they may begin and then by arrival: the server has decided which goes first.
+    /// The runs that wait for a slot, ordered by when they may begin and then by arrival. The executor does not reorder them,
+    /// because the server has decided which goes first.
     queue: BTreeMap<u64, RunKey>,
     arrivals: u64,
     /// How many held runs each job has.
@@ -88,12 +89,12 @@ impl<R: TableRun> Runs<R> {
         self.held.values().map(|held| &held.run)
     }
 
-    /// Whether a run of the job is here, or its handler is still at work.
+    /// Whether a run of the job is here, or the handler of an ended run is still running.
     pub(super) fn has_job(&self, job_id: JobId) -> bool {
         self.held_count_by_job.contains_key(&job_id) || self.stuck.values().any(|job| *job == job_id)
     }
 
-    /// Whether another run could start at once. Runs whose instant is still ahead take no slot until then.
+    /// Whether another run could start immediately. Runs whose instant is still ahead take no slot until then.
     pub(super) fn has_free_slot(&self) -> bool {
         self.running_count() < self.slots && self.queue.is_empty()
     }
@@ -164,13 +165,14 @@ impl<R: TableRun> Runs<R> {
         startable
     }
 
-    /// Removes the runs that should have ended for `grace` or longer; their slots stay taken until their handlers
+    /// Removes the runs that should have ended at least `grace` ago; their slots stay taken until their handlers
     /// return.
     pub(super) fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
         let mut stuck = Vec::new();
         for (key, held) in self.held.iter_mut().filter(|(_, held)| held.turn == Turn::Running) {
             if !held.run.should_end(now) {
-                // Its timeout counts from its arrival until its handler begins, and then from that instant.
+                // The deadline has moved: the timeout counts from the trigger's arrival, and anew when the handler
+                // begins.
                 held.overdue_since = None;
             } else if now.duration_since(*held.overdue_since.get_or_insert(now)) >= grace {
                 stuck.push(*key);
@@ -203,7 +205,7 @@ impl<R: TableRun> Runs<R> {
         Some(held.run)
     }
 
-    /// Removes the runs for which `which` holds and that have been queued for too long to begin.
+    /// Removes the queued runs that match `which` and whose time limit for the start has passed.
     pub(super) fn take_expired(&mut self, now: Instant, which: impl Fn(&R) -> bool) -> Vec<R> {
         let is_over = |key: &&RunKey| {
             let held = self.held.get(key).filter(|held| which(&held.run));
@@ -213,20 +215,20 @@ impl<R: TableRun> Runs<R> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Removes the time limit for the start of the runs that wait now and for which `which` holds.
+    /// Removes the time limit for the start of the waiting runs that match `which`.
     pub(super) fn clear_begin_until(&mut self, which: impl Fn(&R) -> bool) {
         self.held.values_mut().filter(|held| which(&held.run)).for_each(|held| held.begin_until = None);
     }
 
-    /// Removes the runs that have not started and for which `which` holds.
+    /// Removes the runs that have not started and that match `which`.
     pub(super) fn remove_queued(&mut self, which: impl Fn(&R) -> bool) -> Vec<R> {
         let chosen = |key: &&RunKey| self.held.get(key).is_some_and(|held| which(&held.run));
         let keys: Vec<RunKey> = self.queue.values().chain(self.ahead.values()).filter(chosen).copied().collect();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// The runs that have lasted for `after` and were not announced. One whose handler has not begun, although it has a
-    /// slot, is checked again later.
+    /// The runs that have lasted for `after` and were not announced. A run that has a slot but whose handler has not
+    /// begun is checked again later.
     pub(super) fn take_unannounced(&mut self, now: Instant, after: Duration) -> Vec<R> {
         let mut lasting = Vec::new();
         while let Some((started, key)) = self.unannounced.front().copied() {

@@ -7,7 +7,8 @@ use rondel_proto::v1::LogChunk;
 
 use super::*;
 
-/// A run of job 0 or 1, by its number: whether its handler has begun, and whether it has time left.
+/// A run of job 0 or 1, depending on its number. The flags: whether its handler has begun, and whether the run has
+/// time left.
 #[derive(Clone, Debug)]
 struct TestRun(RunKey, Arc<NoLog>, Arc<AtomicBool>, Arc<AtomicBool>);
 
@@ -72,7 +73,7 @@ impl TableRun for TestRun {
     }
 }
 
-/// A stream that keeps what is sent.
+/// A stream that records what is sent.
 #[derive(Debug)]
 struct TestLink(u64, Mutex<Vec<String>>);
 
@@ -430,7 +431,7 @@ fn only_lasting_runs_are_announced_and_once() {
     assert!(runs.take_unannounced(start() + after, after).is_empty());
 }
 
-/// Any server may own a run by now, and one that connects later may not have heard of its start.
+/// Any server may own a run by now, and a server that connects later has not received its start.
 #[test]
 fn every_server_hears_which_runs_have_begun() {
     let after = Duration::from_millis(500);

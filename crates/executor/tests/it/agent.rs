@@ -15,7 +15,7 @@ use super::fake::{FakeServer, trigger};
 use super::{LIMIT, Running, builder, quick};
 
 fn start(server: &FakeServer, config: &AgentConfig) -> Running {
-    // Processes take their time to end where a machine is busy.
+    // Processes take longer to end on a busy machine.
     let patient = Timing { cancel_grace: LIMIT, ..quick() };
     Running::start(add_handlers(builder(server).timing(patient), config).unwrap())
 }

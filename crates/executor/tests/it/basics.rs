@@ -1,4 +1,4 @@
-//! From hello to acknowledgement, and everything that a trigger may meet.
+//! From hello to acknowledgement, and the answers that triggers get.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, OnceLock};
@@ -96,11 +96,11 @@ async fn a_trigger_that_comes_again_is_answered_and_not_run() {
     let running = Running::start(builder(&server).handler("wait", handler));
     server.trigger_all(vec![trigger(1, "wait"), trigger(1, "wait")]).await;
     server.trigger(trigger(1, "wait")).await;
-    // Held: it is accepted, as it was.
+    // The run has not ended, so a repeated trigger is accepted again.
     server.replies_count(1, Kind::Accepted, 3).await;
     go.notify_one();
     server.results_count(1, 1).await;
-    // Finished and not acknowledged, then acknowledged: the result again.
+    // The run has finished: a repeated trigger is answered by the result, both before and after the acknowledgement.
     server.trigger(trigger(1, "wait")).await;
     server.results_count(1, 2).await;
     server.set_acks(true);
@@ -109,7 +109,7 @@ async fn a_trigger_that_comes_again_is_answered_and_not_run() {
     let before = server.count_results(1);
     server.trigger(trigger(1, "wait")).await;
     server.results_count(1, before + 1).await;
-    // Another attempt is another matter.
+    // Another attempt of the same run is new work.
     server.trigger(Trigger { attempt: 2, ..trigger(1, "wait") }).await;
     server.replies_count(1, Kind::Accepted, 4).await;
     go.notify_one();
@@ -131,7 +131,7 @@ async fn what_cannot_run_is_refused_with_the_reason() {
     let running = Running::start(builder(&server).handler("wait", handler).slots(1));
     server.trigger(trigger(100, "missing")).await;
     assert_eq!(server.reply(100, Kind::Refused).await.refused(), RefusedWhy::NoHandler);
-    // One slot and a credit of four.
+    // With one slot, the executor accepts five runs: one that runs, and four that wait.
     let numbered = |run_id| Trigger { fence_n: 10 + run_id, ..trigger(run_id, "wait") };
     server.trigger_all((1..=6).map(numbered).collect()).await;
     let full = server.reply(6, Kind::Refused).await;
@@ -140,7 +140,7 @@ async fn what_cannot_run_is_refused_with_the_reason() {
     server.send(ToExecutor::Fence(Fence { node_id: NODE, node_epoch: EPOCH })).await;
     server.trigger(trigger(7, "wait")).await;
     assert_eq!(server.reply(7, Kind::Refused).await.refused(), RefusedWhy::Fenced);
-    // The fence is answered with everything that is here.
+    // The answer to the fence lists every run that is here.
     let answer = server.find(|body| match body {
         Body::FenceReply(reply) => Some(reply.clone()),
         _ => None,
@@ -155,7 +155,7 @@ async fn what_cannot_run_is_refused_with_the_reason() {
     running.stop().await;
 }
 
-/// A run may come to a server's hands by the death of others: also one that another server sent, the answer to a fence has it.
+/// A server may adopt runs that another server sent, so the answer to its fence lists these, too.
 #[tokio::test]
 async fn a_fence_of_any_node_is_answered_with_everything() {
     let server = FakeServer::start().await;
@@ -171,7 +171,7 @@ async fn a_fence_of_any_node_is_answered_with_everything() {
     let answer = answer.await;
     assert_eq!((answer.node_id, answer.node_epoch, answer.held.len()), (NODE + 1, 8, 0));
     assert_eq!(answer.finished.iter().map(|one| one.run_id).collect::<Vec<_>>(), [1]);
-    // Its result follows on this stream, and this server's own triggers are as welcome as before.
+    // The result follows on this stream, and triggers of this server's own lease are still accepted.
     server.results_count(1, 2).await;
     server.trigger(Trigger { params: "4".to_owned(), ..trigger(2, "double") }).await;
     assert_eq!(server.result(2).await.result, "8");
@@ -179,7 +179,7 @@ async fn a_fence_of_any_node_is_answered_with_everything() {
     running.stop().await;
 }
 
-/// A server that does not know what this executor answers is not stayed with.
+/// The executor leaves a server that does not understand its replies.
 #[tokio::test]
 async fn an_older_server_is_left_until_it_is_newer() {
     let server = FakeServer::start().await;
@@ -211,7 +211,7 @@ async fn lasting_runs_are_announced_and_short_ones_are_not() {
     let server = FakeServer::start().await;
     let running = Running::start(builder(&server).handler("short", double).handler("lasting", lasting));
     server.hello(0).await;
-    // Where the machine stands still, one of them lasts long enough to be announced.
+    // On a busy machine, one of them may last long enough to be announced.
     let short_ones = 1..=5;
     for run_id in short_ones.clone() {
         server.trigger(Trigger { params: "4".to_owned(), ..trigger(run_id, "short") }).await;
@@ -220,7 +220,7 @@ async fn lasting_runs_are_announced_and_short_ones_are_not() {
     let sent = Instant::now();
     server.trigger(trigger(9, "lasting")).await;
     let started = server.reply(9, Kind::Started).await;
-    // Its start counts, not the announcement, which follows 100 ms later.
+    // The reply states when the run started, not when it was announced, which is 100 ms later.
     let begun_after = *begun.get().unwrap() - sent;
     assert!(u128::try_from(started.started_after_ms).unwrap() <= begun_after.as_millis() + 1, "{started:?}");
     let progress = server.reply(9, Kind::Progress).await;
@@ -289,7 +289,7 @@ async fn blocking_handlers_run_in_their_pool() {
     running.stop().await;
 }
 
-/// The 33rd used to wait for a thread while its timeout went on.
+/// The 33rd handler used to wait for a thread while its timeout was already running.
 #[tokio::test]
 async fn each_slot_has_a_thread_for_a_blocking_handler() {
     fn meet() {

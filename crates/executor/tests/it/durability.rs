@@ -94,7 +94,7 @@ async fn after_a_crash_the_journal_proves_the_predecessor_and_brings_its_results
     server.result(1).await;
     server.result(2).await;
     let dead = server.hello(0).await.incarnation;
-    // The welcome is remembered a moment after the results are written.
+    // The welcome is written to disk shortly after the results.
     let is_remembered = async {
         while !std::fs::read_to_string(dir.path().join("state.json")).unwrap().contains("\"welcomed\":true") {
             tokio::time::sleep(Duration::from_millis(10)).await;
@@ -112,7 +112,7 @@ async fn after_a_crash_the_journal_proves_the_predecessor_and_brings_its_results
     assert_eq!(finished, [1, 2]);
     assert_eq!(server.result(1).await.result, "\"done\"");
     second.stop().await;
-    // All acknowledged: the next one has nothing to bring.
+    // All results are acknowledged, so the next process has none to report.
     let third = Running::start_after(start).await;
     let hello = server.hello(2).await;
     assert!(hello.finished.is_empty() && hello.predecessor > 0, "{hello:?}");
@@ -132,7 +132,7 @@ async fn a_data_directory_in_use_is_refused() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn thousands_of_runs_are_answered_in_batches() {
-    // A busy machine may be slow once: then it is tried again.
+    // A busy machine may be slow, so there are up to three tries.
     let mut tries = Vec::new();
     while tries.len() < 3 && tries.iter().all(|took| *took >= Duration::from_secs(10)) {
         tries.push(thousands_of_runs().await);
@@ -140,7 +140,7 @@ async fn thousands_of_runs_are_answered_in_batches() {
     assert!(tries.iter().any(|took| *took < Duration::from_secs(10)), "{tries:?}");
 }
 
-/// How long they take.
+/// How long 10,000 runs take.
 async fn thousands_of_runs() -> Duration {
     async fn noop() {}
     let server = FakeServer::start().await;

@@ -1,4 +1,4 @@
-//! A server that a test controls, and that remembers what it received.
+//! A server that a test controls, and that records what it receives.
 
 use std::net::SocketAddr;
 use std::pin::Pin;
@@ -138,7 +138,7 @@ impl FakeServer {
     pub(crate) async fn disconnect(&self) {
         let sessions = self.state(|state| std::mem::take(&mut state.sessions));
         for session in sessions {
-            // It may be gone already.
+            // The session may be gone already.
             drop(session.send(Err(Status::unavailable("broken by the test"))).await);
         }
     }
@@ -257,7 +257,7 @@ impl Gateway for Service {
         let shared = Arc::clone(&self.0);
         let listen = async_stream(inbound, shared, outbound.downgrade());
         drop(outbound);
-        // The two directions end together: what listens is polled by the stream that speaks.
+        // The two directions end together, because polling the outgoing stream also polls the incoming one.
         Ok(Response::new(Box::pin(ReceiverStream::new(receiver).merge(listen))))
     }
 }
@@ -274,7 +274,8 @@ fn async_stream(
             let answers = shared.take(body);
             let Some(outbound) = outbound.upgrade() else { break };
             for answer in answers {
-                // A full channel would wait for the one who waits here; an answer more or less is no matter.
+                // Waiting for room in a full channel would be a deadlock, because this same task empties it. A lost
+                // answer does no harm.
                 drop(outbound.try_send(Ok(answer)));
             }
         }
@@ -297,7 +298,7 @@ impl Shared {
         if let Some(status) = &state.refuse {
             return Err(status.clone());
         }
-        // The welcome goes first, whatever the test sends now.
+        // The welcome is sent first, before anything that the test sends.
         let welcome = Welcome { node_id: state.node_id, node_epoch: EPOCH, ..state.welcome.clone() };
         outbound.try_send(Ok(message(ToExecutor::Welcome(welcome)))).expect("room for the first message");
         state.sessions.push(outbound.clone());
@@ -313,7 +314,7 @@ impl Shared {
         answers
     }
 
-    /// The executor has closed its side: this one closes too.
+    /// Closes the server's side, after the executor has closed its own.
     fn end_session(&self) {
         let mut state = self.state.lock().unwrap();
         state.ended += 1;

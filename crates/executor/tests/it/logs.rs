@@ -1,4 +1,4 @@
-//! A run's events are its log, on the stream before its result.
+//! A run's events become its log, which is on the stream before the run's result.
 
 use rondel::{JobError, Log};
 use rondel_proto::v1::executor_message::Body;

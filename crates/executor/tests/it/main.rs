@@ -1,4 +1,4 @@
-//! The executor against a server that a test plays.
+//! The executor against a server that the test simulates.
 #![expect(clippy::unwrap_used, clippy::panic, reason = "in a test that is how a surprise ends")]
 
 mod agent;
@@ -20,10 +20,10 @@ use tracing_subscriber::prelude::*;
 
 use fake::FakeServer;
 
-/// How long a test waits for anything. Programs that are to be ended would run for longer.
+/// How long a test waits for anything. A program that a test stops would run for longer than this.
 const LIMIT: Duration = Duration::from_secs(45);
 
-/// Short lengths, so that tests of what happens late are quick.
+/// Short lengths, so that tests of late events are quick.
 fn quick() -> Timing {
     Timing {
         cancel_grace: Duration::from_millis(300),
@@ -47,7 +47,7 @@ fn install_subscriber() {
     ONCE.call_once(|| tracing_subscriber::registry().with(rondel::log_layer()).init());
 }
 
-/// An executor that runs beside the test.
+/// An executor that runs in a task next to the test.
 struct Running {
     stop: CancellationToken,
     task: JoinSet<Result<(), ExecutorError>>,
@@ -66,7 +66,7 @@ impl Running {
         Self { stop, task }
     }
 
-    /// Starts it once the one before has let go of the data directory.
+    /// Starts an executor once the previous one has released the data directory.
     async fn start_after(builder: impl Fn() -> Builder) -> Self {
         let built = async {
             loop {
@@ -83,14 +83,14 @@ impl Running {
         self.stop.cancel();
     }
 
-    /// Drains it and waits for its end.
+    /// Drains the executor and waits for its end.
     async fn stop(mut self) {
         self.begin_stop();
         let ended = tokio::time::timeout(LIMIT, self.task.join_next()).await.expect("ends in time");
         ended.expect("one task").expect("no panic").expect("no error");
     }
 
-    /// Ends it where it stands, as a crash would.
+    /// Drops the executor without a drain, as a crash would.
     async fn crash(mut self) {
         self.task.shutdown().await;
     }

@@ -14,7 +14,7 @@ use serde_json::json;
 use super::fake::{EPOCH, FakeServer, NODE, trigger};
 use super::{Running, builder, quick};
 
-/// Numbers by item, in memory.
+/// Rows in memory: numbers by item.
 #[derive(Clone, Default)]
 struct Close {
     open: Arc<Mutex<Vec<(String, u64)>>>,
@@ -76,7 +76,7 @@ async fn send(server: &FakeServer, node_epoch: i64, order: PumpOrder) {
     server.send(ToExecutor::PumpOrders(PumpOrders { node_id: NODE, node_epoch, orders: vec![order] })).await;
 }
 
-/// The report of this order of which it holds.
+/// Waits for a report under this order whose items satisfy `holds`.
 async fn report(server: &FakeServer, number: i64, holds: impl Fn(&[PumpProgress]) -> bool) -> Vec<PumpProgress> {
     server
         .find(|body| match body {
@@ -172,7 +172,7 @@ async fn a_drain_ends_groups_at_once() {
     report(&server, 1, |items| items[0].released).await;
 }
 
-/// Longer than the ordinary grace, after which a handler that has not returned counts as stuck.
+/// The hand-over is longer than the ordinary grace, after which a handler that has not returned counts as stuck.
 #[tokio::test]
 async fn a_cancel_leaves_rows_the_time_of_the_hand_over() {
     let server = FakeServer::start().await;

@@ -1,4 +1,4 @@
-//! Timeouts, cancels, silence and the way out.
+//! Timeouts, cancels, silence and the drain.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -22,7 +22,7 @@ async fn polite(cancel: Cancel) -> Result<(), JobError> {
     Ok(cancel.check()?)
 }
 
-/// Does not.
+/// Never stops on its own.
 async fn deaf() {
     std::future::pending::<()>().await;
 }
@@ -119,7 +119,7 @@ async fn a_drain_lets_running_ones_finish_and_takes_no_more() {
     server.reply(1, Kind::Started).await;
     running.begin_stop();
     server.find(|body| matches!(body, Body::Draining(_)).then_some(())).await;
-    // What waited for a slot is handed back; what comes now is refused.
+    // The run that waited for a slot is refused, and so is a trigger that arrives now.
     assert_eq!(server.reply(2, Kind::Refused).await.refused(), RefusedWhy::Draining);
     server.trigger(trigger(3, "work")).await;
     assert_eq!(server.reply(3, Kind::Refused).await.refused(), RefusedWhy::Draining);
@@ -194,14 +194,14 @@ async fn a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it() {
     let stops = Trigger { on_silence: OnSilence::Stop.into(), ..trigger(4, "deaf") };
     server.trigger_all(vec![serial(1), goes_on(2, 600), goes_on(3, 0), stops]).await;
     server.reply(4, Kind::Accepted).await;
-    // An acknowledgement is a sign of life as well; so is the welcome on the stream that the executor opens after a second.
+    // An acknowledgement is also an answer, and so is the welcome on the stream that the executor opens after a second.
     server.set_answers(false);
     server.set_acks(false);
     for run_id in [1, 4] {
         let result = server.result(run_id).await;
         assert_eq!((result.status(), result.silent_ms), (End::Failed, 300), "{result:?}");
     }
-    // Where the machine stood still, the longer silence and the grace may be over as well.
+    // On a busy machine, the longer silence and the grace may have passed, too.
     assert!(server.count_results(2) == 0 || began.elapsed() >= Duration::from_millis(900));
     let result = server.result(2).await;
     assert!(result.silent_ms >= 600, "{result:?}");
@@ -209,7 +209,7 @@ async fn a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it() {
     running.crash().await;
 }
 
-/// A process that stood still may find a slot free before anything else.
+/// A paused process may resume when a slot becomes free, before it has noticed the silence.
 #[tokio::test]
 async fn what_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
     let server = FakeServer::start().await;
@@ -224,7 +224,7 @@ async fn what_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
         async {}
     };
     let silence = Duration::from_millis(300);
-    // Nothing but the free slot makes it look.
+    // The sweep comes too late, so only the free slot makes the executor check the silence.
     let timing = Timing { silence: Some(silence), sweep_period: Duration::from_secs(60), ..quick() };
     let builder = builder(&server).handler("busy", busy).handler("waiting", waiting).slots(1);
     let running = Running::start(builder.timing(timing));
@@ -239,8 +239,8 @@ async fn what_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
     running.crash().await;
 }
 
-/// A process that stood still finds its runs to be stopped at the moment at which their handlers are through: what is done
-/// is done. One that read the request, and may have stopped halfway, has not succeeded.
+/// A paused process may notice that its runs must stop at the moment when their handlers return. A handler that succeeded
+/// without having read the request has succeeded. A handler that read the request may have stopped halfway, so it has not.
 #[tokio::test]
 async fn what_succeeds_without_knowing_that_it_is_to_stop_has_succeeded() {
     let server = FakeServer::start().await;

@@ -1,4 +1,4 @@
-//! Handlers that hold their thread: the executor goes on beside them.
+//! Handlers that block their threads: the executor continues to work.
 
 use std::sync::{Arc, Mutex, mpsc};
 
@@ -12,11 +12,11 @@ use tokio_util::sync::CancellationToken;
 use super::fake::{FakeServer, trigger};
 use super::{Running, builder};
 
-/// What a handler waits for without letting go of its thread.
+/// The handler waits for this, and blocks its thread meanwhile.
 type Gate = Arc<Mutex<mpsc::Receiver<()>>>;
 
 async fn holding(State(gate): State<Gate>) {
-    // An error means that the test is over: just as good.
+    // An error means that the test has ended, and the handler returns, too.
     gate.lock().unwrap().recv().ok();
 }
 
@@ -42,7 +42,7 @@ async fn a_handler_that_holds_the_only_thread_gets_its_verdict_and_keeps_its_slo
     assert_eq!(stuck.status(), End::TimedOut);
     assert!(stuck.message.contains("timed out after 100ms; the handler does not yield"), "{}", stuck.message);
     assert!(server.log(1).iter().any(|line| line.level == "error" && line.text.contains("does not yield")));
-    // The other one waits for the slot; heartbeats report it.
+    // The second run waits for the slot; heartbeats report it.
     server.forget_seen();
     let waits =
         |body: &Body| matches!(body, Body::Heartbeat(beat) if (beat.running, beat.queued) == (1, 1)).then_some(());
@@ -77,7 +77,7 @@ async fn a_blocking_handler_that_does_not_return_gets_its_verdict_and_keeps_its_
     let server = FakeServer::start().await;
     let (open, gate) = mpsc::channel();
     let gate: Gate = Arc::new(Mutex::new(gate));
-    // A second result would be that of the return, not the first one sent again.
+    // Results are not sent again within the test, so a second result would come from the handler's return.
     let timing = Timing { resend_after: super::LIMIT, ..super::quick() };
     let builder = builder(&server).state(gate).blocking_handler("blocking", blocking).handler("quick", quick);
     let running = Running::start(builder.slots(1).timing(timing));
@@ -90,7 +90,7 @@ async fn a_blocking_handler_that_does_not_return_gets_its_verdict_and_keeps_its_
     open.send(()).unwrap();
     let done = server.result(2).await;
     assert_eq!((done.status(), done.result.as_str()), (End::Succeeded, "7"));
-    // Its run has ended, so that a task that it spawns now ends too.
+    // The run has ended, so a task that its handler spawns now is aborted.
     tokio::time::timeout(super::LIMIT, gone.notified()).await.unwrap();
     running.stop().await;
     assert_eq!(server.count_results(1), 1);

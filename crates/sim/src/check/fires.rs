@@ -61,7 +61,7 @@ pub(super) fn complete(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I1, the other way round: each row of a schedule is for one of its instants.
+/// I1 in the other direction: each row of a schedule is for one of its instants.
 pub(super) fn invented(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values().filter(|record| !was_changed(record, truth)) {

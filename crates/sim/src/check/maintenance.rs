@@ -6,7 +6,8 @@ use super::facts::Facts;
 use super::starts::{CLOCK_SLACK, describe_start};
 use crate::truth::{Start, Truth};
 
-/// I13: no planned fire inside a window begins before the window ends; if no window holds fires, none begins at all.
+/// I13: no planned fire inside a window begins before the window ends. If all windows skip their fires, such a
+/// fire never begins.
 pub(super) fn heeded(facts: &Facts, truth: &Truth) -> Vec<String> {
     let holds = truth.windows.iter().any(|window| window.fires == FiresInside::Hold);
     let is_wrong = |start: &Start, window: &MaintenanceWindow| {

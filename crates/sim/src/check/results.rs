@@ -34,7 +34,7 @@ fn is_end_of_group(facts: &Facts, acked: &AckedResult) -> bool {
     is_pump && matches!(acked.status, Status::Cancelled | Status::Yielded)
 }
 
-/// Whether the group ended because the window of its pump did.
+/// Whether the group ended because the time window of its pump ended.
 fn has_ended_window(facts: &Facts, acked: &AckedResult) -> bool {
     let run = facts.runs.get(&acked.run).filter(|run| run.attempt == acked.attempt);
     run.and_then(|run| run.reason).is_some_and(Reason::ends_window)
@@ -45,7 +45,8 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complain = |acked: &AckedResult| {
         let stored = stored(facts, acked.run, acked.attempt);
         let is_there = match acked.kind {
-            // The run was stopped before its handler began, or it was to be cancelled anyway.
+            // The executor stopped the run because of silence, perhaps before its handler began, or a cancel was
+            // requested as well.
             Kind::Stored | Kind::Late | Kind::Superseded if acked.is_silenced => {
                 matches!(stored, Some(RunStatus::Failed | RunStatus::Unknown | RunStatus::Cancelled))
             }
@@ -73,7 +74,7 @@ pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
     truth.acked.iter().filter_map(complain).collect()
 }
 
-/// I6, the other way round: no run is stored as succeeded unless its handler succeeded.
+/// I6 in the other direction: no run is stored as succeeded unless its handler succeeded.
 pub(super) fn no_false_success(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     let is_stored_success =
@@ -92,7 +93,7 @@ pub(super) fn no_false_success(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I11: every run exists whose id was returned to a caller.
+/// I11: every run whose id was returned to a caller exists.
 pub(super) fn requested(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_lost = |run: RunId| !facts.runs.contains_key(&run);
     let lost = truth.requested.iter().filter(|requested| is_lost(requested.run));

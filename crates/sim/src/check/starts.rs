@@ -11,8 +11,8 @@ use rondel_proto::v1::result::Status;
 use super::facts::Facts;
 use crate::truth::{Start, Truth};
 
-/// How far a node's clock may be ahead between two readings of the database's clock: its pace is wrong by up to 200
-/// millionths, and the database may be away for twelve seconds, more than once.
+/// How far a node's clock may run ahead of the database's clock between two readings: its pace is wrong by up to 200
+/// millionths, and the database may be unreachable for twelve seconds, more than once.
 pub(super) const CLOCK_SLACK: Duration = Duration::from_millis(5);
 /// An executor that was paused for this long may have been given up meanwhile.
 const LONG_STOP_MS: u64 = 2_000;
@@ -69,8 +69,8 @@ pub(super) fn at_most_once(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// When a handler ended, as far as servers could know. If its executor was paused for long, the beginning of the pause
-/// counts, because the executor may have been given up during the pause.
+/// When a handler ended, as far as servers could know. If its executor was paused for long, the handler counts as
+/// ended at the beginning of the pause, because the executor may have been given up during the pause.
 fn end_ms(start: &Start, facts: &Facts, truth: &Truth) -> u64 {
     let end = start.ended_ms.unwrap_or(facts.now_ms);
     let of_it = truth.stops.iter().filter(|(incarnation, from, until)| {
@@ -169,7 +169,7 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
             continue;
         }
         let of_job = truth.switched.iter().filter(|one| one.job == off.job && one.enabled);
-        // The answer to a change may come after a later change has been answered: its server stood still.
+        // A change may be answered after a later change was answered, because its server was paused.
         let on = of_job.filter(|one| one.version > off.version).min_by_key(|one| one.version);
         let is_forbidden = |start: &&Start| {
             let run = facts.runs.get(&start.run);
@@ -204,9 +204,9 @@ pub(super) fn elsewhere(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// I12: no run begins later than its queue time after it was due. If there was no server then, the queue time counts
-/// from the return of one. If a server took up the attempt from the store after its instant, it counts from the last reading.
-/// Catch-up runs are left out, because their time counts from the scan.
+/// I12: no run begins later than its queue time after it was due. If there was no server at that instant, the queue time
+/// counts from the return of a server. If a server took up the attempt from the store after its instant, the queue time
+/// counts from the last such read. Catch-up runs are left out, because their queue time counts from the scan.
 pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     if !facts.has_steady_servers {
         return Vec::new();
@@ -232,8 +232,8 @@ pub(super) fn queued_too_long(facts: &Facts, truth: &Truth) -> Vec<String> {
     found
 }
 
-/// When a server was available for the run: at its due instant or, if there was none, when one returned. A shard is never read before it
-/// is sent, because its owner stored it: what counts is when the owner read its broadcast.
+/// When a server was available for the run: at its due instant or, if there was none, when one returned. A shard's row is never read
+/// before the shard is sent, because the owner itself stored it. For a shard, the owner's read of its broadcast counts instead.
 fn server_came(truth: &Truth, start: &Start, run: &Run) -> Timestamp {
     let was_away = |(from, until): &&(Timestamp, Timestamp)| *from <= start.at && *until >= start.due_at;
     let came = truth.servers_away.iter().filter(was_away).map(|(_, until)| *until).max().unwrap_or(start.due_at);

@@ -38,7 +38,7 @@ pub(super) struct Driver {
     executions: BTreeMap<u64, (CancellationToken, usize)>,
     /// The checkpoint of each item at its epoch.
     progress: BTreeMap<(String, i64), u64>,
-    /// The items of the newest order; its number is the next field.
+    /// The items of the newest order. Its number is in the next field.
     ordered: BTreeMap<String, i64>,
     number: (i64, i64),
     /// Items that an order took from this group, or that the group has released.

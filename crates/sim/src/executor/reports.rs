@@ -32,7 +32,7 @@ impl ExecutorHost {
             }
             if is_settled(&lock(&draining.table)) {
                 lock(&draining.table).outbox.links().for_each(|link| link.goodbye());
-                // The goodbye may leave in this time, or not.
+                // The goodbye may or may not be sent within this time.
                 sleep(GOODBYE).await;
             }
             host.kill();

@@ -16,7 +16,7 @@ use crate::faults::Hosts;
 use crate::world::World;
 
 pub(super) const NAMESPACE: NamespaceId = NamespaceId::new(1);
-/// Separates the draw of requests from other draws of the same seed.
+/// Salt that keeps the draw of requests independent of other draws of the same seed.
 const REQUESTS: u64 = 0x0050_3e41;
 /// Maximum number of items in a definition.
 const ITEMS_MAX: u64 = 9;

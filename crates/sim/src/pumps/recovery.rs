@@ -52,7 +52,8 @@ impl PumpSnapshot {
         self.roots.first().is_some_and(asked)
     }
 
-    /// Switches the job on, or starts it again if its last root run was cancelled: a user's request may be late.
+    /// Switches the job on, or starts it again if its last root run was cancelled: a user's request may take effect
+    /// late.
     async fn revive(&self, hosts: &Hosts) {
         let is_over = self.is_cancelled() && !self.has_open_root();
         if let Some(engine) = engine(hosts).filter(|_| is_over || !self.record.spec.enabled) {

@@ -10,7 +10,7 @@ use rondel_core::pump::Owner;
 
 use crate::chance::{Chance, mix};
 
-/// Separates the draw of rows from other draws of the same seed.
+/// Salt that keeps the draw of rows independent of other draws of the same seed.
 const ROWS: u64 = 0x0000_5035_0000_7215;
 
 /// An item of a job.

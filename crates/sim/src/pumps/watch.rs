@@ -46,7 +46,7 @@ pub(crate) async fn check_changes(
     }
 }
 
-/// P3: the stored values of an item never go back.
+/// P3: the stored values of an item never decrease.
 fn compare(truth: &mut PumpTruth, item_key: &ItemKey, before: Option<&Item>, after: &Item) {
     let name = &item_key.1;
     let highest = truth.highest_epoch(item_key);

@@ -77,7 +77,7 @@ pub struct AuditEntry {
     pub actor: String,
     /// How the caller was authenticated.
     pub means: AuthMethod,
-    /// The token that the caller used: names of tokens are not unique.
+    /// The token that the caller used. Stored by id, because names of tokens are not unique.
     pub token: Option<TokenId>,
     /// Address of the caller.
     pub address: Option<String>,
@@ -134,7 +134,7 @@ pub trait AuditLog {
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>>;
 }
 
-/// A document as it is stored: one that is too long is replaced by its length.
+/// A document as it is stored. A document that is too long is replaced by its length, and NUL by U+FFFD, because PostgreSQL stores no NUL.
 pub(crate) fn kept(document: &str) -> String {
     if document.len() <= DOCUMENT_LEN_MAX {
         return document.replace("\\u0000", "\\ufffd").replace('\0', "\u{fffd}");

@@ -50,7 +50,7 @@ pub struct Account {
     pub display_name: String,
     /// `None` for a user who cannot sign in by a password.
     pub password: Option<PasswordHash>,
-    /// Whether it is locked out.
+    /// Whether the account is disabled. The user of a disabled account cannot sign in.
     pub disabled: bool,
     /// When it was created.
     pub created_at: Timestamp,
@@ -67,7 +67,7 @@ pub struct Account {
 pub struct AccountChange {
     /// The name that is shown.
     pub display_name: Option<String>,
-    /// Whether it is locked out.
+    /// Whether the account is disabled. The user of a disabled account cannot sign in.
     pub disabled: Option<bool>,
     /// Its grants.
     pub grants: Option<Vec<Grant>>,
@@ -78,7 +78,7 @@ pub struct AccountChange {
 /// A change of an account's link to the sign-in provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProviderLink {
-    /// Linked since then.
+    /// Linked since this instant.
     Since(Timestamp),
     /// Not linked.
     None,
@@ -110,7 +110,7 @@ pub enum AccountChanged {
     Done,
     /// There is no such account.
     NotFound,
-    /// Refused: no account would be left that can sign in and may do everything.
+    /// Refused: no account would remain that can sign in and may do everything.
     LastAdmin,
 }
 

@@ -12,7 +12,7 @@ use crate::error::Result;
 pub struct WebSession {
     /// Its id.
     pub id: SessionId,
-    /// SHA-256 of what the cookie carries, in hex.
+    /// SHA-256 of the secret in the cookie, in hex.
     pub hash: String,
     /// The account.
     pub account: Option<AccountId>,
@@ -28,14 +28,14 @@ pub struct WebSession {
     pub expires_at: Timestamp,
     /// Address from which it began.
     pub address: String,
-    /// The browser, as it names itself.
+    /// The `User-Agent` header of the browser.
     pub user_agent: String,
 }
 
 /// The purpose of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LinkPurpose {
-    /// To make the first account.
+    /// To create the first account.
     Setup,
     /// To sign in.
     SignIn,
@@ -63,7 +63,7 @@ pub struct SignInLink {
 pub enum AttemptDecision {
     /// It is allowed, and counted.
     Allowed,
-    /// There were too many; the next one is allowed from this instant on.
+    /// There were too many attempts. The next one is allowed from this instant on.
     Blocked(Timestamp),
 }
 
@@ -92,11 +92,11 @@ pub trait SignIns {
     /// The link with this hash.
     async fn link(&self, hash: &str) -> Result<Option<SignInLink>>;
 
-    /// Uses a link up: `None` if it was used already.
+    /// Takes a link. A link is deleted when it is taken, so it works once. `None` if it was already taken.
     async fn take_link(&self, hash: &str) -> Result<Option<SignInLink>>;
 
-    /// Counts an attempt in a numbered bucket (of an account, of an address), unless there were `max` within `window`. The caller must
-    /// bound the number of buckets: each has a row.
+    /// Counts an attempt in a numbered bucket, unless the bucket has `max` attempts within `window`. A bucket stands for an account or an
+    /// address. The caller must bound the number of buckets: each has a row.
     async fn count_attempt(&self, bucket: i64, max: u32, window: Duration, now: Timestamp) -> Result<AttemptDecision>;
 
     /// The key that all servers of this database share under a name. If there is none yet, `fresh` becomes that key.
@@ -108,6 +108,6 @@ pub trait SignIns {
     /// Whether the account has signed in from this network.
     async fn is_known_address(&self, account: AccountId, network: &str) -> Result<bool>;
 
-    /// Records that the account signed in from this network; of more than `count_max`, the oldest are removed.
+    /// Records that the account signed in from this network. If the account has more than `count_max` networks, the oldest are removed.
     async fn remember_address(&self, account: AccountId, network: &str, now: Timestamp, count_max: u32) -> Result<()>;
 }

@@ -9,7 +9,7 @@ use crate::error::Result;
 /// The purpose of a token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenKind {
-    /// The API, as far as its grants reach.
+    /// Calls of the API, within the limits of its grants.
     Api,
     /// Opening the sessions of executors, nothing else.
     Executor,
@@ -44,22 +44,22 @@ pub struct TokenRecord {
     pub kind: TokenKind,
     /// The name that is shown.
     pub name: String,
-    /// The account that owns it and whose rights bound its own. `None` for a token that belongs to the server.
+    /// The account that owns it. The token never has more rights than its owner. `None` for a token that belongs to the server.
     pub owner: Option<AccountId>,
-    /// The namespace that requests without one mean; `None` stands for `default`.
+    /// The namespace of requests that do not name one; `None` means `default`.
     pub namespace: Option<NamespaceId>,
-    /// SHA-256 of the token, in hex: the token itself is 256 random bits, so nothing slower is needed.
+    /// SHA-256 of the token, in hex. A fast hash is safe here, because the token is 256 random bits.
     pub hash: String,
     /// Its first characters, so that users can recognize it.
     pub prefix: String,
-    /// The token that created this one, which ends with its creator. `None` if no token created it.
+    /// The token that created this one. This one ends when its creator ends. `None` if no token created it.
     pub minted_by: Option<TokenId>,
     /// The first token of its line of descent; the token itself if it begins a line. Valid tokens without an account are counted per line.
     pub line: TokenId,
-    /// The first token of its series: a series is a token and the successors to which it rotated itself. The token itself unless it is such
-    /// a successor.
+    /// The first token of its series. A series is a token that replaced itself by rotation, and all its replacements. A token that is not
+    /// such a replacement is the first of its own series.
     pub series: TokenId,
-    /// Whether executors that it lets in may declare jobs.
+    /// Whether executors that authenticate with it may declare jobs.
     pub declares: bool,
     /// When it was created.
     pub created_at: Timestamp,
@@ -81,7 +81,7 @@ impl TokenRecord {
     }
 }
 
-/// The earlier of two ends; `None` is no end.
+/// The earlier of two ends; `None` means that there is no end.
 pub(crate) fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
@@ -115,7 +115,7 @@ pub struct TokenScope {
 
 #[cfg(feature = "testing")]
 impl TokenScope {
-    /// Whether a token is in it.
+    /// Whether a token is in the scope.
     pub(crate) fn has(&self, token: &TokenRecord) -> bool {
         let holds = |grant: &Grant| match (grant.app, grant.namespace) {
             (Some(app), _) => self.apps.contains(&app),
@@ -150,8 +150,9 @@ pub trait Tokens {
     async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64>;
 
     /// Removes at most about `limit` tokens that ended before `before`, with everything that belongs to them; returns how many. A valid
-    /// token that a removed token created then descends from the creator of the removed token. Tokens of the API without an owner that
-    /// are named `admin` stay: a server made them from its own file, and would take a removed one for a new one.
+    /// token that a removed token created then descends from the creator of the removed token. API tokens named `admin` without an owner
+    /// are never removed: a server adds such a token from its token file at each start, unless the token is already stored, so a removed
+    /// one would be valid again.
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// Records that a token is used.

@@ -1,4 +1,4 @@
-//! Accounts, sign-ins, tokens, the audit log, and lists within what may be seen.
+//! Accounts, sign-ins, tokens, the audit log, and lists that are limited to the apps that the caller may see.
 
 use std::time::Duration;
 
@@ -106,7 +106,7 @@ async fn job_of_new_app(store: &dyn Store) -> JobRecord {
     created(store.create_job(new).await.unwrap())
 }
 
-/// Pages have no gaps: the filter is part of the query.
+/// Pages have no gaps, because the query itself filters by app.
 pub async fn lists_keep_to_the_apps_that_may_be_seen(store: &dyn Store) {
     let (own, other) = (job_of_new_app(store).await, job_of_new_app(store).await);
     let jobs = async |within: Vec<AppId>| {
@@ -189,7 +189,7 @@ pub async fn accounts_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(store.token(&own.hash).await.unwrap(), None, "tokens go with their owner");
 }
 
-/// The last admin account cannot be disabled, demoted or deleted, whichever other accounts there are.
+/// The last admin account cannot be disabled, demoted or deleted, even if there are other accounts.
 pub async fn the_last_admin_account_stays(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let admin = || account(vec![Grant::everywhere(Role::Admin)], now);
@@ -210,12 +210,12 @@ pub async fn the_last_admin_account_stays(store: &dyn Store) {
     let outcomes = [both.0.unwrap(), both.1.unwrap()];
     assert!(outcomes.contains(&AccountChanged::Done) && outcomes.contains(&AccountChanged::LastAdmin), "{outcomes:?}");
     assert!(store.has_admin_account().await.unwrap());
-    // The store is left without an admin account, as other checks expect it.
+    // Leaves the store without an admin account, because other checks expect that.
     let third = admin();
     assert!(store.create_account(&third).await.unwrap());
 }
 
-/// A change of password or rights, a revoked token, and idleness each end a sign-in.
+/// Each of these ends a sign-in: a change of password, a change of rights, a revoked token, and idleness.
 pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let ann = account(Vec::new(), now);
@@ -256,7 +256,7 @@ pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
     assert_eq!(store.sign_in(&of_token.hash).await.unwrap(), None);
 }
 
-/// Of several concurrent callers, one uses the link.
+/// Of several concurrent callers, exactly one takes the link.
 pub async fn a_link_is_used_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let link = |minutes: u32| SignInLink {
@@ -343,7 +343,7 @@ pub async fn servers_share_a_key(store: &dyn Store) {
     assert_eq!(store.server_key(&name("key"), "four", now).await.unwrap(), "four");
 }
 
-/// The bound holds for any number of concurrent attempts; a window later new ones are allowed.
+/// The bound holds for any number of concurrent attempts. After the window, new attempts are allowed.
 pub async fn attempts_are_counted_and_bounded(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let bucket = next_id();
@@ -400,7 +400,7 @@ pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
     assert_eq!(store.tokens(&next).await.unwrap(), [executor]);
 }
 
-/// The old token stays valid for a while, but no longer than without the replacement.
+/// The old token stays valid for the overlap, but not beyond its own expiry.
 pub async fn a_token_is_replaced_with_an_overlap(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (old, new) = (token(TokenKind::Executor, None, now), token(TokenKind::Executor, None, now));
@@ -419,7 +419,7 @@ pub async fn a_token_is_replaced_with_an_overlap(store: &dyn Store) {
     assert_eq!(store.token(&late.hash).await.unwrap(), None);
 }
 
-/// Entries come newest first, in pages; texts that are too long are cut, and NUL is replaced.
+/// Entries are returned newest first, in pages. A document that is too long is replaced by its length, and NUL in a text is replaced.
 pub async fn the_audit_log_is_read_by_what_is_asked(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (actor, object, namespace) = (name("actor"), name("object"), name("ns"));

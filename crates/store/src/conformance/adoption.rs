@@ -12,7 +12,7 @@ use crate::cluster::{Join, JoinRequest};
 use crate::ledger::{Adoption, NotedWait, OrphanedJob, OrphanedJobs, RunAtExecutor, WaitPlace};
 use crate::{LeaseToken, Store};
 
-/// One node gets a dead node's open runs, and with them their jobs; a living node's runs stay.
+/// Of two nodes that adopt concurrently, one gets the dead node's open runs of a job, and the job with them. A living node's runs stay.
 pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     let (dead, living) = (join(store).await, join(store).await);
     let (a, b) = (join(store).await, join(store).await);
@@ -42,10 +42,10 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
         is_refused: false,
     };
     assert_eq!(orphaned(a).await, expected);
-    // A pause, a deletion or a cancel of the job reaches them before they are taken over.
+    // Open runs of the dead lease are found before adoption, so a pause, a deletion or a cancel of the job still reaches them.
     let open = store.open_runs(job.id, None, None, 10).await.unwrap();
     assert_eq!(open.iter().map(|run| run.id).collect::<Vec<_>>(), [rows[0].id, rows[1].id, rows[2].id]);
-    // Most of many dead nodes have no open runs.
+    // Many dead nodes, most of them without open runs.
     let mut many = nodes.to_vec();
     for _ in 0..5 {
         let other = join(store).await;
@@ -115,9 +115,9 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
         (unsent, Some(WaitFor::Run), false),
         (unsent, Some(WaitFor::Slot), false),
         called, // it is marked
-        called, // it was sent, and not answered
-        called, // it may have been sent before its wait was noted
-        called, // the mark of a shard would hide the executor that it is meant for
+        called, // it was sent, and its executor has not answered
+        called, // its row records no wait, so it may have been sent
+        called, // a shard is sent without a mark, so its recorded wait proves nothing
     ];
     assert_eq!(found.collect::<Vec<_>>(), expected);
     for adopted in &adopted {
@@ -131,7 +131,7 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
     assert_eq!(read(store, rows[4].id).await, held, "it is noted once");
 }
 
-/// A run that was due after the last stream of its app had ended was not sent, whenever the lease ended.
+/// A run that was due after the last stream of its app ended was not sent, even if the lease ended later.
 pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
@@ -145,7 +145,7 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     store.mark(dead, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
     let executor = super::executor(app, start);
     let opened_at = store.open_session(dead, &executor, None).await.unwrap().unwrap();
-    // The stream ends now: a run that was due by then may have been sent, and a run due a second later was not.
+    // The stream ends now. A run due before now may have been sent; a run due a second later was not.
     store.close_session(dead, executor.id, super::stream_end(opened_at)).await.unwrap();
     rows.push(Run { app, cause: 1, ..run(&job, dead, store.now().await.unwrap() + second) });
     assert!(store.request_run(dead, rows[3].clone()).await.is_ok());
@@ -163,8 +163,8 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     }
 }
 
-/// Triggers are sent ahead of their instants: a killed server may have sent runs that are due soon after the next server has taken over its
-/// lease.
+/// Triggers are sent ahead of their instants. A killed server may therefore have sent runs that are due soon after the next server has
+/// taken over its lease.
 pub async fn what_a_lease_that_is_taken_over_sent_ahead_may_have_been_sent(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
@@ -180,8 +180,8 @@ pub async fn what_a_lease_that_is_taken_over_sent_ahead_may_have_been_sent(store
     assert_eq!(found, [(rows[0].due_at, RunStatus::Running), (rows[1].due_at, RunStatus::Pending)]);
 }
 
-/// A job is adopted with all of its runs, so that it has one home if the dead node comes back before the other jobs are taken over. The job
-/// with the fewest runs comes first.
+/// A job is adopted with all of its runs. It then has a single home even if the dead node comes back before the other jobs are adopted. The
+/// job with the fewest runs comes first.
 pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
@@ -196,7 +196,7 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
         claim(store, dead, &job, of_job.clone()).await;
         rows.push(of_job.iter().map(|run| run.id).collect::<Vec<_>>());
     }
-    // The later job has fewer runs.
+    // The second job has fewer runs.
     jobs.reverse();
     rows.reverse();
     store.release(dead, Timestamp::EPOCH).await.unwrap();
@@ -217,7 +217,7 @@ pub async fn jobs_are_adopted_whole(store: &dyn Store) {
     assert_eq!(store.left_open(back, &jobs).await.unwrap(), []);
 }
 
-/// Runs that were due before the latest end of any earlier lease may have been sent, whatever the database's clock has shown since.
+/// Runs that were due before the latest end of any earlier lease may have been sent, even if the clock has stepped back since.
 pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let joined = async |request: &JoinRequest| match store.join(request).await.unwrap() {
@@ -230,7 +230,7 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     let job = job(store, Some(at)).await;
     let (sent, ahead) = (run(&job, first, at), run(&job, first, at + LEASE));
     claim(store, first, &job, vec![sent.clone(), ahead.clone()]).await;
-    // As after a step back of the clock: the next lease ends sooner than the one before it.
+    // The next lease ends sooner than the one before it, as after a step back of the clock.
     let shorter = JoinRequest { lease: LEASE / 4, held: Some(first), ..request.clone() };
     let second = joined(&shorter).await;
     store.release(second, Timestamp::EPOCH).await.unwrap();
@@ -241,13 +241,13 @@ pub async fn the_latest_end_of_a_lease_counts(store: &dyn Store) {
     assert_eq!(found, [(sent.id, RunStatus::Running), (ahead.id, RunStatus::Pending)]);
 }
 
-/// Adoption moves the lease row first; a node that wakes finds its epoch outdated, and adopts its own rows after it has joined again.
+/// Adoption fences the dead lease first. The old owner finds its epoch outdated, and adopts its remaining rows after it has joined again.
 pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: sleeper, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     let other = join(store).await;
     let row = super::pending(store, sleeper).await;
-    // The job of this run has no open run, so it keeps its home.
+    // The job of this run has no open run, so the job keeps its home.
     let over = super::pending(store, sleeper).await;
     finish_all(store, &[finish(&over, Outcome::Succeeded)]).await;
     store.release(sleeper, Timestamp::EPOCH).await.unwrap();
@@ -258,7 +258,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert_eq!(store.renew(sleeper, LEASE).await.unwrap(), None);
     assert_eq!(super::adopt_all(store, other, &[sleeper.node]).await.1, []);
 
-    // A run that was committed for the dead epoch after all is found by the next look.
+    // A run is inserted for the dead epoch after the adoption. The next look finds it.
     let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..over.clone() };
     let late = store.request_run(other, late).await.unwrap();
     assert_eq!((late.node, late.node_epoch), (sleeper.node, sleeper.epoch));

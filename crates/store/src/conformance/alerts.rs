@@ -98,7 +98,7 @@ pub(super) async fn version(store: &dyn Store, namespace: NamespaceId) -> i64 {
     store.alert_version(namespace).await.unwrap().unwrap()
 }
 
-/// A rule is read as it was written; each save is a version, guarded by the one before.
+/// A rule is read as it was written. Each save creates a version and must name the version before it.
 pub async fn a_rule_is_read_as_it_was_saved(store: &dyn Store) {
     let namespace = tenant(store).await;
     assert_eq!(store.alert_version(namespace).await.unwrap(), None);
@@ -118,7 +118,7 @@ pub async fn a_rule_is_read_as_it_was_saved(store: &dyn Store) {
     check_that_a_due_check_stays(store).await;
 }
 
-/// A save of a rule leaves a check that is due as it is, unless the rule watches something else or nothing.
+/// A check that is due stays due when its rule is saved, unless the rule then watches something else or nothing.
 async fn check_that_a_due_check_stays(store: &dyn Store) {
     let namespace = tenant(store).await;
     let rule = saved(store, namespace).await;
@@ -146,8 +146,7 @@ async fn check_that_a_due_check_stays(store: &dyn Store) {
     assert!(off.check_at > Some(now) && off.sweep.is_none(), "{off:?}");
 }
 
-/// Of two decisions based on the same version, one is written. A decision based on a version from before a change is
-/// not written.
+/// Of two decisions based on the same version, one is written. A decision based on an outdated version is not written.
 pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Store) {
     let namespace = tenant(store).await;
     let rule = saved(store, namespace).await;
@@ -196,7 +195,8 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
     assert_eq!(due_at().await, Some(saved_at), "the rule watches something else");
 }
 
-/// Members of a group are counted separately; a resolved incident may open again, and is in the history.
+/// Members of a group are counted separately. After an incident is resolved, its subject may get a new one, and the resolved one stays in
+/// the history.
 pub async fn incidents_are_found_by_what_is_asked(store: &dyn Store) {
     let namespace = tenant(store).await;
     let rule = saved(store, namespace).await;
@@ -384,8 +384,7 @@ pub async fn watched_jobs_are_read_in_pages(store: &dyn Store) {
     assert_eq!(found, [(whole.job, whole.fire_at)]);
 }
 
-/// The checks of a job's expectations are created and removed with its definition, and a decision sets when they are
-/// next due.
+/// The checks of a job's expectations are created and removed with the job's definition. A decision sets when they are next due.
 pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     let namespace = tenant(store).await;
     let now = store.now().await.unwrap();
@@ -446,7 +445,7 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     assert_eq!(store.expectations_of(&[job.id]).await.unwrap().len(), 3);
 }
 
-/// A save of a job between a deadline and its check leaves the check due, unless the deadline is another one.
+/// A save of a job between a deadline and its check leaves the check due, unless the save changes the deadline.
 pub async fn a_save_leaves_the_check_of_a_passed_deadline_due(store: &dyn Store) {
     let daily = |name: &str, time: &str, severity: &str| {
         spec(name, json!({"expect": {"success_by": {"time": time}, "severity": severity}}))
@@ -464,7 +463,7 @@ pub async fn a_save_leaves_the_check_of_a_passed_deadline_due(store: &dyn Store)
     assert_eq!(check().await, passed + SECOND * 3_600);
 }
 
-/// A run that fails for good is dead until it is acknowledged; another namespace cannot acknowledge it.
+/// A run that failed for good is a dead letter until it is acknowledged. Another namespace cannot acknowledge it.
 pub async fn a_failure_is_dead_until_it_is_acknowledged(store: &dyn Store) {
     let token = join(store).await;
     let (run, good) = (pending(store, token).await, pending(store, token).await);

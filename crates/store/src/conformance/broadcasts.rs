@@ -20,7 +20,7 @@ async fn broadcast(store: &dyn Store, token: LeaseToken) -> Run {
     whole
 }
 
-/// A broadcast of a job under this limit, which is not expanded.
+/// Creates a broadcast of a job under this limit, and does not expand it.
 pub(super) async fn limited_broadcast(store: &dyn Store, token: LeaseToken, key: &str) {
     let at = store.now().await.unwrap().ceil_second();
     let change = serde_json::json!({"schedule": {"every": "1s"}, "concurrency": {"key": key, "max": 1}});
@@ -48,7 +48,7 @@ pub(super) async fn expanded(store: &dyn Store, token: LeaseToken, total: i32) -
     (whole, shards)
 }
 
-/// The first total counts, whatever other total comes later.
+/// The total of the first expansion stays, and a later expansion is refused.
 pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let whole = broadcast(store, token).await;
@@ -71,7 +71,8 @@ pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     assert!(!store.expand(token, whole.id, &shards(&whole, 5)).await.unwrap());
 }
 
-/// The worst verdict of a shard counts, and the row states how many shards have it; a shard that is retried stays open.
+/// The verdict of a broadcast is the worst verdict of its shards, and its message counts the shards with that verdict. A shard that is
+/// retried stays open.
 pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     let token = join(store).await;
     let (whole, shards) = expanded(store, token, 3).await;
@@ -96,7 +97,7 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
     let row = read(store, whole.id).await;
     assert_eq!((row.status, row.message, row.open_shards), (RunStatus::Succeeded, None, Some(0)));
 
-    // A late result of a shard corrects the verdict of the whole.
+    // A late result of a shard corrects the verdict of the broadcast.
     let (whole, shards) = expanded(store, token, 1).await;
     let mut lost = finish(&shards[0], Outcome::Lost(rondel_core::Reason::ExecutorLost));
     lost.policy.at_least_once = false;
@@ -135,7 +136,7 @@ async fn check_that_one_shard_counts_once(store: &dyn Store, token: LeaseToken) 
     );
 }
 
-/// Two callers store the last two shards at the same time: one of them folds the verdict.
+/// Two callers store the last two shards concurrently: exactly one of them derives the verdict of the broadcast.
 pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
     let token = join(store).await;
     for _ in 0..5 {
@@ -155,7 +156,7 @@ pub async fn shards_that_end_at_once_give_one_verdict(store: &dyn Store) {
     }
 }
 
-/// A run that has a broadcast as its parent without being a shard does not count as its shard.
+/// A retry by hand has the broadcast as its parent, but does not count as one of its shards.
 pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
     let token = join(store).await;
     let (whole, shards) = expanded(store, token, 2).await;
@@ -168,7 +169,7 @@ pub async fn a_retry_by_hand_is_not_a_shard(store: &dyn Store) {
     assert_eq!(read(store, whole.id).await.message.as_deref(), Some("1 of 2 shards failed"));
 }
 
-/// Some shards of a fire run again: the new fire is already split, and ends with these shards, which keep their numbers.
+/// Some shards of a fire run again. The new fire is already expanded: it has only these shards, with their old numbers, and ends with them.
 pub async fn a_fire_may_be_of_some_shards(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let (whole, shards) = expanded(store, token, 5).await;

@@ -78,7 +78,7 @@ async fn move_on(store: &dyn Store, job: &JobRecord, calendar: Option<PinnedCale
     store.change_job(change).await.unwrap()
 }
 
-/// A calendar is read as it was written; each save is a version, guarded by the one before.
+/// A calendar is read as it was written. Each save creates a version and must name the version before it.
 pub async fn calendars_are_read_as_they_were_written(store: &dyn Store) {
     let word = name("calendar");
     assert_eq!(store.calendar(DEFAULT, &word).await.unwrap(), None);
@@ -102,7 +102,7 @@ pub async fn calendars_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(store.calendars(NamespaceId::new(2), None, 9).await.unwrap(), []);
 }
 
-/// Two concurrent saves get one version each, and none is lost.
+/// Two concurrent saves create one version each, and neither is lost.
 pub async fn calendars_saved_at_once_get_a_version_each(store: &dyn Store) {
     let word = name("calendar");
     let (a, b) = (calendar_spec(&word, rule("2026-10-01")), calendar_spec(&word, rule("2026-10-02")));
@@ -117,7 +117,7 @@ pub async fn calendars_saved_at_once_get_a_version_each(store: &dyn Store) {
     assert_eq!(conflicts, 1, "{first:?} {second:?}");
 }
 
-/// A calendar that a job uses stays; definitions of the past keep the version that they were planned by.
+/// A calendar that a job uses is not deleted. Earlier definitions keep the version that they were planned by.
 pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
     let job = created(store.create_job(new_job(store, Some(pin(&calendar))).await).await.unwrap());
@@ -156,7 +156,7 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     assert_eq!(store.delete_calendar(again.id, None).await.unwrap(), CalendarDeleted::Deleted);
 }
 
-/// A transaction that saves a job and one that deletes its calendar run one after the other.
+/// The store serializes a transaction that saves a job with one that deletes the job's calendar.
 pub async fn a_calendar_is_not_deleted_under_a_job_that_is_saved(store: &dyn Store) {
     for _ in 0..5 {
         let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
@@ -193,7 +193,7 @@ pub async fn jobs_behind_their_calendar_are_found(store: &dyn Store) {
     assert_eq!(rules, [Some(rule("2026-10-01")), Some(rule("2026-10-02"))]);
 }
 
-/// The definitions that held within a range, including the one that held at its beginning.
+/// Returns the definitions that were in force within a range, including the one in force at the beginning of the range.
 pub async fn versions_are_those_that_held(store: &dyn Store) {
     let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
     let start = Timestamp::from_secs(1_800_000_000);
@@ -221,7 +221,7 @@ pub async fn versions_are_those_that_held(store: &dyn Store) {
     assert_eq!(store.versions(JobId::new(next_id()), start, at(99), 9).await.unwrap(), []);
 }
 
-/// A declaration is stored in addition to the definition, and edits do not change it.
+/// A declaration is stored in addition to the definition, and edits of the definition do not change it.
 pub async fn what_code_declares_is_kept_beside_the_definition(store: &dyn Store) {
     let by_hand = job_with(store, spec(&name("hand"), serde_json::json!({})), None).await;
     assert_eq!(by_hand.declared, None);

@@ -46,7 +46,7 @@ pub async fn jobs_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(store.definitions(&[]).await.unwrap(), []);
 }
 
-/// Pages are by name, with filters.
+/// Pages are ordered by name and can be filtered.
 pub async fn jobs_come_in_pages_by_name(store: &dyn Store) {
     let tag = name("page");
     let mut names = Vec::new();
@@ -63,7 +63,7 @@ pub async fn jobs_come_in_pages_by_name(store: &dyn Store) {
     assert_eq!(store.jobs(DEFAULT, &query).await.unwrap(), []);
 }
 
-/// Names compare byte by byte; a deleted job's name is free, its definitions stay.
+/// Names are compared byte by byte. After a job is deleted, its name is free and its definitions stay.
 pub async fn names_differ_by_case_and_are_free_after_deletion(store: &dyn Store) {
     let (lower, upper) = (name("case"), name("case").to_uppercase());
     let lower_again = upper.to_lowercase();

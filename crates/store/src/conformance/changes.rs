@@ -9,7 +9,7 @@ use crate::Store;
 use crate::changes::RunSnapshot;
 use crate::cluster::ExecutorRecord;
 
-/// Runs are read by id in their present state, open ones by their lease, and jobs by their last save, including deleted ones.
+/// Runs are read by id in their current state, open runs by their lease, and jobs, including deleted ones, by their last save.
 pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     let token = join(store).await;
     let start = store.now().await.unwrap();

@@ -120,7 +120,8 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
     assert_eq!(used().await, ChannelDeleted::NotFound);
 }
 
-/// Expectations that name no channel use the channel `default` if it exists. A refusal names only some of many users.
+/// Expectations that name no channel use the channel `default` if it exists. If a channel has many users, the refusal to delete it names
+/// some.
 pub async fn the_default_channel_is_used_by_expectations_without_one(store: &dyn Store) {
     let namespace = tenant(store).await;
     let mut jobs = Vec::new();
@@ -139,7 +140,7 @@ pub async fn the_default_channel_is_used_by_expectations_without_one(store: &dyn
     }
 }
 
-/// A transaction that deletes a channel and those that name it run one after the other.
+/// The store serializes the deletion of a channel with the saving of a rule, job or report that names the channel.
 pub async fn a_channel_is_not_deleted_under_what_is_saved(store: &dyn Store) {
     let namespace = tenant(store).await;
     for round in 0..5 {

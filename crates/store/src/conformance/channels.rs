@@ -68,12 +68,12 @@ pub(super) fn message(channel: &Channel, incident: IncidentId, kind: NoticeKind,
     }
 }
 
-/// Leases these channels at `now`, as far as they are free; other checks share the database.
+/// Leases all channels that are free at `now`, and returns those that are in `channels`: other checks share the database.
 async fn lease(store: &dyn Store, now: Timestamp, channels: &[ChannelId]) -> Vec<LeasedChannel> {
     lease_as(store, (NodeId::new(next_id()), &[]), now, channels).await
 }
 
-/// Like [`lease`], for a given node and without some channels.
+/// Like [`lease`], as the node `node` and without the channels in `without`.
 async fn lease_as(
     store: &dyn Store,
     (node, without): (NodeId, &[ChannelId]),
@@ -110,7 +110,7 @@ fn incident() -> IncidentId {
     IncidentId::new(next_id())
 }
 
-/// A channel is found by its name, keeps its id when it is saved again, and goes with its namespace.
+/// A channel is found by its name, keeps its id when it is saved again, and is deleted with its namespace.
 pub async fn a_channel_is_read_as_it_was_saved(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("ns") };
@@ -149,7 +149,7 @@ pub async fn a_channel_is_read_as_it_was_saved(store: &dyn Store) {
     assert_eq!(store.save_channel(&channel_in(namespace.id, now)).await.unwrap(), ChannelSaved::Full);
 }
 
-/// A decision that is made twice writes one message; a message to a deleted channel is not written.
+/// Two writes of the same decision store one message. A message to a deleted channel is not stored.
 pub async fn a_message_about_an_incident_is_written_once(store: &dyn Store) {
     let (one, two) = (saved(store).await, saved(store).await);
     let (now, incident) = (store.now().await.unwrap(), incident());
@@ -177,7 +177,7 @@ pub async fn a_message_about_an_incident_is_written_once(store: &dyn Store) {
     assert!(lease(store, now + HOLD * 2, &[one.id]).await.is_empty());
 }
 
-/// Two servers that look at the same time do not both send; the lease of a server that died ends.
+/// Of two servers that lease at the same time, one gets the channel. The lease of a dead server expires.
 pub async fn a_channel_has_one_sender_at_a_time(store: &dyn Store) {
     let channel = saved(store).await;
     let now = store.now().await.unwrap();
@@ -191,13 +191,13 @@ pub async fn a_channel_has_one_sender_at_a_time(store: &dyn Store) {
     assert!(lease(store, now + HOLD - second, &only).await.is_empty());
     let [taken_up] = lease(store, now + HOLD, &only).await.try_into().unwrap();
     assert_eq!(taken_up.messages, leased.messages);
-    // The first server is late: it ends no lease except its own.
+    // The first server is late: it can end its own lease only, not the second server's.
     store.free_channel(channel.id, leased.held_until, now).await.unwrap();
     assert!(lease(store, now + HOLD, &only).await.is_empty());
     store.free_channel(channel.id, taken_up.held_until, now + HOLD + second * 5).await.unwrap();
     assert!(lease(store, now + HOLD + second * 4, &only).await.is_empty());
     let later = now + HOLD + second * 5;
-    // A server that has restarted continues with the leases that it held; while it sends, it leaves the channel out.
+    // A restarted server takes the leases that it already holds. While it sends to a channel, it leaves that channel out of its requests.
     let node = NodeId::new(next_id());
     assert_eq!(lease_as(store, (node, &[]), later, &only).await.len(), 1);
     assert!(lease(store, later, &only).await.is_empty());
@@ -208,7 +208,7 @@ pub async fn a_channel_has_one_sender_at_a_time(store: &dyn Store) {
     store.delete_channel(DEFAULT, &channel.name).await.unwrap();
 }
 
-/// A message that is retried holds up its own incident and no other.
+/// A message that is retried delays the later messages of its incident, but not those of other incidents.
 pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     let channel = saved(store).await;
     let now = store.now().await.unwrap();
@@ -241,7 +241,7 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     let subjects = store.message_subjects(&[other.id, MessageId::new(1), firing.id, firing.id]).await.unwrap();
     let close = "nightly-close".to_owned();
     assert_eq!(subjects, [(firing.id, close.clone()), (other.id, close)]);
-    // As servers make them: ids rise with time.
+    // The id is higher than those above, as on a server, where ids rise with time.
     let id = DeliveryId::new(IdGen::first_at(now + Duration::from_secs(1)) + next_id() % 1_000_000);
     let given_up = Delivery { id, ..try_of(&other, 1, AfterTry::GivenUp) };
     assert!(store.finish_message(&given_up, AfterTry::GivenUp).await.unwrap());
@@ -255,7 +255,7 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     store.delete_channel(DEFAULT, &channel.name).await.unwrap();
 }
 
-/// Two servers that both tried a message record both tries, and the first one decides.
+/// If two servers both tried a message, both tries are recorded, and the first one decides the message's state.
 pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
     let (channel, idle) = (saved(store).await, saved(store).await);
     let now = store.now().await.unwrap();
@@ -280,7 +280,7 @@ pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
     assert_eq!(store.deliveries(channel.id, None, 9).await.unwrap().len(), 3);
     while store.forget_messages(Timestamp::MAX, 500).await.unwrap() > 0 {}
     assert_eq!(store.deliveries(channel.id, None, 9).await.unwrap(), []);
-    // A message that still waits stays.
+    // A message that still waits is not removed.
     assert_eq!(lease(store, now + HOLD, &[channel.id]).await.len(), 1);
     messages_of_an_open_incident_are_kept(store, &channel, now).await;
     for channel in [channel, idle] {
@@ -288,7 +288,7 @@ pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
     }
 }
 
-/// They show which channels get the end of the incident.
+/// The messages of an open incident are not removed, because they show which channels get the end of the incident.
 async fn messages_of_an_open_incident_are_kept(store: &dyn Store, channel: &Channel, now: Timestamp) {
     let rule = alerts::saved(store, alerts::tenant(store).await).await;
     let open = alerts::incident(&rule, 1, now);

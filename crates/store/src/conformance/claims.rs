@@ -15,10 +15,10 @@ fn range(from: Timestamp, to: Timestamp, limit: u32) -> DueRange {
     DueRange { from, to, limit }
 }
 
-/// The due jobs of the given homes within the range are read, the earliest first.
+/// The due jobs of these homes within the range are read, the earliest first.
 pub async fn due_jobs_come_in_order(store: &dyn Store) {
     let token = join(store).await;
-    // An hour that no other check uses.
+    // No other check uses this hour.
     let base = Timestamp::from_secs(4_000_000_000);
     let at = |seconds| base + Duration::from_secs(seconds);
     let mut jobs = Vec::new();
@@ -40,7 +40,7 @@ pub async fn due_jobs_come_in_order(store: &dyn Store) {
     );
     assert_eq!(store.due_jobs(&[], range(at(0), at(10), 10)).await.unwrap(), []);
 
-    // Most of many homes have no jobs.
+    // Many homes, most of them without jobs.
     let homes = many_homes(store, token).await;
     let all = store.due_jobs(&homes, range(at(0), at(100), 9)).await.unwrap();
     assert_eq!(ids(all), [jobs[1].id, jobs[0].id, jobs[3].id, jobs[2].id]);
@@ -48,7 +48,7 @@ pub async fn due_jobs_come_in_order(store: &dyn Store) {
     assert_eq!(ids(store.due_jobs(&homes, range(at(62), at(62), 9)).await.unwrap()), [jobs[2].id]);
 }
 
-/// The empty home, a node, and nodes that have no jobs.
+/// The node 0 of jobs without a home, a node, and nodes without jobs.
 async fn many_homes(store: &dyn Store, token: LeaseToken) -> Vec<NodeId> {
     let mut homes = vec![NO_HOME, token.node];
     for _ in 0..5 {
@@ -57,17 +57,17 @@ async fn many_homes(store: &dyn Store, token: LeaseToken) -> Vec<NodeId> {
     homes
 }
 
-/// Instants at which many jobs of a home are due are found. Instants with fewer jobs are left out, and jobs that were claimed do not count.
+/// Finds instants at which many jobs of a home are due. Instants with fewer jobs are left out, and jobs that have moved on do not count.
 pub async fn dense_instants_are_counted(store: &dyn Store) {
     let token = join(store).await;
-    // An hour that no other check uses.
+    // No other check uses this hour.
     let base = Timestamp::from_secs(4_000_100_000);
     let at = |seconds| base + Duration::from_secs(seconds);
     let mut jobs = Vec::new();
     for seconds in [1, 1, 1, 2, 3, 3, 9, 9] {
         jobs.push(job(store, Some(at(seconds))).await);
     }
-    // One of the three jobs belongs to this node from here on, and is due later.
+    // This claim moves one of the three jobs to this node and to a later instant.
     claim(store, token, &jobs[0], vec![]).await;
     let dense = async |homes: &[NodeId], limit, count_min| {
         let instants = store.dense_instants(homes, range(at(0), at(8), limit), count_min).await.unwrap();
@@ -134,7 +134,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
         assert_eq!(read(store, run.id).await, *run);
     }
 
-    // The row as it was seen is outdated for the winner, too; a job that keeps its home keeps its term, and a new home raises the term.
+    // The row as it was seen is now outdated for the winner, too. A claim by the same home keeps the term, and a new home raises it.
     assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), Claimed::default());
     let again = |seen: DueJob| ClaimJob {
         recent_fires: seen.recent_fires,
@@ -182,7 +182,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     assert_eq!(due(store, &job, &[other.node]).await, None);
 }
 
-/// Nothing is claimed without a valid lease under this epoch.
+/// A claim needs a valid lease with the current epoch.
 pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
@@ -207,7 +207,7 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
     assert_eq!(store.claim(join(store).await, &[]).await.unwrap(), Claimed::default());
 }
 
-/// A row whose key exists is left as it is, and returned.
+/// A row whose key exists stays unchanged, and is returned.
 pub async fn a_claim_leaves_existing_rows_as_they_are(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
@@ -253,7 +253,7 @@ pub async fn a_batch_may_be_large(store: &dyn Store) {
     assert_eq!(finish_all(store, &[]).await, []);
 }
 
-/// The home owns the run; if the home is dead, the run waits for the node that adopts the other open runs of the job.
+/// The job's home owns a requested run. If the home is dead, the run waits and is adopted with the job's other open runs.
 pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();

@@ -28,7 +28,7 @@ fn joined(join: Join) -> (LeaseToken, i64) {
     }
 }
 
-/// The clock runs forward, in milliseconds, and shows a plausible time.
+/// The clock moves forward, in milliseconds, and shows a plausible time.
 pub async fn the_clock_goes_on(store: &dyn Store) {
     let before = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
@@ -38,7 +38,7 @@ pub async fn the_clock_goes_on(store: &dyn Store) {
     assert!(before > Timestamp::from_secs(1_700_000_000) && after < Timestamp::from_secs(10_000_000_000));
 }
 
-/// A living lease is respected, an ended one is taken under the next epoch, and the old epoch is no longer valid.
+/// A living lease is not taken. A lease that has ended is taken under the next epoch, and the old epoch is no longer valid.
 pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     let request = request(&name("node"));
     let (first, ordinal) = joined(store.join(&request).await.unwrap());
@@ -52,8 +52,8 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(node.advertise_url.as_deref(), Some("http://node:8080"));
     assert!(node.lease_until > lease_until && node.is_living(now));
 
-    // A renewal that would move the end of the lease back, as after a step back of the clock, is refused: it would be unknown what was sent
-    // under the lease. Its node takes the next lease, and runs that were due until the old end may have been sent.
+    // A renewal that would move the end of the lease back, as after a step back of the clock, is refused: runs due until the old end may
+    // have been sent, and the row would no longer show that. The node takes its next lease instead, and the store keeps the old end.
     assert_eq!(store.renew(first, LEASE / 2).await.unwrap(), None);
     let other = LeaseToken { epoch: 7, ..first };
     let again = |held| JoinRequest { held: Some(held), ..request.clone() };
@@ -64,7 +64,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(store.renew(first, LEASE * 4).await.unwrap(), None);
     let first = next;
 
-    // The database went back in time: its node continues from the epoch that executors know, under the id that they know.
+    // The database lost its last transactions. The node keeps the id that executors know, and continues above the epoch that they know.
     let later = LeaseToken { epoch: 9, ..first };
     let lost = JoinRequest { name: name("lost"), held: Some(later), ..request.clone() };
     let (elsewhere, _) = joined(store.join(&lost).await.unwrap());
@@ -102,8 +102,8 @@ pub async fn concurrent_joins_get_distinct_ids_and_ordinals(store: &dyn Store) {
     assert!(all[0].1 != all[1].1 && all[1].1 != all[2].1 && all[0].1 != all[2].1, "{all:?}");
 }
 
-/// Runs that were due before the clock stepped back may have been sent, so a lease that is released afterwards ends no earlier than these
-/// runs were due.
+/// Runs that were due before the clock stepped back may have been sent. A lease that is released afterwards therefore ends no earlier than
+/// these runs were due.
 pub async fn a_lease_given_back_ends_where_the_clock_was(store: &dyn Store) {
     let token = join(store).await;
     let end = async || super::homes::node(store, token.node).await.lease_until;
@@ -133,8 +133,8 @@ async fn a_lease_that_ends_with_the_one_before_is_fenced(store: &dyn Store) {
     assert_eq!((orphaned.fenced, node().await.epoch), (vec![first.node], second.epoch + 1));
 }
 
-/// An open session counts as heard until its lease ends, whatever beat was recorded last: also after the lease was fenced, and after the
-/// next leases.
+/// An open session counts as heard until its lease ends, whichever beat was recorded last. This also holds after the lease was fenced and
+/// after the node has taken further leases.
 pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     let (request, other) = (request(&name("node")), join(store).await);
     let joined = async || match store.join(&request).await.unwrap() {
@@ -209,7 +209,8 @@ pub async fn open_sessions_are_witnesses(store: &dyn Store) {
     assert_eq!(of(store.sessions(closing).await.unwrap()), [], "heard last when it was noted");
 }
 
-/// The end of an older stream does not end a newer one of the same executor, and a session ends no earlier than its node's clock.
+/// The end of an older stream does not end a newer stream of the same executor. A session ends no earlier than the time that its node's
+/// clock has reached.
 pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
     let (token, start) = (join(store).await, store.now().await.unwrap());
     let record = executor(app(store).await, start);
@@ -218,7 +219,7 @@ pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
         sessions.into_iter().find(|session| session.executor == record.id).unwrap()
     };
     let older = store.open_session(token, &record, None).await.unwrap().unwrap();
-    // The order is right whether or not both are opened in the same millisecond.
+    // The newer stream gets a later instant even if both are opened in the same millisecond.
     let newer = store.open_session(token, &record, None).await.unwrap().unwrap();
     assert!(newer > older);
     store.close_session(token, record.id, stream_end(older)).await.unwrap();
@@ -232,7 +233,7 @@ pub async fn a_session_ends_with_its_last_stream(store: &dyn Store) {
     assert!(session().await.ended_at.is_some_and(|ended_at| ended_at >= start && ended_at < reached));
 }
 
-/// An incarnation belongs to the first executor that shows a secret with it.
+/// An incarnation belongs to the executor that first presented a secret with it.
 pub async fn an_incarnation_with_a_secret_cannot_be_taken(store: &dyn Store) {
     let (token, start) = (join(store).await, store.now().await.unwrap());
     let record = executor(app(store).await, start);
@@ -261,7 +262,7 @@ pub async fn an_incarnation_with_a_secret_cannot_be_taken(store: &dyn Store) {
     assert_eq!(store.executor_successors(second.id, 9).await.unwrap(), []);
 }
 
-/// Sessions are opened, heard, closed; executors are as they introduced themselves.
+/// Sessions are opened, kept alive and closed. Executors are read as they introduced themselves.
 pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
@@ -277,7 +278,7 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
     let with_slots = ExecutorRecord { slots: 9, ..record.clone() };
     let at_a = store.open_session(a, &with_slots, None).await.unwrap().unwrap();
     let at_b = store.open_session(b, &with_slots, None).await.unwrap().unwrap();
-    // An executor cannot take the id of one of another app.
+    // An executor cannot take the id of an executor of another app.
     let stranger = store.ensure_app(AppId::new(next_id()), DEFAULT, "stranger", start).await.unwrap();
     let of_stranger = ExecutorRecord { app: stranger.id, ..record.clone() };
     assert_eq!(store.open_session(b, &of_stranger, None).await.unwrap(), None);
@@ -326,7 +327,7 @@ pub async fn sessions_record_which_node_hears_which_executor(store: &dyn Store) 
     assert_eq!(heard.iter().map(|session| (session.token, session.is_open())).collect::<Vec<_>>(), [(next, true)]);
 }
 
-/// An executor that shut down cleanly has left every node, until it connects again.
+/// An executor that shut down cleanly has left all nodes, until it connects again.
 pub async fn an_executor_that_ended_in_order_has_left(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();

@@ -7,7 +7,7 @@ use rondel_core::AppId;
 use super::{DEFAULT, name, next_id};
 use crate::Store;
 
-/// A set is stored once, and dates from when it was first seen.
+/// A set is stored once, with the instant at which it was first seen.
 pub async fn declared_sets_are_as_old_as_first_seen(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let app = store.ensure_app(AppId::new(next_id()), DEFAULT, &name("declares"), now).await.unwrap().id;
@@ -17,7 +17,7 @@ pub async fn declared_sets_are_as_old_as_first_seen(store: &dyn Store) {
     store.see_declared_set(app, &old, "[1]", now).await.unwrap();
     store.see_declared_set(app, &old, "[1]", now).await.unwrap();
     store.see_declared_set(app, &new, &big, later).await.unwrap();
-    // A late report of another node does not make the set older again.
+    // A late report from another node does not move the instants of the set back.
     store.see_declared_set(app, &new, &big, now).await.unwrap();
     let sets = store.declared_sets(app).await.unwrap();
     let seen: Vec<_> = sets.iter().map(|set| (set.mark.first_seen_at, set.mark.last_seen_at)).collect();
@@ -32,7 +32,7 @@ pub async fn declared_sets_are_as_old_as_first_seen(store: &dyn Store) {
     assert_eq!((marks[0].first_seen_at, marks[0].last_seen_at), (now, later));
     assert!(of_app(store.declared_marks(later + Duration::from_secs(1)).await.unwrap()).is_empty());
 
-    // A set that was seen since is not removed.
+    // A set that was seen again in the meantime is not removed.
     store.forget_declared_set(&sets[1].mark).await.unwrap();
     assert_eq!(store.declared_sets(app).await.unwrap().len(), 2);
     store.forget_declared_set(&marks[0]).await.unwrap();

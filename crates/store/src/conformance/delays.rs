@@ -37,7 +37,7 @@ pub(super) async fn delayed_job(store: &dyn Store, next_fire_at: Timestamp) -> J
     created(store.create_job(new).await.unwrap())
 }
 
-/// Claims the fire that is due; its run sets the next fire.
+/// Claims the due fire. The end of its run sets the next fire.
 pub(super) async fn follow(store: &dyn Store, token: LeaseToken, job: &JobRecord, run: Run) -> Run {
     let seen = due(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
     let claim = ClaimJob {
@@ -53,7 +53,7 @@ pub(super) async fn follow(store: &dyn Store, token: LeaseToken, job: &JobRecord
     run
 }
 
-/// A claimed fire of a job with a delay, planned ten seconds ago.
+/// Creates a job with a delay and a claimed run of it that was planned ten seconds ago.
 async fn following(store: &dyn Store, token: LeaseToken, shard_index: i32) -> (JobRecord, Run) {
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(10);
     let job = delayed_job(store, at).await;
@@ -73,7 +73,7 @@ async fn end(store: &dyn Store, token: LeaseToken, batch: &[AttemptEnd]) -> Ends
     store.finish(finisher(token), batch).await.unwrap()
 }
 
-/// The next fire is set whatever the verdict is; a repeated result does not move the job again.
+/// The end of the run sets the next fire, whatever the verdict. A repeated result does not set it again.
 pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let token = join(store).await;
     let outcomes = [Outcome::Succeeded, FAILED, Outcome::Cancelled, Outcome::Skipped(Reason::Expired)];
@@ -103,7 +103,7 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     assert!(end(store, token, &[second]).await.due_at.is_some());
     assert!(due(store, &again, &[token.node]).await.is_some());
 
-    // A run that is over with its children sets the next fire with the last of them.
+    // If a run ends with its children, the end of the last child sets the next fire.
     let (job, run) = following(store, token, 0).await;
     child(store, "after-delay", &[&job], serde_json::json!({})).await;
     let mut own = ending(&run, Outcome::Succeeded);
@@ -134,7 +134,7 @@ pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
     assert!(before + DELAY <= next && next <= store.now().await.unwrap() + DELAY, "{next}");
 }
 
-/// The next fire of a broadcast follows from its last shard, and from the verdict of the whole if it had no shard.
+/// The end of the last shard of a broadcast sets the next fire. A broadcast without shards sets it with its own verdict.
 pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let token = join(store).await;
     let (job, whole) = following(store, token, ROOT_SHARD).await;
@@ -151,7 +151,7 @@ pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     assert!(due(store, &job, &[token.node]).await.is_some());
 }
 
-/// A job that was paused while its run ran does not fire when the run ends, but fires after the job is switched on again.
+/// A job that is paused while its run is open does not fire when the run ends, but fires after the job is enabled again.
 pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let token = join(store).await;
     let (job, run) = following(store, token, 0).await;
@@ -163,7 +163,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let (record, _) = saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + DELAY));
 
-    // The job is switched off and on again before the end of its run is known.
+    // The job is disabled and enabled again before the end of its run is stored.
     let (job, run) = following(store, token, 0).await;
     let done = ending(&run, Outcome::Succeeded);
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
@@ -174,7 +174,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     assert!(end(store, token, &[done]).await.due_at.is_some());
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, on_at + DELAY);
 
-    // The job is edited while its run is open: the end still sets the next fire, by the new length.
+    // The job is edited while its run is open. The end of the run still sets the next fire, by the new delay.
     let (job, run) = following(store, token, 0).await;
     let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
     let (record, _) = saved(change(store, job.id, &three, None, run.due_at).await);
@@ -184,7 +184,8 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let next = due(store, &job, &[token.node]).await.unwrap();
     assert_eq!((next.next_fire_at, next.version), (done.finished_at + Duration::from_secs(3), 2));
 
-    // A run that the edit settles sets no next fire: the delay begins again. What became of the run cannot be seen later.
+    // A run that the edit settles sets no next fire. Instead the delay starts again at the edit, because no end of the run will be
+    // reported.
     let (job, run) = {
         let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(2);
         let job = delayed_job(store, at).await;
@@ -197,14 +198,14 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let (record, _) = saved(change(store, job.id, &three, None, now).await);
     assert_eq!(record.next_fire_at, Some(now + Duration::from_secs(3)));
     assert_eq!(read(store, run.id).await.status, RunStatus::Skipped);
-    // A job that got another schedule while its run ran keeps the next fire of that schedule when the run ends.
+    // A job that got another schedule while its run was open keeps the next fire of the new schedule when the run ends.
     let (job, run) = following(store, token, 0).await;
     let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));
     let (record, _) = saved(change(store, job.id, &every, None, now).await);
     assert!(record.next_fire_at.is_some());
     assert!(end(store, token, &[ending(&run, Outcome::Succeeded)]).await.due_at.is_none());
     assert_eq!(due(store, &job, &[token.node]).await.map(|due| due.next_fire_at), record.next_fire_at);
-    // A job whose run ended while the job had no delay is not held up by that run.
+    // A run that ended while its job had no delay does not block the job when the delay returns.
     let (job, run) = following(store, token, 0).await;
     let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));
     saved(change(store, job.id, &every, None, now).await);
@@ -213,7 +214,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     assert_eq!(record.next_fire_at, Some(now + DELAY));
 }
 
-/// Of a concurrent edit and result, the second sees the first.
+/// An edit and a result at the same time: the one that commits second sees the other.
 pub async fn an_edit_meets_the_end_of_the_run_that_a_delay_follows(store: &dyn Store) {
     let token = join(store).await;
     for _ in 0..5 {
@@ -229,12 +230,13 @@ pub async fn an_edit_meets_the_end_of_the_run_that_a_delay_follows(store: &dyn S
     }
 }
 
-/// A row that jitter delays belongs to the edit until it starts; a row that waits for its next attempt does not.
+/// An edit settles and reopens a row that jitter delays, until the row's due instant. It does not touch a row that waits for its next
+/// attempt.
 pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let at = now.ceil_second() - Duration::from_secs(30);
-    // The jitter is drawn for each fire, so that it puts off one of thirty far enough, whatever the job's id.
+    // Jitter is drawn for each fire, so at least one of these thirty fires is delayed far enough, whatever the job's id is.
     let schedule = serde_json::json!({"cron": "* * * * * ?", "jitter": {"max": "60s", "by": "fire"}});
     let spec = spec(&name("jitter"), serde_json::json!({"schedule": schedule}));
     let job = super::job_with(store, spec, Some(at)).await;
@@ -245,12 +247,12 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
         let due_at = wait.map_or_else(|| planned(run.fire_at), |wait| run.fire_at + Duration::from_secs(wait));
         Run { due_at, status: RunStatus::Waiting, ..run }
     };
-    // The first one that its jitter puts off until later than now.
+    // The first row whose jitter delays it well beyond now.
     let put_off =
         (2..30).map(|offset| row(offset, None)).find(|run| run.due_at > now + Duration::from_secs(10)).unwrap();
     let (started, retried) = (row(0, Some(10)), Run { attempt: 2, ..row(1, Some(55)) });
     super::claim(store, token, &job, vec![put_off.clone(), started.clone(), retried.clone()]).await;
-    // Waiting rows are woken when they are due, not before.
+    // Waiting rows are woken when they are due, not earlier.
     let woken = store.take_waiting(token, now, 10).await.unwrap();
     assert_eq!(woken.iter().map(|run| run.id).collect::<Vec<_>>(), [started.id]);
 

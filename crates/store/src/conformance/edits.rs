@@ -1,4 +1,4 @@
-//! Checks of edits: what becomes of rows that are not sent yet.
+//! Checks of edits: how they change rows that are not sent yet.
 
 use std::time::Duration;
 
@@ -24,7 +24,7 @@ pub(super) async fn change(
     change_after(store, id, spec, expected_version, (now, now)).await
 }
 
-/// The second instant is the latest that the clock has shown.
+/// Like [`change`]; `reached` is the latest time that the database's clock has shown.
 async fn change_after(
     store: &dyn Store,
     id: JobId,
@@ -98,17 +98,18 @@ pub(super) fn saved(changed: Changed) -> (JobRecord, Vec<Run>) {
     }
 }
 
-/// A job with a claimed row at each of the next four seconds; `now` is just before the first.
+/// Creates a job with a claimed row at each of the next four seconds. The returned instant is just before the first of them.
 pub(super) async fn with_four_rows(store: &dyn Store) -> (LeaseToken, JobRecord, Vec<Run>, Timestamp) {
     let token = join(store).await;
-    // An even second, so that "every 2s" means the same rows each time.
+    // An even second, so that "every 2s" always keeps the same rows.
     let second = store.now().await.unwrap().second() / 2 * 2 + 10;
     let at = |offset| Timestamp::from_secs(second + offset);
     let spec = spec(&name("job"), serde_json::json!({"schedule": {"cron": "* * * * * ?"}}));
     let job = job_with(store, spec, Some(at(1))).await;
     let rows: Vec<Run> = (1..=4).map(|offset| run(&job, token, at(offset))).collect();
     claim(store, token, &job, rows.clone()).await;
-    // None of them can have been sent yet: an edit leaves rows alone that are due within a second.
+    // No row is due within a second of that instant. An edit does not change rows that are due within a second, because they may have been
+    // sent.
     (token, job, rows, at(0))
 }
 
@@ -121,7 +122,7 @@ async fn statuses(store: &dyn Store, rows: &[Run]) -> Vec<(RunStatus, Option<Rea
     found
 }
 
-/// Rows whose instants the new definition has, too, move to it, and are reopened if they were settled; the other rows are settled.
+/// A row whose instant the new definition also has moves to that definition, and is reopened if it was settled. The other rows are settled.
 pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     use RunStatus::{Pending, Skipped};
     let (token, job, rows, now) = with_four_rows(store).await;
@@ -159,7 +160,7 @@ pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     queued_runs_are_asked_to_end(store).await;
 }
 
-/// A pause and a deletion store the requests to end queued runs together with the definition. A change of another kind stores none.
+/// A pause and a deletion store the requests to end queued runs together with the definition. Other changes store none.
 async fn queued_runs_are_asked_to_end(store: &dyn Store) {
     let (token, job, _, now) = with_four_rows(store).await;
     let late = now - Duration::from_secs(60);
@@ -209,7 +210,8 @@ async fn queued_runs_are_asked_to_end(store: &dyn Store) {
     assert_eq!(drops().await, expected);
 }
 
-/// Rows that were due before the clock stepped back may have been sent: an edit leaves them alone, although they are in the future again.
+/// Rows that were due before the clock stepped back may have been sent. An edit leaves them alone, although their instants are in the
+/// future again.
 pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dyn Store) {
     let (_, job, rows, now) = with_four_rows(store).await;
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
@@ -235,8 +237,8 @@ pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dy
     assert!(pending(&rows[1]).await && !pending(&rows[2]).await);
 }
 
-/// A row that an edit reopens while the job's home is dead and fenced is adopted like any other open run there, and no node claims the job
-/// before that.
+/// An edit reopens a row while the job's home is dead and fenced. The row is adopted like any other open run of that home, and until then
+/// no node can claim the job.
 pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
@@ -262,7 +264,7 @@ pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
     assert_eq!(due(store, &job, &[other.node]).await.unwrap().home, other.node);
 }
 
-/// An unsent row becomes a broadcast, and an unsharded run again; a marked row may have been sent and stays.
+/// An unsent row becomes a broadcast, and later an unsharded run again. A marked row may have been sent and stays unchanged.
 pub async fn a_change_of_route_moves_unsent_rows(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
     let hand = crate::ledger::RunAtExecutor {
@@ -284,7 +286,7 @@ pub async fn a_change_of_route_moves_unsent_rows(store: &dyn Store) {
     assert_eq!(reopened.into_iter().map(shard).collect::<Vec<_>>(), vec![(0, Some(1), 4); 3]);
 }
 
-/// Of two concurrent edits, the second gets the conflict.
+/// Of two concurrent edits of the same version, one gets a conflict.
 pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let first = job(store, None).await;
@@ -318,7 +320,8 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     assert_eq!(statuses(store, &rows).await, expected, "the first was due before");
     assert_eq!(due(store, &job, &[NodeId::new(0), token.node]).await, None);
     assert_eq!(store.cancels(token).await.unwrap(), []);
-    // The time of the request is three seconds ago: rows that start within a second from now may have been read meanwhile.
+    // The deletion was requested three seconds ago. The row is due within a second by the store's own clock: it may have been read for
+    // sending, so it stays.
     let now = store.now().await.unwrap();
     let job = job_with(store, spec(&name("slow"), serde_json::json!({"schedule": {"every": "1s"}})), Some(now)).await;
     let row = run(&job, token, now + Duration::from_millis(800));
@@ -327,7 +330,7 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     assert_eq!(read(store, row.id).await.status, RunStatus::Pending);
 }
 
-/// Fires that were due and had no row yet are in the ledger as one row with the reason why they did not run.
+/// Fires that were due and had no row yet get one row for all of them, with the reason why they did not run.
 pub async fn overdue_fires_of_an_edited_job_are_one_row(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let now = Timestamp::from_secs(now.second());
@@ -353,7 +356,7 @@ pub async fn overdue_fires_of_an_edited_job_are_one_row(store: &dyn Store) {
     }
 }
 
-/// An `at` that was in the future when the definition was validated, and has passed when it is saved, fires.
+/// A job fires at an `at` that was in the future at validation, even if the instant has passed when the definition is saved.
 pub async fn an_instant_that_was_ahead_when_it_was_checked_fires(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let at = now - Duration::from_millis(20);
@@ -369,7 +372,8 @@ pub async fn an_instant_that_was_ahead_when_it_was_checked_fires(store: &dyn Sto
     }
 }
 
-/// A run that an executor had goes on although its job was paused, and with it its next attempt.
+/// An attempt ends after its job was paused. If an executor had the attempt, the run gets its next attempt. If no executor received it, the
+/// request to end the run stays.
 pub(super) async fn a_run_that_an_executor_had_is_not_dropped(
     store: &dyn Store,
     token: LeaseToken,

@@ -1,4 +1,4 @@
-//! Checks of jobs that follow from jobs: refusals when they are saved, and the runs that follow when their parents have ended.
+//! Checks of jobs that follow from other jobs: refused definitions, and the runs that follow when their parents have ended.
 
 use std::time::Duration;
 
@@ -32,7 +32,7 @@ async fn new_job(store: &dyn Store, spec: JobSpec) -> NewJob {
     }
 }
 
-/// A job that follows from these; an independent job if there are none.
+/// Creates a job that follows from these parents, or an independent job if there are none.
 pub(super) async fn child(store: &dyn Store, word: &str, parents: &[&JobRecord], change: Value) -> JobRecord {
     let mut spec = spec(&name(word), change);
     if !parents.is_empty() && spec.schedule.is_none() {
@@ -67,7 +67,7 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
     assert_eq!(of(records[3].id), [records[0].id, records[1].id]);
     assert_eq!(of(records[4].id), [records[3].id]);
 
-    // Of these one has a name that is taken, one a parent that does not exist; the third is saved.
+    // The first has a name that is taken, the second a parent that does not exist. The third is saved.
     let taken = new_job(store, spec(names[0], json!({}))).await;
     let orphan = new_job(store, named("orphan", json!({"schedule": {"after": ["missing"]}}))).await;
     let good = new_job(store, named("good", json!({"schedule": {"after": [names[4]]}}))).await;
@@ -101,7 +101,7 @@ async fn follow_from(store: &dyn Store, record: &JobRecord, parents: &[&JobRecor
     change(store, record, JobSpec { schedule: after_all(parents, "success"), ..record.spec.clone() }).await
 }
 
-/// a → b, c → d.
+/// Creates four jobs: `b` and `c` follow from `a`, and `d` follows from `b` and `c`.
 async fn diamond(store: &dyn Store) -> [JobRecord; 4] {
     let a = child(store, "a", &[], json!({"params": {"day": 7}})).await;
     let b = child(store, "b", &[&a], json!({})).await;
@@ -117,7 +117,7 @@ fn refused(errors: &[FieldError], pointer: &str, part: &str) {
     assert!(errors[0].message.contains(part), "{} does not name {part}", errors[0].message);
 }
 
-/// A parent must exist, and nothing follows from itself; a parent can be neither deleted nor renamed.
+/// A parent must exist, and no job follows from itself. A job that is a parent can be neither deleted nor renamed.
 pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     let [a, b, c, d] = diamond(store).await;
     let names = |jobs: &[&JobRecord]| jobs.iter().map(|job| job.spec.name.clone()).collect::<Vec<_>>();
@@ -155,7 +155,7 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     assert!(store.job(DEFAULT, &a.spec.name).await.unwrap().is_some(), "its follower stays");
 }
 
-/// Two edits, each of which is valid alone, would make a cycle together: one of them is refused.
+/// Of two concurrent edits that would form a cycle together, one is refused, although each is valid alone.
 pub async fn edits_that_meet_make_no_circle(store: &dyn Store) {
     for _ in 0..5 {
         let a = child(store, "a", &[], json!({})).await;
@@ -167,7 +167,7 @@ pub async fn edits_that_meet_make_no_circle(store: &dyn Store) {
     }
 }
 
-/// A requested run.
+/// Requests a run of the job.
 async fn start(store: &dyn Store, token: LeaseToken, job: &JobRecord) -> Run {
     let now = store.now().await.unwrap();
     store.request_run(token, requested(job, token, now)).await.unwrap()
@@ -182,7 +182,7 @@ fn of<'r>(runs: &'r [Run], job: &JobRecord) -> &'r Run {
     runs.iter().find(|run| run.job == job.id).unwrap()
 }
 
-/// The run of a job in the fire that began with a run.
+/// The run of this job in the fire of which `root` is the first run.
 async fn in_fire(store: &dyn Store, root: &Run, job: &JobRecord) -> Option<Run> {
     let query = crate::ledger::RunQuery { job: Some(job.id), limit: 100, ..Default::default() };
     let runs = store.list_runs(DEFAULT, &query).await.unwrap();
@@ -192,7 +192,8 @@ async fn in_fire(store: &dyn Store, root: &Run, job: &JobRecord) -> Option<Run> 
     found
 }
 
-/// A run may end before its instant if the server that marked it died: the runs that follow from it wait for the instant.
+/// If the server that marked a run dies, the run may get its verdict before its instant. The runs that follow from it still wait for that
+/// instant.
 pub async fn no_child_is_due_before_the_instant_of_its_fire(store: &dyn Store) {
     let token = join(store).await;
     let a = child(store, "a", &[], json!({})).await;
@@ -203,7 +204,7 @@ pub async fn no_child_is_due_before_the_instant_of_its_fire(store: &dyn Store) {
     assert_eq!(released.iter().map(|run| (run.fire_at, run.due_at)).collect::<Vec<_>>(), [(later, later)]);
 }
 
-/// The last of a diamond runs once per fire of the first, after both in the middle, and gets their results.
+/// The last job of the diamond runs once per fire of the first job, after both jobs in the middle have ended, and gets their results.
 pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     let token = join(store).await;
     let [a, b, c, d] = diamond(store).await;
@@ -232,18 +233,18 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
         assert_eq!(parent["result"], json!({"by": job.id.to_string()}));
     }
     assert_eq!(params["parents"].as_object().map(serde_json::Map::len), Some(2));
-    // The same results again release nothing.
+    // The same results are stored a second time and release nothing.
     for run in [&root, of_b, of_c] {
         let again = end(store, token, run, Outcome::Succeeded).await;
         assert_eq!((again.answers, again.released), (vec![Finished::Duplicate], Vec::new()));
     }
     assert_eq!(end(store, token, &last[0], Outcome::Succeeded).await.released, []);
-    // Another trigger makes another fire.
+    // Another trigger starts another fire.
     let second = start(store, token, &a).await;
     assert_eq!(end(store, token, &second, Outcome::Succeeded).await.released.len(), 2);
 }
 
-/// Two callers end the two parents at the same time: one of them releases the child.
+/// Two callers end the two parents at the same time: exactly one of them releases the child.
 pub async fn parents_that_end_at_once_release_one_child(store: &dyn Store) {
     let token = join(store).await;
     let [a, b, c, d] = diamond(store).await;
@@ -260,7 +261,7 @@ pub async fn parents_that_end_at_once_release_one_child(store: &dyn Store) {
     }
 }
 
-/// A run that is skipped has a verdict with its reason, and so have the runs that follow from it.
+/// A child whose condition is not met is skipped with a reason, and so are the children of the skipped run.
 pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
     let token = join(store).await;
     let [a, b, c, d] = diamond(store).await;
@@ -302,7 +303,7 @@ pub async fn children_that_were_not_meant_are_skipped(store: &dyn Store) {
     }
 }
 
-/// A late result corrects the verdict, and runs nothing that was skipped before.
+/// A late result corrects the verdict of a run. It does not release a child that was skipped before.
 pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     let token = join(store).await;
     let a = child(store, "a", &[], json!({})).await;
@@ -345,7 +346,7 @@ pub async fn a_skipped_run_that_ran_releases_its_children(store: &dyn Store) {
     }
 }
 
-/// A run that ends with its children keeps its result, belongs to no executor while it awaits them, and gets its verdict from theirs.
+/// A run that ends with its children keeps its result while it awaits them, and no executor has it. Its verdict comes from its children.
 pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let token = join(store).await;
     let a = child(store, "a", &[], json!({"over": "children"})).await;
@@ -385,7 +386,7 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
         let again = ends(&root, Outcome::Succeeded).await;
         assert_eq!((again.answers, again.awaiting), (vec![Finished::Duplicate], vec![]));
     }
-    // A failure of its own ends the run at once; a request to cancel ends a run that awaits its children.
+    // If the run itself fails, it ends immediately. A cancel also ends a run that awaits its children.
     let root = start(store, token, &a).await;
     ends(&root, FAILED).await;
     assert_eq!(state(root.id).await, (RunStatus::Failed, None, None));
@@ -404,7 +405,7 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     store.finish(finisher(token), &[cancelled]).await.unwrap();
     let ended = read(store, root.id).await;
     assert_eq!((ended.status, ended.result.as_deref()), (RunStatus::Cancelled, Some("1")));
-    // An edit takes a job out of the chain while its run is open: the run still ends with those that follow from it.
+    // An edit removes a job from the chain while its run is open. The run still awaits the jobs that follow from it.
     let root = start(store, token, &a).await;
     let first = ends(&root, Outcome::Succeeded).await;
     saved(change(store, &b, JobSpec { schedule: None, ..b.spec.clone() }).await);

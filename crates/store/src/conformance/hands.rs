@@ -24,7 +24,7 @@ pub(super) fn in_hand(run: &Run, executor: &str) -> RunAtExecutor {
     }
 }
 
-/// Own waiting runs become pending near their time, once; own pending ones are found when they are late.
+/// Waiting runs of the lease become pending shortly before they are due, once each. Its pending runs are found when they are late.
 pub async fn waiting_runs_wake_when_due(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second();
@@ -56,13 +56,13 @@ pub async fn waiting_runs_wake_when_due(store: &dyn Store) {
     assert_eq!(keys(other, until, start, 10).await, []);
 }
 
-/// The open runs of this lease with this status.
+/// The open runs of this lease that have this status.
 pub(super) async fn open_keys(store: &dyn Store, token: LeaseToken, status: RunStatus) -> Vec<RunId> {
     let page = OpenPage { status, before: Timestamp::MAX, after: (Timestamp::EPOCH, RunId::new(0)), limit: 1_000 };
     store.open_keys(token, page).await.unwrap().into_iter().map(|(_, run)| run).collect()
 }
 
-/// A mark is set once, by the owner, for the attempt; and can be removed.
+/// Only the owner sets the mark of an attempt, once, and it can be removed again.
 pub async fn marks_are_won_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let (first, second) = (pending(store, token).await, pending(store, token).await);
@@ -85,12 +85,12 @@ pub async fn marks_are_won_once(store: &dyn Store) {
     store.unmark(token, &[(first.id, 1), (RunId::new(next_id()), 1)]).await.unwrap();
     assert_eq!(read(store, first.id).await, first);
     assert_eq!(store.mark(token, &hands).await.unwrap(), [first.id]);
-    // The run was accepted, waited at its executor for long, and was returned without having begun.
+    // The executor accepted the run, kept it in its queue, and returned it before it began.
     store.note_running(token, &hands[..1]).await.unwrap();
     assert_eq!(read(store, first.id).await.status, RunStatus::Running);
     store.unmark(token, &[(first.id, 1)]).await.unwrap();
     assert_eq!(read(store, first.id).await, first);
-    // Likewise without a mark: the job is `at_least_once`.
+    // The same without a mark, as for an `at_least_once` job.
     store.note_running(token, &hands[..1]).await.unwrap();
     store.unmark(token, &[(first.id, 2)]).await.unwrap();
     assert_eq!(read(store, first.id).await.executor.as_deref(), Some("a"));
@@ -128,7 +128,7 @@ pub async fn runs_in_hand_are_counted_by_executor(store: &dyn Store) {
     assert_eq!(store.held_runs(DEFAULT, runs[0].app, &name, 10).await.unwrap(), []);
 }
 
-/// Pending becomes running; an ended run stays ended. The tick reads the state of runs.
+/// A pending run becomes running, and an ended run stays ended. The tick reads the states of runs.
 pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
     let token = join(store).await;
     let (first, second) = (pending(store, token).await, pending(store, token).await);
@@ -161,8 +161,8 @@ pub async fn running_is_noted_for_pending_runs(store: &dyn Store) {
     assert_eq!(checks, [check(&running, RunStatus::Running), check(&ended, RunStatus::Succeeded)]);
 }
 
-/// A run that an executor has accepted and not begun is pending, without a start, and its row names the executor. This also holds for a run
-/// that was adopted as running. The start that is recorded first is kept.
+/// A run that waits in the queue of an executor is pending without a start, and its row names the executor. This also holds for a run that
+/// was adopted as running. The first recorded start is kept.
 pub async fn what_waits_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(60);
@@ -212,7 +212,7 @@ pub async fn what_waits_in_an_executors_queue_has_not_begun(store: &dyn Store) {
     assert_eq!([read(store, run.id).await, read(store, shard.id).await], begun);
 }
 
-/// The owner reads the request until the run has ended, and no attempt follows a failed one.
+/// The owner reads the request until the run has ended. A failed attempt of a run with such a request is not retried.
 pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
@@ -248,7 +248,7 @@ pub async fn a_cancel_is_noted_until_the_run_is_over(store: &dyn Store) {
     );
 }
 
-/// A node with a stream to the executor of another node's run finds the request too.
+/// A node that has a stream to the executor finds the request, even if another node owns the run.
 pub async fn a_cancel_is_read_by_those_who_hear_the_executor(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
@@ -274,13 +274,13 @@ pub async fn a_cancel_is_read_by_those_who_hear_the_executor(store: &dyn Store) 
     assert!(!store.cancels_elsewhere(other, RunId::new(0), 10_000).await.unwrap().iter().any(is_of_here));
 }
 
-/// A run that a later run of the job replaces ends as covered, whatever its outcome.
+/// A run that a later run of its job replaces is cancelled as covered. If its executor was lost, that loss is the reason instead.
 pub async fn a_covered_run_has_that_reason(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let (stopped, lost) = (pending(store, token).await, pending(store, token).await);
     assert_eq!(store.ask_cancels(&[stopped.id, lost.id], CancelRequest::LATER_RUN, now).await.unwrap(), 2);
-    // Without a report of its executor the run has a verdict that a late report replaces.
+    // The executor of this run has not reported its end, so a late report may still replace the verdict.
     let lost_with = Reason::ExecutorLost;
     for (run, outcome, reason) in
         [(&stopped, Outcome::Cancelled, Reason::Covered), (&lost, Outcome::Lost(lost_with), lost_with)]
@@ -300,7 +300,7 @@ pub async fn a_covered_run_has_that_reason(store: &dyn Store) {
     assert_eq!(store.cancels(token).await.unwrap(), []);
 }
 
-/// Many cancellations are requested at once: ended runs are skipped, and the first request counts.
+/// A request cancels many runs in one call. Ended runs are skipped, and the first request for a run stays.
 pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -337,7 +337,7 @@ pub async fn all_open_runs_of_a_job_are_found_and_cancelled(store: &dyn Store) {
     assert_eq!(store.ask_cancels(&[], CancelRequest::requested("Cy"), now).await.unwrap(), 0);
 }
 
-/// The first node that asks counts the runs of a limit, until it gives the limit away, or is dead and another node adopts its open runs.
+/// The first node that asks for a limit counts its runs, until it gives the limit away or is fenced and its runs are adopted.
 pub async fn a_limit_has_one_home(store: &dyn Store) {
     let (first, second) = (join(store).await, join(store).await);
     let limit = || LimitName { namespace: DEFAULT, key: super::name("limit") };
@@ -388,7 +388,7 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     let asked = run(&job, token, at + Duration::from_secs(9));
     let requested = store.request_run(token, Run { cause: asked.id.get(), ..asked }).await.unwrap();
     assert_eq!(requested.node, other.node, "the job has another home");
-    // The next home does not take a run for missed that was due and whose wait was not stored yet.
+    // The handover stores a wait for a run that was due and had none. Otherwise the next home would treat the run as missed.
     let second = super::job(store, Some(at)).await;
     let [due, ahead] = [at - Duration::from_secs(60), at + Duration::from_secs(60)].map(|at| run(&second, token, at));
     claim(store, token, &second, vec![due.clone(), ahead.clone()]).await;
@@ -398,7 +398,7 @@ pub async fn unsent_runs_are_handed_over(store: &dyn Store) {
     assert_eq!(waits, [Some(WaitFor::Executor), None]);
 }
 
-/// A released lease leaves the runs that it did not send as never sent, marked or not.
+/// A lease that is released shelves the runs that it did not send, marked or not: the next lease treats them as never sent.
 pub async fn what_a_lease_did_not_send_waits_for_the_next(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     super::hear(store, token).await;
@@ -431,8 +431,8 @@ pub async fn what_a_lease_did_not_send_waits_for_the_next(store: &dyn Store) {
     assert_eq!(woken, [rows[1].id, rows[4].id]);
 }
 
-/// The wait of a pending run is stored, and stays until the verdict has parameters of its own; a retry has the parameters of the attempt
-/// that ended.
+/// The wait of a pending run is stored, and stays until the verdict brings parameters of its own. After a retry the row has the parameters
+/// of the attempt that ended.
 pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     let token = join(store).await;
     let (run, other) = (pending(store, token).await, pending(store, token).await);
@@ -465,7 +465,7 @@ pub async fn waits_and_reasons_keep_their_parameters(store: &dyn Store) {
     assert_eq!(read(store, other.id).await.detail.as_deref(), Some(&full));
 }
 
-/// A request to end a run unless an executor has it is not a request to cancel it; a request to cancel replaces it.
+/// A request to end a run unless an executor has it does not count as a request to cancel. A request to cancel replaces it.
 pub async fn what_is_to_be_dropped_is_no_request_to_cancel(store: &dyn Store) {
     let token = join(store).await;
     let runs = [pending(store, token).await, pending(store, token).await, pending(store, token).await];

@@ -1,4 +1,4 @@
-//! Checks of how stuck jobs are healed, and of the rows of planned fires.
+//! Checks of the repair of stuck jobs, and of the rows of planned fires.
 
 use std::time::Duration;
 
@@ -17,7 +17,7 @@ async fn stuck(store: &dyn Store, job: &JobRecord) -> Option<StuckJob> {
     store.stuck_jobs(10_000).await.unwrap().into_iter().find(|stuck| stuck.job == job.id)
 }
 
-/// The run of a delay has ended, for whatever cause, and the job was not moved on.
+/// A job with a fixed delay is stuck if its run has ended and its next fire was not set.
 pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(10);
@@ -37,7 +37,7 @@ pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
     assert_eq!(stuck(store, &job).await, None);
     assert!(!store.heal_job(seen, None).await.unwrap());
 
-    // A run that does not exist, and a job that rightly fires no more.
+    // The job follows a run that does not exist, and has no further fire.
     let job = delayed_job(store, at).await;
     let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
     let claim = ClaimJob {
@@ -77,7 +77,7 @@ pub async fn a_job_that_is_over_is_not_stuck(store: &dyn Store) {
     assert!(!store.heal_job(StuckJob { job: JobId::new(next_id()), ..seen }, Some(at)).await.unwrap());
 }
 
-/// Jobs of a node that was removed are seen by the scans of all nodes; those of any other node, dead or alive, keep their home.
+/// Jobs of a removed node are freed for all nodes. Jobs of any other node, dead or alive, keep their home.
 pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     let (forgotten, dead, known) = (join(store).await, join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second();
@@ -127,7 +127,7 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     }
 }
 
-/// Rows come in order, without shards and requested runs; a span that began before the range is among them.
+/// Rows are returned in order, without shards and requested runs. A span that began before the range is included if it reaches the range.
 pub async fn planned_rows_are_those_of_the_schedule(store: &dyn Store) {
     let token = join(store).await;
     let start = store.now().await.unwrap().ceil_second() - Duration::from_secs(100);

@@ -17,7 +17,7 @@ pub(super) async fn node(store: &dyn Store, id: NodeId) -> Node {
     store.nodes().await.unwrap().into_iter().find(|node| node.id == id).unwrap()
 }
 
-/// The report of a node is read as it was written. A report that is not written under the current epoch of its node is ignored.
+/// The report of a node is read as it was written. A report under an outdated epoch is ignored.
 pub async fn nodes_report_their_state(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -63,7 +63,7 @@ pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
     }
     assert!(!store.set_node_switch("no node has this name", Switch::Stopped).await.unwrap());
 
-    // A limit that it counts goes to the next node that asks while it is switched off and has no open run.
+    // Another node that asks gets the limits of a node that is switched off and has no open run.
     let other = join(store).await;
     let limit = [LimitName { namespace: DEFAULT, key: super::name("limit") }];
     let home = async |asks: LeaseToken| store.limit_homes(asks, &limit).await.unwrap()[0];
@@ -89,7 +89,7 @@ pub async fn switches_stay_as_they_are_set(store: &dyn Store) {
     assert!(!store.set_app_switch(AppId::new(next_id()), Switch::Stopped).await.unwrap());
 }
 
-/// The switch of an executor belongs to its app and name, and is there until it is set to active.
+/// The switch of an executor is stored by app and name until it is set to active.
 pub async fn executors_are_switched_by_name(store: &dyn Store) {
     let (one, other) = (AppId::new(next_id()), AppId::new(next_id()));
     let at = Timestamp::from_secs;
@@ -120,7 +120,7 @@ pub async fn executors_are_switched_by_name(store: &dyn Store) {
     }
 }
 
-/// A job moves with all of its open runs. It stays if one of them was sent, may have been sent, has begun, or was not named.
+/// A job moves with all of its open runs. It stays if one of them was sent, may have been sent, has begun, or is not named in the move.
 pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     let (token, to) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
@@ -206,7 +206,7 @@ pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     assert_eq!(woken.iter().map(|run| run.id).collect::<Vec<_>>(), name(&going[1..]));
 }
 
-/// The count of a job's fires is written with the claim, moves with the job, and decays with its age.
+/// The count of a job's fires is written with its claim, is kept when the job moves, and decays with time.
 pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
     let (token, to) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
@@ -240,7 +240,7 @@ pub async fn jobs_carry_the_count_of_their_fires(store: &dyn Store) {
     assert_eq!(store.home_loads(&[NodeId::new(next_id())], at).await.unwrap(), []);
 }
 
-/// A dead node's jobs without open runs become visible to all nodes; the others move with their runs.
+/// A dead node's jobs without open runs are freed for all nodes. Its other jobs move with their runs when these are adopted.
 pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
     let (dead, token) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
@@ -260,7 +260,7 @@ pub async fn jobs_of_the_dead_are_freed(store: &dyn Store) {
     assert_eq!(store.free_jobs(token, dead.node, 10).await.unwrap(), 0);
 }
 
-/// A node that died long ago and owns nothing is removed; the node with the newest id stays, so that the id is not given again.
+/// A node that died long ago and owns nothing is removed. The node with the newest id is kept, so that its id is not assigned again.
 pub async fn nodes_are_forgotten(store: &dyn Store) {
     let (gone, owner, home, newest) = (join(store).await, join(store).await, join(store).await, join(store).await);
     let row = pending(store, owner).await;

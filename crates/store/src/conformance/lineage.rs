@@ -1,4 +1,4 @@
-//! The things that tokens create: they end with their token, and stay when another caller rotates it.
+//! Tokens create tokens, sign-ins and links. These end with the token that created them, and stay when another caller rotates that token.
 
 use std::time::Duration;
 
@@ -13,7 +13,7 @@ use crate::access::{
 
 const MINUTE: Duration = Duration::from_secs(60);
 
-/// Three tokens, of which each created the next, and a sign-in and a link of each of the first two.
+/// Three tokens, each created by the one before. The first two also have a sign-in and a link each.
 struct Family {
     tokens: [TokenRecord; 3],
     sessions: [WebSession; 2],
@@ -61,7 +61,7 @@ fn link(account: Option<AccountId>, token: Option<TokenId>, minted_by: Option<To
     SignInLink { hash: name("link"), purpose, account, token, minted_by, expires_at }
 }
 
-/// Revoking a token, resetting the password of its owner, and deleting its owner each end the token with everything that it created.
+/// A token ends with everything that it created when it is revoked, when its owner's password is reset, and when its owner is deleted.
 pub async fn what_a_token_made_ends_with_it(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let ann = account(Vec::new(), now);
@@ -108,7 +108,7 @@ pub async fn a_token_does_not_outlive_the_one_that_made_it(store: &dyn Store) {
     let orphan = TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Api, None, now) };
     assert!(!store.add_token(&orphan).await.unwrap());
     assert_eq!(store.token(&orphan.hash).await.unwrap(), None);
-    // However the two interleave, no valid token is left.
+    // In whichever order the two commit, no valid token remains.
     let parent = token(TokenKind::Api, None, now);
     assert!(store.add_token(&parent).await.unwrap());
     let child = TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Api, None, now) };
@@ -118,7 +118,7 @@ pub async fn a_token_does_not_outlive_the_one_that_made_it(store: &dyn Store) {
     assert!(store.token(&child.hash).await.unwrap().is_none_or(|child| !child.is_good(now)));
 }
 
-/// What the old token created belongs to the new one.
+/// A rotation transfers everything that the old token created to the new one.
 pub async fn rotation_keeps_what_a_token_made(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let family = Family::add(store, None, now).await;
@@ -137,7 +137,8 @@ pub async fn rotation_keeps_what_a_token_made(store: &dyn Store) {
     assert!(!store.rotate_token(child.id, now + MINUTE, &fresh).await.unwrap());
 }
 
-/// Tokens that rotated themselves, from one that another token created: the first two have ended, the third is in its overlap.
+/// Adds a series of four tokens, the first of them created by `maker`. After the rotations the first two have ended, and the third is valid
+/// for its overlap.
 async fn series(store: &dyn Store, maker: &TokenRecord, now: Timestamp) -> Vec<TokenRecord> {
     let first = TokenRecord { minted_by: Some(maker.id), ..token(TokenKind::Api, None, now) };
     assert!(store.add_token(&first).await.unwrap());
@@ -167,9 +168,9 @@ async fn work(store: &dyn Store, tokens: &[&TokenRecord], now: Timestamp) -> Vec
     work
 }
 
-/// The tokens of a series end together, with everything that they created, whichever of them is revoked, and also when their creator ends.
+/// If one token of a series is revoked, or their creator is, all of them end, with everything that they created.
 pub async fn a_token_that_rotates_itself_stays_one_token(store: &dyn Store) {
-    // Long ago, so that the removal affects no other test's tokens.
+    // These instants are long ago, so the removal of old tokens affects no token of another check.
     let now = Timestamp::from_secs(900_000_000);
     for revoked in 0..5 {
         let maker = TokenRecord { expires_at: Some(now + 9 * MINUTE), ..token(TokenKind::Api, None, now) };
@@ -195,8 +196,8 @@ pub async fn a_token_that_rotates_itself_stays_one_token(store: &dyn Store) {
     }
 }
 
-/// What was created before a rotation belongs to the successor; a token that another caller rotates leaves its series. When the first
-/// tokens of a series are removed, the others stay one series.
+/// A rotation transfers what the old token created to its successor. A token that another caller rotates leaves its series. When the first
+/// tokens of a series are removed, the others remain one series.
 pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     let now = Timestamp::from_secs(900_000_000);
     let maker = token(TokenKind::Api, None, now);
@@ -228,7 +229,7 @@ pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     assert_eq!(work(store, &[&child, &fresh], now).await, [false; 2]);
     assert!(!store.rotate_token(after.id, now + MINUTE, &successor(&after, now)).await.unwrap(), "over");
 
-    // However the two interleave, no valid token is left.
+    // In whichever order the two commit, no valid token remains.
     let first = token(TokenKind::Api, None, now);
     assert!(store.add_token(&first).await.unwrap());
     let [second, third] = [successor(&first, now), successor(&first, now)];
@@ -239,7 +240,8 @@ pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     assert_eq!(work(store, &[&first, &second, &third], now).await, [false; 3]);
 }
 
-/// The row of a server's own token stays when it has ended: without it, the next start would take the token in the file for a new one.
+/// The row of a server's own token is kept after its end. Without the row, the server would add the token from its file as a new one when
+/// it next starts.
 pub(super) async fn check_ends_of_servers_own_tokens(store: &dyn Store) {
     let now = Timestamp::from_secs(900_000_000);
     let named = |kind, owner| TokenRecord { name: "admin".to_owned(), ..token(kind, owner, now) };

@@ -7,7 +7,7 @@ use super::{finish, finish_one, join, next_id, pending};
 use crate::Store;
 use crate::logs::{ChunkSize, LogChunk, LogLine, LogRange, RemovedLogs};
 
-/// Chunks are stored as they first came, in order; those of unknown runs are dropped.
+/// Chunks are stored in order. The first chunk with a number stays, and chunks of unknown runs are dropped.
 pub async fn logs_are_kept_once(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -39,7 +39,7 @@ pub async fn logs_are_kept_once(store: &dyn Store) {
     assert_eq!(store.log_sizes(run.id, 3, -1, 10).await.unwrap(), []);
 }
 
-/// The newest logs stay as far as they fit; those of open runs stay in any case; of the others a line is left.
+/// The newest logs that fit into the size are kept, and so are the logs of open runs. Each removed log is replaced by one line.
 pub async fn old_logs_are_removed_by_size_and_leave_a_line(store: &dyn Store) {
     let token = join(store).await;
     let mut runs: Vec<Run> = Vec::new();
@@ -49,7 +49,7 @@ pub async fn old_logs_are_removed_by_size_and_leave_a_line(store: &dyn Store) {
     runs.sort_by_key(|run| run.id);
     let (namespace, now) = (runs[0].namespace, store.now().await.unwrap());
     let line = |text: &str| LogLine { at: now, level: "info".to_owned(), text: text.to_owned() };
-    // Short texts are stored as they are: their size is about their number of bytes.
+    // Short texts are not compressed, so the stored size is about their number of bytes.
     let text = "0123456789".repeat(40);
     for run in &runs {
         let chunk = |sequence| LogChunk { run: run.id, attempt: 1, sequence, lines: vec![line(&text)] };
@@ -58,7 +58,7 @@ pub async fn old_logs_are_removed_by_size_and_leave_a_line(store: &dyn Store) {
             finish_one(store, finish(run, Outcome::Succeeded)).await;
         }
     }
-    // The two newest runs have about 860 bytes each; the room also holds a part of the one before.
+    // The two newest runs have about 860 bytes each. The log of the run before them would exceed the size.
     assert_eq!(store.log_cut(namespace, 2_000).await.unwrap(), Some(runs[1].id));
     assert_eq!(store.log_cut(namespace, 1 << 40).await.unwrap(), None);
 
@@ -78,7 +78,7 @@ pub async fn old_logs_are_removed_by_size_and_leave_a_line(store: &dyn Store) {
     for run in &runs[1..] {
         assert_eq!(store.log_chunks(run.id, 1, -1, 10).await.unwrap().len(), 2);
     }
-    // The line that was left is neither removed again nor counted.
+    // The line that replaced the log is neither removed nor counted in a second removal.
     let again = store.remove_logs(namespace, LogRange { up_to: runs[0].id, ..range }, 500).await.unwrap();
     assert!(again.last.is_none_or(|last| last < runs[0].id), "{again:?}");
 }

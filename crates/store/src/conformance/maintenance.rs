@@ -13,7 +13,8 @@ use crate::ledger::ClaimJob;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// A window is read as it was written; a window that has begun ends now, one that has not becomes empty, and neither is ended twice.
+/// A window is read as it was written. A window that has begun ends now, one that has not begun becomes empty, and neither can be ended
+/// twice.
 pub async fn a_window_is_read_as_it_was_planned(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let namespace = tenant(store).await;
@@ -57,7 +58,7 @@ pub async fn a_window_is_read_as_it_was_planned(store: &dyn Store) {
     assert_eq!(left.len(), 2, "what ended long ago is removed: {left:?}");
 }
 
-/// A namespace has a bounded number of windows that have not ended.
+/// A namespace has a maximum number of windows that have not ended.
 pub async fn windows_are_bounded(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let namespace = tenant(store).await;
@@ -86,8 +87,8 @@ pub async fn windows_are_bounded(store: &dyn Store) {
     assert!(store.add_maintenance(&last).await.unwrap(), "one that has ended does not count");
 }
 
-/// A claim that holds fires back moves the job on without rows; its next fire is the first that is held back. An edit accounts for these
-/// fires.
+/// A claim that holds fires back adds no rows and only sets when the scan looks at the job again. The job's next fire is the first fire
+/// that is held back.
 pub async fn what_is_held_back_is_the_next_fire(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -122,7 +123,7 @@ pub async fn what_is_held_back_is_the_next_fire(store: &dyn Store) {
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().held_from, None);
 }
 
-/// The reason of fires inside of windows is kept.
+/// The reason of a run that a window skipped is stored.
 pub async fn a_run_is_skipped_by_a_window(store: &dyn Store) {
     let token = join(store).await;
     let first = store.now().await.unwrap().ceil_second();

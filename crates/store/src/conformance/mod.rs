@@ -1,7 +1,7 @@
 //! The contract of every store: run by the tests of this crate on memory, SQLite, PostgreSQL and MySQL/MariaDB.
 //!
-//! Each check is a function over a fresh store, and panics if the store is wrong. Checks that race two callers against each other poll both
-//! futures of one task: on a database their transactions really overlap.
+//! Each check is a function over a store, and panics if the store is wrong. Checks that race two callers poll both futures in one task, so
+//! on a database their transactions overlap.
 
 #![expect(clippy::unwrap_used, reason = "a check is a test: what it did not expect ends it")]
 
@@ -315,7 +315,7 @@ pub async fn exercise(store: Arc<dyn Store>) {
 const DEFAULT: NamespaceId = NamespaceId::new(1);
 const LEASE: Duration = Duration::from_secs(60);
 
-/// Numbers that no other check uses.
+/// A number that no other check uses.
 fn next_id() -> i64 {
     static NEXT: AtomicI64 = AtomicI64::new(1_000_000_000_000_000);
     NEXT.fetch_add(1, Ordering::Relaxed)
@@ -389,7 +389,7 @@ fn created(created: Created) -> JobRecord {
     }
 }
 
-/// A run that its home has claimed.
+/// A run that the lease of `token` owns, as if it had claimed it.
 fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
     let of = RunOf { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
     Run::new(RunId::new(next_id()), of, fire_at, Trigger::Interval, (token.node, token.epoch))
@@ -400,20 +400,20 @@ fn requested(job: &JobRecord, token: LeaseToken, now: Timestamp) -> Run {
     Run { cause: run.id.get(), trigger: Trigger::Api, ..run }
 }
 
-/// Takes over all open runs under leases that have ended.
+/// Adopts all open runs under leases that have ended.
 async fn adopt_all(store: &dyn Store, token: LeaseToken, dead: &[NodeId]) -> (OrphanedJobs, Vec<Adopted>) {
     let orphaned = store.orphaned_jobs(token, dead, 100_000).await.unwrap();
     let jobs: Vec<JobId> = orphaned.jobs.iter().map(|job| job.id).collect();
     (orphaned, store.adopt(token, dead, &jobs).await.unwrap().runs)
 }
 
-/// Gives an executor of the jobs' app a stream to this node: due runs may be sent.
+/// Gives this node a stream to an executor of the jobs' app, so that due runs may have been sent.
 async fn hear(store: &dyn Store, token: LeaseToken) {
     let executor = executor(app(store).await, store.now().await.unwrap());
     assert!(store.open_session(token, &executor, None).await.unwrap().is_some());
 }
 
-/// The end of a stream whose node's clock did not step back.
+/// The end of a stream of a node whose clock did not step back.
 fn stream_end(opened_at: Timestamp) -> StreamEnd {
     StreamEnd { opened_at, reached: Timestamp::EPOCH }
 }
@@ -423,7 +423,7 @@ async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<Due
     store.due_jobs(homes, range).await.unwrap().into_iter().find(|due| due.job == job.id)
 }
 
-/// Claims a job that has no home yet, with these runs.
+/// Claims a job for this lease, with these runs.
 async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> Claimed {
     let seen = due(store, job, &[NodeId::new(0), token.node]).await.unwrap();
     let next_fire_at = Some(seen.next_fire_at + Duration::from_secs(60));
@@ -431,7 +431,7 @@ async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<
     store.claim(token, &[claim]).await.unwrap()
 }
 
-/// A pending run of a job of its own, owned by `token`.
+/// A pending run, owned by `token`, of a job that has no other run.
 async fn pending(store: &dyn Store, token: LeaseToken) -> Run {
     let now = store.now().await.unwrap();
     let job = job(store, Some(now.ceil_second())).await;
@@ -479,7 +479,7 @@ fn finisher(token: LeaseToken) -> Finisher<'static> {
     Finisher { token, ids: &IDS }
 }
 
-/// Stores ends from which nothing follows.
+/// Stores ends that release no run, and returns their outcomes.
 async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<Finished> {
     let no_node = LeaseToken { node: NodeId::new(0), epoch: 0 };
     let ends = store.finish(finisher(no_node), batch).await.unwrap();

@@ -24,7 +24,7 @@ fn webhook(url: &str, now: Timestamp) -> FailureWebhook {
     FailureWebhook { url: url.to_owned(), secret: format!("whsec_{}", next_id()), created_at: now, updated_at: now }
 }
 
-/// Takes the messages that are due of these runs.
+/// Takes the due messages, and returns those about these runs.
 async fn take(store: &dyn Store, now: Timestamp, runs: &[RunId]) -> Vec<OutboxItem> {
     let mut taken = store.take_outbox(now, EVERYTHING).await.unwrap();
     taken.retain(|item| item.run.is_some_and(|run| runs.contains(&run)));
@@ -35,7 +35,7 @@ async fn soon(store: &dyn Store) -> Timestamp {
     store.now().await.unwrap() + Duration::from_secs(5)
 }
 
-/// There is one message for each run that failed for good, if its namespace has a webhook.
+/// A run that failed for good gets one message if its namespace has a webhook.
 pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -104,7 +104,7 @@ pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     assert_eq!((&data["run_id"], &data["status"]), (&fails.id.to_string().into(), &"failed".into()));
     assert_eq!((&data["message"], &data["namespace"]), (&"it \"broke\"".into(), &"default".into()));
 
-    // The last attempt is reported; a true verdict that comes late is not reported again.
+    // The last attempt is reported. A late result that corrects the verdict is not reported again.
     store.drop_outbox(&taken.iter().map(|item| item.id).collect::<Vec<_>>()).await.unwrap();
     store.take_waiting(token, Timestamp::MAX, 10_000).await.unwrap();
     finish_one(store, AttemptEnd { attempt: 2, ..again }).await;
@@ -117,7 +117,7 @@ pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     assert_eq!(store.failure_webhook(DEFAULT).await.unwrap(), None);
 }
 
-/// A run that was skipped is reported for the reasons that its job names; a row of several fires is one message.
+/// A skipped run is reported if its job asks for that reason. A row that stands for several fires gives one message.
 pub async fn a_skip_is_reported_where_its_job_asks_for_it(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -167,7 +167,7 @@ fn in_hand(run: &Run) -> crate::ledger::RunAtExecutor {
     }
 }
 
-/// Two nodes that look at the same time do not both send; a postponed message comes again when it is due.
+/// Of two nodes that take messages at the same time, one gets each message. A postponed message is returned again when it is due.
 pub async fn a_message_is_in_one_hand(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -191,7 +191,7 @@ pub async fn a_message_is_in_one_hand(store: &dyn Store) {
     assert!(take(store, Timestamp::MAX - HOLD, &ids).await.is_empty());
 }
 
-/// A run of a job in a namespace of its own with a webhook.
+/// Creates a job in this namespace, and a failed run of it.
 async fn failed_in(store: &dyn Store, namespace: &Namespace, token: LeaseToken) -> RunId {
     let now = store.now().await.unwrap();
     let app = store.ensure_app(AppId::new(next_id()), namespace.id, "app", now).await.unwrap();
@@ -215,7 +215,7 @@ async fn failed_in(store: &dyn Store, namespace: &Namespace, token: LeaseToken) 
     run.id
 }
 
-/// However many messages of one namespace are due, those of another are taken, too; namespaces whose messages are being sent are left out.
+/// Messages of one namespace are taken even if many messages of another are due. Namespaces whose messages are being sent are left out.
 pub async fn no_namespace_waits_behind_the_messages_of_another(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -245,7 +245,7 @@ pub async fn no_namespace_waits_behind_the_messages_of_another(store: &dyn Store
     let taken = store.take_outbox(soon, TakeOutbox { without: &without, ..EVERYTHING }).await.unwrap();
     assert_eq!(both(&taken), (0, 1));
     store.postpone_outbox(taken.iter().find(|item| item.namespace == one.id).unwrap(), 0, soon).await.unwrap();
-    // The namespace whose message is due the longest comes first.
+    // The namespace whose message has been due longest comes first.
     let first = TakeOutbox { without: &[DEFAULT], namespace_max: 1, ..EVERYTHING };
     assert_eq!(both(&store.take_outbox(soon, first).await.unwrap()), (2, 0));
     assert_eq!(both(&store.take_outbox(soon, first).await.unwrap()), (0, 1));

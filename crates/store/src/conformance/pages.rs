@@ -11,7 +11,7 @@ use crate::Store;
 use crate::catalog::JobRecord;
 use crate::ledger::RunQuery;
 
-/// Twenty-five runs of one job, the newest last; two of them ended, one successfully.
+/// Creates twenty-five runs of one job, the newest last. Two of them have ended, one of these successfully.
 async fn runs(store: &dyn Store) -> (JobRecord, Vec<Run>) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
@@ -34,7 +34,7 @@ async fn all_pages(store: &dyn Store, namespace: NamespaceId, mut query: RunQuer
     }
 }
 
-/// Page after page gives each run once, whatever the page's size.
+/// Consecutive pages return each run once, whatever the page size.
 pub async fn pages_of_runs_have_no_gaps(store: &dyn Store) {
     let (job, rows) = runs(store).await;
     let expected: Vec<RunId> = rows.iter().rev().map(|run| run.id).collect();
@@ -48,7 +48,7 @@ pub async fn pages_of_runs_have_no_gaps(store: &dyn Store) {
     }
     assert_eq!(all_pages(store, NamespaceId::new(99), RunQuery { limit: 5, ..RunQuery::default() }).await, []);
 
-    // Two runs of one instant are next to each other.
+    // Two runs of one instant are adjacent.
     let cause = super::next_id();
     let twin = Run { id: RunId::new(super::next_id()), cause, ..rows[10].clone() };
     let token = join(store).await;
@@ -89,7 +89,7 @@ pub async fn pages_keep_to_their_filters(store: &dyn Store) {
     pages_of_many_runs_keep_to_their_filters(store).await;
 }
 
-/// A job has many runs of one instant, and few of a status.
+/// A job has many runs at one instant, and few of them have the status that the query names.
 async fn pages_of_many_runs_keep_to_their_filters(store: &dyn Store) {
     use RunStatus::{Failed, Pending, Running, Waiting};
     let token = join(store).await;
@@ -121,7 +121,7 @@ async fn pages_of_many_runs_keep_to_their_filters(store: &dyn Store) {
     // Broadcasts are running until their shards have ended.
     let (first, _) = expanded(store, token, 1).await;
     let (second, _) = expanded(store, token, 1).await;
-    // Many open runs stand before them.
+    // Many open runs come before them.
     let many = super::job(store, Some(at)).await;
     claim(store, token, &many, (0..250).map(|cause| Run { cause, ..run(&many, token, at) }).collect()).await;
     let running = |within: Option<AppId>, limit| RunQuery { job: None, ..page(&[Running], within, limit) };
@@ -137,7 +137,7 @@ async fn pages_of_many_runs_keep_to_their_filters(store: &dyn Store) {
     }
 }
 
-/// Shards, children and retries by hand are found, of several runs at once.
+/// Shards, children and retries by hand are found by their parents, for several parents in one call.
 pub async fn runs_that_follow_are_found_by_their_parents(store: &dyn Store) {
     let (job, rows) = runs(store).await;
     let token = join(store).await;

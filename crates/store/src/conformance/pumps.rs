@@ -25,7 +25,7 @@ async fn known(store: &dyn Store, job: JobId) -> Option<PumpJob> {
     store.pump_jobs().await.unwrap().into_iter().find(|pump| pump.job == job)
 }
 
-/// Makes the node the home of a job, as a request for a run does.
+/// Makes the node the home of a job by requesting a run of it.
 async fn settle_at(store: &dyn Store, token: LeaseToken, job: &JobRecord, fire_at: Timestamp) -> Run {
     let run = requested(job, token, fire_at).for_all_shards();
     store.request_run(token, run).await.unwrap()
@@ -57,7 +57,7 @@ fn of(name: &str, change: ItemChange) -> (String, ItemChange) {
     (name.to_owned(), change)
 }
 
-/// A job is listed as soon as one of its definitions is a pump's, and until it is forgotten.
+/// A job is listed as a pump job as soon as one of its definitions is a pump's, until it is forgotten.
 pub async fn a_pump_job_is_known_until_it_is_forgotten(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let token = join(store).await;
@@ -113,7 +113,7 @@ async fn delete(store: &dyn Store, record: &JobRecord, now: Timestamp) {
     assert!(matches!(store.delete_job(deletion).await.unwrap(), Deleted::Done));
 }
 
-/// Items are read as they were written; a change that finds another state does nothing.
+/// Items are read as they were written. A change that expects another state of an item changes nothing.
 pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let token = join(store).await;
@@ -175,7 +175,7 @@ pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
     assert_eq!(items(store, record.id).await, []);
 }
 
-/// A group that returns its items continues as its next attempt, as often as it must.
+/// A group that returns its items continues with its next attempt, without a limit on the number of attempts.
 pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) {
     let token = join(store).await;
     let mut run = pending(store, token).await;
@@ -214,7 +214,8 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     assert_eq!((root.status, root.reason), (RunStatus::Skipped, Some(Reason::WindowOver)), "no executor took it");
 }
 
-/// A user's request to cancel replaces the planned end of a pump, after which the pump would begin again; no other request replaces it.
+/// A user's request to cancel replaces the planned end of a pump, because a pump begins again after a planned end. No other request
+/// replaces it.
 pub async fn a_users_cancel_replaces_the_planned_end_of_a_pump(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let token = join(store).await;
@@ -246,7 +247,7 @@ pub async fn a_users_cancel_replaces_the_planned_end_of_a_pump(store: &dyn Store
     assert_eq!(store.open_runs(record.id, Some(first.fire_at), None, 10).await.unwrap(), []);
 }
 
-/// Many items are dealt at once.
+/// One call assigns many items.
 pub async fn many_items_are_dealt_at_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let token = join(store).await;

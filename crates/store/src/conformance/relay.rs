@@ -8,7 +8,8 @@ use super::{app, join, stream_end};
 use crate::ledger::{FenceRequest, RelayedAnswer};
 use crate::{LeaseToken, Store};
 
-/// A question reaches the servers that hear the executor, and its first answer the server that asked; a later question replaces it.
+/// A question reaches the servers that have a stream to the executor. The first answer reaches the server that asked. A later question
+/// replaces the earlier one.
 pub async fn fences_are_relayed_by_who_hears_the_executor(store: &dyn Store) {
     let (asker, hears, deaf) = (join(store).await, join(store).await, join(store).await);
     let start = store.now().await.unwrap();

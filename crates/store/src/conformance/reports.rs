@@ -17,7 +17,7 @@ use crate::channels::{AfterTry, Delivery, LeaseChannels};
 use crate::ledger::AttemptEnd;
 use crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite};
 
-/// Failed runs are counted by folded message and day, each once, with a bound on the messages of a job and day.
+/// Failed runs are counted by folded message and day, each run once. The number of different messages per job and day is bounded.
 pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     let token = join(store).await;
     let at = Step::Day.floor(Timestamp::from_secs(1_900_000_800));
@@ -83,7 +83,7 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     let rest: Vec<&FailureMessage> = third.iter().filter(|one| one.key == REST_KEY).collect();
     assert_eq!((rest.len(), rest[0].message.as_str(), rest[0].count), (1, "", 3));
 
-    // A removal is bounded although many jobs failed on the same day.
+    // A removal keeps to its limit even if many jobs failed on the same day.
     let other = super::job(store, Some(at)).await;
     let row = run(&other, token, at);
     claim(store, token, &other, vec![row.clone()]).await;
@@ -99,7 +99,7 @@ pub async fn failures_are_counted_by_message_and_day(store: &dyn Store) {
     assert_eq!(of_day(at, 2).await[0].count, 1);
 }
 
-/// A message that many jobs had is counted once, over all days and jobs, and names the jobs with the most such runs.
+/// A message of many jobs is counted once over all days and jobs, with the jobs that had it most often.
 pub async fn a_message_names_the_jobs_that_had_it_most(store: &dyn Store) {
     let token = join(store).await;
     let at = Step::Day.floor(Timestamp::from_secs(1_900_000_800));
@@ -137,7 +137,7 @@ pub async fn a_message_names_the_jobs_that_had_it_most(store: &dyn Store) {
     assert_eq!(store.failure_messages(&first_day).await.unwrap()[0].count, 28);
 }
 
-/// The most frequent message names its jobs also where each of them had other messages more often.
+/// The most frequent message names its jobs even if each of these jobs had other messages more often.
 pub async fn a_message_of_many_jobs_names_some(store: &dyn Store) {
     let token = join(store).await;
     let at = Step::Day.floor(Timestamp::from_secs(1_900_000_800));
@@ -167,7 +167,7 @@ pub async fn a_message_of_many_jobs_names_some(store: &dyn Store) {
     assert_eq!((&both[0].jobs, both[1].count, both[1].job_count, &both[1].jobs), (&tired, 20, 10, &angry));
 }
 
-/// A report is written once, with the schedule that it was made from; its message is sent through its channel.
+/// A report is written once, for the schedule that it was made from, and its message is sent through the channel of that schedule.
 pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let namespace = Namespace { id: NamespaceId::new(next_id()), name: name("reported") };
@@ -234,12 +234,12 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
     assert!(store.finish_message(&delivery, AfterTry::Sent).await.unwrap());
     assert_eq!(store.deliveries(channel.id, None, 10).await.unwrap(), [delivery]);
 
-    // The schedule was changed meanwhile: a report made from the earlier one is not written.
+    // The schedule was changed in the meantime: a report made from the earlier schedule is not written.
     store.save_report_schedule(ReportChange { next_at: Some(now), ..change }).await.unwrap();
     let stale = ReportWrite { schedule: &kept, next_at: Some(later), now, message: None };
     assert!(!store.write_report(&stale).await.unwrap());
 
-    // It is saved again while it is due.
+    // The schedule is saved again while the report is due.
     store.save_report_schedule(change).await.unwrap();
     let due = its(now).await.expect("it stays due");
     assert_eq!((due.next_at, due.version), (Some(now), 4));

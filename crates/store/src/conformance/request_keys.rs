@@ -6,7 +6,7 @@ use super::name;
 use crate::Store;
 use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
 
-/// A call is made once; the same call again gets its answer, another call with its key does not.
+/// A call with a key is executed once. A repetition gets the stored answer. A different call with the same key is refused.
 pub async fn a_keyed_call_is_made_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (scope, key) = (name("scope"), name("key"));
@@ -24,12 +24,12 @@ pub async fn a_keyed_call_is_made_once(store: &dyn Store) {
         CallState::New
     );
 
-    // The server that began it is taken for dead: another one takes the call.
+    // The server that began the call is presumed dead, so another server takes the call over.
     let later = now + Duration::from_secs(120);
     assert_eq!(store.begin_call(call, later, later - Duration::from_secs(60)).await.unwrap(), CallState::New);
     assert_eq!(store.begin_call(call, later, later - Duration::from_secs(60)).await.unwrap(), CallState::InFlight);
 
-    // A call that is renewed is in progress, however long ago it began; a renewal needs the same call.
+    // A call that is renewed counts as in progress, however long ago it began. A renewal must name the same call.
     let latest = later + Duration::from_secs(120);
     store.renew_call(call, latest - Duration::from_secs(10)).await.unwrap();
     store.renew_call(other, latest).await.unwrap();
@@ -51,7 +51,7 @@ pub async fn keyed_calls_are_forgotten(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (scope, fingerprint) = (name("scope"), "a".repeat(64));
     let call = |key| KeyedCall { scope: &scope, key, fingerprint: &fingerprint };
-    // Longer ago than any other call that checks make.
+    // Older than any other call that checks make.
     let old = now - Duration::from_secs(20 * 365 * 86_400);
     for (index, key) in ["1", "2", "3"].into_iter().enumerate() {
         let at = old + Duration::from_secs(index as u64);

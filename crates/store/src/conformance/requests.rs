@@ -13,7 +13,7 @@ use crate::catalog::JobRecord;
 use crate::ledger::KeyedRun;
 use crate::{LeaseToken, Store};
 
-/// The executor that a caller named stays with the run: through a retry, an adoption, and in its shards.
+/// The executor that a caller named is kept with the run, through a retry and an adoption, and in the run's shards.
 pub async fn a_run_keeps_the_executor_that_its_caller_named(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
     hear(store, dead).await;
@@ -67,8 +67,8 @@ fn keyed(job: &JobRecord, token: LeaseToken, now: Timestamp, key: &str) -> Run {
     Run { trigger_key: Some(key.to_owned()), ..requested(job, token, now) }
 }
 
-/// Of two concurrent requests at different servers one makes a run; the other finds it. A key is free after the verdict of its run, and
-/// keys of other jobs are separate.
+/// Of two concurrent requests with a key at different servers, one creates a run and the other finds it. The key is free after the verdict
+/// of its run. Equal keys of different jobs are independent.
 pub async fn a_key_is_held_by_one_open_run(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
@@ -136,7 +136,7 @@ pub async fn a_key_is_forgotten_with_its_run(store: &dyn Store) {
     assert!(matches!(made, KeyedRun::Made(_)));
 }
 
-/// A run that is planned ahead waits in the store until it is due, even if its server dies.
+/// A run that is planned ahead waits in the store until it is due, even if its server dies in the meantime.
 pub async fn a_planned_run_is_taken_up_when_it_comes_due(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();

@@ -13,7 +13,7 @@ use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pen
 use crate::ledger::{AttemptEnd, Finished, RunAtExecutor};
 use crate::{LeaseToken, Store};
 
-/// A stored result is durable, complete, and never changes; a result of a missing run is reported as such.
+/// A stored result is durable and complete, and never changes. A result of a missing run is reported as such.
 pub async fn a_result_is_stored_once(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -44,7 +44,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!(read(store, run.id).await, expected);
     assert_eq!(store.attempts(run.id).await.unwrap(), []);
 
-    // If the end has no executor and no start, those that were stored before are kept.
+    // An end without an executor and a start keeps those that are stored.
     let run = pending(store, token).await;
     let hand = RunAtExecutor {
         run: run.id,
@@ -61,7 +61,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!((stored.executor.as_deref(), stored.started_at), (Some("b"), Some(run.due_at)));
 }
 
-/// An end that a server decides on its own is refused if another lease owns the run by now; the result of an executor is stored.
+/// An end that a server decides on its own is refused if another lease owns the run by now. An executor's result is stored in any case.
 pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -80,8 +80,8 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     assert!(matches!(finish_one(store, unknown).await, Finished::Stored(..)), "its own");
 }
 
-/// Skipped means that no attempt began. If an attempt began, or may have begun, and no further one could begin, the run has failed, with
-/// the reason why no further one could.
+/// Skipped means that no attempt began. If an attempt began, or may have begun, and no further attempt could, the run has failed, with the
+/// reason why no further attempt could begin.
 pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     let token = join(store).await;
     let skipped = |run: &Run, attempt| AttemptEnd {
@@ -122,7 +122,7 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     assert_eq!(answers, Finished::Stored(NextStep::Verdict { status: RunStatus::Skipped, reason }, None));
 }
 
-/// Attempts that no executor received are no tries of the handler: the job's own retries remain.
+/// An attempt that no executor received does not use up one of the job's retries.
 pub async fn an_attempt_without_executor_uses_no_retry(store: &dyn Store) {
     let token = join(store).await;
     for is_one_batch in [true, false] {
@@ -151,7 +151,7 @@ pub async fn an_attempt_without_executor_uses_no_retry(store: &dyn Store) {
     }
 }
 
-/// The newest attempt counts; the end of an older attempt corrects the verdict of that attempt.
+/// The end of the newest attempt decides about the run. The end of an older attempt is stored with that attempt.
 pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -181,7 +181,7 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&expected));
     assert_eq!(finish_one(store, finish(&run, FAILED)).await, Finished::Superseded);
     assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&expected));
-    // Attempts that never began add no row, and change none.
+    // Ends of attempts that never began add no row and change none.
     for attempt in [0, -1, i32::MIN, 3] {
         let invented = AttemptEnd { attempt, ..late.clone() };
         assert_eq!(finish_one(store, invented).await, Finished::NoSuchRun, "{attempt}");
@@ -190,7 +190,7 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     assert_eq!(read(store, run.id).await, *waiting);
 }
 
-/// A late result is the only way out of a verdict.
+/// Only a late result changes a verdict.
 pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -215,7 +215,7 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, Finished::Duplicate);
 }
 
-/// A run whose end was unknown turns out to have succeeded, and with it the broadcast of which it is a shard.
+/// A run whose end was unknown turns out to have succeeded, and so does the broadcast of which it is a shard.
 pub(super) async fn a_report_of_success_ends_a_dead_letter(store: &dyn Store, token: LeaseToken) {
     let run = pending(store, token).await;
     let (whole, shards) = expanded(store, token, 1).await;
@@ -230,7 +230,8 @@ pub(super) async fn a_report_of_success_ends_a_dead_letter(store: &dyn Store, to
     }
 }
 
-/// A run had a request to cancel, and its executor was lost: the ledger gets the handler's end when that is reported.
+/// An executor is lost while it has a run with a request to cancel. When the executor reports the handler's end, the ledger stores that
+/// end.
 pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
     let token = join(store).await;
     for (outcome, status) in [(Outcome::Succeeded, RunStatus::Succeeded), (Outcome::Cancelled, RunStatus::Cancelled)] {
@@ -254,7 +255,7 @@ pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
     }
 }
 
-/// The old attempt is stored with the earlier ones, and the run waits for the next attempt.
+/// The ended attempt is stored with the earlier ones, and the run waits for its next attempt.
 pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
@@ -262,7 +263,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     failed.policy.retry_max = 1;
     let due_at = failed.finished_at + Duration::from_secs(10);
     let again = NextStep::Retry { due_at, reason: Reason::Retry, lost_count: 0 };
-    // The executor's name is kept, for the router; the trace is that of the last attempt.
+    // The executor's name is kept because the router needs it. The trace is the one of the ended attempt.
     let waiting = Run {
         status: RunStatus::Waiting,
         reason: Some(Reason::Retry),
@@ -297,7 +298,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
     assert_eq!((stored.attempt, stored.reason, stored.message.as_deref()), (2, None, Some("boom")));
 }
 
-/// The second result sees the effect of the first.
+/// The second of two results in one batch sees the effect of the first.
 pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     let token = join(store).await;
     let (run, other) = (pending(store, token).await, pending(store, token).await);
@@ -316,7 +317,7 @@ pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     assert_eq!(store.attempts(run.id).await.unwrap().len(), 1);
 }
 
-/// Two nodes get the same batch in different orders: each result is stored by one of them.
+/// Two nodes store the same batch in different orders: each result is stored once, by one of them.
 pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store) {
     let token = join(store).await;
     let mut batch = Vec::new();
@@ -334,7 +335,7 @@ pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store
     }
 }
 
-/// NUL is replaced, what is too long is cut between characters, the rest is kept as it is.
+/// NUL is replaced, a text that is too long is cut between characters, and all other text is stored unchanged.
 pub async fn text_is_kept_as_far_as_it_fits(store: &dyn Store) {
     let token = join(store).await;
     let (first, second, third) =

@@ -26,11 +26,12 @@ async fn points(store: &dyn Store, kind: PointKind, owner: i64, step: Step) -> V
     store.points(&query).await.unwrap()
 }
 
-/// Points add up to the runs, whatever the batches and whenever verdicts come; nothing counts twice; old points are removed.
+/// The points add up to the runs, whatever the batch size and whenever the verdicts arrive. No run counts twice, and old points are
+/// removed.
 pub async fn points_add_up_to_the_runs(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
-    // The job gets an app of its own, because other checks count runs in the common one.
+    // The job has its own app, because other checks count runs in the common app.
     let app = store.ensure_app(AppId::new(next_id()), super::DEFAULT, &super::name("points"), at).await.unwrap().id;
     let job = crate::catalog::JobRecord { app, ..job(store, Some(at)).await };
     let rows: Vec<Run> = (0..6).map(|number| run(&job, token, at + Duration::from_secs(number * 600))).collect();
@@ -108,7 +109,7 @@ pub async fn points_add_up_to_the_runs(store: &dyn Store) {
     let verdicts = Verdicts { succeeded: 3, failed: 1, skipped: 4, ..Verdicts::default() };
     assert_eq!(sums.iter().map(|sum| (sum.owner, sum.verdicts)).collect::<Vec<_>>(), [(app.get(), verdicts)]);
 
-    // A removal is bounded although many jobs have a point of the same hour.
+    // A removal keeps to its limit even if many jobs have a point in the same hour.
     let other = super::job(store, Some(at)).await;
     let row = run(&other, token, at);
     claim(store, token, &other, vec![row.clone()]).await;
@@ -122,7 +123,7 @@ pub async fn points_add_up_to_the_runs(store: &dyn Store) {
     assert!(!points(store, PointKind::Job, job.id.get(), Step::Day).await.is_empty());
 }
 
-/// A job fails from its first failure after a success to its next success.
+/// A job is failing from its first failure after a success until its next success.
 pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
@@ -148,7 +149,7 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     let trouble = trouble.into_iter().find(|trouble| trouble.job == job.id).unwrap();
     assert_eq!((trouble.status, trouble.count, trouble.newest), (RunStatus::Failed, 3, rows[3].id));
 
-    // A run whose end is unknown, and which turns out to have failed, is one failure.
+    // A run whose end was unknown turns out to have failed: that is one failure.
     store.mark(token, &[hands::in_hand(&rows[4], "one")]).await.unwrap();
     let policy = NextStepPolicy { at_least_once: false, ..POLICY };
     let lost = AttemptEnd { policy, started_at: None, ..finish(&rows[4], Outcome::Lost(Reason::ExecutorLost)) };
@@ -163,7 +164,8 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     assert_eq!(failing(None).await, None);
 }
 
-/// A job is running while one of its runs is, failing by its newest verdict, counted or not, and over when its last run has ended.
+/// A job is running while one of its runs is, failing by its newest verdict, whether or not that is counted yet, and finished when it has
+/// no next fire and its last run has ended.
 pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
@@ -202,7 +204,7 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     }
 }
 
-/// Charts get whole runs: no shards, in the range that they show; open runs by their status; and the jobs that fire next.
+/// Charts read whole runs without shards in the range that they show, open runs by status, and the jobs that fire next.
 pub async fn drawings_read_whole_runs(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);

@@ -11,7 +11,7 @@ fn filter(list: FilteredList, name: &str, text: &str) -> SavedFilter {
     SavedFilter { list, name: name.to_owned(), filter: text.to_owned() }
 }
 
-/// Filters are stored by owner, list and name, and an owner has no more than the maximum, however many are saved at once.
+/// Filters are stored by owner, list and name. An owner never has more than the maximum, even if several are saved at the same time.
 pub async fn saved_filters_are_kept_by_name_and_bounded(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (ann, bob) = (account(Vec::new(), now), account(Vec::new(), now));
@@ -39,7 +39,7 @@ pub async fn saved_filters_are_kept_by_name_and_bounded(store: &dyn Store) {
         let one = filter(FilteredList::Runs, &format!("n{number:02}"), "");
         assert!(store.save_filter(owner, &one, at(4)).await.unwrap());
     }
-    // One slot is left, and two requests take it.
+    // The owner may save one more filter, and two requests try to.
     let (one, two) = (filter(FilteredList::Runs, "x1", "a"), filter(FilteredList::Runs, "x2", "b"));
     let (first, second) = tokio::join!(store.save_filter(owner, &one, at(5)), store.save_filter(owner, &two, at(5)));
     let saved = [first.unwrap(), second.unwrap()].into_iter().filter(|saved| *saved).count();

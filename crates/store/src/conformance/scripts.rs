@@ -20,7 +20,7 @@ fn source(language: &str, text: &str) -> ScriptSpec {
     }
 }
 
-/// A namespace for scripts, and the number of versions that are kept there.
+/// A namespace for scripts, and the number of versions per script that are kept there.
 #[derive(Clone, Copy)]
 struct Place<'a>(&'a dyn Store, NamespaceId, u32);
 
@@ -147,7 +147,7 @@ pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(store.delete_namespace(namespace).await.unwrap(), NamespaceDeleted::Done);
 }
 
-/// Neither save is lost, and of two that expect the same version one has a conflict.
+/// Two concurrent saves create one version each. If both expect the same version, one has a conflict.
 pub async fn scripts_saved_at_once_get_a_version_each(store: &dyn Store) {
     let place = Place(store, tenant(store).await, KEPT_VERSIONS);
     let (one, two) = (source("shell", "1"), source("shell", "22"));
@@ -160,7 +160,7 @@ pub async fn scripts_saved_at_once_get_a_version_each(store: &dyn Store) {
     assert_eq!(conflicts, 1, "{first:?} {second:?}");
 }
 
-/// The newest versions are kept, and those that a job names.
+/// The newest versions are kept, and the versions that a job names.
 pub async fn old_versions_of_a_script_are_forgotten_unless_a_job_names_them(store: &dyn Store) {
     let place = Place(store, tenant(store).await, 3);
     let script = saved(place.save("a", &source("shell", "1"), None).await);
@@ -181,7 +181,7 @@ pub async fn old_versions_of_a_script_are_forgotten_unless_a_job_names_them(stor
     assert_eq!(versions().await, [7, 6, 5]);
 }
 
-/// A script that a job names is not deleted; a job that names one that does not exist is not saved.
+/// A script that a job names is not deleted. A job that names a missing script is not saved.
 pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
     let namespace = tenant(store).await;
     let place = Place(store, namespace, KEPT_VERSIONS);
@@ -224,7 +224,7 @@ pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
     assert_eq!(deleted(None).await, ScriptDeleted::NotFound);
 }
 
-/// One of the two transactions comes first, and the other sees it.
+/// The store serializes the deletion of a script with the saving of a job that names it.
 pub async fn a_script_is_not_deleted_under_a_job_that_is_saved(store: &dyn Store) {
     let namespace = tenant(store).await;
     let place = Place(store, namespace, KEPT_VERSIONS);

@@ -14,14 +14,14 @@ use crate::Store;
 use crate::catalog::JobRecord;
 use crate::ledger::{RunOrder, RunPlace, RunQuery, RunSearch, RunText};
 
-/// Runs of two jobs, twenty each; some ended, after different lengths.
+/// Creates twenty runs of each of two jobs. Some have ended, after different durations.
 async fn runs(store: &dyn Store) -> (JobRecord, JobRecord, Vec<Run>) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
     let (first, second) = (job(store, Some(at)).await, job(store, Some(at)).await);
     let mut rows = Vec::new();
     for of in [&first, &second] {
-        // Those of a backfill are never late.
+        // A run of a backfill is never late.
         let made = |offset: u64| {
             let trigger = if offset < 18 { Trigger::Interval } else { Trigger::Backfill };
             Run { trigger, ..run(of, token, at + Duration::from_secs(offset)) }
@@ -46,7 +46,7 @@ async fn runs(store: &dyn Store) -> (JobRecord, JobRecord, Vec<Run>) {
     (first, second, rows)
 }
 
-/// Every page of a search, forwards; each page must be the same when it is read backwards from the first run after it.
+/// Reads all pages of a search forwards. Each page must be the same when it is read backwards from the first run after it.
 async fn found(store: &dyn Store, namespace: NamespaceId, search: &RunSearch) -> Vec<RunId> {
     let mut search = RunSearch { limit: 3, ..search.clone() };
     let mut all: Vec<Run> = Vec::new();
@@ -67,7 +67,7 @@ async fn found(store: &dyn Store, namespace: NamespaceId, search: &RunSearch) ->
     }
 }
 
-/// For every search and order, a database finds exactly the runs that match, and a text is not a pattern.
+/// Each search in each order finds exactly the runs that match. A text is not a pattern.
 pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
     let (first, second, rows) = runs(store).await;
     let namespace = first.namespace;
@@ -124,7 +124,7 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
     assert_eq!(found(store, NamespaceId::new(99), &any()).await, []);
 }
 
-/// The search reads the newest rows alone, states where it stopped, and continues from there.
+/// A search reads only the newest rows, reports where it stopped, and continues from there.
 pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
     let (first, _, rows) = runs(store).await;
     let now = store.now().await.unwrap();
@@ -147,7 +147,7 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
     }
     assert_eq!(count, 1);
 
-    // In one job, by the planned instants.
+    // A search in one job reads the runs in the order of their planned instants.
     let mut in_one_job = RunSearch { jobs: Some(vec![first.id]), row_limit: 7, from: None, ..search.clone() };
     let (mut count, mut rounds) = (0, 0);
     loop {
@@ -162,7 +162,7 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
     }
     assert_eq!(count, 1);
 
-    // Backwards, from before the oldest of these runs on.
+    // A search backwards, starting before the oldest of these runs.
     let oldest = rows.iter().map(|run| run.id.get()).min().unwrap();
     let mut search = RunSearch {
         texts: vec![RunText { text: "on 36 ".to_owned(), ..RunText::default() }],
@@ -182,7 +182,7 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
     }
     assert_eq!(count, 1);
 
-    // Old runs of a job that are open, or went wrong, are found behind newer ones that succeeded.
+    // Old runs of a job that are open or did not succeed are found although newer runs of it succeeded.
     let busy = job(store, Some(now.ceil_second())).await;
     let token = join(store).await;
     let rows: Vec<Run> =
@@ -199,7 +199,7 @@ pub async fn a_search_looks_at_a_bounded_number_of_rows(store: &dyn Store) {
         assert_eq!(found.runs.iter().map(|run| run.id).collect::<Vec<_>>(), [row.id], "{status:?}");
     }
 
-    // The runs of a job that has few are found behind newer ones of another job.
+    // The runs of a job with few runs are found although another job has many newer runs.
     let (few, many) = (job(store, Some(now.ceil_second())).await, job(store, Some(now.ceil_second())).await);
     let rows: Vec<Run> =
         (0..2).map(|offset| run(&few, token, now.ceil_second() + Duration::from_secs(offset))).collect();

@@ -19,7 +19,7 @@ fn fire(job: i64, id: i64, second: i64) -> ShadowFire {
     ShadowFire { job: JobId::new(job), fire }
 }
 
-/// A fire is stored once, whatever a repetition of it holds; it is read by job, source and time, and removed by age.
+/// A fire is stored once, and a repetition changes nothing. Fires are read by job, source and time, and removed by age.
 pub async fn observed_fires_are_kept_once_and_removed_by_age(store: &dyn Store) {
     let (space, other) = (NamespaceId::new(771), NamespaceId::new(772));
     assert_eq!(store.shadow_span(space, "old").await.unwrap(), None);

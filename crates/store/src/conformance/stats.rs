@@ -13,7 +13,7 @@ use crate::ledger::{AttemptEnd, RunSearch};
 use crate::upkeep::JobStat;
 use crate::{LeaseToken, Store};
 
-/// A little later than the ids of checks seem to have been made.
+/// A little later than the instants that the ids of checks contain.
 fn after_ids() -> Timestamp {
     Timestamp::from_millis(1_704_067_200_000 + (next_id() >> 22) + 1_000)
 }
@@ -32,7 +32,7 @@ pub(super) async fn roll_up(store: &dyn Store) {
     while store.roll_up(before, 2).await.unwrap() > 0 {}
 }
 
-/// The same counts, computed again from the ledger.
+/// The same counts, computed directly from the ledger.
 async fn truth(store: &dyn Store, runs: &[RunId]) -> BTreeMap<(i64, RunStatus), (u64, u64)> {
     let mut counts: BTreeMap<(i64, RunStatus), (u64, u64)> = BTreeMap::new();
     for run in store.runs(runs).await.unwrap() {
@@ -50,7 +50,7 @@ async fn truth(store: &dyn Store, runs: &[RunId]) -> BTreeMap<(i64, RunStatus), 
     counts
 }
 
-/// Each run counts once, in the hour for which it was planned, whatever the steps, and whenever its verdict comes.
+/// Each run counts once, in the hour for which it was planned, whatever the size of the steps and whenever its verdict arrives.
 pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
@@ -80,7 +80,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     let all: Vec<RunId> = rows.iter().chain(&shards).map(|run| run.id).collect();
     let at_most_once = NextStepPolicy { at_least_once: false, ..POLICY };
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
-    // The run is marked: only a marked run may have begun, which makes its end unknown.
+    // The run is marked because only a run that may have begun gets the verdict unknown.
     store.mark(token, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
     let lost =
         AttemptEnd { policy: at_most_once, started_at: None, ..finish(&rows[2], Outcome::Lost(Reason::ExecutorLost)) };
@@ -93,7 +93,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     roll_up(store).await;
     assert_eq!(stats(store, job.id).await, first, "nothing counts twice");
 
-    // Open runs end; a run with the verdict unknown turns out to have succeeded.
+    // Open runs end. A run with the verdict unknown turns out to have succeeded.
     finish_all(store, &[finish(&rows[3], Outcome::Succeeded), finish(&rows[2], Outcome::Succeeded)]).await;
     finish_all(store, &shards.iter().map(|shard| finish(shard, Outcome::Succeeded)).collect::<Vec<_>>()).await;
     roll_up(store).await;
@@ -102,7 +102,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     assert_eq!(second.values().map(|(count, _)| count).sum::<u64>(), 5 + 5, "{second:?}");
     assert!(second.keys().all(|(_, status)| *status != RunStatus::Unknown));
 
-    // A run that was open when it was passed is lost, is counted as unknown, and turns out to have succeeded below.
+    // This run was still open when the count passed it. It is lost and counted as unknown, and below turns out to have succeeded.
     store.mark(token, &[super::hands::in_hand(&rows[4], "one")]).await.unwrap();
     let lost =
         AttemptEnd { policy: at_most_once, started_at: None, ..finish(&rows[4], Outcome::Lost(Reason::ExecutorLost)) };
@@ -124,7 +124,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     let until_second = store.job_stats(job.id, Timestamp::EPOCH, hour + Duration::from_secs(3600)).await.unwrap();
     assert!(until_second.iter().all(|stat| stat.hour == hour) && !until_second.is_empty());
 
-    // A removal is bounded although many jobs have counts of the same hour.
+    // A removal keeps to its limit even if many jobs have counts in the same hour.
     let other = super::job(store, Some(at)).await;
     let row = run(&other, token, at);
     claim(store, token, &other, vec![row.clone()]).await;
@@ -142,7 +142,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     assert_eq!(left, from_second);
 }
 
-/// Sums are added once, however many there are in a batch.
+/// Sums are added once, whatever the number of sums in a batch.
 pub async fn batches_of_any_size_are_counted_once(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
@@ -151,7 +151,7 @@ pub async fn batches_of_any_size_are_counted_once(store: &dyn Store) {
         let rows: Vec<Run> =
             (0..sum_count).map(|hour| run(&job, token, at + Duration::from_secs(hour * 3_600))).collect();
         claim(store, token, &job, rows.clone()).await;
-        // The message is as long as the run's number, so that one row is shorter than the others.
+        // The length of the message depends on the run's number, so the rows have different lengths.
         let end = |run: &Run| AttemptEnd {
             message: Some("x".repeat(usize::try_from(run.id.get() % 7).unwrap())),
             ..finish(run, FAILED)
@@ -163,7 +163,7 @@ pub async fn batches_of_any_size_are_counted_once(store: &dyn Store) {
     }
 }
 
-/// The counts of a job stay with it when it moves to another app, and runs that end afterwards are added to them.
+/// When a job moves to another app, its counts stay with it, and runs that end afterwards are added to them.
 pub async fn counts_stay_with_a_job_that_moves(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
@@ -203,7 +203,7 @@ pub async fn counts_stay_with_a_job_that_moves(store: &dyn Store) {
     assert!(verdicts.iter().all(|(_, count)| *count == 1), "{verdicts:?}");
 }
 
-/// The dead runs of a job, the newest first, page by page.
+/// The dead letters of a job, the newest first, read in pages.
 pub(super) async fn dead_of(store: &dyn Store, job: JobId) -> Vec<RunId> {
     let all = RunSearch::new(store.now().await.unwrap(), 100);
     let mut search = RunSearch { is_dead: true, jobs: Some(vec![job]), ..all };
@@ -216,7 +216,7 @@ pub(super) async fn dead_of(store: &dyn Store, job: JobId) -> Vec<RunId> {
     }
 }
 
-/// However many there are, and in whichever order they end.
+/// Failed runs are dead letters until a later run succeeds, however many there are and in whichever order they end.
 pub(super) async fn failures_are_dead_until_a_later_success(store: &dyn Store, token: LeaseToken) {
     let at = store.now().await.unwrap().ceil_second();
     let job = job(store, Some(at)).await;

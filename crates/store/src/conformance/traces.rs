@@ -7,11 +7,11 @@ use rondel_core::{IdGen, RunId, Timestamp, TraceParent};
 use super::next_id;
 use crate::Store;
 
-/// The span that was stored first is found, by the run, until it is removed by age.
+/// The first span that was stored for a run is found, until it is removed by age.
 pub async fn a_trace_is_found_by_its_run_and_forgotten_with_age(store: &dyn Store) {
     let parent: TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01".parse().unwrap();
     let other: TraceParent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b8-00".parse().unwrap();
-    // Later than any run that a check makes.
+    // Later than any run of another check.
     let late = IdGen::first_at(Timestamp::from_secs(4_000_000_000));
     let fresh = || RunId::new(late + next_id() % 1_000_000);
     let (run, another, without) = (fresh(), fresh(), fresh());
@@ -22,7 +22,7 @@ pub async fn a_trace_is_found_by_its_run_and_forgotten_with_age(store: &dyn Stor
     found.sort_by_key(|(run, _)| *run);
     assert_eq!(found, [(run, parent), (another, other)]);
 
-    // Longer ago than the spans of other checks: three days after the first instant that ids can have.
+    // Older than the spans of other checks: three days after the first instant that ids can have.
     let old = Timestamp::from_secs(1_704_326_400);
     let first = IdGen::first_at(old);
     let runs: Vec<RunId> = (0..3).map(|index| RunId::new(first + index)).collect();

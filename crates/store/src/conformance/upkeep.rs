@@ -14,7 +14,7 @@ use crate::{LeaseToken, Store};
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-/// A run of a job of its own, owned by `token`, that was due two days ago.
+/// A run, owned by `token` and due two days ago, of a job that has no other run.
 async fn old(store: &dyn Store, token: LeaseToken, shard_index: i32) -> Run {
     let at = store.now().await.unwrap().ceil_second() - DAY * 2;
     let job = job(store, Some(at)).await;
@@ -42,7 +42,7 @@ async fn exist(store: &dyn Store, ids: &[RunId]) -> Vec<RunId> {
     found
 }
 
-/// Runs with verdicts from before the cut are removed; open and recent runs stay.
+/// Runs whose verdicts are older than the cut are removed with all their rows. Open and recent runs stay.
 pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
     let token = join(store).await;
     purge_all(store, 500).await;
@@ -64,7 +64,7 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
         finish_one(store, crate::ledger::AttemptEnd { attempt: 2, ..failed }).await;
         gone.push(run);
     }
-    // A retry by hand of a removed run is a run of its own.
+    // A retry by hand is independent of the run that it repeats, even after that run was removed.
     let parent = Some(gone[0].id);
     let by_hand = Run { id: RunId::new(next_id()), cause: next_id(), parent, ..gone[0].clone() };
     store.request_run(token, by_hand.clone()).await.unwrap();
@@ -82,7 +82,7 @@ pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
     fires_stay_while_they_are_open(store, token).await;
 }
 
-/// What follows when a run of a fire ends is planned by all its runs: they stay as long as one is open, the first or the last.
+/// Each end of a run of a fire needs all runs of that fire to plan what follows, so they all stay while one of them is open.
 async fn fires_stay_while_they_are_open(store: &dyn Store, token: LeaseToken) {
     let follow = async |first: &Run, parent: &Run| {
         let job = job(store, None).await;
@@ -126,7 +126,7 @@ pub async fn a_broadcast_goes_as_a_whole(store: &dyn Store) {
     assert!(exist(store, &ids).await.is_empty());
 }
 
-/// One node begins a pass per period; the next pass begins after most of the period.
+/// One node begins a pass per period. The next pass can begin after most of the period.
 pub async fn a_pass_is_begun_by_one(store: &dyn Store) {
     let task = name("task");
     let period = Duration::from_secs(3600);
@@ -139,7 +139,7 @@ pub async fn a_pass_is_begun_by_one(store: &dyn Store) {
     assert!(store.begin_pass(&task, period).await.unwrap());
 }
 
-/// Executors that were not heard for long are removed.
+/// Executors that no node has heard for a long time are removed.
 pub async fn executors_are_forgotten(store: &dyn Store) {
     let token = join(store).await;
     let record = async |first_seen_at: Timestamp| super::executor(app(store).await, first_seen_at);

@@ -30,7 +30,7 @@ fn new(base: i64, job: i64, executor: i64) -> NewXxlRun {
     NewXxlRun { run: RunId::new(next_id()), attempt: 1, job, executor, app: AppId::new(base) }
 }
 
-/// An address has one executor, with the token that it sent last, until it signs off, and again when it is back.
+/// An address has one executor, with the token that it sent last. The executor keeps its id when it signs off and comes back.
 pub async fn executors_of_xxl_job_keep_their_ids(store: &dyn Store) {
     let at = Timestamp::from_secs;
     let base = next_id() * 10;
@@ -41,7 +41,7 @@ pub async fn executors_of_xxl_job_keep_their_ids(store: &dyn Store) {
     assert_eq!(store.register_xxl(&known(1, one, "a", 100)).await.unwrap(), id(1));
     assert_eq!(store.register_xxl(&known(2, one, "b", 130)).await.unwrap(), id(1));
     assert_eq!(store.register_xxl(&known(3, two, "c", 120)).await.unwrap(), id(3));
-    // Two servers hear of an address for the first time.
+    // Two servers register the same new address concurrently.
     let (fourth, fifth) = (known(4, "http://h", "d", 90), known(5, "http://h", "d", 90));
     let (first, second) = tokio::join!(store.register_xxl(&fourth), store.register_xxl(&fifth));
     assert_eq!(first.unwrap(), second.unwrap());
@@ -60,7 +60,7 @@ pub async fn executors_of_xxl_job_keep_their_ids(store: &dyn Store) {
     assert_eq!(store.register_xxl(&known(7, "http://h", "d", 160)).await.unwrap(), id(7), "it is a new one");
 }
 
-/// A registration by hand stays until it is removed, and is the same executor if it registers itself, too.
+/// A registration by hand stays until it is removed. If that executor also registers itself, it keeps the same id.
 pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     let at = Timestamp::from_secs;
     let base = next_id() * 10;
@@ -84,7 +84,7 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     assert!(store.xxl_registered_by_hand(Some(AppId::new(base + 1)), 10).await.unwrap().is_empty());
     let all = store.xxl_registered_by_hand(None, 10_000).await.unwrap();
     assert!(all.contains(&first) && all.contains(&second));
-    // Registering itself changes when the executor was seen; signing off changes nothing else.
+    // When the executor registers itself, that only changes when it was last seen. When it signs off, nothing else changes.
     assert_eq!(store.register_xxl(&known(5, one, "e", 140)).await.unwrap(), ExecutorId::new(base + 1));
     assert!(store.unregister_xxl(app, one, at(150)).await.unwrap());
     let found = store.xxl_registered_by_hand(Some(app), 1).await.unwrap();
@@ -104,7 +104,7 @@ pub async fn executors_of_xxl_job_are_registered_by_hand(store: &dyn Store) {
     assert_eq!(left, [second], "an executor goes with its namespace");
 }
 
-/// Numbers rise, fit into 32 bits, and are given only under a valid lease; a job keeps its number.
+/// Numbers rise, fit into 32 bits, and are assigned only under a valid lease. A job keeps its number.
 pub async fn a_number_of_xxl_job_is_sent_once(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
@@ -130,11 +130,11 @@ pub async fn a_number_of_xxl_job_is_sent_once(store: &dyn Store) {
     assert_eq!(store.unsettled_xxl(ExecutorId::new(base + 1), 2).await.unwrap(), sent[..2]);
 }
 
-/// The first report of an attempt counts, only from its own app, and is removed when it is old.
+/// The first report of an attempt counts, if it comes from the attempt's own app. Old reports are removed.
 pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
-    // What earlier checks left would be counted.
+    // Rows that earlier checks left would be counted.
     while store.forget_xxl(now + Duration::from_secs(1), 10).await.unwrap() > 0 {}
     let base = next_id() * 100;
     let runs = [new(base, 71, 1), new(base, 71, 1)];
@@ -153,7 +153,7 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     assert_eq!((found.state, found.code, found.message.as_deref()), (XxlRunState::Reported, Some(200), Some("good")));
     let found = store.report_xxl(app, &[report(second, -1, Some(&long))], now).await.unwrap().runs;
     assert_eq!(found[0].message.as_ref().map(|text| text.chars().count()), Some(XXL_MESSAGE_LEN_MAX));
-    // A stop replaces a callback that came while it was under way, but not a verdict.
+    // A stop replaces a callback that arrived while the stop was in progress, but does not replace a verdict.
     let stopped = store.send_xxl(token, &runs[..1], now).await.unwrap().unwrap()[0].log_id;
     for (code, expected) in [(200, 200), (-1, -1), (500, -1)] {
         let found = store.report_xxl(app, &[report(stopped, code, None)], now).await.unwrap().runs;
@@ -161,7 +161,7 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     }
     store.settle_xxl(&[stopped], now).await.unwrap();
     assert_eq!(store.report_xxl(app, &[report(stopped, -1, Some("again"))], now).await.unwrap().runs[0].message, None);
-    // An end that the server assumed is replaced by the executor's own report, even after the verdict.
+    // The executor's own report replaces an end that the server assumed, even after the verdict.
     let third = store.send_xxl(token, &runs[..1], now).await.unwrap().unwrap()[0].log_id;
     for (code, expected) in [(-2, -2), (-3, -2), (200, 200), (500, 200), (-2, 200)] {
         let reported = store.report_xxl(app, &[report(third, code, None)], now).await.unwrap();
@@ -195,7 +195,7 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     what_vanished_is_forgotten(store, token).await;
 }
 
-/// Of executors that vanished, the attempts whose runs have ended are removed, and the executors that have no other attempts.
+/// If an executor vanished, its attempts whose runs have ended are removed. The executor is removed if it has no other attempts.
 async fn what_vanished_is_forgotten(store: &dyn Store, token: LeaseToken) {
     let now = store.now().await.unwrap();
     let later = now + Duration::from_secs(1);
@@ -219,7 +219,7 @@ async fn what_vanished_is_forgotten(store: &dyn Store, token: LeaseToken) {
     assert_eq!(store.unsettled_xxl(id(1), 10).await.unwrap(), sent[..1]);
     assert_eq!(ids(store.xxl_executors(now, 10).await.unwrap()), [id(1)]);
     assert_eq!(ids(store.xxl_registered_by_hand(Some(app), 10).await.unwrap()), [id(3)]);
-    // One that a user has removed stays for as long as one that signed off.
+    // An executor that a user removed is kept as long as one that signed off.
     assert!(store.unregister_xxl_by_hand(app, "http://10.0.0.7:9999").await.unwrap());
     assert_eq!(store.forget_xxl(now, 10).await.unwrap(), 0);
     assert_eq!(store.forget_xxl(now + Duration::from_secs(3_600), 10).await.unwrap(), 1);

@@ -33,8 +33,7 @@ pub struct LogRow {
 pub struct JobStatus {
     /// Whether its schedule fires.
     pub is_running: bool,
-    /// The first instant that its scheduler has not taken up, in milliseconds; 0 if there is none. All instants before it belong to
-    /// XXL-JOB.
+    /// The first instant that its scheduler has not taken up, in milliseconds; 0 if there is none. XXL-JOB fires all instants before it.
     pub next_ms: i64,
 }
 
@@ -50,7 +49,7 @@ pub struct XxlHandler {
 /// Outcome of stopping a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// It no longer fires from this instant on; every fire before it has happened or will happen.
+    /// It does not fire from this instant on. Every fire before this instant has happened or will happen.
     At(i64),
     /// Its next instant is too near or has passed, so the job keeps running.
     TooNear(i64),
@@ -109,7 +108,7 @@ impl XxlDatabase {
         Ok(rows.iter().map(read).collect::<Result<_, _>>()?)
     }
 
-    /// The highest number in `xxl_job_log`; 0 where it is empty.
+    /// The highest number in `xxl_job_log`; 0 if it is empty.
     ///
     /// # Errors
     /// [`ForeignError::Database`].
@@ -119,7 +118,7 @@ impl XxlDatabase {
         Ok(last.unwrap_or(0))
     }
 
-    /// The highest number of a row that was sent before an instant of XXL-JOB's zone: `2026-11-23 10:00:00`; 0 where there is none.
+    /// The highest number of a row that was sent before an instant of XXL-JOB's zone: `2026-11-23 10:00:00`; 0 if there is none.
     ///
     /// # Errors
     /// [`ForeignError::Database`].
@@ -159,8 +158,8 @@ impl XxlDatabase {
         Ok(query.fetch_all(&mut self.0).await?.iter().map(read).collect::<Result<_, _>>()?)
     }
 
-    /// Stops the jobs whose next instant is `not_before` or later, each as of its next instant. `not_before` is called once the lock of
-    /// XXL-JOB's scheduler is held. The scheduler waits meanwhile, so exactly the fires that it has taken up lie before the next instant.
+    /// Stops each job from its next instant on, if that instant is `not_before` or later. `not_before` is called once the lock of XXL-JOB's
+    /// scheduler is held. The scheduler waits for the lock in the meantime, so it has taken up exactly the fires before the next instant.
     /// That instant stays in the row and shows that the job was stopped here.
     ///
     /// # Errors
@@ -174,7 +173,7 @@ impl XxlDatabase {
         lock_scheduler(&mut transaction).await?;
         let found = read_jobs(&mut transaction, jobs, " FOR UPDATE").await?;
         let not_before = not_before();
-        // An instant with parts of a second fires at the beginning of the second.
+        // XXL-JOB fires an instant within a second at the beginning of that second.
         let fires_at = |status: JobStatus| status.next_ms.div_euclid(1_000) * 1_000;
         let judge = |status: JobStatus| match status.is_running {
             true if fires_at(status) >= not_before => Stopped::At(status.next_ms),
@@ -184,7 +183,7 @@ impl XxlDatabase {
         let judged: BTreeMap<i64, Stopped> = found.into_iter().map(|(job, status)| (job, judge(status))).collect();
         let is_stopped = |(job, stopped): (&i64, &Stopped)| matches!(stopped, Stopped::At(_)).then_some(*job);
         let jobs: Vec<i64> = judged.iter().filter_map(is_stopped).collect();
-        // One statement, because each round trip shortens the time that is left until the switch.
+        // One statement for all jobs, because each round trip shortens the time that is left until the switch.
         if !jobs.is_empty() {
             let text = format!("UPDATE xxl_job_info SET trigger_status = 0 WHERE id IN ({})", marks(jobs.len()));
             let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
@@ -194,10 +193,10 @@ impl XxlDatabase {
         Ok(judged)
     }
 
-    /// Finds out whether the account may change jobs. It changes and locks no row.
+    /// Checks whether the account may change jobs. Changes and locks no row.
     ///
     /// # Errors
-    /// [`ForeignError::Denied`] where it may not, and [`ForeignError::Database`].
+    /// [`ForeignError::Denied`] if it may not, and [`ForeignError::Database`].
     pub async fn xxl_check_rights(&mut self) -> Result<(), ForeignError> {
         let mut denied = Vec::new();
         for (table, text) in RIGHTS {
@@ -245,10 +244,10 @@ impl XxlDatabase {
         Ok(())
     }
 
-    /// Finds out whether jobs may be changed; changes nothing.
+    /// Checks whether these jobs may be changed. Changes nothing.
     ///
     /// # Errors
-    /// [`ForeignError`], where they may not.
+    /// [`ForeignError`] if they may not.
     pub async fn xxl_may_write(&mut self, jobs: &[i64]) -> Result<(), ForeignError> {
         let mut transaction = self.0.begin().await?;
         lock_scheduler(&mut transaction).await?;
@@ -262,7 +261,7 @@ impl XxlDatabase {
         Ok(transaction.rollback().await?)
     }
 
-    /// Starts stopped jobs, each from its instant on; those whose instant is before `not_before` stay stopped. `not_before` is called once
+    /// Starts stopped jobs, each from its instant on. A job whose instant is before `not_before` stays stopped. `not_before` is called once
     /// the lock of XXL-JOB's scheduler is held. Jobs that do not exist are left out.
     ///
     /// # Errors
@@ -322,7 +321,7 @@ fn marks(count: usize) -> String {
     vec!["?"; count].join(", ")
 }
 
-/// Waits for the row by which XXL-JOB's servers exclude each other while they plan.
+/// Locks the row that XXL-JOB's servers lock while they plan. Waits for the server that holds the lock.
 async fn lock_scheduler(connection: &mut MySqlConnection) -> Result<(), ForeignError> {
     let text = "SELECT lock_name FROM xxl_job_lock WHERE lock_name = 'schedule_lock' FOR UPDATE";
     match sqlx::query(text).fetch_optional(connection).await? {

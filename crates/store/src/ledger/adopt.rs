@@ -17,7 +17,7 @@ pub struct Adopted {
     pub run: Run,
     /// The lease that owned it before.
     pub from: LeaseToken,
-    /// When that lease ended: a run due later cannot have been sent. [`Timestamp::MAX`] where that is unknown.
+    /// When that lease ended: a run due later cannot have been sent. [`Timestamp::MAX`] if that is unknown.
     pub from_ended_at: Timestamp,
 }
 
@@ -94,10 +94,9 @@ pub trait Adopt {
     /// The jobs among these that have open runs under earlier leases of this node.
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>>;
 
-    /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) looks for: if only some of a job's runs were
-    /// taken, the job would have two homes. Each run is taken by an UPDATE guarded by its old owner. A pending run that was due before the
-    /// old lease ended may have been sent, unless its row states what it waits for and has no mark, or all streams of its app had ended
-    /// before its instant. A run that may have been sent becomes `running`, so that it does not count as unsent, and waits for the roll
-    /// call.
+    /// Takes over all open runs of these jobs that [`orphaned_jobs`](Self::orphaned_jobs) counts. If only some of a job's runs were taken,
+    /// the job would have two homes. Each run is taken by an UPDATE guarded by its old owner. A pending run that was due before the old
+    /// lease ended may have been sent, unless its row states what it waits for and has no mark, or all streams of its app had ended before
+    /// its instant. A run that may have been sent becomes `running`, so that it does not count as unsent, and waits for the roll call.
     async fn adopt(&self, token: LeaseToken, dead: &[NodeId], jobs: &[JobId]) -> Result<Adoption>;
 }

@@ -37,28 +37,28 @@ pub trait Cancel {
     /// Records a request to cancel an open run. It replaces an earlier one only as [`CancelRequest::replaces`] decides.
     async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked>;
 
-    /// Records a request to cancel several runs at once, at most a few hundred; ended runs are skipped. Returns how many of them are open
-    /// and have a request now; a run that had one already keeps its first caller, unless [`CancelRequest::replaces`] decides otherwise.
+    /// Records a request to cancel several runs in one call, at most a few hundred. Ended runs are skipped. Returns how many of them are
+    /// open and have a request now. A run that already had a request keeps it, unless [`CancelRequest::replaces`] decides otherwise.
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
 
-    /// Records that these runs are to end, unless an executor has them, for the reason of `request`: their job was paused or deleted. A
-    /// request to cancel a run replaces this. Runs that have ended or have a request to cancel stay unchanged.
+    /// Records that these runs must end unless an executor has them, because their job was paused or deleted (the reason of `request`). A
+    /// request to cancel a run replaces this one. Runs that have ended or have a request to cancel stay unchanged.
     async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<()>;
 
-    /// Own open runs that are to end unless an executor has them, with the reason, by id, at most `limit`; each is returned until the run
-    /// has ended.
+    /// Own open runs that must end unless an executor has them, with the reason, by id, at most `limit`. Each is returned until the run has
+    /// ended.
     async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>>;
 
-    /// Own open runs with a request to cancel, with its caller; each is returned until the run has ended.
+    /// Own open runs with a request to cancel, with the caller. Each is returned until the run has ended.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
 
-    /// Open runs of other nodes that have a request to cancel and that a known executor has, by id after `after`, at most `limit`: a node
-    /// with a stream to that executor sends it the cancel.
+    /// Open runs of other nodes that have a request to cancel, and an executor that the store knows. By id after `after`, at most `limit`.
+    /// A node with a stream to that executor sends it the cancel.
     async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
-    /// Open runs of a job to which a user's request to cancel applies, because they have no request, or only the planned end of a pump; in
-    /// the order of their ids, at most `limit`: those of one planned instant, or all that the nodes of the cluster own.
-    /// With an app, only runs of that app: a job that moved to another app leaves runs behind.
+    /// Open runs of a job that a user's request to cancel applies to: they have no request yet, or only the planned end of a pump. In the
+    /// order of their ids, at most `limit`. With an instant, only runs planned for that instant; otherwise all that the nodes of the
+    /// cluster own. With an app, only runs of that app: a job that moved to another app leaves runs behind.
     async fn open_runs(
         &self,
         job: JobId,

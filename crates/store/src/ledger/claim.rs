@@ -16,13 +16,13 @@ use crate::error::Result;
 pub struct DueJob {
     /// The job.
     pub job: JobId,
-    /// The first fire without a row; while fires are held back, the instant at which the scan looks at the job again.
+    /// The first fire without a row. While fires are held back, the instant at which the scan examines the job again.
     pub next_fire_at: Timestamp,
     /// The first fire that a maintenance window holds back.
     pub held_from: Option<Timestamp>,
-    /// The version of the definition that the instant comes from.
+    /// The version of the definition that the next fire comes from.
     pub version: i64,
-    /// The node that owns the job's open runs; 0 for none yet.
+    /// The node that owns the job's open runs; 0 if none does yet.
     pub home: NodeId,
     /// Rises at each change of home.
     pub term: i64,
@@ -30,7 +30,7 @@ pub struct DueJob {
     pub recent_fires: RecentFires,
 }
 
-/// A range of instants, in which due jobs or dense instants are looked for.
+/// A range of instants in which a call searches for due jobs or dense instants.
 #[derive(Clone, Copy, Debug)]
 pub struct DueRange {
     /// Only fires at or after this instant.
@@ -54,7 +54,7 @@ pub struct ClaimJob {
     pub recent_fires: RecentFires,
     /// The rows of its fires, including the verdicts of missed spans.
     pub runs: Vec<Run>,
-    /// The run among them whose end sets the next fire; only for a job with a fixed delay.
+    /// The run among them whose end sets the next fire. Only for a job with a fixed delay.
     pub follows: Option<RunId>,
 }
 
@@ -69,15 +69,15 @@ pub struct Claimed {
     pub is_refused: bool,
 }
 
-/// The lease that owns a new run of a job whose home is `node`. `leases` are the ends of the node's lease and of the one before; they are
-/// equal once the lease is fenced. A fence raises the epoch, and no node adopts runs under the raised epoch, so a run of a fenced node gets
-/// the epoch before it.
+/// The lease that owns a new run of a job whose home is `node`. `leases` are the ends of the node's lease and of the lease before it; they
+/// are equal once the lease is fenced. A fence raises the epoch, and no node adopts runs under the raised epoch. A run of a fenced node
+/// therefore gets the epoch before the raised one.
 pub(crate) fn lease_of_home(node: NodeId, epoch: i64, leases: (Timestamp, Timestamp)) -> LeaseToken {
     let is_fenced = leases.0 == leases.1;
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
 }
 
-/// The instants of several homes as one list, in order, each with its number of jobs at all homes.
+/// Merges the instants of several homes into one list, in order. Each instant has the number of its jobs at all homes.
 pub(crate) fn by_instant(instants: impl IntoIterator<Item = DenseInstant>, limit: u32) -> Vec<DenseInstant> {
     let mut sums: BTreeMap<Timestamp, u64> = BTreeMap::new();
     for instant in instants {
@@ -129,28 +129,29 @@ pub trait Claim {
     /// Jobs of these homes (0 for jobs without one) whose next fire is in the range, the earliest first.
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>>;
 
-    /// Instants in the range at which at least `count_min` jobs of one of these homes fire next, in order, with the number of jobs; at most
-    /// as many instants as the limit of the range.
+    /// Instants in the range at which at least `count_min` jobs of one of these homes fire next, in order, with the number of jobs. Returns
+    /// at most as many instants as the limit of the range.
     async fn dense_instants(&self, homes: &[NodeId], range: DueRange, count_min: u32) -> Result<Vec<DenseInstant>>;
 
-    /// Claims jobs in one transaction. The lease must be valid, each job must still be as it was seen, and if its home is another node,
-    /// that node must be fenced ([`adopt`](crate::Adopt::adopt)) and own no open run of the job. The job's `next_fire_at` moves on, its
-    /// home becomes this node, and its runs are inserted. Jobs that another node took drop out.
+    /// Claims jobs in one transaction. The lease must be valid, and each job must still be as it was seen. If the job's home is another
+    /// node, that node must be fenced ([`adopt`](crate::Adopt::adopt)) and own no open run of the job. The job's `next_fire_at` moves on,
+    /// its home becomes this node, and its runs are inserted. Jobs that another node took are left out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
 
     /// Own pending runs of a job after this place, in order.
     async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>>;
 
-    /// Inserts a requested run, owned by the job's home. If the home is dead, the run is adopted with the job's other open runs; without a
-    /// home, `token` owns the run and becomes the home. Returns the run as it is stored, or the existing run with the same key.
+    /// Inserts a requested run, owned by the job's home. If the home is dead, the run is adopted with the job's other open runs. If the job
+    /// has no home, `token` owns the run and its node becomes the home. Returns the run as it is stored, or the existing run with the same
+    /// key.
     async fn request_run(&self, token: LeaseToken, run: Run) -> Result<Run>;
 
     /// Like [`request_run`](Self::request_run), for a run with a [key](Run::trigger_key). If an open run of the job has that key, `if_open`
-    /// decides. This is decided under the job's lock, so only one of several callers at different servers gets the key.
+    /// decides what happens. The decision is made under the job's lock, so of several callers at different servers only one gets the key.
     async fn request_keyed_run(&self, token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp)
     -> Result<KeyedRun>;
 
-    /// Inserts a fire that is already split, all rows or none: the root run, with its count of shards, and the shards. They get the same
-    /// owner as in [`request_run`](Self::request_run). Returns the rows as they are stored, the root run first.
+    /// Inserts a fire that is already split, all rows or none: the root run, with its count of shards, and the shards. The owner is the
+    /// same as in [`request_run`](Self::request_run). Returns the rows as they are stored, the root run first.
     async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>>;
 }

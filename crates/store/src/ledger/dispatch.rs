@@ -27,7 +27,7 @@ pub struct RunAtExecutor {
 pub enum WaitPlace {
     /// In its server's memory, or in flight to an executor.
     Server,
-    /// In the queue of an executor that has accepted it; `Some` if the row is to name that executor.
+    /// In the queue of an executor that has accepted it. `Some` if the row must name that executor.
     Executor(Option<RunAtExecutor>),
 }
 
@@ -47,7 +47,7 @@ pub struct NotedWait {
 /// Records how open runs get to their executors.
 #[async_trait]
 pub trait Dispatch {
-    /// Makes own waiting runs that are due until `until` pending; returns them, the earliest first.
+    /// Makes those own waiting runs pending that are due by `until`, and returns them, the earliest first.
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
     /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Returns those that were marked.
@@ -58,16 +58,17 @@ pub trait Dispatch {
     async fn unmark(&self, token: LeaseToken, runs: &[(RunId, i32)]) -> Result<()>;
 
     /// For a lease that is being released: turns its claimed but unsent runs from `pending` into `waiting` and removes their marks, so that
-    /// the next lease treats them as never sent. The rows of due ones record a wait, so that these do not count as missed. The runs `in_hand`
-    /// are at executors and stay as they are. Returns how many changed.
+    /// the next lease treats them as never sent. If such a run is due, its row records a wait, so that the run does not count as missed.
+    /// The runs `in_hand` are at executors and stay unchanged. Returns how many changed.
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64>;
 
     /// Records that the handlers of these runs have begun: `pending` becomes `running`, and a run that was adopted as `running` gets its
     /// start.
     async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()>;
 
-    /// Stores what own pending runs wait for, at most a few hundred at once. A run that has changed since stays unchanged. A run that waits
-    /// in an executor's queue is marked with that executor, and becomes `pending` again if it was adopted as `running` without a start.
+    /// Stores what own pending runs wait for, at most a few hundred per call. A run that has changed since stays unchanged. A run that
+    /// waits in an executor's queue is marked with that executor, and becomes `pending` again if it was adopted as `running` without a
+    /// start.
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()>;
 
     /// Fixes the total of a broadcast and inserts its shards, all or nothing; `false` if it was expanded already.

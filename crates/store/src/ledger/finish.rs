@@ -13,7 +13,7 @@ use crate::error::Result;
 pub struct AttemptEnd {
     /// The run.
     pub run: RunId,
-    /// Its job: rows are locked in the order of ids, and results are written in the job's lane.
+    /// Its job. Rows are locked in the order of ids, and the results of one job are written in one lane.
     pub job: JobId,
     /// The attempt that ended.
     pub attempt: i32,
@@ -35,7 +35,7 @@ pub struct AttemptEnd {
     pub trace: Option<String>,
     /// The parameters of the outcome's reason.
     pub detail: Option<Box<Detail>>,
-    /// A number from 0 to 1 that spreads the retry.
+    /// A random number from 0 to 1 that varies the delay of a retry.
     pub jitter: f64,
     /// The lease under which a server decided this end on its own; the end is refused if the run has another owner by now. `None` for an
     /// executor's result, which any node may store.
@@ -53,13 +53,13 @@ pub enum Finished {
     Duplicate,
     /// A later attempt exists; this end is kept with the earlier attempts.
     Superseded,
-    /// The stored verdict had not been reported by an executor; this true one has replaced it.
+    /// The stored verdict did not come from an executor's report. This report has replaced it.
     Late,
     /// There is no such run.
     NoSuchRun,
     /// Another lease owns the run by now and decides its end. Nothing was written.
     NotOwner,
-    /// The row cannot be written (a data error of this row alone); the run is marked failed.
+    /// The row cannot be written because of an error in its own data. The run is stored as failed.
     Unwritable,
 }
 
@@ -79,10 +79,10 @@ pub struct Ends {
     pub answers: Vec<Finished>,
     /// Open runs that follow from the ends: children that were released. Their homes must be notified.
     pub released: Vec<Run>,
-    /// The earliest next fire that one of the ends set for a job with a fixed delay: the scan must look by then.
+    /// The earliest next fire that one of the ends set for a job with a fixed delay. The scan must look by then.
     pub due_at: Option<Timestamp>,
-    /// Runs that succeeded and await their children: they stay open. Also those whose end was stored before, since that answer may have been
-    /// lost, or another server may have had it.
+    /// Runs that succeeded and await their children, and therefore stay open. This includes runs whose end was stored before, because the
+    /// answer to that call may have been lost or may have gone to another server.
     pub awaiting: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and have now ended.
     pub over: Vec<(JobId, RunId)>,
@@ -102,7 +102,7 @@ impl Ends {
 /// Ends attempts.
 #[async_trait]
 pub trait Finish {
-    /// Ends attempts, in one transaction with all that follows from it: the next attempt (the old one moves to the table of attempts), the
+    /// Ends attempts, in one transaction with everything that follows: the next attempt (the old one moves to the table of attempts), the
     /// broadcast's count and verdict, the runs of the children, the next fire of a fixed delay, the outbox. A batch that failed before is
     /// split into several transactions; the outcome may then cover only the first of them.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends>;

@@ -27,13 +27,13 @@ impl LimitName {
 /// Assigns to each limit the node that counts its runs.
 #[async_trait]
 pub trait Limits {
-    /// The node that counts the runs of each of these limits, in this order. A limit that has no such node yet gets the node of `token`, and
-    /// so does the limit of a node that is to keep no jobs and has no open run. A node that adopts a dead node's runs
-    /// ([`adopt`](crate::Adopt::adopt)) counts in its place.
+    /// The node that counts the runs of each of these limits, in this order. The node of `token` gets the limits that have no such node
+    /// yet, and those whose node should keep no jobs and has no open run. A node that adopts a dead node's runs
+    /// ([`adopt`](crate::Adopt::adopt)) takes over its limits.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 
-    /// Gives away limits that the node of `token` counts and that count no run: to the node `to`, or to the next node that asks. Returns
-    /// those that it keeps, because it has an open broadcast under them, whose shards cannot move. It keeps all of them if `to` gets no jobs:
-    /// the jobs under them could not follow.
+    /// Gives away limits that the node of `token` counts and that count no run: to the node `to`, or to the next node that asks. The node
+    /// keeps a limit if it has an open broadcast under that limit, because shards cannot move. It keeps all limits if `to` takes no jobs,
+    /// because the jobs under them could not follow. Returns the limits that it keeps.
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>>;
 }

@@ -54,7 +54,8 @@ pub trait Move {
     /// Hands over own runs that were never sent, with their jobs, to another living node. A job has one home, so it moves with all of its
     /// open runs here or not at all: it stays if it has an open run that is not among `runs`, that may have been sent, or that is a shard.
     /// If the job's home is already the other node, only its pending runs move. The runs that moved wait in the store, where the other
-    /// node's scan finds them; the rows of due ones record a wait, so that these do not count as missed. Returns these runs.
+    /// node's scan finds them. If such a run is due, its row records a wait, so that the run does not count as missed. Returns the runs
+    /// that moved.
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
 
     /// Like [`hand_over`](Self::hand_over), for whole jobs whose home this node is. A job also stays if one of its open runs is past its
@@ -74,10 +75,10 @@ pub trait Move {
     /// The homes of these jobs, by the jobs' ids; a job without a home has the node 0, and a deleted job is left out.
     async fn homes_of(&self, jobs: &[JobId]) -> Result<Vec<(JobId, NodeId)>>;
 
-    /// The loads of these nodes as homes, as of `now`; nodes that are home to nothing are left out.
+    /// The loads of these nodes as homes, as of `now`. Nodes that are home to no job are left out.
     async fn home_loads(&self, homes: &[NodeId], now: Timestamp) -> Result<Vec<HomeLoad>>;
 
-    /// Frees at most `limit` jobs whose home is this dead node, so that any node may claim them. Jobs of which the node owns an open run keep
-    /// their home. The node must be fenced ([`adopt`](crate::Adopt::adopt)). Returns how many jobs changed.
+    /// Frees at most `limit` jobs whose home is this dead node, so that any node may claim them. A job keeps its home while the node owns
+    /// an open run of it. The node must be fenced ([`adopt`](crate::Adopt::adopt)). Returns how many jobs changed.
     async fn free_jobs(&self, token: LeaseToken, dead: NodeId, limit: u32) -> Result<u64>;
 }

@@ -21,13 +21,13 @@ pub struct RunCheck {
     pub attempt: i32,
     /// The version of the definition that it runs under.
     pub job_version: i64,
-    /// Whether its start is recorded.
+    /// Whether the start of the handler is recorded.
     pub is_noted: bool,
     /// Its owner.
     pub owner: LeaseToken,
     /// The caller that requested its cancellation, if any.
     pub cancel_by: Option<String>,
-    /// Why it is to be skipped if no executor has it: its job was paused or deleted.
+    /// Why the run is to be skipped if no executor has it: its job was paused or deleted.
     pub drop_for: Option<Reason>,
     /// The term of its job's home; 0 if the job was deleted.
     pub term: i64,
@@ -85,7 +85,7 @@ pub trait Runs {
     /// Reads the state that the tick needs of these runs; those that do not exist are left out.
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;
 
-    /// The keys of a page of own open runs, the earliest first. This node has each of these runs in memory, or is still to load it.
+    /// The keys of a page of own open runs, the earliest first. This node has each of these runs in memory, or has yet to load it.
     async fn open_keys(&self, token: LeaseToken, page: OpenPage) -> Result<Vec<(Timestamp, RunId)>>;
 
     /// A page of a namespace's runs, newest first.
@@ -95,7 +95,7 @@ pub trait Runs {
     /// last second or two is not counted.
     async fn count_held(&self, namespace: NamespaceId) -> Result<Vec<HeldCount>>;
 
-    /// The runs of an app that the executor with this name has, as far as the store knows, at most `limit`.
+    /// The runs of an app that the executor with this name has, as far as the store knows. At most `limit`.
     async fn held_runs(&self, namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Result<Vec<Run>>;
 
     /// The job's next fire after this one: the run with the next planned instant, or the next request for the same instant. A broadcast is
@@ -106,8 +106,8 @@ pub trait Runs {
     /// their ids, at most `limit`.
     async fn runs_below(&self, parents: &[RunId], limit: u32) -> Result<Vec<Run>>;
 
-    /// The rows of a job's own schedule (cause 0; not its shards) whose planned instants lie from `from` to `to`, in order, at most
-    /// `limit`; before them the last row with an earlier instant, if that row stands for a span that reaches `from`.
+    /// The rows of a job's own schedule (cause 0, without shards) whose planned instants lie from `from` to `to`, in order, at most
+    /// `limit`. They begin with the last row of an earlier instant if that row stands for a span that reaches `from`.
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
     /// The newest [`ATTEMPT_COUNT_MAX`] ended attempts of a run, by number. The run itself has the number of all attempts.

@@ -6,20 +6,20 @@ use rondel_core::{ExecutorId, NodeId, RunId, Timestamp};
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// A question to an executor: which runs does it have, now that it takes nothing more of these leases?
+/// A question to an executor: which runs does it have? From this question on, the executor accepts no run under these leases.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FenceRequest {
     /// The server that asks.
     pub asker: NodeId,
     /// The executor that is asked.
     pub executor: ExecutorId,
-    /// When it was asked: this distinguishes the questions of one server to one executor.
+    /// When it was asked. This distinguishes the questions of one server to one executor.
     pub asked_at: Timestamp,
     /// The leases, which have ended.
     pub leases: Vec<LeaseToken>,
 }
 
-/// The answer of an executor, as the server that hears it stores it.
+/// The answer of an executor, as stored by the server that has its stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RelayedAnswer {
     /// The server that asked.
@@ -28,20 +28,20 @@ pub struct RelayedAnswer {
     pub executor: ExecutorId,
     /// When it was asked.
     pub asked_at: Timestamp,
-    /// Its name at the server that hears it.
+    /// The executor's name at the server that has its stream.
     pub name: String,
     /// The attempts that it had, or whose results it had.
     pub held: Vec<(RunId, i32)>,
 }
 
-/// Relays fences to executors that another server hears, and their answers back.
+/// Relays fences to executors whose streams end at other servers, and relays their answers back.
 #[async_trait]
 pub trait Relay {
-    /// Stores questions, each in place of the server's earlier one to the same executor. Questions of all servers from before `forget` are
-    /// removed.
+    /// Stores questions. Each replaces the server's earlier question to the same executor. Removes the questions of all servers from before
+    /// `forget`.
     async fn ask_fences(&self, requests: &[FenceRequest], forget: Timestamp) -> Result<()>;
 
-    /// Unanswered questions that other servers asked since `since`, to executors that have an open stream to the node of `token`; at most
+    /// Unanswered questions that other servers asked since `since`, to executors that have an open stream to the node of `token`. At most
     /// `limit`.
     async fn fences_to_relay(&self, token: LeaseToken, since: Timestamp, limit: u32) -> Result<Vec<FenceRequest>>;
 

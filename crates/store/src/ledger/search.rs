@@ -1,4 +1,4 @@
-//! Searching runs: by everything that a filter names, in three orders, forwards and backwards, within a bound.
+//! Searching runs: by everything that a filter names, in three orders, forwards and backwards, with a bound on the rows that are read.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,8 +28,8 @@ pub enum RunOrder {
 /// A place in the order of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunPlace {
-    /// The value that the order sorts by. If it sorts by id alone, 0, or in a search in one job the planned instant in milliseconds up to
-    /// which it looks, since the index of a job is in the order of these.
+    /// The value that the order sorts by. [`RunOrder::Newest`] sorts by id alone, so the value is 0. Only a search in one job has a value
+    /// in this order: the planned instant in milliseconds up to which it looks, because the index of a job is ordered by planned instants.
     pub value: i64,
     /// The run.
     pub id: RunId,
@@ -46,7 +46,7 @@ pub struct RunText {
     pub jobs: Vec<JobId>,
 }
 
-/// The criteria of a search. An id rises with the instant at which its row was made, so a range of time is a range of ids.
+/// The criteria of a search. An id rises with the instant at which its row was created, so a range of time is a range of ids.
 #[derive(Clone, Debug)]
 pub struct RunSearch {
     /// Only runs with one of these; empty for all.
@@ -63,9 +63,9 @@ pub struct RunSearch {
     pub other_than: Vec<JobId>,
     /// The executors that have or had the run.
     pub executors: Choice<Pattern>,
-    /// Only runs that were planned or made at this instant or later.
+    /// Only runs that were planned for this instant or later, or created at this instant or later.
     pub since: Option<Timestamp>,
-    /// Only runs that were planned and made up to this instant.
+    /// Only runs that were planned and created up to this instant.
     pub until: Option<Timestamp>,
     /// Only runs whose duration, for open runs up to `now`, is in this range.
     pub duration: LengthRange,
@@ -73,7 +73,7 @@ pub struct RunSearch {
     pub late: LengthRange,
     /// Texts that must occur, or must not.
     pub texts: Vec<RunText>,
-    /// The jobs that the caller may view, if these are not all: the texts are searched for in the messages as the caller sees them.
+    /// The jobs that the caller may view, if these are not all jobs. Texts are searched for in the messages as this caller sees them.
     pub sight: Option<Arc<JobSight>>,
     /// The instant up to which the durations of open runs are counted.
     pub now: Timestamp,
@@ -94,7 +94,7 @@ pub struct RunSearch {
 pub struct FoundRuns {
     /// The runs, in the order of the search.
     pub runs: Vec<Run>,
-    /// The run at which the search stopped although there are further rows: older ones, or newer ones if it goes backwards.
+    /// The run at which the search stopped although there are further rows: older rows, or newer rows if the search goes backwards.
     pub stopped_at: Option<RunId>,
 }
 
@@ -129,17 +129,17 @@ impl RunSearch {
     #[must_use]
     pub fn job_by_fires(&self) -> Option<JobId> {
         let Some([job]) = self.jobs.as_deref() else { return None };
-        // Open runs, and those that went wrong, have indexes in the order of their ids.
+        // Open runs, and runs that ended without success, have indexes in the order of their ids.
         let is_by_id = self.order == RunOrder::Newest && (self.is_of_open() || self.is_of_trouble());
         (!self.is_dead && !is_by_id).then_some(*job)
     }
 
-    /// Whether all runs that it looks for are open.
+    /// Whether the search selects only open runs.
     pub(crate) fn is_of_open(&self) -> bool {
         !self.statuses.is_empty() && self.statuses.iter().all(|status| !status.is_terminal())
     }
 
-    /// Whether all runs that it looks for have ended otherwise than successfully.
+    /// Whether the search selects only runs that ended without success.
     pub(crate) fn is_of_trouble(&self) -> bool {
         let is_trouble = |status: &RunStatus| status.is_terminal() && *status != RunStatus::Succeeded;
         !self.statuses.is_empty() && self.statuses.iter().all(is_trouble)
@@ -162,13 +162,13 @@ impl RunSearch {
         self.order == RunOrder::Newest && self.job_by_fires().is_some()
     }
 
-    /// The place from which a search in one job continues that stopped at this run: below its planned instant, whatever the ids are there.
+    /// The place from which a search in one job continues after it stopped at this run: below the run's planned instant, with any id.
     #[must_use]
     pub fn place_below(stopped_at: &Run) -> RunPlace {
         RunPlace { value: stopped_at.fire_at.as_millis() - 1, id: RunId::new(i64::MAX) }
     }
 
-    /// The planned instant in milliseconds up to which it looks.
+    /// The planned instant in milliseconds up to which the search looks.
     pub(crate) fn fires_to(&self) -> i64 {
         let until = self.until.map_or(i64::MAX, Timestamp::as_millis);
         match self.from {
@@ -182,10 +182,10 @@ impl RunSearch {
         run.started_at.map_or(-1, |at| end.saturating_sub(at.as_millis()))
     }
 
-    /// The ids that can match: from the first id of the pair on, and before the second.
+    /// The range of ids that can match: the first of the pair is included, the second is not.
     #[must_use]
     pub fn ids(&self) -> (i64, i64) {
-        // A row is made some time ahead of its instant.
+        // A row may be created some time before its instant.
         let from = self.since.map_or(0, |since| IdGen::first_at(since.saturating_sub(MADE_AHEAD_MAX)));
         let to = self.until.map_or(i64::MAX, |until| IdGen::first_at(Timestamp::from_millis(until.as_millis() + 1)));
         (from, to)
@@ -231,19 +231,20 @@ impl RunText {
 /// Maximum time by which a row is created before its instant.
 const MADE_AHEAD_MAX: Duration = Duration::from_secs(600);
 
-/// The least and the greatest length that match; a run that never began has no length.
+/// The smallest and the greatest length that match, in milliseconds. A run that never began has no length, and matches only a range without
+/// bounds.
 pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
     let (least, greatest) = range.millis();
     if range.is_open() { (least, greatest) } else { (least.max(0), greatest) }
 }
 
-/// How late the first attempt began, in milliseconds; -1 for none.
+/// How late the first attempt began, in milliseconds; -1 if there is no such lateness.
 fn late_ms(run: &Run) -> i64 {
     began_by_plan(run).map_or(-1, |at| at.as_millis().saturating_sub(run.fire_at.as_millis()))
 }
 
-/// How late the handler began. `None` if it did not begin or if another attempt followed, and for runs whose fire is no instant at which
-/// they were to begin: those that follow from a parent's run, and those of a backfill.
+/// How late the handler began. `None` if it did not begin or if another attempt followed. Also `None` for runs that were not planned to
+/// begin at the instant of their fire: runs that follow from a parent's run, and runs of a backfill.
 #[must_use]
 pub fn lateness(run: &Run) -> Option<Duration> {
     began_by_plan(run).map(|at| at.since(run.fire_at))
@@ -257,7 +258,7 @@ fn began_by_plan(run: &Run) -> Option<Timestamp> {
 /// Searches runs.
 #[async_trait]
 pub trait SearchRuns {
-    /// A page of the runs of a namespace that match. If no index answers the search, it reads only the newest rows of the time range or,
-    /// backwards, the rows that come next, and returns where it stopped.
+    /// A page of the runs of a namespace that match. If no index answers the search, it reads only a bounded number of rows: the newest of
+    /// the time range, or the rows that come next if the search goes backwards. It then returns where it stopped.
     async fn search_runs(&self, namespace: NamespaceId, search: &RunSearch) -> Result<FoundRuns>;
 }

@@ -10,7 +10,6 @@ use crate::alerts::{
     AlertEvent, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_looks,
 };
 
-/// The rows of the alerts' tables.
 #[derive(Debug, Default)]
 pub(super) struct AlertRows {
     pub(super) versions: BTreeMap<NamespaceId, i64>,
@@ -58,7 +57,7 @@ impl AlertRows {
         its.map(|(_, record)| record).filter(is_asked).take(limit).cloned().collect()
     }
 
-    /// Replaces the expectations of a job that is saved or deleted now; `before` is its definition until now, `None` for a new job.
+    /// Replaces the expectations of a job that is saved or deleted now. `before` is its previous definition; `None` for a new job.
     pub(super) fn write_expects(
         &mut self,
         (namespace, job): (NamespaceId, JobId),

@@ -72,8 +72,8 @@ impl Alerts {
         true
     }
 
-    /// The messages of a channel that are due and that no earlier message of their incident holds up; the one due
-    /// longest comes first.
+    /// The due messages of a channel that do not wait for an earlier message of their incident. The message that has been due longest comes
+    /// first.
     pub(super) fn due(&self, channel: ChannelId, now: Timestamp, limit: usize) -> Vec<WaitingMessage> {
         let waiting = || self.messages.values().filter(|stored| stored.is_waiting && stored.message.channel == channel);
         let is_first =

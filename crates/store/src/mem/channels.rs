@@ -204,7 +204,7 @@ impl State {
         users.into_iter().take(CHANNEL_USER_COUNT_MAX + 1).collect()
     }
 
-    /// A channel that a definition did not name before and that does not exist.
+    /// A channel that the definition newly names and that does not exist.
     pub(super) fn missing_channel(
         &self,
         namespace: NamespaceId,

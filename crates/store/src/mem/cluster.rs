@@ -62,7 +62,7 @@ impl Cluster for MemStore {
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>> {
         let now = self.now();
         let mut state = self.state();
-        // The end moves back by a tenth at most, as in SQL.
+        // A renewal may move the end of the lease back by a tenth of its length at most, as in SQL.
         let is_held = |node: &Node| node.epoch == token.epoch && node.lease_until <= now + lease + lease / 10;
         let held = state.nodes.get_mut(&token.node).filter(|held| is_held(&held.node));
         Ok(held.map(|held| {

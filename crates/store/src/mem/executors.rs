@@ -40,7 +40,7 @@ impl Executors for MemStore {
             process,
         };
         state.sessions.insert((token.node, executor.id), session);
-        // Each stream of an executor to a node gets a later instant than the one before.
+        // Each stream of an executor to a node has a later `opened_at` than the stream before it.
         let last_opened_at = state.opened_at.get(&(token.node, executor.id)).copied().unwrap_or(Timestamp::EPOCH);
         let opened_at = now.max(last_opened_at + Duration::from_millis(1));
         state.opened_at.insert((token.node, executor.id), opened_at);
@@ -53,7 +53,7 @@ impl Executors for MemStore {
         for executor in executors {
             let session = state.sessions.get_mut(&(token.node, *executor));
             if let Some(session) = session.filter(|session| session.token.epoch <= token.epoch) {
-                // A stream that outlived its lease is open again.
+                // A stream that continues under the node's next lease is open again.
                 let ended_at = session.ended_at.filter(|_| session.token.epoch == token.epoch);
                 (session.token, session.last_seen_at, session.ended_at) = (token, now, ended_at);
             }

@@ -1,6 +1,6 @@
-//! The store in memory: it answers as a database does, for the tests of code that uses a store.
+//! The store in memory, for tests of code that uses a store. It answers as a database does.
 //!
-//! Simple rather than fast: every call goes through all rows under one lock.
+//! Simple rather than fast: every call scans all rows under one lock.
 
 mod access;
 mod alert_rows;
@@ -57,7 +57,6 @@ use crate::outbox::{FailureWebhook, OutboxItem};
 use crate::reports::{FailureGain, FailureKey, ScheduledReport};
 use crate::rollups::{NewestOutcomes, PointKey, StatPoint};
 
-/// Returns the current time.
 type Clock = dyn Fn() -> Timestamp + Send + Sync;
 
 /// The store in memory, with a clock that tests set.
@@ -68,7 +67,7 @@ pub struct MemStore {
 }
 
 impl MemStore {
-    /// An empty store; `clock` stands for the database's.
+    /// An empty store. `clock` takes the place of the database's clock.
     #[must_use]
     pub fn new(clock: Arc<dyn Fn() -> Timestamp + Send + Sync>) -> Self {
         let default = Namespace { id: NamespaceId::new(1), name: "default".to_owned() };
@@ -76,7 +75,7 @@ impl MemStore {
         Self { clock, is_single_server: false, state: Mutex::new(state) }
     }
 
-    /// Makes it a store of one server, whose next start waits for no lease, as on SQLite.
+    /// Makes it a store for a single server, whose next start does not wait for the end of a lease, as on SQLite.
     #[must_use]
     pub fn of_single_server(self) -> Self {
         Self { is_single_server: true, ..self }
@@ -119,7 +118,7 @@ struct State {
     nodes: BTreeMap<NodeId, StoredNode>,
     executors: BTreeMap<ExecutorId, ExecutorRecord>,
     sessions: BTreeMap<(NodeId, ExecutorId), Session>,
-    /// When each of the sessions was opened.
+    /// When the last stream between each node and executor was opened.
     opened_at: BTreeMap<(NodeId, ExecutorId), Timestamp>,
     runs: BTreeMap<RunId, Run>,
     keys: HashMap<RunKey, RunId>,
@@ -128,14 +127,14 @@ struct State {
     pumps: BTreeSet<JobId>,
     pump_items: BTreeMap<JobId, BTreeMap<String, rondel_core::pump::Item>>,
     cancels: BTreeSet<RunId>,
-    /// The run that has a key of a job, or had it last.
+    /// The run that has a key of a job, or that had it last.
     trigger_keys: HashMap<(JobId, String), RunId>,
     limit_homes: BTreeMap<LimitName, NodeId>,
     /// By asker and executor, with the answer.
     fence_requests: BTreeMap<(NodeId, ExecutorId), (FenceRequest, Option<RelayedAnswer>)>,
     logs: BTreeMap<logs::ChunkKey, logs::StoredChunk>,
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
-    /// Each is due when it is no longer held.
+    /// A message is due when its `held_until` has passed.
     outbox: BTreeMap<OutboxId, OutboxItem>,
     alerts: channel_rows::Alerts,
     alert_rows: alert_rows::AlertRows,
@@ -146,7 +145,7 @@ struct State {
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     failures: BTreeMap<FailureKey, FailureGain>,
     report_schedules: BTreeMap<NamespaceId, ScheduledReport>,
-    /// Runs that are counted later, or may have to be counted again, with the verdict under which they were counted.
+    /// Runs that must be counted later or counted again, with the verdict under which they were counted before.
     stat_open: BTreeMap<RunId, Option<RunStatus>>,
     stat_cursor: Option<RunId>,
     points: BTreeMap<PointKey, StatPoint>,
@@ -162,7 +161,7 @@ struct State {
     xxl: xxl_rows::Xxl,
     /// By scope and key.
     calls: BTreeMap<(String, String), request_keys::StoredCall>,
-    /// The spans that requested runs.
+    /// The spans that requested runs, by run.
     traces: BTreeMap<RunId, TraceParent>,
     /// The edges between jobs.
     parents: Vec<Edge>,
@@ -204,12 +203,12 @@ struct StoredNode {
     node: Node,
     ordinal: i64,
     prior_lease_until: Timestamp,
-    /// The latest end of a lease that was fenced.
+    /// The latest end among the leases that have been fenced.
     ended_at: Timestamp,
 }
 
 impl StoredNode {
-    /// Whether a node has raised its epoch after its lease ended.
+    /// Whether another node has fenced its lease: that node raised its epoch after the lease ended.
     fn is_fenced(&self) -> bool {
         self.prior_lease_until == self.node.lease_until
     }
@@ -236,7 +235,7 @@ impl State {
         true
     }
 
-    /// Records the end of the streams that were open, as far as is known, under a lease that has ended.
+    /// Closes the streams that are still recorded as open under a lease that has ended.
     fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) {
         let is_its = |token: LeaseToken| token.node == lease.node && token.epoch <= lease.epoch;
         let its = self.sessions.values_mut().filter(|session| is_its(session.token));

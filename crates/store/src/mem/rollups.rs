@@ -235,7 +235,7 @@ impl State {
     }
 }
 
-/// Whether it is not a shard of a broadcast.
+/// Whether a run is not a shard of a broadcast.
 pub(super) fn is_whole(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }

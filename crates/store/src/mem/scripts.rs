@@ -137,7 +137,7 @@ impl State {
         scripts.filter(|script| script.name == name).filter_map(|script| script.version).collect()
     }
 
-    /// The script that a definition did not name before and that does not exist.
+    /// The script that a definition newly names and that does not exist.
     pub(super) fn missing_script(
         &self,
         namespace: NamespaceId,

@@ -32,7 +32,7 @@ impl Upkeep for MemStore {
                 && run.fire_at < finished_before
                 && run.finished_at.unwrap_or(run.fire_at) < finished_before
         };
-        // The runs of a fire stay as long as one of them is open: what follows is planned by all of them.
+        // What follows when a run ends is planned from all runs of its fire, so they all stay while one of them is open.
         let open_fires: BTreeSet<i64> =
             state.runs.values().filter(|run| !run.status.is_terminal()).map(root_of).collect();
         let mut removable: Vec<RunId> = Vec::new();
@@ -52,13 +52,13 @@ impl Upkeep for MemStore {
     }
 }
 
-/// The run that the fire of a run began with.
+/// The first run of the fire that a run belongs to.
 fn root_of(run: &Run) -> i64 {
     if run.trigger == Trigger::Parent { run.cause } else { run.id.get() }
 }
 
 impl State {
-    /// The broadcast that a run is a shard of.
+    /// The broadcast of which a run is a shard.
     pub(super) fn whole_of(&self, run: &Run) -> Option<RunId> {
         let whole = self.runs.get(&run.parent?)?;
         let is_whole = whole.shard_index == ROOT_SHARD && run.shard_index != ROOT_SHARD;

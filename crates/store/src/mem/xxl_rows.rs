@@ -6,10 +6,9 @@ use rondel_core::{AppId, JobId};
 
 use crate::xxl::{XxlExecutor, XxlRun};
 
-/// The number before the first one that is given out.
+/// The number before the first one that is assigned.
 pub(super) const NUMBERS_BEFORE: i64 = 999_999_999;
 
-/// The rows of such executors.
 #[derive(Debug, Default)]
 pub(super) struct Xxl {
     pub(super) executors: BTreeMap<(AppId, String), XxlExecutor>,

@@ -9,7 +9,7 @@ use crate::sql::SqlStore;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
 /// Whether the job has an open run of this status. The index of open runs begins with the node. The cross join makes `SQLite` use this
-/// index, instead of walking through all runs of the job; the condition on a single status lets the other databases use it, too.
+/// index instead of reading all runs of the job. The condition on a single status lets the other databases use it, too.
 macro_rules! has_run {
     ($status:literal) => {
         concat!(
@@ -22,7 +22,7 @@ macro_rules! has_run {
 }
 
 /// Each subquery stops at the first row that it finds, however many runs a job has. The search for the newest verdict goes back to the
-/// first run before an instant; an older verdict is taken from `job_pulse`.
+/// first run before `since`. If it finds none, the verdict comes from `job_pulse`.
 pub(super) const READ_ACTIVITY: Statement = Statement {
     name: "read_activity",
     text: concat!(

@@ -1,8 +1,9 @@
-//! The beginning of a transaction, which does not stop halfway.
+//! Begins a transaction, and completes the beginning even if the caller is dropped.
 //!
 //! A caller may be dropped while the database begins its transaction: a client disconnects, or a time limit ends. The drivers of PostgreSQL
-//! and MySQL then give the session back to the pool inside of the transaction, without a rollback. What other callers write there by single
-//! statements would not be committed: it would hold its locks, and would be lost when the database ends the idle transaction.
+//! and MySQL then return the session to the pool while it is in the transaction, without a rollback. Single statements of the next callers
+//! would then run in that transaction. They would not be committed, would keep their locks, and would be lost when the database ends the
+//! idle transaction.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -13,12 +14,12 @@ use sqlx::{Any, SqlStr, Transaction};
 use tokio::runtime::Handle;
 use tokio::time::timeout;
 
-/// How long a transaction whose caller is gone may take to begin. After this time, the session itself is given up.
+/// How long a transaction may take to begin after its caller was dropped. After this time the session is closed.
 const LIMIT: Duration = Duration::from_secs(5);
 
 type Begun = sqlx::Result<Transaction<'static, Any>>;
 
-/// A transaction that begins in a session. If its caller is dropped, it begins all the same, and is rolled back at once.
+/// A transaction that begins in a session. If the caller is dropped, the transaction still begins, and is then rolled back.
 pub(super) struct Beginning(Option<Pin<Box<dyn Future<Output = Begun> + Send>>>);
 
 impl Beginning {
@@ -42,7 +43,8 @@ impl Future for Beginning {
 
 impl Drop for Beginning {
     fn drop(&mut self) {
-        // Not on the tracker of the process, as for the pool's own tasks: this ends by itself, and the end of the pool waits for it.
+        // Like the pool's own tasks, this task is not on the tracker of the process: it ends within the limit, and closing the pool waits
+        // for it.
         if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             drop(runtime.spawn(timeout(LIMIT, work)));
         }

@@ -1,4 +1,4 @@
-//! Calendars: their rows, and the lock that saving a job and deleting its calendar share.
+//! Calendars: their rows, and the lock that saving a job and deleting its calendar have in common.
 
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
@@ -65,7 +65,7 @@ const LIST_USERS_OF_APPS: Statement = Statement {
     text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND app_id {in_list} \
            ORDER BY name LIMIT ?",
 };
-/// Jobs that are planned by the newest version are not read: the range of the index ends at the version before.
+/// Reads no job that is planned by the newest version, because the range of the index ends at the version before it.
 pub(super) const READ_JOBS_BEHIND: Statement = Statement {
     name: "read_jobs_behind",
     text: "SELECT job.id FROM calendar CROSS JOIN job WHERE job.calendar_id = calendar.id \
@@ -106,7 +106,7 @@ impl Calendars for SqlStore {
                 let count = count.map(|row| Reader::new(&row, "job").int("count")).transpose()?;
                 return Ok(CalendarDeleted::Used(users, count.and_then(|n| u64::try_from(n).ok()).unwrap_or_default()));
             }
-            // Its versions stay: definitions of the past were planned by them.
+            // The versions are kept, because earlier definitions were planned by them.
             tx.execute_all(Query::new(&DELETE_CALENDAR).int(id.get()).int(version), 1).await?;
             Ok(CalendarDeleted::Deleted)
         })
@@ -148,7 +148,7 @@ impl Tx<'_> {
         columns.int("version").map(Some)
     }
 
-    /// Whether a job may use this version of a calendar. The calendar cannot be deleted before this transaction ends.
+    /// Whether a job may use this version of a calendar. The lock prevents the deletion of the calendar until this transaction ends.
     pub(super) async fn hold_calendar(&mut self, pin: Option<PinnedCalendar>) -> Result<bool> {
         let Some(pin) = pin else { return Ok(true) };
         Ok(self.lock_calendar(pin.id).await?.is_some_and(|newest| (1..=newest).contains(&pin.version)))
@@ -172,7 +172,7 @@ impl Tx<'_> {
             if self.execute(insert).await? == 1 {
                 return Ok(CalendarSaved::Created(Box::new(self.add_version(change, change.id, 1, change.now).await?)));
             }
-            // Another caller was faster.
+            // Another caller inserted it first.
             row = self.row(by_name()).await?;
         }
         let Some(row) = row else { return Err(failure::unexpected_count("insert_calendar", 1, 0)) };

@@ -1,4 +1,4 @@
-//! The users of a channel. A transaction that names a channel locks it first, so that it is not deleted meanwhile.
+//! The users of a channel. A transaction that names a channel locks it first, so that no other transaction deletes it before the commit.
 
 use std::collections::BTreeSet;
 
@@ -26,8 +26,8 @@ const READ_REPORT: Statement = Statement {
     name: "read_report_for_channel",
     text: "SELECT namespace_id, spec FROM report_schedule WHERE namespace_id = ?",
 };
-/// The jobs with an expectation of one kind whose definition contains a text. The only wildcard in a name can be `_`, so at worst this
-/// finds too many.
+/// The jobs with an expectation of one kind whose definition contains a text. `_` is the only wildcard that a name can contain, so the
+/// worst case is that this finds too many jobs.
 pub(super) const LIST_EXPECTING: Statement = Statement {
     name: "list_expecting_jobs",
     text: "SELECT job.id, job_version.spec FROM job_expect CROSS JOIN job CROSS JOIN job_version \
@@ -70,7 +70,7 @@ impl Tx<'_> {
         kind: ExpectKind,
         (name, users): (&str, &mut BTreeSet<ChannelUser>),
     ) -> Result<()> {
-        // Expectations that name no channel use this one.
+        // Expectations that name no channel use the channel of this name.
         let text = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
         let mut after = 0;
         loop {
@@ -106,7 +106,7 @@ impl Tx<'_> {
         Ok(missing)
     }
 
-    /// Locks the channels that definitions name; each definition comes with the one that it replaces. Returns a channel that does not exist
+    /// Locks the channels that definitions name. Each definition comes with the one that it replaces. Returns a channel that does not exist
     /// and that the replaced definition did not name.
     pub(super) async fn hold_expected<'s>(
         &mut self,

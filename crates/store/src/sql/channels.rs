@@ -65,7 +65,7 @@ const DELETE_DELIVERIES_OF: Statement =
     Statement { name: "delete_deliveries_of", text: "DELETE FROM alert_delivery WHERE channel_id = ?" };
 const READ_SECRETS: Statement =
     Statement { name: "read_channel_secrets", text: "SELECT id, name, secret FROM alert_channel ORDER BY id" };
-/// Changes nothing if another server has sealed or changed the secret meanwhile.
+/// Changes nothing if another server has sealed or changed the secret in the meantime.
 const SEAL_CHANNEL: Statement =
     Statement { name: "seal_channel", text: "UPDATE alert_channel SET secret = ? WHERE id = ? AND secret = ?" };
 const FIND_CHANNELS: Statement =
@@ -79,7 +79,7 @@ pub(super) const FIND_ANY_MESSAGE: Statement = Statement {
     name: "find_any_message",
     text: "SELECT id FROM alert_message WHERE state = 'waiting' AND next_try_at_ms <= ? LIMIT 1",
 };
-/// One index lookup per channel, however many of its messages wait.
+/// Takes one index lookup per channel, even if many of its messages wait.
 pub(super) const FIND_DUE_CHANNELS: Statement = Statement {
     name: "find_due_channels",
     text: "SELECT waiting.id FROM (SELECT alert_channel.id, (SELECT MIN(alert_message.next_try_at_ms) \
@@ -97,7 +97,7 @@ const FREE_CHANNEL: Statement = Statement {
     name: "free_channel",
     text: "UPDATE alert_channel SET held_by = 0, held_until_ms = ? WHERE id = ? AND held_until_ms = ?",
 };
-/// A message waits for the earlier ones of its incident.
+/// A message waits for the earlier messages of its incident.
 pub(super) const READ_DUE_MESSAGES: Statement = Statement {
     name: "read_due_messages",
     text: "SELECT id, incident_id, notice, try_count, created_at_ms FROM alert_message WHERE channel_id = ? \
@@ -127,7 +127,7 @@ const LAST_DELIVERIES: Statement = Statement {
          ORDER BY channel_id"
     ),
 };
-/// The messages of an open incident show which channels get its end.
+/// Leaves out the messages of open incidents, because they show which channels get the end of the incident.
 const OLD_MESSAGES: Statement = Statement {
     name: "old_messages",
     text: "SELECT id FROM alert_message WHERE id < ? AND state <> 'waiting' AND NOT EXISTS (SELECT 1 FROM incident \
@@ -177,13 +177,13 @@ impl Channels for SqlStore {
     }
 
     async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>> {
-        // Mostly no message is due: this check needs no transaction.
+        // Usually no message is due. This check finds that out without a transaction.
         if self.row(Query::new(&FIND_ANY_MESSAGE).at(lease.now)).await?.is_none() {
             return Ok(Vec::new());
         }
         let limit = lease.channel_max.min(LEASE_COUNT_MAX);
         let max = usize::try_from(LEASE_COUNT_MAX).unwrap_or(usize::MAX);
-        // No channel has this id; a list needs at least one.
+        // No channel has this id. It is in the list because a list needs at least one.
         let mut without = vec![0];
         without.extend(lease.without.iter().take(max).map(|channel| channel.get()));
         let due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(without.into_iter());
@@ -198,7 +198,7 @@ impl Channels for SqlStore {
             }
             match self.leased_channel(id, held_until, lease).await {
                 Ok(found) => leased.extend(found),
-                // It rests until the end of its lease, and holds up no other channel.
+                // This channel stays leased until its lease ends. The other channels are still returned.
                 Err(error @ StoreError::Corrupt { .. }) => {
                     tracing::error!(channel_id = id, %error, "an alert channel or a message to it cannot be read");
                 }
@@ -276,7 +276,7 @@ impl Channels for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Writes messages in this transaction, except those that exist and those to channels that were deleted.
+    /// Writes messages in this transaction, except existing ones and those to channels that were deleted.
     pub(super) async fn write_messages(&mut self, messages: &[NewMessage]) -> Result<u64> {
         let mut written = 0;
         for chunk in messages.chunks(CHUNK_MAX) {
@@ -352,7 +352,7 @@ impl Tx<'_> {
     }
 }
 
-/// The place of a channel's secret: a text that was sealed for another place is not valid there.
+/// The place for which a channel's secret is sealed. A text that was sealed for another place cannot be opened with it.
 fn place(id: ChannelId) -> String {
     format!("alert_channel.secret {id}")
 }
@@ -398,7 +398,7 @@ impl SqlStore {
         })
     }
 
-    /// Seals anew the secrets that are not sealed with the first key; fails if no key opens one of them.
+    /// Seals again the secrets that are not sealed with the first key. Fails if no key opens one of them.
     pub(super) async fn seal_channels(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_SECRETS)).await.map_err(not_sealed)? {
             let mut columns = Reader::new(&row, "alert_channel");
@@ -475,7 +475,7 @@ fn delivery(row: &AnyRow) -> Result<Delivery> {
     Ok(if is_report { Delivery { kind: NoticeKind::Report, ..delivery } } else { delivery })
 }
 
-/// The name of a kind in the tables. A report is stored as a digest without an incident: the CHECK of the channels' tables does not admit a
+/// The name of a kind in the tables. A report is stored as a digest without an incident, because the CHECK of the channels' tables has no
 /// kind for reports.
 const fn kind_word(kind: NoticeKind) -> &'static str {
     match kind {

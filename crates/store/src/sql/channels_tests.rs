@@ -15,7 +15,7 @@ use crate::{Channels as _, DatabaseUrl, StoreConfig};
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
 
-/// Saves a channel with a message that is due.
+/// Saves a channel, and a message to it that is due.
 async fn save(store: &SqlStore, id: i64, name: &str) {
     let channel = Channel {
         id: ChannelId::new(id),

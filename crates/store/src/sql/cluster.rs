@@ -45,9 +45,9 @@ const TAKE_LEASE: Statement = Statement {
     text: "UPDATE node SET epoch = ?, ordinal = ?, lease_until_ms = ?, prior_lease_until_ms = ?, \
            advertise_url = ?, server_version = ?, started_at_ms = ?, is_leaving = 0 WHERE id = ? AND epoch = ?",
 };
-/// The end of a lease does not move back by more than a tenth of its length. If the database's clock has stepped back
-/// further, the new end would lie before the instants of runs that were sent under the lease, and an adopter decides by
-/// that end which runs may have been sent.
+/// The end of a lease does not move back by more than a tenth of its length. If the database's clock has stepped back further, the new end
+/// would be earlier than the instants of runs that were sent under the lease. A node that adopts the runs decides by that end which of them
+/// may have been sent.
 const RENEW_LEASE: Statement = Statement {
     name: "renew_lease",
     text: "UPDATE node SET lease_until_ms = ? WHERE id = ? AND epoch = ? AND lease_until_ms <= ?",
@@ -84,7 +84,7 @@ const READ_EXECUTOR_SWITCHES: Statement = Statement {
     name: "read_executor_switches",
     text: "SELECT app_id, name, state, set_at_ms FROM executor_switch ORDER BY app_id, name",
 };
-/// The node with the newest id is left out: its id would be given again.
+/// Leaves out the node with the newest id, because its id would be assigned again.
 const READ_DEAD_NODES: Statement = Statement {
     name: "read_dead_nodes",
     text: "SELECT id FROM node WHERE lease_until_ms < ? AND id < (SELECT MAX(newest.id) FROM node newest) \
@@ -111,7 +111,7 @@ impl Cluster for SqlStore {
     }
 
     fn connections(&self) -> Option<Connections> {
-        // On SQLite the one writer has its own pool; elsewhere `write` and `read` are the same pool.
+        // On SQLite the single writer has its own pool. On other databases `write` and `read` are the same pool.
         let current = self.pools.current();
         let pools = if self.is_single_server() { vec![&current.read, &current.write] } else { vec![&current.read] };
         let count = |count: usize| u32::try_from(count).unwrap_or(u32::MAX);
@@ -129,7 +129,7 @@ impl Cluster for SqlStore {
     }
 
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>> {
-        // The clock is read before the new end is written: so the lease ends too early rather than too late.
+        // The clock is read before the new end is written, so the lease ends too early rather than too late.
         let read = Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch);
         let Some(row) = self.row(read).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
@@ -180,7 +180,7 @@ impl Cluster for SqlStore {
     async fn set_node_switch(&self, name: &str, switch: Switch) -> Result<bool> {
         let Some(row) = self.row(Query::new(&READ_NODE_NAME).text(name)).await? else { return Ok(false) };
         let id = Reader::new(&row, "node").int("id")?;
-        // The node is known to exist; whether the UPDATE changes its row does not matter.
+        // The node exists, so the number of rows that the UPDATE changes does not matter.
         self.execute(Query::new(&SET_NODE_SWITCH).text(switch.as_str()).int(id)).await?;
         Ok(true)
     }
@@ -199,7 +199,7 @@ impl Cluster for SqlStore {
             self.execute(Query::new(&DELETE_EXECUTOR_SWITCH).int(app).text(&name)).await?;
             return Ok(());
         }
-        // At most one of the two has an effect: the UPDATE if a row has another switch, the INSERT if there is no row.
+        // At most one of the two statements has an effect: the UPDATE if a row has another switch, the INSERT if there is no row.
         let change = Query::new(&SET_EXECUTOR_SWITCH).text(state).at(at).int(app).text(&name).text(state);
         self.execute(change).await?;
         self.execute(Query::new(&INSERT_EXECUTOR_SWITCH).int(app).text(&name).text(state).at(at)).await?;
@@ -357,7 +357,7 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
     let (claims_tried, claims_lost) = (count(columns, "claims_tried")?, count(columns, "claims_lost")?);
     let refused_count = count(columns, "refused_count")?;
     let lateness_p99_ms = columns.opt_int("lateness_p99_ms")?.and_then(|late| u64::try_from(late).ok());
-    // A server of another version may write the loops in another format: then they are left out.
+    // A server of another version may write the loops in another format. In that case they are left out.
     let loops = columns.opt_text("loops")?.and_then(|loops| serde_json::from_str(&loops).ok()).unwrap_or_default();
     Ok(NodeReport {
         is_leaving,

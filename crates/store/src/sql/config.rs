@@ -11,32 +11,33 @@ use crate::sealed::SecretKeys;
 pub struct StoreConfig {
     /// The address of the database.
     pub url: DatabaseUrl,
-    /// Maximum number of connections; SQLite has one writer and uses the rest for reading.
+    /// Maximum number of connections. On SQLite one of them writes, and the others read.
     pub pool_size: u32,
-    /// Version of this program, such as `0.1.0`; the schema states the oldest version that it admits.
+    /// Version of this program, such as `0.1.0`. The schema states the oldest version that may use it.
     pub server_version: String,
     /// Maximum time that a statement waits for a lock.
     pub lock_timeout: Duration,
     /// Maximum duration of a statement.
     pub statement_timeout: Duration,
-    /// Maximum time that a transaction may be idle: shorter than a lease, so that the locks of a node that was stopped end.
+    /// Maximum time that a transaction may be idle. Shorter than a lease, so that the locks of a stopped node do not outlast its lease.
     pub idle_in_transaction: Duration,
-    /// How long opening waits for the database, and a call for a free connection.
+    /// How long the opening waits for the database, and a call for a free connection.
     pub connect_timeout: Duration,
-    /// How long a server waits at its start for another one that migrates the database.
+    /// How long a server waits at its start for another server that migrates the database.
     pub migration_wait: Duration,
     /// Maximum number of rows that one statement writes, 512 at most.
     pub statement_rows_max: usize,
     /// Maximum size of the values that one statement writes, in bytes, unless one row is larger. MySQL's `max_allowed_packet` lowers it.
     pub statement_bytes_max: usize,
-    /// Number of failures of a batch, while the database answers, after which the batch is halved.
+    /// Number of failures of a batch after which the batch is halved. Only failures while the database answers count.
     pub halve_after: u32,
-    /// How long a connection to a read-only database is used before another one is opened: the address may lead to another server by then.
+    /// Age from which a connection is replaced if, since it was opened, the database was found to be read-only. The address may lead to
+    /// another server by then.
     pub read_only_recheck: Duration,
-    /// Whether servers end the sessions of other servers whose leases have ended; `None` to do so where the database itself ends no idle
-    /// transaction.
+    /// Whether servers end the sessions of other servers whose leases have ended. `None` means only on a database that does not end idle
+    /// transactions itself.
     pub ends_connections: Option<bool>,
-    /// The keys that stored secrets are sealed with; without keys, secrets are stored as they are.
+    /// The keys that seal stored secrets. Without keys, secrets are stored as plain text.
     pub secret_keys: Option<SecretKeys>,
 }
 

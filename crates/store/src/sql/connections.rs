@@ -1,8 +1,8 @@
 //! Diagnoses a database that gives no connections, and ends the sessions of dead servers if the database does not.
 //!
 //! A server that was stopped inside a transaction holds its locks as long as its connection lives. PostgreSQL and MariaDB end a transaction
-//! that is idle for too long; MySQL has no such limit. There the row of each server lists its sessions, and the other servers end the
-//! sessions of a server whose lease has ended: it may write nothing by then.
+//! that is idle for too long; MySQL has no such limit. On MySQL, the row of each server therefore lists its sessions. The other servers end
+//! the sessions of a server whose lease has ended, because that server may no longer write.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -25,7 +25,7 @@ const READ_LIVING_CONNECTIONS: Statement = Statement {
     name: "read_living_connections",
     text: "SELECT id, connection_ids FROM node WHERE lease_until_ms > {now} AND connection_ids <> '' ORDER BY id",
 };
-/// The ids of connections start anew when the database restarts: a listed id may by now be that of another user, or of another database.
+/// After a restart of the database, the ids of connections start again from 1. A listed id may then belong to another user or database.
 const FIND_CONNECTIONS: Statement = Statement {
     name: "find_connections",
     text: "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE id {in_list} AND db = DATABASE() \
@@ -40,7 +40,8 @@ const FORGET_CONNECTIONS: Statement = Statement {
 pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 
 impl SqlStore {
-    /// Diagnoses the database. A pool without a free connection does not report why it has none: a connection outside of the pool does.
+    /// Diagnoses the database. A pool without a free connection does not report why it has none, so this opens a connection outside of the
+    /// pool.
     pub(super) async fn find_trouble(&self, error: &StoreError) -> Trouble {
         let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
             return Trouble::Refuses;
@@ -61,7 +62,7 @@ impl SqlStore {
 }
 
 impl SqlStore {
-    /// Lists this server's sessions in its row, and ends those of servers whose leases have ended.
+    /// Lists this server's sessions in its row, and ends the sessions of servers whose leases have ended.
     pub(super) async fn tend_connections(&self, token: LeaseToken) -> Result<()> {
         let Some(own) = &self.sessions.own_connections else { return Ok(()) };
         let list = Query::new(&LIST_CONNECTIONS).text(&own.as_text());
@@ -70,7 +71,7 @@ impl SqlStore {
         if ended.is_empty() {
             return Ok(());
         }
-        // Since the database restarted, an id in an old list may be that of a session of a living server.
+        // If the database has restarted, an id in an old list may belong to a session of a living server.
         let mut living = BTreeSet::new();
         for row in self.rows(Query::new(&READ_LIVING_CONNECTIONS)).await? {
             let mut columns = Reader::new(&row, "node");

@@ -56,7 +56,7 @@ impl Declarations for SqlStore {
 
     async fn undeclare_jobs(&self, ids: &[JobId], since: Timestamp) -> Result<u64> {
         let mut ids = ids.to_vec();
-        // In one order, so that two servers with the same ids do not deadlock.
+        // The order is the same on all servers, so that two servers with the same ids do not deadlock.
         ids.sort_unstable();
         let mut count = 0;
         for chunk in ids.chunks(CHUNK_MAX) {
@@ -69,7 +69,7 @@ impl Declarations for SqlStore {
     async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
         let see = Query::new(&SEE_SET).at(now).int(app.get()).text(hash).at(now);
         if self.execute(see).await? == 0 {
-            // The set is new, or another node has seen it in this millisecond already.
+            // The set is new, or another node has already recorded it in this millisecond.
             let insert = Query::new(&INSERT_SET).int(app.get()).text(hash).text(specs).at(now).at(now);
             self.execute(insert).await?;
         }

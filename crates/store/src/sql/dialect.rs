@@ -18,7 +18,7 @@ pub(super) enum Dialect {
 }
 
 impl Dialect {
-    /// The database's clock, in milliseconds since 1970. Never ahead: fractions are cut off.
+    /// The database's clock, in milliseconds since 1970. Fractions are cut off, so that it is never ahead.
     fn now(self) -> &'static str {
         match self {
             Self::Sqlite => "CAST(round(unixepoch('subsec') * 1000) AS INTEGER)",
@@ -27,7 +27,7 @@ impl Dialect {
         }
     }
 
-    /// Locks the rows that are read. SQLite needs no such lock: its one writer holds the whole file.
+    /// Locks the rows that are read. SQLite needs no row locks, because its single writer locks the whole file.
     fn for_update(self) -> &'static str {
         match self {
             Self::Sqlite => "",
@@ -42,7 +42,7 @@ impl Dialect {
         }
     }
 
-    /// `INSERT {ignore} INTO t … {or_ignore}` leaves out the rows whose key exists.
+    /// `INSERT {ignore} INTO t … {or_ignore}` leaves out the rows whose key already exists.
     fn ignore(self) -> (&'static str, &'static str) {
         match self {
             Self::Sqlite | Self::Postgres => ("", "ON CONFLICT DO NOTHING"),
@@ -50,7 +50,7 @@ impl Dialect {
         }
     }
 
-    /// The position of a text (second) in another (first), 0 if it is not there.
+    /// The function that returns the position of its second argument in its first, or 0 if it does not occur there.
     fn instr(self) -> &'static str {
         match self {
             Self::Sqlite | Self::MySql => "instr",
@@ -58,8 +58,8 @@ impl Dialect {
         }
     }
 
-    /// A text whose ASCII letters are in lower case. By the rules of a Turkish locale, which a database of PostgreSQL may have, the lower case
-    /// of I is not i.
+    /// A text whose ASCII letters are in lower case. A PostgreSQL database may have a Turkish locale, in which the lower case of I is not
+    /// i; the collation `C` avoids that.
     fn lower(self, column: &str) -> String {
         match self {
             Self::Sqlite | Self::MySql => format!("LOWER(COALESCE({column}, ''))"),
@@ -75,7 +75,8 @@ impl Dialect {
         }
     }
 
-    /// The rows of `job_due` to be healed: MySQL has no partial index, but a column that the others don't need.
+    /// The condition for stuck rows of `job_due`. MySQL has no partial indexes, so its table has a column that the other databases do not
+    /// need.
     fn is_stuck(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 0",
@@ -83,7 +84,7 @@ impl Dialect {
         }
     }
 
-    /// The rows of `job_due` that will not be due again.
+    /// The condition for rows of `job_due` that will not be due again.
     fn is_idle(self) -> &'static str {
         match self {
             Self::Sqlite | Self::Postgres => "job_due.next_fire_at_ms IS NULL AND job_due.is_over = 1",
@@ -91,9 +92,9 @@ impl Dialect {
         }
     }
 
-    /// `WHERE id {in_list} AND {check}…{end}`: the condition is checked only on the rows that the list names; no index is used for the
-    /// condition itself. Otherwise a planner whose statistics are from a time when nothing was open would expect a single row in the index
-    /// of open rows, and use that index.
+    /// `WHERE id {in_list} AND {check}…{end}` checks a condition only on the rows that the list names, without an index for the condition.
+    /// Otherwise a planner whose statistics are from a time without open runs would expect a single row in the index of open runs, and
+    /// would use that index.
     fn check(self) -> (&'static str, &'static str) {
         match self {
             Self::Sqlite | Self::MySql => ("(", ")"),
@@ -101,14 +102,14 @@ impl Dialect {
         }
     }
 
-    /// `UPDATE {join:…}t SET … {from:…} WHERE …` updates a table from the rows of a batch; `{of_rows:t.id}` matches these with the rows of
-    /// the table.
+    /// `UPDATE {join:…}t SET … {from:…} WHERE …` updates a table from the rows of a batch. `{of_rows:t.id}` matches the rows of the batch
+    /// with those of the table.
     fn joins_before_set(self) -> bool {
         self == Self::MySql
     }
 
     /// `INSERT … {or_update:key} a = {new:a}` updates existing rows with the values that were to be inserted. Each row is looked up by its
-    /// key, whatever the planner's statistics.
+    /// key, whatever statistics the planner has.
     fn or_update(self, key: &str) -> String {
         match self {
             Self::Sqlite | Self::Postgres => format!("ON CONFLICT ({key}) DO UPDATE SET"),
@@ -116,7 +117,7 @@ impl Dialect {
         }
     }
 
-    /// The value of a column that was to be inserted.
+    /// The value that was to be inserted into a column.
     fn new_value(self, column: &str) -> String {
         match self {
             Self::Sqlite | Self::Postgres => format!("excluded.{column}"),
@@ -133,7 +134,7 @@ impl Dialect {
         }
     }
 
-    /// The keyword before a table that is read again for each row of the table before it. MariaDB and SQLite have none.
+    /// The keyword before a table that is read again for each row of the preceding table. MariaDB and SQLite have none.
     fn lateral(self) -> Option<&'static str> {
         match self {
             Self::Postgres => Some("LATERAL"),
@@ -146,8 +147,8 @@ impl Dialect {
         self.lateral().is_some()
     }
 
-    /// Whether rows are sent as one array per column: then the text is the same for any number of rows, and is planned as quickly as one
-    /// for a single row. The other databases get one argument per value.
+    /// Whether rows are sent as one array per column. The text is then the same for any number of rows, and is planned as quickly as for a
+    /// single row. The other databases get one argument per value.
     fn sends_arrays(self) -> bool {
         self == Self::Postgres
     }
@@ -308,7 +309,8 @@ impl Writer {
             Some(("rows", types)) => dialect.table_of_rows(self, types, row_count),
             Some(("join", types)) if dialect.joins_before_set() => {
                 dialect.table_of_rows(self, types, row_count);
-                // The rows come first: otherwise the optimizer may scan a small table, and lock all of it.
+                // `STRAIGHT_JOIN` reads the rows of the batch first. Otherwise the optimizer may scan a small table, and lock all of its
+                // rows.
                 self.out.push_str(" STRAIGHT_JOIN ");
             }
             Some(("from", types)) if !dialect.joins_before_set() => {
@@ -322,8 +324,8 @@ impl Writer {
             Some(("of_rows", column)) => {
                 self.out.push_str(column);
                 self.out.push_str(" = v.column1");
-                // The same condition again: without it a planner whose statistics are from a time when the table was empty scans the whole
-                // table, and searches `v` for each of its rows.
+                // Repeats the condition in another form. Without this form, a planner whose statistics are from a time when the table was
+                // empty scans the whole table, and searches `v` for each of its rows.
                 if dialect.sends_arrays() {
                     self.out.push_str(" AND ");
                     self.out.push_str(column);
@@ -389,14 +391,14 @@ fn width(statement: &Statement) -> usize {
     ["{values:", "{rows:", "{from:"].into_iter().find_map(types).unwrap_or(1)
 }
 
-/// Whether the statement has the same effect if a row of its batch is repeated. A plain INSERT would violate a key, and one that adds to what
-/// is there would add twice.
+/// Whether the statement has the same effect if a row of its batch is repeated. A plain INSERT would violate a key, and an INSERT that adds
+/// to existing values would add twice.
 fn may_repeat_rows(statement: &Statement) -> bool {
     !statement.text.starts_with("INSERT") || statement.text.contains("{ignore}")
 }
 
-/// Fills the rows up to a power of two, so that few texts are prepared on each connection. It repeats the smallest row, which makes a
-/// statement at most twice as large; only for statements that [`may_repeat_rows`] allows. Returns the number of rows.
+/// Fills up the rows to a power of two, so that few different texts are prepared on each connection. Repeats the smallest row, so the
+/// statement becomes at most twice as large. Used only for statements that [`may_repeat_rows`] allows. Returns the number of rows.
 fn pad(arguments: &mut Vec<Argument>, rows: std::ops::Range<usize>, row_count: usize) -> usize {
     let width = rows.len() / row_count;
     let padded = row_count.next_power_of_two();

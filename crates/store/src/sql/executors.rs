@@ -38,7 +38,7 @@ const REOPEN_SESSION: Statement = Statement {
     text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, ended_at_ms = NULL, \
            has_left = 0, process = ? WHERE node_id = ? AND executor_id = ?",
 };
-/// A stream that outlived its lease is open again. (MySQL assigns in the order of the text: the epoch comes last.)
+/// A stream that continues under the node's next lease is open again. (MySQL assigns in the order of the text, so the epoch comes last.)
 const BEAT_SESSIONS: Statement = Statement {
     name: "beat_sessions",
     text: "UPDATE executor_session SET ended_at_ms = CASE WHEN node_epoch < ? THEN NULL ELSE ended_at_ms END, \
@@ -65,8 +65,8 @@ pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
     text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left, process FROM executor_session \
            WHERE ended_at_ms >= ?",
 };
-/// The cross join makes SQLite begin with the few nodes. The epoch of a session may be earlier than its node's: a stream that was opened
-/// while the node took the next lease has the epoch before.
+/// The cross join makes SQLite begin with the few nodes. The epoch of a session may be lower than its node's epoch: a stream that was
+/// opened while the node took its next lease has the epoch before.
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
     text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left, \
@@ -277,7 +277,7 @@ impl Tx<'_> {
         row.map_or(Ok(Timestamp::EPOCH), |row| Reader::new(&row, "executor_session").at("connected_at_ms"))
     }
 
-    /// For each app, the stream that ended last, of those that were open at `since` or later. A stream that is still open counts regardless
+    /// For each app, the last stream to end among those that were open at `since` or later. A stream that is still open counts regardless
     /// of its node's lease: if the clock has stepped back, that lease may end before the last send.
     pub(super) async fn last_sessions(&mut self, since: Timestamp) -> Result<LastSessions> {
         let mut rows = self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?;
@@ -285,7 +285,7 @@ impl Tx<'_> {
         Ok(LastSessions::of(rows.iter().map(session).collect::<Result<Vec<_>>>()?))
     }
 
-    /// Records the end of the streams that were open, as far as is known, under a lease that has ended.
+    /// Records the end of the streams that are still recorded as open under a lease that has ended.
     pub(super) async fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) -> Result<()> {
         let query = Query::new(&END_SESSIONS).at(ended_at).int(lease.node.get()).int(lease.epoch);
         self.execute(query).await?;
@@ -306,7 +306,7 @@ fn insert_executor(executor: &ExecutorRecord) -> Query {
         .int(executor.slots.into())
         .text(&executor.handlers)
         .at(executor.first_seen_at)
-        // The schemas of the parameters: none yet.
+        // The schemas of the parameters: none are stored yet.
         .text("{}")
         .opt_text(executor.secret_hash.as_deref())
 }

@@ -5,10 +5,10 @@ use sqlx::mysql::MySqlDatabaseError;
 
 use crate::{StoreError, Trouble};
 
-/// The kinds of errors, by what can be done about them.
+/// The kinds of errors, by what the caller can do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Failure {
-    /// Another transaction conflicted (a deadlock, a lock that took too long): the transaction can be tried again at once.
+    /// Another transaction conflicted (a deadlock, or a lock that took too long). The transaction can be tried again immediately.
     Contention,
     /// The database cannot be reached, is shutting down, or is full.
     Unavailable,
@@ -28,7 +28,7 @@ pub(super) fn store_error(operation: &'static str, source: Error) -> StoreError 
     }
 }
 
-/// The error if the number of written rows differs from that of the locked rows: something other than this program writes into the tables.
+/// The error if the number of written rows differs from the number of locked rows, so some other program writes into the tables.
 pub(super) fn unexpected_count(operation: &'static str, expected: usize, found: u64) -> StoreError {
     let message = format!("{found} rows were written where {expected} are locked");
     StoreError::Query { operation, source: Error::InvalidArgument(message) }
@@ -44,7 +44,7 @@ pub(super) fn of(error: &StoreError) -> Failure {
 
 pub(super) fn classify(error: &Error) -> Failure {
     match error {
-        // A connection that is accepted and closed at once, as by a proxy without a database behind it, is a protocol error.
+        // A connection that is accepted and immediately closed, as by a proxy without a database, is a protocol error.
         Error::Io(_)
         | Error::Tls(_)
         | Error::Protocol(_)
@@ -118,7 +118,7 @@ pub(super) fn is_forbidden(database: &dyn sqlx::error::DatabaseError) -> bool {
     }
 }
 
-/// What an error shows about the state of the whole database.
+/// Derives the state of the whole database from an error.
 pub(super) fn trouble(error: &Error) -> Trouble {
     match error {
         Error::PoolTimedOut | Error::PoolClosed => Trouble::Connections,
@@ -151,7 +151,7 @@ fn trouble_of_postgres(code: &str) -> Trouble {
 
 fn trouble_of_mysql(number: u16) -> Trouble {
     match number {
-        // 1047: a node of Galera that is no part of its cluster
+        // 1047: a Galera node that is not part of its cluster
         1290 | 1836 | 1792 | 1047 => Trouble::ReadOnly,
         1021 | 1114 => Trouble::Full,
         1040 | 1129 | 1130 | 1203 | 1226 => Trouble::Connections,
@@ -177,7 +177,7 @@ fn of_postgres(code: &str) -> Failure {
         // serialization failure, deadlock, lock not available
         "40001" | "40P01" | "55P03" => Failure::Contention,
         "23505" => Failure::Duplicate,
-        // query cancelled (statement timeout), idle in transaction, a transaction that took too long, read-only, a database that takes no
+        // query cancelled (statement timeout), idle in transaction, a transaction that took too long, read-only, a database that accepts no
         // connections or is missing; classes: connection, authorization, resources, operator
         "57014" | "25P03" | "25P04" | "25006" | "55000" | "3D000" => Failure::Unavailable,
         _ if ["08", "28", "53", "57", "58"].iter().any(|class| code.starts_with(class)) => Failure::Unavailable,
@@ -186,17 +186,17 @@ fn of_postgres(code: &str) -> Failure {
     }
 }
 
-/// Classifies an error by the server's own number: many share one SQLSTATE.
+/// Classifies an error by the server's own number, because many errors share one SQLSTATE.
 fn of_mysql(number: u16) -> Failure {
     match number {
         // lock wait timeout, deadlock, record has changed since last read
         1205 | 1213 | 1020 => Failure::Contention,
         1062 | 1586 => Failure::Duplicate,
-        // too many connections, shutdown, disk full, interrupted, killed, statement timeouts, read-only, no part of a cluster; a statement
-        // that has to be prepared anew, as its table was changed or left a small cache of tables
+        // too many connections, shutdown, disk full, interrupted, killed, statement timeouts, read-only, not part of a cluster; a statement
+        // that must be prepared again, because its table was changed or was evicted from a small table cache
         1040 | 1053 | 1021 | 1114 | 1203 | 1226 | 1317 | 1927 | 1969 | 3024 | 1290 | 1792 | 1836 | 1047 | 2006
         | 2013 | 1615 => Failure::Unavailable,
-        // a proxy (MaxScale, ProxySQL) that reaches no database
+        // a proxy (MaxScale, ProxySQL) that cannot reach its database
         2003 | 9001 => Failure::Unavailable,
         // connections that are refused: access denied, unknown database, blocked or unknown host, locked account, expired
         // password, TLS required

@@ -11,7 +11,7 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::StuckJob;
 use crate::{Heal, Result};
 
-/// Maximum number of pages that one call reads of the jobs that wait for the end of a run; the next call continues after them.
+/// Maximum number of pages that one call reads of the jobs that wait for the end of a run. The next call continues after the last page.
 const PAGE_COUNT_MAX: usize = 16;
 
 pub(super) const READ_STUCK: Statement = Statement {
@@ -38,7 +38,7 @@ const HEAL_JOB: Statement = Statement {
     text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, follows_run_id = ? WHERE job_id = ? AND version = ? \
            AND next_fire_at_ms IS NULL",
 };
-/// Reads one home after the other, so that it takes one step per node that ever existed, however many jobs there are.
+/// Finds the next home after a given one, so reading all homes takes one step per node that ever existed, however many jobs there are.
 pub(super) const NEXT_HOME: Statement = Statement {
     name: "next_home",
     text: "SELECT home FROM job_due WHERE home > ? AND next_fire_at_ms IS NOT NULL ORDER BY home LIMIT 1",
@@ -60,7 +60,7 @@ const FREE_JOBS: Statement = Statement {
 #[async_trait]
 impl Heal for SqlStore {
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
-        // Bad plans, based on outdated statistics, can also stop jobs, or nearly so.
+        // Outdated statistics can lead to query plans so slow that jobs hang, so the statistics are checked first.
         if let Err(error) = self.analyze_outgrown().await {
             tracing::debug!(%error, "cannot see what the database knows of its tables");
         }
@@ -92,7 +92,7 @@ impl Heal for SqlStore {
             && let Some(row) = self.row(Query::new(&NEXT_HOME).int(home)).await?
         {
             home = Reader::new(&row, "job_due").int("home")?;
-            // Checked after the home was read: ids are never given twice, so a node that is missing here is gone for good.
+            // This check comes after the home was read. Ids are never assigned twice, so a node that is missing here will not return.
             if self.row(Query::new(&IS_NODE).int(home)).await?.is_some() {
                 continue;
             }
@@ -176,7 +176,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks a job; returns whether it is still stuck as it was seen.
+    /// Locks a job. Returns whether it is still stuck and unchanged.
     async fn is_stuck(&mut self, seen: StuckJob) -> Result<bool> {
         let Some(row) = self.row(Query::new(&LOCK_STUCK).int(seen.job.get())).await? else { return Ok(false) };
         let mut columns = Reader::new(&row, "job_due");

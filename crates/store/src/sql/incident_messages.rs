@@ -10,7 +10,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::Result;
 use crate::channels::{DELIVERY_COUNT_MAX, INCIDENT_MESSAGE_COUNT_MAX, IncidentMessage};
 
-/// Maximum duration of a message's last try, including the time until its delivery has an id.
+/// Maximum time from the beginning of a message's last try until its delivery has an id.
 const TRY_MAX: Duration = Duration::from_secs(300);
 
 pub(super) const LIST_MESSAGES: Statement = Statement {
@@ -66,7 +66,7 @@ impl SqlStore {
                 error: None,
             };
             if message.try_count > 0 && message.state != "sent" {
-                // Ids rise with time, and the time of the last try is known for a message that was given up.
+                // Ids rise with time. For a message that was given up, the time of the last try is known.
                 let range = match message.state.as_str() {
                     "given_up" => (IdGen::first_at(message.at), IdGen::first_at(message.at + TRY_MAX)),
                     _ => (id, i64::MAX),

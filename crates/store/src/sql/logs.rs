@@ -10,10 +10,10 @@ use super::{SqlStore, failure, transact};
 use crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs, removed_line};
 use crate::{Logs, Result, log_codec};
 
-/// Maximum size of one statement, in bytes: far below the size of a packet that a server takes.
+/// Maximum size of one statement, in bytes. Far below the size of a packet that a server accepts.
 const BYTES_MAX: usize = 1 << 20;
 
-/// Size of the lines after which one call reads no further chunk, in bytes.
+/// Size of the lines, in bytes, after which one call reads no more chunks.
 const PAGE_BYTES_MAX: usize = 8 << 20;
 
 const INSERT_LOGS: Statement = Statement {
@@ -33,7 +33,7 @@ pub(super) const READ_CHUNK_SIZES: Statement = Statement {
     text: "SELECT sequence, line_count FROM run_log WHERE run_id = ? AND attempt = ? AND sequence > ? ORDER BY sequence LIMIT ?",
 };
 
-/// The sizes of a page of chunks, from the newest on, by the index alone.
+/// The sizes of a page of chunks, from the newest on. Only the index is read.
 pub(super) const READ_LOG_SIZES: Statement = Statement {
     name: "read_log_sizes",
     text: "SELECT run_id, byte_count FROM run_log WHERE namespace_id = ? AND run_id < ? ORDER BY run_id DESC LIMIT ?",
@@ -149,7 +149,7 @@ impl Logs for SqlStore {
             if sum > room {
                 return self.cut_in_page(namespace, before, room).await;
             }
-            // Chunks of the page's first run that are not in the page are not counted: a few in twenty thousand.
+            // If the page cuts the chunks of its first run, the remaining chunks are not counted. These are a few in twenty thousand.
             room -= sum;
             before = first;
         }
@@ -190,7 +190,7 @@ impl SqlStore {
         })
     }
 
-    /// The run at which `room`, in bytes, is exceeded, in the page of chunks before the run `before`.
+    /// Finds the run whose log exceeds `room`, in bytes, in the page of chunks before the run `before`.
     async fn cut_in_page(&self, namespace: NamespaceId, before: i64, mut room: i64) -> Result<Option<RunId>> {
         let query = Query::new(&READ_LOG_SIZES).int(namespace.get()).int(before).int(SIZE_PAGE.into());
         for row in self.rows(query).await? {
@@ -219,7 +219,7 @@ fn insert(part: &[Encoded]) -> Query {
             .text(chunk.codec)
             .bytes(&chunk.data)
             .opt_int(chunk.namespace)
-            // The line in place of a removed log does not count.
+            // The line that replaces a removed log has size 0.
             .int(if chunk.namespace.is_some() { i64::try_from(chunk.data.len()).unwrap_or(i64::MAX) } else { 0 })
     })
 }

@@ -1,8 +1,8 @@
-//! Bringing the schema up to date, one server at a time.
+//! Applies the missing migrations, on one server at a time.
 //!
-//! A server that finds another one migrating waits for a bounded time. A migration does not wait long for the lock of a table in use:
-//! behind such a wait every statement of the running servers would queue. PostgreSQL and SQLite keep all of a migration or nothing; on
-//! MySQL, an interrupted migration is run again, from its first statement on.
+//! A server that finds another one migrating waits for a bounded time. A migration waits only briefly for the lock of a table in use,
+//! because every statement of the running servers would queue behind it. PostgreSQL and SQLite keep all of a migration or nothing. On
+//! MySQL, an interrupted migration is run again from its first statement.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -23,19 +23,19 @@ static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
 /// The table in which the driver records the migrations that were applied.
 const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
-/// Period in which a server checks whether the one that migrates is done.
+/// Period in which a waiting server checks whether the other server has finished its migration.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
-/// The pause of a migration after a try that found a table in use.
+/// Pause of a migration before it tries a table in use again.
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
-/// The number of tries. Each waits for the table as long as the lock timeouts of the settings below allow.
+/// Number of tries. Each waits for the table as long as the lock timeouts of the settings below allow.
 const TABLE_TRIES: u32 = 20;
 
-/// Used instead of the driver's own lock, which waits without end: its timeout is -1, which MySQL takes as endless. MariaDB does not know
-/// this value, so there the driver would hold no lock at all.
+/// Replaces the driver's own lock, whose timeout is -1. MySQL waits for that lock forever. MariaDB does not know this value, so the driver
+/// would have no lock at all.
 const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64), 0) AS SIGNED)";
 const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64))";
 const SETTINGS_MYSQL: &str = "SET SESSION lock_wait_timeout = 2, innodb_lock_wait_timeout = 2, autocommit = 1";
-/// For a migration that was interrupted: MySQL has kept a part of it, and each of its statements can run again.
+/// Prepares the repetition of an interrupted migration. MySQL has kept a part of it, and each of its statements can run again.
 const FORGET_INTERRUPTED_MYSQL: &str = "DELETE FROM _sqlx_migrations WHERE success = FALSE";
 /// Removes the statements that other clients of a pooler have prepared in the session, under the names that the driver is about to use.
 const DEALLOCATE_POSTGRES: &str = "DEALLOCATE ALL";
@@ -45,8 +45,8 @@ const LOCK_POSTGRES: &str = "SELECT CASE WHEN pg_try_advisory_lock(hashtext('ron
 const LOCK_TRANSACTION_POSTGRES: &str = "SELECT CASE WHEN \
      pg_try_advisory_xact_lock(hashtext('rondel.migrate.' || current_database())) \
      THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END";
-/// Building an index of a large table takes longer than a statement otherwise may. With `client_connection_check_interval`, which older
-/// versions do not have, the database notices a server that dies meanwhile.
+/// Building an index of a large table takes longer than a statement may otherwise take. With `client_connection_check_interval`, which
+/// older versions do not have, the database notices a server that dies during the build.
 const SETTINGS_POSTGRES: &str = "SELECT set_config(name, value, false) FROM (VALUES ('lock_timeout', '2s'), \
      ('statement_timeout', '0'), ('idle_in_transaction_session_timeout', '0'), ('client_connection_check_interval', '1s')) \
      AS wanted (setting, value) JOIN pg_settings ON pg_settings.name = wanted.setting";
@@ -78,7 +78,8 @@ pub(super) async fn run(
     }
 }
 
-/// With sessions that a pooler shares, all is done in one transaction: only that keeps the lock and the prepared statements in one session.
+/// If a pooler shares the sessions, everything is done in one transaction: only a transaction keeps the lock and the prepared statements in
+/// one session.
 async fn try_once(
     connection: &mut AnyConnection,
     (dialect, are_sessions_shared): (Dialect, bool),
@@ -195,7 +196,7 @@ fn migrate_error(error: MigrateError) -> OpenError {
     })
 }
 
-/// `1.2.3-beta` as numbers that can be compared; what follows the numbers does not count.
+/// `1.2.3-beta` as numbers that can be compared. Anything after the numbers is ignored.
 fn numbers(version: &str) -> Vec<u64> {
     let core = version.split(['-', '+']).next().unwrap_or_default();
     core.split('.').map(|part| part.trim().parse().unwrap_or(0)).collect()
@@ -224,7 +225,7 @@ mod tests {
 
     #[test]
     fn mysql_is_told_only_what_mariadb_understands_too() {
-        // In the migrations, and in the statements: this folder's own sources.
+        // Checks the migrations, and the statements in the sources of this folder.
         let mut texts: Vec<String> = MYSQL.iter().map(|migration| migration.sql.as_str().to_owned()).collect();
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sql");
         let mut folders = vec![folder];
@@ -240,7 +241,7 @@ mod tests {
             }
         }
         for text in texts {
-            // MySQL never gets what stands in an arm for PostgreSQL.
+            // MySQL never gets the text of a match arm for PostgreSQL.
             let left_out = ["--", "//", "Self::Postgres =>"];
             let code = text.lines().filter(|line| !left_out.iter().any(|mark| line.trim_start().starts_with(mark)));
             for line in code {

@@ -1,7 +1,7 @@
 //! The store on SQLite, PostgreSQL and MySQL/MariaDB.
 //!
-//! Statements are in the files of their nouns, once, in the SQL that the three share; [`dialect`] has the differences. [`Tx`] is the one
-//! place where a statement of a transaction is sent, `transact!` the one where a transaction begins, ends, and is tried again.
+//! Statements are in the files of their nouns, each written once in the SQL that the databases share; [`dialect`] has the differences. Only
+//! [`Tx`] sends the statements of a transaction. `transact!` begins, ends and retries transactions.
 
 mod access;
 mod activity;
@@ -77,25 +77,24 @@ use crate::{Result, StoreError, Trouble};
 pub struct SqlStore {
     pools: LivePools,
     texts: Texts,
-    /// How far healing has come among the runs whose ends jobs wait for: the id of the last run that it checked.
+    /// Among the runs whose ends jobs wait for, the last one that healing checked.
     followed_to: AtomicI64,
-    /// The run up to which the runs that were open when they were to be counted have been looked at.
+    /// Among the runs that had no final verdict when the count reached them, the last one that was checked again.
     counted_to: AtomicI64,
     /// For a connection outside of the pools.
     options: AnyConnectOptions,
     sessions: Sessions,
     sealer: Sealer,
-    /// The size of one statement, as configured and as the database takes it.
+    /// The size of one statement, limited by the configuration and by the database.
     statement_size: StatementSize,
     packet_bytes: AtomicUsize,
     trials: Trials,
-    /// SQLite: the lock of the database file, held as long as the store lives.
+    /// SQLite: the lock of the database file, which lives as long as the store.
     _file_lock: Option<File>,
 }
 
-/// Runs an expression in a transaction and commits it; retries on a conflict with another transaction. With `at most`, a
-/// statement carries no more rows than that. A macro, because the compiler cannot prove that the future of a generic function over
-/// an async closure is `Send`.
+/// Runs an expression in a transaction and commits it; retries on a conflict with another transaction. With `at most`, a statement has no
+/// more rows than that. A macro, because the compiler cannot prove that the future of a generic function over an async closure is `Send`.
 macro_rules! transact {
     ($store:expr, $operation:literal, |$tx:ident| $work:expr) => {
         transact!($store, $operation, at most usize::MAX, |$tx| $work)
@@ -139,7 +138,7 @@ impl Tries {
         Self { operation, count: 1 }
     }
 
-    /// Waits a little before the next try; returns the error if no try is left.
+    /// Waits briefly before the next try. Returns the error if no try is left.
     async fn again(&mut self, error: StoreError) -> Option<StoreError> {
         if failure::of(&error) != Failure::Contention || self.count == TRY_MAX {
             return Some(error);
@@ -153,7 +152,7 @@ impl Tries {
 }
 
 impl SqlStore {
-    /// Closes every connection, after the calls under way.
+    /// Closes every connection after the current calls have ended.
     pub async fn close(&self) {
         let pools = self.pools.current();
         pools.write.close().await;
@@ -168,8 +167,8 @@ impl SqlStore {
         Ok(Tx { inner, store: self, pools, operation, size: self.statement_size() })
     }
 
-    /// Turns an error of the driver into one of the store. An error of a session that takes no writes is noted, so that the sessions opened
-    /// until now are soon replaced.
+    /// Turns an error of the driver into one of the store. If a session accepts no writes, that is noted, so that all sessions opened until
+    /// now are soon replaced.
     fn failed(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
         if failure::trouble(&source) == Trouble::ReadOnly {
             self.sessions.read_only.note();
@@ -177,7 +176,7 @@ impl SqlStore {
         store_error(operation, source)
     }
 
-    /// A query as the driver takes it. Nothing is prepared in a session that others share.
+    /// A query in the form that the driver takes. In a session that other clients share, no statement is prepared.
     fn driver_query(&self, query: Query) -> DriverQuery {
         let (text, arguments) = self.texts.render_query(query);
         sqlx::query_with(AssertSqlSafe(text), arguments).persistent(!self.sessions.are_shared)

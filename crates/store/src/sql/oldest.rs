@@ -1,5 +1,5 @@
-//! Removes the oldest rows of a table whose key begins with an owner and has an instant. Many owners share an instant, so a statement that
-//! removed all rows of an instant could take longer than a statement may.
+//! Removes the oldest rows of a table whose key contains an owner and an instant. Many owners share an instant, so a single statement for
+//! all rows of an instant could exceed the statement timeout.
 
 use rondel_core::Timestamp;
 
@@ -30,7 +30,7 @@ impl SqlStore {
         };
         let mut removed = 0;
         if first_at < last_at {
-            // All rows before the last instant were found.
+            // The page contains all rows before its last instant.
             removed += self.execute(of(Query::new(remove_before)).int(last_at)).await?;
         }
         let at_last = found.into_iter().filter(|(at, _)| *at == last_at);

@@ -1,8 +1,8 @@
-//! Indexes of missing migrations, built beside running servers.
+//! Builds the indexes of missing migrations while other servers run.
 //!
-//! A migration of PostgreSQL is one transaction, in which building an index of a large table would stop all writes to it. So the indexes
-//! that a migration makes with `IF NOT EXISTS` are built concurrently before the migration, which then finds them. MySQL and MariaDB build
-//! indexes beside other writes anyway, and SQLite has one server, which waits.
+//! A migration of PostgreSQL is one transaction, in which building an index of a large table would stop all writes to it. Therefore the
+//! indexes that a migration makes with `IF NOT EXISTS` are built concurrently before the migration, which then finds them. MySQL and
+//! MariaDB allow writes while they build an index, and SQLite has a single server, which waits.
 
 use sqlx::{AnyConnection, AssertSqlSafe, Executor, Row};
 
@@ -11,7 +11,7 @@ use crate::OpenError;
 
 /// The beginning of a statement that builds an index unless it exists.
 const BEGINNING: &str = "CREATE INDEX IF NOT EXISTS ";
-/// A concurrent build waits for all transactions that began before it, and nothing waits behind it.
+/// A concurrent build waits for all transactions that began before it, and no statement waits for the build.
 const WAIT_FOR_TRANSACTIONS: &str = "SET lock_timeout = '60s'";
 const WAIT_FOR_TABLES: &str = "SET lock_timeout = '2s'";
 
@@ -41,7 +41,7 @@ pub(super) async fn build(connection: &mut AnyConnection, migration: &str) -> Re
             Err(source) if failure::classify(&source) == Failure::Contention => {
                 return Err(OpenError::TableInUse { source });
             }
-            // The migration makes the table or the column itself, and then the index.
+            // The table or the column does not exist yet: the migration creates it, and then the index.
             Err(error) if failure::classify(&error) == Failure::Statement => {
                 tracing::debug!(%error, index = index.name, "the migration builds this index");
             }
@@ -51,7 +51,7 @@ pub(super) async fn build(connection: &mut AnyConnection, migration: &str) -> Re
     Ok(())
 }
 
-/// Drops what is left of a build that was interrupted: an index that no statement uses.
+/// Drops an index that an interrupted build left incomplete. No statement uses such an index.
 async fn drop_half_built(connection: &mut AnyConnection, name: &str) -> Result<(), OpenError> {
     let is_half_built = format!(
         "SELECT CAST(COUNT(*) AS BIGINT) FROM pg_index WHERE indexrelid = to_regclass('{name}') AND NOT indisvalid"

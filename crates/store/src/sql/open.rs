@@ -19,7 +19,7 @@ use super::{SqlStore, failure, migrate};
 use crate::OpenError;
 use crate::sealed::Sealer;
 
-/// Few, because each SQLite reader has a thread and a cache of its own.
+/// Few, because each SQLite reader has its own thread and cache.
 const SQLITE_READERS_MAX: u32 = 4;
 
 impl SqlStore {
@@ -82,7 +82,7 @@ impl SqlStore {
     }
 }
 
-/// Whether the row of each server lists its sessions, so that others can end them.
+/// Whether the row of each server lists its sessions, so that other servers can end them.
 async fn lists_connections(
     connection: &mut AnyConnection,
     dialect: Dialect,
@@ -135,7 +135,7 @@ fn not_connected(url: &DatabaseUrl, source: sqlx::Error) -> OpenError {
     }
 }
 
-/// An error that the operator of a new installation can fix, with a message that states how.
+/// An error that the operator of a new installation can fix. The message states how.
 fn refused(url: &DatabaseUrl, error: &sqlx::Error) -> Option<OpenError> {
     let sqlx::Error::Database(database) = error else { return None };
     let hint = failure::hint(error)?.to_owned();
@@ -168,7 +168,7 @@ fn absolute(url: &DatabaseUrl) -> Result<DatabaseUrl, OpenError> {
     Ok(DatabaseUrl::sqlite_file(path))
 }
 
-/// Takes the lock that reserves the file for this server; it is held as long as the returned file lives.
+/// Takes the lock that reserves the file for this server. The lock lives as long as the returned file.
 fn lock_file(path: &Path) -> Result<File, OpenError> {
     let failed = |path: &Path, source| OpenError::File { path: shown(path), source };
     let open = |path: &Path| owner_only().open(path).map_err(|source| failed(path, source));
@@ -177,7 +177,7 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
         name.push(ending);
         PathBuf::from(name)
     };
-    // SQLite creates its further files with the mode of the database file.
+    // SQLite creates its other files with the mode of the database file.
     open(path)?;
     let lock_path = beside(".lock");
     let lock = open(&lock_path)?;
@@ -192,7 +192,7 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
     Ok(lock)
 }
 
-/// Opens a file for reading and writing; a missing file is created for this user alone.
+/// Opens a file for reading and writing. A missing file is created with access for its owner only.
 fn owner_only() -> OpenOptions {
     let mut options = OpenOptions::new();
     options.read(true).write(true).create(true).truncate(false);

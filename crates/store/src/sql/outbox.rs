@@ -23,7 +23,7 @@ const READ_WEBHOOKS: Statement = Statement {
     name: "read_webhooks",
     text: "SELECT namespace_id, url, secret FROM failure_webhook ORDER BY namespace_id",
 };
-/// Changes nothing if another server has sealed or changed the webhook meanwhile.
+/// Changes nothing if another server has sealed or changed the webhook in the meantime.
 const SEAL_WEBHOOK: Statement = Statement {
     name: "seal_webhook",
     text: "UPDATE failure_webhook SET url = ?, secret = ? WHERE namespace_id = ? AND url = ? AND secret = ?",
@@ -39,7 +39,7 @@ const UPDATE_WEBHOOK: Statement = Statement {
 };
 const DELETE_WEBHOOK: Statement =
     Statement { name: "delete_webhook", text: "DELETE FROM failure_webhook WHERE namespace_id = ?" };
-/// Shards are left out: their broadcast reports for all of them.
+/// Shards are left out, because their broadcast is reported.
 const READ_REPORTED: Statement = Statement {
     name: "read_reported",
     text: "SELECT run.id, run.namespace_id, namespace.name, job.name, run.status, run.reason, run.attempt, \
@@ -61,7 +61,7 @@ const INSERT_OUTBOX: Statement = Statement {
 };
 pub(super) const FIND_ANY_OUTBOX: Statement =
     Statement { name: "find_any_outbox", text: "SELECT id FROM outbox WHERE due_at_ms <= ? LIMIT 1" };
-/// One index lookup per namespace, however many of its messages wait.
+/// Takes one index lookup per namespace, even if many of its messages wait.
 pub(super) const FIND_DUE_NAMESPACES: Statement = Statement {
     name: "find_due_namespaces",
     text: "SELECT waiting.id FROM (SELECT namespace.id, (SELECT MIN(outbox.due_at_ms) FROM outbox \
@@ -116,7 +116,7 @@ impl Outbox for SqlStore {
     }
 
     async fn take_outbox(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<OutboxItem>> {
-        // Mostly no message is due: this check needs no transaction.
+        // Usually no message is due. This check finds that out without a transaction.
         if self.row(Query::new(&FIND_ANY_OUTBOX).at(now)).await?.is_none() {
             return Ok(Vec::new());
         }
@@ -221,7 +221,7 @@ impl SealedColumn {
         }
     }
 
-    /// The place of a value of a namespace: a text that was sealed for another place is not valid there.
+    /// The place for which a value of a namespace is sealed. A text that was sealed for another place cannot be opened with it.
     fn place(self, namespace: NamespaceId) -> String {
         format!("failure_webhook.{} {namespace}", self.as_str())
     }
@@ -231,7 +231,7 @@ impl SqlStore {
     /// The namespaces with messages that are due, the longest due first.
     async fn due_namespaces(&self, now: Timestamp, take: TakeOutbox<'_>) -> Result<Vec<i64>> {
         let max = usize::try_from(TAKE_NAMESPACE_MAX).unwrap_or(usize::MAX);
-        // No namespace has this id; a list needs at least one.
+        // No namespace has this id. It is in the list because a list needs at least one.
         let mut without = vec![0];
         without.extend(take.without.iter().take(max).map(|namespace| namespace.get()));
         let query = Query::new(&FIND_DUE_NAMESPACES).list(without.into_iter()).at(now);
@@ -264,7 +264,7 @@ impl SqlStore {
         })
     }
 
-    /// Seals texts that an older server left plain, or that an older key sealed; fails if no key opens one of them.
+    /// Seals texts that an older server stored as plain text, or that are sealed with an older key. Fails if no key opens one of them.
     pub(super) async fn seal_webhooks(&self) -> std::result::Result<(), OpenError> {
         for row in self.rows(Query::new(&READ_WEBHOOKS)).await.map_err(not_sealed)? {
             let mut columns = Reader::new(&row, "failure_webhook");
@@ -282,7 +282,7 @@ impl SqlStore {
         Ok(())
     }
 
-    /// The text to be stored in place of `kept`: the same, unless it is plain or sealed with an old key.
+    /// The text that replaces the stored text `kept`. The same text, unless it is plain or sealed with an old key.
     fn sealed_anew(
         &self,
         column: SealedColumn,
@@ -307,7 +307,7 @@ fn not_sealed(error: StoreError) -> OpenError {
     }
 }
 
-/// The message of a row with the current time; `None` for a skip that is not reported.
+/// The message of a row, and the current time. `None` for a skip that is not reported.
 fn run_message(row: &AnyRow) -> Result<Option<(RunMessage, Timestamp)>> {
     let mut columns = Reader::new(row, "run");
     let mut message = RunMessage {

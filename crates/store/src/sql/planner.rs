@@ -1,8 +1,8 @@
-//! The statistics of PostgreSQL's planner about the sizes of the tables.
+//! The statistics that PostgreSQL's planner has about the sizes of the tables.
 //!
-//! PostgreSQL analyzes a table again about a minute after it has changed much. Until then a table that was empty when it was last analyzed,
-//! and now holds twenty thousand rows, is scanned as a whole for each row of a batch: a claim that takes milliseconds takes seconds. So
-//! tables that have outgrown their statistics are analyzed at once.
+//! PostgreSQL analyzes a table again about a minute after many of its rows have changed. Until then, a table that was empty at its last
+//! analysis and now has twenty thousand rows is scanned for each row of a batch: a claim that takes milliseconds takes seconds. Therefore
+//! tables that have outgrown their statistics are analyzed immediately.
 
 use super::SqlStore;
 use super::dialect::Dialect;
@@ -18,7 +18,7 @@ const FIND_OUTGROWN: Statement = Statement {
            THEN counted.reltuples / counted.relpages * (pg_relation_size(counted.oid) \
            / CAST(current_setting('block_size') AS BIGINT)) ELSE 0 END",
 };
-/// The tables that grow with jobs and runs. A table that is being analyzed already is left out instead of waited for.
+/// The tables that grow with jobs and runs. A table that is already being analyzed is skipped, not waited for.
 const ANALYZE: [(&str, Statement); 5] = [
     ("job", Statement { name: "count_job", text: "ANALYZE (SKIP_LOCKED) job" }),
     ("job_due", Statement { name: "count_job_due", text: "ANALYZE (SKIP_LOCKED) job_due" }),

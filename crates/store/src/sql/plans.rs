@@ -1,5 +1,5 @@
-//! Statements that run each second, or over a table that grows, must be answered by an index. SQLite explains how it would
-//! answer them; the others have the same indexes.
+//! Statements that run each second, or on a table that grows, must use an index. SQLite explains its plans for them; the other databases
+//! have the same indexes.
 
 use sqlx::{AssertSqlSafe, Row};
 
@@ -23,7 +23,7 @@ async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
     let plan: Vec<String> = rows.iter().map(|row| row.try_get::<String, _>(3).unwrap()).collect();
     let scans = plan.iter().any(|step| step.starts_with("SCAN run ") || step == "SCAN run" || step == "SCAN job_due");
     let searches = plan.iter().any(|step| step.contains("SEARCH") && step.contains(index));
-    // A partial index that holds only the wanted rows is read as a whole, without SEARCH.
+    // A partial index that contains only the wanted rows is read as a whole, without SEARCH.
     let searches = searches || plan.iter().any(|step| step.ends_with(&format!(" USING INDEX {index}")));
     assert!(!scans && searches, "{} does not use {index}: {plan:#?}", statement.name);
 }

@@ -2,8 +2,8 @@
 //!
 //! The database ends each statement within the statement's timeout. If no answer has come some time after that, the other end of the
 //! connection is gone without notice: its machine lost power, a network lost the packets, or the address leads to another server by now.
-//! TCP detects this after a quarter of an hour or never. A commit may take any time, for instance until a standby has it, and is given up
-//! only together with the sessions.
+//! TCP detects this after a quarter of an hour or never. A commit may take any time, for example until a standby has it. It is given up
+//! only when the sessions are replaced.
 
 use std::fmt;
 use std::sync::{Arc, PoisonError, RwLock};
@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use super::session::Sessions;
 
-/// How long after the end of its timeout the answer to a statement may come.
+/// How long after the statement timeout an answer is still awaited.
 const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 
 /// The sessions in use.
@@ -28,7 +28,7 @@ pub(super) struct Pools {
 }
 
 impl Pools {
-    /// Awaits work in these sessions. It ends with an error if they are replaced.
+    /// Awaits work in these sessions. The work ends with an error if the sessions are replaced.
     async fn until_replaced<T>(&self, work: impl Future<Output = sqlx::Result<T>>) -> sqlx::Result<T> {
         let mut replaced = self.is_replaced.subscribe();
         tokio::select! {
@@ -38,14 +38,14 @@ impl Pools {
     }
 }
 
-/// The sessions of a store, in pools that are opened again where a database does not answer.
+/// The sessions of a store, in pools that are replaced by new ones if the database does not answer.
 pub(super) struct LivePools {
     current: RwLock<Arc<Pools>>,
     sessions: Sessions,
     options: AnyConnectOptions,
-    /// The number of sessions that write, and of further ones that read; 0 if the same sessions do both.
+    /// The number of sessions that write, and of other sessions that read; the latter is 0 if the same sessions do both.
     sizes: (u32, u32),
-    /// The longest time until a statement has its answer; `None` where the database is a file.
+    /// Maximum time until the answer to a statement; `None` if the database is a file.
     answer_within: Option<Duration>,
 }
 
@@ -56,7 +56,7 @@ impl fmt::Debug for LivePools {
 }
 
 impl LivePools {
-    /// Opens the pools. Sessions are made as they are needed.
+    /// Opens the pools. Sessions are opened when they are needed.
     pub(super) fn open(
         (sessions, options): (Sessions, AnyConnectOptions),
         sizes: (u32, u32),
@@ -96,7 +96,7 @@ impl LivePools {
         if self.answer_within.is_none() { work.await } else { pools.until_replaced(work).await }
     }
 
-    /// Opens new pools in the place of these, if they are still in use.
+    /// Replaces these pools by new ones, if they are still in use.
     fn replace(&self, silent: &Arc<Pools>, limit: Duration) {
         let mut current = self.current.write().unwrap_or_else(PoisonError::into_inner);
         if !Arc::ptr_eq(&current, silent) {
@@ -106,7 +106,8 @@ impl LivePools {
         *current = Arc::new(pools(&self.sessions, &self.options, self.sizes));
         drop(current);
         silent.is_replaced.send_replace(true);
-        // From this call on a pool gives out no session, and keeps none that is returned; nothing has to be awaited for that.
+        // A pool whose `close` was called gives out no session and drops those that are returned. That does not require awaiting the
+        // future.
         drop(silent.write.close());
         drop(silent.read.close());
     }
@@ -121,7 +122,7 @@ fn pools(sessions: &Sessions, options: &AnyConnectOptions, (write_size, read_siz
     Pools { write, read, is_replaced: watch::Sender::new(false) }
 }
 
-/// The error of a statement in sessions that are given up, as if its connection had broken.
+/// The error of a statement whose sessions were given up, as if its connection had broken.
 fn no_answer() -> sqlx::Error {
     sqlx::Error::Io(std::io::Error::new(std::io::ErrorKind::TimedOut, "the database does not answer"))
 }

@@ -39,8 +39,8 @@ pub(super) const READ_PUMP_ROOTS: Statement = Statement {
          ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
     ),
 };
-/// Reads the open rows: some may be older than many rows that wait or were skipped. Open runs have no index by job: the index begins with
-/// the node.
+/// Reads all open rows, because some may be older than many rows that have ended. The index of open runs begins with the node, so the
+/// condition on the node makes it usable.
 pub(super) const READ_OPEN_PUMP_ROOTS: Statement = Statement {
     name: "read_open_pump_roots",
     text: concat!(
@@ -142,7 +142,7 @@ impl Pumps for SqlStore {
 
     async fn forget_pump(&self, job: JobId, version: i64) -> Result<()> {
         transact!(self, "forget_pump", |tx| {
-            // An edit holds this row too, so that the version stays the newest until the pump is forgotten.
+            // An edit locks this row, too. The version therefore stays the newest until this transaction has ended.
             let is_living = tx.row(Query::new(&rows::LOCK_HOME).int(job.get())).await?.is_some();
             if is_living && tx.job_by_id(job).await?.is_some_and(|record| record.version != version) {
                 return Ok(());

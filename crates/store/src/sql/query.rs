@@ -1,8 +1,8 @@
 //! Statements as they are written, queries as they are sent, and the reading of rows.
 //!
-//! A statement is a constant with `?` for each argument, in the order in which they are given, and a few marks in
-//! braces for where the databases differ ([`super::dialect`]). A batch statement has one mark that stands for
-//! as many rows as the query carries.
+//! A statement is a constant with `?` for each argument, in the order in which the arguments are given. A few marks in braces stand for
+//! text that differs between the databases ([`super::dialect`]). A batch statement has one mark that stands for as many rows as the query
+//! has.
 
 use rondel_core::Timestamp;
 use serde::de::DeserializeOwned;
@@ -14,17 +14,17 @@ use crate::StoreError;
 /// Maximum number of rows that one statement carries.
 pub(super) const CHUNK_MAX: usize = 512;
 
-/// The size of one statement.
+/// The maximum size of one statement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct StatementSize {
     /// Maximum number of rows.
     pub(super) rows: usize,
-    /// Size of the arguments, in bytes, beyond which no further row is added. A larger row is sent alone.
+    /// Maximum size of the arguments, in bytes. A row that is larger is sent alone.
     pub(super) bytes: usize,
 }
 
 impl StatementSize {
-    /// The queries that write these items by one batch statement, each with the items that it carries.
+    /// Splits these items into queries of one batch statement, each with the items that it writes.
     pub(super) fn queries<'i, T, A>(self, statement: &'static Statement, items: &'i [T], add: A) -> Queries<'i, T, A>
     where
         A: Fn(Query, &T) -> Query,
@@ -70,11 +70,10 @@ impl<'i, T, A: Fn(Query, &T) -> Query> Iterator for Queries<'i, T, A> {
 pub(super) struct Statement {
     /// Its name, for errors.
     pub(super) name: &'static str,
-    /// The text.
+    /// The SQL text, with arguments and marks.
     pub(super) text: &'static str,
 }
 
-/// An argument of a statement.
 #[derive(Clone, Debug)]
 pub(super) enum Argument {
     Int(Option<i64>),
@@ -97,7 +96,7 @@ impl Argument {
 #[derive(Debug)]
 pub(super) struct Query {
     pub(super) statement: &'static Statement,
-    /// The arguments, in the order of the text, row by row where a mark stands for rows.
+    /// The arguments in the order of the text. If a mark stands for rows, their arguments come row by row.
     pub(super) arguments: Vec<Argument>,
     /// The index of the rows' first argument and the number of rows; `None` if the text has no mark for rows.
     pub(super) batch: Option<(usize, usize)>,

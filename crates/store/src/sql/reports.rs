@@ -17,14 +17,14 @@ use crate::settle::clean_name;
 use crate::upkeep::CountedRun;
 use crate::{Reports, Result};
 
-/// Maximum number of messages that are read of one part of a long list of jobs.
+/// Maximum number of messages that are read for one part of a long list of jobs.
 const PART_COUNT_MAX: u32 = 2_000;
 /// Number of pairs of a message and a job that are read per message, and the maximum for all messages.
 const PAIR_COUNT: u32 = 10;
 const PAIR_COUNT_MAX: u32 = 10_000;
 
-/// The most frequent messages, and the most frequent pairs of a message and a job, which have 0 as their number of jobs. The failures
-/// are summed once, by job and message: to rank the jobs of each message in the database takes longer than all the rest.
+/// The most frequent messages, and the most frequent pairs of a message and a job. A pair has 0 as its number of jobs. The failures are
+/// summed once, by job and message, because ranking the jobs of each message in the database takes longer than everything else.
 macro_rules! select_failures {
     ($rest:literal) => {
         concat!(
@@ -116,7 +116,7 @@ const INSERT_SCHEDULE: Statement = Statement {
     text: "INSERT {ignore} INTO report_schedule (namespace_id, version, spec, author, updated_at_ms, next_at_ms) \
            VALUES (?, 1, ?, ?, ?, ?) {or_ignore}",
 };
-/// A report that is due stays due.
+/// A report that is already due stays due.
 const UPDATE_SCHEDULE: Statement = Statement {
     name: "update_report_schedule",
     text: "UPDATE report_schedule SET version = version + 1, spec = ?, author = ?, updated_at_ms = ?, \
@@ -134,7 +134,7 @@ const MOVE_SCHEDULE: Statement = Statement {
 impl Reports for SqlStore {
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
         let queries = queries_by_jobs(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS, &READ_FAILURES_OF_JOBS]);
-        // A message that is rare in one part of a long list of jobs may be frequent in all of it.
+        // A message that is rare in one part of a long list of jobs may be frequent in the whole list.
         let limit = if queries.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
         let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
         let pair_limit = limit.saturating_mul(PAIR_COUNT).min(PAIR_COUNT_MAX);
@@ -221,7 +221,8 @@ impl Reports for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Counts the messages of runs that failed. The caller has locked the cursor: no other transaction changes these rows meanwhile.
+    /// Counts the messages of runs that failed. The caller has locked the cursor, so no other transaction changes these rows until the
+    /// commit.
     pub(super) async fn add_failures(&mut self, runs: &[CountedRun]) -> Result<()> {
         let mut gains = FailureGains::default();
         for chunk in runs.chunks(CHUNK_MAX) {
@@ -258,7 +259,7 @@ impl Tx<'_> {
 }
 
 /// The queries with only their first arguments, which select the jobs: all of the namespace, those of apps, or those of a list in parts.
-/// The statements are in this order.
+/// The array has the statements in this order.
 fn queries_by_jobs(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static Statement; 3]) -> Vec<Query> {
     match (query.jobs, query.apps) {
         (Some(jobs), _) => {
@@ -277,8 +278,8 @@ fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
     queries_by_jobs(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS, &READ_FAILING_WITH_OF_JOBS])
 }
 
-/// Adds a row: either the sums of a message, or a pair of a message and a job, which is added to the jobs of the message. Returns the
-/// number of runs of a pair. The rows may come in any order; a message of which only pairs have come has a `job_count` of 0.
+/// Adds a row: either the sums of a message, or a pair of a message and a job, whose job is added to the message. Returns the number of
+/// runs of a pair. The rows may come in any order. A message for which only pairs have come has a `job_count` of 0.
 fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Option<u64>> {
     let mut columns = Reader::new(row, "failure_stat");
     let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));

@@ -17,7 +17,7 @@ const READ_CALL: Statement = Statement {
     name: "read_call",
     text: "SELECT began_at_ms, fingerprint, status, headers, body FROM request_key WHERE scope = ? AND request_key = ?",
 };
-/// Of several callers that find the same call given up, only one takes it up.
+/// Of several callers that find the call's server dead, only one takes the call over.
 const TAKE_UP_CALL: Statement = Statement {
     name: "take_up_call",
     text: "UPDATE request_key SET began_at_ms = ? WHERE scope = ? AND request_key = ? AND status IS NULL \
@@ -44,7 +44,7 @@ pub(super) const FIND_OLD_CALL: Statement = Statement {
 const DELETE_CALLS: Statement =
     Statement { name: "delete_calls", text: "DELETE FROM request_key WHERE began_at_ms < ?" };
 
-/// The place of a call's answer: a text that was sealed for another place is not valid there.
+/// The place for which a call's answer is sealed. A text that was sealed for another place cannot be opened with it.
 fn place(call: KeyedCall<'_>) -> String {
     format!("request_key.body {} {}", call.scope, call.key)
 }
@@ -86,7 +86,7 @@ impl RequestKeys for SqlStore {
     }
 
     async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
-        // Sealed, because the answer may hold a token that is shown only once.
+        // The answer is sealed, because it may contain a token that is shown only once.
         let seal = |answer: &KeptAnswer| self.sealer.seal(&place(call), &answer.body);
         let body = answer.map(seal).transpose().map_err(|message| failure::refused("end_call", &message))?;
         let query = match answer.zip(body.as_ref()) {

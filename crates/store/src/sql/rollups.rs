@@ -19,7 +19,7 @@ use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
 use crate::{Result, Rollups};
 
-/// Number of jobs that are read at the same time.
+/// Number of jobs whose marks are read concurrently.
 const READ_COUNT: usize = 4;
 
 macro_rules! verdict_columns {
@@ -68,7 +68,7 @@ pub(super) const READ_POINTS: Statement =
     Statement { name: "read_points", text: concat!("SELECT ", point_columns!(), of_owners!()) };
 pub(super) const READ_VERDICTS: Statement =
     Statement { name: "read_verdicts", text: concat!("SELECT ", verdict_columns!(), of_owners!()) };
-/// Like [`READ_VERDICTS`], summed over stretches of time.
+/// Like [`READ_VERDICTS`], summed over intervals of time.
 pub(super) const READ_SUMMED_VERDICTS: Statement = Statement {
     name: "read_summed_verdicts",
     text: "SELECT stat_point.owner_id, stat_point.at_ms - stat_point.at_ms % ? AS stretch_at_ms, \
@@ -117,8 +117,8 @@ const READ_FAILING_OF_APPS: Statement = Statement {
            WHERE job_pulse.namespace_id = ? AND job_pulse.streak_count > 0 AND job.retired = 0 AND job.app_id {in_list} \
            ORDER BY job_pulse.streak_count DESC LIMIT ?",
 };
-/// The partial index of trouble is used only if its condition is in the text; a second condition on the status would make `PostgreSQL`
-/// expect so few rows that it reads the whole day instead.
+/// The partial index of unsuccessful runs is used only if the statement contains its condition. A second condition on the status would make
+/// `PostgreSQL` expect so few rows that it reads the whole day instead.
 pub(super) const READ_TROUBLED: Statement = Statement {
     name: "read_troubled",
     text: "SELECT t.job_id, t.status, t.had_none, CAST(COUNT(*) AS {bigint}) AS row_count, MAX(t.id) AS newest FROM \
@@ -137,7 +137,7 @@ pub(super) const READ_MARKS: Statement = Statement {
          AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?"
     ),
 };
-/// Like [`READ_MARKS`], for many jobs, on a database that can follow the index once for each of them in one statement.
+/// Like [`READ_MARKS`], for many jobs in one statement. Used only on a database that can read the index once for each job.
 const READ_MARKS_OF_EACH: Statement = Statement {
     name: "read_marks_of_each",
     text: concat!(
@@ -175,11 +175,11 @@ macro_rules! open_jobs {
     };
 }
 
-/// Finds open runs that are late or take long. They are read by the instants at which they were due, so that the number of other open runs
+/// Finds open runs that are late or take long. Reads them by the instants at which they were due, so that the number of other open runs
 /// does not matter.
 pub(super) const READ_OPEN_JOBS: Statement =
     Statement { name: "read_open_jobs", text: open_jobs!("run.node_epoch = ?") };
-/// Like [`READ_OPEN_JOBS`], for runs of earlier leases that have not been taken over yet.
+/// Like [`READ_OPEN_JOBS`], for runs of earlier leases that are not adopted yet.
 pub(super) const READ_LEFT_OPEN_JOBS: Statement =
     Statement { name: "read_left_open_jobs", text: open_jobs!("run.node_epoch < ?") };
 const READ_LEASES: Statement =
@@ -196,14 +196,14 @@ pub(super) const READ_OPEN_MARKS: Statement = Statement {
          AND run.status = ? AND +run.namespace_id = ? AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) LIMIT ?"
     ),
 };
-/// By home, because the index begins with it: one statement for each node, and one for jobs without a home.
+/// Reads by home, because the index begins with the home: one statement for each node, and one for jobs without a home.
 pub(super) const READ_COMING: Statement = Statement {
     name: "read_coming",
     text: "SELECT job.id, job.version, job.app_id, job_due.next_fire_at_ms FROM job_due JOIN job ON job.id = job_due.job_id \
            WHERE job_due.home = ? AND job_due.next_fire_at_ms < ? AND job.namespace_id = ? AND job.retired = 0 \
            ORDER BY job_due.next_fire_at_ms LIMIT ?",
 };
-/// The coming jobs of all homes in one statement, where a database can follow the index once for each home. The inner `LIMIT` makes
+/// Reads the coming jobs of all homes in one statement, on a database that can read the index once for each home. The inner `LIMIT` makes
 /// PostgreSQL use the index and its order. If its statistics know of only one home, it expects all jobs at each home, and would otherwise
 /// read and sort all jobs of the namespace for each home.
 const READ_COMING_OF_EACH: Statement = Statement {
@@ -389,8 +389,8 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Adds the gains of a batch of runs. The caller has locked the cursor: no other transaction changes these rows meanwhile. Returns the
-    /// jobs with a newer success than before.
+    /// Adds the gains of a batch of runs. The caller has locked the cursor, so no other transaction changes these rows until the commit.
+    /// Returns the jobs with a newer success than before.
     pub(super) async fn add_gains(&mut self, gains: &Gains) -> Result<Vec<JobId>> {
         let points: Vec<(&PointKey, &Gain)> = gains.points.iter().collect();
         for chunk in points.chunks(CHUNK_MAX) {

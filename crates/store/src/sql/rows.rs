@@ -1,4 +1,4 @@
-//! Rows of `run` as values of the domain and back, and the statements that several files send.
+//! Conversion of rows of `run` to values of the domain and back, and the statements that several files use.
 
 use rondel_core::reason::Detail;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId};
@@ -20,8 +20,8 @@ macro_rules! run_columns {
 }
 pub(super) use run_columns;
 
-/// For runs that leave their server unsent: a due first attempt whose wait is not stored gets the wait that the statement names, as
-/// [`crate::settle::note_unsent`] decides.
+/// For runs that leave their server unsent: if the first attempt is due and has no recorded wait, it gets the wait that the statement
+/// names, as [`crate::settle::note_unsent`] decides.
 macro_rules! noted_detail {
     () => {
         "detail = CASE WHEN detail IS NULL AND attempt = 1 AND due_at_ms <= {now} THEN ? ELSE detail END"
@@ -39,7 +39,7 @@ pub(super) const LOCK_HOME: Statement =
 pub(super) const DELETE_CANCELS: Statement =
     Statement { name: "delete_cancels", text: "DELETE FROM run_cancel WHERE run_id {in_list}" };
 
-/// For runs that have not begun; most rows are of such runs when they are inserted.
+/// For runs that have not begun. Most rows are of such runs when they are inserted.
 pub(super) const INSERT_FRESH_RUNS: Statement = Statement {
     name: "insert_fresh_runs",
     text: "INSERT {ignore} INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, \

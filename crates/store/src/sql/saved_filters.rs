@@ -18,7 +18,7 @@ const UPDATE_FILTER: Statement = Statement {
     name: "update_filter",
     text: "UPDATE saved_filter SET filter = ?, saved_at_ms = ? WHERE owner_id = ? AND page = ? AND name = ?",
 };
-/// Of two requests that take the same slot, one inserts nothing.
+/// If two requests take the same slot, one of them inserts nothing.
 const INSERT_FILTER: Statement = Statement {
     name: "insert_filter",
     text: "INSERT {ignore} INTO saved_filter (owner_id, slot, page, name, filter, saved_at_ms) VALUES (?, ?, ?, ?, ?, ?) \
@@ -28,13 +28,13 @@ pub(super) const DELETE_FILTER: Statement =
     Statement { name: "delete_filter", text: "DELETE FROM saved_filter WHERE owner_id = ? AND page = ? AND name = ?" };
 pub(super) const DELETE_FILTERS_OF_OWNER: Statement =
     Statement { name: "delete_filters_of_owner", text: "DELETE FROM saved_filter WHERE owner_id = ?" };
-/// Deletes the filters of callers whose tokens are all removed.
+/// Deletes the filters of each caller whose tokens were all removed.
 pub(super) const DELETE_ORPHANED_FILTERS: Statement = Statement {
     name: "delete_orphaned_filters",
     text: "DELETE FROM saved_filter WHERE NOT EXISTS (SELECT 1 FROM account WHERE account.id = saved_filter.owner_id) \
            AND NOT EXISTS (SELECT 1 FROM api_token WHERE api_token.line_id = saved_filter.owner_id)",
 };
-/// Number of tries to take a slot, if other requests take the same slot meanwhile.
+/// Number of tries to take a slot, in case other requests take the same slot.
 const TRY_COUNT: usize = 5;
 
 #[async_trait]

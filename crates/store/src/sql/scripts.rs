@@ -1,4 +1,4 @@
-//! Scripts: their rows, the rows of the jobs that name them, and the lock that saving such a job and deleting its script share.
+//! Scripts: their rows, the rows of the jobs that name them, and the lock that saving such a job and deleting its script have in common.
 
 use std::collections::BTreeSet;
 
@@ -64,7 +64,7 @@ const INSERT_SCRIPT_VERSION: Statement = Statement {
     text: "INSERT INTO script_version (script_id, version, source, hash, size_bytes, note, signature, author, \
            created_at_ms) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
 };
-/// The versions that jobs name stay.
+/// Versions that jobs name are kept.
 const FORGET_SCRIPT_VERSIONS: Statement = Statement {
     name: "forget_script_versions",
     text: "DELETE FROM script_version WHERE script_id = ? AND version <= ? AND version NOT IN \
@@ -170,7 +170,7 @@ impl Scripts for SqlStore {
     }
 }
 
-/// A script whose row is locked until the transaction ends.
+/// A script whose row is locked until the commit.
 struct LockedScript {
     id: ScriptId,
     version: i64,
@@ -203,7 +203,7 @@ impl Tx<'_> {
                 self.add_script_version(change.id, 1, change).await?;
                 return self.read_script(change).await.map(ScriptSaved::Created);
             }
-            // Another caller was faster.
+            // Another caller inserted it first.
             locked = self.lock_script(change.namespace, change.name).await?;
         }
         let Some(locked) = locked else { return Err(failure::unexpected_count("insert_script", 1, 0)) };
@@ -241,7 +241,7 @@ impl Tx<'_> {
         row.as_ref().map_or_else(|| Err(failure::unexpected_count("read_script", 1, 0)), script)
     }
 
-    /// Locks the scripts that definitions name; each definition comes with the one that it replaces. Returns a script that does not exist
+    /// Locks the scripts that definitions name. Each definition comes with the one that it replaces. Returns a script that does not exist
     /// and that the replaced definition did not name.
     pub(super) async fn hold_scripts<'s>(
         &mut self,
@@ -271,7 +271,7 @@ impl Tx<'_> {
         Ok(None)
     }
 
-    /// Records the script that a definition names, in place of the one that `before` names.
+    /// Records the script that a definition names, in place of the script that `before` names.
     pub(super) async fn write_script_use(
         &mut self,
         (namespace, job): (NamespaceId, JobId),

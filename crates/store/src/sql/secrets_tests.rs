@@ -1,4 +1,4 @@
-//! Tests of what other users of the machine, and those who have a copy of the database, can read.
+//! Tests of what other users of the machine can read, and what a copy of the database reveals.
 
 use std::path::Path;
 
@@ -12,7 +12,7 @@ use crate::{DatabaseUrl, OpenError, Outbox as _, RequestKeys as _, SecretKeys, S
 
 const HERE: NamespaceId = NamespaceId::new(1);
 const SECRET: &str = "whsec_to-be-kept";
-/// Its path is a secret: with it, one can write into the channel.
+/// The path of this URL is a secret: with it, anyone can write into the channel.
 const URL: &str = "https://hooks.example.com/services/T0/B0/to-be-kept-too";
 
 fn config(folder: &Path, keys: Option<&str>) -> StoreConfig {
@@ -36,7 +36,7 @@ async fn secret(store: &SqlStore) -> String {
     webhook.secret
 }
 
-/// Whether some file of the folder has these bytes.
+/// Whether a file of the folder contains this text.
 fn is_readable(folder: &Path, text: &str) -> bool {
     let files = std::fs::read_dir(folder).unwrap().map(|entry| std::fs::read(entry.unwrap().path()).unwrap());
     files.into_iter().any(|bytes| bytes.windows(text.len()).any(|window| window == text.as_bytes()))
@@ -88,13 +88,13 @@ async fn what_was_plain_is_sealed_at_the_next_start_and_a_missing_or_wrong_key_i
         assert!(matches!(error, OpenError::SecretKey { .. }), "{error}");
         assert!(error.to_string().contains(wanted) && error.to_string().contains("namespace 1"), "{error}");
     }
-    // Two keys: what the old one sealed is read and sealed anew with the new one.
+    // With two keys, secrets that the old key sealed are read, and are sealed again with the new key.
     let second = kept(&format!("{new}\n{old}")).await;
     assert!(first.iter().zip(&second).all(|(old, new)| old != new), "{second:?}");
     assert_eq!(kept(&new).await, second);
 }
 
-/// Nothing but a start writes the row of an executor that a user has registered, and that does not register itself.
+/// If a user registered an executor that does not register itself, only a start of the server writes its row.
 #[tokio::test]
 async fn the_token_of_an_executor_that_is_registered_by_hand_is_sealed_with_the_newest_key() {
     let folder = tempfile::tempdir().unwrap();
@@ -123,7 +123,7 @@ async fn the_token_of_an_executor_that_is_registered_by_hand_is_sealed_with_the_
     }
 }
 
-/// The database of an older server, which sealed secrets but not URLs.
+/// An older server sealed secrets, but not URLs.
 #[tokio::test]
 async fn a_plain_url_beside_a_sealed_secret_is_read_and_sealed_at_the_next_start() {
     let folder = tempfile::tempdir().unwrap();
@@ -163,7 +163,7 @@ async fn the_files_of_the_database_are_the_owners_alone_also_those_of_an_older_s
     for name in names {
         std::fs::set_permissions(folder.path().join(name), std::fs::Permissions::from_mode(0o644)).unwrap();
     }
-    // The files beside the database stay, as after kill -9.
+    // The files beside the database are restored, as they would remain after `kill -9`.
     let saved: Vec<_> = names.iter().map(|name| (name, std::fs::read(folder.path().join(name)).unwrap())).collect();
     store.close().await;
     drop(store);

@@ -1,8 +1,8 @@
-//! The sessions of a database: their settings, when they are closed, and a pooler in front of the database.
+//! The sessions of a database: their settings, when they are closed, and poolers in front of the database.
 //!
-//! A session that takes no writes is closed soon: after a switch-over the same address may lead to another server. Behind a pooler that
-//! gives each transaction another session, no setting may be made for a session, since it would apply to the transactions of other clients:
-//! there every statement runs in a transaction that makes its own settings.
+//! A session that accepts no writes is soon closed, because after a failover the same address may lead to another server. A pooler may give
+//! each transaction another session. Behind such a pooler, settings for a session would apply to the transactions of other clients, so
+//! every statement runs in a transaction that makes its own settings.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -21,10 +21,10 @@ use super::dialect::Dialect;
 const PING_AFTER: Duration = Duration::from_secs(1);
 /// How long that check may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
-/// Number of checks whether two connections share a session: several, because other clients may use the pooler at the same time.
+/// Number of checks whether two connections share a session. Several, because other clients may use the pooler at the same time.
 const POOLER_TRIES: u32 = 3;
 
-/// Maximum number of sessions that a row lists: more than a pool has at the same time, because new ones are listed before all old ones have
+/// Maximum number of sessions that a row lists. This is more than a pool has, because new sessions are listed before all old ones have
 /// ended.
 pub(super) const LISTED_MAX: usize = 200;
 
@@ -47,7 +47,7 @@ impl OwnConnections {
     }
 }
 
-/// When a session was last found to take no writes.
+/// When a session was last found to accept no writes.
 #[derive(Debug)]
 pub(super) struct ReadOnlySeen {
     since: Instant,
@@ -64,7 +64,7 @@ impl ReadOnlySeen {
         self.at_ms.fetch_max(millis(self.since.elapsed()), Ordering::Relaxed);
     }
 
-    /// Whether a session of this age is to be replaced: it may lead to a database that takes no writes.
+    /// Whether a session of this age must be replaced, because it may lead to a database that accepts no writes.
     fn is_stale(&self, age: Duration, recheck: Duration) -> bool {
         let connected_ms = millis(self.since.elapsed()).saturating_sub(millis(age));
         age >= recheck && connected_ms <= self.at_ms.load(Ordering::Relaxed)
@@ -81,7 +81,7 @@ pub(super) struct Sessions {
     pub(super) are_shared: bool,
     settings: Arc<[String]>,
     pub(super) read_only: Arc<ReadOnlySeen>,
-    /// The sessions of this store, if the database does not end those of a server that was stopped.
+    /// The sessions of this store, if the database does not end the sessions of a stopped server.
     pub(super) own_connections: Option<Arc<OwnConnections>>,
     read_only_recheck: Duration,
     acquire_timeout: Duration,
@@ -117,12 +117,12 @@ impl Sessions {
             .min_connections(0)
             .acquire_timeout(self.acquire_timeout)
             .idle_timeout(Duration::from_secs(300))
-            // A round trip per use costs too much; a connection that was just used is alive.
+            // A round trip per use would cost too much, and a connection that was just used is alive.
             .test_before_acquire(false)
             .before_acquire(move |connection, meta| {
                 let is_stale = read_only.is_stale(meta.age, recheck);
-                // SQLite rolls a transaction back where the disk is full or fails. The driver does not notice, and begins no other one
-                // in that session.
+                // If the disk is full or fails, SQLite rolls back the transaction. The driver does not notice that, and begins no other
+                // transaction in this session.
                 let is_left_inside = is_sqlite && connection.is_in_transaction();
                 Box::pin(async move {
                     if is_stale || is_left_inside {
@@ -133,7 +133,7 @@ impl Sessions {
                     }
                     match timeout(PING_TIMEOUT, connection.ping()).await {
                         Ok(answered) => answered.map(|()| true),
-                        // Another session is tried.
+                        // The pool tries another session.
                         Err(_) => Ok(false),
                     }
                 })
@@ -160,7 +160,7 @@ impl Sessions {
     }
 }
 
-/// Whether the database takes no writes. Reads still work.
+/// Whether the database accepts no writes. Reads may still work.
 pub(super) async fn is_read_only(connection: &mut AnyConnection, dialect: Dialect) -> Result<bool, sqlx::Error> {
     match dialect {
         Dialect::Sqlite => Ok(false),
@@ -175,8 +175,8 @@ pub(super) async fn is_read_only(connection: &mut AnyConnection, dialect: Dialec
     }
 }
 
-/// Waits until a node of Galera has applied what its cluster has committed so far. After a failover the session may lead to a node that
-/// still has changes to apply, which an earlier session has read or written.
+/// Waits until a Galera node has applied everything that its cluster has committed so far. After a failover the session may lead to a node
+/// that has not yet applied changes that an earlier session has already read or written.
 async fn catch_up(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     let variable = connection.fetch_optional("SHOW GLOBAL VARIABLES LIKE 'wsrep_on'").await?;
     if variable.is_some_and(|row| row.try_get::<String, _>(1).is_ok_and(|value| value == "ON")) {
@@ -185,7 +185,7 @@ async fn catch_up(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// Whether a pooler between here and PostgreSQL gives each transaction another session: if it does, a second connection gets the session
+/// Whether a pooler between here and PostgreSQL gives each transaction another session. If it does, a second connection gets the session
 /// that the first one has just used.
 pub(super) async fn are_sessions_shared(
     first: &mut AnyConnection,
@@ -198,7 +198,7 @@ pub(super) async fn are_sessions_shared(
         let mut second = second?;
         second.execute("BEGIN").await?;
         let Ok(taken) = timeout(limit, session_id(&mut second)).await else { return Ok(true) };
-        // While the second holds its session, the first gets another one, or waits if the pooler has no other.
+        // While the second connection uses its session, the first gets another one, or waits if the pooler has no other.
         let after = timeout(limit, session_id(first)).await;
         second.execute("ROLLBACK").await?;
         second.close().await?;
@@ -217,8 +217,8 @@ async fn session_id(connection: &mut AnyConnection) -> Result<i64, sqlx::Error> 
     connection.fetch_one("SELECT CAST(pg_backend_pid() AS BIGINT)").await?.try_get(0)
 }
 
-/// The size of SQLite's cache of pages per connection, in KiB; connections that read little use less. The runs of a page of a chart lie
-/// all over the table: with SQLite's own 2 MB, each of them is read from the file again.
+/// The size of SQLite's page cache per connection, in KiB. Connections that read little use less. The runs on a page of a chart are spread
+/// over the whole table: with SQLite's default of 2 MB, each of them is read from the file again.
 const SQLITE_CACHE_KIB: u32 = 8 * 1024;
 
 /// The settings of each new connection.
@@ -239,12 +239,12 @@ fn settings(dialect: Dialect, config: &StoreConfig) -> Vec<String> {
             let isolation = "SET SESSION CHARACTERISTICS AS TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned();
             postgres_settings(config).into_iter().map(|setting| format!("SET {setting}")).chain([isolation]).collect()
         }
-        // MariaDB reads /*M! … */ and MySQL reads /*!80000 … */; to the other each is a comment. MySQL knows no limit
-        // for an idle transaction: there, locks of a node that sleeps inside one last as long as its connection.
+        // MariaDB reads /*M! … */ and MySQL reads /*!80000 … */; each treats the other's form as a comment. MySQL has no limit for an idle
+        // transaction, so there the locks of a node that stops inside a transaction last as long as its connection.
         Dialect::MySql => vec![
             "SET SESSION TRANSACTION ISOLATION LEVEL READ COMMITTED".to_owned(),
             format!("SET SESSION innodb_lock_wait_timeout = {}", seconds(lock_ms)),
-            // A statement outside of a transaction commits at once, whatever the default of the database is.
+            // A statement outside of a transaction commits immediately, whatever the default of the database is.
             format!(
                 "SET SESSION time_zone = '+00:00', autocommit = 1 \
                  /*M! , max_statement_time = {}, idle_write_transaction_timeout = {} */ \
@@ -265,16 +265,16 @@ fn postgres_settings(config: &StoreConfig) -> Vec<String> {
         format!("lock_timeout = {lock_ms}"),
         format!("statement_timeout = {statement_ms}"),
         format!("idle_in_transaction_session_timeout = {idle_ms}"),
-        // A generic plan that was made for an empty table is kept for ever; planning again costs little, since no statement's text grows
-        // with its rows.
+        // A generic plan that was made for an empty table is kept forever. Planning each time costs little, because no statement's text
+        // grows with its rows.
         "plan_cache_mode = force_custom_plan".to_owned(),
-        // Every statement names a few rows, by an index. Without valid statistics, which no transaction has after thousands of updates a
-        // second, the planner expects a scan of the whole table to be cheaper, which costs a third of the throughput.
+        // Every statement names a few rows by an index. At thousands of updates per second the statistics are always outdated. The planner
+        // would then expect a scan of the whole table to be cheaper, which costs a third of the throughput.
         "enable_seqscan = off".to_owned(),
         "enable_hashjoin = off".to_owned(),
         "enable_mergejoin = off".to_owned(),
-        // The rows that an index names are in memory or on an SSD; the default expects a spinning disk, where a scan of all runs of a day
-        // costs less than an index of the few that failed.
+        // The rows that an index names are in memory or on an SSD. The default expects a spinning disk, on which a scan of all runs of a
+        // day would cost less than reading the few that failed by index.
         "random_page_cost = 1.1".to_owned(),
     ]
 }
@@ -293,7 +293,7 @@ mod tests {
         let url = DatabaseUrl::sqlite_file(folder.path().join("full.db"));
         let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
         let write = store.pools.current().write.clone();
-        // The limit is that of the one session that writes.
+        // This limit applies to the session that writes.
         for statement in ["CREATE TABLE filler (text TEXT NOT NULL)", "PRAGMA max_page_count = 1"] {
             write.execute(statement).await.unwrap();
         }

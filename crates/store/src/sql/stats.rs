@@ -17,14 +17,15 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::{CountedRun, JobStat, RECOUNT_FOR};
 use crate::{Result, Stats};
 
-/// How many entries of runs that were open one transaction looks at. There may be millions, too many for one transaction.
+/// Number of entries that one transaction examines. An entry is a run without a final verdict. There may be millions, too many for one
+/// transaction.
 const ENTRY_COUNT: usize = 4 * CHUNK_MAX;
 
 const INSERT_CURSOR: Statement = Statement {
     name: "insert_stat_cursor",
     text: "INSERT {ignore} INTO run_stat_cursor (id, run_id) VALUES (1, 0) {or_ignore}",
 };
-/// The transaction that counts locks the cursor, so that no two count the same runs.
+/// The transaction that counts locks the cursor, so that no two transactions count the same runs.
 const LOCK_CURSOR: Statement =
     Statement { name: "lock_stat_cursor", text: "SELECT run_id FROM run_stat_cursor WHERE id = 1 {for_update}" };
 const MOVE_CURSOR: Statement =
@@ -121,7 +122,7 @@ impl Stats for SqlStore {
     }
 }
 
-/// The sums of a batch of runs that are to be added to the tables.
+/// The sums of a batch of runs, to be added to the tables.
 #[derive(Default)]
 struct Tally {
     /// By job, hour and verdict: runs and milliseconds.
@@ -138,7 +139,7 @@ impl Tally {
         sum.1 += sign * millis(stat.duration);
     }
 
-    /// Adds a run that has a verdict now and was counted as `before`, or not at all.
+    /// Adds a run that now has a verdict and was counted as `before`, or was not counted.
     fn recount(&mut self, run: &CountedRun, before: Option<RunStatus>) {
         let Some(stat) = run.stat() else { return };
         if let Some(before) = before {
@@ -151,10 +152,10 @@ impl Tally {
 }
 
 impl Tx<'_> {
-    /// Counts runs that were open when the cursor passed them, or whose verdict has changed since, and deletes the entries of runs that do not
-    /// change any more or were removed. A run that is counted by a provisional verdict keeps an entry. Takes one page of the entries after
-    /// `after`; verdicts of runs with ids below `recount_from` do not change any more. Returns how many runs were counted, and the last entry
-    /// unless it was the last page.
+    /// Counts runs that were open when the cursor passed them, or whose verdict has changed since. Deletes the entries of runs that were
+    /// removed or cannot change any more. A run that is counted with a provisional verdict keeps an entry. Examines one page of the entries
+    /// after `after`. Verdicts of runs with ids below `recount_from` no longer change. Returns how many runs were counted, and the last
+    /// entry of the page unless it was the last page.
     async fn count_ended(&mut self, tally: &mut Tally, after: i64, recount_from: i64) -> Result<(usize, Option<i64>)> {
         let limit = i64::try_from(ENTRY_COUNT).unwrap_or(i64::MAX);
         let mut entries: Vec<(i64, Option<RunStatus>)> = Vec::new();
@@ -189,7 +190,7 @@ impl Tx<'_> {
         Ok((count, next))
     }
 
-    /// Adds an entry for each of these runs, with the verdict by which the run is counted, or none while it is not counted.
+    /// Adds an entry for each of these runs, with the verdict under which the run is counted, or none if it is not counted yet.
     async fn insert_open(&mut self, entries: &[(i64, Option<RunStatus>)]) -> Result<()> {
         for chunk in entries.chunks(CHUNK_MAX) {
             let insert = Query::new(&INSERT_OPEN)
@@ -199,7 +200,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The runs of rows of [`READ_NEXT`] or [`READ_COUNTED`], in their order. The only shard of a broadcast looks like a run without shards,
+    /// The runs in rows of [`READ_NEXT`] or [`READ_COUNTED`], in order. The only shard of a broadcast looks like a run without shards,
     /// except that its parent is the broadcast's row.
     async fn counted_runs(&mut self, rows: Vec<AnyRow>) -> Result<Vec<CountedRun>> {
         let runs = rows.into_iter().map(|row| counted_run(&row)).collect::<Result<Vec<_>>>()?;
@@ -249,7 +250,7 @@ impl Tx<'_> {
     }
 }
 
-/// Reads the columns of [`READ_NEXT`] and [`READ_COUNTED`]; the parent only of a run that may be the only shard of its fire.
+/// Reads the columns of [`READ_NEXT`] and [`READ_COUNTED`]. Returns the parent only of a run that may be the only shard of its fire.
 fn counted_run(row: &AnyRow) -> Result<(CountedRun, Option<i64>)> {
     let mut columns = Reader::new(row, "run");
     let (id, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));

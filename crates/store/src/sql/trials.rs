@@ -1,8 +1,8 @@
 //! Batches that fail although the database answers.
 //!
-//! Such a batch may itself be the fault: larger than the packets that the database or a proxy takes, or too slow. After repeated failures
-//! it is halved, whatever the error, down to a single row. The batch is identified by its first row, because the caller tries again with
-//! the same rows.
+//! The batch itself may be the cause: it is larger than the packets that the database or a proxy accepts, or too slow. After repeated
+//! failures the batch is halved, whatever the error, down to a single row. A batch is identified by its first row, because the caller tries
+//! again with the same rows.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -17,7 +17,7 @@ use crate::StoreError;
 const TRIAL_MAX: usize = 1_000;
 
 const PING: Statement = Statement { name: "ping", text: "SELECT CAST(1 AS {bigint})" };
-/// The smaller limit counts, because a connection keeps the one that it began with.
+/// The smaller of the two limits applies, because a connection keeps the limit that it began with.
 const READ_PACKET_MAX: Statement = Statement {
     name: "read_packet_max",
     text: "SELECT CAST(LEAST(@@GLOBAL.max_allowed_packet, @@SESSION.max_allowed_packet) AS SIGNED)",
@@ -51,7 +51,8 @@ impl Trials {
         self.lock().remove(&(operation, first));
     }
 
-    /// Counts a failure of a batch of `row_count` rows. Returns how often its only row has failed alone; 0 while it has several rows.
+    /// Counts a failure of a batch of `row_count` rows. Returns how often the batch has failed with a single row; 0 while it has several
+    /// rows.
     fn failed(&self, operation: &'static str, first: i64, row_count: usize) -> u32 {
         let mut known = self.lock();
         if known.len() >= TRIAL_MAX {
@@ -77,8 +78,8 @@ impl Trials {
 }
 
 impl SqlStore {
-    /// Counts a failure of a batch, which is identified by its first row. True if that is its only row, and the row ends the connection
-    /// each time although the database answers: such a row will never be written.
+    /// Counts a failure of a batch, which is identified by its first row. Returns `true` if that is its only row, and this row ends the
+    /// connection each time although the database answers. Such a row can never be written.
     pub(super) async fn is_at_fault(
         &self,
         operation: &'static str,
@@ -89,13 +90,13 @@ impl SqlStore {
         if !failure::may_be_the_batch(error) || !self.answers().await {
             return false;
         }
-        // A row must fail twice as often as a batch that is halved: a database that breaks each connection for a while is not the row's
-        // fault.
+        // A single row must fail twice as often as a batch before it is blamed, because the database may break every connection for a
+        // while.
         let alone = self.trials.failed(operation, first, row_count);
         failure::ends_connection(error) && alone >= self.trials.halve_after.saturating_mul(2)
     }
 
-    /// Whether the database answers a short statement. This also reads again how large a packet it takes.
+    /// Whether the database answers a short statement. This also updates the known packet limit.
     async fn answers(&self) -> bool {
         let answers = async {
             self.row(Query::new(&PING)).await?;
@@ -104,8 +105,8 @@ impl SqlStore {
         matches!(tokio::time::timeout(PROBE_TIMEOUT, answers).await, Ok(Ok(())))
     }
 
-    /// Reads how large a packet the database takes. A statement stays below a quarter of it: rows are filled up to a power of two, and the
-    /// length in front of each value counts, too.
+    /// Reads the largest packet that the database accepts. A statement stays below a quarter of that: rows are filled up to a power of two,
+    /// and the length in front of each value also counts.
     pub(super) async fn read_packet_max(&self) -> crate::Result<()> {
         if self.texts.dialect() != Dialect::MySql {
             return Ok(());
@@ -117,7 +118,7 @@ impl SqlStore {
         Ok(())
     }
 
-    /// The size that a statement may have.
+    /// The maximum size of a statement.
     pub(super) fn statement_size(&self) -> StatementSize {
         let bytes = self.statement_size.bytes.min(self.packet_bytes.load(Ordering::Relaxed));
         StatementSize { bytes, ..self.statement_size }

@@ -14,7 +14,7 @@ use crate::sql::{SqlStore, rows, transact};
 use crate::upkeep::pass_gap;
 use crate::{Result, Upkeep};
 
-/// Maximum number of shards that one batch reads; it may remove fewer.
+/// Maximum number of shards that one batch reads. It may remove fewer.
 const SHARD_PAGE: u32 = 2_000;
 
 const READ_PASS: Statement =
@@ -27,7 +27,7 @@ const TAKE_PASS: Statement = Statement {
     name: "take_pass",
     text: "UPDATE housekeeping_pass SET last_at_ms = {now} WHERE task = ? AND last_at_ms = ?",
 };
-/// Ids rise with time, so the primary key finds what is old; an index by the verdict's instant would make each result slower to store.
+/// Ids rise with time, so the primary key finds old runs. An index by the instant of the verdict would slow down the storing of results.
 const READ_OLD_RUNS: Statement = Statement {
     name: "read_old_runs",
     text: "SELECT id, job_id, fire_at_ms, cause, shard_index, parent_id, trigger_kind FROM run WHERE id > ? AND id < ? \
@@ -42,7 +42,7 @@ const READ_OPEN_ROOTS: Statement = Statement {
     name: "read_open_roots",
     text: "SELECT id FROM run WHERE id {in_list} AND {check}status IN ('pending', 'waiting', 'running'){end}",
 };
-/// The runs that follow from some runs; a broadcast is the row that stands for all of it, and a shard beside it does no harm.
+/// The runs that follow from some runs. A broadcast is represented by the row for all its shards. A shard that is also found does no harm.
 pub(super) const READ_FOLLOWERS: Statement = Statement {
     name: "read_followers",
     text: "SELECT id, cause, status FROM run WHERE parent_id IS NOT NULL AND parent_id {in_list} \
@@ -74,7 +74,7 @@ impl Upkeep for SqlStore {
         };
         let mut columns = Reader::new(&row, "housekeeping_pass");
         let (last, now) = (columns.at("last_at_ms")?, columns.at("now")?);
-        // A clock that stepped back far leaves a pass in the future, which must not stop all others.
+        // If the clock has stepped back far, the last pass is in the future. It must not prevent all further passes.
         let distance = if last > now { last.since(now) } else { now.since(last) };
         if distance < pass_gap(period) {
             return Ok(false);
@@ -103,7 +103,7 @@ impl Upkeep for SqlStore {
     }
 }
 
-/// A run with a verdict from long ago.
+/// A run whose verdict is old enough for its removal.
 struct OldRun {
     id: i64,
     key: (i64, i64, i64),
@@ -121,14 +121,15 @@ impl OldRun {
         self.trigger == Trigger::Parent
     }
 
-    /// The run that its fire began with.
+    /// The first run of its fire.
     fn root(&self) -> i64 {
         if self.is_follower() { self.key.2 } else { self.id }
     }
 }
 
 impl SqlStore {
-    /// The rows to remove now, in order: broadcasts after all of their shards, shards never alone, and no run of a fire that has an open one.
+    /// The rows to remove now, in order. A broadcast follows all of its shards, a shard is not removed without its broadcast, and a run
+    /// stays while its fire has an open run.
     async fn removable(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
         let parents: Vec<i64> = old.iter().filter(|run| !run.is_whole()).filter_map(|run| run.parent).collect();
         let mut wholes = HashMap::new();
@@ -138,7 +139,7 @@ impl SqlStore {
                 wholes.insert(parent.id, (parent.is_whole(), parent.key));
             }
         }
-        // A retry by hand names its parent too, but has another key.
+        // A retry by hand also names its parent, but has another key.
         let is_shard = |run: &OldRun| {
             !run.is_whole() && run.parent.and_then(|parent| wholes.get(&parent)) == Some(&(true, run.key))
         };
@@ -159,8 +160,8 @@ impl SqlStore {
         Ok(removable)
     }
 
-    /// The fires of these runs that have an open run, by their first runs. What follows when that one ends is planned by all runs of the fire:
-    /// without the first one nothing would follow, and a job whose run is gone would run again.
+    /// The fires of these runs that have an open run, identified by their first runs. When that open run ends, its followers are planned
+    /// from all runs of the fire. Without the first run nothing would follow, and a job whose run was removed would run again.
     async fn open_fires(&self, runs: &[&OldRun]) -> Result<BTreeSet<i64>> {
         let mut open = BTreeSet::new();
         let elsewhere: BTreeSet<i64> = runs.iter().filter(|run| run.is_follower()).map(|run| run.root()).collect();
@@ -233,13 +234,13 @@ impl SqlStore {
     }
 }
 
-/// Shards of some broadcasts, as far as one page goes.
+/// The shards of some broadcasts that one page contains.
 #[derive(Default)]
 struct Shards {
     ids: HashMap<i64, Vec<i64>>,
     /// Broadcasts with a shard that has no verdict.
     open: HashSet<i64>,
-    /// The page ended within this broadcast; nothing is known about those after it.
+    /// The page ended within this broadcast. Nothing is known about the broadcasts after it.
     unseen_from: Option<i64>,
 }
 

@@ -39,7 +39,7 @@ impl DatabaseUrl {
         }
     }
 
-    /// The user and the database that it names, as they are written.
+    /// The user and the database that the URL names, as they are written there.
     pub(super) fn user_and_name(&self) -> (Option<&str>, Option<&str>) {
         let Place::Server(_, url) = &self.0 else { return (None, None) };
         let rest = url.split_once("://").map_or("", |(_, rest)| rest);
@@ -57,7 +57,7 @@ impl DatabaseUrl {
         }
     }
 
-    /// Whether a pooler in front of the database gives each transaction another session, if the URL states that by `pooler=transaction` or
+    /// Whether a pooler in front of the database gives each transaction another session. `None` unless the URL has `pooler=transaction` or
     /// `pooler=none`.
     pub(super) fn shares_sessions(&self) -> Option<bool> {
         let Place::Server(Dialect::Postgres, url) = &self.0 else { return None };
@@ -68,7 +68,8 @@ impl DatabaseUrl {
     pub(super) fn expose(&self) -> String {
         match &self.0 {
             Place::File(path) => format!("sqlite://{}?mode=rwc", percent_encode(&path.to_string_lossy())),
-            // A batch statement is prepared once for each power of two of its row count: more statements than the driver keeps by default.
+            // A batch statement is prepared once for each power of two of its row count. These are more statements than the driver keeps by
+            // default.
             Place::Server(_, url) => {
                 let (address, query) = url.split_once('?').unwrap_or((url, ""));
                 let pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with(POOLER));
@@ -99,7 +100,7 @@ impl FromStr for DatabaseUrl {
             "sqlite" => {
                 let path = rest.strip_prefix("//").unwrap_or(rest);
                 let path = path.split('?').next().unwrap_or_default();
-                // In memory, each connection would have its own database.
+                // A database in memory would be a separate one for each connection.
                 if path.is_empty() || path.contains(":memory:") {
                     return Err(unknown());
                 }
@@ -127,14 +128,14 @@ impl fmt::Debug for DatabaseUrl {
     }
 }
 
-/// The parameter in a URL's query that only Rondel reads.
+/// The parameter in the URL's query that only Rondel reads.
 const POOLER: &str = "pooler=";
 
 fn pooler(url: &str) -> Option<&str> {
     url.split_once('?')?.1.split('&').find_map(|pair| pair.strip_prefix(POOLER))
 }
 
-/// Whether a password is cut short: there is an @ after the first slash, or a #, neither of which a correct URL has.
+/// Whether a password is cut short: an @ follows the first slash, or there is a #. A correct URL has neither.
 fn has_unencoded_password(rest: &str) -> bool {
     let path = rest.split('?').next().unwrap_or_default().split_once('/').map_or("", |(_, path)| path);
     path.contains('@') || rest.contains('#')
@@ -142,7 +143,7 @@ fn has_unencoded_password(rest: &str) -> bool {
 
 fn without_password(url: &str) -> String {
     let start = url.find("://").map_or(0, |at| at + 3);
-    // A password may hold characters that are not encoded: the last @ of the whole address ends it.
+    // A password may contain characters that are not encoded, so the last @ of the whole address ends it.
     let shown = match url[start..].rfind('@').map(|at| start + at) {
         Some(at) => {
             let (user, secret) = match url[start..at].split_once(':') {
@@ -162,7 +163,7 @@ fn without_password(url: &str) -> String {
     format!("{head}?{}", pairs.join("&"))
 }
 
-/// Without an @, a port follows the colon; any other text there may be a password whose host was forgotten.
+/// Without an @, the text after the colon should be a port. Any other text may be a password whose host was forgotten, and is masked.
 fn mask_non_numeric_port(url: &str, start: usize) -> String {
     let end = url[start..].find(['/', '?']).map_or(url.len(), |at| start + at);
     match url[start..end].split_once(':') {

@@ -59,7 +59,7 @@ const READ_TOKENS_BY_HAND: Statement = Statement {
     name: "read_xxl_tokens_by_hand",
     text: "SELECT id, app_id, address, token FROM xxl_executor WHERE by_hand_at_ms >= 0 ORDER BY by_hand_at_ms",
 };
-/// Changes nothing if the token was sealed or changed meanwhile.
+/// Changes nothing if the token was sealed or changed in the meantime.
 const SEAL_TOKEN: Statement =
     Statement { name: "seal_xxl_token", text: "UPDATE xxl_executor SET token = ? WHERE id = ? AND token = ?" };
 const REFRESH_EXECUTOR: Statement = Statement {
@@ -76,7 +76,7 @@ pub(super) const LIST_EXECUTORS: Statement = Statement {
     name: "list_xxl_executors",
     text: select_executor!("WHERE last_seen_at_ms >= ? ORDER BY last_seen_at_ms DESC LIMIT ?"),
 };
-/// `state < 2` is the condition of the index.
+/// The statement contains `state < 2` because that is the condition of the partial index.
 pub(super) const LIST_REPORTED: Statement = Statement {
     name: "list_reported_xxl",
     text: select_executor!(
@@ -84,7 +84,7 @@ pub(super) const LIST_REPORTED: Statement = Statement {
          AND xxl_run.state < 2 AND xxl_run.state = 1) ORDER BY last_seen_at_ms DESC LIMIT ?"
     ),
 };
-/// Locks the row until the transaction ends, so that no other node fences the lease meanwhile.
+/// Locks the row until the transaction ends, so that no other node fences the lease before the commit.
 const LOCK_LEASE: Statement = Statement {
     name: "lock_xxl_lease",
     text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now} {for_update}",
@@ -108,7 +108,7 @@ pub(super) const READ_UNSETTLED: Statement = Statement {
     name: "read_unsettled_xxl",
     text: select_run!("WHERE executor_id = ? AND state < 2 ORDER BY log_id LIMIT ?"),
 };
-/// Writes the same end for many attempts.
+/// Writes one end for several attempts that ended alike.
 const REPORT_RUNS: Statement = Statement {
     name: "report_xxl_runs",
     text: "UPDATE xxl_run SET state = 1, code = ?, message = ?, reported_at_ms = ? WHERE log_id {in_list}",
@@ -126,7 +126,7 @@ pub(super) const FIND_OLD_RUNS: Statement = Statement {
     name: "find_old_xxl_runs",
     text: "SELECT log_id FROM xxl_run WHERE state = 2 AND reported_at_ms < ? ORDER BY reported_at_ms LIMIT ?",
 };
-/// Attempts of executors that vanished are never settled. A run that is not in the table any more has ended.
+/// If an executor vanished, its attempts are never settled. A run that is no longer in the table has ended.
 pub(super) const FIND_LEFT_RUNS: Statement = Statement {
     name: "find_left_xxl_runs",
     text: "SELECT log_id FROM xxl_run WHERE state < 2 AND sent_at_ms < ? AND NOT EXISTS (SELECT 1 FROM run \
@@ -134,20 +134,20 @@ pub(super) const FIND_LEFT_RUNS: Statement = Statement {
 };
 const DELETE_RUNS: Statement =
     Statement { name: "delete_xxl_runs", text: "DELETE FROM xxl_run WHERE log_id {in_list}" };
-/// The comparison with a value, not with NULL, keeps the planner from the index of those that are registered by hand.
+/// The condition compares with a value instead of NULL, so that the planner does not use the index of executors registered by hand.
 pub(super) const FIND_OLD_EXECUTORS: Statement = Statement {
     name: "find_old_xxl_executors",
     text: "SELECT id FROM xxl_executor WHERE last_seen_at_ms < ? AND COALESCE(left_at_ms, 0) < ? \
            AND COALESCE(by_hand_at_ms, -1) < 0 AND NOT EXISTS (SELECT 1 FROM xxl_run \
            WHERE xxl_run.executor_id = xxl_executor.id AND xxl_run.state < 2) ORDER BY last_seen_at_ms LIMIT ?",
 };
-/// An executor may have registered again meanwhile.
+/// Checks the condition again, because an executor may have registered again in the meantime.
 const DELETE_EXECUTORS: Statement = Statement {
     name: "delete_xxl_executors",
     text: "DELETE FROM xxl_executor WHERE id {in_list} AND last_seen_at_ms < ? AND by_hand_at_ms IS NULL",
 };
 
-/// The place of an executor's token: a text that was sealed for another place is not valid there.
+/// The place for which an executor's token is sealed. A text that was sealed for another place cannot be opened with it.
 fn place(app: AppId, address: &str) -> String {
     format!("xxl_executor.token {app} {address}")
 }
@@ -167,7 +167,7 @@ impl XxlExecutors for SqlStore {
         let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
         let token = sealed.map_err(|message| failure::refused("register_xxl_by_hand", &message))?;
         let register = || Query::new(&REGISTER_BY_HAND).text(&token).at(now).int(app).text(address);
-        // The executor was never seen: only a user has registered it.
+        // Only a user has registered this executor. It was never seen.
         let unseen = XxlExecutor { last_seen_at: Timestamp::EPOCH, by_hand_at: Some(now), ..executor.clone() };
         self.put_xxl(&unseen, register, &token).await
     }
@@ -273,7 +273,7 @@ impl SqlStore {
             let insert = Query::new(&INSERT_EXECUTOR).int(executor.id.get()).int(executor.namespace.get()).int(app);
             let insert = insert.text(address).text(token).at(executor.first_seen_at).at(executor.last_seen_at);
             if self.execute(insert.opt_at(executor.by_hand_at)).await? == 0 {
-                // Another call inserted it meanwhile.
+                // Another call has inserted the row in the meantime.
                 self.execute(change()).await?;
             }
         }
@@ -282,8 +282,8 @@ impl SqlStore {
         Reader::new(&row, "xxl_executor").int("id").map(ExecutorId::new)
     }
 
-    /// Seals anew the tokens of executors that are registered by hand, which nothing else writes again: they must be readable without the
-    /// old keys. An executor that registers itself brings its token again.
+    /// Seals again the tokens of executors that are registered by hand. Nothing else writes these rows again, and the tokens must be
+    /// readable without the old keys. An executor that registers itself sends its token again.
     pub(super) async fn seal_xxl_by_hand(&self) -> Result<()> {
         for row in self.rows(Query::new(&READ_TOKENS_BY_HAND)).await? {
             let mut columns = Reader::new(&row, "xxl_executor");
@@ -314,7 +314,7 @@ impl SqlStore {
         for row in rows {
             match self.xxl_executor(row) {
                 Ok(executor) => found.push(executor),
-                // No key of this server opens its token. The executor sends the token again when it registers again.
+                // No key of this server opens the token. The executor sends it again when it registers again.
                 Err(error) => tracing::debug!(%error, "leaving out an executor until it registers again"),
             }
         }
@@ -337,7 +337,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Writes ends; equal ends are written by one statement.
+    /// Writes ends. Attempts that ended alike are written by one statement.
     async fn write_xxl_ends(&mut self, runs: impl Iterator<Item = &XxlRun>, now: Timestamp) -> Result<()> {
         let mut alike: BTreeMap<(Option<i32>, Option<&str>), Vec<i64>> = BTreeMap::new();
         for run in runs {
@@ -395,7 +395,8 @@ impl Tx<'_> {
         Ok(numbered)
     }
 
-    /// The numbers of these jobs. The caller has locked the counter of runs, so that no other transaction numbers a job meanwhile.
+    /// The numbers of these jobs. The caller has locked the counter of runs, so no other transaction assigns a number to a job until the
+    /// commit.
     async fn xxl_job_numbers(&mut self, runs: &[NewXxlRun]) -> Result<HashMap<JobId, i32>> {
         let mut jobs: Vec<JobId> = runs.iter().map(|run| run.job).collect();
         jobs.sort_unstable();

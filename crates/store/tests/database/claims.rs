@@ -17,7 +17,7 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
         place.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
         let seen = store.due_jobs(&[token.node], range).await.unwrap()[0];
-        // An id that another run has: the fire must not get lost over it.
+        // Another run has this id. The fire must not be lost because of that.
         let twin = Run { fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
         let claims = [ClaimJob {
             recent_fires: seen.recent_fires,
@@ -34,7 +34,7 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
     }
 }
 
-/// One fire that cannot be written holds back no other of its batch.
+/// A fire that cannot be written does not hold back the other fires of its batch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
     for place in Place::all().await {
@@ -63,7 +63,7 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
         let mut seen = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
         seen.sort_by_key(|due| due.job);
         let claim = |due: &DueJob| {
-            // Of the job in the middle with an id that another run has.
+            // The run of the second job gets the id of an existing run.
             let id = if due.job == JobId::new(2) { runs[0].id } else { RunId::new(1_000 + due.job.get()) };
             let run = Run { id, job: due.job, fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
             let (seen, recent_fires) = (*due, due.recent_fires);
@@ -71,7 +71,7 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
         };
         let claims: Vec<ClaimJob> = seen.iter().map(claim).collect();
         let mut won = BTreeSet::new();
-        // A batch that failed is cut into halves from the next time on.
+        // From the next try on, a batch that failed is halved.
         for _ in 0..3 {
             won.extend(store.claim(token, &claims).await.unwrap().jobs.into_iter().map(|(job, _)| job));
         }

@@ -8,7 +8,7 @@ use sqlx::{AnyConnection, Connection, Executor, Row};
 
 use crate::{Place, join};
 
-/// MariaDB stands in for MySQL, which has no limit for an idle transaction: the locks would last as long as the connection.
+/// MariaDB takes the place of MySQL here. MySQL has no limit for an idle transaction, so the locks would last as long as the connection.
 #[tokio::test(flavor = "multi_thread")]
 async fn locks_of_a_server_whose_lease_is_over_are_ended_by_another_one() {
     for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("mysql")) {
@@ -19,7 +19,7 @@ async fn locks_of_a_server_whose_lease_is_over_are_ended_by_another_one() {
         let listed = place.number("SELECT CAST(LENGTH(connection_ids) AS SIGNED) FROM node").await;
         assert!(listed > 0, "its row lists its sessions");
 
-        // A session of its own that no test can stop inside a transaction: it is added by hand.
+        // A test cannot stop a server inside a transaction, so this session is added to the list by hand.
         assert!(stopped.begin_pass("test", Duration::ZERO).await.unwrap());
         let mut held = AnyConnection::connect(&place.url).await.unwrap();
         let id: i64 = held.fetch_one("SELECT CAST(CONNECTION_ID() AS SIGNED)").await.unwrap().try_get(0).unwrap();
@@ -31,7 +31,7 @@ async fn locks_of_a_server_whose_lease_is_over_are_ended_by_another_one() {
         let end = tokio::time::Instant::now() + Duration::from_secs(30);
         other.report_node(survivor, &NodeReport::default()).await.unwrap();
         assert!(transaction.execute("UPDATE housekeeping_pass SET last_at_ms = 2").await.is_ok(), "its lease holds");
-        // The database may have restarted since the list was written: then it has ids of a living server's sessions.
+        // After a restart of the database, an old list may contain ids of a living server's sessions.
         let (one, two, three) = tokio::join!(other.now(), other.now(), other.now());
         for now in [one, two, three] {
             now.unwrap();

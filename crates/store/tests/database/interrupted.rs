@@ -1,4 +1,4 @@
-//! Callers that are dropped while the database works for them, as where a client disconnects.
+//! Callers that are dropped while the database works for them, as when a client disconnects.
 
 use std::future::poll_fn;
 use std::task::Poll;
@@ -9,7 +9,7 @@ use rondel_store::{Cluster as _, SqlStore, StoreConfig, Upkeep as _};
 
 use crate::Place;
 
-/// By then, the session that the caller had is back in the pool.
+/// Time after which the caller's session is back in the pool.
 const RETURNED_WITHIN: Duration = Duration::from_millis(200);
 
 #[tokio::test(flavor = "multi_thread")]
@@ -26,7 +26,7 @@ async fn a_caller_that_is_dropped_leaves_no_session_inside_a_transaction() {
         };
         assert!(store.begin_pass("before", Duration::ZERO).await.unwrap());
         tokio::time::sleep(RETURNED_WITHIN).await;
-        // The first step takes the session and asks for a transaction.
+        // The first poll takes a session and requests a transaction.
         let mut dropped = store.join(&request);
         poll_fn(|context| {
             assert!(dropped.as_mut().poll(context).is_pending());

@@ -1,4 +1,4 @@
-//! Migrations beside other servers and other clients of the database.
+//! Migrations while other servers and other clients use the database.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use tokio::time::{Instant, timeout};
 use crate::Place;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// A migration asks for a table for two seconds at a time.
+/// A migration waits for a table for two seconds at a time, so other statements are held up for about as long.
 const HELD_UP_MAX: Duration = Duration::from_secs(10);
 
 fn is_postgres(place: &Place) -> bool {
@@ -42,7 +42,7 @@ async fn a_server_waits_for_another_one_that_migrates_and_not_for_ever() {
     }
 }
 
-/// Behind a migration that waits for a table, every statement of the running servers would wait, too.
+/// While a migration waits for the lock of a table, every statement of the running servers would queue behind it.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_migration_that_waits_for_a_table_holds_up_no_running_server_for_long() {
     const WRITE: &str = "UPDATE executor SET weight = weight WHERE id = 1";
@@ -101,7 +101,7 @@ async fn an_index_is_built_beside_running_servers() {
                 tokio::time::sleep(Duration::from_millis(20)).await;
             }
         };
-        // A server that dies in the midst of it leaves an index that is not used.
+        // A server that dies during the build leaves an index that no statement uses.
         let dies = async {
             is_being_built().await;
             place.execute(&format!("SELECT CAST(pg_terminate_backend(pid) AS VARCHAR) {BUILDS}")).await;
@@ -109,7 +109,7 @@ async fn an_index_is_built_beside_running_servers() {
         let (store, ()) = timeout(LIMIT, async { tokio::join!(SqlStore::open(&place.config), dies) }).await.unwrap();
         store.unwrap_err();
         assert_eq!(place.number("SELECT COUNT(*) FROM pg_index WHERE NOT indisvalid").await, 1);
-        // Dropping that one waits for the same transaction, and holds up no one either.
+        // Dropping that index waits for the same transaction, and also holds up no other client.
         let others = async {
             is_being_built().await;
             timeout(LIMIT, place.execute("UPDATE run SET attempt = attempt")).await.unwrap();

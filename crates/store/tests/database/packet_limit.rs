@@ -1,5 +1,5 @@
-//! A way to a database that breaks the connection under every packet beyond a limit, as a small `max_allowed_packet` or a proxy
-//! does, and that remembers the largest packet which passed.
+//! A proxy to a database. It closes the connection at every packet beyond a limit, like a small `max_allowed_packet` or another proxy, and
+//! records the largest packet that passed.
 
 #![expect(clippy::disallowed_methods, reason = "the runtime of the test ends what it spawns")]
 
@@ -19,16 +19,16 @@ struct Packets {
     cut_count: AtomicUsize,
 }
 
-/// See the module.
+/// The proxy. See the module.
 #[derive(Debug)]
 pub(crate) struct PacketLimit {
     packets: Arc<Packets>,
-    /// The URL of the database by this way.
+    /// The URL of the database through this proxy.
     pub(crate) url: String,
 }
 
 impl PacketLimit {
-    /// A way to the database of `url` by which packets pass up to `max` bytes.
+    /// Starts a proxy to the database of `url` that lets packets of up to `max` bytes pass.
     pub(crate) async fn start(server: Server, url: &str, max: usize) -> Self {
         let packets = Arc::new(Packets { max: AtomicUsize::new(max), ..Packets::default() });
         let (scheme, rest) = url.split_once("://").unwrap();
@@ -80,7 +80,8 @@ async fn forward(
 ) -> std::io::Result<()> {
     let mut is_first = true;
     loop {
-        // PostgreSQL: a letter, but for the first message, and a length that counts itself. MySQL: a length and a number.
+        // PostgreSQL sends a letter, except in the first message, and then a length that includes itself. MySQL sends a length and a
+        // number.
         let mut head = vec![0; if matches!(server, Server::Postgres) && !is_first { 5 } else { 4 }];
         from.read_exact(&mut head).await?;
         let length = match server {

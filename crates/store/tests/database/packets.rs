@@ -1,4 +1,4 @@
-//! Batches that are larger than what a database, or a proxy before it, takes in one packet.
+//! Batches that are larger than the packets that a database, or a proxy in front of it, accepts.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::support::{Scratch, Server};
 const UNLIMITED: usize = usize::MAX;
 const PARAMS: usize = 5_000;
 
-/// A database by a way that limits packets.
+/// A database behind a proxy that limits packets.
 struct Place {
     scratch: Scratch,
     way: PacketLimit,
@@ -40,7 +40,7 @@ impl Place {
         places
     }
 
-    /// Runs of one new job as one claim writes them.
+    /// Runs of one new job, written by one claim.
     async fn claim(&self, count: i64, shard_index: i32) -> Vec<Run> {
         let now = self.store.now().await.unwrap();
         let namespace = NamespaceId::new(1);
@@ -137,13 +137,13 @@ pub(super) fn succeeded(run: &Run, result: String) -> AttemptEnd {
     }
 }
 
-/// Claims, shards and results all keep to the bound, and a statement that is filled up to a power of two to its double.
+/// Claims, shards and results all keep to the bound. A statement that is filled up to a power of two may be twice as large.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_carries_no_more_than_its_bytes() {
     const BYTES: usize = 20_000;
     let config = StoreConfig { statement_bytes_max: BYTES, ..StoreConfig::default() };
     for place in Place::all(&config).await {
-        // What creates the tables is larger.
+        // The statements that create the tables have packets of up to this size.
         let before = place.way.largest();
         assert!(before < 2 * BYTES, "{before}");
         let whole = &place.claim(9, ROOT_SHARD).await[0];
@@ -160,7 +160,7 @@ async fn a_statement_carries_no_more_than_its_bytes() {
     }
 }
 
-/// Nothing names the limit of a proxy: the same rows would be sent for ever.
+/// A proxy does not announce its limit. If the batch were not made smaller, the same rows would be sent forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_beyond_a_packet_that_nothing_names_are_written_in_smaller_statements() {
     for place in Place::all(&StoreConfig::default()).await {
@@ -178,7 +178,7 @@ async fn shards_beyond_a_packet_that_nothing_names_are_written_in_smaller_statem
     }
 }
 
-/// The results before and behind the one that can never be written are, and that run ends with the reason.
+/// One result can never be written: its run ends with that reason. All other results of the batch are written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_beyond_a_packet_does_not_hold_up_the_others() {
     for place in Place::all(&StoreConfig::default()).await {

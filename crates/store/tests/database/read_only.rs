@@ -1,4 +1,4 @@
-//! A database that takes no writes for a while, and connections that were opened meanwhile.
+//! A database that accepts no writes for a while, and connections that were opened during that time.
 
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use crate::support::Scratch;
 
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// As behind an address that leads to a standby for a while: what was connected then stays without writes for as long as it lives.
+/// The address leads to a standby for a while. A connection that was opened in that time accepts no writes until it is closed.
 #[tokio::test]
 async fn a_connection_that_takes_no_writes_is_replaced() {
     for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
@@ -26,7 +26,7 @@ async fn a_connection_that_takes_no_writes_is_replaced() {
         connection.execute(AssertSqlSafe(set)).await.unwrap();
         connection.execute(AssertSqlSafe(end)).await.unwrap();
         let error = loop {
-            // The first one breaks with its session.
+            // The first statement fails because its session was ended.
             match write().await {
                 Ok(_) => {}
                 Err(error) if store.trouble(&error).await == Trouble::ReadOnly => break error,
@@ -34,7 +34,7 @@ async fn a_connection_that_takes_no_writes_is_replaced() {
             }
         };
         assert!(error.is_transient(), "{error:?}");
-        // Reading goes on, however long it lasts.
+        // Reads continue for as long as the database is read-only.
         for _ in 0..10 {
             assert!(store.now().await.unwrap() > Timestamp::EPOCH);
             tokio::time::sleep(Duration::from_millis(30)).await;

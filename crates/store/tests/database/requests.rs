@@ -8,7 +8,7 @@ use rondel_store::{Cancel as _, Finish as _, SqlStore};
 use super::packets::succeeded;
 use super::{Place, pending};
 
-/// Each second all rows of requests are read, so none may outlive its run.
+/// All rows of requests are read each second, so none may outlive its run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_goes_with_its_run() {
     for place in Place::all().await {

@@ -1,4 +1,4 @@
-//! A database that stops answering without a word, as where its machine lost power or a network loses packets.
+//! A database that stops answering without closing its connections, as when its machine loses power or a network loses packets.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use tokio::time::{Instant, timeout};
 
 use super::{Place, pending};
 
-/// Carries bytes until it is silent; the connections stay open. New ones are carried.
+/// Forwards bytes until it is set to silent. After that the connection stays open without traffic. New connections are forwarded.
 async fn carry(near: TcpStream, address: String, mut is_silent: watch::Receiver<bool>) {
     is_silent.mark_unchanged();
     let Ok(far) = TcpStream::connect(address).await else { return };
@@ -29,7 +29,7 @@ async fn carry(near: TcpStream, address: String, mut is_silent: watch::Receiver<
             else => return,
         }
     }
-    // Both ends of the connection stay open, and nothing comes.
+    // Both ends of the connection stay open, and receive nothing more.
     std::future::pending::<()>().await;
 }
 
@@ -56,7 +56,7 @@ async fn sessions_without_an_answer_are_replaced_and_a_transaction_in_them_ends(
 
         silent.send_replace(true);
         let began = Instant::now();
-        // A read, and a transaction: each in a session that was just used.
+        // A read and a transaction, each in a session that was used a moment ago.
         let both = async { tokio::join!(store.now(), store.renew(token, lease)) };
         let ended = timeout(Duration::from_secs(30), both).await;
         assert!(ended.is_ok(), "{}: no end within 30 s", place.url);

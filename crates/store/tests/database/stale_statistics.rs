@@ -1,4 +1,4 @@
-//! What PostgreSQL reads while its statistics are from a time when few runs were open and few had failed, as after an outage.
+//! How much PostgreSQL reads if its statistics are from a time when few runs were open and few had failed, as after an outage.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use rondel_store::{Adopt as _, Cancel as _, Cluster as _, Finish as _, SqlStore}
 use super::packets::succeeded;
 use super::{Place, join, pending};
 
-/// Copies of the one run, for as many jobs as there are copies divided by a hundred.
+/// Number of copies of the one run. A hundred copies belong to one job.
 const COPY_COUNT: i64 = 20_000;
 
 async fn copy_runs(place: &Place, ids_after: i64, status: &str) {
@@ -24,7 +24,7 @@ async fn copy_runs(place: &Place, ids_after: i64, status: &str) {
     place.execute(&copy).await;
 }
 
-/// How many entries of an index have been read, by sessions that are over.
+/// Number of entries of an index that have been read by sessions that have ended.
 async fn entries_read(place: &Place, index: &str) -> i64 {
     place.number(&format!("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = '{index}'")).await
 }
@@ -46,21 +46,21 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
         let token = join(&store, "other", Duration::from_secs(60)).await;
         let orphaned = store.orphaned_jobs(token, &[dead.node], 1).await.unwrap();
         assert_eq!(orphaned.jobs[0].run_count, 1, "the job with the fewest runs comes first");
-        // Most of a page have few runs; here they have none.
+        // Most jobs of a page have few runs. Here they have none.
         let jobs: Vec<JobId> =
             [orphaned.jobs[0].id, JobId::new(7)].into_iter().chain((1_001..1_400).map(JobId::new)).collect();
         let adopted = store.adopt(token, &[dead.node], &jobs).await.unwrap();
         assert_eq!(adopted.runs.len(), 101);
         assert_eq!(store.left_open(token, &[JobId::new(8)]).await.unwrap(), []);
 
-        // A verdict beside as many that the statistics do not show.
+        // Stores a verdict beside as many other unsuccessful runs that the statistics do not show.
         place.execute("INSERT INTO alert_space (namespace_id, version, watches_runs) VALUES (1, 1, 1)").await;
         place.execute("UPDATE run SET status = 'skipped', reason = 'misfire' WHERE status = 'succeeded'").await;
         let own = adopted.runs.iter().find(|adopted| adopted.run.id == runs[0].id).unwrap();
         let (outcome, ids) = (Outcome::Failed { retryable: false }, IdGen::new(1023));
         let end = AttemptEnd { outcome, ..succeeded(&own.run, String::new()) };
         store.finish(Finisher { token, ids: &ids }, &[end]).await.unwrap();
-        // A session counts what it has read when it ends.
+        // A session reports its reads when it ends.
         store.close().await;
         let limit = tokio::time::Instant::now() + Duration::from_secs(60);
         while entries_read(&place, "run_open_job").await < COPY_COUNT {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use rondel_store::StoreConfig;
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
-/// A server that tests may make databases on.
+/// A server on which tests may create databases.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Server {
     Postgres,
@@ -22,7 +22,7 @@ impl Server {
         }
     }
 
-    /// Its URL; `None`, with a line that states it, where the environment names none.
+    /// Its URL. If the environment names none, prints a line about it and returns `None`.
     #[expect(clippy::disallowed_methods, reason = "the environment of the tests names the servers")]
     pub(crate) fn url(self) -> Option<String> {
         let variable = format!("RONDEL_TEST_{}_URL", self.word().to_uppercase());
@@ -40,7 +40,7 @@ impl Server {
     }
 }
 
-/// A database that is dropped at the end.
+/// A database for one test. The test drops it at the end.
 #[derive(Debug)]
 pub(crate) struct Scratch {
     pub(crate) server_url: String,
@@ -73,7 +73,7 @@ impl Scratch {
     }
 }
 
-/// So that everything runs with sealed secrets, too.
+/// All tests run with sealed secrets, to cover these, too.
 fn secret_keys() -> rondel_store::SecretKeys {
     "5e".repeat(32).parse().unwrap()
 }

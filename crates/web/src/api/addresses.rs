@@ -1,4 +1,4 @@
-//! Executors of XXL-JOB that are registered by hand: a fixed list of addresses of an app.
+//! Executors that speak XXL-JOB's protocol and are registered by hand: each app has a fixed list of their addresses.
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
@@ -50,7 +50,7 @@ pub(crate) struct AddressJson {
     last_registered_at: Option<Timestamp>,
 }
 
-/// The address that a request is about.
+/// The query that names an address.
 #[derive(Debug)]
 pub(crate) struct AddressQuery(Option<String>);
 
@@ -96,7 +96,7 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// The addresses that are registered by hand for the app with this name.
+/// The addresses that are registered by hand for the app `name`.
 pub(crate) async fn of_app<Q>(call: &Call<Q>, name: &str) -> Result<Vec<AddressJson>, Problem> {
     let app = find_app(call, name).await?;
     let found = call.engine().store().xxl_registered_by_hand(Some(app), BY_HAND_COUNT_MAX).await?;
@@ -114,7 +114,7 @@ async fn add(call: Call, Named(name, ..): Named<path::App>, body: JsonBody<NewAd
     json(StatusCode::CREATED, &register_address(&call, &name, body.read()?).await?)
 }
 
-/// Registers an executor by hand, with a line in the audit log.
+/// Registers an executor by hand and records it in the audit log.
 pub(crate) async fn register_address<Q>(call: &Call<Q>, name: &str, new: NewAddress) -> Result<AddressJson, Problem> {
     let app = app(call, name).await?;
     let executor = add_by_hand(call.engine(), &app, &new.address, &new.token).await.map_err(|error| match error {
@@ -133,7 +133,7 @@ async fn remove(call: Call<AddressQuery>, Named(name, ..): Named<path::App>) -> 
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Removes an executor that is registered by hand, with a line in the audit log.
+/// Removes an executor that was registered by hand and records it in the audit log.
 pub(crate) async fn remove_address<Q>(call: &Call<Q>, name: &str, address: &str) -> Result<(), Problem> {
     let app = app(call, name).await?;
     if address.trim().is_empty() || address.contains('\0') {

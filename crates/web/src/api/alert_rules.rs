@@ -1,4 +1,4 @@
-//! Rules of alerts: listed, saved, deleted, and tried.
+//! Alert rules: lists, saves, deletes and tries them.
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
@@ -223,7 +223,7 @@ async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Probl
     json(StatusCode::OK, &body)
 }
 
-/// Evaluates a rule as of now, for a caller who may see the whole namespace.
+/// Evaluates a rule as of now without saving it. The caller must see the whole namespace.
 pub(crate) async fn try_rule<Q>(call: &Call<Q>, spec: &RuleSpec) -> Result<DryRun, Problem> {
     if call.seen_apps().is_some() {
         return Err(forbidden());

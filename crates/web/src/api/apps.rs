@@ -129,7 +129,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor: None })
 }
 
-/// Creates an app; one that exists is returned as it is.
+/// Creates an app. If it exists, it is returned unchanged.
 async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem> {
     let new = body.read()?;
     name::check(&new.name).map_err(|message| refuse_value("/name", message))?;
@@ -148,7 +148,7 @@ async fn create(call: Call, body: JsonBody<NewApp>) -> Result<Response, Problem>
     json(status, &show(&call, app, state, count))
 }
 
-/// Sets the switch of an app; every node reads it at its next beat.
+/// Sets the switch of an app. Every node reads it at its next beat.
 async fn set_state(
     call: Call,
     Named(name, ..): Named<path::App>,
@@ -173,7 +173,7 @@ fn executor_count(call: &Call, app: AppId) -> usize {
     call.engine().online_names().iter().filter(|executor| executor.app == app).count()
 }
 
-/// The handlers of an app that its online executors have.
+/// The handlers that the app's online executors have.
 async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
     let found = jobs::handlers(call.engine(), app);
@@ -185,7 +185,7 @@ async fn handlers(call: Call, Named(app, ..): Named<path::App>) -> Result<Respon
     json(StatusCode::OK, &Page { items: items.collect(), next_cursor: None })
 }
 
-/// The errors in the jobs that an app's executors declare in their code; only of executors that are online at this node.
+/// The errors in the jobs that the app's executors declare in their code. Only executors that are online at this node count.
 async fn declaration_problems(call: Call, Named(app, ..): Named<path::App>) -> Result<Response, Problem> {
     let app = find_app(&call, &app).await?;
     let found = call.engine().declaration_problems(app);

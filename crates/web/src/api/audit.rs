@@ -1,4 +1,4 @@
-//! The audit log: a page of it, or all of it as lines.
+//! The audit log: one page of it, or an export of all entries, one per line.
 
 use std::convert::Infallible;
 
@@ -34,7 +34,7 @@ use crate::state::Web;
 
 /// How many entries an export reads at a time.
 const EXPORT_BATCH: u32 = 500;
-/// About how many bytes a batch has. The first batch is small, since the length of the entries is not known yet.
+/// A batch has about this many bytes. The first batch is small, since the length of the entries is not known yet.
 const EXPORT_BATCH_LEN: usize = 256 * 1024;
 const FIRST_BATCH: u32 = 16;
 /// Maximum length of a filter, in bytes.
@@ -152,7 +152,7 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
     }
     let (mut page, mut query) = (PageBuilder::new(query.limit), query);
     while let Some(count) = page.next_row_count() {
-        // One entry more than the page needs shows whether there are more.
+        // Reads one entry more than the page needs, to detect whether there are more.
         query.limit = count + 1;
         let mut found = call.engine().store().audit(&query).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -171,12 +171,12 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
     page.answer(query.after.map(|last| listing.cursor(last)))
 }
 
-/// An export of the log under way: its caller, and the query for the next batch.
+/// A running export of the log.
 struct Export {
     web: Web,
     caller: Recheck,
     _place: HeavyWorkShare,
-    /// `None` at the end.
+    /// The query for the next batch; `None` at the end.
     query: Option<AuditQuery>,
 }
 
@@ -216,13 +216,13 @@ impl Export {
     }
 }
 
-/// How many entries to read after a batch of `count` entries with `len` bytes: enough for a batch if the mean length stays the same.
+/// How many entries to read next, after a batch of `count` entries with `len` bytes. Assumes that the mean length stays the same.
 fn next_count(count: usize, len: usize) -> u32 {
     let count = EXPORT_BATCH_LEN.saturating_mul(count) / len.max(1);
     u32::try_from(count).unwrap_or(EXPORT_BATCH).clamp(1, EXPORT_BATCH)
 }
 
-/// Exports all entries that match the query, one in each line, the newest first. An export that ends early has a last line with the reason.
+/// Exports all entries that match the query, one per line, the newest first. If the export ends early, its last line has the reason.
 pub(crate) fn export(call: &GlobalCall<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
     let export = Export {
         web: call.web.clone(),

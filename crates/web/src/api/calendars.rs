@@ -1,4 +1,4 @@
-//! Calendars: listed, saved, imported, deleted, and who uses them.
+//! Calendars: lists, saves, imports and deletes them, and lists the jobs that use one.
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
@@ -195,7 +195,7 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items: items.collect(), next_cursor })
 }
 
-/// Removes the extra item that was read to see whether there is a next page. If there is one, returns the last item of this page.
+/// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
 fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;
@@ -220,7 +220,7 @@ async fn put(
     save(&call, existing.as_ref(), &if_match, &spec).await
 }
 
-/// Makes a calendar of the days in a file, and saves it; a dry run only shows it.
+/// Imports a file: its days become a calendar, which is saved. A dry run only shows the calendar.
 async fn import_file(
     call: Call<ImportQuery>,
     Named(name, ..): Named<path::Calendar>,
@@ -279,7 +279,7 @@ async fn users(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) ->
     json(StatusCode::OK, &Page { items: users.into_iter().map(show).collect(), next_cursor })
 }
 
-/// Parses a calendar. Its name may be left out; if it is given, it must be the one in the path.
+/// Parses a calendar. The name may be left out; if it is given, it must equal the name in the path.
 pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<CalendarSpec, Problem> {
     let mut document = parse(bytes)?;
     if let Value::Object(fields) = &mut document.value {

@@ -19,7 +19,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 
-/// Maximum length of a reason, in characters: it shares a column with the caller's name.
+/// Maximum length of a reason, in characters. The reason and the caller's name share one column.
 pub(crate) const REASON_LEN_MAX: usize = 150;
 
 /// The body of a request to cancel a run.
@@ -84,7 +84,7 @@ async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRu
     note_run(&call, &run, body.reason.as_deref());
     match call.engine().cancel_run(run.id, &by).await? {
         CancelAsked::Requested(run) => json(StatusCode::ACCEPTED, &run_json::show(&call, run.for_reader()).await?),
-        // Cancelling a run that is cancelled already is no error.
+        // Cancelling a run twice is no error.
         CancelAsked::AlreadyEnded(RunStatus::Cancelled) => {
             let run = find(&call, &path).await?;
             json(StatusCode::OK, &run_json::show(&call, run).await?)
@@ -107,7 +107,8 @@ async fn job(
     };
     let fire_at = body.fire_at.as_ref().map(instant).transpose()?;
     let record = jobs::find(&call, &name).await?;
-    // Runs of another app, to which the job belonged before, are left out unless the caller may cancel in the whole namespace.
+    // The job may have belonged to another app before. Runs of that app are cancelled only if the caller may cancel in the whole
+    // namespace.
     let app = call.within(Operate).map(|_| record.app);
     let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
     let answer = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
@@ -115,13 +116,13 @@ async fn job(
     json(StatusCode::ACCEPTED, &answer)
 }
 
-/// Records for the audit log the state of the run when its cancel was requested, and the reason.
+/// Records in the audit log the reason, and the state of the run at the time of the request.
 pub(crate) fn note_run<Q>(call: &Call<Q>, run: &Run, reason: Option<&str>) {
     call.note.before(&serde_json::json!({"job": run.job, "status": run.status, "attempt": run.attempt}));
     call.note.changed_to(&serde_json::json!({"cancel_asked": true, "reason": reason}));
 }
 
-/// The message of the verdict: who cancels, and why.
+/// The message of the verdict: who cancelled the run, and why.
 pub(crate) fn cancel_message(name: &str, reason: Option<&str>) -> Result<String, Problem> {
     let Some(reason) = reason.map(str::trim).filter(|reason| !reason.is_empty()) else { return Ok(name.to_owned()) };
     let len = reason.chars().count();

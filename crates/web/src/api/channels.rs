@@ -1,4 +1,4 @@
-//! Alert channels: listed, saved, deleted and tested, with the deliveries of their messages.
+//! Alert channels: lists, saves, deletes and tests them, and lists their deliveries.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -192,7 +192,7 @@ async fn put(
     json(status, &channel)
 }
 
-/// Saves a channel, and records it before and after the change in the audit log.
+/// Saves a channel, and records its state before and after the change in the audit log.
 async fn save(call: &Call, new: NewChannel) -> Result<(StatusCode, ChannelJson), Problem> {
     if let Some(before) = channels::find(call.engine(), call.namespace.id, &new.name).await? {
         call.note.before(&show(call, &before));
@@ -245,7 +245,7 @@ async fn test(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Respo
     json(StatusCode::OK, &show_delivery(delivery))
 }
 
-/// A test as the audit log shows it.
+/// The result of a test, for the audit log.
 pub(crate) fn tested(delivery: &Delivery) -> serde_json::Value {
     json!({"done": delivery.verdict == AfterTry::Sent.as_str(), "status": delivery.status})
 }
@@ -267,8 +267,8 @@ async fn deliveries(call: Call<PageQuery>, Named(name, ..): Named<path::Channel>
     json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor })
 }
 
-/// The subjects of the deliveries' messages, as far as these are kept. A caller who may see only some apps gets `…` in the place of names
-/// that are neither of these apps, nor of their jobs, nor of the namespace.
+/// The subjects of the deliveries' messages, as far as the messages are still stored. A caller who may see only some apps gets `…` for
+/// every subject other than these apps, their jobs and the namespace.
 pub(crate) async fn subjects<Q>(
     call: &Call<Q>,
     deliveries: &[Delivery],

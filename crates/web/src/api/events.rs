@@ -1,5 +1,5 @@
-//! The stream of events, as server-sent events or lines of JSON. Listeners get only the events that they may see, as long as they may see
-//! them.
+//! Streams events, as server-sent events or as lines of JSON. Listeners get only events that they may see; the permission is checked
+//! again while the stream is open.
 
 use std::convert::Infallible;
 use std::sync::Arc;
@@ -31,9 +31,9 @@ use crate::recheck::{AccessLoss, Recheck};
 use crate::routes::Routes;
 use crate::state::Web;
 
-/// After this long without an event a keep-alive is sent, so that proxies keep the connection.
+/// If no event occurs for this long, a keep-alive is sent, so that proxies do not close the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
-/// Keeps proxies from buffering what is sent as it happens.
+/// Keeps proxies from buffering the stream.
 pub(super) const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -124,7 +124,7 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// The stream for the pages of a user who signed in. A request that does not accept events gets the end of the stream at once.
+/// The stream for the console's pages. If the request does not accept server-sent events, the stream ends immediately.
 pub(crate) async fn watch(call: Call<EventFilter>, headers: HeaderMap) -> Result<Response, Problem> {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let is_asked = accept.starts_with("text/event-stream");
@@ -174,12 +174,10 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
     Ok(response)
 }
 
-/// The format of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Form {
-    /// Server-sent events.
     Events,
-    /// A JSON object in each line.
+    /// One JSON object per line.
     Lines,
 }
 
@@ -189,7 +187,7 @@ fn form(headers: &HeaderMap) -> Form {
 }
 
 impl Form {
-    /// An event in the format of the stream. JSON text has no line feeds.
+    /// An event in the format of the stream. JSON text has no line feeds, so it fits in one line.
     fn block(self, cursor: Option<Cursor>, kind: &str, data: &Value) -> String {
         let id = cursor.map(|cursor| cursor.to_string());
         match (self, id) {
@@ -199,7 +197,8 @@ impl Form {
         }
     }
 
-    /// The keep-alive while nothing happens. It is not an event, but in server-sent events it also moves the client's position.
+    /// The keep-alive that is sent while there are no events. It is not an event, but with server-sent events it also advances the
+    /// client's position.
     fn quiet(self, cursor: Option<Cursor>) -> String {
         match (self, cursor) {
             (Self::Events, Some(cursor)) => format!(": still here\nid: {cursor}\n\n"),
@@ -216,7 +215,7 @@ struct Stream {
     wanted: EventFilter,
     form: Form,
     listener: Listener,
-    /// The position up to which every event was sent, or left out because it is not for this listener.
+    /// All events up to this position were sent, or left out because this listener does not want them or may not see them.
     cursor: Option<Cursor>,
     ends_at: Instant,
     last_sent_at: Instant,
@@ -232,11 +231,11 @@ enum End {
     Stopping,
     /// The stream has reached its maximum length.
     Timeout,
-    /// The token has ended, or no longer allows to see the namespace.
+    /// The token has expired or was revoked, or no longer allows access to the namespace.
     TokenOver,
-    /// The token could not be checked for too long.
+    /// The database did not answer for too long, so the token could not be checked.
     Unavailable,
-    /// The listener was so slow that events which it has not read are no longer kept.
+    /// The listener was too slow: events that it has not read are no longer stored.
     TooSlow,
 }
 

@@ -1,4 +1,4 @@
-//! Executors: those online, and those seen a while ago.
+//! Executors: those online, and those seen recently.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::time::Duration;
@@ -28,10 +28,10 @@ use crate::routes::Routes;
 
 /// How long an executor stays in the list after it was last seen.
 const SHOWN_FOR: Duration = Duration::from_secs(3600);
-/// Maximum age of another node's report about its executor.
+/// Reports of other nodes about their executors are used up to this age.
 const FRESH_FOR: Duration = Duration::from_secs(30);
 
-/// Maximum number of an app's executors that are switched off. Concurrent callers can exceed it by their number.
+/// Maximum number of an app's executors that may be switched off. It is checked without a lock: concurrent callers can exceed it.
 const SWITCH_COUNT_MAX: usize = 1_000;
 /// Placeholder for the id of an executor that is listed only because of its switch.
 const NO_INCARNATION: ExecutorId = ExecutorId::new(0);
@@ -143,7 +143,7 @@ async fn list(call: Call<PageQuery>) -> Result<Response, Problem> {
     page.answer(next.map(|last| listing.cursor(last)))
 }
 
-/// Sets the switch of the executors with a name. Returns one of them, and the previous switch.
+/// Sets the switch of the executors with this name. Returns one of them, and the previous switch.
 pub(crate) async fn set_switch<Q>(
     call: &Call<Q>,
     (name, app): (&str, Option<&str>),
@@ -175,7 +175,7 @@ pub(crate) async fn set_switch<Q>(
     call.engine().poke_beat();
     match find(call, name, Some(&app_name)).await? {
         Some((_, executor)) => Ok((executor, before)),
-        // The executor was listed only for its switch, and is no longer listed now that the switch is active.
+        // The executor was listed only because it was switched off. Now that it is active, it is no longer listed.
         None => Ok((ExecutorJson::absent(stable.to_owned(), app_name, call.engine().now()), before)),
     }
 }
@@ -202,7 +202,7 @@ impl Fleet {
         self.held.get(&app).map_or(0, |held| held.values().sum())
     }
 
-    /// Adds the executor's switch, and its number of runs in hand.
+    /// Adds the executor's switch and its number of runs in hand.
     fn with_switch_and_runs(&self, executor: ExecutorJson, app: AppId) -> ExecutorJson {
         let held = self.held.get(&app).and_then(|held| held.get(&executor.name)).copied().unwrap_or(0);
         let switch = self.switches.of_executor(app, given_name(&executor.name));
@@ -219,8 +219,8 @@ impl Fleet {
     }
 }
 
-/// A page of executors, by app and name: those online, those seen within [`SHOWN_FOR`], and those that are switched off. Also returns the
-/// position after which the next page begins.
+/// A page of executors, ordered by app and name: those online, those seen within [`SHOWN_FOR`], and those that are switched off. Also
+/// returns the position where the next page begins.
 pub(crate) async fn page<Q>(
     call: &Call<Q>,
     after: Option<Position>,
@@ -243,7 +243,7 @@ pub(crate) async fn page<Q>(
         records.into_iter().map(|record| (record.id, record)).collect();
     let item = |one: ListedExecutor| {
         let (app, name, id) = one.position;
-        // An executor that went offline after the list was read is left out.
+        // The executor went offline after the list was read, so it is left out.
         let found = match one.is_here {
             true => call.engine().online_executor(id).map(ExecutorJson::from),
             false if id == NO_INCARNATION => Some(ExecutorJson::absent(name, app, call.engine().now())),
@@ -254,7 +254,8 @@ pub(crate) async fn page<Q>(
     Ok((chosen.into_iter().filter_map(item).collect(), next))
 }
 
-/// The executor with this name that is online or was seen last, with its app; only of `app` if one is given.
+/// The executor with this name: the one online, else the one seen last. Searches only `app` if it is given. Also returns the executor's
+/// app.
 pub(crate) async fn find<Q>(
     call: &Call<Q>,
     name: &str,
@@ -322,7 +323,7 @@ async fn listed_executors<Q>(
     let elsewhere: HashSet<ExecutorId> =
         elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
     seen.retain(|one| call.sees(one.app));
-    // Sorted from the newest on, so that each name keeps its newest incarnation; an earlier one is listed only if it is online.
+    // Sorted from the newest to the oldest: each name keeps its newest incarnation. An older incarnation is listed only if it is online.
     seen.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
     let ids: HashSet<ExecutorId> = all.iter().map(|one| one.position.2).collect();
     let mut names: HashSet<(String, String)> =
@@ -335,7 +336,7 @@ async fn listed_executors<Q>(
             all.push(ListedExecutor { position: (app, one.name, one.id), app: one.app, is_here: false, is_elsewhere });
         }
     }
-    // An executor that is switched off stays in the list, so that it can be activated long after it was last seen.
+    // An executor that is switched off stays in the list, so that it can be activated even long after it was last seen.
     let stable: HashSet<(AppId, String)> =
         all.iter().map(|one| (one.app, given_name(&one.position.1).to_owned())).collect();
     for one in switches.executors.iter().filter(|one| !stable.contains(&(one.app, one.name.clone()))) {
@@ -371,7 +372,7 @@ impl From<OnlineExecutor> for ExecutorJson {
 }
 
 impl ExecutorJson {
-    /// An executor that has not been seen for a long time, so that only its switch is known.
+    /// An executor that was not seen for so long that only its switch is known.
     fn absent(name: String, app: String, now: Timestamp) -> Self {
         Self {
             id: NO_INCARNATION,

@@ -1,4 +1,5 @@
-//! A page of a list, bounded by its items and by its bytes. Rows are read a few at a time, since their length is not known before.
+//! Builds a page of a list, limited by its number of items and by its bytes. Rows are read in small batches, since their length is not
+//! known in advance.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -9,12 +10,11 @@ use super::page::Page;
 use crate::answer::json;
 use crate::problem::{Code, Problem};
 
-/// How many bytes of items a page has at most. One item is always in it, however long.
+/// Maximum bytes of items in a page. A page has at least one item, however long.
 const PAGE_LEN_MAX: usize = 2 * 1024 * 1024;
-/// How many rows are read at first.
+/// How many rows the first batch has.
 const FIRST_COUNT: u32 = 16;
 
-/// A page that is being filled.
 #[derive(Debug)]
 pub(crate) struct PageBuilder {
     limit: u32,
@@ -32,7 +32,7 @@ impl PageBuilder {
         u32::try_from(self.items.len()).unwrap_or(u32::MAX)
     }
 
-    /// How many rows to read next: enough to fill the page if the mean length stays the same. `None` if the page is full.
+    /// How many rows to read next, if the mean length stays the same. `None` if the page is full.
     pub(crate) fn next_row_count(&self) -> Option<u32> {
         let left = self.limit.saturating_sub(self.count());
         if left == 0 || (self.len >= PAGE_LEN_MAX && self.count() > 0) {
@@ -46,7 +46,7 @@ impl PageBuilder {
         Some(fitting.saturating_add(1).min(left))
     }
 
-    /// Adds an item; `false` if it has no room, so that the page ends before it.
+    /// Adds an item. `false` means that the page has no room for it and is complete.
     pub(crate) fn add(&mut self, item: &impl Serialize) -> Result<bool, Problem> {
         let item = to_raw_value(item).map_err(|error| {
             Problem::new(Code::Internal, "the log of the server has the cause under this request id")
@@ -61,12 +61,11 @@ impl PageBuilder {
         Ok(true)
     }
 
-    /// The items.
     pub(crate) fn into_items(self) -> Vec<Box<RawValue>> {
         self.items
     }
 
-    /// The page.
+    /// The page as a response.
     pub(crate) fn answer(self, next_cursor: Option<String>) -> Result<Response, Problem> {
         json(StatusCode::OK, &Page { items: self.items, next_cursor })
     }

@@ -1,8 +1,8 @@
-//! A log as a stream: each line as it comes in, until the run is over and its log complete. API clients follow a log through it; the
-//! console polls the fragment in `pages/run_log.rs` for new lines, and uses the stream only to download a whole log.
+//! Streams a log: each line as it is stored, until the run has ended and its log is complete. API clients follow logs this way. The
+//! console polls the fragment in `pages/run_log.rs` instead, and uses the stream only to download a whole log.
 //!
-//! The store is polled, and the only state of a reader is its position. A stream that ends before the log is complete reports it, with the
-//! cursor to continue from; a stream of plain text cannot report this.
+//! The store is polled, and a reader has no state but its position. If the stream ends before the log is complete, its last item reports
+//! this with a cursor to continue from; a stream of plain text cannot report it.
 
 use std::convert::Infallible;
 use std::time::Duration;
@@ -32,24 +32,22 @@ use crate::recheck::Recheck;
 use crate::shares;
 use crate::state::Web;
 
-/// How often the store is polled without a notification: another node may store lines, and runs end.
+/// How often the store is polled while no notification arrives: other nodes store lines and end runs without notifying this one.
 const POLL_PERIOD: Duration = Duration::from_secs(1);
 /// The poll period once the run has ended and only its last lines may still arrive.
 const SETTLE_PERIOD: Duration = Duration::from_millis(200);
-/// After this long without a line a keep-alive is sent, so that proxies keep the connection.
+/// If no line arrives for this long, a keep-alive is sent, so that proxies do not close the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
 const LINE_COUNT: usize = 500;
-/// About how many bytes of text are read at once. Each stream holds this many while its client does not read.
+/// About how many bytes of text are read at a time. Each stream buffers up to this many while its client does not read.
 const PIECE_LEN: usize = 64 * 1024;
 
-/// The format of the stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Form {
-    /// A JSON object in each line.
+    /// One JSON object per line.
     Lines,
-    /// Server-sent events.
     Events,
-    /// The lines as they were written.
+    /// The lines without numbers, times and levels, as the job wrote them.
     Text,
 }
 
@@ -63,7 +61,7 @@ pub(super) struct FollowRequest {
     pub(super) form: Form,
     /// Whether to wait for lines that are not written yet.
     pub(super) waits_for_lines: bool,
-    /// Whether to end with the attempt, instead of continuing with the next one.
+    /// Whether to end with this attempt instead of continuing with the next one.
     pub(super) ends_with_attempt: bool,
 }
 
@@ -97,7 +95,7 @@ pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result
     let waits_for_lines = follow.waits_for_lines;
     let now = Instant::now();
     let ends_at = now + web.config.follow_timeout;
-    // Subscribes before the first read, so that every line stored after it is noticed.
+    // Subscribes before the first read, so that no line stored in between is missed.
     let log_reader = web.engine.follow_log(follow.run.id);
     let (web, caller) = (web.clone(), Recheck::new(caller));
     let reader =
@@ -127,7 +125,8 @@ impl LogStream {
             if self.caller.lapse(&self.web, namespace, Some(app)).await.is_some() {
                 return self.end(false);
             }
-            // Each read takes its turn like a request, because a caller may search whole logs in many streams without finding a line.
+            // Each read takes a turn like a request: a caller could otherwise search whole logs in many streams for text that no line
+            // has.
             let Ok(turn) = shares::turn(&self.web, self.caller.caller().key()).await else {
                 self.last_sent_at = Instant::now();
                 return Some(self.keep_alive());
@@ -166,7 +165,7 @@ impl LogStream {
         None
     }
 
-    /// Reads the run before its lines: if the run is settled by then, the lines that are read afterwards are complete.
+    /// Reads the run before its lines: if the run is settled at that point, the lines read afterwards are complete.
     async fn read(&mut self) -> Result<(Lines, bool), StoreError> {
         let store = self.web.engine.store();
         if let Some(run) = store.runs(&[self.follow.run.id]).await?.pop() {
@@ -204,7 +203,7 @@ impl LogStream {
         match self.follow.form {
             Form::Lines => Bytes::from_static(b"\n"),
             Form::Events => Bytes::from_static(b":\n\n"),
-            // A keep-alive would become part of the text, so this piece is empty; hyper skips it.
+            // A keep-alive would become part of the text, so the piece is empty; hyper sends nothing for it.
             Form::Text => Bytes::new(),
         }
     }
@@ -217,7 +216,7 @@ impl LogStream {
                 Form::Lines => text.extend([&json, "\n"]),
                 Form::Text => text.extend([line.line.as_str(), "\n"]),
                 Form::Events => {
-                    // Only the last event of a batch has a position to continue from.
+                    // Only the last event of a batch has an id, from which a client can continue.
                     if index + 1 == lines.len() {
                         text.extend(["id: ", &self.follow.listing.cursor(self.follow.position), "\n"]);
                     }

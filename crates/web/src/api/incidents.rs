@@ -1,4 +1,4 @@
-//! Incidents of alerts, which are listed and acknowledged, and silences, which hold back their messages.
+//! Incidents of alert rules: lists and acknowledges them. Also silences, which suppress their messages.
 
 use std::collections::BTreeSet;
 
@@ -237,7 +237,7 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
-/// Removes from the samples of these incidents the names of jobs that the caller may not see.
+/// Conceals the names of jobs that the caller may not see, in the samples of these incidents.
 pub(crate) async fn conceal<Q>(call: &Call<Q>, records: &mut [IncidentRecord]) -> Result<(), Problem> {
     let samples = records.iter_mut().flat_map(|record| &mut record.incident.samples);
     named_jobs::conceal(call, samples.map(|sample| &mut sample.message).collect()).await
@@ -253,7 +253,6 @@ async fn get(call: Call, Named(id, ..): Named<path::Incident>) -> Result<Respons
     json(StatusCode::OK, &shown)
 }
 
-/// The names of the channels of the namespace.
 pub(crate) async fn channel_names<Q>(call: &Call<Q>) -> Result<BTreeSet<String>, Problem> {
     let channels = call.engine().store().channels(call.namespace.id).await?;
     Ok(channels.into_iter().map(|channel| channel.name).collect())
@@ -277,7 +276,7 @@ async fn acknowledge(call: Call, Named(id, ..): Named<path::Incident>) -> Result
     json(StatusCode::OK, &show(record, &channel_names(&call).await?))
 }
 
-/// Acknowledges an incident, with a line in the audit log.
+/// Acknowledges an incident and records it in the audit log.
 pub(crate) async fn acknowledge_incident<Q>(call: &Call<Q>, record: &IncidentRecord) -> Result<Incident, Problem> {
     call.note.before(&audited(&record.incident));
     let id = record.incident.id;
@@ -369,7 +368,7 @@ async fn add_silence(call: Call, body: JsonBody<NewSilence>) -> Result<Response,
     json(StatusCode::CREATED, &show_silence((silence, warnings.concat())))
 }
 
-/// The warnings for the authors of these silences, one list for each.
+/// The warnings for the authors of these silences, one list per silence.
 pub(crate) async fn silence_warnings<Q>(
     call: &Call<Q>,
     silences: &[SilenceRecord],
@@ -378,7 +377,7 @@ pub(crate) async fn silence_warnings<Q>(
     Ok(rules::silence_warnings(call.engine(), call.namespace.id, &specs).await?)
 }
 
-/// Adds a silence if the caller's roles allow it, with a line in the audit log.
+/// Adds a silence if the caller's roles allow it, and records it in the audit log.
 pub(crate) async fn create_silence<Q>(call: &Call<Q>, request: SilenceRequest) -> Result<SilenceRecord, Problem> {
     call.check(app_of(call, &request.spec).await?, crate::call::forbidden)?;
     let silence = rules::add_silence(call.engine(), call.namespace.id, request, call.caller.name()).await?;
@@ -402,7 +401,7 @@ async fn end_silence(call: Call, Named(id, ..): Named<path::Silence>) -> Result<
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Ends a silence if the caller's roles allow it, with a line in the audit log.
+/// Ends a silence if the caller's roles allow it, and records it in the audit log.
 pub(crate) async fn end_silence_by_id<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
     let missing =
         || Problem::new(Code::SilenceNotFound, format!("there is no silence {} that has not ended", quoted(wanted)));

@@ -1,4 +1,4 @@
-//! Reads a run's log line by line out of its chunks, from a position on.
+//! Reads a run's log line by line from its chunks, beginning at a position.
 
 use std::str::FromStr;
 use std::time::Duration;
@@ -10,20 +10,20 @@ use rondel_store::{Store, StoreError};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-/// How long after the end of a run its lines may still arrive.
+/// How long after the end of a run its last lines may still arrive.
 const SETTLE: Duration = Duration::from_secs(1);
-/// How long to wait for a missing chunk while later ones are there.
+/// How long to wait for a missing chunk if later chunks are already stored.
 const GAP_PATIENCE: Duration = Duration::from_secs(5);
-/// Maximum number of chunks that are read from the store at a time.
+/// Maximum number of chunks in one read from the store.
 const CHUNK_COUNT_MAX: u32 = 32;
-/// Maximum bytes of text in one page, and about how many are decoded at a time. A page has at least one line.
+/// Maximum bytes of text in one page, and about the number of bytes decoded at a time. A page has at least one line.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024 * 1024;
-/// How many chunks one call searches for wanted lines: enough for a whole log of the usual maximum size.
+/// Maximum number of chunks that one call searches for matching lines: enough for a whole log of the usual maximum size.
 const SEARCHED_MAX: usize = 256;
 /// Maximum length of the text to search for, in bytes.
 pub(crate) const CONTAINS_BYTES_MAX: usize = 256;
 
-/// The position of a reader: it has read all chunks up to `chunk`, `skip` lines of the next one, and `seq` lines in all.
+/// The position of a reader. It has read all chunks up to `chunk`, `skip` lines of the chunk after that, and `seq` lines in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Position {
     #[serde(rename = "t")]
@@ -36,12 +36,12 @@ pub(crate) struct Position {
     seq: u64,
 }
 
-/// The lines that are wanted: those of one of these levels (empty for any) that contain the text, whatever its case.
+/// Selects lines that have one of these levels (empty for any) and contain the text, ignoring case.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LineFilter {
     pub(crate) levels: Vec<Level>,
     pub(crate) contains: Option<String>,
-    /// The severities that are wanted; empty for any.
+    /// The severities to select; empty for any.
     pub(crate) severities: Vec<LineSeverity>,
 }
 
@@ -61,7 +61,7 @@ impl FromStr for Level {
 }
 
 impl LineFilter {
-    /// The text to search for, in lower case, from the caller's input.
+    /// Checks the caller's search text and converts it to lower case.
     pub(crate) fn parse_contains(text: &str) -> Result<String, String> {
         if text.is_empty() || text.len() > CONTAINS_BYTES_MAX {
             return Err(format!("is to be a text of 1 to {CONTAINS_BYTES_MAX} bytes"));
@@ -98,14 +98,14 @@ pub(crate) struct Line {
     pub(crate) severity: &'static str,
 }
 
-/// Some lines, and the position after them.
+/// The lines that were read, and the position after them.
 #[derive(Debug)]
 pub(crate) struct Lines {
     pub(crate) lines: Vec<Line>,
     pub(crate) position: Position,
-    /// Whether no further line can be read now.
+    /// Whether there is no further line to read at the moment.
     pub(crate) is_drained: bool,
-    /// Total length of their texts, in bytes.
+    /// The total length of the lines' texts, in bytes.
     text_bytes: usize,
 }
 
@@ -115,13 +115,14 @@ impl Position {
         Self { attempt, chunk: -1, skip: 0, seq: 0 }
     }
 
-    /// The position before a line, counted from 1, of an attempt with chunks of these sizes; the end if there are fewer lines.
+    /// The position before line `line` (counted from 1) of an attempt with chunks of these sizes. The end of the log if it has fewer
+    /// lines.
     pub(super) fn before_line(line: u64, attempt: i32, sizes: &[ChunkSize]) -> Self {
         let (mut seq, mut last) = (0, -1);
         for size in sizes {
             if line <= seq + size.line_count {
                 let skip = usize::try_from(line.saturating_sub(seq + 1)).unwrap_or(usize::MAX);
-                // A missing chunk before this one is not waited for: the position is past it already.
+                // The reader does not wait for a missing chunk before this one: the position is already past it.
                 return Self { attempt, chunk: size.sequence - 1, skip, seq: line.saturating_sub(1) };
             }
             seq += size.line_count;
@@ -130,7 +131,7 @@ impl Position {
         Self { attempt, chunk: last, skip: 0, seq }
     }
 
-    /// How many lines are before this position.
+    /// How many lines the reader has read.
     pub(crate) const fn line_count(&self) -> u64 {
         self.seq
     }
@@ -141,13 +142,13 @@ impl Position {
         is_gap_before(chunk.sequence, self.chunk, before)
     }
 
-    /// Whether this API can have issued this position for a run with `attempt_count` attempts.
+    /// Whether this API can have issued this position for a run that has had `attempt_count` attempts.
     pub(crate) const fn is_plausible(&self, attempt_count: i32) -> bool {
         self.attempt >= 1 && self.attempt <= attempt_count && self.chunk >= -1
     }
 }
 
-/// Whether no further line of the attempt will come in.
+/// Whether the log of the attempt is complete: no further line will arrive.
 pub(crate) fn is_settled(run: &Run, attempt: i32, now: Timestamp) -> bool {
     attempt < run.attempt || (run.status.is_terminal() && run.finished_at.is_none_or(|end| now >= end + SETTLE))
 }
@@ -163,8 +164,8 @@ pub(crate) struct Part<'a> {
     pub(crate) bytes_max: usize,
 }
 
-/// Reads at most `limit` lines, with at most `bytes_max` of text. If few lines match the filter, a call may end before it has found one;
-/// `is_drained` is then false.
+/// Reads at most `limit` lines and `bytes_max` bytes of text. If few lines match the filter, a call may end before it has found one; then
+/// `is_drained` is false and the caller continues at `position`.
 pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Timestamp) -> Result<Lines, StoreError> {
     let Part { from, wanted, limit, bytes_max } = part;
     let mut searched = 0;
@@ -194,7 +195,7 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
     }
 }
 
-/// How many chunks to read after these: enough for a page if the mean length stays the same.
+/// How many chunks to read next to fill a page, if the mean length of these chunks stays the same.
 pub(super) fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
     let bytes: usize = chunks.iter().flat_map(|chunk| &chunk.lines).map(|line| line.text.len()).sum();
     let count = bytes_max.saturating_mul(chunks.len()) / bytes.max(1);
@@ -206,10 +207,11 @@ pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 }
 
 impl Lines {
-    /// Takes the lines of a chunk; `false` if a limit was reached before the end of the chunk.
+    /// Adds the lines of a chunk. `false` means that a limit was reached before the end of the chunk.
     fn take(&mut self, chunk: LogChunk, wanted: &LineFilter, (limit, bytes_max): (usize, usize)) -> bool {
         if self.position.is_before_gap(&chunk) {
-            // The missing chunks are not waited for again, even if the page ends within this chunk.
+            // Moves the position past the missing chunks: even if the page ends within this chunk, the next call does not wait for them
+            // again.
             (self.position.chunk, self.position.skip) = (chunk.sequence - 1, 0);
         }
         let skip = self.position.skip;

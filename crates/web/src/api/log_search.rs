@@ -24,7 +24,7 @@ use crate::routes::Routes;
 
 /// Maximum number of line numbers in an answer.
 const HIT_COUNT_MAX: usize = 10_000;
-/// Maximum bytes of text that one search reads: far more than a log may have.
+/// Maximum bytes of text that one search reads, far more than a log can have.
 const SEARCHED_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The query of a search.

@@ -1,4 +1,4 @@
-//! Finds a line of a log by its number: the sizes of the chunks show which one has it, and no other is read.
+//! Finds a line of a log by its number. The sizes of the chunks show which chunk has the line, so no other chunk is read.
 
 use rondel_core::{Run, Timestamp};
 use rondel_store::logs::{ChunkSize, is_gap_before};
@@ -9,9 +9,9 @@ use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::Reader;
 
-/// Sizes that are read from the store at a time.
+/// How many chunk sizes are read from the store at a time.
 const SIZE_PAGE: u32 = 10_000;
-/// Maximum number of chunks of an attempt that are counted: a full log has fewer.
+/// Maximum number of chunks of an attempt that are counted. A log of the maximum size has fewer.
 const CHUNK_COUNT_MAX: usize = 100_000;
 
 /// The place in a log at which a page begins.
@@ -27,7 +27,7 @@ pub(crate) enum Seek {
     Around(u64),
 }
 
-/// The size of an attempt's log.
+/// The size of an attempt's log, in chunks and lines.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
     attempt: i32,
@@ -44,7 +44,8 @@ pub(crate) struct Window {
 }
 
 impl Seek {
-    /// Reads the parameters that name a position. If several are given, the first in this order counts: `tail`, `from_line`, `before`, `around`.
+    /// Reads the parameters that name a position. If several are given, the first in this order wins: `tail`, `from_line`, `before`,
+    /// `around`.
     pub(crate) fn from_query(reader: &mut Reader) -> Option<Self> {
         let number = |text: &str| match text.parse::<u32>() {
             Ok(line) if line >= 1 => Ok(u64::from(line)),
@@ -67,7 +68,7 @@ impl Seek {
         found
     }
 
-    /// The first line of a page of at most `limit` lines, and how many lines it may have.
+    /// The first line of a page of at most `limit` lines, and the maximum number of lines of that page.
     pub(crate) fn first_line(self, line_count: u64, limit: usize) -> (u64, usize) {
         let count = u64::try_from(limit).unwrap_or(u64::MAX);
         match self {
@@ -85,13 +86,13 @@ impl Seek {
         }
     }
 
-    /// Whether the page has a fixed end too, so that it cannot be streamed.
+    /// Whether the page also has a fixed end. Such a page cannot be streamed.
     pub(crate) const fn has_end(self) -> bool {
         matches!(self, Self::Before(_) | Self::Around(_))
     }
 }
 
-/// Refuses a query that names two places to begin at, and a stream with a fixed end.
+/// Refuses a query that has both a cursor and a seek parameter, and a stream with a fixed end.
 pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, streams: bool) -> Result<(), Problem> {
     let Some(seek) = seek else { return Ok(()) };
     let message = match (has_cursor, streams && seek.has_end()) {
@@ -108,7 +109,7 @@ pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, streams: bool) -
 }
 
 impl Extent {
-    /// Counts the lines of an attempt, as far as a reader of the whole log would get now.
+    /// Counts the lines of an attempt that a reader of the whole log would get now.
     pub(crate) async fn read(store: &dyn Store, run: &Run, attempt: i32, now: Timestamp) -> Result<Self, StoreError> {
         let mut sizes: Vec<ChunkSize> = Vec::new();
         loop {
@@ -122,7 +123,7 @@ impl Extent {
         }
         if !lines::is_settled(run, attempt, now) {
             let gap = newest_gap(&sizes);
-            // Lines after a missing chunk that may still arrive have no number yet.
+            // A missing chunk may still arrive, so the lines after it have no final number yet and are not counted.
             if let Some(place) = gap {
                 let before = place.checked_sub(1).and_then(|last| sizes.get(last)).map_or(-1, |size| size.sequence);
                 let behind = store.log_chunks(run.id, attempt, before, 1).await?;
@@ -135,7 +136,7 @@ impl Extent {
         Ok(Self { attempt, sizes, line_count })
     }
 
-    /// The page that a reader wants.
+    /// The page for a seek parameter.
     pub(crate) fn window(&self, seek: Seek, limit: usize) -> Window {
         let (line, limit) = seek.first_line(self.line_count, limit);
         Window { from: Position::before_line(line, self.attempt, &self.sizes), limit }

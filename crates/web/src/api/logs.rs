@@ -1,4 +1,4 @@
-//! The log of a run: as a page, as text, or as a stream while it is written.
+//! The log of a run: as a page, as text, or as a live stream.
 
 use axum::response::Response;
 use http::header::ACCEPT;
@@ -107,7 +107,7 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     check_start(call.query.seek, call.query.after.is_some(), streams)?;
     let mut limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let mut line_count = None;
-    // A browser that connects again repeats the address, with the place that it began at, and names the event that it saw last.
+    // A browser that reconnects repeats the original URL, including its seek parameter, and adds `Last-Event-ID`; the latter wins.
     if let Some(seek) = call.query.seek.filter(|_| last_event.is_none()) {
         let extent = Extent::read(call.engine().store(), &run, position.attempt, call.engine().now()).await?;
         let window = extent.window(seek, limit);
@@ -161,8 +161,8 @@ pub(crate) fn chosen_attempt(attempt: Option<i32>, run: &Run) -> Result<i32, Pro
     }
 }
 
-/// The position to begin at: that of `Last-Event-ID` or of the cursor; without either, the start of the attempt that the caller names, or
-/// else of the newest attempt.
+/// The position to begin at: that of `Last-Event-ID` or of the cursor. Without either, the start of the attempt that the caller names, or
+/// of the newest attempt.
 fn position(query: &ReadLog, run: &Run, listing: &Listing, last_event: Option<&str>) -> Result<Position, Problem> {
     let attempt = chosen_attempt(query.attempt, run)?;
     let Some(cursor) = last_event.or(query.after.as_deref()) else {
@@ -191,7 +191,7 @@ pub(crate) fn text<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response
     )
 }
 
-/// The format that the caller asks for; JSON if it names no known one.
+/// The format that the `Accept` header asks for; JSON if it has no known format.
 fn form(headers: &HeaderMap) -> Form {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let essences = accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim());

@@ -1,4 +1,4 @@
-//! Maintenance windows: planned, listed and ended.
+//! Maintenance windows: plans, lists and ends them.
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
@@ -108,7 +108,7 @@ pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<MaintenanceRecord>,
     Ok(all)
 }
 
-/// Whether the caller may see a window: one of the whole namespace, or of an app that the caller sees.
+/// Whether the caller may see a window. Windows of the whole namespace are visible to every caller of it.
 pub(crate) fn is_visible<Q>(call: &Call<Q>, record: &MaintenanceRecord) -> bool {
     record.window.app.is_none_or(|app| call.sees(app))
 }
@@ -136,7 +136,7 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
     json(StatusCode::CREATED, &show(record, now))
 }
 
-/// Plans a window if the caller's roles allow it, with a line in the audit log.
+/// Plans a window if the caller's roles allow it, and records it in the audit log.
 pub(crate) async fn add_window<Q>(
     call: &Call<Q>,
     (app, fires): (Option<String>, FiresInside),
@@ -169,14 +169,14 @@ async fn end(call: Call, Named(id, ..): Named<path::Maintenance>) -> Result<Resp
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Ends a window if the caller's roles allow it, with a line in the audit log.
+/// Ends a window if the caller's roles allow it, and records it in the audit log.
 pub(crate) async fn end_window<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Problem> {
     let missing = || {
         let detail = format!("there is no maintenance window {}", quoted(wanted));
         Problem::new(Code::MaintenanceNotFound, detail)
     };
     let id = wanted.parse::<MaintenanceId>().map_err(|_| missing())?;
-    // Ending a window twice is no error, so windows that have ended are found too.
+    // Ended windows are searched too: ending a window twice is no error.
     let mut all = call.engine().store().maintenance(Some(call.namespace.id), Timestamp::EPOCH).await?;
     all.retain(|record| record.window.id == id && is_visible(call, record));
     let record = all.pop().ok_or_else(missing)?;

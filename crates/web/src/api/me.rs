@@ -90,7 +90,8 @@ async fn sessions(call: GlobalCall) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items: found.into_iter().map(show).collect(), next_cursor: None })
 }
 
-/// The account whose sign-ins the caller may see and end: its own, unless its token has fewer rights than the account.
+/// The account whose sign-ins the caller may see and end. `None` for a caller without an account, or if its token has fewer rights than
+/// its account.
 pub(crate) async fn account_of_sign_ins<Q>(call: &GlobalCall<Q>) -> Result<Option<AccountId>, Problem> {
     let Some(id) = call.caller.account else { return Ok(None) };
     let account = call.engine().store().account(id).await?;
@@ -113,7 +114,7 @@ fn show<Q>(call: &GlobalCall<Q>, session: WebSession) -> SessionJson {
     }
 }
 
-/// Records for the audit log the caller's sign-in that is about to be ended.
+/// Records in the audit log the sign-in that the caller is about to end.
 pub(crate) async fn note_session<Q>(call: &GlobalCall<Q>, account: AccountId, id: SessionId) -> Result<(), Problem> {
     let own = call.engine().store().sign_ins(account).await?;
     if let Some(session) = own.into_iter().find(|session| session.id == id) {

@@ -1,5 +1,5 @@
-//! The endpoints: one file for each noun, or one for each verb of a noun with many; each has the paths and permissions of its routes, and
-//! their texts in the OpenAPI document.
+//! The endpoints. Each noun has a file; a noun with many operations has a file per operation. Each file has the paths and permissions of
+//! its routes, and their texts in the OpenAPI document.
 
 pub(crate) mod addresses;
 pub(crate) mod alert_rules;

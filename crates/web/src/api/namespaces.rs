@@ -1,4 +1,4 @@
-//! Namespaces: listed, made, removed when empty.
+//! Namespaces: lists and creates them, and deletes empty ones.
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;

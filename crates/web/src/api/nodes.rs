@@ -1,4 +1,4 @@
-//! Nodes: the servers of the cluster, and their switches.
+//! Nodes: lists the servers of the cluster, and sets their switches.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -171,7 +171,7 @@ async fn set_state(
 ) -> Result<Response, Problem> {
     let switch = body.read()?.state;
     let missing = || Problem::new(Code::NodeNotFound, format!("no node is called {}", quoted(&name)));
-    // Invalid names are not looked up, so that the database never gets unchecked text from the caller.
+    // An invalid name is not looked up: the database never gets unchecked text from a caller.
     name::check(&name).map_err(|_| missing())?;
     let store = call.engine().store();
     let before = store.nodes().await?.into_iter().find(|node| node.name == name).map(|node| node.switch);
@@ -188,7 +188,8 @@ fn show(call: &Call, node: Node) -> NodeJson {
     let status = node.status(call.engine().now());
     let is_this = node.name == call.engine().node_name();
     let report = node.report;
-    // This node's loops come from memory, since its row is out of date if its beat fails, for example without a database.
+    // The answering node's loops come from memory: its row is out of date if its beat fails, for example because the database is
+    // unreachable.
     let loops = if is_this { call.engine().loops() } else { report.loops };
     let host = loops.iter().find_map(|report| report.host.clone()).unwrap_or_default();
     NodeJson {

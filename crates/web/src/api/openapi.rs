@@ -1,4 +1,4 @@
-//! The API's own description.
+//! Serves the OpenAPI document.
 
 use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
@@ -25,7 +25,7 @@ async fn get(call: GlobalCall) -> Response {
     answer(&call.web)
 }
 
-/// The OpenAPI document for users who signed in: browsers have no token.
+/// The OpenAPI document for signed-in users: the console's pages have a session instead of a token.
 pub(crate) async fn page(State(web): State<Web>) -> Response {
     answer(&web)
 }

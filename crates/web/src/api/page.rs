@@ -1,4 +1,4 @@
-//! Lists in pages.
+//! Pagination: the query and the answer that lists share.
 
 use schemars::JsonSchema;
 use serde::Serialize;

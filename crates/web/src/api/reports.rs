@@ -1,4 +1,4 @@
-//! Reports over days and months, and the schedule of the weekly one.
+//! Reports over days and months, and the schedule of the weekly report.
 
 use std::collections::BTreeMap;
 
@@ -27,7 +27,7 @@ use crate::report::{GroupBy, Report, ReportQuery, csv, report, whole_csv};
 use crate::routes::Routes;
 
 const FORMATS: [&str; 2] = ["json", "csv"];
-/// The last line of a file that does not have everything.
+/// The last line of a CSV file if apps or jobs had to be left out.
 const CUT: &str = "Not all apps or jobs could be counted: choose a shorter range, or one app.";
 
 /// The query for a report, and its format.
@@ -35,7 +35,7 @@ const CUT: &str = "Not all apps or jobs could be counted: choose a shorter range
 pub(super) struct FormattedReportQuery {
     query: ReportQuery,
     is_csv: bool,
-    /// Whether it asks for one page of the jobs.
+    /// Whether the query asks for one page of the jobs only.
     is_page: bool,
 }
 
@@ -245,7 +245,7 @@ pub(super) fn routes() -> Routes {
 async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
     let FormattedReportQuery { query, is_csv, is_page } = &call.query;
     if *is_csv {
-        // A file has no cursor that would lead to the rest.
+        // A CSV file has no cursor to continue from, so it contains the rows of all pages unless the query asks for one page.
         let text = match is_page {
             true => csv(&report(&call, query).await?, CUT),
             false => whole_csv(&call, query.clone(), CUT).await?,

@@ -1,4 +1,4 @@
-//! Cancels, repeats or acknowledges many runs at once.
+//! Cancels, repeats or acknowledges many runs in one request.
 
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};

@@ -171,7 +171,7 @@ impl RunItem {
 }
 
 impl RunItem {
-    /// The item with the instant at which its job was deleted, for a list of the runs of one job.
+    /// Adds the instant at which the job was deleted, for a list of the runs of one job.
     pub(super) fn of_job_deleted_at(self, job_deleted_at: Option<Timestamp>) -> Self {
         Self { job_deleted_at, ..self }
     }
@@ -202,7 +202,7 @@ pub(crate) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunIt
     Ok(named(call, runs).await?.into_iter().map(item).collect())
 }
 
-/// A run with its attempts, its shards, and the parameters that it has or had.
+/// A run with its attempts, its shards, and its parameters.
 pub(super) async fn show<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Problem> {
     call.conceal(std::slice::from_mut(&mut run)).await?;
     let attempts = attempts(call, &run).await?.into_iter().map(AttemptJson::from).collect();

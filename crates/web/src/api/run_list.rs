@@ -1,4 +1,4 @@
-//! Lists runs: by a filter, in three orders, forwards and backwards.
+//! Lists runs: filtered, in three orders, forwards and backwards.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -118,7 +118,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let copies = page.runs.clone();
     let items = run_json::items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
     let mut filling = PageBuilder::new(query.limit);
-    // A page with too many bytes loses runs at its end or, if the list is read backwards, at its beginning.
+    // A page that has too many bytes drops runs at its end. If the list is read backwards, it drops them at its beginning.
     let is_backward = place.is_some_and(RunPosition::is_backward);
     let mut places: Vec<usize> = (0..ids.len()).collect();
     if is_backward {
@@ -154,7 +154,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     json(StatusCode::OK, &answer)
 }
 
-/// The runs of a job in the order of its fires.
+/// The runs of one job, in the order of its fires.
 async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
     let query = &call.query;
     let listing = Listing::new("runs", (call.namespace.id, job, &query.statuses));
@@ -171,7 +171,7 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
         json(StatusCode::OK, &page)
     };
     while let Some(count) = page.next_row_count() {
-        // One run more than the page needs shows whether there are more.
+        // Reads one run more than the page needs, to detect whether there are more.
         wanted.limit = count + 1;
         let mut runs = call.engine().store().list_runs(call.namespace.id, &wanted).await?;
         let count = usize::try_from(count).unwrap_or(usize::MAX);
@@ -192,7 +192,7 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
     answer(page, wanted.after.map(|last| listing.cursor(last)))
 }
 
-/// The search for the runs that the filter of a bulk request matches.
+/// The search for the runs that match the filter of a bulk request.
 pub(crate) async fn search_of<Q>(call: &Call<Q>, text: &str) -> Result<RunSearch, Problem> {
     let filter = run_filter::parse(text, Scope::Runs)?;
     run_filter::build_search(call, &filter, RunOrder::Newest, Tz::UTC).await

@@ -22,12 +22,11 @@ const BRANCH_COUNT_MAX: usize = 300;
 /// Maximum number of a run's children that are shown with it.
 const CHILD_COUNT_MAX: usize = 200;
 
-/// A tree, as far as it is shown.
 #[derive(Debug)]
 pub(crate) struct Tree {
-    /// Each run after its parent; the first is the root.
+    /// The runs, each after its parent. The first one is the root.
     pub(crate) branches: Vec<Branch>,
-    /// Whether the tree has more runs than these.
+    /// Whether the tree has more runs.
     pub(crate) has_more: bool,
 }
 
@@ -91,8 +90,8 @@ async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     json(StatusCode::OK, &TreeJson { items, has_more })
 }
 
-/// The tree of a run's fire, as far as the caller may see it. If the root run is gone already, or the caller may not see it, the tree
-/// begins with the run itself. Runs below a hidden run are hidden too.
+/// The tree of a run's fire, limited to runs that the caller may see. If the root run was deleted, or the caller may not see it, the tree
+/// begins with `run`. Runs below a hidden run are hidden too.
 pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
     let mut root = match run.fire_root() {
         id if id == run.id => run,

@@ -1,4 +1,4 @@
-//! Runs: triggered, shown and repeated.
+//! Runs: triggers, shows and repeats them.
 
 use axum::response::Response;
 use http::header::LOCATION;
@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::routes::Routes;
 use crate::trace;
 
-/// The header with which our own clients mark a request that a user made.
+/// The header by which the console and the command line mark a request that a user made.
 const CLIENT_HEADER: &str = "rondel-client";
 /// The header `Rondel-Client`, as the OpenAPI document describes it.
 const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
@@ -142,7 +142,7 @@ async fn trigger(
     }
 }
 
-/// Checks the key of a trigger. Returns the key, and what to do if an open run has it.
+/// Checks the key of a trigger. Returns the key, and the action for the case that an open run has this key.
 pub(crate) fn checked_key(
     (pointer, key): (&str, Option<&str>),
     if_open: Option<IfOpen>,
@@ -183,7 +183,7 @@ async fn retry(
     }
 }
 
-/// Repeats those shards of a broadcast that did not succeed.
+/// Repeats the shards of a broadcast that did not succeed.
 pub(crate) async fn failed_shards<Q>(
     call: &Call<Q>,
     of: (&JobRecord, &Run),
@@ -195,7 +195,7 @@ pub(crate) async fn failed_shards<Q>(
     })
 }
 
-/// The job of a run, and the request that repeats the run.
+/// The job of a run, and a request to run it again with the same parameters.
 pub(crate) async fn retry_request<Q>(
     call: &Call<Q>,
     run: &Run,
@@ -208,7 +208,7 @@ pub(crate) async fn retry_request<Q>(
         return Err(Problem::new(Code::ShardOfBroadcast, format!("retry the whole broadcast, run {whole}")));
     }
     let record = job_of(call, run).await?;
-    // An edit of the job since then does not change the parameters of the new run.
+    // The new run has the parameters of the old run, even if the job was edited since.
     let params = jobs::params_again(call.engine(), &record, run).await?;
     let executor = match &run.only_executor {
         Some(name) => Some(only_executor(call, &record, ("/executor", name)).await?),
@@ -262,7 +262,7 @@ pub(crate) async fn broadcast_of_shard<Q>(call: &Call<Q>, run: &Run) -> Result<O
     Ok(whole.map(|whole| whole.id))
 }
 
-/// The job of a run, as it is defined now.
+/// The job of a run, in its current definition.
 pub(crate) async fn job_of<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord, Problem> {
     let store = call.engine().store();
     let name = store.job_names(&[run.job]).await?.pop().map(|(_, name)| name);
@@ -270,11 +270,11 @@ pub(crate) async fn job_of<Q>(call: &Call<Q>, run: &Run) -> Result<JobRecord, Pr
         Some(name) => store.job(run.namespace, &name).await?,
         None => None,
     };
-    // Another job may have the name by now.
+    // The job may have been deleted, and another one created with its name.
     let record = record.filter(|record| record.id == run.job);
     let gone = || Problem::new(Code::JobDeleted, "the job of this run was deleted, it cannot run again");
     let record = record.ok_or_else(gone)?;
-    // The job may belong to another app by now.
+    // The job may have moved to another app since.
     call.check(Some(record.app), gone)?;
     Ok(record)
 }

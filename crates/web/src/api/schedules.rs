@@ -119,7 +119,7 @@ async fn post(call: Call, body: JsonBody<PreviewBody>) -> Result<Response, Probl
     json(StatusCode::OK, &answer(ask))
 }
 
-/// Compiles a job definition that has only these schedules and this calendar.
+/// Compiles a job definition that has only this schedule and this calendar.
 pub(crate) async fn compile<Q>(call: &Call<Q>, schedule: Value, calendar: Value) -> Result<Job, Problem> {
     let mut document = json!({"name": "a", "app": "a", "handler": "a", "schedule": schedule});
     if !calendar.is_null() {

@@ -1,4 +1,4 @@
-//! Scripts that the server keeps: listed, saved in versions, compared, restored, deleted.
+//! Scripts stored on the server: lists, saves, compares, restores and deletes their versions.
 
 use axum::response::{IntoResponse as _, Response};
 use http::header::{ACCEPT, CONTENT_TYPE, ETAG};
@@ -36,7 +36,7 @@ impl FromQuery for VersionQuery {
     }
 }
 
-/// The two versions that a query names; by default the newest one and the one before it.
+/// The two versions to compare. The default is the newest one and the one before it.
 #[derive(Debug)]
 pub(super) struct DiffQuery {
     from: Option<i64>,
@@ -240,7 +240,7 @@ fn name_after(call: &Call<PageQuery>, listing: &Listing) -> Result<Option<String
     }
 }
 
-/// Removes the extra item that was read to see whether there is a next page. If there is one, returns the last item of this page.
+/// Removes the extra item that was read to detect a next page. If there is a next page, returns the last item of this one.
 fn cut<T>(items: &mut Vec<T>, limit: u32) -> Option<&T> {
     let limit = usize::try_from(limit).unwrap_or(usize::MAX);
     let has_more = items.len() > limit;
@@ -301,7 +301,7 @@ async fn restore(
     answer_saved(&call, &saved, &source)
 }
 
-/// Restores a version as the newest one, for the API and for a page.
+/// Saves an earlier version as the newest one, for the API and the console.
 pub(crate) async fn restore_version<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
@@ -373,7 +373,7 @@ async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Re
     json(StatusCode::OK, &Page { items: users.into_iter().map(|name| UserJson { name }).collect(), next_cursor })
 }
 
-/// The version that a parameter of the query names.
+/// The version whose number is in this query parameter.
 async fn of_query<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,
@@ -405,7 +405,7 @@ fn answer<Q>(
     Ok(response)
 }
 
-/// A script in the audit log: the hash identifies its text, which is not stored there.
+/// A script in the audit log. The source is not stored there; the hash identifies it.
 #[derive(Serialize)]
 pub(crate) struct AuditedScript<'a> {
     language: &'a str,

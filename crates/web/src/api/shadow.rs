@@ -1,4 +1,4 @@
-//! Compares the observed fires of another scheduler with the fires that jobs in shadow mode would have had.
+//! Compares the fires observed in another scheduler with those that jobs in shadow mode would have had.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,9 +32,9 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 const DAYS_MAX: u32 = 31;
 const JOB_COUNT: u32 = 50;
 const JOB_COUNT_MAX: u32 = 200;
-/// The default of `tolerance`: the maximum delay with which a fire of the other scheduler counts as the same fire.
+/// The default of `tolerance`: with a delay up to this, a fire of the other scheduler still matches a planned fire.
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(30);
-/// The default of `late`: the delay from which on a fire counts as late.
+/// The default of `late`: a fire with at least this delay counts as late.
 pub(crate) const LATE: Duration = Duration::from_secs(3);
 const LENGTH_MAX: Duration = Duration::from_secs(3_600);
 
@@ -336,7 +336,7 @@ async fn show(call: Call<ShadowReportQuery>) -> Result<Response, Problem> {
     json(StatusCode::OK, &answer)
 }
 
-/// The report for a query, with what the caller may see.
+/// The report for a query, limited to jobs that the caller may see.
 pub(crate) async fn read_shadow_report<Q>(
     call: &Call<Q>,
     query: &ShadowReportQuery,

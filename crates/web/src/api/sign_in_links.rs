@@ -1,4 +1,4 @@
-//! Links that sign in to the console, for the owner of a token.
+//! Creates links that sign the owner of a token in to the console.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -36,7 +36,7 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-/// Makes a link that signs in as the caller, once, with the rights of the token, for as long as the token works.
+/// Creates a link that works once. The session acts as the caller with the rights of the token, and ends when the token ends.
 async fn create(call: GlobalCall) -> Result<Response, Problem> {
     let token = call.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token makes links"))?;
     let now = call.engine().now();

@@ -1,4 +1,4 @@
-//! Counts of runs over time, with their durations and lateness: of a namespace, by app, or of some jobs.
+//! Counts of runs over time, with durations and lateness: of a namespace, per app, or of some jobs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -26,7 +26,7 @@ use crate::routes::Routes;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Maximum number of groups in one answer.
 const GROUP_COUNT_MAX: usize = 100;
-/// Maximum number of jobs that one query names.
+/// Maximum number of jobs in the query.
 const JOB_COUNT_MAX: usize = 50;
 const STEPS: [&str; 4] = ["1m", "15m", "1h", "1d"];
 const GROUPS: [&str; 2] = ["app", "job"];
@@ -72,7 +72,7 @@ impl FromQuery for StatsQuery {
     }
 }
 
-/// A word of the query that can be the name of a job.
+/// A word of the query, checked to be a valid job name.
 #[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct JobName(String);
 
@@ -215,11 +215,11 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
 struct Group {
     name: String,
     id: i64,
-    /// For a job that moved to another app: the instant from which its runs belong to apps that the caller sees.
+    /// The job may have moved between apps: from this instant, its runs belong to apps that the caller sees.
     from: Timestamp,
 }
 
-/// The groups that the query asks for, `None` for the namespace as a whole; and whether there are more.
+/// The groups that the query asks for, or `None` for the whole namespace; and whether there are more groups.
 async fn groups(call: &Call<StatsQuery>, kind: PointKind, span: Span) -> Result<(Option<Vec<Group>>, bool), Problem> {
     let (query, store) = (&call.query, call.engine().store());
     if kind == PointKind::Job {

@@ -1,4 +1,4 @@
-//! The lanes of a timeline, and the fires ahead across jobs.
+//! The lanes of a timeline, and the upcoming fires across jobs.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ const DAYS_MAX: u32 = 31;
 const LANE_COUNT: u32 = 40;
 const FIRE_COUNT: u32 = 200;
 const FIRE_COUNT_MAX: u32 = 1_000;
-/// The length of a bucket of the density.
+/// The length of a bucket in the counts of upcoming fires.
 const DENSITY_STEP: Duration = Duration::from_secs(900);
 
 /// The query for a timeline.
@@ -71,7 +71,7 @@ impl FromQuery for TimelineQuery {
     }
 }
 
-/// The query for the fires ahead.
+/// The query for the upcoming fires.
 #[derive(Debug)]
 pub(super) struct ComingQuery {
     to: Option<Timestamp>,

@@ -1,4 +1,5 @@
-//! The descent of tokens: a token ends with the one that made it. Decides which token a new one descends from, and how long it may work.
+//! The descent of tokens: a token ends together with the token that made it. Decides which token a new one descends from, and when it
+//! expires.
 
 use rondel_admin::lineage::{self, Descent, GENERATION_MAX};
 use rondel_core::{Timestamp, TokenId};
@@ -12,16 +13,16 @@ use crate::problem::{Code, Problem};
 /// The descent and the expiry of a new token.
 pub(super) struct Bounds {
     pub(super) minted_by: Option<TokenId>,
-    /// The line that the token joins; `None` if it begins a line, or stays in the line of the token that it replaces.
+    /// The line that the token joins. `None` if it begins a new line, or stays in the line of the token that it replaces.
     pub(super) line: Option<TokenId>,
-    /// Whether it continues the series of the token that it replaces.
+    /// Whether the token belongs to the same series as the token that it replaces.
     pub(super) is_same_series: bool,
     pub(super) expires_at: Option<Timestamp>,
-    /// Whether its expiry is limited by that of the caller's token, or of the token that it replaces.
+    /// Whether the expiry is limited by that of the caller's token or of the replaced token.
     pub(super) is_inherited: bool,
 }
 
-/// The bounds of a token that the caller makes. If the caller asks for an end later than that of its own token, this is refused.
+/// The bounds of a new token. Refused if the caller asks for an expiry later than that of the caller's own token.
 pub(super) async fn of_new<Q>(
     call: &GlobalCall<Q>,
     wanted: Option<Timestamp>,
@@ -60,8 +61,8 @@ pub(super) async fn of_new<Q>(
     }
 }
 
-/// The bounds of the token that replaces `old`. An account gives it the lifetime of the old one, counted from now; a caller with a token
-/// cannot give it an expiry later than that of its own token or of the old one.
+/// The bounds of the token that replaces `old`. If the caller is an account, the new token gets the lifetime of the old one, counted from
+/// now. If the caller is a token, the new one expires no later than the caller's token and the old one.
 pub(super) async fn of_replacement<Q>(
     call: &GlobalCall<Q>,
     old: &TokenRecord,
@@ -83,11 +84,11 @@ pub(super) async fn of_replacement<Q>(
         None => old.expires_at.map(|end| now + end.since(old.created_at)),
     };
     let mut line = None;
-    // Within a series, `minted_by` may have ended already, so the expiry of the old token is the limit instead.
+    // Within a series, the token that made the old one may have ended already, so the expiry of the old token is the limit instead.
     for token in [caller, minted_by.filter(|_| !is_same_series)].into_iter().flatten() {
         let token = store.token_by_id(token).await?.ok_or_else(unauthenticated)?;
         expires_at = earlier(expires_at, token.expires_at);
-        // A caller that did not make the old token counts as the maker of the new one, which joins the caller's line.
+        // A caller that did not make the old token counts as the maker of the new one. The new token then joins the caller's line.
         let is_maker = caller == minted_by && minted_by == Some(token.id) && old.minted_by != minted_by;
         line = line.or_else(|| lineage::line_below(&token).filter(|_| is_maker && !is_same_series));
     }

@@ -1,4 +1,4 @@
-//! The names that tokens may have: no name reads like that of the server, of an account, or of another token.
+//! Checks the names of tokens: no name may look like a name of the server, of an account, or of another token.
 
 use rondel_admin::auth::TOKEN_MARK;
 use rondel_core::access::is_reserved_token_name;
@@ -11,8 +11,8 @@ use crate::problem::Problem;
 
 const LEN_MAX: usize = 100;
 
-/// Checks the name of a token. Letters that look alike are kept apart by level "highly restrictive" of Unicode's TR39: one script, or Latin
-/// with Chinese, Japanese or Korean.
+/// Checks the name of a token. To exclude look-alike letters, it must meet the level "highly restrictive" of Unicode's TR39: letters of
+/// one script, or Latin letters with Chinese, Japanese or Korean ones.
 pub(super) fn check(name: &str) -> Result<(), Problem> {
     check_line(name, LEN_MAX).map_err(|message| refuse_value("/name", message))?;
     if is_reserved_token_name(name) {

@@ -1,4 +1,4 @@
-//! How many tokens an account may have, and which tokens a caller may manage.
+//! Limits the number of tokens of an account, and decides which tokens a caller may manage.
 
 use rondel_core::access::{Permission, Reach};
 use rondel_store::access::{TokenRecord, TokenScope};
@@ -6,11 +6,11 @@ use rondel_store::access::{TokenRecord, TokenScope};
 use crate::call::GlobalCall;
 use crate::problem::{Code, Problem};
 
-/// Maximum number of tokens of one account, or of one line of tokens without an account, that work at the same time.
+/// Maximum number of valid tokens of one account or, without an account, of one line of tokens.
 const LIVING_COUNT_MAX: u64 = 200;
 
-/// Checks that there is room for one more token of its account or, without an account, of its line: the tokens that came of the same first
-/// token. Tokens of executors have no limit: they belong to the server, and the admins of their apps decide their number.
+/// Checks that the account may have one more token. A token without an account counts in its line: all tokens that descend from the same
+/// first token. Tokens of executors have no limit: they belong to the server, and the admins of their apps decide how many there are.
 pub(super) async fn check<Q>(call: &GlobalCall<Q>, token: &TokenRecord) -> Result<(), Problem> {
     let (store, now) = (call.engine().store(), call.engine().now());
     let (count, whose) = match token.owner {

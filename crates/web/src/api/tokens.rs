@@ -1,4 +1,4 @@
-//! API tokens: made, listed, replaced, revoked. A secret is shown once.
+//! API tokens: creates, lists, replaces and revokes them. A secret is shown only once.
 
 use std::time::Duration;
 
@@ -33,12 +33,12 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// How long a token of the API works unless the caller gives a time.
+/// How long an API token works if the caller gives no time.
 const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How long a replaced token keeps working: by default, and at most.
+/// How long a replaced token keeps working: the default, and the maximum.
 const OVERLAP: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
-/// How many tokens are read at a time in search of those that the caller may manage.
+/// How many tokens are read at a time while searching for those that the caller may manage.
 const BATCH: u32 = 500;
 
 /// The query of the list.
@@ -198,8 +198,8 @@ pub(super) fn routes() -> Routes {
         )
 }
 
-/// Lists the caller's own tokens or, with `all`, all tokens that it may manage: an admin of the cluster manages the tokens of all owners,
-/// an admin of a namespace or an app the tokens of its executors.
+/// Lists the caller's own tokens or, with `all`, all tokens that it may manage. Admins of the cluster manage all tokens, admins of a
+/// namespace or an app the tokens of its executors.
 async fn list(call: GlobalCall<ListTokens>) -> Result<Response, Problem> {
     let caller = &call.caller;
     let listing = Listing::new("tokens", (call.query.all, caller.account));
@@ -224,7 +224,7 @@ async fn page(
     manageable(call, call.query.all, after, limit).await
 }
 
-/// The caller's own tokens, or all that the caller may manage; and whether there are more.
+/// The caller's own tokens, or all tokens that it may manage; and whether there are more.
 pub(crate) async fn manageable<Q>(
     call: &GlobalCall<Q>,
     all: bool,
@@ -278,8 +278,8 @@ async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, 
     json(StatusCode::CREATED, &made)
 }
 
-/// Makes a token. A token of the API belongs to its creator and can do no more than the creator. A token for executors belongs to the
-/// server: it works on when its creator leaves.
+/// Creates a token. An API token belongs to its creator and never has more rights than the creator. A token for executors belongs to the
+/// server: it keeps working after its creator has left.
 pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<TokenJson, Problem> {
     let engine = call.engine();
     call.note.object(&new.name);
@@ -297,7 +297,7 @@ pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<Token
         None => None,
         Some(name) => Some(visible_namespace(engine, &call.caller, name).await?.id),
     };
-    // Roles are checked before an app is created by its name: only a caller who may grant the role in the whole namespace may do so.
+    // Checks the roles before it creates an app by its name: only a caller who may grant the role in the whole namespace may do that.
     let grants = covered_grants(call, &new.grants).await?;
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
@@ -311,15 +311,15 @@ pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<Token
     let line = line.unwrap_or(record.id);
     let record = TokenRecord { name, owner, namespace, minted_by, line, declares, expires_at, grants, ..record };
     token_room::check(call, &record).await?;
-    // The caller's own token may have ended since it was checked.
+    // Adding fails if the caller's own token has ended since it was checked.
     if !engine.store().add_token(&record).await? {
         return Err(unauthenticated());
     }
     with_secret(call, &record, (&secret, is_inherited)).await
 }
 
-/// The token as the API shows it, with its secret, which the audit log does not get. A token for executors has a warning if its maker's
-/// token limits its expiry.
+/// The token as the API shows it, with its secret, which is not written to the audit log. A token for executors gets a warning if the
+/// expiry of its maker's token limits its own.
 async fn with_secret<Q>(
     call: &GlobalCall<Q>,
     record: &TokenRecord,
@@ -344,7 +344,7 @@ async fn covered_grants<Q>(
     wanted: &[GrantJson],
 ) -> Result<Vec<rondel_core::access::Grant>, Problem> {
     for one in wanted {
-        // The answer must not show whether a namespace exists that the caller may not see.
+        // Checked first: the answer must not reveal whether a namespace exists that the caller may not see.
         if let Some(namespace) = &one.namespace {
             visible_namespace(call.engine(), &call.caller, namespace).await?;
         }
@@ -352,7 +352,7 @@ async fn covered_grants<Q>(
     let whole: Vec<GrantJson> = wanted.iter().map(|one| GrantJson { app: None, ..one.clone() }).collect();
     let whole = read_grants(call.engine(), &whole).await?;
     if check_covered(&call.caller, &whole).is_err() {
-        // A caller with roles on single apps can only name apps that exist.
+        // A caller with roles only on single apps may name only existing apps.
         for one in wanted {
             check_known_app(call, one).await?;
         }
@@ -393,7 +393,7 @@ fn check_roles(kind: TokenKind, grants: &[GrantJson]) -> Result<(), Problem> {
     Ok(())
 }
 
-/// The namespace of requests that name none, if all grants of a token are in one namespace.
+/// The default namespace of a token: the namespace of its grants, if they are all in the same one.
 fn only_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceId> {
     let first = grants.first()?.namespace?;
     grants.iter().all(|grant| grant.namespace == Some(first)).then_some(first)
@@ -423,7 +423,7 @@ fn overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
     Ok(overlap)
 }
 
-/// Replaces a token by a new one; the old one keeps working for a while.
+/// Replaces a token by a new one. The old one keeps working for a while.
 async fn rotate(
     call: GlobalCall,
     Named(id, ..): Named<path::Token>,
@@ -434,7 +434,7 @@ async fn rotate(
     json(StatusCode::CREATED, &replace(&call, old, overlap).await?)
 }
 
-/// Replaces a token, with the default overlap.
+/// Replaces a token; the old one keeps working for the default overlap.
 pub(crate) async fn rotate_one<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenJson, Problem> {
     let old = find(call, id).await?;
     replace(call, old, OVERLAP).await
@@ -471,7 +471,7 @@ async fn revoke(call: GlobalCall, Named(id, ..): Named<path::Token>) -> Result<R
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Revokes a token. Revoking one twice is no error.
+/// Revokes a token. Revoking it twice is no error.
 pub(crate) async fn revoke_one<Q>(call: &GlobalCall<Q>, id: &str) -> Result<(), Problem> {
     let found = find(call, id).await?;
     let now = call.engine().now();

@@ -1,4 +1,4 @@
-//! Checks that the executor which a caller names for a run may get that run.
+//! Checks that a run may go to the executor that its caller names.
 
 use rondel_admin::given_name;
 use rondel_core::near::near_misses;
@@ -13,12 +13,12 @@ use crate::problem::Problem;
 /// Maximum number of executor names that a refusal lists.
 const NAME_COUNT_MAX: usize = 20;
 
-/// The stable name of the executor that a caller named for a run of this job. An executor that is not connected now is accepted: the run
-/// waits for it as long as for any executor.
+/// Returns the stable name of the executor that the caller named for a run of this job. An executor that is not connected is accepted:
+/// the run waits for it up to the job's queue timeout.
 ///
 /// # Errors
-/// A complaint about the field at `pointer` if no executor of the job's app has the name, if its switch keeps runs from it, or if it can
-/// run no fire of this job as it is.
+/// A complaint about the field at `pointer` if no executor of the job's app has the name, if its switch keeps runs away from it, or if it
+/// cannot run any fire of this job.
 pub(crate) async fn only_executor<Q>(
     call: &Call<Q>,
     record: &JobRecord,
@@ -47,7 +47,7 @@ pub(crate) async fn only_executor<Q>(
     if !rondel_core::name::takes_handler(executor.handlers.iter().map(String::as_str), handler) {
         return Err(refuse(format!("executor {} does not have handler {}", quoted(stable), quoted(handler))));
     }
-    // The definition was checked when it was saved: it has no errors.
+    // The conditions were checked when the job was saved, so they have no errors here.
     match Select::new(&record.spec.select).unwrap_or_default().unmet_condition(stable, &executor.labels) {
         None => Ok(stable.to_owned()),
         Some(_) => Err(refuse(format!(
@@ -57,7 +57,7 @@ pub(crate) async fn only_executor<Q>(
     }
 }
 
-/// The complaint about a name that no executor of the app has. It lists the existing names, the most similar first.
+/// The complaint about a name that no executor of the app has. It lists the existing names, the most similar ones first.
 fn unknown(name: &str, app: &str, mut names: Vec<String>) -> String {
     if names.is_empty() {
         return format!("app {app} has no executor {}, nor any other one", quoted(name));

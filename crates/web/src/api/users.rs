@@ -1,4 +1,4 @@
-//! Users: who can sign in, with which roles.
+//! Users: who can sign in, and with which roles.
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
@@ -197,7 +197,7 @@ async fn list(call: GlobalCall<ListUsers>) -> Result<Response, Problem> {
     json(StatusCode::OK, &Page { items, next_cursor })
 }
 
-/// A page of users by name, as the API shows them.
+/// A page of users in the order of their names, as the API shows them.
 pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
     let found = call.engine().store().accounts(after, limit).await?;
     let places = GrantNames::of(call.engine(), found.iter().flat_map(|account| &account.grants)).await?;
@@ -209,7 +209,6 @@ async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, P
     json(StatusCode::CREATED, &show(&call, &account).await?)
 }
 
-/// Creates a user.
 pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result<Account, Problem> {
     let engine = call.engine();
     call.note.object(&new.name);
@@ -265,12 +264,11 @@ async fn change(
     Named(name, ..): Named<path::User>,
     body: JsonBody<ChangeUser>,
 ) -> Result<Response, Problem> {
-    // A missing user is reported before errors in the body.
+    // Checked first, so that a missing user is reported before errors in the body.
     find(&call, &name).await?;
     json(StatusCode::OK, &apply(&call, &name, body.read()?).await?)
 }
 
-/// Changes a user.
 pub(crate) async fn apply<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUser) -> Result<UserJson, Problem> {
     let account = find(call, name).await?;
     call.note.before(&show(call, &account).await?);
@@ -278,7 +276,7 @@ pub(crate) async fn apply<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUse
         None => None,
         Some(grants) => Some(read_grants(call.engine(), grants).await?),
     };
-    // Unchanged roles are not set again, since setting roles ends the user's sign-ins.
+    // Unchanged roles are not saved again: saving roles ends the user's sign-ins.
     let grants = grants.filter(|grants| *grants != account.grants);
     let display_name = wanted.display_name.as_deref().map(checked_display).transpose()?;
     if wanted.provider_sign_in.is_some() && !call.caller.actor().may_change_sign_in_of(account.id) {
@@ -295,19 +293,19 @@ pub(crate) async fn apply<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUse
     Ok(shown)
 }
 
-/// Sets the password of another user. The user's sign-ins end, and the tokens too unless they are kept.
+/// Sets the password of another user. This ends the user's sign-ins, and also the tokens unless the request keeps them.
 async fn set_password(
     call: GlobalCall,
     Named(name, ..): Named<path::User>,
     body: JsonBody<NewPassword>,
 ) -> Result<Response, Problem> {
-    // A missing user is reported before errors in the body.
+    // Checked first, so that a missing user is reported before errors in the body.
     find(&call, &name).await?;
     reset_password(&call, &name, body.read()?).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Sets another password for a user.
+/// Sets a new password for a user other than the caller.
 pub(crate) async fn reset_password<Q>(call: &GlobalCall<Q>, name: &str, new: NewPassword) -> Result<(), Problem> {
     let account = find(call, name).await?;
     if call.caller.account == Some(account.id) {
@@ -321,20 +319,20 @@ pub(crate) async fn reset_password<Q>(call: &GlobalCall<Q>, name: &str, new: New
     if call.engine().store().set_password(account.id, &hash, kept, now).await? { Ok(()) } else { Err(missing(name)) }
 }
 
-/// Records for the audit log that a password was changed.
+/// Records in the audit log that a password was changed.
 pub(crate) fn note_password<Q>(call: &GlobalCall<Q>, account: &Account, (now, keep_tokens): (Timestamp, bool)) {
     call.note.object(&account.name);
     call.note.before(&serde_json::json!({"changed_at": account.password_changed_at}));
     call.note.changed_to(&serde_json::json!({"changed_at": now, "keep_tokens": keep_tokens}));
 }
 
-/// Makes a link that signs a user in once: the first time, or after the password was forgotten.
+/// Creates a link that signs a user in once, for the first sign-in or after a forgotten password.
 async fn link(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<Response, Problem> {
     let (path, expires_at) = new_link(&call, &name).await?;
     json(StatusCode::CREATED, &LinkJson { path, expires_at })
 }
 
-/// Makes a link that signs the user in; returns its path and its expiry.
+/// Creates a link that signs the user in. Returns its path and its expiry.
 pub(crate) async fn new_link<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
     let account = find(call, name).await?;
     if !call.caller.actor().may_change_sign_in_of(account.id) {
@@ -356,7 +354,7 @@ async fn delete(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-/// Deletes a user, with the user's tokens.
+/// Deletes a user and the user's tokens.
 pub(crate) async fn remove<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(), Problem> {
     let account = find(call, name).await?;
     call.note.before(&show(call, &account).await?);

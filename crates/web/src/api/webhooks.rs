@@ -1,4 +1,4 @@
-//! Failure webhooks, to which failed runs of a namespace are reported.
+//! Failure webhooks: each namespace can have one, which receives a message about each failed run.
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
@@ -101,7 +101,7 @@ async fn get(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Resp
     json(StatusCode::OK, &show(namespace.name, webhook, None))
 }
 
-/// Creates the namespace's webhook, with a secret of its own, or gives the existing one another URL.
+/// Creates the namespace's webhook with a new secret. If the namespace has a webhook, only its URL changes.
 async fn put(
     call: Call,
     Named(name, ..): Named<path::Namespace>,
@@ -144,7 +144,7 @@ async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Res
     json(StatusCode::OK, &TestJson { is_delivered: error.is_none(), status, latency_ms, error })
 }
 
-/// Records the namespace and the present URL for the audit log.
+/// Records the namespace and the current URL in the audit log.
 async fn note_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<(), Problem> {
     call.note.namespace(name);
     if let Some(webhook) = call.engine().store().failure_webhook(namespace).await? {
@@ -153,7 +153,7 @@ async fn note_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<
     Ok(())
 }
 
-/// The namespace named in the path. The caller needs the permission in this one, even if the query names another.
+/// The namespace named in the path. The caller needs the permission in this namespace, even if the query names another one.
 async fn administered_namespace(call: &Call, name: &str) -> Result<Namespace, Problem> {
     let namespace = visible_namespace(call.engine(), &call.caller, name).await?;
     if call.caller.rights.allow(Admin, namespace.id, None) { Ok(namespace) } else { Err(forbidden()) }

@@ -1,4 +1,4 @@
-//! The texts about an operation: everything that its types cannot express.
+//! The texts about an operation, which cannot be derived from its types.
 
 use schemars::JsonSchema;
 use serde_json::Value;
@@ -21,24 +21,24 @@ pub(crate) struct Doc {
 pub(super) struct ResponseDoc {
     pub(super) status: u16,
     pub(super) about: &'static str,
-    /// The forms of its body, by media type; empty for no body.
+    /// Its possible bodies, by media type; empty if it has none.
     pub(super) forms: Vec<(&'static str, Form)>,
     /// Headers that it always has.
     pub(super) headers: Vec<&'static str>,
 }
 
-/// The form of an answer's body.
+/// The format of an answer's body.
 pub(super) enum Form {
-    /// JSON of a type.
+    /// JSON of this type.
     Json(SchemaOf),
-    /// JSON of a type as a request could send it: values that are the default are left out.
+    /// JSON of this type in the form that a request may send: fields that have their default are left out.
     Short(SchemaOf),
-    /// Text, which no schema describes.
+    /// Text without a schema.
     Text,
 }
 
 impl Doc {
-    /// A summary in one line, and a description.
+    /// `summary` is one line, `about` the description.
     pub(crate) const fn new(summary: &'static str, about: &'static str) -> Self {
         Self { summary, about, answers: Vec::new(), refusals: Vec::new(), headers: Vec::new(), example: None }
     }
@@ -58,7 +58,7 @@ impl Doc {
         self.answer(status, about, Some(("application/json", Form::Json(schema_of::<T>()))))
     }
 
-    /// Adds an answer with `T` as JSON that could be sent back.
+    /// Adds an answer with `T` as JSON, in a form that the client can send back.
     pub(crate) fn short<T: JsonSchema>(self, status: u16, about: &'static str) -> Self {
         self.answer(status, about, Some(("application/json", Form::Short(schema_of::<T>()))))
     }
@@ -73,12 +73,12 @@ impl Doc {
         self.answer(204, about, None)
     }
 
-    /// Adds a text of this type to the answer with status 200, for requests whose `Accept` or parameters ask for it.
+    /// Adds text of this media type to the answer with status 200, for requests whose `Accept` header or parameters ask for it.
     pub(crate) fn text(self, media: &'static str) -> Self {
         self.answer(200, "", Some((media, Form::Text)))
     }
 
-    /// Adds an answer with a text of this type; it has JSON too only if that is added.
+    /// Adds an answer with text of this media type. The answer has no JSON unless that is added too.
     pub(crate) fn stream(self, media: &'static str, about: &'static str) -> Self {
         self.answer(200, about, Some((media, Form::Text)))
     }
@@ -91,7 +91,7 @@ impl Doc {
         self
     }
 
-    /// Adds refusals that the handler's arguments do not name.
+    /// Adds refusals that do not follow from the handler's arguments.
     pub(crate) fn refuses(mut self, codes: &[Code]) -> Self {
         self.refusals.extend_from_slice(codes);
         self

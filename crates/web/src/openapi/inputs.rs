@@ -1,27 +1,27 @@
-//! What a handler takes from a request, described by the types of its arguments.
+//! The inputs of a handler, described by the types of its arguments.
 
 use schemars::{JsonSchema, Schema, SchemaGenerator};
 
 use crate::parameter::Parameter;
 use crate::problem::Code;
 
-/// Makes the schema of a type.
+/// A function that generates the schema of a type.
 pub(crate) type SchemaOf = fn(&mut SchemaGenerator) -> Schema;
 
-/// The function that makes the schema of `T`.
+/// The function that generates the schema of `T`.
 pub(crate) const fn schema_of<T: JsonSchema>() -> SchemaOf {
     |generator| generator.subschema_for::<T>()
 }
 
-/// A body of a request.
+/// The body of a request.
 pub(crate) struct BodyForm {
-    /// The types under which it can be sent.
+    /// The media types that are accepted.
     pub(crate) media: &'static [&'static str],
     pub(crate) schema: SchemaOf,
     pub(crate) is_required: bool,
 }
 
-/// Everything that a handler takes from a request.
+/// All inputs of a handler.
 #[derive(Default)]
 pub(crate) struct HandlerInputs {
     pub(crate) path: Vec<Parameter>,
@@ -61,6 +61,6 @@ inputs!(A, B, C, D);
 inputs!(A, B, C, D, E);
 
 impl Input for http::HeaderMap {
-    /// Describes nothing: the route's `Doc` names the headers that are read.
+    /// Describes nothing: the route's `Doc` names the headers that the handler reads.
     fn describe(_: &mut HandlerInputs) {}
 }

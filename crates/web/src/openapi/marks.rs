@@ -1,4 +1,4 @@
-//! Bodies that are variants of a type.
+//! Types of bodies that are derived from another type.
 
 use std::borrow::Cow;
 use std::marker::PhantomData;
@@ -6,13 +6,13 @@ use std::marker::PhantomData;
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::{Value, json};
 
-/// `T` without its name, which the path has.
+/// `T` without its field `name`, because the path has the name.
 pub(crate) struct Unnamed<T>(PhantomData<T>);
 
-/// A merge patch of `T`: every field may be left out, and null resets it to its default.
+/// A merge patch of `T`: every field may be left out, and null resets a field to its default.
 pub(crate) struct Patch<T>(PhantomData<T>);
 
-/// A list of `T`, or a single one.
+/// A list of `T`, or a single `T`.
 pub(crate) struct Listed<T>(PhantomData<T>);
 
 impl<T: JsonSchema> JsonSchema for Listed<T> {
@@ -26,7 +26,7 @@ impl<T: JsonSchema> JsonSchema for Listed<T> {
     }
 }
 
-/// One or the other.
+/// A body that is either an `A` or a `B`.
 pub(crate) struct Either<A, B>(PhantomData<(A, B)>);
 
 impl<A: JsonSchema, B: JsonSchema> JsonSchema for Either<A, B> {

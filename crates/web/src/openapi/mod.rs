@@ -1,7 +1,7 @@
-//! The API's own description: an OpenAPI 3.1 document, made from the routes and from the types that they read and write.
+//! The OpenAPI 3.1 document of the API. It is generated from the routes and from the types that they read and write.
 //!
-//! A route is built with its permission and a [`Doc`]. The handler's own arguments ([`Inputs`]) describe what it takes, and the types of
-//! bodies describe what these look like. So no change of a route can be forgotten here.
+//! A route is built with its permission and a [`Doc`]. The types of the handler's arguments ([`Inputs`]) describe its inputs, and the
+//! types of bodies describe their fields. The document therefore follows every change of a route.
 
 mod doc;
 mod inputs;
@@ -22,10 +22,10 @@ use self::schemas::Schemas;
 use crate::problem;
 use crate::route_info::RouteInfo;
 
-/// The document's part about a route.
+/// The part of the document about a route.
 pub(crate) struct RouteDoc {
     pub(crate) doc: Doc,
-    /// Describes what its handler takes.
+    /// Describes the inputs of the handler.
     pub(crate) taken: fn() -> HandlerInputs,
 }
 
@@ -40,13 +40,13 @@ struct Document {
     components: Value,
 }
 
-/// The description of the API, for readers who begin with this document.
+/// The description of the API at the top of the document.
 const ABOUT: &str = "Jobs, their runs and their logs, and who may do what. Bodies are JSON in snake_case; instants are RFC 3339 in UTC, lengths of time \
 text (`30s`, `1h30m`), ids decimal strings. Unknown fields and parameters are refused by name. Every error is an RFC 9457 document whose `code` \
 does not change between releases. `x-permission` names what an operation asks of the token: `own` (any token of the API), `view`, \
 `operate`, `edit`, `admin` (of a namespace) or `cluster`. Within v1, changes only add.";
 
-/// The nouns, in the order in which readers meet them.
+/// The nouns, in the order in which the document introduces them.
 const TAGS: &[(&str, &str)] = &[
     ("jobs", "What is to run, when, and where."),
     ("runs", "What ran, and what became of it."),
@@ -77,7 +77,7 @@ const TAGS: &[(&str, &str)] = &[
     ("openapi.json", "This document."),
 ];
 
-/// The document of these routes, as it is served, printed and committed.
+/// Generates the document of these routes, as it is served, printed and committed.
 pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r RouteDoc)>) -> String {
     let mut schemas = Schemas::default();
     let problem = schemas.of_answer(problem::schema);

@@ -1,4 +1,4 @@
-//! One operation of the document.
+//! Generates one operation of the document.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ use crate::parameter::Parameter;
 use crate::problem::Code;
 use crate::route_info::{Access, KeyUse, RouteInfo};
 
-/// The codes that any call can get, on the way to its handler or back.
+/// The codes with which every call can be refused or fail, whatever its handler.
 const ALWAYS: [Code; 8] = [
     Code::InvalidHeader,
     Code::Unauthenticated,
@@ -26,11 +26,11 @@ const ALWAYS: [Code; 8] = [
     Code::TimedOut,
     Code::Unavailable,
 ];
-/// Statuses whose problems are the same for every operation, with their names in the document.
+/// Statuses whose problems are the same for every operation, with the names of these responses in the document.
 const SHARED: [(u16, &str); 5] =
     [(401, "Unauthenticated"), (403, "Forbidden"), (429, "RateLimited"), (500, "Internal"), (503, "Unavailable")];
 
-/// The word for a permission.
+/// The word of a permission in `x-permission`.
 const fn word(permission: Permission) -> &'static str {
     match permission {
         Permission::SignedIn => "own",
@@ -93,7 +93,7 @@ fn nouns(path: &str) -> impl Iterator<Item = &str> {
     path.trim_start_matches("/api/v1/").split(['/', ':']).filter(|part| !part.starts_with('{'))
 }
 
-/// `GET /api/v1/jobs/{name}/fires` is `get_jobs_name_fires`.
+/// The operation id: `GET /api/v1/jobs/{name}/fires` has `get_jobs_name_fires`.
 fn id(method: &Method, path: &str) -> String {
     let parts = path.trim_start_matches("/api/v1/").split('/').map(|part| part.trim_matches(['{', '}']));
     let words: Vec<String> = parts.map(|part| part.replace(['-', '.', ':'], "_")).collect();
@@ -157,7 +157,7 @@ pub(super) fn headers() -> Value {
     })
 }
 
-/// The problems that are the same for every operation.
+/// The responses with the problems that are the same for every operation.
 pub(super) fn responses(problem: &Value) -> Value {
     let mut shared = Map::new();
     for (status, name) in SHARED {
@@ -187,7 +187,7 @@ fn problems(refusals: &[Code]) -> Vec<(u16, Value)> {
     by_status.into_iter().map(show).collect()
 }
 
-/// A problem with one of these codes.
+/// The response with a problem that has one of these codes.
 fn refusal(codes: &[Code], problem: &Value, headers: &[&str]) -> Value {
     let lines: Vec<String> = codes.iter().map(|code| format!("`{}`: {}.", code.as_str(), code.title())).collect();
     let words: Vec<&str> = codes.iter().map(|code| code.as_str()).collect();

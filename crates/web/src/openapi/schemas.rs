@@ -1,7 +1,7 @@
-//! The schemas that operations share, each once by its name.
+//! The schemas that operations share. Each is in the document once, under its name.
 //!
-//! A type that is both read and written may have two schemas: fields that may be left out of a request are in every answer. If they differ,
-//! the name of the request's schema ends in `Input`.
+//! A type that is both read and written may need two schemas: fields that may be left out of a request are in every answer. If the two
+//! differ, the name of the request's schema ends in `Input`.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 
 use super::inputs::SchemaOf;
 
-/// The prefix of references to schemas of requests, until these are merged with those of answers.
+/// The prefix of references to schemas of requests, until they are merged with the schemas of answers.
 const OF_REQUESTS: &str = "#/requests/";
 const PREFIX: &str = "#/components/schemas/";
 
@@ -21,7 +21,7 @@ pub(super) struct Schemas {
     answers: SchemaGenerator,
 }
 
-/// All schemas, and the names of the request schemas that were renamed.
+/// All schemas, and the names of the schemas whose request form was renamed.
 pub(super) struct MergedSchemas {
     pub(super) schemas: Map<String, Value>,
     names: BTreeSet<String>,
@@ -63,7 +63,7 @@ impl Schemas {
             schemas.get(name).is_some_and(|answer| *answer != request)
         };
         let mut names: BTreeSet<String> = requests.keys().filter(|name| differs(name)).cloned().collect();
-        // A reference to a differing schema makes a schema differ too.
+        // A schema also differs if it refers to a schema that differs.
         loop {
             let holds = |name: &&String| !names.contains(*name) && references(&requests[*name], &names);
             let more: Vec<String> = requests.keys().filter(holds).cloned().collect();
@@ -85,7 +85,7 @@ impl Schemas {
 }
 
 impl MergedSchemas {
-    /// Points references to request schemas at the names that these have in the document.
+    /// Replaces references to request schemas by the names that these have in the document.
     pub(super) fn apply(&self, value: &mut Value) {
         match value {
             Value::Object(map) => {
@@ -103,7 +103,7 @@ impl MergedSchemas {
     }
 }
 
-/// Allows further fields in answers, since later versions may add some.
+/// Allows additional fields in answers, since later versions may add fields.
 fn open(value: &mut Value) {
     match value {
         Value::Object(map) => {
@@ -117,7 +117,7 @@ fn open(value: &mut Value) {
     }
 }
 
-/// Whether a schema of a request refers to one of these.
+/// Whether a request schema refers to one of these names.
 fn references(value: &Value, names: &BTreeSet<String>) -> bool {
     match value {
         Value::Object(map) => {

@@ -1,4 +1,4 @@
-//! The lanes of a timeline: what ran, what runs, and what is ahead, by job, app or executor.
+//! The lanes of a timeline: past, running and upcoming runs, by job, app or executor.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -16,28 +16,25 @@ use crate::api::jobs::seen_from;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// Maximum number of marks in one timeline: beyond it, runs are joined by hour.
+/// Maximum number of marks in one timeline. If there are more runs, earlier ones are joined into stretches of time.
 pub(crate) const MARK_COUNT_MAX: usize = 5_000;
 /// Maximum number of runs of one lane that are shown one by one.
 const LANE_MARK_COUNT_MAX: usize = 400;
 /// Maximum number of lanes in one timeline.
 pub(crate) const LANE_COUNT_MAX: u32 = 100;
-/// How many of the worst jobs are read if the jobs are filtered.
+/// How many of the worst jobs are read if a filter then removes some of them.
 const WORST_COUNT_FILTERED: u32 = 200;
-/// Maximum number of running runs that are read to find the jobs that run now.
+/// How many running runs are read at most to find the jobs that run now.
 const OPEN_COUNT: u32 = 400;
-/// Maximum number of running runs of a namespace that began before a timeline and are drawn.
+/// Maximum number of running runs in a timeline that began before its range.
 const EARLIER_COUNT_MAX: u32 = 1_000;
 
-/// What each lane of a timeline is about.
+/// What a lane of a timeline shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) enum LaneKind {
-    /// A job.
     #[default]
     Job,
-    /// An app.
     App,
-    /// An executor.
     Executor,
 }
 
@@ -72,11 +69,11 @@ pub(crate) struct TimelineRequest {
     pub(crate) lane_count: u32,
 }
 
-/// One run, or several that are joined.
+/// One run, or several runs that are joined into one mark.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Mark {
     pub(crate) from: Timestamp,
-    /// `None` while the run is under way.
+    /// `None` while the run is running.
     pub(crate) to: Option<Timestamp>,
     /// The worst status of the runs that are joined.
     pub(crate) status: RunStatus,
@@ -86,15 +83,14 @@ pub(crate) struct Mark {
     pub(crate) count: u64,
 }
 
-/// A lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lane {
     pub(crate) name: String,
-    /// `None` for a lane of an app.
+    /// The app of the job or executor; `None` if the lane is an app.
     pub(crate) app: Option<String>,
     /// Runs in the range.
     pub(crate) run_count: u64,
-    /// Runs in the range that failed, timed out, or whose end is not known.
+    /// Runs in the range that failed, timed out, or have an unknown outcome.
     pub(crate) trouble_count: u64,
     pub(crate) marks: Vec<Mark>,
     pub(crate) fires: Vec<Timestamp>,
@@ -104,17 +100,15 @@ pub(crate) struct Lane {
     pub(crate) is_joined: bool,
 }
 
-/// A timeline.
 #[derive(Clone, Debug)]
 pub(crate) struct Timeline {
     pub(crate) lanes: Vec<Lane>,
-    /// Whether there are more lanes.
+    /// Whether there are more lanes than shown.
     pub(crate) has_more: bool,
     /// Whether only the newest runs are shown.
     pub(crate) is_cut: bool,
 }
 
-/// Reads a timeline.
 pub(crate) async fn timeline<Q: Sync>(
     call: &Call<Q>,
     request: &TimelineRequest,
@@ -149,7 +143,7 @@ async fn by_job<Q: Sync>(call: &Call<Q>, request: &TimelineRequest, trouble: &Tr
     let keys: Vec<(JobId, i64)> = jobs.iter().map(|job| (job.id, job.version)).collect();
     let now = call.engine().now();
     let mut plans = lane_plans(call.engine().node(), &keys, (request.from, request.to), now).await?;
-    // In a long range, fewer runs can be distinguished.
+    // In a long range, single runs would overlap, so fewer of them are drawn.
     let share = if joined_length(request) > Step::Hour.length() { 8 } else { 1 };
     let mark_count = (MARK_COUNT_MAX / share / jobs.len().max(1)).min(LANE_MARK_COUNT_MAX);
     let mut drawn = read_lane_data(call, &jobs, (request, mark_count)).await?;
@@ -163,15 +157,15 @@ async fn by_job<Q: Sync>(call: &Call<Q>, request: &TimelineRequest, trouble: &Tr
 /// The data from which the lane of a job is drawn.
 #[derive(Debug, Default)]
 struct LaneData {
-    /// Its newest runs, the newest first.
+    /// Its newest runs, ordered from the newest to the oldest.
     marks: Vec<RunMark>,
-    /// Runs before this are joined.
+    /// Runs before this instant are joined.
     cut: Option<Timestamp>,
-    /// The verdicts of the joined runs, summed in stretches.
+    /// The verdicts of the joined runs, summed up for each stretch of time.
     stretches: Vec<StatPoint>,
 }
 
-/// Reads the newest runs of each job and, for jobs that have more runs, the counts of the earlier ones.
+/// Reads the newest runs of each job. For jobs that have more runs, also reads the counts of the earlier ones.
 async fn read_lane_data<Q: Sync>(
     call: &Call<Q>,
     jobs: &[JobRecord],
@@ -185,7 +179,7 @@ async fn read_lane_data<Q: Sync>(
     }
     let length = joined_length(request);
     for LaneData { marks, cut, .. } in drawn.values_mut() {
-        // Only runs after the newest joined stretch are drawn one by one.
+        // Runs up to the end of the newest joined stretch are part of the stretches, so only later ones are drawn one by one.
         let oldest = marks.last().filter(|_| marks.len() > mark_count);
         *cut = oldest.map(|oldest| oldest.fire_at.floor(length) + length);
         let cut = *cut;
@@ -206,7 +200,7 @@ async fn read_lane_data<Q: Sync>(
     let span = Span::new(step, request.from, request.to);
     let stretches = summed_verdicts(call, (PointKind::Job, &owners), span, length).await?;
     for job in joined {
-        // For a job that moved to another app, only runs in apps that the caller sees count.
+        // If the job moved to another app, only runs of apps that the caller sees are counted.
         let from = seen_from(call, job, request.from, request.to).await?;
         let Some(its) = drawn.get_mut(&job.id) else { continue };
         let is_seen = |stretch: &&StatPoint| {
@@ -219,7 +213,8 @@ async fn read_lane_data<Q: Sync>(
     Ok(drawn)
 }
 
-/// The runs under way that were made before an instant: they overlap what follows it, although they were planned earlier. The newest first.
+/// The running runs that were created before an instant, the newest first. They were planned earlier, but still overlap the time after
+/// it.
 async fn running_before<Q>(call: &Call<Q>, before: Timestamp) -> Result<Vec<Run>, Problem> {
     let query = RunQuery {
         within: call.seen_apps(),
@@ -231,12 +226,12 @@ async fn running_before<Q>(call: &Call<Q>, before: Timestamp) -> Result<Vec<Run>
     Ok(call.engine().store().list_runs(call.namespace.id, &query).await?)
 }
 
-/// Whether a run is no shard of a broadcast.
+/// Whether a run is not a shard of a broadcast.
 fn is_whole(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }
 
-/// First the jobs whose newest runs failed, then the jobs with a failed run in the last day, then the jobs that are running.
+/// The jobs in this order: those whose newest runs failed, those with a failed run in the last day, and those that are running.
 async fn worst<Q: Sync>(
     call: &Call<Q>,
     request: &TimelineRequest,
@@ -245,7 +240,8 @@ async fn worst<Q: Sync>(
     let (store, namespace) = (call.engine().store(), call.namespace.id);
     let within = call.seen_apps();
     let is_all = request.contains.is_none() && request.app.is_none() && within.is_none();
-    // One job more than there are lanes shows whether there are more lanes. If jobs are filtered, more are read, so that enough remain.
+    // One job more than there are lanes shows whether there are more lanes. If a filter applies, more jobs are read, so that enough
+    // remain.
     let count = if is_all { request.lane_count + 1 } else { WORST_COUNT_FILTERED };
     let job = |pulse: &NewestOutcomes| pulse.job;
     let mut all: Vec<JobId> = if count <= SHARED_COUNT {
@@ -268,8 +264,7 @@ async fn worst<Q: Sync>(
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
 }
 
-/// The jobs among these whose names contain the wanted text: one more than there are lanes, or all of them if [`worst`] filters
-/// them further.
+/// The jobs whose names contain the wanted text. Returns one more than there are lanes, or all of them if [`worst`] filters them further.
 async fn named<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();
@@ -283,7 +278,7 @@ async fn named<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> R
 
 fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Timestamp, Duration)) -> Lane {
     let LaneData { mut marks, cut, stretches } = drawn;
-    // A run that was claimed ahead of its instant is drawn as a planned fire.
+    // A run that is claimed ahead of its instant is drawn as a planned fire until that instant.
     let claimed: BTreeSet<Timestamp> = marks.iter().filter(|mark| is_ahead(mark)).map(|mark| mark.fire_at).collect();
     marks.retain(|mark| !is_ahead(mark) || mark.fire_at <= now);
     let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark)));
@@ -308,7 +303,7 @@ fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Ti
     }
 }
 
-/// Whether the run has a row and has not begun.
+/// Whether the run is claimed or waiting, but has not begun.
 const fn is_ahead(mark: &RunMark) -> bool {
     matches!(mark.status, RunStatus::Pending | RunStatus::Waiting)
 }
@@ -324,7 +319,7 @@ fn verdict(mark: &RunMark) -> Verdicts {
     }
 }
 
-/// The length of the stretches in which runs are joined.
+/// The length of the stretches of time into which runs are joined.
 fn joined_length(request: &TimelineRequest) -> Duration {
     let hours = match request.to.since(request.from).as_secs() / 3_600 {
         0..=48 => 1,
@@ -334,7 +329,7 @@ fn joined_length(request: &TimelineRequest) -> Duration {
     Step::Hour.length() * hours
 }
 
-/// The marks of a stretch, one for each kind of verdict.
+/// The marks of a joined stretch: one for each kind of verdict.
 fn marks_of(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
     let (at, Verdicts { succeeded, failed, timed_out, cancelled, unknown, skipped }) = (stretch.at, stretch.verdicts);
     let of = |status, count| Mark { from: at, to: Some(at + length), status, run: None, count };
@@ -368,11 +363,11 @@ async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline
     let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
     let has_more = apps.len() > lane_count;
     apps.truncate(lane_count);
-    // An hour is the longest step in which apps are counted.
+    // Apps are counted in steps of at most an hour.
     let fitting = fitting_step(request.to.since(request.from)).min(Step::Hour).max(Step::Quarter);
     let step = kept_step(PointKind::App, fitting, (request.from, call.engine().now()));
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
-    // In a long range, fewer stretches can be distinguished.
+    // In a long range, short stretches would overlap, so runs are joined into longer ones.
     let length = if step == Step::Hour { joined_length(request) } else { step.length() };
     let span = Span::new(step, request.from, request.to);
     let stretches = summed_verdicts(call, (PointKind::App, &ids), span, length).await?;

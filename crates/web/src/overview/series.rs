@@ -24,12 +24,11 @@ pub(crate) struct Span {
 }
 
 impl Span {
-    /// The span of all buckets that the range touches.
+    /// The span of all buckets that overlap the range.
     pub(crate) fn new(step: Step, from: Timestamp, to: Timestamp) -> Self {
         Self { step, from: step.floor(from), to }
     }
 
-    /// How many buckets it has.
     pub(crate) fn bucket_count(self) -> u128 {
         self.to.since(self.from).as_millis().div_ceil(self.step.length().as_millis())
     }
@@ -57,7 +56,7 @@ impl Bucket {
     }
 }
 
-/// All runs of the namespace that the caller may see, in every bucket.
+/// The runs of the namespace that the caller may see, in all buckets of the span.
 pub(crate) async fn of_namespace<Q>(call: &Call<Q>, span: Span) -> Result<Vec<Bucket>, Problem> {
     of_seen(call, span, PointDetail::Whole).await
 }
@@ -79,18 +78,18 @@ async fn of_seen<Q>(call: &Call<Q>, span: Span, detail: PointDetail) -> Result<V
     Ok(buckets)
 }
 
-/// How many owners one read may have, so that its limit leaves out no point.
+/// How many owners one read may have at most, so that its limit drops no points.
 pub(crate) fn owner_count(span: Span) -> usize {
     let count = u128::from(POINT_COUNT_MAX) / span.bucket_count().max(1);
     usize::try_from(count).unwrap_or(usize::MAX).max(1)
 }
 
-/// The runs of these owners together, in every bucket.
+/// The runs of these owners, added up in each bucket of the span.
 pub(crate) async fn of<Q>(call: &Call<Q>, kind: PointKind, owners: &[i64], span: Span) -> Result<Vec<Bucket>, Problem> {
     Ok(joined(&read(call, kind, owners, span).await?, span))
 }
 
-/// The points of these owners; at most [`owner_count`] of them, or some points may be missing.
+/// The points of these owners. With more than [`owner_count`] owners, points may be missing.
 pub(crate) async fn read<Q>(
     call: &Call<Q>,
     kind: PointKind,
@@ -100,7 +99,7 @@ pub(crate) async fn read<Q>(
     points(call, (kind, owners), span, PointDetail::Whole).await
 }
 
-/// The verdicts of each of these owners, summed in stretches of `length`, in as few reads as the limit of one read allows.
+/// The verdicts of each of these owners, summed up in stretches of `length`. Uses as few reads as the limit of one read allows.
 pub(crate) async fn summed_verdicts<Q>(
     call: &Call<Q>,
     (kind, owners): (PointKind, &[i64]),
@@ -125,7 +124,7 @@ async fn points<Q>(
     Ok(call.engine().store().points(&query).await?)
 }
 
-/// The sums of the points, for every bucket, those without runs too.
+/// Adds up the points in each bucket of the span; buckets without runs are empty.
 pub(crate) fn joined(points: &[StatPoint], span: Span) -> Vec<Bucket> {
     let count = usize::try_from(span.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
     let ats = (0..count).map(|number| span.from + span.step.length() * u32::try_from(number).unwrap_or(0));
@@ -158,7 +157,7 @@ pub(crate) fn total(buckets: &[Bucket]) -> Bucket {
     total
 }
 
-/// The step that gives a stretch of time a fitting number of buckets.
+/// The step with which a range of this length has a suitable number of buckets.
 pub(crate) fn fitting_step(length: Duration) -> Step {
     match length.as_secs() {
         0..=21_600 => Step::Minute,
@@ -168,7 +167,7 @@ pub(crate) fn fitting_step(length: Duration) -> Step {
     }
 }
 
-/// The first step, of this length or longer, in which such owners are counted and whose counts are kept since `from`.
+/// The shortest step of at least `fitting` whose counts are stored for these owners as far back as `from`.
 pub(crate) fn kept_step(kind: PointKind, fitting: Step, (from, now): (Timestamp, Timestamp)) -> Step {
     let is_kept = |step: &Step| *step >= fitting && from >= now.saturating_sub(kind.kept(*step));
     let steps = kind.steps();

@@ -1,4 +1,4 @@
-//! The jobs of a namespace that fail, read once for all parts of a page that need them.
+//! The failing jobs of a namespace, read once for all parts of a page.
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use tokio::sync::OnceCell;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// How far back failed and skipped runs are searched for.
+/// How far back failed and skipped runs are searched.
 const WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// How many rows of the ledger are searched.
+/// How many runs are searched at most.
 const ROW_COUNT: u32 = 2_000;
-/// How many failing jobs are read for all parts.
+/// How many failing jobs are read.
 pub(crate) const SHARED_COUNT: u32 = 40;
 
-/// The failed and skipped runs of the last day, by job, and the jobs that fail. Parts that read them at the same time wait for one read.
+/// The failed and skipped runs of the last day, by job, and the failing jobs. If parts of a page read them concurrently, they share one
+/// read.
 #[derive(Debug, Default)]
 pub(crate) struct Trouble {
     of_a_day: OnceCell<Vec<JobTrouble>>,
@@ -33,7 +34,7 @@ impl Trouble {
         Ok(self.of_a_day.get_or_try_init(read).await?)
     }
 
-    /// The jobs that the caller sees and whose newest runs failed, the longest streak first; at most [`SHARED_COUNT`].
+    /// The jobs whose newest runs failed and that the caller may see, the longest streak first; at most [`SHARED_COUNT`].
     pub(crate) async fn failing<Q: Sync>(&self, call: &Call<Q>) -> Result<&[NewestOutcomes], Problem> {
         let within = call.seen_apps();
         let store = call.engine().store();

@@ -1,4 +1,4 @@
-//! The user's own account: its password, its sign-ins, its tokens.
+//! The user's own account: password, sign-ins and tokens.
 
 use askama::Template;
 use axum::response::Response;
@@ -37,7 +37,7 @@ struct AccountPage {
     t: &'static Texts,
     name: String,
     grants: Vec<String>,
-    /// Whether the account itself has signed in, and not a token.
+    /// Whether the account itself has signed in, without a token.
     is_account: bool,
     /// Whether the sign-ins of the account are shown.
     has_sign_ins: bool,
@@ -45,16 +45,16 @@ struct AccountPage {
     may_guard: bool,
     sessions: Vec<SessionRow>,
     tokens: Vec<TokenRow>,
-    /// How many tokens of the account work: a new password ends them unless they are kept.
+    /// How many valid tokens the account has. A new password revokes them unless the user keeps them.
     living_count: u64,
-    /// The secret of a token that was made just now, and its expiry if the token behind this sign-in limits it.
+    /// The secret of the token that was just created, and its expiry if the token behind this sign-in limits it.
     new_token: Option<(String, Option<Moment>)>,
     error: Option<String>,
     picker: GrantPicker,
     form: TokenForm,
 }
 
-/// The fields of a new token as they were typed, beside its grants.
+/// The fields of a new token as the user typed them, without its grants.
 #[derive(Default)]
 struct TokenForm {
     name: String,
@@ -104,7 +104,7 @@ impl TokenRow {
 
 type PageCall = GlobalCall<WithLang<NoQuery>>;
 
-/// A grant as a line: `operator default/billing`.
+/// A grant as text: `operator default/billing`.
 #[cfg(test)]
 pub(super) fn line(grant: &GrantJson) -> String {
     match (&grant.namespace, &grant.app) {
@@ -114,7 +114,7 @@ pub(super) fn line(grant: &GrantJson) -> String {
     }
 }
 
-/// Parses grants in lines such as `operator orders/billing`.
+/// Parses grants, one per line, such as `operator orders/billing`.
 pub(super) fn parse_grant_lines(text: &str) -> Result<Vec<GrantJson>, Problem> {
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty()).enumerate();
     let grant = |(index, line): (usize, &str)| {
@@ -133,7 +133,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     render_page(&call, prefs, StatusCode::OK, PageState::default()).await
 }
 
-/// The state of the page: the outcome of its form, and the input.
+/// The state of the page: the outcome of its form, and the fields as the user typed them.
 #[derive(Default)]
 struct PageState {
     new_token: Option<TokenJson>,
@@ -195,7 +195,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     html(status, &template)
 }
 
-/// The account that signed in. A sign-in that began with a token is refused, even if the account owns the token: a token sets no password.
+/// The signed-in account. A sign-in by a token is refused, even if the account owns the token: tokens cannot set passwords.
 async fn signed_in(call: &PageCall) -> Result<(Account, SessionId), Problem> {
     let caller = &call.caller;
     let refuse = |detail: &str| Problem::new(Code::Forbidden, detail);
@@ -211,8 +211,8 @@ async fn signed_in(call: &PageCall) -> Result<(Account, SessionId), Problem> {
     Ok((account.ok_or_else(|| refuse("the account is gone"))?, session))
 }
 
-/// Sets a new password, for a user who knows the old one. Every sign-in ends, and this browser gets a new one. The tokens end too
-/// unless the form keeps them: a stolen sign-in may have made some.
+/// Sets a new password for a user who knows the old one. All sign-ins end, and this browser gets a new one. The tokens are revoked too,
+/// unless the form keeps them: an attacker with a stolen sign-in may have created some.
 pub(super) async fn password(
     call: PageCall,
     prefs: Prefs,
@@ -264,7 +264,7 @@ pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignI
     let refused =
         || Problem::new(Code::Forbidden, "this sign-in can do less than those of its account, so it ends none of them");
     let account = account_of_sign_ins(&call).await?.ok_or_else(refused)?;
-    // A sign-in that has ended already is no error.
+    // Ending a sign-in twice is no error.
     if let Ok(id) = id.parse::<SessionId>() {
         note_session(&call, account, id).await?;
         call.engine().store().end_sign_in(id, Some(account)).await?;
@@ -281,7 +281,7 @@ pub(super) async fn make_token(call: PageCall, prefs: Prefs, fields: Fields) -> 
     render_new_token(&call, prefs, created, (typed, TokenForm::from_fields(&fields))).await
 }
 
-/// Replaces a token by a new one with the same lifetime.
+/// Replaces a token by a new one that has the same lifetime.
 pub(super) async fn rotate_token(
     call: PageCall,
     prefs: Prefs,

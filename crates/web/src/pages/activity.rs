@@ -28,11 +28,11 @@ use crate::redirect::pair;
 const FILTER_LEN_MAX: usize = 255;
 /// How many entries a job's page shows.
 const JOB_ENTRY_COUNT: u32 = 20;
-/// How many entries are read for a job's page: more than it shows, since those about other objects with the job's name are left out.
+/// How many entries are read for a job's page. Some of them are left out, since they are about other objects with the same name.
 const JOB_ENTRY_READ_COUNT: u32 = 60;
-/// How long the call that created a job may have taken, which the time of its entry is that of: the entry is older than the job.
+/// How long the call that created a job may have taken. Its entry has the instant at which the call began, so it is older than the job.
 const CREATE_CALL_MAX: Duration = Duration::from_secs(60);
-/// The actions to choose from; others can be typed into the address.
+/// The actions in the selection. Others can be entered in the page's URL.
 const ACTIONS: [&str; 41] = [
     "job.create",
     "job.change",
@@ -77,7 +77,7 @@ const ACTIONS: [&str; 41] = [
     "session.create",
 ];
 
-/// The filters as they were typed.
+/// The filters as the user typed them.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Filters {
     actor: String,
@@ -107,7 +107,7 @@ impl FromQuery for Filters {
 }
 
 impl Filters {
-    /// The query for the store, or the filter that is wrong, with a message.
+    /// The query for the store. If a filter is wrong, returns the name of its field and a message.
     fn query(&self, now: Timestamp, t: &Texts) -> Result<AuditQuery, (&'static str, String)> {
         let text = |field: &'static str, text: &str| match text {
             "" => Ok(None),
@@ -157,7 +157,7 @@ impl Filters {
     }
 }
 
-/// The filters as parameters of the API, which takes exact instants.
+/// The filters as parameters of the API, with exact instants.
 fn api_pairs(query: &AuditQuery) -> Vec<(&'static str, String)> {
     let pairs = [
         ("actor", query.actor.clone()),
@@ -181,7 +181,7 @@ struct ActivityPage {
     shell: Shell,
     t: &'static Texts,
     filters: Filters,
-    /// Each action with its text.
+    /// Each action with its description.
     actions: Vec<(&'static str, &'static str)>,
     error: Option<(&'static str, String)>,
     rows: Vec<ActivityRow>,
@@ -204,7 +204,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         Ok(query) => (query, None),
         Err(error) => (AuditQuery { limit: LIMIT, ..AuditQuery::default() }, Some(error)),
     };
-    // The filters as they were typed: an instant such as `8h ago` differs on the next page.
+    // Contains the filters as typed: an instant such as `8h ago` would resolve to another value on the next page.
     let listing = Listing::new("activity", filters.pairs());
     let after = filters.cursor.as_deref().map(|cursor| listing.position::<AuditId>(cursor)).transpose()?;
     if after.is_some_and(|after| after.get() <= 0) {
@@ -242,7 +242,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     html(status, &template)
 }
 
-/// All entries that match the filters, as a file of JSON lines.
+/// Downloads all entries that match the filters, as JSON lines.
 pub(super) async fn export(call: GlobalCall<ReadAudit>) -> Result<Response, Problem> {
     let query = call.query.wanted.clone();
     let mut response = export_of(&call, query)?;
@@ -262,7 +262,8 @@ struct JobActivityPage {
     may_see_all: bool,
 }
 
-/// Of entries about objects of a job's name, newest first, those about the job itself: none about an earlier job that was deleted.
+/// Selects the entries about this job from those about objects with its name (newest first). Entries of an earlier, deleted job are left
+/// out.
 fn about_job(mut entries: Vec<AuditEntry>) -> Vec<AuditEntry> {
     let is_end = |entry: &AuditEntry| entry.action == "job.delete" && entry.verdict == Verdict::Allowed;
     entries.truncate(entries.iter().position(is_end).unwrap_or(entries.len()));
@@ -271,8 +272,8 @@ fn about_job(mut entries: Vec<AuditEntry>) -> Vec<AuditEntry> {
     entries
 }
 
-/// The entries about one job since it was created. Callers who may not edit the job see no secrets of its parameters; only administrators
-/// see addresses.
+/// The entries about a job since it was created. Secrets in parameters are hidden from callers who may not edit the job; addresses are
+/// shown only to administrators.
 pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     use rondel_core::access::Permission::{Cluster, Edit};
     let record = find(&page.call, &name).await?;

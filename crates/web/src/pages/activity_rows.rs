@@ -9,12 +9,12 @@ use serde_json::{Map, Value};
 use super::moment::Moment;
 use super::texts::Texts;
 
-/// Maximum number of changed fields that are shown of an entry.
+/// Maximum number of changed fields that are shown for an entry.
 const CHANGE_COUNT_MAX: usize = 24;
 /// Maximum length of a value within a line, in characters.
 const VALUE_LEN_MAX: usize = 60;
 
-/// Turns entries into rows for one user.
+/// Turns entries into rows for the user who reads them.
 pub(super) struct ActivityFormatter {
     pub(super) t: &'static Texts,
     pub(super) now: Timestamp,
@@ -24,7 +24,6 @@ pub(super) struct ActivityFormatter {
     pub(super) may_see_origin: bool,
 }
 
-/// An entry.
 pub(super) struct ActivityRow {
     pub(super) at: Moment,
     pub(super) actor: String,
@@ -33,31 +32,30 @@ pub(super) struct ActivityRow {
     pub(super) request: Option<String>,
     /// The name of the action.
     pub(super) action: String,
-    /// The text of the action in the reader's language, if it has one.
+    /// The action in words, in the reader's language; `None` for an unknown action.
     pub(super) words: Option<&'static str>,
     pub(super) object: String,
     pub(super) link: Option<String>,
     pub(super) namespace: Option<String>,
-    /// The mark of an action that was not carried out.
+    /// Marks an action that was refused or failed.
     pub(super) verdict: Option<Mark>,
-    /// A note in addition to the changes.
+    /// An additional note.
     pub(super) note: Option<&'static str>,
     pub(super) changes: Vec<ChangeRow>,
     pub(super) hidden_count: usize,
 }
 
-/// A class and the word for it.
+/// A CSS class and a word.
 pub(super) struct Mark {
     pub(super) class: &'static str,
     pub(super) word: &'static str,
 }
 
-/// A field that was changed.
 pub(super) struct ChangeRow {
     pub(super) field: String,
     pub(super) from: Option<String>,
     pub(super) to: Option<String>,
-    /// The lines that differ, if a value is longer than a line.
+    /// The lines that differ, if a value is too long for one line or has several lines.
     pub(super) lines: Option<String>,
 }
 
@@ -77,7 +75,7 @@ impl ActivityFormatter {
             _ if is_dry_run => Some(t.activity_dry_run),
             _ => None,
         };
-        // An action on many objects has no `before`: all fields of `after` are shown as added.
+        // The entry of an action on many objects has no `before`; all fields of `after` are shown as new.
         let before = before.or_else(|| entry.action.ends_with(".bulk").then(|| Value::Object(Map::new())));
         let mut changes = if note.is_some() { Vec::new() } else { self.changes(before, after) };
         let hidden_count = changes.len().saturating_sub(CHANGE_COUNT_MAX);
@@ -110,11 +108,11 @@ impl ActivityFormatter {
         }
     }
 
-    /// The fields that differ. An object that was created or deleted has a document on one side only, whose fields are not listed.
+    /// The changed fields. For a created or deleted object, only one document exists, and no fields are listed.
     fn changes(&self, before: Option<Value>, after: Option<Value>) -> Vec<ChangeRow> {
         let (Some(mut before), Some(after)) = (before, after) else { return Vec::new() };
         if has_no_field_of(&before, &after) {
-            // `after` is then a result of the action, such as a run, and `before` its object, such as a job.
+            // In this case `before` is the object of the action, such as a job, and `after` its result, such as a run.
             before = Value::Object(Map::new());
         }
         let differ = if self.may_see_secrets { diff::changes } else { changes_for_viewer };
@@ -122,7 +120,7 @@ impl ActivityFormatter {
     }
 }
 
-/// The documents of an applied list of jobs: of each job the fields that changed, or one word, such as `created`.
+/// The documents of an applied list. For each job they have the changed fields, or one word such as `created`.
 fn by_job(before: Option<&Value>, after: Map<String, Value>) -> (Option<Value>, Option<Value>) {
     let fields = |of: &Value| -> Option<Value> {
         let fields = of["fields"].as_object().filter(|fields| !fields.is_empty())?;
@@ -141,13 +139,13 @@ fn by_job(before: Option<&Value>, after: Map<String, Value>) -> (Option<Value>, 
     (Some(Value::Object(from)), Some(Value::Object(to)))
 }
 
-/// Whether `after` has no field of `before`: they are documents of different kinds.
+/// Whether `after` has no field in common with `before`, which means that they are different kinds of documents.
 fn has_no_field_of(before: &Value, after: &Value) -> bool {
     let (Some(before), Some(after)) = (before.as_object(), after.as_object()) else { return false };
     !after.is_empty() && after.keys().all(|key| !before.contains_key(key))
 }
 
-/// A changed field for readers.
+/// A changed field in readable form.
 pub(super) fn change_row(change: &Change) -> ChangeRow {
     let is_long =
         |value: &Option<Value>| value.as_ref().is_some_and(|value| text(value).chars().count() > VALUE_LEN_MAX);
@@ -155,7 +153,7 @@ pub(super) fn change_row(change: &Change) -> ChangeRow {
         |value: &Option<Value>| value.as_ref().and_then(Value::as_str).is_some_and(|text| text.contains('\n'));
     let is_long = [&change.from, &change.to].into_iter().any(|value| is_long(value) || has_lines(value));
     let lines = is_long.then(|| diff::text(std::slice::from_ref(change)));
-    // The first line repeats the field.
+    // The first line is left out because it repeats the name of the field.
     let lines =
         lines.map(|lines| lines.split_once('\n').map_or_else(String::new, |(_, rest)| rest.trim_end().to_owned()));
     let shown = |value: &Option<Value>| value.as_ref().filter(|_| !is_long).map(text);
@@ -175,7 +173,7 @@ fn text(value: &Value) -> String {
     }
 }
 
-/// The path of the page of an entry's object.
+/// The path of the page about an entry's object.
 fn link(entry: &AuditEntry) -> Option<String> {
     if entry.object.is_empty() || entry.object.contains('/') || entry.action.ends_with(".delete") {
         return None;
@@ -288,7 +286,7 @@ mod tests {
         assert_eq!((rows[2].from.as_deref(), rows[2].to.as_deref()), (Some("1"), Some("3")));
     }
 
-    /// An action without words would be shown by its English name, on the Chinese page too.
+    /// An action without words is shown by its English name, even on a Chinese page.
     #[test]
     fn every_change_has_words() {
         let changes = crate::route_table().into_iter().filter(|route| !route.method.is_safe());

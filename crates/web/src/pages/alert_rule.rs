@@ -1,4 +1,4 @@
-//! The form of a rule: its fields, the trial of a rule, and how it is saved.
+//! The form of an alert rule: shows, tries and saves the rule.
 
 use std::str::FromStr;
 
@@ -26,10 +26,10 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
-/// How many jobs and how many calendars the form offers.
+/// How many jobs, and how many calendars, the form offers for selection.
 const OFFER_COUNT: u32 = 200;
 
-/// The query of the form for a new rule. With `job`, the form begins with that job as its scope.
+/// The query of the form for a new rule. `job` preselects that job as the scope.
 #[derive(Debug)]
 pub(crate) struct NewRule {
     job: Option<String>,
@@ -41,7 +41,7 @@ impl FromQuery for NewRule {
     }
 }
 
-/// The fields of the form as they were typed.
+/// The fields of the form as the user typed them.
 #[derive(Clone, Debug, Default)]
 struct RuleForm {
     name: String,
@@ -217,7 +217,7 @@ impl RuleForm {
         }
     }
 
-    /// The rule that the form describes.
+    /// The alert rule that the form describes.
     fn spec(&self) -> Result<RuleSpec, Problem> {
         let name = self.scope_name.clone();
         let scope = match self.scope.as_str() {
@@ -303,7 +303,7 @@ impl RuleForm {
         })
     }
 
-    /// The days of the week, and whether each is chosen.
+    /// The days of the week with their names, and whether each is chosen.
     fn days<'t>(&self, t: &'t Texts) -> Vec<(&'static str, &'t str, bool)> {
         let names = t.weekdays_short.split(' ');
         let is_chosen = |day: &Weekday| self.weekdays.iter().any(|one| one == day.as_str());
@@ -422,7 +422,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::AlertRule>) 
     Ok(to("/alerts"))
 }
 
-/// The state of the page apart from the input of its form.
+/// The state of the page, apart from the fields of its form.
 #[derive(Default)]
 struct PageState {
     action: String,
@@ -449,7 +449,7 @@ async fn render_page<Q>(
     let apps = store.apps(namespace).await?.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name);
     let calendars = store.calendars(namespace, None, OFFER_COUNT).await?.into_iter().map(|one| one.spec.name);
     let mut calendars: Vec<String> = calendars.collect();
-    // A calendar that is not offered would be lost when the form is saved.
+    // A calendar that is not among those offered is added: otherwise saving the form would lose it.
     if !form.calendar.is_empty() && !calendars.contains(&form.calendar) {
         calendars.push(form.calendar.clone());
     }

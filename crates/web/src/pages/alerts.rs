@@ -1,4 +1,4 @@
-//! The page of alerts: open incidents first, then silences, rules, and resolved incidents.
+//! The page of alerts: open incidents, silences, rules, and resolved incidents.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -29,20 +29,19 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::redirect::{own_path, pair, to};
 
-/// Open incidents on the page.
+/// Maximum number of open incidents on the page.
 const OPEN_COUNT: u32 = 100;
-/// Open incidents on the page of a job.
+/// Maximum number of open incidents on the page of a job.
 const JOB_INCIDENT_COUNT: u32 = 10;
-/// Resolved incidents on the page.
+/// Maximum number of resolved incidents on the page.
 const RESOLVED_COUNT: u32 = 25;
 
-/// An incident on a page.
 pub(super) struct IncidentRow {
     pub(super) id: String,
     pub(super) is_critical: bool,
     pub(super) is_open: bool,
     pub(super) summary: String,
-    /// The page of its subject.
+    /// The URL of the page about its subject.
     pub(super) href: Option<String>,
     pub(super) subject: String,
     pub(super) rule: String,
@@ -50,13 +49,13 @@ pub(super) struct IncidentRow {
     pub(super) resolved_at: Option<Moment>,
     pub(super) acknowledged: Option<String>,
     pub(super) is_silent: bool,
-    /// The names of its channels, if none of them exists and it was therefore not reported.
+    /// The names of its channels, if none of them exists; the incident is then not reported.
     pub(super) no_channel: Option<String>,
     pub(super) job: Option<String>,
     /// The app, if the incident is about one.
     pub(super) app: Option<String>,
     pub(super) runs: Vec<SampleRow>,
-    /// Why the caller may neither acknowledge nor silence it.
+    /// Why the caller may not acknowledge or silence it; `None` if the caller may.
     pub(super) no_operate: Option<&'static str>,
 }
 
@@ -84,7 +83,7 @@ struct SilenceRow {
     reason: String,
     ends: Moment,
     warnings: Vec<String>,
-    /// Why the caller may not end it.
+    /// Why the caller may not end it; `None` if the caller may.
     no_operate: Option<&'static str>,
 }
 
@@ -93,15 +92,15 @@ struct SilenceRow {
 struct AlertsPage {
     shell: Shell,
     t: &'static Texts,
-    /// Why the caller may make no rule.
+    /// Why the caller may not create a rule; `None` if the caller may.
     no_edit: Option<&'static str>,
-    /// Whether the caller may silence, and plan windows, for an app or more.
+    /// Whether the caller may create silences and maintenance windows for at least one app.
     may_operate: bool,
     open: Vec<IncidentRow>,
     resolved: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
     silences: Vec<SilenceRow>,
-    /// The windows, each with why the caller may not end it.
+    /// The maintenance windows. Each has the reason why the caller may not end it, if so.
     windows: Vec<(WindowRow, Option<&'static str>)>,
     errors: Vec<String>,
     form: SilenceForm,
@@ -123,7 +122,7 @@ struct IncidentPage {
     back: String,
 }
 
-/// Why the caller may not operate the apps of the namespace; a role for one app covers its incidents, silences and windows.
+/// Why the caller may not operate the whole namespace or single apps. A role on an app covers its incidents, silences and windows.
 struct MissingRoleByApp {
     whole: Option<&'static str>,
     /// The apps by name; empty if the caller may operate the whole namespace.
@@ -145,13 +144,13 @@ impl MissingRoleByApp {
         app.and_then(|app| self.apps.get(app)).copied().unwrap_or(self.whole)
     }
 
-    /// Whether the caller may operate an app or more.
+    /// Whether the caller may operate at least one app.
     fn allows_some(&self) -> bool {
         self.whole.is_none() || self.apps.values().any(Option::is_none)
     }
 }
 
-/// The form of a silence as it was typed.
+/// The form of a silence as the user typed it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct SilenceForm {
     rule: String,
@@ -185,7 +184,7 @@ impl SilenceForm {
     }
 }
 
-/// The forms of the page, with the input that was refused.
+/// The forms of the page, filled with input that was refused.
 #[derive(Default)]
 pub(super) struct Forms {
     pub(super) silence: SilenceForm,
@@ -248,8 +247,8 @@ fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQu
     IncidentQuery { namespace, is_open: Some(true), job: None, before: None, within, limit: OPEN_COUNT }
 }
 
-/// How many incidents are open; at most as many as their page shows. An incident that its group reports is shown on the page of the group
-/// instead.
+/// The number of open incidents, limited to as many as their page shows. Incidents that a group reports are not counted: the page of the
+/// group shows them.
 pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
     let within = call.seen_app_names().await?;
     Ok(call.engine().store().ungrouped_incidents(open_query(call, within.as_deref())).await?.len())
@@ -297,7 +296,7 @@ fn incident_row(
     }
 }
 
-/// The open incidents about a job, for its page. Those from when it belonged to an app that the caller does not see stay hidden.
+/// The open incidents about a job, for its page. Incidents from when the job belonged to an app that the caller does not see are hidden.
 pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
     let within = page.call.seen_app_names().await?;
@@ -323,7 +322,7 @@ pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<
         .collect())
 }
 
-/// The page of the subject of an incident.
+/// The URL of the page about a subject.
 fn href(subject: &Subject) -> Option<String> {
     let name = &subject.name;
     match subject.kind {
@@ -351,7 +350,7 @@ fn rule_row(record: &RuleRecord, now: Timestamp, t: &Texts) -> RuleRow {
     }
 }
 
-/// The sentence of a rule, with a capital at its start unless it begins with a name.
+/// The sentence of a rule. Its first letter is capitalized, unless the sentence begins with the name of a job.
 fn heading(spec: &RuleSpec, lang: Lang) -> String {
     let sentence = sentence::rule(spec, lang);
     if matches!(spec.scope, Scope::Job(_)) && !spec.condition.is_about_servers() {

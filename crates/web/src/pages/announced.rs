@@ -1,4 +1,4 @@
-//! A maintenance window as pages show it: in the list of windows, on top of every page while it is open or near, and in the form.
+//! A maintenance window in the console: in the list, in the form, and in the banner on every page while it is open or near.
 
 use rondel_core::Timestamp;
 use rondel_core::maintenance::FiresInside;
@@ -7,7 +7,6 @@ use rondel_store::alerts::MaintenanceRecord;
 use super::moment::Moment;
 use super::texts::Texts;
 
-/// A window on a page.
 #[derive(Debug)]
 pub(crate) struct WindowRow {
     pub(crate) id: String,
@@ -34,7 +33,7 @@ pub(super) fn window_row(record: &MaintenanceRecord, now: Timestamp, t: &Texts) 
     }
 }
 
-/// The form of a window as it was typed.
+/// The form of a window as the user typed it.
 #[derive(Debug, Default)]
 pub(super) struct WindowForm {
     pub(super) app: String,

@@ -1,12 +1,12 @@
-//! Lines of a log as HTML: nothing in a line becomes markup, colours are classes from a short list, and invisible characters are made
-//! visible.
+//! Renders lines of a log as HTML. Markup in a line is escaped, colour codes become classes from a fixed list, and invisible characters
+//! are shown as text.
 
 use rondel_core::plain::is_invisible;
 
-/// Maximum length of an escape sequence, in bytes; anything longer does not count as one.
+/// Maximum length of an escape sequence, in bytes. Longer ones are shown as text.
 const SEQUENCE_LEN_MAX: usize = 64;
 
-/// The style of the text: what colour codes have set so far.
+/// The current style of the text, as set by the colour codes so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pen {
     colour: Option<u8>,
@@ -16,7 +16,7 @@ struct Pen {
     underline: bool,
 }
 
-/// HTML for one line.
+/// Renders one line as HTML.
 pub(crate) fn html(line: &str) -> String {
     let mut out = Writer { html: String::with_capacity(line.len() + 16), pen: Pen::default(), is_open: false };
     let mut rest = line;
@@ -39,8 +39,8 @@ struct Writer {
 }
 
 impl Writer {
-    /// Reads the rest of a control sequence and returns the text after it. Colours are applied, other sequences left out; `None` if it has
-    /// no end.
+    /// Reads the rest of a control sequence and returns the text after it. Applies colours and drops other sequences. `None` if it is not
+    /// a complete, valid sequence.
     fn sequence<'l>(&mut self, tail: &'l str) -> Option<&'l str> {
         let bytes = tail.as_bytes();
         let end = bytes.iter().take(SEQUENCE_LEN_MAX).position(|byte| (0x40..=0x7e).contains(byte))?;
@@ -84,11 +84,11 @@ impl Writer {
     }
 }
 
-/// The text in place of a character that is invisible, or that would move others around.
+/// Visible text for a character that is invisible or would move other characters; `None` for all others.
 fn visible(c: char) -> Option<String> {
     let code = u32::from(c);
     match c {
-        // As terminals write them: ^G for a bell, ^[ for escape.
+        // In the notation of terminals: ^G for a bell, ^[ for escape.
         '\u{0}'..='\u{1f}' => char::from_u32(0x40 + code).map(|c| format!("^{c}")),
         '\u{7f}' => Some("^?".to_owned()),
         '\u{80}'..='\u{9f}' => Some(format!("U+{code:04X}")),
@@ -114,7 +114,7 @@ impl Pen {
                 Some(24) => pen.underline = false,
                 Some(code @ (30..=37 | 90..=97)) => pen.colour = Some(code),
                 Some(39) => pen.colour = None,
-                // The numbers after these select one of 256 or 16 million colours, and are no codes.
+                // The following numbers are the arguments of 38 and 48: they select one of 256 or 16 million colours.
                 Some(38 | 48) => match codes.next() {
                     Some(Some(5)) => drop(codes.next()),
                     Some(Some(2)) => drop(codes.nth(2)),

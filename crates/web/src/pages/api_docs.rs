@@ -1,5 +1,5 @@
-//! The OpenAPI document as a page: each endpoint with its parameters, bodies, errors, and how to call it. The server renders the page from
-//! the document that `/openapi.json` returns.
+//! Renders the OpenAPI document as a page: each endpoint with its parameters, bodies, errors, and an example call. The source is the
+//! document that `/openapi.json` returns.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::OnceLock;
@@ -18,14 +18,14 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
-/// How deep the fields of a body are shown.
+/// Maximum depth to which nested fields of a body are shown.
 const DEPTH_MAX: usize = 3;
-/// How many fields of a body are shown.
+/// Maximum number of fields of a body that are shown.
 const FIELD_COUNT_MAX: usize = 120;
 /// Maximum length of a search, in characters.
 const QUERY_LEN_MAX: usize = 100;
 
-/// An operation of the API as the document describes it.
+/// An operation in the OpenAPI document.
 struct Operation {
     id: String,
     method: String,
@@ -37,7 +37,7 @@ struct Operation {
     parameters: Vec<ParameterRow>,
     body: Option<BodyDoc>,
     answers: Vec<AnswerDoc>,
-    /// The text that is searched, in lower case.
+    /// The text in which searches look, in lower case.
     text: String,
 }
 
@@ -57,7 +57,7 @@ struct BodyDoc {
     example: Option<Value>,
 }
 
-/// A field of a body; deeper ones are indented.
+/// A field of a body. Nested fields are indented.
 #[derive(Clone)]
 struct FieldRow {
     depth: usize,
@@ -76,15 +76,15 @@ struct AnswerDoc {
     fields: Vec<FieldRow>,
 }
 
-/// Splits a text into parts. The flag marks code, which is in backticks.
+/// Splits a text at its backticks. The flag marks the parts that are code.
 pub(super) fn parts(text: &str) -> impl Iterator<Item = (bool, &str)> {
     text.split('`').enumerate().map(|(place, part)| (place % 2 == 1, part)).filter(|(_, part)| !part.is_empty())
 }
 
-/// The texts of the document in Chinese, by the English ones.
+/// The Chinese translations of the document's texts, by the English text.
 const CHINESE: &str = include_str!("../../../../web/locales/zh-api.json");
 
-/// The operations of the document in a language, read once.
+/// The operations of the document in this language. They are read once.
 fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation] {
     static ENGLISH: OnceLock<Vec<Operation>> = OnceLock::new();
     static IN_CHINESE: OnceLock<Vec<Operation>> = OnceLock::new();
@@ -96,7 +96,7 @@ fn operations(document: fn() -> &'static str, lang: Lang) -> &'static [Operation
         let mut root: Value = serde_json::from_str(document()).unwrap_or_default();
         translate(&mut root, &serde_json::from_str(CHINESE).unwrap_or_default());
         let mut all = read(&root);
-        // The search on the Chinese page finds operations by the words of both languages.
+        // Searches on the Chinese page also match the English words.
         all.iter_mut().zip(english).for_each(|(one, same)| one.text.push_str(&same.text));
         all
     })
@@ -112,7 +112,7 @@ fn read(root: &Value) -> Vec<Operation> {
     all.collect()
 }
 
-/// Translates a document's summaries and descriptions; unknown texts stay as they are.
+/// Translates the summaries and descriptions of the document. Texts without a translation are unchanged.
 fn translate(value: &mut Value, texts: &HashMap<String, String>) {
     match value {
         Value::Object(fields) => {
@@ -137,12 +137,11 @@ fn is_text(name: &str) -> bool {
     matches!(name, "summary" | "description")
 }
 
-/// Whether a field of the document has values of the API, which are the same in every language.
+/// Whether a field of the document contains values of the API, which are never translated.
 fn is_example(name: &str) -> bool {
     matches!(name, "example" | "examples" | "default" | "enum")
 }
 
-/// Reads the document.
 struct Document<'d>(&'d Value);
 
 fn text(value: &Value) -> String {
@@ -150,7 +149,7 @@ fn text(value: &Value) -> String {
 }
 
 impl<'d> Document<'d> {
-    /// The target of a reference; any other value is returned as it is.
+    /// The target, if the value is a reference; otherwise the value itself.
     fn resolved(&self, value: &'d Value) -> &'d Value {
         let Some(reference) = value["$ref"].as_str() else { return value };
         self.0.pointer(reference.trim_start_matches('#')).unwrap_or(&Value::Null)
@@ -238,7 +237,7 @@ impl<'d> Document<'d> {
         }
     }
 
-    /// The schema of the object that a schema stands for: by a reference, as the items of a list, or as one of several branches.
+    /// The schema of the object inside a schema, which may be a reference, a list of such objects, or one of several branches.
     fn object_of(&self, schema: &'d Value) -> &'d Value {
         let mut schema = self.resolved(schema);
         for _ in 0..DEPTH_MAX {

@@ -1,4 +1,4 @@
-//! The action of a page as a request of the API and as a command, for use in scripts.
+//! Shows an action of a page as an API request and as a command, for use in scripts.
 
 use serde_json::Value;
 
@@ -13,7 +13,7 @@ pub(crate) struct AsCode {
 }
 
 impl AsCode {
-    /// An action of the API at `path`, which may have a query; `command` is the rest of the line after `rondel`.
+    /// An API request to `path`, which may have a query. `command` is the command line after `rondel`.
     pub(crate) fn new(namespace: &str, (method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
         let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
         let joint = if path.contains('?') { '&' } else { '?' };
@@ -28,7 +28,7 @@ impl AsCode {
         }
     }
 
-    /// An action with a document, which the command reads from its standard input.
+    /// A request with a document, which the command reads from its standard input.
     pub(crate) fn with_document(
         namespace: &str,
         request: (&str, &str),
@@ -36,12 +36,12 @@ impl AsCode {
         (command, document): (&str, &str),
     ) -> Self {
         let code = Self::new(namespace, request, Some(body), &format!("{command} -f -"));
-        // No line of the documents here is `HERE` alone: they are indented.
+        // No line of these documents equals `HERE`, because their lines are indented.
         let command = format!("{} <<'{HERE}'\n{}\n{HERE}", code.command, document.trim_end());
         Self { command, ..code }
     }
 
-    /// An action outside of namespaces.
+    /// An action that belongs to no namespace.
     pub(crate) fn without_namespace((method, path): (&str, &str), body: Option<&Value>, command: &str) -> Self {
         let method = if method == "GET" { String::new() } else { format!("-X {method} ") };
         let body =
@@ -56,7 +56,7 @@ impl AsCode {
     }
 }
 
-/// A text as one word of a shell.
+/// Quotes a text as one word of a shell.
 pub(crate) fn quoted(text: &str) -> String {
     let is_plain = |byte: u8| byte.is_ascii_alphanumeric() || b"-_./:@,+=%".contains(&byte);
     if !text.is_empty() && text.bytes().all(is_plain) {

@@ -1,4 +1,4 @@
-//! The static files of pages, embedded in the binary, at addresses that change with the content.
+//! The static files of pages. They are embedded in the binary, and their URLs change whenever their content does.
 
 use std::sync::LazyLock;
 
@@ -11,17 +11,17 @@ use sha2::{Digest as _, Sha256};
 use crate::problem::{Code, Problem};
 
 struct Asset {
-    /// Its address.
+    /// The URL.
     href: String,
     content_type: &'static str,
     bytes: &'static [u8],
-    /// The content, compressed by the build as far as possible.
+    /// The content, compressed by the build at the highest level.
     brotli: &'static [u8],
 }
 
 macro_rules! assets {
     ($($name:ident = $stem:literal . $ending:literal, $content_type:literal, $path:expr, $packed:literal;)+) => {
-        /// The addresses, for templates.
+        /// The files by name, for templates.
         pub(crate) struct Assets { $( $name: Asset ),+ }
 
         static ASSETS: LazyLock<Assets> = LazyLock::new(|| Assets { $(
@@ -46,7 +46,7 @@ assets! {
     logo = "logo" . "svg", "image/svg+xml", "../../../../web/static/logo.svg", "logo.svg.br";
 }
 
-/// The style sheet names the fonts, whose addresses therefore have a version instead of a hash.
+/// The style sheet refers to the fonts by URL, so these URLs contain a version instead of a hash.
 const FONTS: [(&str, &[u8]); 2] = [
     ("inter-5.3.0-basic.woff2", include_bytes!("../../../../web/static/vendor/inter-5.3.0-basic.woff2")),
     ("inter-5.3.0-latin.woff2", include_bytes!("../../../../web/static/vendor/inter-5.3.0-latin.woff2")),
@@ -84,7 +84,7 @@ pub(crate) async fn get(
     Ok((headers_of, asset.bytes).into_response())
 }
 
-/// Whether the caller accepts brotli without a weight; for callers that send weights, the compression layer compresses the answer.
+/// Whether the client accepts brotli without a weight. For clients that send weights, the compression layer chooses the encoding.
 fn accepts_brotli(headers: &HeaderMap) -> bool {
     let accepted = headers.get_all(ACCEPT_ENCODING).into_iter().filter_map(|value| value.to_str().ok());
     accepted.flat_map(|value| value.split(',')).any(|coding| coding.trim().eq_ignore_ascii_case("br"))

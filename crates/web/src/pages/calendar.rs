@@ -1,4 +1,4 @@
-//! A calendar: its year, its users, and the form that changes it.
+//! A calendar's page: its days by year, its users, and the form to change it.
 
 use askama::Template;
 use axum::response::Response;
@@ -31,7 +31,7 @@ impl FromQuery for YearQuery {
     }
 }
 
-/// The state of the page: the year to show, and the outcome of the form.
+/// The state of the page: the year that is shown, and the outcome of the form.
 #[derive(Default)]
 struct PageState {
     year: Option<i32>,
@@ -50,7 +50,7 @@ struct CalendarPage {
     description: String,
     year: i32,
     months: Vec<Month>,
-    /// The page and the name of each user of the calendar.
+    /// The URL and the name of each user of the calendar.
     users: Vec<(String, String)>,
     has_more_users: bool,
     form: CalendarForm,
@@ -59,7 +59,7 @@ struct CalendarPage {
     version: Option<i64>,
     conflict: Option<i64>,
     action: String,
-    /// The request and the command that save this calendar.
+    /// The API request and the command that save this calendar.
     code: AsCode,
 }
 
@@ -105,7 +105,7 @@ pub(super) async fn save(
     }
 }
 
-/// Saves the calendar in the form, or tries it.
+/// Saves the calendar in the form or, for a trial, only checks it.
 async fn save_or_try(page: &Page, record: &CalendarRecord, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
     let spec = form.spec(&record.spec.description)?;
     if form.is_trial {

@@ -1,4 +1,4 @@
-//! A calendar in fields: days of the week, further days, days that are left out, and times of day. Rules of another form are written as
+//! A calendar as form fields: weekdays, added days, removed days, and times of day. Rules that do not fit these fields are edited as
 //! JSON.
 
 use rondel_core::calendar::{Day, Rule, Weekday};
@@ -8,7 +8,7 @@ use super::texts::Texts;
 
 /// The prefix of the names of the checkboxes for weekdays.
 const WEEKDAY_BOX: &str = "weekday.";
-/// How many rows with pickers the form has.
+/// How many rows of date pickers the form has.
 pub(super) const PICKER_COUNT: usize = 2;
 
 const WEEKDAYS: [Weekday; 7] =
@@ -18,21 +18,21 @@ const WEEKDAYS: [Weekday; 7] =
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct CalendarDays {
     weekdays: Vec<Weekday>,
-    /// A day or a span in each line, followed by its name.
+    /// One day or span per line, followed by its name.
     pub(super) added: String,
     pub(super) removed: String,
-    /// A span in each line.
+    /// One span per line.
     pub(super) times: String,
 }
 
 impl CalendarDays {
-    /// The days of the week with their names, and whether each is chosen.
+    /// The weekdays with their names, and whether each is chosen.
     pub(super) fn weekdays(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
         let named = WEEKDAYS.iter().zip(t.weekdays_short.split(' '));
         named.map(|(day, name)| (day.as_str(), name, self.weekdays.contains(day))).collect()
     }
 
-    /// The fields for a rule; `None` if they cannot hold it.
+    /// The field values of a rule; `None` if the rule does not fit the fields.
     pub(super) fn of(rule: &Rule) -> Option<Self> {
         let mut days = Self::default();
         let mut rest = rule;
@@ -63,7 +63,7 @@ impl CalendarDays {
         Some(days)
     }
 
-    /// The fields as they were sent; days that were picked are added at the ends of the lists.
+    /// The field values of a submitted form. Days chosen in the pickers are appended to the lists.
     pub(super) fn from_fields(fields: &Fields) -> Self {
         let weekdays =
             WEEKDAYS.into_iter().filter(|day| !fields.get(&format!("{WEEKDAY_BOX}{}", day.as_str())).is_empty());

@@ -1,4 +1,4 @@
-//! The form of a calendar: its input, the calendar that it describes, and the year of that calendar.
+//! The form of a calendar: its fields, the calendar that they describe, and the preview of its year.
 
 use rondel_admin::calendars::{self, CalendarError, ImportAs, ImportFormat, import};
 use rondel_core::calendar::{Calendar, CalendarSpec};
@@ -16,7 +16,7 @@ use crate::body::refuse_value;
 use crate::problem::Problem;
 use rondel_core::words::Lang;
 
-/// The fields of the form as they were typed.
+/// The fields of the form as the user typed them.
 #[derive(Clone, Debug)]
 pub(super) struct CalendarForm {
     pub(super) name: String,
@@ -34,7 +34,7 @@ impl CalendarForm {
     pub(super) fn new(name: &str, spec: Option<&CalendarSpec>) -> Self {
         let text = spec.map(|spec| pretty(&serde_json::to_value(spec).unwrap_or_default())).unwrap_or_default();
         let own = str::to_owned;
-        // A new calendar begins with the days of the week.
+        // The form of a new calendar begins with the fields for days, which are empty.
         let days = spec.map_or_else(|| Some(CalendarDays::default()), |spec| CalendarDays::of(&spec.rule));
         Self {
             name: own(name),
@@ -60,7 +60,7 @@ impl CalendarForm {
         }
     }
 
-    /// The calendar that the form describes; fields and files keep the present description.
+    /// The calendar that the form describes. JSON has its own description; with fields and files, the calendar keeps `description`.
     pub(super) fn spec(&self, description: &str) -> Result<CalendarSpec, Problem> {
         name::check(&self.name).map_err(|message| refuse_value("/name", message))?;
         let format = match self.format.as_str() {
@@ -83,7 +83,7 @@ impl CalendarForm {
     }
 }
 
-/// The errors of a problem, each with its place.
+/// The errors of a problem as lines, each with its pointer.
 pub(super) fn messages(problem: &Problem, lang: Lang) -> Vec<String> {
     let line = |pointer: Option<&str>, message: &str| match pointer {
         None | Some("") => localized(lang, message).into_owned(),
@@ -94,18 +94,18 @@ pub(super) fn messages(problem: &Problem, lang: Lang) -> Vec<String> {
     if messages.is_empty() { vec![localized(lang, problem.detail()).into_owned()] } else { messages }
 }
 
-/// The present year in UTC.
+/// The current year in UTC.
 pub(super) fn this_year(now: Timestamp) -> i32 {
     now.to_string().get(..4).and_then(|year| year.parse().ok()).unwrap_or(1970)
 }
 
-/// The result of a trial: the calendar as JSON, and its year.
+/// The result of a trial: the calendar as JSON, and a preview of its year.
 pub(super) struct Trial {
     pub(super) text: String,
     pub(super) months: Vec<Month>,
 }
 
-/// Checks a calendar as it is checked when it is saved, and shows it.
+/// Checks a calendar like a save does, and returns its preview.
 pub(super) async fn trial<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> Result<Trial, Problem> {
     let namespace = page.call.namespace.id;
     calendars::check(page.engine(), namespace, spec).await?;
@@ -121,14 +121,12 @@ pub(super) async fn trial<Q>(page: &Page<Q>, spec: &CalendarSpec, year: i32) -> 
     Ok(Trial { text, months: months(&calendar, year) })
 }
 
-/// A month of a year.
 pub(super) struct Month {
     pub(super) name: String,
-    /// Weeks from Monday on; the days before the first of the month are `None`.
+    /// The weeks, from Monday on. The cells before the first day of the month are `None`.
     pub(super) weeks: Vec<Vec<Option<Cell>>>,
 }
 
-/// A day of a month.
 #[derive(Clone)]
 pub(super) struct Cell {
     pub(super) day: u32,

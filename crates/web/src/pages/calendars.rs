@@ -72,7 +72,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     }
 }
 
-/// Creates the calendar in the form, or tries it.
+/// Creates the calendar in the form or, for a trial, only checks it.
 async fn create_or_try(page: &Page, form: &CalendarForm) -> Result<Option<Trial>, Problem> {
     let namespace = page.call.namespace.id;
     let spec = form.spec("")?;

@@ -10,11 +10,10 @@ use super::sentences::localized;
 use super::texts::Texts;
 use crate::problem::Problem;
 
-/// The form as it is shown.
 pub(super) struct ChannelForm {
     pub(super) kind: ChannelKind,
     pub(super) kind_name: &'static str,
-    /// The help that shows where in the service to find the address.
+    /// The help text. It explains where the service shows the URL to enter.
     pub(super) help: &'static str,
     pub(super) name: String,
     pub(super) name_error: Option<String>,
@@ -25,7 +24,6 @@ pub(super) struct ChannelForm {
     pub(super) errors: Vec<String>,
 }
 
-/// An input of the form.
 pub(super) struct Input {
     pub(super) name: &'static str,
     pub(super) label: &'static str,
@@ -33,9 +31,9 @@ pub(super) struct Input {
     pub(super) value: String,
     pub(super) example: &'static str,
     pub(super) is_required: bool,
-    /// The state of a secret; `None` for other fields.
+    /// The state of the secret; `None` if the field is not a secret.
     pub(super) secret: Option<SecretState>,
-    /// The words to choose from.
+    /// The words to select from.
     pub(super) choices: Vec<(&'static str, &'static str)>,
     pub(super) is_long: bool,
     pub(super) error: Option<String>,
@@ -43,19 +41,19 @@ pub(super) struct Input {
 
 pub(super) struct SecretState {
     pub(super) is_set: bool,
-    /// Whether it may be removed.
+    /// Whether the user may remove it.
     pub(super) is_optional: bool,
 }
 
 impl ChannelForm {
-    /// The form of a channel as it is, or of a new one.
+    /// The form of an existing channel, or of a new one.
     pub(super) fn new(kind: ChannelKind, channel: Option<&Channel>, t: &Texts) -> Self {
         let view = channel.map(channels::view);
         let value = |field: &Field| {
             let kept = view.as_ref().and_then(|view| {
                 if field.is_secret { view.secrets.get(field.name) } else { view.settings.get(field.name) }
             });
-            // Secrets are not shown; references to secrets are.
+            // Secrets are not shown, but references to secrets are.
             kept.filter(|kept| !field.is_secret || reference(kept).is_some()).cloned().unwrap_or_default()
         };
         let mut form = Self {
@@ -75,7 +73,7 @@ impl ChannelForm {
         form
     }
 
-    /// The form as it was sent.
+    /// The form as the user sent it.
     pub(super) fn from_fields(kind: ChannelKind, sent: &Fields, t: &Texts) -> Self {
         let mut form = Self::new(kind, None, t);
         form.name = sent.get("name").to_owned();
@@ -86,7 +84,7 @@ impl ChannelForm {
         }
         for (name, _) in sent.with_prefix("remove.") {
             let name = name.trim_start_matches("remove.");
-            // A blank stands for the removal of the secret, since an empty input leaves the secret as it is.
+            // A blank requests the removal of the secret; an empty input would leave it unchanged.
             if let Some(input) = form.inputs.iter_mut().find(|input| input.name == name && input.secret.is_some()) {
                 input.value = " ".to_owned();
             }
@@ -94,7 +92,7 @@ impl ChannelForm {
         form
     }
 
-    /// Marks the secrets that the channel has.
+    /// Marks the inputs whose secret is set.
     pub(super) fn mark_set(&mut self, channel: &Channel, t: &Texts) {
         let set = channels::view(channel).secrets;
         for input in &mut self.inputs {
@@ -116,7 +114,7 @@ impl ChannelForm {
         self
     }
 
-    /// The form with the errors at its inputs, in the reader's language.
+    /// The form with each error at its input, in the reader's language.
     pub(super) fn with_problem(self, problem: &Problem, lang: Lang) -> Self {
         if problem.complaints().is_empty() {
             return self.with_error("", &localized(lang, problem.detail()));
@@ -127,7 +125,7 @@ impl ChannelForm {
         })
     }
 
-    /// The channel to save.
+    /// The channel that the form describes.
     pub(super) fn to_channel(&self) -> NewChannel {
         let (mut settings, mut secrets) = (Values::new(), Values::new());
         for input in &self.inputs {

@@ -1,4 +1,4 @@
-//! The channels of alerts: their list with the latest result of each, and the page of one with its form, test and deliveries.
+//! The alert channels: the list with each channel's latest result, and a channel's page with its form, test and deliveries.
 
 use askama::Template;
 use axum::response::Response;
@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
 
-/// The query of the form for a new channel: its service.
+/// The query of the form for a new channel: the service to use.
 #[derive(Debug)]
 pub(crate) struct NewChannelQuery(Option<ChannelKind>);
 
@@ -55,7 +55,7 @@ struct Row {
     last: Option<DeliveryRow>,
 }
 
-/// A try to deliver a message.
+/// An attempt to deliver a message.
 struct DeliveryRow {
     /// The CSS class and the word for the result.
     class: &'static str,
@@ -84,7 +84,7 @@ struct ChannelsPage {
     code: AsCode,
 }
 
-/// Why the caller may not change channels; `None` if it may.
+/// Why the caller may not change channels; `None` if the caller may.
 fn missing<Q>(page: &Page<Q>) -> Option<&'static str> {
     let may = page.call.caller.rights.allow(Permission::Admin, page.call.namespace.id, None);
     (!may).then_some(page.t.channels_needs_admin)
@@ -165,11 +165,11 @@ struct ChannelPage {
     missing: Option<&'static str>,
     /// The result of a test.
     tested: Option<DeliveryRow>,
-    /// The users of a channel that could not be deleted, with the page of each.
+    /// What still uses a channel that could not be deleted: the name and the URL of each user.
     users: Vec<(String, String)>,
     /// Whether the channel has more users.
     has_more_users: bool,
-    /// A signing key that was made just now.
+    /// A signing key that was just generated.
     signing_key: Option<String>,
     attempts: Vec<DeliveryRow>,
     path: String,
@@ -233,7 +233,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Channel>, sent
     save_form(&page, Some(&channel), form).await
 }
 
-/// Saves the channel in the form; shows the form again if it is wrong.
+/// Saves the channel in the form. If it has errors, shows the form again.
 async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> Result<Response, Problem> {
     if let Some(known) = known {
         page.call.note.before(&audit_document(known));
@@ -259,7 +259,7 @@ async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> R
     }
 }
 
-/// A channel as the audit log shows it.
+/// A channel without its secrets, for the audit log.
 fn audit_document(channel: &Channel) -> serde_json::Value {
     let view = channels::view(channel);
     let (kind, lang) = (channel.kind, channel.lang);
@@ -297,7 +297,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) ->
     }
 }
 
-/// A user of a channel, with the page on which to choose another channel.
+/// The name of a user of a channel, and the page on which to choose another channel for it.
 fn user_link(user: &ChannelUser, t: &Texts) -> (String, String) {
     match user {
         ChannelUser::Rule(name) => (format!("{} {name}", t.alerts_rule), format!("/alerts/rules/{name}")),
@@ -358,7 +358,7 @@ async fn render_page<Q>(
     html(status, &template)
 }
 
-/// The form as a request and a command, both without secrets.
+/// The form as an API request and as a command, both without secrets.
 fn code(namespace: &str, form: &ChannelForm) -> AsCode {
     let name = if form.name.is_empty() { "NAME" } else { &form.name };
     let new = form.to_channel();

@@ -1,4 +1,4 @@
-//! The effect of an edit on the fires ahead: the next ones under the present definition, and under the new one.
+//! The effect of an edit on a job's upcoming fires: the next ones under the current definition and under the edited one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -18,15 +18,15 @@ use crate::problem::Problem;
 
 /// How many fires of each definition are shown.
 const COUNT: usize = 10;
-/// The period in which fires are counted.
+/// The period in which the fires that vanish or appear are counted.
 const WINDOW: Duration = Duration::from_secs(7 * 86_400);
 /// Maximum number of fires that are computed for that period.
 const STEPS: u32 = 5_000;
 
-/// The fires of two definitions, side by side.
+/// The upcoming fires under both definitions.
 pub(super) struct EditEffect {
     pub(super) rows: Vec<ComingRow>,
-    /// How many fires of the next week vanish, and how many appear.
+    /// How many fires of the next week only the current definition has, and how many only the edited one.
     pub(super) vanishing: u64,
     pub(super) appearing: u64,
     /// Whether the week has too many fires to count them all.
@@ -34,7 +34,7 @@ pub(super) struct EditEffect {
     pub(super) is_paused: bool,
 }
 
-/// A fire, and the definitions that have it.
+/// A fire, and which of the two definitions have it.
 pub(super) struct ComingRow {
     pub(super) at: Moment,
     pub(super) local: Option<String>,
@@ -47,7 +47,7 @@ impl EditEffect {
         self.vanishing == 0 && self.appearing == 0
     }
 
-    /// The fires of a job under its present definition and under another one; `before` is `None` for a new job.
+    /// The fires of a job under its current definition and under the edited one. `before` is `None` for a new job.
     pub(super) async fn of<Q>(
         call: &Call<Q>,
         before: Option<&JobRecord>,

@@ -1,4 +1,4 @@
-//! Lanes of a timeline as a drawing: instants become places on an axis, runs become bars. Sizes are attributes of the SVG.
+//! Draws the lanes of a timeline as SVG: instants become positions on an axis, runs become bars. Sizes are SVG attributes.
 
 use std::time::Duration;
 
@@ -12,18 +12,18 @@ use super::zones;
 use crate::overview::lanes::{Lane, LaneKind, Mark};
 use crate::redirect::{encoded, pair};
 
-/// The width of a drawing in its own units.
+/// The width of a drawing in its own unit.
 pub(crate) const WIDTH: u32 = 10_000;
-/// Minimum width of a run.
+/// Minimum width of a bar.
 const MARK_WIDTH_MIN: u32 = 36;
-/// In a lane with more runs, neighbouring runs that touch and have the same status are one bar.
+/// In a lane with more runs than this, neighbouring runs with the same status are joined into one bar if they touch.
 const SINGLE_COUNT_MAX: usize = 100;
-/// In a drawing with more runs, runs are joined in every lane: a page of thousands of links is slow to load and shows no more.
+/// In a drawing with more runs than this, touching runs are joined in every lane: thousands of links load slowly and show nothing more.
 const DRAWN_COUNT_MAX: usize = 400;
-/// In a drawing with more than [`DRAWN_COUNT_MAX`] runs, only this many runs of each lane, the newest, are links of their own. The others
-/// lead to the list of runs, like bars of several runs.
+/// In a drawing with more than [`DRAWN_COUNT_MAX`] runs, only this many of the newest runs of each lane link to their own pages. The
+/// others link to the list of runs, like bars of several runs.
 const LINKED_COUNT_MAX: usize = 12;
-/// Minimum distance between crosses, and between ticks.
+/// Minimum distance between neighbouring crosses, and between neighbouring ticks.
 const DISTANCE_MIN: u32 = 55;
 
 /// Maps instants to positions between the two ends of a drawing.
@@ -44,14 +44,13 @@ impl Scale {
     }
 }
 
-/// A label of the axis.
 #[derive(Clone, Debug)]
 pub(crate) struct AxisLabel {
     pub(crate) x: u32,
     pub(crate) text: String,
 }
 
-/// The labels of an axis, ten or so.
+/// About ten labels for an axis.
 pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
     let (_, zone) = zones::clock_and_zone();
     let minutes = scale.to.since(scale.from).as_secs() / 60;
@@ -64,14 +63,14 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         _ => 10_080,
     };
     let step = 60_000 * every;
-    // Labels are at round times of the shown clock, also after a change of that clock.
+    // Labels are at round times of the displayed clock, even after that clock has changed to or from summer time.
     let offset = offset_ms(scale.from, zone);
     let first = (scale.from.as_millis() + offset).div_euclid(step) * step + step - offset;
     let ats = (0..64_i64).map(|number| {
         let at = Timestamp::from_millis(first + number * step);
         let its = offset_ms(at, zone);
         let round = Timestamp::from_millis(at.as_millis() + (offset - its) % step);
-        // A round time that the clock skips has no instant.
+        // If the clock skips this round time, the time does not exist.
         if offset_ms(round, zone) == its { round } else { at }
     });
     let label = |at: Timestamp| {
@@ -80,17 +79,17 @@ pub(crate) fn axis(scale: Scale) -> Vec<AxisLabel> {
         let text = if every >= 1_440 || is_midnight { day.get(5..) } else { time.get(..5) };
         AxisLabel { x: scale.x(at), text: text.unwrap_or_default().to_owned() }
     };
-    // Labels at the very edge are left out: they would be cut off.
+    // Labels at the edges would be cut off, so they are left out.
     ats.take_while(|at| *at < scale.to).map(label).filter(|label| (150..WIDTH - 200).contains(&label.x)).collect()
 }
 
-/// How far the clock of a zone is ahead of UTC.
+/// How far the clock of a zone is ahead of UTC, in milliseconds.
 fn offset_ms(at: Timestamp, zone: Tz) -> i64 {
     let seconds = at.to_utc().map_or(0, |at| at.with_timezone(&zone).offset().fix().local_minus_utc());
     i64::from(seconds) * 1_000
 }
 
-/// An instant in few characters: the day is left out if it is today.
+/// An instant as a short text: without the day if that is today.
 pub(crate) fn stamp(at: Timestamp, now: Timestamp, zone: Tz) -> String {
     let ((day, time, _), (today, ..)) = (zones::parts(at, zone), zones::parts(now, zone));
     if day == today { time } else { format!("{day} {time}") }
@@ -106,7 +105,7 @@ pub(crate) struct Bar {
     pub(crate) height: u32,
     /// `None` for several runs.
     pub(crate) run: Option<rondel_core::RunId>,
-    /// Whether it stands for a stretch of time, which begins and ends at a quarter of an hour.
+    /// Whether it stands for a stretch of time that begins and ends at full quarters of an hour.
     pub(crate) is_stretch: bool,
     pub(crate) title: String,
 }
@@ -119,7 +118,6 @@ pub(crate) struct Tick {
     pub(crate) href: Option<String>,
 }
 
-/// A lane.
 #[derive(Clone, Debug)]
 pub(crate) struct LaneRow {
     pub(crate) name: String,
@@ -133,15 +131,14 @@ pub(crate) struct LaneRow {
     pub(crate) removed: Vec<Tick>,
     pub(crate) changes: Vec<Tick>,
     pub(crate) is_joined: bool,
-    /// The list of its runs, to which the script adds the time range of a clicked bar.
+    /// The URL of the list of its runs. The script adds the time range of a clicked bar.
     pub(crate) runs_of: String,
-    /// The address of the question why nothing ran, for a click on an empty place; only for jobs.
+    /// The URL of the page that explains why nothing ran, opened by a click on an empty place; only for jobs.
     pub(crate) why: Option<String>,
-    /// The address from which the script reads why parts of the lane are empty; only for jobs.
+    /// The URL from which the script reads why parts of the lane are empty; only for jobs.
     pub(crate) gaps: Option<String>,
 }
 
-/// The whole drawing.
 #[derive(Clone, Debug)]
 pub(crate) struct Drawing {
     pub(crate) axis: Vec<AxisLabel>,
@@ -167,9 +164,9 @@ impl Drawing {
     }
 }
 
-/// The address of the list of runs in a range of time, its end not included, limited to one job or app if one is given.
+/// The URL of the list of runs in a range of time, excluding its end. Limited to one job or app if `only` is given.
 pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &str)>) -> String {
-    // The filter includes the instant of `until`.
+    // `until` in a filter includes its instant.
     let last = to.saturating_sub(Duration::from_millis(1));
     let only = only.map(|(key, name)| format!("{key}:{name} ")).unwrap_or_default();
     format!("/runs?{}", pair("q", &format!("{only}since:{from} until:{last}")))
@@ -178,13 +175,13 @@ pub(crate) fn runs_between(from: Timestamp, to: Timestamp, only: Option<(&str, &
 /// How a mark is drawn.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Shape {
-    /// A run, or runs that touch.
+    /// A run, or touching runs.
     Run,
-    /// Successful runs that are joined.
+    /// Successful runs that are joined, drawn like a run.
     Succeeded,
-    /// Failed runs that are joined: a line at the bottom.
+    /// Failed runs that are joined, drawn as a line at the bottom.
     Trouble,
-    /// Skipped fires that are joined: a line at the top.
+    /// Skipped fires that are joined, drawn as a line at the top.
     Skipped,
 }
 
@@ -198,7 +195,7 @@ impl Shape {
         }
     }
 
-    /// The top and the height of its bar.
+    /// The top and the height of a bar of this shape.
     const fn place(self) -> (u32, u32) {
         match self {
             Self::Run | Self::Succeeded => (8, 14),
@@ -208,7 +205,7 @@ impl Shape {
     }
 }
 
-/// Drops ticks that are too close to the one before.
+/// Drops ticks that are too close to the previous one.
 fn space_out(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
     let mut kept: Vec<Tick> = Vec::new();
     for tick in ticks {
@@ -219,13 +216,13 @@ fn space_out(ticks: impl Iterator<Item = Tick>) -> Vec<Tick> {
     kept
 }
 
-/// Draws lanes.
+/// Draws the lanes of one timeline.
 struct LaneRenderer {
     scale: Scale,
     by: LaneKind,
     now: Timestamp,
     zone: Tz,
-    /// Whether runs that touch and have the same status are one bar in every lane.
+    /// Whether touching runs with the same status are joined into one bar in every lane.
     is_dense: bool,
     t: &'static Texts,
 }
@@ -260,7 +257,8 @@ impl LaneRenderer {
 
     fn bars<'m>(&self, lane: &Lane, marks: impl Iterator<Item = &'m Mark>) -> Vec<Bar> {
         let joins = self.is_dense || lane.marks.len() > SINGLE_COUNT_MAX;
-        // The third value of a piece is the right end of its bar. A run that touches this bar and has the same status is joined to it.
+        // The third value of a piece is the right end of its bar. A run with the same status that touches this end is joined to the
+        // piece.
         let mut pieces: Vec<(Mark, Shape, u32)> = Vec::new();
         for mark in marks {
             let shape = Shape::of(mark);
@@ -324,7 +322,7 @@ impl LaneRenderer {
     }
 }
 
-/// The length of a range of time, as text for a chart.
+/// The length of a time range as text for a chart.
 pub(crate) fn span_words(span: Duration, t: &Texts) -> String {
     match span.as_secs() / 3_600 {
         0..=47 => format!("{} {}", span.as_secs() / 3_600, t.unit_h),
@@ -432,7 +430,7 @@ mod tests {
             labels.into_iter().map(|label| (label.x, label.text)).collect::<Vec<_>>()
         };
         let berlin = "rondel_zone=Europe/Berlin";
-        // The clock goes back on 25 October, which has 25 hours, and forward on 29 March, which has 23.
+        // The clock is set back on 25 October, which has 25 hours, and forward on 29 March, which has 23.
         let found = labels(berlin, "2026-10-23T12:00:00Z", 168).await;
         let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(texts, ["10-24", "10-25", "10-26", "10-27", "10-28", "10-29", "10-30"]);
@@ -445,11 +443,11 @@ mod tests {
         let expected =
             ["22:00", "10-25", "02:00", "04:00", "06:00", "08:00", "10:00", "12:00", "14:00", "16:00", "18:00"];
         assert_eq!(texts, expected);
-        // On 6 September the clock goes from midnight to 1:00.
+        // On 6 September the clock is set forward from midnight to 1:00.
         let found = labels("rondel_zone=America/Santiago", "2026-09-03T12:00:00Z", 168).await;
         let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(texts, ["09-04", "09-05", "09-06", "09-07", "09-08", "09-09", "09-10"]);
-        // From 11 to 12 hours ahead of UTC.
+        // The offset changes from 11 to 12 hours ahead of UTC.
         let found = labels("rondel_zone=Pacific/Norfolk", "2026-10-01T00:00:00Z", 168).await;
         let texts: Vec<&str> = found.iter().map(|(_, text)| text.as_str()).collect();
         assert_eq!(texts, ["10-02", "10-03", "10-04", "10-05", "10-06", "10-07", "10-08"]);

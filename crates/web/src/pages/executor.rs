@@ -1,4 +1,4 @@
-//! One executor: what it can run, how full it is, and the runs that it holds.
+//! The page of one executor: its handlers, its slots, and the runs that it has.
 
 use askama::Template;
 use axum::response::Response;
@@ -21,12 +21,12 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, pair};
 
-/// How many handlers the page names.
+/// How many handlers the page shows.
 const HANDLER_COUNT: usize = 500;
-/// How many runs it shows.
+/// How many runs the page shows.
 const RUN_COUNT: usize = 200;
 
-/// The app of the executor: names are unique within an app only.
+/// The app of the executor. Names are unique only within an app.
 #[derive(Debug)]
 pub(super) struct AppQuery(Option<String>);
 
@@ -45,7 +45,7 @@ struct ExecutorPage {
     row: ExecutorRow,
     held: Vec<HeldRun>,
     hidden_count: usize,
-    /// The roles that the caller lacks for its app.
+    /// The roles that the caller lacks on its app.
     missing: MissingRoles,
     code: AsCode,
 }
@@ -78,7 +78,7 @@ pub(super) async fn page(page: Page<AppQuery>, Named(name, ..): Named<path::Exec
     html(StatusCode::OK, &template)
 }
 
-/// Switches the executor to draining: it gets no new runs.
+/// Drains the executor: it gets no new runs.
 pub(super) async fn drain(
     page: Page<AppQuery>,
     Named(name, ..): Named<path::Executor>,
@@ -87,7 +87,7 @@ pub(super) async fn drain(
     switch(&page, &name, Switch::Draining, &fields).await
 }
 
-/// Switches the executor to stopped: it gets no new runs, and its runs are cancelled.
+/// Stops the executor: it gets no new runs, and its runs are cancelled.
 pub(super) async fn stop(
     page: Page<AppQuery>,
     Named(name, ..): Named<path::Executor>,
@@ -96,7 +96,7 @@ pub(super) async fn stop(
     switch(&page, &name, Switch::Stopped, &fields).await
 }
 
-/// Switches the executor to active: it gets new runs again.
+/// Activates the executor: it gets new runs again.
 pub(super) async fn activate(
     page: Page<AppQuery>,
     Named(name, ..): Named<path::Executor>,

@@ -1,4 +1,5 @@
-//! How to add an executor: a token, and the agent, a container or a program with this server and app filled in.
+//! How to add an executor: creates a token, and shows commands and code for the agent, a container or a program, with this server and
+//! app.
 
 use askama::Template;
 use axum::response::Response;
@@ -16,10 +17,10 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
 
-/// Maximum length of an address that is used in the snippets.
+/// Maximum length of a server URL that is used in the snippets.
 const SERVER_LEN_MAX: usize = 200;
 
-/// The app and the server that the snippets are for.
+/// The app and the server that the snippets use.
 #[derive(Debug)]
 pub(super) struct SnippetQuery {
     app: Option<String>,
@@ -49,9 +50,9 @@ struct NewExecutorPage {
     program: String,
     cargo: String,
     xxl: String,
-    /// Executors of the app that are registered by hand; `None` if there is no such app.
+    /// The executors of the app that are registered by hand; `None` if the app does not exist.
     by_hand: Option<Vec<AddressJson>>,
-    /// Why the caller may not change the executors that are registered by hand.
+    /// Why the caller may not change the executors that are registered by hand; `None` if the caller may.
     missing: Option<&'static str>,
     typed_address: String,
     errors: Vec<String>,
@@ -62,7 +63,7 @@ pub(super) async fn page(page: Page<SnippetQuery>, headers: HeaderMap) -> Result
     render_page(&page, &headers, (wanted, String::new(), Vec::new())).await
 }
 
-/// Registers an executor of XXL-JOB by hand.
+/// Registers an executor that speaks XXL-JOB's protocol by hand.
 pub(super) async fn add_address(
     page: Page,
     Named(app, ..): Named<path::App>,
@@ -102,7 +103,7 @@ async fn render_page<Q>(
     let apps: Vec<String> = found.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name).collect();
     let typed = wanted.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
     let error = name::check(&typed).err().map(|_| page.t.error_app_name.to_owned());
-    // An invalid name is shown in the field, and not used in commands.
+    // An invalid name is shown in its field, but not used in the commands.
     let app = if error.is_some() { "billing" } else { typed.as_str() };
     let server = match &wanted.server {
         Some(server) if server.len() <= SERVER_LEN_MAX => server.clone(),
@@ -144,7 +145,7 @@ async fn render_page<Q>(
     html(StatusCode::OK, &template)
 }
 
-/// The address at which executors reach this server: the advertised one, or else the one that the browser used.
+/// The URL at which executors reach this server: the advertised one, else the one that the browser used.
 async fn own_address<Q>(page: &Page<Q>, headers: &HeaderMap) -> Result<String, Problem> {
     let nodes = page.engine().store().nodes().await?;
     let own = nodes.into_iter().find(|node| node.name == page.engine().node_name()).and_then(|node| node.advertise_url);
@@ -153,7 +154,7 @@ async fn own_address<Q>(page: &Page<Q>, headers: &HeaderMap) -> Result<String, P
     Ok(own.unwrap_or_else(|| format!("{scheme}://{host}")))
 }
 
-/// A whole program with one handler.
+/// The source of a complete program with one handler.
 fn program(server: &str, namespace: &str, app: &str) -> String {
     format!(
         r#"use rondel::{{Executor, ExecutorError, JobError, Params}};

@@ -1,4 +1,4 @@
-//! The fleet: the servers, the apps with their switches, and the executors of each with their load.
+//! The page of the fleet: the servers, the apps with their switches, and the executors of each app with their load.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ struct ExecutorsPage {
     t: &'static Texts,
     here: String,
     nodes: Vec<NodeRow>,
-    /// Why the caller may not switch servers.
+    /// Why the caller may not set the switches of servers; `None` if the caller may.
     missing_node: Option<&'static str>,
     apps: Vec<AppRow>,
     is_empty: bool,
@@ -66,7 +66,7 @@ struct AppRow {
     online_count: usize,
     busy: u32,
     slots: u32,
-    /// How many runs its executors have, over all servers.
+    /// How many runs its executors have, counted on all servers.
     held_count: u64,
     missing: MissingRoles,
     rows: Vec<ExecutorRow>,
@@ -117,8 +117,9 @@ async fn nodes<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
     Ok(found.into_iter().map(row).collect())
 }
 
-/// The apps on this page of the list. Those without an executor are on the page where their names belong: between the app of the previous
-/// page's last executor (`None` on the first page) and that of this page's last one (`None` on the last page).
+/// The apps on this page of the list. An app without executors is on the page where its name belongs in the order: after `previous`, the
+/// app of the previous page's last executor (`None` on the first page), and before `last`, that of this page's last one (`None` on the
+/// last page).
 async fn apps(
     page: &Page<ExecutorsCursor>,
     mut by_app: BTreeMap<String, Vec<ExecutorRow>>,
@@ -133,7 +134,7 @@ async fn apps(
         let executors = by_app.remove(&app.name).unwrap_or_default();
         let state = fleet.switches.of_app(app.id);
         let its = || online.iter().filter(|one| one.app == app.id);
-        // The executors of an app outside of this stretch are on another page.
+        // An app whose name is outside of this range belongs to another page.
         let is_here =
             previous.as_ref().is_none_or(|name| app.name > *name) && last.as_ref().is_none_or(|name| app.name < *name);
         if executors.is_empty() && !(is_here && (state != Switch::Active || its().next().is_none())) {

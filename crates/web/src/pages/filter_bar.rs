@@ -1,4 +1,4 @@
-//! The bar above a list: the filter as text, a chip for each term that removes it, and suggestions while the filter is typed.
+//! The filter bar above a list: the filter as text, a chip for each term that removes the term, and suggestions while the user types.
 
 use askama::Template;
 use axum::response::Response;
@@ -13,18 +13,17 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
-/// How many names of each kind are read for suggestions.
+/// How many names of each kind are read for the suggestions.
 const KNOWN_COUNT_MAX: usize = 200;
 
-/// A term of the filter.
 #[derive(Debug)]
 pub(super) struct Chip {
     pub(super) term: String,
-    /// The address of the list without this term.
+    /// The URL of the list without this term.
     pub(super) href: String,
 }
 
-/// An error in the filter, with its place.
+/// An error in the filter, whose text is split into the parts before, in and after the error.
 #[derive(Debug)]
 pub(super) struct Fault {
     pub(super) before: String,
@@ -33,7 +32,7 @@ pub(super) struct Fault {
     pub(super) message: String,
 }
 
-/// A filter that is one click away.
+/// A predefined filter, offered as a link.
 #[derive(Debug)]
 pub(super) struct Preset {
     pub(super) name: String,
@@ -41,17 +40,16 @@ pub(super) struct Preset {
     pub(super) is_current: bool,
 }
 
-/// The bar.
 #[derive(Debug)]
 pub(super) struct FilterBar {
     /// The path of the list.
     pub(super) action: &'static str,
-    /// The path that answers with suggestions.
+    /// The path that returns the suggestions.
     pub(super) suggest: &'static str,
     pub(super) text: String,
     pub(super) label: &'static str,
     pub(super) hint: &'static str,
-    /// Further parameters that the address of the list keeps.
+    /// Further parameters to keep in the URL of the list.
     pub(super) kept: Vec<(&'static str, String)>,
     pub(super) chips: Vec<Chip>,
     pub(super) fault: Option<Fault>,
@@ -94,7 +92,7 @@ impl Fault {
     }
 }
 
-/// The address of a list with a filter.
+/// The URL of a list with a filter.
 pub(super) fn address(action: &str, filter: &str, kept: &[(&'static str, String)]) -> String {
     let mut pairs: Vec<String> = Vec::new();
     if !filter.is_empty() {
@@ -114,7 +112,7 @@ pub(super) fn presets(action: &'static str, current: &str, filters: &[(&'static 
     filters.iter().map(preset).collect()
 }
 
-/// The query for suggestions: the text that was typed, and the position of the cursor in it.
+/// The query for suggestions: the text typed so far, and the position of the cursor in it.
 #[derive(Debug)]
 pub(crate) struct SuggestQuery {
     text: String,

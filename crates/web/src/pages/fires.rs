@@ -1,4 +1,4 @@
-//! The fires of a job, past and ahead, with their outcomes, and the answer to "why did it not run at …?".
+//! The past and upcoming fires of a job with their outcomes, and the answer to "why did it not run at …?".
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -25,17 +25,17 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// How many entries each side of the page has.
+/// How many entries the page shows of the past and of the future.
 const PAST_COUNT: usize = 50;
 const AHEAD_COUNT: usize = 25;
-/// Longer messages are cut; they are shown whole on the pages of the runs.
+/// Longer messages are cut here. The page of the run shows them whole.
 const MESSAGE_LEN_MAX: usize = 200;
-/// Minimum length of the range that is read at once if a day has too many fires.
+/// If a day has too many fires, shorter ranges are read; this is the shortest.
 const SHORTEST: Duration = Duration::from_secs(1);
-/// Maximum number of further pages that are read of a range of the length [`SHORTEST`].
+/// If a range of the length [`SHORTEST`] has too many entries, at most this many further pages of it are read.
 const READ_ON_MAX: usize = 20;
 
-/// The query of the page: the end of the past that is shown, and the question.
+/// The query of the page: up to when to show past fires, and the question "why".
 #[derive(Debug)]
 pub(crate) struct FiresQuery {
     to: Option<Timestamp>,
@@ -58,12 +58,12 @@ impl FromQuery for FiresQuery {
 pub(super) struct WhyForm {
     pub(super) name: String,
     pub(super) at: String,
-    /// Time zones to choose from; true for the selected one.
+    /// The time zones to select from; `true` for the selected one.
     pub(super) zones: Vec<(String, bool)>,
 }
 
 impl WhyForm {
-    /// The form before a question was asked: in the zone of the first schedule, or in UTC.
+    /// The form before a question is asked. Its zone is that of the first schedule, or UTC.
     pub(super) fn new(spec: &JobSpec) -> Self {
         let zone = zone_of(spec);
         let zones = [(zone, true), (Tz::UTC, false)];
@@ -85,15 +85,15 @@ impl WhyForm {
     }
 }
 
-/// An instant in UTC, and on the clock of the schedule if that is another one.
+/// An instant in UTC, and on the clock of the schedule if that differs.
 struct When {
     at: Moment,
     local: Option<String>,
-    /// The address of the question about it.
+    /// The URL that asks "why" about the instant.
     why: String,
 }
 
-/// A fire, or several with the same verdict.
+/// A fire, or several consecutive fires with the same verdict.
 struct Row {
     when: When,
     last: Option<(u64, When)>,
@@ -103,7 +103,7 @@ struct Row {
     why: String,
 }
 
-/// The answer about an instant.
+/// The answer to the question about an instant.
 struct InstantAnswer {
     when: When,
     sentence: String,
@@ -155,7 +155,7 @@ impl FireFormatter<'_> {
         let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, why) = match &entry.verdict {
             Verdict::Row { run, status, reason, detail, planned } => {
-                // With attempt 1 the sentence does not name the attempt, which is shown on the run's page.
+                // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
                 let subject = Subject { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 let unplanned = (!planned).then(|| t.fires_unplanned.to_owned());
                 let why = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
@@ -205,7 +205,7 @@ impl FireFormatter<'_> {
     }
 }
 
-/// The CSS class, for shape and colour, and the word of a verdict.
+/// The CSS class of a verdict, which decides shape and colour, and its word.
 pub(super) const fn class_and_word(verdict: &Verdict, t: &Texts) -> (&'static str, &'static str) {
     match verdict {
         Verdict::Row { status, .. } => (status.as_str(), t.status(*status)),
@@ -220,7 +220,7 @@ pub(super) const fn class_and_word(verdict: &Verdict, t: &Texts) -> (&'static st
     }
 }
 
-/// The instants that a question is about, and its zone.
+/// The instants that the user asks about, and their zone.
 struct Question {
     instants: Vec<Timestamp>,
     zone: Tz,
@@ -233,7 +233,7 @@ fn question(at: &str, zone: &str, t: &Texts) -> Result<Question, String> {
 }
 
 pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    // The job is read before its fires: a fire that is claimed in between then has a run, which is shown.
+    // Reads the job before its fires: a fire that is claimed in between has a run and is shown with it.
     let record = find(&page.call, &name).await?;
     zones::set_job(&record.spec);
     let (now, t, query) = (page.engine().now(), page.t, page.query());
@@ -286,7 +286,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     html(status, &template)
 }
 
-/// The messages of the runs that did not succeed: no reason of the server explains a failure.
+/// The messages of the runs that did not succeed: a failure is explained by its message, not by a reason of the server.
 async fn messages(page: &Page<FiresQuery>, account: &Account) -> Result<HashMap<RunId, String>, StoreError> {
     let failed = |entry: &Entry| match &entry.verdict {
         Verdict::Row { run, status, .. } => (*status != RunStatus::Succeeded && status.is_terminal()).then_some(*run),
@@ -308,9 +308,8 @@ fn before(at: Timestamp) -> Timestamp {
     at.saturating_sub(Duration::from_millis(1)).max(Timestamp::EPOCH)
 }
 
-/// The account of the day up to `to`, or of a shorter range if the day has more fires than a page shows; also returns where the range
-/// begins. The account always has the newest entries: if the fires of a job are much denser at the end of the day than at its beginning,
-/// ever shorter ranges are read.
+/// The account of the day up to `to`, and where its range begins. If the day has more fires than a page shows, the range is shorter. The
+/// account always has the newest entries: if the fires become much denser towards the end of the day, ever shorter ranges are read.
 async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Result<(Timestamp, Account), StoreError> {
     let mut length = DAY;
     loop {
@@ -318,15 +317,15 @@ async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Res
         let account = read(page, record, from, to).await?;
         match account.next.filter(|next| *next <= to) {
             None => return Ok((from, account)),
-            // This page covered the time from `from` to `next`. Most jobs fire evenly, so a range of that length at the end should fit into
-            // one page.
+            // This read got as far as `next`. Most jobs fire evenly, so a range as long as that from `from` to `next`, but at the end,
+            // should fit into one page.
             Some(next) if length > SHORTEST => length = (length / 2).min(next.since(from)).max(SHORTEST),
             Some(next) => return newest(page, record, (next, to), account).await,
         }
     }
 }
 
-/// The newest entries of a short range that has more of them than a page shows.
+/// The newest entries of a range that is as short as possible and still has more entries than a page shows.
 async fn newest(
     page: &Page<FiresQuery>,
     record: &JobRecord,

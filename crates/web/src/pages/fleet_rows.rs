@@ -1,4 +1,4 @@
-//! Servers, executors and their runs, as the pages of the fleet show them.
+//! Rows for servers, executors and their runs, on the pages of the fleet.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -13,31 +13,30 @@ use super::texts::Texts;
 use crate::api::executors::ExecutorJson;
 use crate::problem::Problem;
 
-/// How many runs of an executor are read.
+/// How many runs of an executor are read at most.
 const HELD_COUNT: u32 = 1_000;
-/// The delay after which every server obeys a switch and counts all runs that were sent before: a beat, the time until a run is stored, and
-/// a heartbeat.
+/// This long after a switch was set, every server obeys it, and the number of runs includes all that were sent before. It is the sum of
+/// one beat, the time until a run is stored, and one heartbeat.
 const SETTLED_AFTER: Duration = Duration::from_secs(5);
-/// A server whose fires are later than this is marked.
+/// A server is marked if its fires are later than this, in milliseconds.
 const LATE_MS: u64 = 1_000;
-/// How many handlers of one executor a row shows.
+/// How many handlers of an executor a row shows.
 const HANDLER_COUNT: usize = 30;
 
-/// A server.
 pub(super) struct NodeRow {
     pub(super) name: String,
     pub(super) is_this: bool,
     pub(super) class: &'static str,
     pub(super) word: &'static str,
     pub(super) status: &'static str,
-    /// The remaining time of its lease; `None` for a dead server.
+    /// The remaining time of its lease; `None` if the server is dead.
     pub(super) lease: Option<String>,
-    /// Since when it is dead, and whether it ended in order.
+    /// Since when it is dead, and whether it shut down in order.
     pub(super) dead_at: Option<Moment>,
     pub(super) has_left: bool,
     pub(super) job_count: u64,
     pub(super) skew_ms: i64,
-    /// The 99th percentile of the lateness of its newest fires; `None` without a fire.
+    /// The 99th percentile of the lateness of its recent fires; `None` without fires.
     pub(super) lateness: Option<String>,
     /// Whether its lateness is more than [`LATE_MS`].
     pub(super) is_late: bool,
@@ -45,11 +44,10 @@ pub(super) struct NodeRow {
     pub(super) started_at: Moment,
     pub(super) url: Option<String>,
     pub(super) loops: Vec<LoopRow>,
-    /// Names of the loops that fail now.
+    /// The names of the loops that are failing.
     pub(super) failing: Vec<String>,
 }
 
-/// A loop of a server.
 pub(super) struct LoopRow {
     pub(super) name: String,
     pub(super) is_failing: bool,
@@ -62,7 +60,6 @@ pub(super) struct LoopRow {
     pub(super) error: Option<String>,
 }
 
-/// An executor.
 pub(super) struct ExecutorRow {
     pub(super) name: String,
     pub(super) app: String,
@@ -78,18 +75,17 @@ pub(super) struct ExecutorRow {
     pub(super) sdk_version: String,
     pub(super) last_seen: Moment,
     pub(super) connected: Option<Moment>,
-    /// Its switch.
     pub(super) state: &'static str,
     /// How many runs it has in hand.
     pub(super) run_count: u64,
-    /// The runs that are left, as text, if the executor is switched off.
+    /// The remaining runs as text, if the executor is switched off.
     pub(super) countdown: Option<String>,
-    /// Whether their number can still change.
+    /// Whether the number of remaining runs can still change.
     pub(super) is_emptying: bool,
 }
 
 impl ExecutorRow {
-    /// The address of its page, or of an action on it.
+    /// The URL of its page or, with `verb`, of an action on it.
     pub(super) fn address(&self, verb: &str) -> String {
         format!("/executors/{}{verb}?app={}", self.name, self.app)
     }
@@ -109,11 +105,12 @@ pub(super) struct HeldRun {
 pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
     let is_this = this.is_some();
-    // This server's loops come from memory, since its row is out of date if its beat fails, for example without a database.
+    // The answering server's loops come from memory: its row is out of date if its beat fails, for example because the database is
+    // unreachable.
     let loops: Vec<LoopRow> =
         this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
     let is_dead = status == "dead";
-    // A dead server shows no lateness: its report is about the past.
+    // No lateness is shown for a dead server, whose last report is old.
     let lateness = node.report.lateness_p99_ms.filter(|_| !is_dead);
     let failing = loops.iter().filter(|one| one.is_failing).map(|one| one.name.clone()).collect();
     let (class, word) = match status {
@@ -189,7 +186,7 @@ pub(super) fn executor_row(one: ExecutorJson, handler_count: Option<usize>, now:
     }
 }
 
-/// The runs that an executor still has after it was switched off, as text, and whether their number can still change.
+/// The runs that a switched-off executor still has, as text, and whether their number can still change.
 fn countdown(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, bool) {
     let is_settled = one.state_since.is_some_and(|since| since + SETTLED_AFTER <= now);
     let words = match (one.state, one.run_count) {
@@ -203,7 +200,7 @@ fn countdown(one: &ExecutorJson, now: Timestamp, t: &Texts) -> (Option<String>, 
     (Some(words), one.status != "offline" && (one.run_count > 0 || !is_settled))
 }
 
-/// The runs of an app that the executor with this name has, the earliest first.
+/// The runs of an app that the executor with this name has, the oldest first.
 pub(super) async fn held_runs<Q>(page: &Page<Q>, app: AppId, executor: &str) -> Result<Vec<HeldRun>, Problem> {
     let (store, now, t) = (page.engine().store(), page.engine().now(), page.t);
     let mut runs = store.held_runs(page.call.namespace.id, app, executor, HELD_COUNT).await?;

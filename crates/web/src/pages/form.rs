@@ -1,4 +1,4 @@
-//! The fields of a form that was sent.
+//! The fields of a submitted form.
 
 use axum::extract::{Form, FromRequest, Request};
 use http::StatusCode;
@@ -6,27 +6,27 @@ use http::StatusCode;
 use crate::problem::{Code, Problem};
 use crate::state::Web;
 
-/// Names and values; if a name occurs twice, the last value counts.
+/// Names and values. If a name occurs more than once, the last value counts.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Fields(Vec<(String, String)>);
 
 impl Fields {
-    /// A field without the blanks around it; empty if it was not sent.
+    /// The trimmed value of a field; empty if it was not sent.
     pub(crate) fn get(&self, name: &str) -> &str {
         self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value.trim())
     }
 
-    /// A field without the blanks around it; `None` if it was not sent.
+    /// The trimmed value of a field; `None` if it was not sent.
     pub(crate) fn get_if_sent(&self, name: &str) -> Option<&str> {
         self.0.iter().rfind(|(key, _)| key == name).map(|(_, value)| value.trim())
     }
 
-    /// A field as it was typed: a password may begin with a blank.
+    /// The value of a field without trimming: a password may begin with a blank.
     pub(crate) fn raw(&self, name: &str) -> &str {
         self.0.iter().rfind(|(key, _)| key == name).map_or("", |(_, value)| value)
     }
 
-    /// The fields whose names have this prefix, as they were sent.
+    /// The fields whose names have this prefix, in the order in which they were sent.
     pub(super) fn with_prefix(&self, prefix: &str) -> impl Iterator<Item = (&str, &str)> {
         let pairs = self.0.iter().map(|(key, value)| (key.as_str(), value.as_str()));
         pairs.filter(move |(key, _)| key.starts_with(prefix))

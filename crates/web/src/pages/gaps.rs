@@ -1,5 +1,5 @@
-//! Explains the empty parts of a lane of the timeline: the account of a job's fires as ranges of time with a sentence each, read at once
-//! for the whole lane.
+//! Explains the empty parts of a job's lane in the timeline: ranges of time, with a sentence each. All ranges of a lane are read in one
+//! request.
 
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Maximum range of a request: the longest zoom plus a day.
+/// Maximum range of a request: that of the longest zoom, and one more day.
 const SPAN_MAX: Duration = Duration::from_secs(8 * 24 * 3_600);
-/// Maximum number of reads: if a range has too many fires, a shorter one is read.
+/// Maximum number of reads. If a range has too many fires, a shorter one is read.
 const READ_COUNT_MAX: u32 = 4;
-/// Minimum length of a range that is read.
+/// Minimum length of a range.
 const SHORTEST: Duration = Duration::from_secs(60);
 
-/// The ends of the lane; without them, those of the last day.
+/// The ends of the lane. The default is the last day.
 #[derive(Debug)]
 pub(crate) struct GapsQuery {
     from: Option<Timestamp>,
@@ -56,12 +56,12 @@ impl GapsQuery {
     }
 }
 
-/// A range of time in which nothing ran, or between two runs.
+/// A range of time without a run, or from one run to the next.
 #[derive(Debug, PartialEq, Eq, Serialize)]
 struct Gap {
     from_ms: i64,
     to_ms: i64,
-    /// The instant to ask *why* about; `None` if no fire was left out.
+    /// The instant for the question "why"; `None` if no fire was left out.
     at_ms: Option<i64>,
     text: String,
 }
@@ -76,7 +76,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
     zones::set_job(&record.spec);
     let now = page.engine().now();
     let (mut from, to) = page.query().ends(now)?;
-    // Gaps end at the present: fires ahead are drawn in the lane.
+    // Gaps end at the current instant: the lane shows upcoming fires after it.
     let to = to.min(now);
     let within = page.call.seen_apps();
     let mut account = Account { entries: Vec::new(), next: None };
@@ -89,8 +89,8 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         account = page.engine().fires(&record, range, within.as_deref()).await?;
         begin = from;
         let Some(next) = account.next.filter(|next| *next <= to) else { break };
-        // Only the newest part is shown. This read covered the time from `from` to `next`; if fires are evenly spread, a range of that
-        // length at the end fits into one read.
+        // Only the newest part is shown. This read got as far as `next`. If the fires are evenly spread, a range as long as that from
+        // `from` to `next`, but at the end, fits into one read.
         let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST);
         from = to.saturating_sub(length).max(from);
     }
@@ -99,12 +99,12 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
     json(StatusCode::OK, &Gaps { gaps })
 }
 
-/// Why the lane is empty after an entry, up to the next one.
+/// Why the lane is empty between an entry and the next one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Cause {
-    /// The entry ran, and nothing more was planned until the next fire.
+    /// The run of the entry took place, and no other fire was planned until the next entry.
     Between,
-    /// The entry did not run, for this reason.
+    /// The fire of the entry did not run, for this reason.
     LeftOut(String),
 }
 

@@ -1,4 +1,4 @@
-//! The picker of roles: rows of a role and a place, each chosen from a list.
+//! The picker of roles: rows with a role and a place, each selected from a list.
 
 use rondel_core::access::{Permission, Role};
 
@@ -9,22 +9,22 @@ use crate::call::{GlobalCall, visible_namespaces};
 use crate::grants::GrantJson;
 use crate::problem::Problem;
 
-/// Maximum number of places to choose from.
+/// Maximum number of places in the list.
 const PLACE_COUNT_MAX: usize = 500;
 /// Maximum number of rows in a form.
 const ROW_COUNT_MAX: usize = 100;
 const PREFIX: &str = "grant.";
 
-/// A role at a place, as it was chosen. Without a role the row is empty.
+/// A role at a place, as the user selected it. A row without a role is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GrantRow {
     pub(super) role: String,
-    /// `namespace`, `namespace/app`, or nothing for everywhere.
+    /// `namespace`, `namespace/app`, or empty for everywhere.
     pub(super) place: String,
     pub(super) is_wrong: bool,
 }
 
-/// The rows, and the choices in them.
+/// The rows, and the roles and places that they offer.
 pub(super) struct GrantPicker {
     pub(super) rows: Vec<GrantRow>,
     /// The roles with their names.
@@ -33,7 +33,7 @@ pub(super) struct GrantPicker {
     pub(super) places: Vec<(String, String)>,
 }
 
-/// The choices, which are read once for a page with many pickers.
+/// The roles and places to offer. A page with many pickers reads them once.
 pub(super) struct Choices {
     roles: Vec<(&'static str, &'static str)>,
     places: Vec<(String, String)>,
@@ -56,14 +56,14 @@ impl Choices {
         Ok(Self { roles: roles(t).to_vec(), places })
     }
 
-    /// A picker with these rows and an empty one.
+    /// A picker with these rows and one empty row.
     pub(super) fn picker(&self, mut rows: Vec<GrantRow>) -> GrantPicker {
         if rows.last().is_none_or(|last| !last.role.is_empty()) {
             rows.push(GrantRow::default());
         }
         let mut places = self.places.clone();
         for row in &rows {
-            // A place that no longer exists, or is beyond [`PLACE_COUNT_MAX`], stays chosen.
+            // A selected place remains selected, even if it no longer exists or is beyond [`PLACE_COUNT_MAX`].
             if !places.iter().any(|(value, _)| *value == row.place) {
                 places.push((row.place.clone(), row.place.clone()));
             }
@@ -105,7 +105,7 @@ pub(super) fn rows_of(grants: &[GrantJson]) -> Vec<GrantRow> {
     grants.iter().map(row).collect()
 }
 
-/// The rows of a form; `None` if it has no picker.
+/// The rows of a submitted form; `None` if the form has no picker.
 pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
     let mut rows: Vec<GrantRow> = Vec::new();
     let mut has_some = false;
@@ -126,14 +126,14 @@ pub(super) fn sent_rows(fields: &Fields) -> Option<Vec<GrantRow>> {
     has_some.then_some(rows)
 }
 
-/// The grants in a form, from its picker or from lines; `None` if it has neither.
+/// The grants in a submitted form, from its picker or from its lines of text; `None` if it has neither.
 pub(super) fn sent_grants(fields: &Fields) -> Result<Option<Vec<GrantJson>>, Problem> {
     let Some(rows) = sent_rows(fields) else { return fields.get_if_sent("grants").map(parse_grant_lines).transpose() };
     let line = |row: &GrantRow| format!("{} {}", row.role, row.place);
     parse_grant_lines(&rows.iter().map(line).collect::<Vec<_>>().join("\n")).map(Some)
 }
 
-/// Marks the rows that a problem is about; `true` if there is one.
+/// Marks the rows to which a problem refers. Returns whether there are any.
 pub(super) fn mark_wrong_rows(rows: &mut [GrantRow], problem: &Problem) -> bool {
     let mut is_marked = false;
     let complained = problem.complaints().iter().filter_map(|one| one.pointer.as_deref());

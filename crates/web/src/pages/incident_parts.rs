@@ -1,4 +1,4 @@
-//! The parts of an incident's page that show its messages, and the runs that it is about.
+//! Two parts of an incident's page: its messages, and the runs that it covers.
 
 use std::time::Duration;
 
@@ -14,13 +14,13 @@ use super::shell::Page;
 use crate::problem::Problem;
 use crate::redirect::pair;
 
-/// Messages on the page.
+/// How many messages the page shows.
 const MESSAGE_COUNT: u32 = 30;
-/// Runs on the page.
+/// How many runs the page shows.
 const RUN_COUNT: u32 = 10;
-/// How far back runs are searched for an incident with a deadline.
+/// How far back runs are searched for an incident about a missed deadline.
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Maximum time that runs are searched back for an incident about a time without a success.
+/// How far back runs are searched at most for an incident about a job without a success for some time.
 const BACK_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
 
 /// A message about an incident.
@@ -32,19 +32,19 @@ pub(super) struct MessageRow {
     pub(super) word: &'static str,
     pub(super) try_count: i32,
     pub(super) written: Moment,
-    /// The next or the last try.
+    /// When it is tried next, or was tried last.
     pub(super) at: Moment,
     pub(super) error: Option<String>,
 }
 
-/// The runs in the time that an incident about a missing success covers.
+/// The runs in the time in which the job should have succeeded.
 pub(super) struct CoveredRuns {
     pub(super) runs: Vec<CoveredRun>,
-    /// The address of the fires of that time, which include those without a run.
+    /// The URL of the fires in that time, which also shows fires without a run.
     pub(super) fires: String,
 }
 
-/// A run in the time that an incident covers.
+/// A run in the time in which the job should have succeeded.
 pub(super) struct CoveredRun {
     pub(super) id: String,
     pub(super) fire_at: Moment,
@@ -77,7 +77,7 @@ pub(super) async fn messages<Q>(page: &Page<Q>, record: &IncidentRecord) -> Resu
     Ok(found.into_iter().map(row).collect())
 }
 
-/// The runs that could have succeeded in time; `None` for an incident of another kind.
+/// The runs in the time in which the job should have succeeded; `None` for incidents of other kinds.
 pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> Result<Option<CoveredRuns>, Problem> {
     let (incident, t, now) = (&record.incident, page.t, page.engine().now());
     let back = match &record.spec.condition {

@@ -47,9 +47,9 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, pair, to};
 
-/// Maximum number of executors that the form of a run suggests.
+/// Maximum number of executors that the form for a run suggests.
 const SUGGESTION_COUNT_MAX: usize = 200;
-/// How often pausing or resuming a job is tried if other callers change the job meanwhile.
+/// How often pausing or resuming is tried if other callers change the job at the same time.
 const TRY_COUNT: usize = 4;
 
 /// The query of the page: the cursor of its list of runs.
@@ -68,18 +68,18 @@ struct JobPage {
     shell: Shell,
     t: &'static Texts,
     missing: MissingRoles,
-    /// The role that the caller lacks to make an alert rule; rules belong to the whole namespace.
+    /// The role that the caller lacks to create an alert rule. Rules need a role on the whole namespace.
     missing_for_rule: Option<&'static str>,
     alerts: Vec<IncidentRow>,
     name: String,
     description: String,
-    /// The labels, each with the list of the jobs that have it.
+    /// The labels, each with the URL of the list of jobs that have it.
     labels: Vec<(String, String)>,
     links: JobLinks,
     enabled: bool,
     is_pump: bool,
     state: StateWord,
-    /// The mark of a job in shadow mode, or of one whose mode applies from an instant on.
+    /// The mark of a job that is in shadow mode, or whose mode applies only from some instant on.
     mode: Option<String>,
     schedules: Vec<ScheduleText>,
     next_fire: Option<Moment>,
@@ -98,33 +98,33 @@ struct JobPage {
     here: String,
     rows: Vec<RunRow>,
     next: Option<String>,
-    /// The address of the first page of runs.
+    /// The URL of the first page of runs.
     first: String,
     is_first: bool,
     why: WhyForm,
     no_error: Option<String>,
 }
 
-/// The form that starts a run on a chosen executor, or with other parameters than the job has. It shows only parameters that a run may
+/// The form that starts a run with other parameters than the job's, or on a chosen executor. It shows only parameters that a run may
 /// override.
 struct RunForm {
-    /// Whether parameters may be given.
+    /// Whether a run may have parameters of its own.
     takes_params: bool,
     /// The executors of the job's app that are connected to this server, by name.
     executors: Vec<String>,
-    /// Whether an executor may be named. For a pump job none may, since its groups go to every executor that may have them.
+    /// Whether the caller may name an executor. Not for a pump job, whose groups are distributed to all suitable executors.
     takes_executor: bool,
-    /// The parameters as JSON text.
+    /// The parameters as JSON.
     params: String,
-    /// The parameters as fields, if the handler declares what it takes.
+    /// The parameters as fields, if the handler declares its parameters.
     fields: Vec<ParamField>,
     hint: String,
 }
 
-/// What code declares of the job.
+/// The differences from the definition that code declares.
 struct DeclaredNote {
     at: Moment,
-    /// The fields that differ, in one line; empty if there are none.
+    /// The names of the fields that differ, in one line; empty if there are none.
     drift: String,
     undeclared_at: Option<Moment>,
 }
@@ -199,14 +199,14 @@ fn run_form(page: &Page<RunsCursor>, record: &JobRecord) -> RunForm {
     }
 }
 
-/// The connected executors, as suggestions; any other name is checked against all known executors.
+/// The connected executors, as suggestions. The user may enter other names; they are checked against all known executors.
 fn online_names(page: &Page<RunsCursor>, record: &JobRecord) -> Vec<String> {
     let online = page.engine().online_names().into_iter().filter(|one| one.app == record.app);
     let names: BTreeSet<String> = online.map(|one| given_name(&one.name).to_owned()).collect();
     names.into_iter().take(SUGGESTION_COUNT_MAX).collect()
 }
 
-/// A page of the job's runs, and the address of the next one.
+/// A page of the job's runs, and the URL of the next page.
 async fn runs(
     page: &Page<RunsCursor>,
     record: &JobRecord,
@@ -232,7 +232,7 @@ async fn runs(
     Ok((runs.iter().map(row).collect(), next))
 }
 
-/// A label, and the list of the jobs that have it.
+/// A label, and the URL of the list of jobs that have it.
 fn label(key: &str, value: &str) -> (String, String) {
     let pattern = LabelTest { key: key.to_owned(), value: Some(value.to_owned()) };
     let labels = vec![LabelTerm { any: vec![pattern], is_not: false }];
@@ -240,7 +240,7 @@ fn label(key: &str, value: &str) -> (String, String) {
     (format!("{key}={value}"), address("/jobs", &filter.to_string(), &[]))
 }
 
-/// The mark of the job's mode; `None` for a job that is simply active.
+/// The mark of the job's mode; `None` if the job is active without a start instant.
 fn mode_mark(spec: &JobSpec, t: &Texts) -> Option<String> {
     match (spec.mode, spec.mode_from.as_deref()) {
         (Mode::Active, None) => None,
@@ -279,12 +279,12 @@ fn facts(record: &JobRecord, t: &'static Texts) -> Vec<(&'static str, String)> {
     facts
 }
 
-/// Parameters as text; empty if there are none.
+/// The parameters as JSON; empty if there are none.
 fn text_of(params: &Value) -> String {
     if params.is_null() { String::new() } else { pretty(params) }
 }
 
-/// JSON over several lines.
+/// JSON on several lines.
 pub(super) fn pretty(value: &Value) -> String {
     serde_json::to_string_pretty(value).unwrap_or_default()
 }
@@ -301,7 +301,7 @@ pub(super) async fn resume(page: Page, Named(name, ..): Named<path::Job>, fields
     toast::answer(&page, Toast { text: page.t.toast_resumed(&name), undo, link: None }, &back(&fields, &name))
 }
 
-/// The path to return to: the page of the form, or else that of the job.
+/// The path to return to: the page that has the form, or the page of the job.
 fn back(fields: &Fields, name: &str) -> String {
     own_path(fields.get("back")).map_or_else(|| format!("/jobs/{name}"), str::to_owned)
 }
@@ -334,7 +334,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Job>, fields
     Ok(to("/jobs"))
 }
 
-/// Makes a run, with parameters of its own if the form has some.
+/// Starts a run, with the parameters in the form if it has some.
 pub(super) async fn trigger(
     page: Page,
     Named(name, ..): Named<path::Job>,
@@ -377,7 +377,7 @@ pub(super) async fn trigger(
     )
 }
 
-/// The parameters of one run; `None` for those of the job.
+/// The parameters for this run; `None` if it has those of the job.
 fn own_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option<RunParams>, Problem> {
     let given = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
         (Some(value), _) => value,

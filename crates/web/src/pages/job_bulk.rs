@@ -1,4 +1,4 @@
-//! Applies one action to many jobs: the jobs are counted first, then changed.
+//! Applies one action to many jobs. The first page counts the jobs and asks for confirmation, the second one reports the outcome.
 
 use askama::Template;
 use axum::response::Response;
@@ -18,7 +18,7 @@ use crate::problem::Problem;
 use crate::redirect::{own_path, to};
 use crate::run_filter;
 
-/// How many names are shown.
+/// How many names of jobs are shown.
 const SHOWN_COUNT_MAX: usize = 60;
 
 #[derive(Template)]
@@ -37,7 +37,7 @@ struct BulkPage {
     shown: Vec<String>,
     hidden_count: usize,
     has_more: bool,
-    /// The job after which these are, by name, and the one after which the rest is.
+    /// The name after which the selection begins, and the name after which the next selection begins.
     after: String,
     next: Option<String>,
     max: usize,
@@ -45,7 +45,7 @@ struct BulkPage {
     is_done: bool,
     unchanged: usize,
     problems: Vec<JobProblem>,
-    /// The action that reverts this one, and the jobs that it is for.
+    /// The action that reverts this one, and the jobs that it would change.
     undo: Option<&'static str>,
     changed: Vec<String>,
 }
@@ -57,7 +57,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let mut names: Vec<String> = fields.with_prefix("job").map(|(_, name)| name.to_owned()).collect();
     names.truncate(BULK_JOB_COUNT_MAX);
     let filter = fields.get("q").to_owned();
-    // If no rows are chosen, a filter stands for all jobs that match; they are counted first.
+    // If no rows are chosen, the action applies to all jobs that match the filter.
     let is_all = fields.get("scope") == "all" || (names.is_empty() && !filter.trim().is_empty());
     let back = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
     if !is_all && names.is_empty() {
@@ -72,14 +72,14 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         false => select_named(&page.call, &names).await?,
     };
     let SelectedJobs { names: chosen, has_more, after: next } = chosen;
-    // A form that confirms names the jobs that were shown, since others may match by then, and where the rest begins.
+    // The confirmation names the jobs that were shown, since other jobs may match by now, and the name after which the rest begins.
     let rest = Some(fields.get("rest")).filter(|rest| !rest.is_empty()).map(str::to_owned);
     let has_more = has_more || rest.is_some();
     let next = next.or(rest);
     let names = if is_all { chosen.clone() } else { names };
     let count = chosen.len();
     let expected = fields.get("expected").parse::<usize>().ok();
-    // If more jobs match than were counted, they are counted again first.
+    // If more jobs match than were counted, nothing is changed: the page shows the new count and asks again.
     let is_confirmed = expected.is_some_and(|expected| count <= expected && count > 0);
     let done = if is_confirmed {
         perform(&page.call, &bulk, &chosen).await

@@ -1,4 +1,4 @@
-//! The charts of a job's overview: a year of outcomes, the durations of its runs, and its next fires.
+//! The charts of a job's page: a year of outcomes, the durations of its runs, and its next fires.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use crate::overview::series::{self, Bucket, Span};
 use crate::problem::Problem;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Weeks of the year map, the present one among them.
+/// How many weeks the year map has, including the current one.
 const WEEKS: u32 = 53;
-/// Days in the chart of durations.
+/// How many days the chart of durations has.
 const BAND_DAYS: u32 = 30;
 /// The height of the chart of durations, in the units of its drawing.
 const BAND_HEIGHT: u128 = 90;
 const NEXT_COUNT: usize = 10;
-/// How far ahead fires are searched for.
+/// How far ahead fires are searched.
 const AHEAD: Duration = Duration::from_secs(366 * 24 * 3_600);
-/// The side of a day in the year map, with its gap.
+/// The side of a day's square in the year map, including the gap.
 const CELL: usize = 12;
 
 /// The charts, as a part of a page: `{{ charts|safe }}` renders it.
@@ -43,7 +43,6 @@ pub(super) struct JobCharts {
     next: Vec<Moment>,
 }
 
-/// A day of the year map.
 struct DayCell {
     x: usize,
     y: usize,
@@ -57,13 +56,12 @@ struct Band {
     area: String,
     p50: String,
     p95: String,
-    /// The values of the newest day, and the maximum of all days.
+    /// The values of the newest day. `most` is the maximum of all days.
     newest_p50: String,
     newest_p95: String,
     most: String,
 }
 
-/// Reads the charts of a job.
 pub(super) async fn read<Q>(
     call: &Call<Q>,
     record: &JobRecord,
@@ -72,7 +70,7 @@ pub(super) async fn read<Q>(
     let end = Step::Day.floor(now) + DAY;
     let year = Span::new(Step::Day, end - DAY * (WEEKS * 7), end);
     let mut buckets = series::of(call, PointKind::Job, &[record.id.get()], year).await?;
-    // For a job that moved to another app, only runs in apps that the caller sees count.
+    // If the job moved to another app, only runs of apps that the caller sees are counted.
     let from = seen_from(call, record, year.from, year.to).await?;
     buckets.iter_mut().filter(|bucket| bucket.at < from).for_each(|bucket| *bucket = Bucket::empty(bucket.at));
     let fires = next_fires(call.engine().node(), (record.id, record.version), (now, now + AHEAD), NEXT_COUNT).await?;
@@ -90,7 +88,7 @@ pub(super) async fn read<Q>(
     })
 }
 
-/// A cell for each day: columns are weeks, which begin on Monday.
+/// The cells of the year map, one per day. Columns are weeks that begin on Monday.
 fn days(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) -> Vec<DayCell> {
     // 1970 began on a Thursday.
     let weekday = |at: Timestamp| usize::try_from((at.second() / 86_400 + 3).rem_euclid(7)).unwrap_or(0);
@@ -98,7 +96,7 @@ fn days(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) ->
     let cell = |(number, bucket): (usize, &Bucket)| {
         let place = number + first;
         let verdicts = bucket.verdicts;
-        // The days are those of UTC, on every clock.
+        // The days are days in UTC, whatever clock the user chose.
         let (day, ..) = zones::parts(bucket.at, Tz::UTC);
         let trouble = verdicts.trouble();
         let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
@@ -124,7 +122,7 @@ const fn day_class(verdicts: Verdicts) -> &'static str {
     }
 }
 
-/// The durations on days with runs; `None` if no day has any.
+/// The chart of durations, for days with runs; `None` if no day has any.
 fn band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
     let of_day = |(day, bucket): (usize, &Bucket)| {
         let (p50, p95) = (bucket.durations.quantile(500)?, bucket.durations.quantile(950)?);
@@ -142,7 +140,7 @@ fn band(buckets: &[Bucket], t: &'static Texts) -> Option<Band> {
     let (p50, p95) = (line(|day| day.1), line(|day| day.2));
     let back = p50.iter().rev();
     let area = p95.iter().chain(back).cloned().collect::<Vec<_>>().join("L");
-    // A line with one point would be invisible.
+    // A path with one point would be invisible, so it gets a short line.
     let path = |points: &[String]| match points {
         [one] if one.starts_with("0 ") => format!("M{one}h300"),
         [one] => format!("M{one}h-300"),
@@ -212,7 +210,7 @@ mod tests {
         assert!(found.area.starts_with("M0 ") && found.area.ends_with('Z'));
         assert!(found.p50.contains(&format!("{WIDTH} ")), "{}", found.p50);
         assert!(!found.most.is_empty());
-        // One day at the end: a short line that ends there, within the picture.
+        // With one day at the end, a short line ends there, so that it stays within the chart.
         let last = band(&[bucket(0, Verdicts::default(), &[]), bucket(1, Verdicts::default(), &[30])], t).unwrap();
         assert!(last.p50.starts_with(&format!("M{WIDTH} ")) && last.p50.ends_with("h-300"), "{}", last.p50);
     }

@@ -1,4 +1,4 @@
-//! Editing the definition of a job: in fields, or as a whole in YAML. The server converts each into the other.
+//! Edits the definition of a job, either in fields or as YAML. The server converts each into the other.
 
 use askama::Template;
 use axum::response::Response;
@@ -36,23 +36,23 @@ struct EditPage {
     errors: Errors,
     offers: FieldSuggestions,
     is_new: bool,
-    /// The name of the job that is edited.
+    /// The current name of the job.
     was: String,
-    /// The version that the next save is based on.
+    /// The version on which the next save will be based.
     version: i64,
-    /// The version that another caller made meanwhile.
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
     /// The whole definition, as YAML.
     whole: String,
     whole_is_open: bool,
     whole_errors: Vec<String>,
-    /// The changes that saving this input would make to the definition that another caller saved meanwhile.
+    /// The changes that saving would make to the definition that another caller has saved.
     conflict_changes: Vec<ChangeRow>,
-    /// The request and the command that save this definition.
+    /// The API request and the command that save this definition.
     code: AsCode,
 }
 
-/// The input of the form, and its errors.
+/// The fields of the form, and their errors.
 struct EditInput {
     form: JobForm,
     sent: Option<Fields>,
@@ -68,7 +68,7 @@ impl EditInput {
         Self { form, sent: None, errors: Errors::default(), whole: None, whole_errors: Vec::new(), conflict: None }
     }
 
-    /// The definition in the input, if it is a valid one.
+    /// The definition in the form; `None` if it has errors.
     fn spec(&mut self, record: &JobRecord, t: &'static Texts) -> Option<JobSpec> {
         let Some(whole) = &self.whole else {
             let base = serde_json::to_value(&record.spec).unwrap_or_default();
@@ -86,8 +86,8 @@ impl EditInput {
         }
     }
 
-    /// Merges the changes in the input into the definition that another caller saved meanwhile. If the version that the form shows cannot
-    /// be read, the input stays as it was typed.
+    /// Merges the user's changes into the definition that another caller has saved. If the version on which the form is based cannot be
+    /// read, the input stays as the user typed it.
     async fn rebase(&mut self, page: &Page, record: &JobRecord, seen: i64) {
         let Ok(base) = version_spec(&page.call, record, seen).await else { return };
         let document = |spec: &JobSpec| serde_json::to_value(spec).unwrap_or_default();
@@ -107,7 +107,7 @@ impl EditInput {
     }
 }
 
-/// A definition as the one item of a list in YAML, its fields in the order of the API.
+/// A definition as a YAML list of one item, with its fields in the order of the API.
 fn as_list(spec: &JobSpec) -> String {
     let document = spec.document();
     let fields: Vec<(&str, &Value)> = document.fields.iter().map(|(name, value)| (*name, value)).collect();
@@ -120,7 +120,7 @@ pub(super) fn as_yaml(spec: &JobSpec) -> String {
     lines.lines().map(|line| line.get(2..).unwrap_or_default()).collect::<Vec<_>>().join("\n") + "\n"
 }
 
-/// Parses a definition in YAML or JSON; its name may be left out.
+/// Parses a definition in YAML or JSON. The name may be left out.
 fn parse_definition(text: &str, name: &str) -> Result<JobSpec, Problem> {
     if text.trim_start().starts_with(['{', '[']) {
         return parse_named(text.as_bytes(), name);
@@ -138,7 +138,7 @@ fn parse_definition(text: &str, name: &str) -> Result<JobSpec, Problem> {
     from_value(document)
 }
 
-/// The request and the command that save a definition: a new one, or that of the job `was`.
+/// The API request and the command that save a definition: of a new job, or of the job `was`.
 fn code_of(page: &Page, was: Option<&str>, spec: &JobSpec) -> AsCode {
     let path = was.map(|name| format!("/api/v1/jobs/{name}"));
     let request = path.as_deref().map_or(("POST", "/api/v1/jobs"), |path| ("PUT", path));
@@ -154,7 +154,7 @@ struct CodePart {
     error: Option<String>,
 }
 
-/// The request and the command for the fields that were typed so far.
+/// The API request and the command for the fields typed so far.
 pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (was, parsed) = edited_job(&page, &fields).await;
     let part = match parsed {
@@ -164,7 +164,7 @@ pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Pr
     html(StatusCode::OK, &part)
 }
 
-/// The name of the job that is edited, and the definition that the fields describe.
+/// The name of the edited job, and the definition in the fields.
 async fn edited_job(page: &Page, fields: &Fields) -> (Option<String>, Result<JobSpec, Errors>) {
     let mut base = Value::Object(serde_json::Map::new());
     let mut was = None;
@@ -186,7 +186,7 @@ struct YamlPart {
     error: Option<String>,
 }
 
-/// The fields that were typed so far, as YAML: the other tab of the form.
+/// The fields typed so far, as YAML, for the other tab of the form.
 pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (_, parsed) = edited_job(&page, &fields).await;
     let (whole, error) = match parsed {
@@ -211,7 +211,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         }
         whole => typed.whole = Some(whole.to_owned()),
     }
-    // A form without a version counts as a conflict, like one with an old version.
+    // A form without a version is treated as a conflict, like one with an old version.
     let seen = fields.get("version").parse::<i64>().ok();
     if seen != Some(record.version) {
         typed.conflict = Some(record.version);
@@ -224,7 +224,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
         return render_page(&page, typed.status(), &record, typed).await;
     };
     if fields.get("do") == "fields" {
-        // The text is converted into fields; nothing is saved.
+        // Converts the text into fields without saving it.
         let converted = EditInput { form: JobForm::of(&spec), ..EditInput::unchanged(&record) };
         return render_page(&page, StatusCode::OK, &record, converted).await;
     }

@@ -1,4 +1,4 @@
-//! Chosen jobs as a YAML file, in the form that `rondel job apply` takes.
+//! Downloads chosen jobs as a YAML file that `rondel job apply` accepts.
 
 use std::collections::BTreeSet;
 use std::str::FromStr;
@@ -19,9 +19,9 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, to};
 use crate::{run_filter, shares};
 
-/// How many jobs are read at once.
+/// How many jobs are read at a time.
 const READ_COUNT: usize = 50;
-/// Maximum size of a file, in bytes: larger exports are streamed by the command.
+/// Maximum size of a file, in bytes. For larger exports there is the command, which streams.
 const FILE_LEN_MAX: usize = 8 * 1024 * 1024;
 
 /// The name of a chosen job.
@@ -36,13 +36,13 @@ impl FromStr for JobName {
     }
 }
 
-/// The jobs that were chosen in the list.
+/// The selection of jobs in the list.
 #[derive(Debug)]
 pub(crate) struct ChosenJobs {
     names: Vec<JobName>,
     filter: String,
     is_all: bool,
-    /// The list to return to if nothing is chosen.
+    /// The URL of the list, to return to if nothing is selected.
     back: String,
 }
 
@@ -50,10 +50,10 @@ impl FromQuery for ChosenJobs {
     fn from_query(reader: &mut Reader) -> Self {
         let names = reader.words(Parameter::name("job"));
         let filter = reader.one("q").unwrap_or_default().trim().to_owned();
-        // If no rows are chosen, a filter stands for all jobs that match.
+        // If no rows are selected, all jobs that match the filter are exported.
         let is_all = reader.one("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
         let back = reader.one("back").unwrap_or_default();
-        // Accepts further fields of the list's form, which are not used.
+        // The other fields of the list's form are accepted and ignored.
         for other in ["do", "label"] {
             drop(reader.one(other));
         }
@@ -98,7 +98,8 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     Ok((headers, text).into_response())
 }
 
-/// The names of the chosen jobs, in order; an error if more match than a file may have, since the caller did not ask for only some of them.
+/// The names of the selected jobs, in order. If more jobs match than a file may have, this is an error: a file with only some would be
+/// wrong.
 async fn chosen(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
     let query = page.query();
     if query.is_all {

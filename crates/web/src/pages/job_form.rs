@@ -1,4 +1,4 @@
-//! The form of a job: its fields as they were sent, the definition that they describe, and its errors.
+//! The form of a job: its fields as sent, the definition that they describe, and its errors.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -19,10 +19,10 @@ use super::texts::Texts;
 use crate::api::jobs::body::from_value;
 use crate::problem::{Code, Problem};
 
-/// The value of `params_by` for parameters in fields.
+/// The value of `params_by` if the parameters are in fields.
 const BY_FIELDS: &str = "fields";
 
-/// The fields, as texts.
+/// The fields of the form, as text.
 #[derive(Clone, Debug)]
 pub(super) struct JobForm {
     pub(super) name: String,
@@ -30,11 +30,11 @@ pub(super) struct JobForm {
     pub(super) app: String,
     pub(super) handler: String,
     pub(super) params: String,
-    /// How the parameters were given: `fields` if the handler declares parameters, or else `json`.
+    /// How the parameters are entered: `fields` if the handler declares its parameters, else `json`.
     pub(super) params_by: String,
-    /// The error in the fields of the parameters.
+    /// An error in the fields of the parameters.
     pub(super) params_fault: Option<String>,
-    /// `none`, `all`, or pointers with spaces between them; empty for the handler's default.
+    /// `none`, `all`, or JSON pointers separated by spaces; empty for the handler's default.
     pub(super) overrides: String,
     /// `cron`, `every`, `delay`, `after`, `at`, `json` or `none`.
     pub(super) kind: String,
@@ -54,14 +54,14 @@ pub(super) struct JobForm {
     pub(super) retry_max: String,
     pub(super) retry_backoff: String,
     pub(super) enabled: bool,
-    /// The pump as JSON text, empty for none; `None` if the form does not have the field.
+    /// The pump as JSON, or empty for no pump; `None` if the form does not have this field.
     pub(super) pump: Option<String>,
     pub(super) labels: LabelRows,
-    /// The fields that hold one value each.
+    /// The fields that have one value each.
     pub(super) more: Leaves,
 }
 
-/// Errors by field; those that belong to no field are under `form`.
+/// Errors by field. Errors without a field are under `form`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Errors(BTreeMap<&'static str, String>);
 
@@ -74,12 +74,11 @@ impl Errors {
         self.0.is_empty()
     }
 
-    /// All errors.
     pub(super) fn all(self) -> Vec<String> {
         self.0.into_values().collect()
     }
 
-    /// Keeps the first error of a field, and every error that belongs to no field.
+    /// Adds an error. A field keeps only its first error; errors under `form` are all kept.
     fn add(&mut self, field: &'static str, message: impl Into<String>) {
         let message = message.into();
         match self.0.entry(field) {
@@ -164,7 +163,7 @@ impl From<&Fields> for JobForm {
 }
 
 impl JobForm {
-    /// The form of an existing definition.
+    /// The form of an existing job.
     pub(super) fn of(spec: &JobSpec) -> Self {
         let duration = |length: Option<Duration>| length.map_or_else(String::new, format_duration);
         let calendar = spec.calendar.as_ref();
@@ -199,12 +198,12 @@ impl JobForm {
         form.with_schedule(spec)
     }
 
-    /// The pump as its field shows it.
+    /// The text of the pump's field.
     pub(super) fn pump_text(&self) -> &str {
         self.pump.as_deref().unwrap_or_default()
     }
 
-    /// Fills in the schedule: as fields if they can hold all of it, or else as JSON.
+    /// Fills in the schedule: in fields if they can express all of it, else as JSON.
     fn with_schedule(mut self, spec: &JobSpec) -> Self {
         let document = serde_json::to_value(&spec.schedule).unwrap_or_default();
         let text = |key: &str| document.get(key).and_then(Value::as_str).unwrap_or_default().to_owned();
@@ -230,7 +229,7 @@ impl JobForm {
         self
     }
 
-    /// The definition, checked as far as possible without a server. A value without a field stays as it is in `base`.
+    /// The definition, checked as far as possible without the server's data. Values that have no field keep their value in `base`.
     pub(super) fn spec(&self, base: Value, t: &Texts) -> Result<JobSpec, Errors> {
         let mut errors = Errors::default();
         let document = self.document(base, &mut errors, t);
@@ -299,7 +298,7 @@ impl JobForm {
         document
     }
 
-    /// Whether the field of the chosen kind of schedule is empty.
+    /// Whether the field that the selected kind of schedule needs is empty.
     pub(super) fn lacks_schedule(&self) -> bool {
         match self.kind.as_str() {
             "cron" => self.cron.is_empty(),
@@ -310,7 +309,7 @@ impl JobForm {
         }
     }
 
-    /// The calendar as the definition writes it; null for the kinds of schedule that have none, whose form does not show it.
+    /// The calendar in the form of the definition. Null for kinds of schedules without a calendar, for which the form hides these fields.
     pub(super) fn calendar_use(&self) -> Value {
         match (self.calendar.as_str(), self.calendar_rule.as_str()) {
             ("", _) => Value::Null,
@@ -320,7 +319,7 @@ impl JobForm {
         }
     }
 
-    /// The schedule as the definition writes it.
+    /// The schedule in the form of the definition.
     pub(super) fn schedule(&self) -> Value {
         let mut schedule = Map::new();
         match self.kind.as_str() {
@@ -332,7 +331,7 @@ impl JobForm {
             }
             "every" => drop(schedule.insert("every".to_owned(), Value::from(self.every.as_str()))),
             "at" => drop(schedule.insert("at".to_owned(), Value::from(instant(&self.at)))),
-            // Fields of the form replace these empty placeholders below. A placeholder that stays empty is refused with its pointer.
+            // Fields of the form replace these empty placeholders below. A placeholder that stays empty is refused, with a pointer to it.
             "delay" => drop(schedule.insert("delay".to_owned(), Value::from(""))),
             "after" => drop(schedule.insert("after".to_owned(), Value::Array(Vec::new()))),
             _ => return Value::Null,
@@ -365,7 +364,7 @@ impl JobForm {
             _ if pointer.starts_with("/pump") => "pump",
             _ => field_at(pointer),
         };
-        // The message names the place in the definition if the field does not show it.
+        // If the field covers more than the place of the error, the message begins with the pointer to the place.
         let is_within =
             matches!(field, "form" | "schedule_json" | "pump") || (field == "params" && pointer != "/params");
         let shows_pointer = is_within && !pointer.is_empty();
@@ -373,7 +372,7 @@ impl JobForm {
     }
 }
 
-/// The parameters as JSON text, composed from their fields or as they were typed, and the error in the fields.
+/// The parameters as JSON, composed from their fields or as typed, and the error in the fields if there is one.
 fn sent_params(fields: &Fields) -> (String, Option<String>) {
     let typed = fields.get("params").to_owned();
     if fields.get("params_by") != BY_FIELDS {
@@ -391,7 +390,7 @@ fn sent_params(fields: &Fields) -> (String, Option<String>) {
     }
 }
 
-/// The value of a field that holds JSON.
+/// Parses the JSON in a field; empty text is null.
 fn json_text(field: &'static str, text: &str, errors: &mut Errors, t: &Texts) -> Value {
     if text.is_empty() {
         return Value::Null;
@@ -402,7 +401,7 @@ fn json_text(field: &'static str, text: &str, errors: &mut Errors, t: &Texts) ->
     })
 }
 
-/// The value of a browser's field for a date and a time, as an instant in UTC; any other text is unchanged.
+/// Converts the value of a browser's date and time field into an instant in UTC. Any other text is returned unchanged.
 fn instant(text: &str) -> String {
     let is_local = text.len() >= 16 && text.as_bytes().get(10) == Some(&b'T') && !text.ends_with('Z');
     match (is_local, text.len()) {
@@ -412,7 +411,7 @@ fn instant(text: &str) -> String {
     }
 }
 
-/// The field of the form for a place in the definition.
+/// The field of the form that shows this place in the definition.
 fn field_at(pointer: &str) -> &'static str {
     if let Some(field) = leaf_at(pointer) {
         return field;

@@ -1,4 +1,4 @@
-//! What a job's form makes of its fields.
+//! Tests of the definition that a job's form builds from its fields.
 
 use super::super::texts::Lang;
 use super::*;

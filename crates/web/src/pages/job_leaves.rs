@@ -1,5 +1,5 @@
-//! The fields of a job's form that hold one value of the definition each: the place of the value, and how it is written. A field that was
-//! not sent leaves the definition as it is.
+//! The fields of a job's form that have one value of the definition each, with the place of that value and its format. A field that was
+//! not sent leaves the definition unchanged.
 
 use std::collections::BTreeMap;
 
@@ -10,18 +10,18 @@ use serde_json::{Map, Value};
 use super::form::Fields;
 use super::texts::Texts;
 
-/// How the value of a field is written.
+/// The format of a field's value.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Text,
     Number,
-    /// Several values, separated by blanks or commas.
+    /// Several values, separated by spaces or commas.
     List,
-    /// A number, or JSON text.
+    /// A number, or JSON.
     Shards,
 }
 
-/// A field with the place of its value.
+/// A field, and the place of its value in the definition.
 struct Leaf {
     field: &'static str,
     pointer: &'static str,
@@ -63,7 +63,7 @@ const LEAVES: [Leaf; 28] = [
     leaf(NOTIFY, "/notify/skipped", Kind::List),
 ];
 
-/// The fields of a schedule, which are put into the schedule that the form describes.
+/// The fields that belong to a schedule. Their places are relative to the schedule.
 const SCHEDULE_LEAVES: [Leaf; 10] = [
     leaf("delay", "/delay", Kind::Text),
     leaf("after", "/after", Kind::List),
@@ -77,7 +77,7 @@ const SCHEDULE_LEAVES: [Leaf; 10] = [
     leaf("jitter_by", "/jitter/by", Kind::Text),
 ];
 
-/// The kinds of schedule that have each of these fields.
+/// The kinds of schedule to which each of these fields applies.
 const KINDS_BY_FIELD: [(&str, &[&str]); 10] = [
     ("delay", &["delay"]),
     ("after", &["after"]),
@@ -91,11 +91,11 @@ const KINDS_BY_FIELD: [(&str, &[&str]); 10] = [
     ("jitter_by", &["cron", "every", "delay", "at"]),
 ];
 
-/// The field with the reasons of skipped fires that are reported. Each reason has a checkbox whose name begins with [`NOTIFY_BOX`].
+/// The field with the reasons of skipped fires to report. Each reason has a checkbox whose name begins with [`NOTIFY_BOX`].
 const NOTIFY: &str = "notify";
 const NOTIFY_BOX: &str = "notify.";
 
-/// The fields as texts, without those that were not sent.
+/// The texts of the fields, without fields that were not sent.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Leaves(BTreeMap<&'static str, String>);
 
@@ -105,7 +105,7 @@ impl Leaves {
         self.0.get(field).map_or("", String::as_str)
     }
 
-    /// The reasons that can be reported, with their names, and whether each is chosen.
+    /// The reasons that can be reported, with their names, and whether each is selected.
     pub(super) fn reasons(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
         let chosen: Vec<&str> = self.get(NOTIFY).split(' ').collect();
         let words = |reason| match reason {
@@ -121,7 +121,7 @@ impl Leaves {
         NotifySpec::SKIPPED_ALL.iter().map(row).collect()
     }
 
-    /// The fields of a form that was sent.
+    /// The fields of a submitted form.
     pub(super) fn from_fields(fields: &Fields) -> Self {
         let mut found = Self::read(|field| fields.get_if_sent(field).map(str::to_owned));
         if fields.get_if_sent(NOTIFY).is_some() {
@@ -131,7 +131,7 @@ impl Leaves {
         found
     }
 
-    /// The fields that `read` finds by name.
+    /// The fields for which `read` returns a text.
     pub(super) fn read(mut read: impl FnMut(&'static str) -> Option<String>) -> Self {
         let all = LEAVES.iter().chain(&SCHEDULE_LEAVES);
         Self(all.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
@@ -151,12 +151,12 @@ impl Leaves {
         found
     }
 
-    /// Puts the fields into a definition; returns the names of the number fields whose value is no number.
+    /// Writes the fields into a definition. Returns the names of number fields whose text is not a number.
     pub(super) fn put(&self, document: &mut Value) -> Vec<&'static str> {
         let mut wrong = Vec::new();
         for leaf in &LEAVES {
             if let Some(text) = self.0.get(leaf.field) {
-                // An empty list, which reports nothing, differs from a missing one.
+                // An empty list reports nothing; without the list, the default applies. So the empty list is kept.
                 let is_kept = leaf.field == NOTIFY;
                 put(document, leaf, text, is_kept).unwrap_or_else(|()| wrong.push(leaf.field));
             }
@@ -173,11 +173,11 @@ impl Leaves {
         wrong
     }
 
-    /// Puts the fields for this kind of schedule into the schedule.
+    /// Writes the fields that apply to this kind of schedule into the schedule.
     pub(super) fn put_into_schedule(&self, schedule: &mut Value, kind: &str) {
         for leaf in &SCHEDULE_LEAVES {
             let has = KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
-            // `jitter_by` has no meaning without `jitter_max`.
+            // `jitter_by` has no effect without `jitter_max`.
             let is_idle = match leaf.field {
                 "jitter_by" => self.get("jitter_max").is_empty(),
                 _ => false,
@@ -189,7 +189,7 @@ impl Leaves {
         }
     }
 
-    /// Whether the fields for this kind of schedule can hold the whole schedule.
+    /// Whether the fields for this kind of schedule can express the whole schedule.
     pub(super) fn holds(kind: &str, schedule: &Map<String, Value>) -> bool {
         let own: &[&str] = match kind {
             "cron" => &["cron", "time_zone"],
@@ -205,7 +205,7 @@ impl Leaves {
     }
 }
 
-/// The field for a place in the definition.
+/// The field that shows this place in the definition.
 pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
     let is_at =
         |leaf: &&Leaf, pointer: &str| pointer == leaf.pointer || pointer.starts_with(&format!("{}/", leaf.pointer));
@@ -241,7 +241,7 @@ fn put(document: &mut Value, leaf: &Leaf, text: &str, is_kept: bool) -> Result<(
         Kind::Text => Some(Value::from(text)),
         Kind::Number | Kind::Shards if text.is_empty() => None,
         Kind::Number => Some(Value::from(text.parse::<u32>().map_err(|_| ())?)),
-        // Errors within a list are reported with their places when the definition is checked.
+        // Errors within a list of shards are reported when the definition is checked.
         Kind::Shards => {
             Some(text.parse::<u32>().map(Value::from).or_else(|_| serde_json::from_str(text)).map_err(|_| ())?)
         }
@@ -280,7 +280,7 @@ mod tests {
 
     use super::*;
 
-    /// Every property of a definition has a leaf, or is in the test's list of those with fields of another kind.
+    /// Every property of a definition has a field here, or is in this list because another part of the form has a field for it.
     #[test]
     fn every_field_of_a_definition_has_a_place_in_the_form() {
         let schema = serde_json::to_value(schemars::schema_for!(JobSpec)).unwrap();

@@ -7,10 +7,10 @@ use super::texts::Texts;
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// The neighbours of a job in the graph of dependencies, as far as the caller sees them.
+/// The jobs before and after a job in the graph of dependencies, without those that the caller may not see.
 #[derive(Debug)]
 pub(crate) struct JobLinks {
-    /// The jobs that it follows, with how they must have ended.
+    /// The jobs that it follows from, and how their runs must have ended.
     pub(crate) parents: Vec<(String, &'static str)>,
     pub(crate) children: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! A new job: the form, the meaning of its schedule while it is typed, and its creation.
+//! Creates a job: shows the form, and previews the schedule while the user types.
 
 use askama::Template;
 use axum::response::Response;
@@ -31,7 +31,7 @@ use crate::redirect::to;
 const FIRE_COUNT: usize = 10;
 /// How many calendars are suggested.
 const CALENDAR_COUNT: u32 = 200;
-/// Zones to choose from; any other can be typed.
+/// The zones to select from. Other zones can be typed.
 const ZONES: [&str; 9] = [
     "UTC",
     "Asia/Shanghai",
@@ -54,7 +54,7 @@ struct NewJobPage {
     errors: Errors,
     offers: FieldSuggestions,
     is_new: bool,
-    /// Always empty: no job is edited.
+    /// Always empty here; on the page that edits a job, the name of the job.
     was: String,
 }
 
@@ -65,7 +65,7 @@ const OFFER_COUNT: usize = 500;
 
 /// The suggestions for the fields.
 pub(super) struct FieldSuggestions {
-    /// The apps and the handlers of the executors of the last hour.
+    /// The apps and handlers of executors that were seen within the last hour.
     pub(super) apps: Vec<String>,
     pub(super) handlers: Vec<String>,
     pub(super) calendars: Vec<String>,
@@ -131,11 +131,11 @@ async fn render_page(
     html(status, &template)
 }
 
-/// The query of the preview: the form's fields for the schedule.
+/// The query of the preview: the fields that define the schedule.
 #[derive(Debug)]
 pub(crate) struct Preview {
     form: JobForm,
-    /// The job that is edited; empty for a new one.
+    /// The name of the edited job; empty for a new one.
     was: String,
 }
 
@@ -154,7 +154,7 @@ impl FromQuery for Preview {
             more: Leaves::read(|field| Some(text(field))),
             ..JobForm::default()
         };
-        // Accepts further fields of the same part of the form, which are not used.
+        // The other fields of this part of the form are accepted and ignored.
         for other in ["misfire", "notify"] {
             drop(text(other));
         }
@@ -167,17 +167,17 @@ impl FromQuery for Preview {
 struct PreviewPart {
     t: &'static Texts,
     words: Option<String>,
-    /// In UTC, and on the clock of the schedule if that is another one.
+    /// The instants in UTC, and on the clock of the schedule if that differs.
     fires: Vec<(Moment, Option<String>)>,
     warnings: Vec<String>,
     error: Option<String>,
     /// Whether nothing has been typed yet.
     is_empty: bool,
-    /// For a job that is edited: its fires before and after the edit.
+    /// For an edited job: its fires before and after the edit.
     coming: Option<EditEffect>,
 }
 
-/// The next fires of a schedule, or its errors. The status is always 200, since half a schedule is no mistake while the user types.
+/// The next fires of a schedule, or its errors. The status is always 200, since an incomplete schedule is normal while the user types.
 pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
     let Preview { form, was } = page.query();
     let schedule = match form.kind.as_str() {
@@ -200,7 +200,7 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
     html(StatusCode::OK, &part)
 }
 
-/// The fires before and after the edit of a job.
+/// The effect of the edit on the upcoming fires; `None` for a new job, or while the definition has errors.
 async fn coming(page: &Page<Preview>, was: &str, (schedule, calendar): (Value, Value)) -> Option<EditEffect> {
     if was.is_empty() {
         return None;

@@ -1,4 +1,4 @@
-//! The parameters in the form of a job: as fields if its handler declares what it takes, or else as JSON.
+//! The parameters in the form of a job: as fields if its handler declares its parameters, else as JSON.
 
 use askama::Template;
 use axum::response::Response;
@@ -13,7 +13,7 @@ use super::shell::{Page, html};
 use super::texts::Texts;
 use crate::problem::{Code, Problem};
 
-/// The fragment of the form, for when another handler was chosen.
+/// The part of the form that is replaced when the user selects another handler.
 #[derive(Template)]
 #[template(path = "job_params.html")]
 struct ParamsPart {
@@ -33,8 +33,8 @@ pub(super) async fn part(page: Page, sent: Fields) -> Result<Response, Problem> 
     html(StatusCode::OK, &ParamsPart { t: page.t, form, errors: Errors::default(), param_fields })
 }
 
-/// The fields of the chosen handler's parameters, with the input so far; empty if the handler declares none, or if the caller lacks the
-/// right to its app.
+/// The fields for the parameters of the selected handler, with the input so far. Empty if the handler declares no parameters, or if the
+/// caller may not edit jobs of the app.
 pub(super) async fn fields_with_input(
     page: &Page,
     form: &JobForm,
@@ -50,11 +50,11 @@ pub(super) async fn fields_with_input(
     }
     let params = match form.params.as_str() {
         "" => Value::Null,
-        // Invalid JSON is edited as text: `false` is no object, so there are no fields for it.
+        // Invalid JSON is edited as text. `false` is not an object, so it gets no fields.
         text => serde_json::from_str(text).unwrap_or(Value::Bool(false)),
     };
     let mut fields = params_form::fields(schema.document(), &params);
-    // If one field is refused, the parameters are those from before: the others are filled in from what was sent, too.
+    // If one field is refused, `params` are those before the edit. The other fields are therefore filled in with their own input.
     for field in &mut fields {
         if let Some((_, typed)) = sent.and_then(|sent| sent.with_prefix(&field.id).find(|(id, _)| *id == field.id)) {
             typed.clone_into(&mut field.value);

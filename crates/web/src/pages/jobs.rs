@@ -1,4 +1,4 @@
-//! The list of jobs: the newest outcomes of each, its next fire, and its problems.
+//! The list of jobs, with the newest outcomes, the next fire and the problems of each job.
 
 use std::cmp::Reverse;
 use std::collections::HashMap;
@@ -35,7 +35,8 @@ use crate::job_states;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
-/// How many rows of a job are read: more than are shown, since some are claimed and not due yet, and some are shards.
+/// How many rows of a job are read. These are more than the list shows, since some rows are claimed and not due yet, and others are
+/// shards.
 const ROW_COUNT: u32 = 64;
 
 /// The query of the list.
@@ -75,7 +76,7 @@ struct JobsPage {
     shell: Shell,
     t: &'static Texts,
     bar: FilterBar,
-    /// Presets for all jobs, and for those with each problem.
+    /// Presets for all jobs, and for the jobs with each problem.
     presets: Vec<Preset>,
     saved: SavedBar,
     sorts: [Preset; 5],
@@ -86,14 +87,14 @@ struct JobsPage {
     next: Option<String>,
     first: String,
     is_first: bool,
-    /// Why the caller cannot create a job.
+    /// Why the caller may not create a job; `None` if the caller may.
     no_new: Option<&'static str>,
     no_operate: Option<&'static str>,
     no_edit: Option<&'static str>,
     bulk_max: usize,
 }
 
-/// The head of a group of jobs.
+/// The header of a group of jobs.
 struct Group {
     app: String,
     count: usize,
@@ -102,7 +103,7 @@ struct Group {
 }
 
 struct JobRow {
-    /// The head before the first job of each app, if the list is grouped by app.
+    /// The header before the first job of an app, if the list is grouped by app.
     group: Option<Group>,
     missing: MissingRoles,
     name: String,
@@ -111,7 +112,7 @@ struct JobRow {
     enabled: bool,
     is_shadow: bool,
     labels: Vec<(String, String)>,
-    /// The schedules in words, on one line, and as they are written.
+    /// The schedules in words, in one line. `code` has their expressions.
     words: Option<String>,
     code: String,
     next_fire: Option<Moment>,
@@ -200,8 +201,8 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     html(status, &template)
 }
 
-/// The jobs after the job `after` in the order of the list, and where the previous page begins. If the job `after` is gone, the page begins
-/// with the next name.
+/// The page of jobs after the job `after`, in the order of the list, and where the previous page begins. If `after` no longer exists, the
+/// page begins with the next job by name.
 fn slice(found: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
     let limit = usize::try_from(LIMIT).unwrap_or(usize::MAX);
     let start = after.map_or(0, |after| {
@@ -213,7 +214,7 @@ fn slice(found: &[Arc<BoardEntry>], after: Option<&str>) -> Slice {
     Slice { entries: found[start..end].to_vec(), previous, has_more: end < found.len() }
 }
 
-/// Presets for all jobs and for each problem, each with the number of jobs that it finds together with the rest of the filter.
+/// Presets for all jobs and for each problem. Each shows how many jobs it finds together with the rest of the filter.
 fn state_presets(
     page: &Page<ListJobs>,
     (board, filter, seen): (&Board, &Result<Filter, FilterError>, Option<&[rondel_core::AppId]>),
@@ -257,7 +258,7 @@ const fn state_name(state: JobState, t: &Texts) -> &'static str {
     }
 }
 
-/// The rows of a page: definitions and runs are read from the store.
+/// The rows of a page. Definitions and runs are read from the store.
 async fn rows(
     page: &Page<ListJobs>,
     (board, found): (&Board, &[Arc<BoardEntry>]),
@@ -286,7 +287,7 @@ async fn rows(
     let mut app = String::new();
     for row in &mut rows {
         let Some(entry) = entries.iter().find(|entry| entry.name == row.name) else { continue };
-        // The row's state shows whether the job fails, its switch whether it is on, and a tag whether it is in shadow mode.
+        // These three states are shown elsewhere in the row: by its state, by its switch, and by a tag for shadow mode.
         let is_shown_already =
             |mark: &&JobState| matches!(mark, JobState::Failing | JobState::Paused | JobState::Shadow);
         let marks = JobState::MARKS.iter().filter(|mark| !is_shown_already(mark));
@@ -354,9 +355,9 @@ fn p95(runs: &[RunMark]) -> Option<Duration> {
 /// The newest runs of a job, and its next fire.
 #[derive(Debug)]
 pub(super) struct RecentRuns {
-    /// Its due runs, newest first. For a job with shards these are its broadcasts, without their shards.
+    /// Its due runs, the newest first. For a job with shards, these are its broadcasts without the shards.
     pub(super) past: Vec<Run>,
-    /// Its next fire, claimed or not.
+    /// Its next fire, which may already be claimed.
     pub(super) next_fire_at: Option<Timestamp>,
 }
 
@@ -380,10 +381,10 @@ impl RecentRuns {
     }
 }
 
-/// The newest runs of a job with shards, without these: a page of all its runs may have nothing but the shards of the last one.
+/// The newest broadcasts of a job, without their shards. A page of all its runs could consist of the shards of the last broadcast only.
 async fn broadcasts<Q: Sync>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<Run>, Problem> {
     let store = call.engine().store();
-    // The only shard of a broadcast is a mark, too.
+    // A broadcast with a single shard has a mark for the shard, too.
     let marks = store.marks(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
     let ids: Vec<RunId> = marks.iter().filter(|mark| call.sees(mark.app)).map(|mark| mark.id).collect();
     let mut runs = store.runs(&ids).await?;

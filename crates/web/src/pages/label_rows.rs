@@ -1,4 +1,4 @@
-//! The labels of a job in its form: a row with a key and a value for each, with its error.
+//! The labels of a job in its form: one row per label, with its key, its value and its error.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,13 +7,13 @@ use serde_json::{Value, json};
 
 use super::form::Fields;
 
-/// Maximum number of rows that are shown; so many labels are refused in any case.
+/// Maximum number of rows that are shown. A job with that many labels is refused anyway.
 const SHOWN_COUNT_MAX: usize = 3 * LABEL_COUNT_MAX;
-/// The field that is sent with the rows. A form without it leaves the labels as they are.
+/// The field that is sent together with the rows. Without it, a form leaves the labels unchanged.
 const MARK: &str = "labels";
 const PREFIX: &str = "label.";
 
-/// A label as it was typed.
+/// A label as the user typed it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct LabelRow {
     pub(super) key: String,
@@ -33,7 +33,7 @@ impl LabelRows {
         Self(Some(labels.iter().map(row).collect()))
     }
 
-    /// The rows that were sent, checked. Empty rows are left out.
+    /// The rows that were sent, with errors. Empty rows are left out.
     pub(super) fn from_fields(fields: &Fields) -> Self {
         if fields.get_if_sent(MARK).is_none() {
             return Self(None);
@@ -62,13 +62,13 @@ impl LabelRows {
         Self(Some(rows))
     }
 
-    /// The rows of the form, with an empty one at the end.
+    /// The rows of the form, with an empty row at the end.
     pub(super) fn shown(&self) -> Vec<LabelRow> {
         let rows = self.0.iter().flatten().take(SHOWN_COUNT_MAX).cloned();
         rows.chain([LabelRow::default()]).collect()
     }
 
-    /// Puts the labels into a definition; `Err` has the error about all of them together, or `None` if the errors are in the rows.
+    /// Writes the labels into a definition. `Err` has an error about all labels together, or `None` if single rows have errors.
     pub(super) fn put(&self, document: &mut Value) -> Result<(), Option<String>> {
         let Some(rows) = &self.0 else { return Ok(()) };
         if rows.len() > LABEL_COUNT_MAX {

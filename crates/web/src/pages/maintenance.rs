@@ -1,4 +1,4 @@
-//! Maintenance windows on the page of alerts: planned and ended.
+//! Forms for maintenance windows, on the page of alerts: plans and ends them.
 
 use std::time::Duration;
 

@@ -1,17 +1,18 @@
 //! The console: askama templates from `web/templates`, updated by htmx. No page has inline scripts or styles.
 //!
-//! - `shell` is the frame of every page, and the request for one; `prefs` and `texts` are its language and theme; `nav` has the links in
-//!   its bar; `zones` is the clock that pages show, `assets` the files that pages load, `toast` the short messages about what forms did;
-//!   `problem` shows problems as pages; `own_namespace` keeps the namespace of a page on its links and forms;
+//! - `shell` is the frame of every page and the extractor for a page's request; `prefs` and `texts` are the language and the theme; `nav`
+//!   has the links of the navigation bar; `zones` chooses the clock that pages show, `assets` are the static files, `toast` the short
+//!   messages about the outcome of forms; `problem` shows problems as pages; `own_namespace` adds the namespace of a page to its links
+//!   and forms;
 //! - `sign_in`, `oidc`, `now`, `timeline`, `account`, `users`, `alerts`, `alert_rule`, `reports`, `shadow`, `jobs`, `job_new`, `job`,
 //!   `job_edit`, `pump`, `fires`, `runs`, `run`, `run_log`, `calendars`, `calendar`, `scripts`, `script`, `channels`, `executors`,
 //!   `executor`, `executor_new`, `versions`, `why`, `activity`, `settings`, `api_docs`, `namespaces` and `palette` are the pages;
-//! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts, `gaps` explains where their lanes are empty;
+//! - `drawing`, `outcome_bars` and `job_charts` turn counts and runs into charts, `gaps` explains the empty parts of lanes;
 //! - `view`, `moment`, `schedule_text` and `ansi` turn the engine's data into text for users; `form` reads forms; `filter_bar` and
 //!   `saved_filters` are the bars above lists;
-//! - `pump_facts` describes the definition of a pump job; `job_links` shows the parents and children of a job, `as_code` writes an action
-//!   as `curl` and as a command, `coming` compares fires ahead, `activity_rows` shows entries of the audit log and changed fields,
-//!   `fleet_rows` servers and executors, `grants_form` is the picker of roles, `job_leaves`, `label_rows`, `calendar_days` and
+//! - `pump_facts` describes the definition of a pump job; `job_links` shows the parents and children of a job, `as_code` shows an action
+//!   as `curl` and as a command, `coming` compares upcoming fires, `activity_rows` shows entries of the audit log and changed fields,
+//!   `fleet_rows` shows servers and executors, `grants_form` is the picker of roles; `job_leaves`, `label_rows`, `calendar_days` and
 //!   `script_form` are parts of forms.
 
 mod account;

@@ -1,4 +1,4 @@
-//! Instants and lengths as pages show them: absolute, on the clock that the reader chose, and as seen from now.
+//! Instants and durations in pages: absolute, on the clock that the reader chose, and relative to now.
 
 use std::time::Duration;
 
@@ -8,22 +8,21 @@ use rondel_core::{JobSpec, Timestamp};
 use super::texts::Texts;
 use super::zones;
 
-/// An instant on a page.
 #[derive(Clone, Debug)]
 pub(crate) struct Moment {
-    /// In RFC 3339, for programs.
+    /// In RFC 3339, for scripts.
     pub(crate) iso: String,
-    /// The date; empty for an instant of today.
+    /// The date, unless it is today.
     pub(crate) date: String,
-    /// The date, also for an instant of today.
+    /// The date, even if it is today.
     pub(crate) day: String,
     pub(crate) time: String,
     pub(crate) millis: String,
-    /// The instant in each known time zone, for a tooltip.
+    /// The instant in each known time zone, shown as a tooltip.
     pub(crate) title: String,
     /// The time zone that it is shown in.
     pub(crate) zone: &'static str,
-    /// The zone, if it is not that of the page.
+    /// The zone, if it differs from that of the page.
     pub(crate) zone_note: Option<String>,
     /// Relative to now.
     pub(crate) relative: String,
@@ -34,7 +33,7 @@ impl Moment {
         Self::in_zone(at, now, t, zones::clock_and_zone().1)
     }
 
-    /// An instant of a job in a list: on the clock of that job, if the user chose so, and then with its zone.
+    /// An instant of a job, for a list of many jobs. If the user chose the job's clock, it is shown in the job's zone and names the zone.
     pub(crate) fn of_job(at: Timestamp, now: Timestamp, t: &Texts, spec: &JobSpec) -> Self {
         let (page, own) = (zones::clock_and_zone().1, zones::shown_for(spec));
         let zone_note = (own != page).then(|| zones::short(own));
@@ -46,7 +45,7 @@ impl Moment {
         self.time.get(..5).unwrap_or_default()
     }
 
-    /// The time of day, without seconds on the full minute, as in schedules.
+    /// The time of day, without the seconds if these are zero, as in schedules.
     pub(crate) fn short(&self) -> &str {
         self.time.strip_suffix(":00").unwrap_or(&self.time)
     }
@@ -74,7 +73,7 @@ fn relative(at: Timestamp, now: Timestamp, t: &Texts) -> String {
     if at > now { t.rel_in(coarse(at.since(now), t)) } else { t.rel_ago(coarse(now.since(at), t)) }
 }
 
-/// A length by its largest unit. The script of the page updates it in the same form.
+/// A duration in its largest unit. The page's script updates it and must use the same format.
 fn coarse(length: Duration, t: &Texts) -> String {
     let seconds = length.as_secs();
     let (count, unit) = match seconds {
@@ -86,7 +85,7 @@ fn coarse(length: Duration, t: &Texts) -> String {
     format!("{count} {unit}")
 }
 
-/// A length by its two largest units.
+/// A duration in its two largest units.
 pub(crate) fn length(length: Duration, t: &Texts) -> String {
     let (millis, seconds) = (length.as_millis(), length.as_secs());
     let two = |first: u64, unit: &str, second: u64, unit_of_second: &str| match second {

@@ -1,4 +1,4 @@
-//! The choice of a namespace: pages show one at a time.
+//! The page to choose a namespace. All other pages show one namespace at a time.
 
 use askama::Template;
 use axum::response::Response;
@@ -16,13 +16,13 @@ struct NamespacesPage {
     shell: Shell,
     t: &'static Texts,
     names: Vec<String>,
-    /// The namespace that the other pages show now.
+    /// The namespace that the other pages currently show.
     current: String,
-    /// The page that the links lead to.
+    /// The page to which the links lead.
     to: &'static str,
 }
 
-/// The page that a choice leads to.
+/// The page to open after the choice.
 #[derive(Debug)]
 pub(super) struct Target(&'static str);
 

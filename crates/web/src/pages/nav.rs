@@ -1,4 +1,4 @@
-//! The navigation: which pages the bar and its menu lead to.
+//! The navigation: the pages in its bar and in its menu.
 
 use super::texts::Texts;
 
@@ -26,7 +26,7 @@ pub(crate) enum Nav {
 pub(crate) struct Entry {
     pub(crate) nav: Nav,
     pub(crate) path: &'static str,
-    /// The key that leads there after `g`.
+    /// The key that opens the page, pressed after `g`.
     pub(crate) key: char,
 }
 
@@ -56,17 +56,15 @@ const MORE: [Entry; 7] = [
 ];
 
 impl Nav {
-    /// The links in the bar.
     pub(crate) fn bar() -> impl Iterator<Item = Entry> {
         BAR.into_iter()
     }
 
-    /// The links in the menu.
     pub(crate) fn more() -> impl Iterator<Item = Entry> {
         MORE.into_iter()
     }
 
-    /// Whether its link is in the menu.
+    /// Whether its link is in the menu, and not in the bar.
     pub(crate) fn is_in_menu(self) -> bool {
         MORE.iter().any(|entry| entry.nav == self)
     }
@@ -76,13 +74,13 @@ impl Nav {
         self == Self::Activity
     }
 
-    /// The first page of the part; the list of jobs if the page belongs to no part.
+    /// The first page of this part. The list of jobs, if the page belongs to no part.
     pub(crate) fn path(self) -> &'static str {
         let found = BAR.iter().chain(&MORE).find(|entry| entry.nav == self);
         found.map_or("/jobs", |entry| entry.path)
     }
 
-    /// `path`, if it is that of one of the parts.
+    /// `path`, if it is the first page of one of the parts.
     pub(crate) fn known_path(path: &str) -> Option<&'static str> {
         BAR.iter().chain(&MORE).find(|entry| entry.path == path).map(|entry| entry.path)
     }

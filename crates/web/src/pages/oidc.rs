@@ -1,4 +1,4 @@
-//! Signing in through an OIDC provider: the redirect to it, and the return.
+//! Signs users in through an OIDC provider: the redirect to the provider, and the return from it.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -22,7 +22,7 @@ use crate::redirect::own_path;
 use crate::state::Web;
 use crate::{audit, cookies};
 
-/// Redirects a browser to the provider, with the state that it has to bring back.
+/// Redirects a browser to the provider, with the state that the browser must bring back.
 pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
     let (next, _) = (reader.one("next"), reader.one("lang"));
@@ -41,7 +41,7 @@ pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Re
     Ok(response)
 }
 
-/// Completes the sign-in of a browser that returns from the provider, as the account that the provider vouches for.
+/// Completes the sign-in of a browser that returns from the provider, with the account of the user whom the provider has authenticated.
 pub(super) async fn return_from_provider(
     State(web): State<Web>,
     headers: HeaderMap,
@@ -51,16 +51,16 @@ pub(super) async fn return_from_provider(
     let oidc = provider(&web)?;
     let is_tls = oidc.config().is_tls();
     let pending_cookie = cookies::oidc_sign_in(&headers, is_tls);
-    // Another site can send a browser here and must not use up the tries of the browser's address, so a browser that began no sign-in is
-    // refused before the try is counted.
+    // Without a pending sign-in, the attempt is refused before it is counted: another site can send a browser here, and must not be able
+    // to use up the attempts of the browser's address.
     if pending_cookie.is_none() {
         return Err(Problem::new(Code::SignInRefused, Refusal::NotBegun.to_string()));
     }
-    // The sign-in is counted before any work is done for it: the next step calls the provider.
+    // Counts the attempt before doing any work: the next step calls the provider.
     if let AttemptDecision::Blocked(until) = count_arrival(&web, &browser).await? {
         return Err(too_many_attempts(until, web.engine.now()));
     }
-    // The cookie is used up, whatever the outcome.
+    // The cookie is removed, whatever the outcome.
     let spent = cookies::set_oidc_sign_in("", Duration::ZERO, is_tls);
     match resolve_account(&web, oidc, (pending_cookie, browser.address()), &callback(&uri)).await {
         Ok((identity, arrival, next)) => {
@@ -106,7 +106,7 @@ fn provider(web: &Web) -> Result<&Oidc, Problem> {
     web.config.oidc.as_deref().ok_or_else(|| Problem::new(Code::NotFound, missing))
 }
 
-/// The answer of the provider in the query. Providers add further parameters, which are ignored.
+/// The provider's answer, from the query. Unknown parameters of providers are ignored.
 fn callback(uri: &Uri) -> Callback {
     let mut reader = Reader::new(uri);
     Callback {
@@ -117,7 +117,7 @@ fn callback(uri: &Uri) -> Callback {
     }
 }
 
-/// Records a refused sign-in, and returns its problem. After too many refusals from one address, further ones are blocked.
+/// Records a refused sign-in, and returns its problem. After too many refusals from one address, further attempts are blocked.
 async fn refuse(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Refusal) -> Result<Problem, Problem> {
     let (store, now) = (web.engine.store(), web.engine.now());
     if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
@@ -130,8 +130,8 @@ async fn refuse(web: &Web, browser: &Browser, oidc: &Oidc, refusal: &Refusal) ->
     Ok(Problem::new(Code::SignInRefused, refusal.to_string()))
 }
 
-/// Begins the audit entry of the change to the account that the provider's answer requires, if it requires one. If that fails, the change is
-/// not made. Returns the entry as it is if the change succeeds.
+/// If the provider's answer requires a change of the account, stores the audit entry before the change; if that fails, the change is not
+/// made. Returns the entry with the fields that it gets once the change has succeeded.
 async fn begin_change(
     web: &Web,
     browser: &Browser,
@@ -159,13 +159,13 @@ async fn begin_change(
     Ok(Some(entry))
 }
 
-/// Completes the entry of a change with its outcome.
+/// Stores the outcome of a change in its audit entry.
 async fn end_change(web: &Web, entry: AuditEntry, is_made: bool) {
     let entry = if is_made { entry } else { AuditEntry { verdict: Verdict::Failed, after: None, ..entry } };
     audit::answer(web, &entry).await;
 }
 
-/// Records the sign-in in the audit log. If that fails, the sign-in does not begin.
+/// Records the sign-in in the audit log. If that fails, the user is not signed in.
 async fn audit_sign_in(web: &Web, browser: &Browser, oidc: &Oidc, name: &str) -> Result<(), Problem> {
     let entry = entry(web, browser, (name, AuthMethod::Session), ("session.create", Verdict::Allowed));
     let after = json!({"by": oidc.config().issuer}).to_string();
@@ -195,7 +195,7 @@ fn entry(
     }
 }
 
-/// The problem for a sign-in that failed at the provider or at the database.
+/// The problem for a sign-in that failed because of the provider or the database.
 fn oidc_problem(error: &OidcError) -> Problem {
     match error {
         OidcError::Store(error) => Problem::of_store_error(error),

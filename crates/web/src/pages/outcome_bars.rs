@@ -1,4 +1,4 @@
-//! Bars of outcomes over time: failures are below the axis, all other outcomes above it.
+//! A bar chart of outcomes over time: failures are below the axis, all other outcomes above it.
 
 use std::time::Duration;
 
@@ -13,10 +13,9 @@ use crate::overview::series::{Bucket, Span, total};
 /// The heights above and below the axis, in the units of the drawing.
 const UP: u64 = 96;
 const DOWN: u64 = 48;
-/// Minimum height of a part with runs.
+/// Minimum height of a part that has runs.
 const HEIGHT_MIN: u64 = 2;
 
-/// A part of a bar.
 #[derive(Clone, Debug)]
 pub(crate) struct Part {
     pub(crate) class: &'static str,
@@ -24,7 +23,7 @@ pub(crate) struct Part {
     pub(crate) height: u64,
 }
 
-/// The runs of one bucket.
+/// The bar of one bucket.
 #[derive(Clone, Debug)]
 pub(crate) struct OutcomeBar {
     pub(crate) x: u32,
@@ -34,7 +33,7 @@ pub(crate) struct OutcomeBar {
     pub(crate) title: String,
 }
 
-/// One hour of the chart as a table row.
+/// One hour of the chart, as a row of a table.
 #[derive(Clone, Debug)]
 pub(crate) struct OutcomeRow {
     pub(crate) at: Moment,
@@ -42,7 +41,6 @@ pub(crate) struct OutcomeRow {
     pub(crate) verdicts: Verdicts,
 }
 
-/// The chart of a range of time.
 #[derive(Clone, Debug)]
 pub(crate) struct OutcomeChart {
     pub(crate) bars: Vec<OutcomeBar>,
@@ -55,7 +53,7 @@ pub(crate) struct OutcomeChart {
 impl OutcomeChart {
     pub(crate) fn new(buckets: &[Bucket], span: Span, (now, t): (Timestamp, &'static Texts)) -> Self {
         let largest = buckets.iter().map(|bucket| above(bucket.verdicts)).max().unwrap_or(0).max(1);
-        // Failures are few, so they have a scale of their own, at most four times that above the axis.
+        // Failures are few, so the part below the axis has its own scale, which is at most four times as large as the one above.
         let worst = buckets.iter().map(|bucket| bucket.verdicts.trouble()).max().unwrap_or(0).max(1);
         let worst = worst.max(largest / 8).max(1);
         let scale = Scale { from: span.from, to: span.to };
@@ -84,7 +82,7 @@ const fn above(verdicts: Verdicts) -> u64 {
     verdicts.total() - verdicts.trouble()
 }
 
-/// The parts of a bar from the axis up, and from the axis down.
+/// The parts of a bar, first those above the axis from the axis up, then those below it from the axis down.
 fn parts(verdicts: Verdicts, (largest, worst): (u64, u64)) -> Vec<Part> {
     let height = |count: u64, whole: u64, of: u64| if count == 0 { 0 } else { (count * of / whole).max(HEIGHT_MIN) };
     let mut parts = Vec::new();

@@ -1,35 +1,34 @@
-//! The last runs of a job as a small drawing: the newest on the right, each verdict with a colour and a shape of its own.
+//! The last runs of a job as a small chart, with the newest on the right. Each verdict has its own colour and shape.
 
 use rondel_core::RunStatus;
 use rondel_store::rollups::RunMark;
 
 use super::texts::Texts;
 
-/// How many runs the drawing has.
+/// How many runs the chart shows.
 pub(super) const OUTCOME_COUNT: usize = 60;
-/// The width of a run, with the gap after it.
+/// The width of a run, including the gap after it.
 const STEP: usize = 3;
-/// The height of the drawing.
+/// The height of the chart.
 const HEIGHT: usize = 18;
 
-/// Runs with the same shape.
+/// Runs that are drawn with the same shape.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     pub(super) class: &'static str,
     pub(super) path: String,
 }
 
-/// The drawing.
 #[derive(Clone, Debug)]
 pub(super) struct Outcomes {
     pub(super) shapes: Vec<Shape>,
     pub(super) width: usize,
     pub(super) height: usize,
-    /// The drawing in words: `60 runs: 58 succeeded, 2 failed`.
+    /// The chart in words: `60 runs: 58 succeeded, 2 failed`.
     pub(super) label: String,
 }
 
-/// The top and the bottom of a mark, from the top of the drawing. Successes are short; failures are high and reach below the line.
+/// The top and bottom of a mark, measured from the top of the chart. Successes are short; failures are tall and reach below the line.
 const fn extent(status: RunStatus) -> (usize, usize) {
     match status {
         RunStatus::Succeeded => (7, 13),

@@ -1,9 +1,9 @@
-//! The namespace of a page is the first part of its address: `/n/NAMESPACE/jobs`.
+//! Puts the namespace of a page into the path of its URL: `/n/NAMESPACE/jobs`.
 //!
-//! Routes, handlers and templates do not know it: [`namespace_into_query`] turns the address into `/jobs?namespace=NAMESPACE` before it is
-//! routed, and [`OwnNamespace::add_to`] puts the namespace in front of every link, form and redirect of the answer. This is done once, for
-//! every page, on the finished HTML, so that no template can forget it, and no form can act in another namespace than the one shown. An
-//! address without a namespace redirects to the caller's own ([`redirect_to_own_namespace`]).
+//! Routes, handlers and templates do not see this: [`namespace_into_query`] rewrites the URL to `/jobs?namespace=NAMESPACE` before
+//! routing, and [`OwnNamespace::add_to`] adds the namespace to every link, form and redirect of the answer. This happens in the finished
+//! HTML of every page, so no template can forget it, and no form can act in another namespace than the one shown. A URL without a
+//! namespace redirects to the caller's default namespace ([`redirect_to_own_namespace`]).
 
 use axum::body::{Body, to_bytes};
 use axum::extract::{Request, State};
@@ -17,7 +17,7 @@ use crate::call::{Admitted, named_namespace, shown_namespace};
 use crate::redirect::to;
 use crate::state::Web;
 
-/// The attributes that hold addresses.
+/// The attributes that contain URLs.
 const ATTRIBUTES: [&str; 10] = [
     " href=\"/",
     " action=\"/",
@@ -30,7 +30,7 @@ const ATTRIBUTES: [&str; 10] = [
     " data-gaps=\"/",
     " data-stream=\"/",
 ];
-/// The prefixes of addresses that belong to no namespace and refuse one.
+/// The prefixes of paths that belong to no namespace.
 const PREFIXES_WITHOUT_NAMESPACE: [&str; 10] = [
     "/static/",
     "/sign-in",
@@ -43,16 +43,16 @@ const PREFIXES_WITHOUT_NAMESPACE: [&str; 10] = [
     "/metrics",
     "/rondel.",
 ];
-/// The prefix of the addresses of pages in a namespace.
+/// The prefix of the paths of pages in a namespace.
 const PREFIX: &str = "/n/";
-/// Maximum length of a page, in bytes. Pages have bounded lists and parts of logs.
+/// Maximum length of a page, in bytes. The lists and logs in pages have limits, so no page should reach it.
 const PAGE_LEN_MAX: usize = 32 * 1024 * 1024;
 
-/// Extension of a request whose address had the namespace in its path.
+/// Extension of a request whose URL had the namespace in its path.
 #[derive(Clone, Copy, Debug)]
 struct InPath;
 
-/// The namespace that the address of a page names.
+/// The namespace in the URL of a page.
 #[derive(Debug)]
 pub(crate) struct OwnNamespace(String);
 
@@ -70,7 +70,7 @@ pub(crate) fn namespace_into_query(mut request: Request) -> Request {
     request
 }
 
-/// Turns `/n/ops/jobs?q=a` into `/jobs?q=a&namespace=ops`; `None` for an address without a namespace in its path.
+/// Turns `/n/ops/jobs?q=a` into `/jobs?q=a&namespace=ops`. `None` if the path has no namespace.
 fn in_query(address: &str) -> Option<String> {
     let (path, query) = address.split_once('?').unwrap_or((address, ""));
     let (namespace, rest) = path.strip_prefix(PREFIX)?.split_once('/').unwrap_or((&path[PREFIX.len()..], ""));
@@ -84,7 +84,7 @@ fn in_query(address: &str) -> Option<String> {
     Some(format!("{path}?{}", pairs.join("&")))
 }
 
-/// Turns `/jobs?q=a&namespace=ops` into `/n/ops/jobs?q=a`; an address that names no namespace is unchanged.
+/// Turns `/jobs?q=a&namespace=ops` into `/n/ops/jobs?q=a`. A URL that names no namespace is returned unchanged.
 pub(crate) fn namespace_into_path(address: &str) -> String {
     let named = address
         .split_once('?')
@@ -95,7 +95,7 @@ pub(crate) fn namespace_into_path(address: &str) -> String {
     }
 }
 
-/// Redirects from the address of a page without a namespace in its path to the one with it. Requests for parts of pages are not redirected.
+/// Redirects from the URL of a page without a namespace in its path to the URL with it. Requests for parts of pages are not redirected.
 pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: Request, next: Next) -> Response {
     let is_whole = request.method().is_safe() && !request.headers().contains_key("hx-request");
     if is_whole
@@ -112,7 +112,7 @@ pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: R
     next.run(request).await
 }
 
-/// The namespace in the address of a request for a page; `None` if it names none.
+/// The namespace in the URL of a request for a page; `None` if it has none.
 pub(crate) fn of(request: &Request) -> Option<OwnNamespace> {
     let path = request.uri().path();
     let named = (!has_no_namespace(path)).then(|| named_namespace(request.uri())).flatten();
@@ -124,7 +124,7 @@ fn has_no_namespace(path: &str) -> bool {
 }
 
 impl OwnNamespace {
-    /// Adds the namespace to the redirect, the links and the forms of a response.
+    /// Adds the namespace to the redirect, links and forms of a response.
     pub(crate) async fn add_to(&self, mut response: Response) -> Response {
         let to = response.headers().get(LOCATION).and_then(|to| to.to_str().ok());
         if let Some(to) = to.filter(|to| to.starts_with('/')).map(|to| self.address(to, "&"))
@@ -142,7 +142,7 @@ impl OwnNamespace {
         Response::from_parts(parts, html.map_or_else(Body::empty, |html| Body::from(self.html(&html))))
     }
 
-    /// A page with the namespace in every address. Quotation marks are escaped in text and values, so everything that looks like an
+    /// Adds the namespace to every URL in a page. Templates escape quotation marks in text and values, so everything that looks like an
     /// attribute is one.
     fn html(&self, html: &str) -> String {
         let (mut kept, mut rest) = (String::with_capacity(html.len() + html.len() / 8), html);
@@ -168,8 +168,8 @@ impl OwnNamespace {
         })
     }
 
-    /// An address of this server with the namespace in its path; `and` separates the parts of its query. A namespace in the query takes the
-    /// place of this one.
+    /// Adds the namespace to the path of a URL of this server. If the query names a namespace, that one is used instead. `and` is the
+    /// separator of the query.
     fn address(&self, address: &str, and: &str) -> String {
         if address.starts_with("//") || address.starts_with(PREFIX) || has_no_namespace(address) {
             return address.to_owned();
@@ -188,7 +188,7 @@ impl OwnNamespace {
     }
 }
 
-/// The range of the next opening tag, and the text after it. A `>` in a value is escaped.
+/// The range of the next opening tag, and the text after it. Templates escape `>` in values, so the first `>` ends the tag.
 fn next_tag(html: &str) -> Option<(std::ops::Range<usize>, &str)> {
     let begin = html
         .match_indices('<')

@@ -1,4 +1,4 @@
-//! The palette, which finds jobs, pages and actions by a few letters. It is a page of its own; a script shows its list in a dialog.
+//! The palette, which finds jobs, pages and actions by a few letters. It works as a page; with the script, its list is shown in a dialog.
 
 use askama::Template;
 use axum::response::Response;
@@ -12,14 +12,14 @@ use super::texts::Texts;
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
-/// How many jobs are offered.
+/// How many jobs are offered at most.
 const JOB_COUNT: usize = 8;
-/// How many jobs are read to find those that have every word.
+/// How many jobs are read at most to find those whose names have every word.
 const READ_COUNT: u32 = 64;
 /// Maximum length of a query, in characters.
 const QUERY_LEN_MAX: usize = NAME_LEN_MAX;
 
-/// The query of the palette: the text that was typed.
+/// The query of the palette: the text that the user typed.
 #[derive(Debug)]
 pub(super) struct PaletteQuery(String);
 
@@ -29,15 +29,15 @@ impl FromQuery for PaletteQuery {
     }
 }
 
-/// An entry to choose.
+/// An entry that the user can choose.
 struct Hit {
     words: String,
     /// The kind of the entry.
     about: &'static str,
     address: String,
-    /// Whether choosing the entry sends a form, instead of following a link.
+    /// Whether choosing the entry submits a form instead of following a link.
     is_act: bool,
-    /// Why the caller may not perform it.
+    /// Why the caller may not choose the entry; `None` if the caller may.
     missing: Option<&'static str>,
 }
 
@@ -94,13 +94,13 @@ async fn jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord
     let query = JobQuery { app: None, within, name_contains, after_name: None, limit: READ_COUNT };
     let mut found = store.jobs(namespace, &query).await?;
     if found.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
-        // Names that have the word elsewhere may come before all that begin with it.
+        // Jobs that merely contain the word may fill this page before the jobs that begin with it, so those are read too.
         let named = store.job(namespace, first).await?.filter(|job| page.call.sees(job.app));
         let query = JobQuery { after_name: Some((*first).to_owned()), ..query };
         found.extend(named.into_iter().chain(store.jobs(namespace, &query).await?));
     }
     found.retain(|job| words.iter().all(|word| job.spec.name.contains(word)));
-    // A name that is the first word, or begins with it, is more likely to be meant.
+    // Jobs whose names equal or begin with the first word come first.
     found.sort_by_key(|job| {
         (job.spec.name.as_str() != *first, !job.spec.name.starts_with(first), job.spec.name.clone())
     });
@@ -109,7 +109,7 @@ async fn jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord
     Ok(found)
 }
 
-/// The pages that are offered, with their names.
+/// The pages that the palette offers, with their names.
 fn pages(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'static str, &'static str)> {
     let parts = Nav::bar().chain(Nav::more()).filter(move |entry| is_admin || !entry.nav.is_for_admins());
     let parts = parts.map(move |entry| (entry.name(t), entry.path));
@@ -123,13 +123,12 @@ fn pages(t: &'static Texts, is_admin: bool) -> impl Iterator<Item = (&'static st
     ])
 }
 
-/// Whether each word is in the name of a page, in the reader's language or in English.
+/// Whether every word is part of the page's name, in the reader's language or in English.
 fn is_named(name: &str, path: &str, words: &[&str]) -> bool {
     let name = name.to_lowercase();
     words.iter().all(|word| name.contains(word) || path.contains(word))
 }
 
-/// An action on a job.
 #[derive(Clone, Copy, Debug)]
 enum Verb {
     Run,
@@ -140,7 +139,7 @@ enum Verb {
 impl Verb {
     const ALL: [Self; 3] = [Self::Run, Self::Pause, Self::Resume];
 
-    /// The verb that the words begin with, if something follows it.
+    /// The verb with which the words begin, if other words follow.
     fn of(words: &[&str], t: &Texts) -> Option<Self> {
         let (first, rest) = words.split_first()?;
         let is = |verb: &Self| *first == verb.word() || *first == verb.local(t);

@@ -1,5 +1,5 @@
-//! Parameters as fields of a form, made from the schema that a handler declares. The form works without a script. The name of each field
-//! determines how its text is read, so a sent form means the same even if the schema has changed since.
+//! Parameters as fields of a form, generated from the schema that a handler declares. The form works without a script. The name of each
+//! field determines how its text is read, so a submitted form keeps its meaning even if the schema has changed since.
 
 use serde_json::{Map, Value};
 
@@ -7,20 +7,19 @@ use super::form::Fields;
 use crate::body::refuse_value;
 use crate::problem::Problem;
 
-/// Schemas with more fields are edited as JSON.
+/// Parameters whose schema has more fields are edited as JSON.
 const FIELD_COUNT_MAX: usize = 50;
 /// Fields with more choices are edited as JSON.
 const CHOICE_COUNT_MAX: usize = 200;
-/// How many references in a row are followed.
+/// Maximum number of references that are followed one after another.
 const REFERENCE_DEPTH_MAX: usize = 8;
-/// The prefix of the names of fields that hold text.
+/// The prefix of the names of fields that contain text.
 const TEXT: &str = "param.text.";
-/// The prefix of the names of fields that hold JSON.
+/// The prefix of the names of fields that contain JSON.
 const JSON: &str = "param.json.";
-/// The prefix of the names of fields that hold either.
+/// The prefix of the names of fields that contain text or JSON.
 const TEXT_OR_JSON: &str = "param.either.";
 
-/// One field.
 #[derive(Debug, PartialEq)]
 pub(super) struct ParamField {
     /// Its name in the form.
@@ -35,7 +34,7 @@ pub(super) struct ParamField {
 }
 
 impl ParamField {
-    /// The place of its parameter, as a JSON pointer into the parameters.
+    /// A JSON pointer to the parameter.
     pub(super) fn pointer(&self) -> String {
         format!("/{}", self.name.replace('~', "~0").replace('/', "~1"))
     }
@@ -44,16 +43,16 @@ impl ParamField {
 #[derive(Debug, PartialEq)]
 pub(super) enum FieldKind {
     Text,
-    /// A number, with the step that the browser uses.
+    /// A number. The text is the `step` attribute of the input.
     Number(&'static str),
-    /// One of these values, as JSON and as users read it.
+    /// One of these values: each as JSON, and as text for users.
     Choice(Vec<(String, String)>),
-    /// Text, or an object or a list as JSON, such as the text of a script or the name of one.
+    /// Text, or an object or list as JSON. For example, a script's source as text, or an object that names a stored script.
     TextOrJson,
     Json,
 }
 
-/// The fields for `params`; empty if the schema is not that of an object with a few fields.
+/// The fields for `params`. Empty if the schema does not describe an object, or one with too many fields.
 pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     let known = schema["properties"].as_object().filter(|known| known.len() <= FIELD_COUNT_MAX);
     let Some(known) = known.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };
@@ -61,7 +60,7 @@ pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     let field = |(name, property): (&String, &Value)| {
         let kind = kind(schema, property);
         let value = params.get(name).filter(|value| !value.is_null());
-        // A value of another kind, such as a secret's name in the place of a number, is shown as JSON.
+        // A value of another kind is shown as JSON, such as the name of a secret in place of a number.
         let kind = if value.is_some_and(|value| !holds(&kind, value)) { FieldKind::Json } else { kind };
         let (prefix, value) = match (&kind, value) {
             (FieldKind::Text, value) => (TEXT, value.and_then(Value::as_str).unwrap_or_default().to_owned()),
@@ -80,7 +79,7 @@ pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     known.iter().map(field).collect()
 }
 
-/// The description of the property, or of what it refers to.
+/// The description of the property, else that of the schema to which it refers.
 fn hint<'a>(schema: &'a Value, property: &'a Value) -> &'a str {
     let found = [property, resolve(schema, property)].into_iter().find_map(|one| one["description"].as_str());
     found.unwrap_or_default()
@@ -109,7 +108,7 @@ fn kind(schema: &Value, property: &Value) -> FieldKind {
     }
     let type_of = match &property["type"] {
         Value::String(one) => Some(one.as_str()),
-        // An optional value: `["integer", "null"]`.
+        // An optional value has two types: `["integer", "null"]`.
         Value::Array(several) => {
             let mut others = several.iter().filter_map(Value::as_str).filter(|one| *one != "null");
             others.next().filter(|_| others.next().is_none())
@@ -125,7 +124,7 @@ fn kind(schema: &Value, property: &Value) -> FieldKind {
     }
 }
 
-/// Whether the values are texts beside objects or lists. Among others, such as numbers, `5` would be ambiguous.
+/// Whether the values are either texts, or objects or lists. With other types, such as numbers, the input `5` would be ambiguous.
 fn is_text_or_json(schema: &Value, property: &Value) -> bool {
     let several = property["anyOf"].as_array().map(Vec::as_slice).unwrap_or_default();
     let types: Vec<_> = several.iter().map(|one| resolve(schema, one)["type"].as_str().unwrap_or_default()).collect();
@@ -133,7 +132,7 @@ fn is_text_or_json(schema: &Value, property: &Value) -> bool {
     types.contains(&"string") && types.iter().all(is_known) && types.iter().any(|one| ["object", "array"].contains(one))
 }
 
-/// The schema that a reference stands for, or that is the only one beside null in `anyOf`.
+/// Follows a reference. `anyOf` with one schema and null counts as a reference to that schema.
 fn resolve<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
     for _ in 0..REFERENCE_DEPTH_MAX {
         let reference = property["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
@@ -150,7 +149,7 @@ fn resolve<'a>(schema: &'a Value, mut property: &'a Value) -> &'a Value {
     property
 }
 
-/// The values of an enumeration: `enum`, or `oneOf` of constants.
+/// The values of an enumeration, given by `enum` or by `oneOf` with constants.
 fn choices(property: &Value) -> Option<FieldKind> {
     let constant = |one: &Value| one.get("const").cloned();
     let values = match (property["enum"].as_array(), property["oneOf"].as_array()) {
@@ -164,26 +163,26 @@ fn choices(property: &Value) -> Option<FieldKind> {
     (!choices.is_empty() && choices.len() <= CHOICE_COUNT_MAX).then_some(FieldKind::Choice(choices))
 }
 
-/// The value in a field for text or JSON: a text as it is, unless it would be read as something else.
+/// The content of a field for text or JSON. A text is shown as it is, unless it would be read as JSON.
 fn text_or_json(value: &Value) -> String {
     let plain = value.as_str().filter(|text| read_text_or_json(text) == *value);
     plain.map_or_else(|| value.to_string(), str::to_owned)
 }
 
-/// Reads such a field: an object, a list or a quoted text is JSON, anything else is the text itself.
+/// Reads a field for text or JSON. What begins like an object, a list or a quoted text is parsed as JSON; everything else is text.
 fn read_text_or_json(text: &str) -> Value {
     let is_json = text.trim_start().starts_with(['{', '[', '"']);
     let json = is_json.then(|| serde_json::from_str(text).ok()).flatten();
     json.unwrap_or_else(|| Value::String(with_line_feeds(text)))
 }
 
-/// Browsers send each line break as CR LF.
+/// Browsers send each line break as CR LF; this replaces them by LF.
 fn with_line_feeds(text: &str) -> String {
     text.replace("\r\n", "\n")
 }
 
-/// The parameters from the form fields, merged with those of `before` that have no field; `None` if no field was sent. An empty
-/// field is omitted.
+/// The parameters in the fields of the form, merged into `before`, which may have parameters without a field. An empty field removes its
+/// parameter. `None` if no field was sent.
 pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>, Problem> {
     let mut params = before.as_object().cloned().unwrap_or_else(Map::new);
     let mut has_any = false;
@@ -201,7 +200,7 @@ pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>
         };
         has_any = true;
         let is_empty = value == "";
-        // A value that was empty before and is empty now stays as it was.
+        // If the value was empty before and is still empty, it is unchanged: null remains null.
         let was_empty = params.get(name).is_some_and(|before| before.is_null() || *before == "");
         match is_empty {
             true if was_empty => {}
@@ -209,7 +208,7 @@ pub(super) fn from_fields(form: &Fields, before: &Value) -> Result<Option<Value>
             false => drop(params.insert(name.to_owned(), value)),
         }
     }
-    // Nothing was given, and nothing was there before.
+    // There are no parameters, neither before nor now.
     let is_nothing = params.is_empty() && before.is_null();
     Ok(has_any.then_some(if is_nothing { Value::Null } else { Value::Object(params) }))
 }

@@ -1,4 +1,4 @@
-//! The language and the theme of a page, from the query, a cookie or a header.
+//! The language and theme of a page, from the query, a cookie or a header.
 
 use axum::extract::FromRequestParts;
 use http::header::{ACCEPT_LANGUAGE, COOKIE};
@@ -15,7 +15,7 @@ pub(crate) const THEME_COOKIE: &str = "rondel_theme";
 /// Light or dark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Theme {
-    /// As the browser is set.
+    /// The theme of the operating system or browser.
     Auto,
     Light,
     Dark,
@@ -64,7 +64,7 @@ impl Prefs {
         }
     }
 
-    /// The request headers that pages depend on, for `Vary`.
+    /// The request headers on which pages depend, for `Vary`.
     pub(crate) fn vary() -> String {
         format!("{COOKIE}, {ACCEPT_LANGUAGE}")
     }

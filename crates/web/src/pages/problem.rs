@@ -1,4 +1,4 @@
-//! Problems as pages, for users with a browser.
+//! Shows problems as pages, for browsers.
 
 use std::borrow::Cow;
 
@@ -16,12 +16,12 @@ use crate::access::CalledBy;
 use crate::problem::{Code, Complaint, Problem};
 use rondel_core::words::Lang;
 
-/// The facts about a request that its problem page needs.
+/// What a problem page needs to know about its request.
 #[derive(Debug)]
 pub(crate) struct ProblemPageContext {
     prefs: Prefs,
     here: String,
-    /// Whether the request is for `/set-up`, which creates the first account by a link that the server prints.
+    /// Whether the request is for `/set-up`, where a link printed by the server creates the first account.
     is_set_up: bool,
 }
 
@@ -33,16 +33,16 @@ struct ProblemPage<'a> {
     status: u16,
     title: &'static str,
     hint: &'static str,
-    /// The sentence about this case.
+    /// The detail of the problem.
     detail: Cow<'a, str>,
     complaints: Vec<(Option<&'a str>, Cow<'a, str>)>,
     request_id: &'a str,
     how_to_sign_in: bool,
-    /// Whether the page leads to the sign-in page.
+    /// Whether the page has a link to the sign-in page.
     sign_in_again: bool,
 }
 
-/// The facts for a problem page, if the request is from a browser and outside of the API.
+/// The context of a problem page. `None` for requests to the API, and for clients other than browsers.
 pub(crate) fn page_context(request: &Request) -> Option<ProblemPageContext> {
     let path = request.uri().path();
     let accept = request.headers().get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
@@ -55,7 +55,7 @@ pub(crate) fn page_context(request: &Request) -> Option<ProblemPageContext> {
 }
 
 impl ProblemPageContext {
-    /// Writes the page of a response that carries a problem.
+    /// Replaces the body of a response that has a problem by the page.
     pub(crate) fn render(&self, response: &mut Response, problem: &Problem, request_id: &str) {
         let caller = response.extensions().get::<CalledBy>();
         let user = caller.map(|caller| User {

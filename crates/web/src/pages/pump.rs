@@ -1,4 +1,4 @@
-//! The items of a pump job and the groups that have them: a page, and a part of the job's page.
+//! The items of a pump job and the groups that own them, as a page and as a part of the job's page.
 
 use askama::Template;
 use axum::response::Response;
@@ -21,9 +21,9 @@ use crate::pump_view::{self, GroupView, ItemView, PumpView, RootView};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
-/// How many items a page has.
+/// How many items the page shows.
 const ITEM_COUNT: u32 = 100;
-/// How many groups a page shows.
+/// How many groups the page shows.
 const GROUP_COUNT: usize = 200;
 
 /// The query of the list of items.
@@ -42,7 +42,7 @@ impl FromQuery for ItemsQuery {
 struct RootRow {
     id: RunId,
     status: Status,
-    /// Why it ended, or that it is ending.
+    /// The reason why it ended, or the note that it is ending.
     words: Option<String>,
     ends_at: Option<Moment>,
 }
@@ -60,7 +60,7 @@ struct GroupRow {
 
 struct ItemRow {
     name: String,
-    /// The CSS class, for shape and colour.
+    /// The CSS class, which decides shape and colour.
     class: &'static str,
     word: &'static str,
     asked_at: Option<Moment>,
@@ -74,7 +74,7 @@ struct ItemRow {
     checkpoint: String,
 }
 
-/// A choice of items by their state.
+/// A link that selects items by their state.
 struct Choice {
     word: &'static str,
     href: String,
@@ -97,7 +97,7 @@ struct PumpPage {
     choices: Vec<Choice>,
     items: Vec<ItemRow>,
     is_first: bool,
-    /// The address of the first page.
+    /// The URL of the first page.
     first: String,
     next: Option<String>,
 }

@@ -29,7 +29,7 @@ pub(super) fn facts(pump: &PumpSpec, t: &'static Texts) -> Vec<(&'static str, St
     facts
 }
 
-/// The text about the end of a pump job, which follows that about its start; `None` for other jobs.
+/// The text about the end of a pump job, which is appended to the text about its start; `None` for other jobs.
 pub(super) fn until(spec: &JobSpec, t: &Texts) -> Option<String> {
     let pump = spec.pump.as_ref()?;
     Some(match &pump.until {

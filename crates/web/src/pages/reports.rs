@@ -1,4 +1,4 @@
-//! The page of reports over days and months, which can be printed; its rows as a file; and the schedule of the weekly report.
+//! The page of reports over days and months. It can be printed, downloaded as a file, and has the schedule of the weekly report.
 
 use std::time::Duration;
 
@@ -27,15 +27,15 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
 use crate::report::{GroupBy, ReportQuery, report, whole_csv};
 
-/// Ranges to choose from, in days.
+/// The ranges to select from, in days.
 const DAYS: [u32; 4] = [7, 30, 90, 365];
-/// The length of a day as text, such as 2026-11-30.
+/// The length of the text of a day, such as 2026-11-30.
 const DAY_LEN: usize = 10;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Rows of jobs on one page.
+/// How many rows a report by job shows on one page.
 const LIMIT: u32 = 100;
 
-/// The query of the page: the choices as they were typed.
+/// The query of the page, as the user typed it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct ReportChoices {
     by: String,
@@ -72,7 +72,7 @@ impl ReportChoices {
         let (mut from, to) = (instant(&self.from, false, t)?, instant(&self.to, true, t)?);
         let days: Option<u32> = self.days.parse().ok().filter(|days| (1..=400).contains(days));
         if let Some(days) = days.filter(|_| from.is_none()) {
-            // The last day is the present one, or the last one that the query covers.
+            // The last day is today, or the last day that the query covers.
             let last = Step::Day.floor(to.map_or(now, |to| to.saturating_sub(Duration::from_millis(1))));
             from = Some(last.saturating_sub(DAY * (days - 1)));
         }
@@ -90,7 +90,7 @@ impl ReportChoices {
         })
     }
 
-    /// The address of `path` with these choices, and with further parameters.
+    /// The URL of `path` with these choices and further parameters.
     fn address(&self, path: &str, more: &[(&str, &str)]) -> String {
         let own = [
             ("by", &self.by),
@@ -107,7 +107,7 @@ impl ReportChoices {
     }
 }
 
-/// Parses an instant, or a day: its beginning, or its end if `is_end`.
+/// Parses an instant or a day. A day stands for its beginning, or for its end if `is_end`.
 fn instant(text: &str, is_end: bool, t: &Texts) -> Result<Option<Timestamp>, String> {
     if text.is_empty() {
         return Ok(None);
@@ -139,7 +139,7 @@ struct ShownFailure {
     message: String,
     count: u64,
     jobs: Vec<String>,
-    /// The number of jobs that are not named.
+    /// How many jobs are not named.
     more: u64,
     newest: Option<String>,
 }
@@ -201,7 +201,7 @@ pub(super) async fn export(page: Page<ReportChoices>) -> Result<Response, Proble
     Ok((headers, text).into_response())
 }
 
-/// Saves the schedule of the weekly report, deletes it, or sends the report now.
+/// Saves or deletes the schedule of the weekly report, or sends the report now.
 pub(super) async fn schedule(page: Page, sent: Fields) -> Result<Response, Problem> {
     page.call.check(None, crate::call::forbidden)?;
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
@@ -345,7 +345,7 @@ fn day_name(day: Weekday, t: &Texts) -> &'static str {
     }
 }
 
-/// The days that a report covers, in UTC. If it ends at midnight, the day that begins then is left out.
+/// The days in UTC that a report covers. If it ends at midnight, the day that begins then is not included.
 fn range(from: Timestamp, to: Timestamp) -> String {
     let day = |at: Timestamp| at.to_utc().map(|at| at.format("%Y-%m-%d").to_string()).unwrap_or_default();
     let (first, last) = (day(from), day(to.saturating_sub(Duration::from_millis(1))));
@@ -381,7 +381,7 @@ fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow 
 fn failure(failure: &Failure, t: &Texts) -> ShownFailure {
     let message = match (failure.message.as_str(), failure.message.parse::<RunStatus>()) {
         ("", _) => t.report_other_messages.to_owned(),
-        // Runs without a message are counted by their outcome.
+        // Runs without a message are grouped by their outcome, which is stored in place of the message.
         (_, Ok(outcome)) => t.status(outcome).to_owned(),
         (message, Err(_)) if t.lang() == Lang::Zh => in_chinese(message).unwrap_or_else(|| message.to_owned()),
         (message, Err(_)) => message.to_owned(),
@@ -399,7 +399,7 @@ fn percent(per_mille: Option<u32>) -> String {
     per_mille.map_or_else(|| "–".to_owned(), |share| format!("{}.{} %", share / 10, share % 10))
 }
 
-/// The report as a request and a command.
+/// The report as an API request and as a command.
 fn code(namespace: &str, query: &ReportQuery) -> AsCode {
     let at = |at: Option<Timestamp>| at.map(|at| at.to_string());
     let period = Some(query.period).filter(|period| *period != Period::Total).map(|period| period.as_str().to_owned());

@@ -1,4 +1,4 @@
-//! The errors in the form of a rule, each at its field, with the label of that field.
+//! The errors in the form of an alert rule: each at its field, with the field's label.
 
 use std::collections::BTreeMap;
 
@@ -11,7 +11,7 @@ use crate::problem::Problem;
 /// Errors in the reader's language.
 #[derive(Debug, Default)]
 pub(super) struct RuleErrors {
-    /// The lines at the head of the form, each with the label of its field.
+    /// The lines at the top of the form. Each begins with the label of its field.
     pub(super) lines: Vec<String>,
     fields: BTreeMap<&'static str, String>,
 }
@@ -56,7 +56,7 @@ impl RuleErrors {
     }
 }
 
-/// The field of the form for a place in the document, with its label.
+/// The field of the form that shows this place in the document, and its label.
 fn field<'t>(pointer: &str, t: &'t Texts) -> Option<(&'static str, &'t str)> {
     let mut parts = pointer.trim_start_matches('/').split('/');
     let last = pointer.rsplit('/').next().unwrap_or_default();

@@ -1,4 +1,4 @@
-//! The trial of a rule as of now, for its form.
+//! The trial of an alert rule as of now, in its form.
 
 use rondel_admin::rules::DryRun;
 use rondel_core::alert::{RuleSpec, deadline, sentence};
@@ -7,13 +7,12 @@ use super::sentences::localized;
 use super::texts::Texts;
 use super::zones;
 
-/// The result of a trial.
 pub(super) struct Trial {
     pub(super) sentence: String,
     pub(super) count: u64,
     pub(super) subjects: Vec<String>,
     pub(super) looked_at: Option<u64>,
-    /// The instant of the trial, and the time of day that the rule means.
+    /// The instant of the trial, and the time of day in the rule as an instant.
     pub(super) evaluated: String,
     pub(super) warnings: Vec<String>,
 }
@@ -35,7 +34,7 @@ pub(super) fn localized_all(sentences: &[String], t: &Texts) -> Vec<String> {
     sentences.iter().map(|sentence| localized(t.lang(), sentence).into_owned()).collect()
 }
 
-/// The instant of a trial, and the time of day that its rule means, on the clock of the rule's zone.
+/// The instant of a trial, and the instant that the rule's time of day means. Both are shown on the clock of the rule's zone.
 fn evaluated(run: &DryRun, t: &Texts) -> String {
     let at = |zone: &str, at| deadline::minute_in(zone, at).unwrap_or_default();
     let Some(meant) = &run.deadline else {

@@ -1,4 +1,4 @@
-//! The page of a run: its verdict with the reason, its timeline, its attempts, its shards and its log.
+//! The page of a run: its verdict and reason, its timeline, its attempts, its shards and its log.
 
 use std::time::Duration;
 
@@ -37,14 +37,14 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 use crate::shown_runs::{Parts, attempts, named, params, rows_of_groups, shard_name, shard_runs};
 
-/// The query of the page: the attempt whose log is shown, and the text to search for in it.
+/// The query of the page: the attempt whose log is shown, and the text to search in the log.
 #[derive(Debug)]
 pub(crate) struct RunPageQuery {
     pub(super) attempt: Option<i32>,
-    /// The line around which the log is shown; if left out, the end of the log is shown.
+    /// The line around which the log is shown. Without it, the end of the log is shown.
     pub(super) line: Option<u64>,
     pub(super) search: Search,
-    /// Whether the request is only for the parts that change while the run is open.
+    /// Whether only the parts of the page are requested that change while the run is open.
     is_part: bool,
 }
 
@@ -77,7 +77,7 @@ struct RunPage {
     neighbours: Neighbours,
     tree: Option<RunTree>,
     is_broadcast: bool,
-    /// The run that a retry repeats: for a shard, its broadcast.
+    /// The run that a retry repeats. For a shard, this is its broadcast.
     retried_run: String,
     /// How many shards did not succeed.
     failed_shards: usize,
@@ -85,7 +85,7 @@ struct RunPage {
     cancel_by: Option<String>,
     only_executor: Option<String>,
     key: Option<String>,
-    /// The name of the run's shard, if its job names its shards.
+    /// The name of the run's shard, if the job names its shards.
     shard_name: Option<String>,
     /// The row counts of the groups of a pump.
     rows: Option<Counts>,
@@ -97,17 +97,17 @@ struct RunPage {
     version: i64,
     cancel_reason_max: usize,
     commands: Vec<String>,
-    /// `None` if the request is only for the parts that change while the run is open.
+    /// `None` if only the parts are requested that change while the run is open.
     log: Option<LogCard>,
 }
 
-/// A step of a run, with its instant.
+/// A step of a run.
 struct Step {
     name: String,
     at: Option<Moment>,
-    /// The time since the step before.
+    /// The time since the previous step.
     delta: Option<String>,
-    /// The CSS class, for the colour of the mark.
+    /// The CSS class, which decides the colour of the mark.
     class: &'static str,
 }
 
@@ -118,7 +118,7 @@ struct RouteFacts {
     eligible: Option<String>,
     /// The executors that were not eligible, each with the reason.
     refused: Option<String>,
-    /// How long the run was held up by an overload of the servers, and by an outage.
+    /// How long the run was delayed by an overload of the servers, and by an outage.
     overload_delay: Option<String>,
     outage_delay: Option<String>,
     /// How long the run waited for its turn, and for an executor.
@@ -212,7 +212,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
     html(StatusCode::OK, &template)
 }
 
-/// The data and the actions of the page as commands for a shell.
+/// Shell commands for the data and the actions of the page.
 fn commands<Q>(page: &Page<Q>, run: &Run, broadcast: Option<RunId>) -> Vec<String> {
     let namespace = &page.call.namespace.name;
     let command = |verb: &str, id: RunId| format!("rondel run {verb} {id} --namespace {namespace}");
@@ -223,16 +223,16 @@ fn commands<Q>(page: &Page<Q>, run: &Run, broadcast: Option<RunId>) -> Vec<Strin
     vec![command("get", run.id), command("logs", run.id), command(verb, id), curl]
 }
 
-/// JSON text over several lines; anything else as it is.
+/// Formats JSON on several lines. Any other text is returned unchanged.
 fn readable(text: String) -> String {
     serde_json::from_str::<Value>(&text).map_or(text, |value| pretty(&value))
 }
 
-/// The steps of a run: planned, due, started, finished. Those still to come have no instant.
+/// The steps of a run: planned, due, started, finished. Steps that are still to come have no instant.
 fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let is_over = run.status.is_terminal();
     let end_class = if is_over { run.status.as_str() } else { "ahead" };
-    // The instants that follow are those of the last attempt.
+    // The due instant, the start and the end are those of the last attempt.
     let due = if run.attempt > 1 { t.step_due_again(run.attempt) } else { t.step_due.to_owned() };
     let points = [
         (t.step_planned.to_owned(), Some(run.fire_at), "done"),
@@ -243,7 +243,7 @@ fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     let mut before = None::<Timestamp>;
     let mut steps = Vec::new();
     for (place, (name, at, class)) in points.into_iter().enumerate() {
-        // There is no step for a due instant equal to the planned one, nor for the start of a run that ended without one.
+        // Leaves out a due instant that equals the planned one, and the start of a run that ended without having started.
         if at.is_none() && (place == 1 || (place == 2 && is_over)) {
             continue;
         }
@@ -254,7 +254,7 @@ fn steps(run: &Run, now: Timestamp, t: &'static Texts) -> Vec<Step> {
     steps
 }
 
-/// Every attempt, the newest first.
+/// The attempts, the newest first.
 fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Texts) -> Vec<AttemptRow> {
     let row = |attempt: Attempt| AttemptRow {
         number: attempt.attempt,
@@ -268,7 +268,7 @@ fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Text
     tried.into_iter().rev().map(row).collect()
 }
 
-/// Why another attempt followed this one, or the reason for the state of the present one.
+/// Why the next attempt followed this one. For the last attempt, the reason for its current state.
 fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
     if attempt.attempt == run.attempt {
         return sentence(Subject::of(run), t.lang());
@@ -297,7 +297,7 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
     Ok(to(&format!("/runs/{}", run.id)))
 }
 
-/// Repeats the shards that did not succeed.
+/// Runs the shards again that did not succeed.
 pub(super) async fn retry_failed(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (record, request) = retry_request(&page.call, &run, Trigger::Manual).await?;

@@ -1,4 +1,4 @@
-//! The neighbours of a run: the fires before and after it, and its differences from the last run that succeeded.
+//! The neighbours of a run: the previous and the next fire of its job, and a comparison with the last run that succeeded.
 
 use std::cmp::Reverse;
 use std::time::Duration;
@@ -16,10 +16,10 @@ use crate::shown_runs::params;
 
 /// How many earlier runs are searched for the last one that succeeded.
 const LOOKED_AT_COUNT: u32 = 100;
-/// How many earlier runs are read of a job with very many shards.
+/// How many earlier broadcasts are read if a job has a great many shards.
 const BROADCAST_COUNT: u32 = 10;
 
-/// The neighbours of a run, and its comparison.
+/// The neighbours of a run, and its comparison with a successful one.
 #[derive(Default)]
 pub(super) struct Neighbours {
     pub(super) older: Option<Neighbour>,
@@ -27,17 +27,17 @@ pub(super) struct Neighbours {
     pub(super) comparison: Option<Comparison>,
 }
 
-/// The fire before or after a run.
+/// The previous or the next fire of a run's job.
 pub(super) struct Neighbour {
     pub(super) id: String,
     pub(super) at: Moment,
 }
 
-/// The comparison of a run with one that succeeded.
+/// The comparison of a run with the last one that succeeded.
 pub(super) struct Comparison {
     pub(super) id: String,
     pub(super) at: Moment,
-    /// The facts that differ, and those that both have in common.
+    /// The facts that differ, and those that are the same.
     pub(super) differing: Vec<Difference>,
     pub(super) same: String,
     /// The parameters of both, if they differ.
@@ -52,7 +52,7 @@ pub(super) struct Difference {
 }
 
 impl Neighbours {
-    /// Reads the neighbours of a run; none for a shard, whose broadcast has them.
+    /// Reads the neighbours of a run. A shard has none; they are shown on the page of its broadcast.
     pub(super) async fn read<Q>(page: &Page<Q>, run: &Run) -> Result<Self, Problem> {
         if !is_whole(run) {
             return Ok(Self::default());
@@ -86,7 +86,7 @@ impl Neighbours {
     }
 }
 
-/// The broadcasts of a job before one of its runs, the newest first: of these, the shards of one alone fill a page of runs.
+/// The broadcasts of a job before one of its runs, the newest first. Used if the shards of a single broadcast fill a page of runs.
 async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Problem> {
     let store = page.engine().store();
     let end = run.fire_at + Duration::from_millis(1);
@@ -98,7 +98,7 @@ async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Pro
     Ok(runs)
 }
 
-/// Whether the run is a whole fire, and not one of its shards.
+/// Whether the run is not a shard of a broadcast.
 fn is_whole(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }

@@ -1,4 +1,5 @@
-//! Cancelling, repeating or acknowledging many runs: the runs are counted first, then changed.
+//! Cancels, repeats or acknowledges many runs. The first page counts the runs and asks for confirmation, the second one reports the
+//! outcome.
 
 use std::collections::BTreeMap;
 
@@ -48,11 +49,11 @@ struct BulkPage {
     hidden_count: usize,
     left_out: usize,
     has_more: bool,
-    /// The run after which these are, newest first, and the one after which the rest is.
+    /// The run after which the selection begins, the newest first, and the run after which the next selection begins.
     after: Option<RunId>,
     next: Option<RunId>,
     max: usize,
-    /// The runs, and the filter by which they were chosen.
+    /// The selected runs, and the filter by which they were selected.
     ids: Vec<RunId>,
     filter: String,
     is_all: bool,
@@ -73,7 +74,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let mut ids: Vec<RunId> = fields.with_prefix("run").filter_map(|(_, id)| id.parse().ok()).collect();
     ids.truncate(BULK_RUN_COUNT_MAX);
     let filter = fields.get("q").to_owned();
-    // If no rows are chosen, a filter stands for all runs that match; they are counted first.
+    // If no rows are selected, the action applies to all runs that match the filter.
     let is_all = fields.get("scope") == "all" || (ids.is_empty() && !filter.trim().is_empty());
     let back = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
     if !is_all && ids.is_empty() {
@@ -90,12 +91,12 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         false => RunSelection::Ids(ids.clone()),
     };
     let SelectedRuns { runs, left_out, has_more, after: next } = select(&page.call, action, chosen).await?;
-    // A form that confirms names the runs that were shown, since others may match by then, and where the rest begins.
+    // The confirmation names the runs that were shown, since other runs may match by now, and the run after which the rest begins.
     let has_more = has_more || !fields.get("more").is_empty();
     let next = next.or_else(|| fields.get("rest").parse().ok());
     let ids: Vec<RunId> = if is_all { runs.iter().map(|run| run.id).collect() } else { ids };
     let expected = fields.get("expected").parse::<usize>().ok();
-    // If more runs match than were counted, they are counted again first.
+    // If more runs match than were counted, nothing is changed: the page shows the new count and asks again.
     let is_confirmed = expected.is_some_and(|expected| runs.len() <= expected && !runs.is_empty());
     let count = runs.len();
     let (mut done, mut problems) = (count, Vec::new());

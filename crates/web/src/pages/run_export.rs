@@ -1,4 +1,4 @@
-//! Runs as a file: CSV for spreadsheets, or a JSON document per line.
+//! Downloads runs as a file: as CSV for spreadsheets, or as JSON with one document per line.
 
 use axum::response::{IntoResponse as _, Response};
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
@@ -18,12 +18,12 @@ use crate::shown_runs::named;
 
 /// Maximum number of runs in a file.
 const EXPORT_COUNT_MAX: usize = 10_000;
-/// How many are read at once.
+/// How many runs are read at a time.
 const READ_COUNT: u32 = 500;
-/// How often a search goes on after the rows that one search reads at most.
+/// A search stops after a maximum number of rows. It is then continued, at most this often.
 const CONTINUED_COUNT_MAX: u32 = 100;
 
-/// The filter of the exported runs.
+/// The filter of the runs to export.
 #[derive(Debug)]
 pub(crate) struct ExportQuery(String);
 
@@ -64,7 +64,7 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
     Ok(file(text, "application/x-ndjson", "runs.jsonl"))
 }
 
-/// A search under way, and what the file may still take.
+/// A running export: its search, and how many more runs the file can take.
 struct Export {
     search: RunSearch,
     left: usize,
@@ -72,14 +72,14 @@ struct Export {
     end: Option<ExportEnd>,
 }
 
-/// Where an export ends.
+/// Why an export ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ExportEnd {
     /// The file has all runs that match.
     Whole,
     /// The file is full, and more runs match.
     Full,
-    /// The search stopped at this run: older ones were not searched.
+    /// The search stopped at this run. Older runs were not searched.
     StoppedAt(RunId),
 }
 
@@ -88,12 +88,12 @@ impl Export {
         Self { search, left: EXPORT_COUNT_MAX, continued_left: CONTINUED_COUNT_MAX, end: None }
     }
 
-    /// The number of runs to search for: one more than the file takes shows whether more match.
+    /// How many runs to search for. One more than the file can take shows whether more runs match.
     fn limit(&self) -> u32 {
         u32::try_from(self.left + 1).map_or(READ_COUNT, |room| room.min(READ_COUNT))
     }
 
-    /// The runs for the file among those that a search found; sets where the search goes on, or why it ends.
+    /// Selects the runs for the file from those that a search found. Records where the next search begins, or why the export ends.
     fn take(&mut self, found: FoundRuns) -> Vec<Run> {
         let FoundRuns { mut runs, stopped_at } = found;
         let is_full = runs.len() >= usize::try_from(self.limit()).unwrap_or(usize::MAX);
@@ -115,7 +115,7 @@ impl Export {
         runs
     }
 
-    /// The runs that the file lacks, in words; `None` if it has all.
+    /// A note about the runs that are missing in the file; `None` if it has all.
     fn missing(&self, t: &Texts) -> Option<String> {
         match self.end? {
             ExportEnd::Whole => None,
@@ -173,7 +173,8 @@ fn line(job: &str, run: &Run) -> String {
     format!("{}\r\n", cells.join(","))
 }
 
-/// A text as a cell. A text that begins with one of these signs gets an apostrophe: spreadsheets would take it for a formula.
+/// A text as a cell of a CSV file. If it begins with one of these characters, it gets an apostrophe, since spreadsheets would run it as a
+/// formula.
 fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };
@@ -187,7 +188,7 @@ mod tests {
     use super::super::texts::Lang;
     use super::*;
 
-    /// The export of a search that found nothing before it stopped.
+    /// An export whose search found nothing before it stopped.
     fn stopped(jobs: Option<Vec<JobId>>, at: Option<RunId>) -> Export {
         let search = RunSearch { jobs, ..RunSearch::new(Timestamp::from_secs(1_900_000_000), 0) };
         let mut export = Export::new(search);

@@ -1,4 +1,4 @@
-//! A run as a line of the list of runs.
+//! A run as a row in the list of runs.
 
 use rondel_core::part::Part;
 use rondel_core::{Run, RunId, Timestamp};
@@ -7,14 +7,14 @@ use super::moment::{Moment, length};
 use super::texts::Texts;
 use super::view::RunRow;
 
-/// A row of a run, with further facts that only the list shows.
+/// The row of a run, with further facts for the list of runs.
 #[derive(Clone, Debug)]
 pub(super) struct RunLine {
     pub(super) id: RunId,
     pub(super) row: RunRow,
-    /// `orders.close · 16:08:15`, with the day if that is not today.
+    /// `orders.close · 16:08:15`, with the date if that is not today.
     pub(super) name: String,
-    /// The part of `name` after the job.
+    /// The part of `name` after the job's name.
     pub(super) at: String,
     pub(super) planned: Moment,
     /// How long the run waited for an executor.

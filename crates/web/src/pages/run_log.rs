@@ -1,7 +1,7 @@
-//! The log of a run: a window of it, a search in it, and all of it as a file.
+//! The log of a run: shows a part of it, searches it, and downloads it.
 //!
-//! A page shows the last lines, or the lines around the one that its address names. The script loads earlier and later lines, and polls
-//! this page's fragment (`window`) for new ones; without a script, links lead to the other lines. API clients follow a stream
+//! A page shows the last lines, or the lines around the one in its URL. The script loads earlier and later lines, and polls the fragment
+//! `window` of this page for new ones. Without the script, links lead to the other lines. API clients follow a stream instead
 //! (`api/follow.rs`).
 
 use std::time::Duration;
@@ -30,17 +30,17 @@ use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
-/// How many lines a page begins with: further ones are loaded on demand.
+/// How many lines a page shows at first; further ones are loaded on demand.
 const FIRST_COUNT: usize = 200;
-/// How many lines are shown around one that an address names, or as the result of a search.
+/// How many lines are shown around the line in the URL, or as the result of a search.
 const AROUND_COUNT: usize = 400;
-/// How many lines the script asks for at a time.
+/// How many lines the script requests at a time.
 const STEP_COUNT: u32 = 500;
 
-/// An executor that was not heard from for this long counts as offline.
+/// An executor that has sent no heartbeat for this long counts as offline.
 const EXECUTOR_SILENT: Duration = Duration::from_secs(30);
 
-/// The query of a window: where it begins.
+/// The query of a part of the log: where the part begins.
 #[derive(Debug)]
 pub(crate) struct LogWindow {
     attempt: Option<i32>,
@@ -73,7 +73,7 @@ impl FromQuery for LogFind {
     }
 }
 
-/// A text that the shown lines contain, whatever its case; empty for all lines.
+/// The text that lines must contain to be shown, ignoring case; empty for all lines.
 #[derive(Debug, Default)]
 pub(crate) struct Search {
     text: String,
@@ -93,17 +93,17 @@ impl Search {
     }
 }
 
-/// Some lines, and their place in the log.
+/// Some lines of a log, and their position in it.
 #[derive(Debug, Template)]
 #[template(path = "log_part.html")]
 pub(super) struct LogPart {
     lines: Vec<LogLine>,
-    /// The address that leads from a found line to its place in the log; empty if the lines around it are shown.
+    /// The URL that leads from a found line to its place in the log; empty if the page already shows the lines around it.
     base: String,
     pub(super) first: u64,
     pub(super) last: u64,
     pub(super) total: u64,
-    /// The position after which new lines are asked for; `None` if no more will come.
+    /// The position from which to poll for new lines; `None` if the log is complete.
     pub(super) next: Option<String>,
 }
 
@@ -113,7 +113,7 @@ struct LogLine {
     time: String,
     iso: String,
     class: &'static str,
-    /// Text whose markup is escaped.
+    /// The text as HTML, with its markup escaped.
     html: String,
 }
 
@@ -123,16 +123,16 @@ pub(super) struct LogCard {
     pub(super) levels: [(&'static str, &'static str); 4],
     pub(super) part: LogPart,
     pub(super) attempt: i32,
-    /// The text that is searched for without the script.
+    /// The text of a search without the script.
     pub(super) search: String,
-    /// Why there are no lines.
+    /// Why no lines are shown.
     pub(super) note: Option<String>,
-    /// The lines to which the links to earlier and to later ones lead.
+    /// The line to which the link to earlier lines leads, and the one to which the link to later lines leads.
     pub(super) earlier: Option<u64>,
     pub(super) later: Option<u64>,
 }
 
-/// The log of an attempt as its run's page shows it first.
+/// The log of an attempt, as the page of its run first shows it.
 pub(super) async fn card(page: &Page<RunPageQuery>, run: &Run, attempt: i32) -> Result<LogCard, Problem> {
     let query = page.query();
     let base = format!("/runs/{}?attempt={attempt}", run.id);
@@ -164,7 +164,7 @@ pub(super) async fn card(page: &Page<RunPageQuery>, run: &Run, attempt: i32) -> 
     })
 }
 
-/// A window of the log, for the script.
+/// A part of the log, for the script.
 pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let query = page.query();
@@ -188,7 +188,7 @@ pub(super) async fn window(page: Page<LogWindow>, path: Named<path::Run>) -> Res
     html(StatusCode::OK, &LogPart { total: total.max(part.last), ..part })
 }
 
-/// Counts and searches the lines, for the script.
+/// Counts and searches lines, for the script.
 pub(super) async fn search(page: Page<LogFind>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let attempt = chosen_attempt(page.query().attempt, &run)?;
@@ -196,7 +196,7 @@ pub(super) async fn search(page: Page<LogFind>, path: Named<path::Run>) -> Resul
     json(StatusCode::OK, &log_search::search(store, &run, attempt, &page.query().wanted, now).await?)
 }
 
-/// The log of an attempt as a file.
+/// Downloads the log of an attempt.
 pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let attempt = page.query().attempt.unwrap_or(run.attempt).min(run.attempt);
@@ -211,9 +211,9 @@ pub(super) async fn text(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
 /// The lines to read.
 #[derive(Clone, Copy, Debug)]
 enum LinesToRead {
-    /// The lines that the reader asks for.
+    /// The lines at a position.
     At(Window),
-    /// The lines that were written after the last ones that the reader has.
+    /// The lines that were written after those that the reader already has.
     New(Window),
 }
 
@@ -227,11 +227,11 @@ async fn read<Q>(page: &Page<Q>, run: &Run, place: LinesToRead, wanted: &LineFil
         LinesToRead::At(window) => (window, false),
         LinesToRead::New(window) => (window, true),
     };
-    // Whether the log is settled is determined before its lines are read, so that lines that arrive in between are in the next part.
+    // Checks whether the log is settled before it reads lines. Lines that arrive in between are then part of the next poll.
     let is_settled = lines::is_settled(run, from.attempt, now);
     let part = Part { from, wanted, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let found = lines::read(page.engine().store(), run, part, now).await?;
-    // The last lines of a run that has ended may not fit into one part.
+    // A run that has ended may have more last lines than fit into one part.
     let next = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
     let first = found.lines.first().map_or(from.line_count() + 1, |line| line.seq);
     let last = found.lines.last().map_or(from.line_count(), |line| line.seq);
@@ -255,7 +255,7 @@ impl LogLine {
     }
 }
 
-/// The CSS classes of a line: its severity, and whether it was printed to stderr.
+/// The CSS classes of a line, which show its severity and whether it was printed to stderr.
 fn class(line: &Line) -> &'static str {
     let is_stderr = line.level == "stderr";
     match line.severity.parse() {
@@ -269,7 +269,7 @@ fn class(line: &Line) -> &'static str {
     }
 }
 
-/// Why a log has no lines; `None` if it has some.
+/// Why no lines are shown; `None` if there are some.
 async fn note(
     page: &Page<RunPageQuery>,
     run: &Run,

@@ -1,7 +1,7 @@
-//! The timeline of a run, drawn to scale: its time in the queue, each attempt, and the waits between them.
+//! Draws the timeline of a run to scale: the time in the queue, each attempt, and the waits between attempts.
 //!
-//! Every row is a drawing of its own over the same span, in percent of its width, so that it fits any screen. A time that is too short to
-//! be seen is drawn with the minimum width.
+//! Each row is a separate SVG drawing of the same time span. Positions are percentages of the width, so that the rows fit any screen. A
+//! time too short to be visible gets a minimum width.
 
 use std::time::Duration;
 
@@ -14,23 +14,24 @@ use super::moment::length;
 use super::texts::Texts;
 use super::view::Status;
 
-/// How many attempts are drawn: the newest.
+/// How many attempts are drawn: the newest ones.
 const ATTEMPT_COUNT_MAX: usize = 20;
-/// How many shards are drawn as bars. If there are more, those that succeeded come last, and each one beyond the limit is drawn as a mark.
+/// How many shards get a row with bars. If there are more, successful shards are sorted last, and each shard beyond the limit is a small
+/// mark.
 const SHARD_COUNT_MAX: usize = 60;
 /// Minimum width of a bar, in thousandths of the width.
 const WIDTH_MIN: u64 = 4;
-/// The time in the queue is drawn shortened if it is more than this many times as long as the rest.
+/// If the time in the queue is more than this many times as long as the rest, it is drawn shortened.
 const QUEUED_MAX: u32 = 4;
-/// The number of parts of the axis.
+/// The number of sections of the axis.
 const TICK_COUNT: u64 = 4;
 
-/// The drawing.
+/// The timeline of a run.
 pub(super) struct RunTimeline {
     pub(super) ticks: Vec<Tick>,
     pub(super) rows: Vec<TimelineRow>,
     pub(super) shards: Vec<TimelineRow>,
-    /// Shards without a row: their runs, and the text that is shown on hovering.
+    /// The shards without a row: the id of each run, and its tooltip.
     pub(super) others: Vec<(String, String)>,
     /// Whether the time in the queue is drawn shortened.
     pub(super) is_cut: bool,
@@ -38,24 +39,24 @@ pub(super) struct RunTimeline {
 
 /// A mark on the axis.
 pub(super) struct Tick {
-    /// The position, in percent.
+    /// The position as a percentage of the width.
     pub(super) x: String,
     pub(super) label: String,
     pub(super) anchor: &'static str,
 }
 
-/// A line of the drawing.
+/// A row of the timeline.
 pub(super) struct TimelineRow {
     pub(super) label: String,
     pub(super) href: Option<String>,
     pub(super) status: Option<Status>,
-    /// Where it ran, or what it waited for.
+    /// Where the attempt ran, or what the run waited for.
     pub(super) sub: String,
     pub(super) bars: Vec<TimelineBar>,
     pub(super) length: String,
 }
 
-/// A part of a line.
+/// A bar in a row.
 pub(super) struct TimelineBar {
     pub(super) x: String,
     pub(super) width: String,
@@ -63,7 +64,7 @@ pub(super) struct TimelineBar {
     pub(super) title: String,
 }
 
-/// Maps instants to positions in the drawing.
+/// Maps instants to positions on the axis.
 #[derive(Clone, Copy, Debug)]
 struct Scale {
     from: Timestamp,
@@ -85,12 +86,12 @@ impl Scale {
     }
 }
 
-/// Thousandths of the width as a length in a drawing.
+/// Thousandths of the width as a percentage.
 fn percent(thousandths: u64) -> String {
     format!("{}.{}%", thousandths / 10, thousandths % 10)
 }
 
-/// An attempt with the instants between which it is drawn.
+/// An attempt, and the instants between which it is drawn.
 struct DrawnAttempt<'a> {
     attempt: &'a Attempt,
     start: Timestamp,
@@ -98,7 +99,7 @@ struct DrawnAttempt<'a> {
 }
 
 impl RunTimeline {
-    /// Draws a run and its shards, in the order of time.
+    /// Draws a run and its shards, in chronological order.
     pub(super) fn new(run: &Run, tried: &[Attempt], shards: &[Run], now: Timestamp, t: &'static Texts) -> Self {
         let is_over = run.status.is_terminal();
         let is_unfinished = |attempt: &Attempt| attempt.attempt == run.attempt && !is_over;
@@ -113,7 +114,7 @@ impl RunTimeline {
             .collect();
         let first = drawn.first().map(|one| one.start);
         let end = run.finished_at.filter(|_| is_over).unwrap_or(now);
-        // A retry that is still to come.
+        // The instant of the next attempt, if a retry is pending.
         let ahead = (!is_over && run.started_at.is_none() && run.attempt > 1).then_some(run.due_at);
         let to = ahead.map_or(end, |due| due.max(end)).max(run.fire_at);
         let queued = first.unwrap_or(to).since(run.fire_at);
@@ -131,7 +132,7 @@ impl RunTimeline {
     }
 }
 
-/// The axis, counted from its beginning.
+/// The marks of the axis, labelled with the time since its beginning.
 fn ticks(scale: Scale, t: &Texts) -> Vec<Tick> {
     let whole = scale.to.since(scale.from);
     let tick = |part: u64| {
@@ -159,7 +160,7 @@ fn queue_row(run: &Run, (until, queued): (Timestamp, Duration), scale: Scale, t:
             ("late", name, late.by)
         });
         let waits = [("turn", t.run_waited_turn, waits.turn), ("turn", t.run_waited_executor, waits.executor)];
-        // The waits follow one another. In the rest of the time in the queue, the run is sent to its executor.
+        // The waits follow one another. The time in the queue that then remains is spent on sending the run to its executor.
         let mut at = run.fire_at;
         for (class, name, wait) in server.into_iter().chain(waits) {
             if wait.is_zero() {
@@ -207,7 +208,7 @@ fn attempt_rows(run: &Run, drawn: &[DrawnAttempt<'_>], scale: Scale, t: &'static
     rows
 }
 
-/// The row of an attempt that is still to come.
+/// The row of the next attempt, which is still pending.
 fn pause_row(attempt: i32, (last, due): (Timestamp, Timestamp), scale: Scale, t: &'static Texts) -> TimelineRow {
     let waited = t.way_backoff(length(due.since(last), t));
     TimelineRow {
@@ -228,7 +229,7 @@ fn shard_rows(
 ) -> (Vec<TimelineRow>, Vec<(String, String)>) {
     let mut sorted: Vec<&Run> = shards.iter().collect();
     if sorted.len() > SHARD_COUNT_MAX {
-        // Shards that need attention come first.
+        // Shards that did not succeed come first.
         sorted.sort_by_key(|shard| (shard.status == RunStatus::Succeeded, shard.shard_index));
     }
     let (mut rows, mut others) = (Vec::new(), Vec::new());

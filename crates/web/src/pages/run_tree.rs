@@ -9,34 +9,32 @@ use crate::api::run_tree;
 use crate::problem::Problem;
 use crate::shown_runs::named;
 
-/// Maximum depth that is indented.
+/// Runs deeper in the tree than this are not indented further.
 const INDENT_MAX: usize = 8;
 
-/// The tree.
 pub(super) struct RunTree {
     pub(super) lines: Vec<TreeLine>,
     pub(super) has_more: bool,
-    /// The root run of the fire, if it is not that of the page.
+    /// The root run of the fire, if the page shows another run.
     pub(super) root: Option<String>,
 }
 
-/// A run in the tree.
 pub(super) struct TreeLine {
     pub(super) row: RunRow,
-    /// How far it is indented.
+    /// The depth to which it is indented.
     pub(super) indent: usize,
     pub(super) kind: Option<&'static str>,
-    /// The jobs that released it, if there are several.
+    /// The jobs whose runs released it, if there are several.
     pub(super) after: Option<String>,
     pub(super) is_shown: bool,
 }
 
 impl RunTree {
-    /// The tree of a run's fire; `None` if the run is alone.
+    /// The tree of a run's fire; `None` if the tree has no other run.
     pub(super) async fn read<Q>(page: &Page<Q>, shown: &Run) -> Result<Option<Self>, Problem> {
         let (now, t) = (page.engine().now(), page.t);
         let mut found = run_tree::read(&page.call, shown.clone()).await?;
-        // The shards of this run are drawn as a grid already.
+        // The page already shows the shards of this run as a grid.
         found.branches.retain(|one| one.link != Some(Link::Shard) || one.run.parent != Some(shown.id));
         if found.branches.len() < 2 {
             return Ok(None);

@@ -1,4 +1,4 @@
-//! The list of runs: a filter in the address, three orders, pages in both directions.
+//! The list of runs: a filter in its URL, three orders, and pages in both directions.
 
 use askama::Template;
 use axum::response::Response;
@@ -23,11 +23,11 @@ use crate::run_bulk::BULK_RUN_COUNT_MAX;
 use crate::run_filter::{self, RunPosition, SearchedPage};
 use crate::shown_runs::{Parts, named};
 
-/// The filter for failures that were not acknowledged, and the maximum that is counted of them.
+/// The filter for failures that are not acknowledged, and up to how many of them are counted.
 const DEAD: &str = "is:dead";
 const DEAD_COUNT_MAX: u32 = 1_000;
 
-/// The query of the list. `job` and `status` are parameters of older links.
+/// The query of the list. `job` and `status` are parameters of old links, which are still supported.
 #[derive(Debug)]
 pub(crate) struct ListRuns {
     text: String,
@@ -59,13 +59,13 @@ impl ListRuns {
         Filter::parse(&self.text, Scope::Runs)
     }
 
-    /// The parameters that an address keeps in addition to the filter.
+    /// The parameters that a URL has in addition to the filter.
     fn kept(&self) -> Vec<(&'static str, String)> {
         if self.order == RunOrder::Newest { Vec::new() } else { vec![("sort", self.sort.clone())] }
     }
 }
 
-/// The head of a column by which the list can be sorted.
+/// The header of a column by which the list can be sorted.
 struct Sort {
     href: String,
     is_current: bool,
@@ -79,7 +79,7 @@ struct RunsPage {
     bar: FilterBar,
     presets: Vec<Preset>,
     saved: SavedBar,
-    /// By time, by duration, by lateness.
+    /// Sorts by time, by duration, and by lateness.
     sorts: [Sort; 3],
     here: String,
     rows: Vec<RunLine>,
@@ -87,11 +87,11 @@ struct RunsPage {
     next: Option<String>,
     first: String,
     is_first: bool,
-    /// Whether the list begins with the newest runs, so that the page can show how many new ones there are.
+    /// Whether the list begins with the newest runs; the page can then show how many new runs there are.
     is_live: bool,
     /// Notes about a deleted job, and about where the search ended.
     notes: Vec<String>,
-    /// Why the caller may not cancel or repeat runs.
+    /// Why the caller may not cancel or repeat runs; `None` if the caller may.
     no_bulk: Option<&'static str>,
     bulk_max: usize,
     exports: [(&'static str, String); 2],
@@ -166,8 +166,8 @@ const fn presets_of(t: &Texts) -> [(&'static str, &'static str); 6] {
     ]
 }
 
-/// Adds a preset for the failures that were not acknowledged, with their number. The number counts all apps, so callers who may see only
-/// some apps do not get it.
+/// Adds a preset for failures that are not acknowledged, with their number. The number includes all apps, so it is not shown to callers
+/// who may see only some apps.
 async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) -> Result<Vec<Preset>, Problem> {
     let count = match page.call.seen_apps() {
         Some(_) => 0,
@@ -182,7 +182,7 @@ async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) 
     Ok(presets)
 }
 
-/// Notes about the list: that its job was deleted, and that not everything was searched.
+/// Notes about the list: that its job was deleted, and that the search ended early.
 async fn notes(
     page: &Page<ListRuns>,
     filter: Option<&Filter>,

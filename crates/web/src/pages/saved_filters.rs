@@ -1,4 +1,4 @@
-//! Filters that users saved under names for the lists of jobs and runs: chips above the list, and the forms that save and delete them.
+//! Filters that users have saved for the lists of jobs and runs: chips above the list, and forms to save and delete filters.
 
 use axum::response::Response;
 use rondel_core::filter::{Filter, Scope};
@@ -18,10 +18,10 @@ use crate::run_filter;
 
 /// Maximum length of a name, in characters.
 const NAME_LEN_MAX: usize = 60;
-/// Maximum length of a filter, in characters: the same as in the field above the list.
+/// Maximum length of a filter, in characters, which is that of the field above the list.
 const FILTER_LEN_MAX: usize = 1_000;
 
-/// A saved filter above its list.
+/// A saved filter, as a chip above its list.
 #[derive(Debug)]
 pub(super) struct SavedChip {
     pub(super) name: String,
@@ -38,13 +38,13 @@ pub(super) struct SavedBar {
     /// The current filter; empty if there is nothing to save.
     pub(super) text: String,
     pub(super) back: String,
-    /// Why it cannot be saved.
+    /// Why the current filter cannot be saved; `None` if it can.
     pub(super) missing: Option<String>,
     pub(super) name_len_max: usize,
 }
 
 impl SavedBar {
-    /// The caller's filters for the list; `text` is the current filter.
+    /// The caller's filters for this list. `text` is the current filter.
     pub(super) async fn read<Q>(page: &Page<Q>, list: FilteredList, text: &str) -> Result<Self, Problem> {
         let t = page.t;
         let owner = owner(&page.call.caller);
@@ -78,13 +78,13 @@ const fn action(list: FilteredList) -> &'static str {
     }
 }
 
-/// The owner of a caller's filters: its account, or the line of its token.
+/// The owner of a caller's filters: the caller's account or, without an account, the line of its token.
 fn owner(caller: &Caller) -> Option<FilterOwner> {
     let of_token = || caller.line.map(FilterOwner::Token);
     caller.account.map(FilterOwner::Account).or_else(of_token)
 }
 
-/// Reads the owner, the list and the name, which saving and deleting both need.
+/// Reads owner, list and name from a form that saves or deletes a filter.
 fn read_target(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredList, String), Problem> {
     let list = fields.get("list").parse().map_err(|message: String| refuse_value("/list", message))?;
     let name = fields.get("name").to_owned();
@@ -94,7 +94,7 @@ fn read_target(page: &Page, fields: &Fields) -> Result<(FilterOwner, FilteredLis
     Ok((owner, list, name))
 }
 
-/// Saves the filter of a list, and replaces one with the same name.
+/// Saves the filter of a list. It replaces a filter with the same name.
 pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (owner, list, name) = read_target(&page, &fields)?;
     let scope = match list {
@@ -114,7 +114,7 @@ pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem
     done(&page, page.t.filter_saved(&saved.name), list, &fields)
 }
 
-/// Deletes a filter of the caller. It is no error if the filter is gone already.
+/// Deletes a filter of the caller. Deleting a filter that no longer exists is no error.
 pub(super) async fn delete(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (owner, list, name) = read_target(&page, &fields)?;
     page.call.note.before(&json!({"list": list.as_str()}));

@@ -1,4 +1,4 @@
-//! Schedules in plain words, with the expression and the zone that the words stand for.
+//! Schedules in plain words, together with their expressions and zones.
 
 use rondel_core::spec::{OneOrMany, ScheduleSpec};
 use rondel_core::{JobSpec, words};
@@ -6,14 +6,13 @@ use rondel_core::{JobSpec, words};
 use super::pump_facts::until;
 use super::texts::Texts;
 
-/// A schedule on a page.
 #[derive(Clone, Debug)]
 pub(crate) struct ScheduleText {
     pub(crate) words: String,
     pub(crate) code: Option<String>,
 }
 
-/// Every schedule of a job; empty for a job that is only triggered.
+/// Every schedule of a job. Empty for a job that runs only when triggered.
 pub(crate) fn of_job(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
     let calendar = spec.calendar.as_ref().map(|used| words::calendar(&used.name, used.rule, t.lang()));
     let mut texts: Vec<ScheduleText> =
@@ -25,7 +24,7 @@ pub(crate) fn of_job(spec: &JobSpec, t: &Texts) -> Vec<ScheduleText> {
     texts
 }
 
-/// The schedules as they are written.
+/// The schedules as the definition has them.
 pub(crate) fn schedules(spec: &JobSpec) -> &[ScheduleSpec] {
     match &spec.schedule {
         None => &[],

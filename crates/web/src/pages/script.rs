@@ -1,4 +1,5 @@
-//! A script: its text in the form that makes the next version, its versions, two of them side by side, and the jobs that use it.
+//! The page of a script: a form for the next version, the list of versions, a comparison of two versions, and the jobs that use the
+//! script.
 
 use askama::Template;
 use axum::response::Response;
@@ -22,10 +23,10 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
-/// How many versions a page has.
+/// How many versions the page lists.
 const COUNT: u32 = 30;
 
-/// The two versions to compare, and the version before which the list continues.
+/// The two versions to compare, and where the list of versions continues.
 #[derive(Debug)]
 pub(super) struct ScriptQuery {
     from: Option<i64>,
@@ -43,18 +44,18 @@ impl FromQuery for ScriptQuery {
     }
 }
 
-/// The state of the page: the outcome of its form, the comparison of versions, and where their list continues.
+/// The state of the page: the outcome of its form, the comparison, and where the list of versions continues.
 #[derive(Default)]
 struct PageState {
     errors: Vec<String>,
     conflict: Option<i64>,
     comparison: Option<Comparison>,
     before: Option<i64>,
-    /// Why the script could not be tried.
+    /// The errors because of which the script could not be tried.
     trouble: Vec<String>,
 }
 
-/// Two versions side by side.
+/// The comparison of two versions.
 struct Comparison {
     from: i64,
     to: i64,
@@ -83,7 +84,7 @@ struct ScriptPage {
     newest: i64,
     jobs: Vec<String>,
     has_more_jobs: bool,
-    /// The apps in which the script can be tried.
+    /// The apps in which the user can try the script.
     apps: Vec<String>,
     has_check: bool,
     trouble: Vec<String>,

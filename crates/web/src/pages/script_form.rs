@@ -4,7 +4,7 @@ use rondel_core::script::{LANGUAGES, ScriptSpec};
 
 use super::form::Fields;
 
-/// The fields of the form as they were typed.
+/// The fields of the form as the user typed them.
 #[derive(Clone, Debug)]
 pub(super) struct ScriptForm {
     pub(super) name: String,
@@ -31,7 +31,8 @@ impl ScriptForm {
         }
     }
 
-    /// The version to save. `from_fields` has replaced the CR LF of browsers, since interpreters would take the CR for a part of the line.
+    /// The version to save. Its line breaks are LF: `from_fields` has replaced the CR LF of browsers, since interpreters take the CR as
+    /// text.
     pub(super) fn spec(&self) -> ScriptSpec {
         ScriptSpec {
             language: self.language.clone(),

@@ -1,5 +1,5 @@
-//! Tries a script from its page: runs it once with an argument, or lets its interpreter only check it. The first try creates the job for
-//! that.
+//! Tries a script from its page: runs it once with an argument, or only checks it with its interpreter. The first try creates a job for
+//! this purpose.
 
 use rondel_admin::jobs::{self, RunRequest};
 use rondel_core::{JobSpec, RunId, Trigger};
@@ -17,10 +17,10 @@ use crate::problem::{Code, Problem};
 
 /// Maximum number of executors that are read to suggest apps.
 const EXECUTOR_COUNT: u32 = 200;
-/// The suffix of the job's name after that of its script.
+/// The name of this job is the name of the script with this suffix.
 const SUFFIX: &str = ".try";
 
-/// The apps whose executors run scripts in this language, as far as the caller sees them.
+/// The apps whose executors run scripts in this language, and which the caller may see.
 pub(super) async fn apps<Q>(page: &Page<Q>, language: &str) -> Result<Vec<String>, Problem> {
     let executors = executors::page(&page.call, None, EXECUTOR_COUNT).await?.0;
     let fit = executors.into_iter().filter(|one| one.handlers.iter().any(|handler| handler == language));
@@ -35,7 +35,7 @@ pub(super) fn has_check(language: &str) -> bool {
     language != "powershell"
 }
 
-/// Starts a run of the script as the form requests it.
+/// Starts a run of the script with the values of the form.
 pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -> Result<RunId, Problem> {
     let app = fields.get("app").trim();
     if app.is_empty() {
@@ -56,7 +56,7 @@ pub(super) async fn start(page: &Page, script: &ScriptRecord, fields: &Fields) -
     Ok(run.id)
 }
 
-/// The job that tries the script in this app. It is created if there is none.
+/// The job that tries the script in this app. It is created if it does not exist.
 async fn job(page: &Page, script: &ScriptRecord, app: &str) -> Result<JobRecord, Problem> {
     let name = format!("{}{SUFFIX}", script.name);
     let (namespace, author) = (page.call.namespace.id, page.call.caller.name());

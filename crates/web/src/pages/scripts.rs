@@ -1,4 +1,4 @@
-//! The list of scripts, with the form for a new one.
+//! The list of scripts, and the form for a new one.
 
 use askama::Template;
 use axum::response::Response;
@@ -75,7 +75,7 @@ pub(super) async fn create(page: Page, fields: Fields) -> Result<Response, Probl
     }
 }
 
-/// Creates the script in the form; an error if it exists.
+/// Creates the script in the form. It is an error if the script exists.
 async fn create_script(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
     let namespace = page.call.namespace.id;
     if scripts::find(page.engine(), namespace, &form.name).await?.is_some() {

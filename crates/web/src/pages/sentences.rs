@@ -1,5 +1,5 @@
-//! The engine's sentences, such as errors about fields, in the reader's language. The English sentence is the key, with gaps for its
-//! values: `web/locales/zh-sentences.txt` has both. A sentence that is not there is shown in English.
+//! Translates the engine's sentences, such as errors about fields, for the reader. The key is the English sentence, with gaps in place of
+//! values. `web/locales/zh-sentences.txt` has both languages. A sentence that is not in that file is shown in English.
 
 use std::borrow::Cow;
 use std::cmp::Reverse;
@@ -8,16 +8,16 @@ use std::sync::LazyLock;
 use rondel_core::words::Lang;
 
 const CHINESE: &str = include_str!("../../../../web/locales/zh-sentences.txt");
-/// Maximum depth of parts within parts of sentences.
+/// Maximum nesting depth of parts of sentences.
 const DEPTH_MAX: usize = 3;
 
-/// A sentence, or a part of one, with gaps.
+/// A sentence or a part of one, with gaps for values.
 #[derive(Debug)]
 struct Sentence {
     is_part: bool,
     /// The words before, between and after the gaps.
     words: Vec<&'static str>,
-    /// Whether each gap holds a part of a sentence.
+    /// For each gap, whether its value is a part of a sentence, which is translated too.
     gaps: Vec<bool>,
     chinese: &'static str,
 }
@@ -28,7 +28,7 @@ static SENTENCES: LazyLock<Vec<Sentence>> = LazyLock::new(|| {
     sentences
 });
 
-/// The sentence in a language; unchanged if it has no translation.
+/// The sentence in this language. Without a translation, it is returned unchanged.
 pub(super) fn localized(lang: Lang, sentence: &str) -> Cow<'_, str> {
     match lang {
         Lang::En => Cow::Borrowed(sentence),
@@ -82,7 +82,7 @@ impl Sentence {
         Some(chinese_text)
     }
 
-    /// The values in the gaps, if the text is this sentence.
+    /// The values in the gaps; `None` if the text is not this sentence.
     fn values<'t>(&self, text: &'t str) -> Option<Vec<&'t str>> {
         let (first, others) = self.words.split_first()?;
         let mut rest = text.strip_prefix(first)?;

@@ -1,4 +1,4 @@
-//! Every complaint about a definition has a sentence in Chinese, and every kept sentence is somewhere in the code.
+//! Tests that every complaint about a definition has a Chinese sentence, and that every English sentence in the file occurs in the code.
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ fn zh(sentence: &str) -> String {
     localized(Lang::Zh, sentence).into_owned()
 }
 
-/// Every Rust source below a folder, with its texts in one line.
+/// Appends every Rust source below a folder, with each text literal on one line.
 fn sources(folder: &Path, all: &mut String) {
     for entry in std::fs::read_dir(folder).unwrap() {
         let path = entry.unwrap().path();
@@ -44,7 +44,7 @@ fn every_sentence_of_the_list_is_in_the_code() {
     for english in own.filter(|line| !line.is_empty()) {
         for words in Sentence::new(english, "").words {
             let words = words.trim();
-            // The code puts some sentences together from two texts.
+            // Some sentences are composed of two texts in the code.
             let is_of_two = |index: usize| {
                 words.is_char_boundary(index) && code.contains(&words[..index]) && code.contains(&words[index..])
             };
@@ -76,7 +76,7 @@ fn check_all(complaints: Vec<(String, String)>, of: &Value) {
     }
 }
 
-/// A definition with one field wrong.
+/// A definition with one wrong field.
 fn wrong(field: &str, value: Value) -> Value {
     let mut job = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"cron": "0 0 * * * *"}});
     job[field] = value;
@@ -159,7 +159,7 @@ fn complaints_about_jobs_are_in_chinese() {
     }
 }
 
-/// Pump jobs with something wrong.
+/// Invalid pump jobs.
 fn pumps() -> Vec<Value> {
     let pump = |change: Value| {
         let mut pump = json!({"items": {"count": 8}, "groups": 2});
@@ -230,7 +230,7 @@ fn complaints_about_cron_are_in_chinese() {
     ] {
         let error = rondel_core::cron::CronExpr::parse(cron).unwrap_err().to_string();
         let text = zh(&error);
-        // The names of fields and their allowed values are translated as parts of their own, so no English word is left.
+        // The names of fields and their allowed values are translated as well, so no English word remains.
         let words =
             text.split_whitespace().filter(|word| word.len() > 5 && word.chars().all(|c| c.is_ascii_lowercase()));
         assert!(text.contains("不允许") && words.count() == 0, "{error} -> {text}");

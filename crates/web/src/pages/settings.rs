@@ -1,4 +1,4 @@
-//! Settings: what roles permit, the tokens that a user may manage, failure webhooks, and how users sign in.
+//! The settings: the permissions of roles, the tokens that a user may manage, failure webhooks, and how users sign in.
 
 use askama::Template;
 use axum::response::Response;
@@ -26,7 +26,7 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, to};
 
-/// A token that ends within this time is marked.
+/// A token that expires within this time is marked.
 const ENDS_SOON: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
 
 type PageCall<Q = NoQuery> = GlobalCall<WithLang<Q>>;
@@ -41,13 +41,13 @@ struct SettingsPage {
     shell: Shell,
     t: &'static Texts,
     is_admin: bool,
-    /// The roles, and whether each permits what a column is about.
+    /// The roles, each with whether it grants the permission of each column.
     roles: Vec<(&'static str, Vec<bool>)>,
     columns: [&'static str; 5],
     own: Vec<String>,
 }
 
-/// Shows what each role permits, and which roles the caller has.
+/// Shows the permissions of each role, and the roles of the caller.
 pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(&call).await), "/settings");
     let t = shell.t;
@@ -105,7 +105,7 @@ struct TokenRow {
     made_at: Moment,
     ends_at: Option<Moment>,
     used_at: Option<Moment>,
-    /// The CSS class and the word of its state: it works, ends soon, or has ended.
+    /// The CSS class and the word of its state: valid, about to expire, or ended.
     class: &'static str,
     word: &'static str,
     is_over: bool,
@@ -175,11 +175,11 @@ struct SignInPage {
     t: &'static Texts,
     is_admin: bool,
     is_tls: bool,
-    /// The settings of the provider, with their names, texts and values; `None` if no provider is configured.
+    /// The settings of the OIDC provider: name, description and value of each. `None` if no provider is configured.
     oidc: Option<Vec<(&'static str, &'static str, String)>>,
 }
 
-/// Shows how users sign in, as the server was configured at its start.
+/// Shows how users sign in, as configured when the server started.
 pub(super) async fn sign_in(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(&call).await), "/settings/sign-in");
     let t = shell.t;
@@ -207,7 +207,7 @@ struct WebhooksPage {
     t: &'static Texts,
     is_admin: bool,
     rows: Vec<WebhookRow>,
-    /// The secret of a webhook that was made just now.
+    /// The secret of a webhook that was just created.
     secret: Option<String>,
 }
 
@@ -226,9 +226,9 @@ struct WebhookRow {
 /// The outcome of a form.
 enum WebhookOutcome {
     Nothing,
-    /// The secret of a webhook that was made just now.
+    /// The secret of a webhook that was just created.
     Secret(String),
-    /// The namespace, the URL that was typed, and its error.
+    /// The namespace, the URL as the user typed it, and its error.
     Refused(String, String, String),
     /// The namespace, and the result of a test message.
     Tested(String, String),
@@ -273,7 +273,7 @@ async fn render_webhooks(page: &Page, status: StatusCode, outcome: WebhookOutcom
     html(status, &WebhooksPage { shell: page.shell(Nav::Settings), t, is_admin, rows, secret })
 }
 
-/// Sends a test message now. The result is shown as a toast, or on the page if there is no script.
+/// Sends a test message. The result is a toast or, without the script, part of the page.
 pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let (engine, t) = (page.engine(), page.t);
     let namespace = visible_namespace(engine, &page.call.caller, &name).await?;
@@ -297,7 +297,7 @@ pub(super) async fn test_webhook(page: Page, Named(name, ..): Named<path::Namesp
     render_webhooks(&page, StatusCode::OK, WebhookOutcome::Tested(name, text)).await
 }
 
-/// Sets or removes the webhook of a namespace; an empty URL removes it.
+/// Sets the webhook of a namespace. An empty URL removes it.
 pub(super) async fn set_webhook(
     page: Page,
     Named(name, ..): Named<path::Namespace>,

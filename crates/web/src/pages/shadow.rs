@@ -1,4 +1,4 @@
-//! Compares jobs in shadow mode with the scheduler that they are to replace, by job and day.
+//! Compares jobs in shadow mode with the scheduler that they will replace, by job and day.
 
 use askama::Template;
 use axum::response::Response;
@@ -14,9 +14,9 @@ use crate::api::shadow::{ShadowReportQuery, read_shadow_report};
 use crate::problem::{Code, Problem};
 use crate::redirect::pair;
 
-/// Maximum number of differences that are named for a day.
+/// Maximum number of differences that are listed for a day.
 const NAMED_MAX: usize = 10;
-/// Jobs on one page.
+/// How many jobs one page shows.
 const JOB_COUNT: u32 = 50;
 
 /// A job on one day.
@@ -37,7 +37,7 @@ struct DayRow {
     more: u64,
 }
 
-/// A fire that differs.
+/// A fire that differs between the two schedulers.
 struct DifferenceRow {
     at: Moment,
     words: String,

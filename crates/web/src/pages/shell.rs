@@ -1,4 +1,4 @@
-//! The frame of every page: its user, its language, and its headers.
+//! The frame of every page, with its user, language and headers.
 
 use askama::Template;
 use axum::extract::FromRequestParts;
@@ -24,14 +24,14 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::{pair, without_lang};
 use crate::state::Web;
 
-/// Pages have no inline scripts and styles: everything comes from `/static`.
+/// Pages have no inline scripts or styles; both are loaded from `/static`.
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// How many items a page has.
+/// How many items a page of a list has.
 pub(super) const LIMIT: u32 = 50;
 
-/// The user who signed in, and the namespace that the page shows.
+/// The signed-in user, and the namespace that the page shows.
 #[derive(Debug)]
 pub(crate) struct User {
     pub(crate) name: String,
@@ -45,7 +45,7 @@ pub(crate) struct User {
 const HUE_COUNT: u32 = 6;
 
 impl User {
-    /// The user of a page outside of namespaces, which keeps the namespace that its address names.
+    /// The user of a page that belongs to no namespace. Links on the page keep the namespace in its URL.
     pub(crate) async fn of_global_call<Q>(call: &GlobalCall<Q>) -> Self {
         let is_admin = call.caller.may(Permission::Cluster);
         Self { name: call.caller.name().to_owned(), namespace: call.shown_namespace().await, is_admin }
@@ -60,7 +60,7 @@ pub(crate) struct Shell {
     pub(crate) theme: Theme,
     pub(crate) nav: Nav,
     pub(crate) user: Option<User>,
-    /// The address to return to after a preference was changed.
+    /// The URL to return to after a preference was changed.
     pub(crate) here: String,
     /// The maintenance windows that are open or begin within the hour.
     pub(crate) windows: Vec<WindowRow>,
@@ -79,7 +79,7 @@ impl Shell {
         }
     }
 
-    /// The class of a namespace's badge: the hue of a name never changes, and that of production is red.
+    /// The CSS class of a namespace's badge. The colour of a name never changes; production namespaces are red.
     pub(crate) fn hue(&self, name: &str) -> String {
         let is_production = name.split(['-', '.', '_']).any(|part| matches!(part, "prod" | "production" | "live"));
         if is_production {
@@ -117,22 +117,22 @@ impl Shell {
         Theme::ALL.map(|theme| (theme, theme.name(self.t)))
     }
 
-    /// The clocks to choose from. On the page of a job, the job's clock has the name of its zone.
+    /// The clocks to select from. On the page of a job, the job's clock is labelled with its zone.
     pub(crate) fn clocks(&self) -> [(Clock, String); 3] {
         let zone = zones::job_zone();
         Clock::ALL.map(|clock| {
-            // A second button with the name UTC would be confusing.
+            // If the job's zone is UTC, its button would have the same label as the one for UTC.
             let zone = zone.filter(|zone| clock == Clock::Job && *zone != Tz::UTC);
             (clock, zone.map_or_else(|| clock.name(self.t).to_owned(), zones::short))
         })
     }
 
-    /// The clock that the reader chose.
+    /// The clock that the user chose.
     pub(crate) fn clock(&self) -> Clock {
         zones::clock_and_zone().0
     }
 
-    /// The time zone that the page is drawn in.
+    /// The time zone in which the page shows instants.
     pub(crate) fn zone(&self) -> &'static str {
         zones::clock_and_zone().1.name()
     }
@@ -146,20 +146,20 @@ impl Shell {
     }
 }
 
-/// A request for a page by a user who signed in.
+/// The extractor for a request of a page by a signed-in user.
 #[derive(Debug)]
 pub(crate) struct Page<Q = NoQuery> {
     pub(crate) call: Call<WithLang<Q>>,
     pub(crate) prefs: Prefs,
     pub(crate) t: &'static Texts,
     here: String,
-    /// Whether there is a page at the address of the request: most forms have addresses of their own.
+    /// Whether the path of the request also has a page. Most forms are sent to paths of their own.
     is_at_page: bool,
-    /// Whether a script requests a part of the page.
+    /// Whether the script requests only a part of the page.
     is_part: bool,
 }
 
-/// The query of a page with the parameter `lang`, which every page accepts: `Prefs` reads it.
+/// The query of a page. `Q` is parsed from it, and the parameter `lang` is accepted on every page; `Prefs` reads it.
 #[derive(Debug)]
 pub(crate) struct WithLang<Q>(pub(crate) Q);
 
@@ -180,17 +180,17 @@ impl FromQuery for NoQuery {
     }
 }
 
-/// The roles that the caller lacks, as titles of the disabled buttons; `None` for a role that the caller has.
+/// The roles that the caller lacks, as tooltips of the disabled buttons. `None` for a role that the caller has.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MissingRoles {
-    /// To start, cancel and pause.
+    /// The role to start, cancel and pause.
     pub(crate) operator: Option<&'static str>,
-    /// To change and delete.
+    /// The role to change and delete.
     pub(crate) editor: Option<&'static str>,
 }
 
 impl<Q> Page<Q> {
-    /// The roles that the caller lacks for an app or, without one, for the whole namespace.
+    /// The roles that the caller lacks on an app or, without an app, on the whole namespace.
     pub(crate) fn missing(&self, app: Option<AppId>) -> MissingRoles {
         let may = |permission| self.call.caller.rights.allow(permission, self.call.namespace.id, app);
         let editor = if app.is_some() { self.t.needs_editor } else { self.t.needs_editor_everywhere };
@@ -200,7 +200,7 @@ impl<Q> Page<Q> {
         }
     }
 
-    /// Why the caller may create no job in this namespace; `None` if there is an app in which the caller may.
+    /// Why the caller may not create a job in this namespace; `None` if the caller may create one in at least one app.
     pub(crate) fn missing_for_new_job(&self) -> Option<&'static str> {
         let is_nowhere = self.call.within(Permission::Edit).is_some_and(|apps| apps.is_empty());
         is_nowhere.then_some(self.t.needs_editor_somewhere)
@@ -240,7 +240,7 @@ impl<Q> Page<Q> {
     }
 }
 
-/// Whether the form with this address belongs to the page at the same address.
+/// Whether the form at this path belongs to the page at the same path.
 fn is_page(path: &str) -> bool {
     let parts: Vec<&str> = path.trim_start_matches('/').split('/').collect();
     matches!(parts.as_slice(), ["jobs", _, "edit"] | ["calendars" | "scripts", _] | ["alerts", "channels" | "rules", _])
@@ -259,7 +259,6 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Page<Q> {
     }
 }
 
-/// Renders a page, or a part of one.
 pub(crate) fn html(status: StatusCode, template: &impl Template) -> Result<Response, Problem> {
     let text = template.render().map_err(|error| {
         Problem::new(Code::Internal, "the log of the server has the cause under this request id")
@@ -270,13 +269,12 @@ pub(crate) fn html(status: StatusCode, template: &impl Template) -> Result<Respo
     Ok(response)
 }
 
-/// Sets the headers of a page.
 pub(crate) fn set_page_headers(headers: &mut HeaderMap) {
     let vary = HeaderValue::from_str(&Prefs::vary()).unwrap_or(HeaderValue::from_static("*"));
     let pairs: [(HeaderName, HeaderValue); 4] = [
         (CONTENT_TYPE, HeaderValue::from_static("text/html; charset=utf-8")),
         (CONTENT_SECURITY_POLICY, HeaderValue::from_static(POLICY)),
-        // Without a referrer, browsers would not send the origin of a form.
+        // Without a referrer, browsers would not send the `Origin` of a form.
         (REFERRER_POLICY, HeaderValue::from_static("same-origin")),
         (VARY, vary),
     ];

@@ -1,4 +1,4 @@
-//! Signing in and out, setting up, and the preferences of a browser.
+//! Signs users in and out, creates the first account, and stores the preferences of a browser.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -36,16 +36,16 @@ use crate::{audit, cookies};
 struct SignInPage {
     shell: Shell,
     t: &'static Texts,
-    /// The link's token; without one the page asks for name and password.
+    /// The token of a sign-in link. Without it the page asks for name and password.
     token: Option<String>,
     next: String,
     was_sent_here: bool,
-    /// The name that was typed, if the sign-in failed.
+    /// The name that the user typed, if the sign-in failed.
     name: String,
     error: Option<String>,
-    /// Whether the first account has still to be created.
+    /// Whether no account exists yet.
     needs_first_account: bool,
-    /// The address that leads to the provider of sign-ins, if there is one.
+    /// The URL to sign in through the OIDC provider, if one is configured.
     oidc: Option<String>,
 }
 
@@ -59,7 +59,7 @@ struct SetUpPage {
     error: Option<String>,
 }
 
-/// The browser of a request, whether it has signed in or not: its address, its user agent and its cookie.
+/// The browser that sends a request, signed in or not: its address, user agent and cookie.
 #[derive(Debug)]
 pub(crate) struct Browser {
     pub(super) place: SignInClient,
@@ -93,7 +93,7 @@ impl Browser {
     }
 }
 
-/// Shows the page. A link is checked, and not used up, since previews of links open it too.
+/// Shows the sign-in page. A link is only checked here and not used up, since previews of links open it too.
 pub(super) async fn page(
     State(web): State<Web>,
     prefs: Prefs,
@@ -131,7 +131,7 @@ fn oidc_link(web: &Web, next: &str) -> Option<String> {
     web.config.oidc.as_ref().map(|_| format!("/sign-in/oidc?{}", pair("next", next)))
 }
 
-/// Signs a user in by a link, which is used up, or by a name and a password.
+/// Signs a user in by a link, which is thereby used up, or by name and password.
 pub(super) async fn enter(
     State(web): State<Web>,
     prefs: Prefs,
@@ -164,9 +164,9 @@ pub(super) async fn enter(
     }
 }
 
-/// The page after a name and a password that do not belong together.
+/// Shows the sign-in page again after a wrong name or password.
 async fn wrong(web: &Web, prefs: Prefs, browser: &Browser, (name, next): (&str, &str)) -> Result<Response, Problem> {
-    // No account has a colon in its name, so the audit log's readers cannot take the typed name for that of an account.
+    // Names of accounts have no colon, so a reader of the audit log cannot mistake the typed name for an account.
     let entry = entry(web, browser, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
     audit::add(web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;
     let shell = Shell::new(prefs, Nav::None, None, &format!("/sign-in?{}", pair("next", next)));
@@ -190,14 +190,14 @@ async fn by_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLin
     link.ok_or_else(link_spent)
 }
 
-/// Begins a new session at each sign-in, and ends the one that the browser had before.
+/// Begins a new session, and ends the one that the browser had before.
 pub(super) async fn begin(web: &Web, browser: &Browser, whose: SignInOwner, next: &str) -> Result<Response, Problem> {
     let (id, now) = (web.engine.new_id(), web.engine.now());
     let cookie = sign_in::begin(web.engine.store(), id, whose, &browser.place, now).await?;
     welcome(web, browser, &cookie, next).await
 }
 
-/// Gives a browser the cookie of its new session, and ends the one that it had before.
+/// Sets the cookie of the browser's new session, and ends the session that the browser had before.
 async fn welcome(web: &Web, browser: &Browser, cookie: &Token, next: &str) -> Result<Response, Problem> {
     if let Some(before) = &browser.cookie {
         sign_in::end(web.engine.store(), before).await?;
@@ -217,7 +217,7 @@ pub(super) async fn leave(State(web): State<Web>, browser: Browser) -> Result<Re
     Ok(response)
 }
 
-/// The page that makes the first account, for the owner of the link.
+/// The page that creates the first account. The server prints a link to it at its start.
 pub(super) async fn set_up(State(web): State<Web>, prefs: Prefs, uri: Uri) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
     let (token, _) = (reader.one("token").unwrap_or_default(), reader.one("lang"));
@@ -231,7 +231,7 @@ pub(super) async fn set_up(State(web): State<Web>, prefs: Prefs, uri: Uri) -> Re
     html(StatusCode::OK, &SetUpPage { shell, t, token, name: String::new(), error: None })
 }
 
-/// Makes the first account, which may do everything, and signs it in.
+/// Creates the first account, which is an admin of the cluster, and signs it in.
 pub(super) async fn set_up_account(
     State(web): State<Web>,
     prefs: Prefs,
@@ -276,7 +276,7 @@ pub(super) async fn set_up_account(
     let entry = entry(&web, &browser, name, AuthMethod::Anonymous);
     let entry = AuditEntry { action: "user.create".to_owned(), object: name.to_owned(), ..entry };
     store.add_audit(&entry).await?;
-    // The account was created with another link meanwhile: each start of a server prints one.
+    // Another link was used in the meantime: every start of a server prints a link.
     if !store.create_first_admin(&account).await? {
         return Err(link_spent());
     }
@@ -284,7 +284,7 @@ pub(super) async fn set_up_account(
     begin(&web, &browser, SignInOwner::Account(account.id), "/").await
 }
 
-/// Stores a language, a theme or a clock in a cookie, and returns to the page of the form.
+/// Stores a language, theme or clock in a cookie, and returns to the page with the form.
 pub(super) async fn prefer(State(web): State<Web>, browser: Browser, fields: Fields) -> Result<Response, Problem> {
     browser.check_origin(&web)?;
     let lang = Lang::from_word(fields.get("lang")).map(|lang| (LANG_COOKIE, lang.word()));
@@ -301,7 +301,7 @@ pub(super) async fn prefer(State(web): State<Web>, browser: Browser, fields: Fie
     Ok(response)
 }
 
-/// Records a sign-in in the audit log; if this fails, the user is not signed in.
+/// Records a sign-in in the audit log. If this fails, the user is not signed in.
 async fn record_sign_in(web: &Web, browser: &Browser, actor: &str) -> Result<(), Problem> {
     Ok(web.engine.store().add_audit(&entry(web, browser, actor, AuthMethod::Session)).await?)
 }

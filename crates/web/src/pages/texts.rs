@@ -1,4 +1,4 @@
-//! The texts of the console, in each of its languages. `build.rs` makes `Texts` out of `web/locales`.
+//! The texts of the console in each language. `build.rs` generates `Texts` from `web/locales`.
 
 use rondel_admin::jobs::JobWarning;
 use rondel_core::folded_state::FoldedState;
@@ -10,7 +10,6 @@ use crate::problem::Code;
 
 include!(concat!(env!("OUT_DIR"), "/texts.rs"));
 
-/// A language of the console.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Lang {
     En,
@@ -28,7 +27,7 @@ impl Lang {
         }
     }
 
-    /// The word for it in queries and cookies.
+    /// The word of the language in queries and cookies.
     pub(crate) const fn word(self) -> &'static str {
         match self {
             Self::En => "en",
@@ -36,7 +35,7 @@ impl Lang {
         }
     }
 
-    /// Its name in the language itself.
+    /// The name of the language in the language itself.
     pub(crate) const fn name(self) -> &'static str {
         match self {
             Self::En => "English",
@@ -48,7 +47,7 @@ impl Lang {
         Self::ALL.into_iter().find(|lang| lang.word() == word)
     }
 
-    /// The known language with the greatest weight in an `Accept-Language` header.
+    /// The supported language with the greatest weight in an `Accept-Language` header.
     pub(crate) fn from_header(header: &str) -> Option<Self> {
         let mut ranges: Vec<(u16, &str)> = header.split(',').map(weighted).collect();
         ranges.sort_by_key(|(weight, _)| std::cmp::Reverse(*weight));
@@ -66,7 +65,7 @@ impl Lang {
     }
 }
 
-/// A language range with its weight in thousandths.
+/// Parses a language range and its weight, in thousandths.
 fn weighted(part: &str) -> (u16, &str) {
     let (range, weight) = part.split_once(';').unwrap_or((part, ""));
     let weight = weight.trim().strip_prefix("q=");
@@ -78,7 +77,7 @@ fn weighted(part: &str) -> (u16, &str) {
     (thousandths, range.trim())
 }
 
-/// Fills the gaps of a text with values. If it has two forms, `one|other`, the first is for a count of 1.
+/// Fills the gaps of a text with values. A text with two forms, `one|other`, uses the first form for a count of 1.
 fn fill(text: &str, values: &[(&str, String)]) -> String {
     let mut filled = String::with_capacity(text.len() + 16);
     let is_one = values.iter().any(|(key, value)| matches!(*key, "n" | "count") && value == "1");
@@ -95,12 +94,12 @@ fn fill(text: &str, values: &[(&str, String)]) -> String {
 }
 
 impl Texts {
-    /// The language of these texts, for sentences that are made elsewhere.
+    /// The language of these texts, for sentences that other crates compose.
     pub(crate) fn lang(&self) -> rondel_core::words::Lang {
         if std::ptr::eq(self, &ZH) { rondel_core::words::Lang::Zh } else { rondel_core::words::Lang::En }
     }
 
-    /// A sentence of the engine in this language.
+    /// Translates a sentence of the engine into this language.
     pub(super) fn sentence(&self, english: &str) -> String {
         super::sentences::localized(self.lang(), english).into_owned()
     }
@@ -150,7 +149,7 @@ impl Texts {
         }
     }
 
-    /// The routes to choose from, with their texts.
+    /// The routers to select from, with their names.
     pub(crate) const fn routes(&self) -> [(Route, &'static str); 12] {
         [
             (Route::Round, self.route_round),
@@ -173,7 +172,7 @@ impl Texts {
         words.unwrap_or(route.as_str())
     }
 
-    /// A warning for the author of a job.
+    /// A warning to the author of a job.
     pub(crate) fn warning(&self, warning: &JobWarning) -> String {
         match warning {
             JobWarning::NoHandler { app, handler } => self.warning_no_handler(app, handler),
@@ -183,7 +182,7 @@ impl Texts {
         }
     }
 
-    /// Why an executor did not get a run, from the word in a trace.
+    /// The reason why an executor did not get a run, from its word in the trace.
     pub(crate) fn refusal<'a>(&self, word: &'a str) -> &'a str
     where
         'static: 'a,
@@ -230,7 +229,7 @@ impl Texts {
         }
     }
 
-    /// The title of a problem, and the hint on what to do about it.
+    /// The title of a problem, and a hint about what to do.
     pub(crate) const fn problem(&self, code: Code) -> (&'static str, &'static str) {
         match code {
             Code::Unauthenticated => (self.problem_signed_out, self.problem_signed_out_hint),

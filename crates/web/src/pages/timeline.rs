@@ -1,4 +1,4 @@
-//! The timeline: lanes of runs and fires, the hours of the week in which runs pile up, and the density of the fires ahead.
+//! The timeline: lanes of runs and fires, a table of the hours in which runs pile up, and a forecast of upcoming fires.
 
 use std::time::Duration;
 
@@ -25,17 +25,17 @@ use crate::redirect::pair;
 
 const HOUR: Duration = Duration::from_secs(3_600);
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// The ranges to choose from, in hours, with their words in an address.
+/// The ranges to select from, in hours, with their words in URLs.
 const ZOOMS: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
 const ZOOM_DEFAULT: usize = 2;
-/// How many lanes are shown, and how many if the reader asks for more.
+/// How many lanes are shown, and how many if the user asks for more.
 const LANE_COUNT: u32 = 24;
 const MANY_LANES: (&str, u32) = ("100", 100);
 /// How many days the table of hours shows.
 const HEAT_DAYS: u32 = 7;
 /// How many fires the forecast lists.
 const AHEAD_COUNT: usize = 40;
-/// How long a time each bar of the forecast covers.
+/// How much time each bar of the forecast covers.
 const AHEAD_STEP: Duration = Duration::from_secs(900);
 /// The height of the forecast, in the units of its drawing.
 const AHEAD_HEIGHT: u64 = 90;
@@ -45,7 +45,7 @@ const AHEAD_HEIGHT: u64 = 90;
 pub(crate) struct TimelineQuery {
     by: LaneKind,
     zoom: usize,
-    /// The end of the shown range; `None` for the present.
+    /// The end of the range; `None` if the range includes the current instant.
     to: Option<Timestamp>,
     contains: String,
     app: Option<String>,
@@ -99,7 +99,7 @@ impl TimelineQuery {
         HOUR * ZOOMS.get(self.zoom).map_or(24, |(_, hours)| *hours)
     }
 
-    /// The shown range: three quarters of it are past if the address names no end.
+    /// The range that is shown. If the URL has no end, a quarter of the range is in the future.
     fn scale(&self, now: Timestamp) -> Scale {
         let to = self.to.unwrap_or(now + self.length() / 4);
         Scale { from: to.saturating_sub(self.length()).max(Timestamp::EPOCH), to }
@@ -115,7 +115,7 @@ impl TimelineQuery {
     }
 }
 
-/// A choice: its word, its address, and whether it is the current one.
+/// A selectable option.
 struct Choice {
     word: String,
     href: String,
@@ -146,7 +146,7 @@ struct TimelinePage {
     heat: Vec<HeatRow>,
     hours: Vec<u32>,
     lane_max: u32,
-    /// The address of the timeline with more lanes.
+    /// The URL of the timeline with more lanes.
     more_lanes: Option<String>,
 }
 
@@ -156,10 +156,10 @@ struct HeatRow {
     cells: Vec<HeatCell>,
 }
 
-/// An hour.
+/// An hour in the table of hours.
 struct HeatCell {
     x: u32,
-    /// From 0 (no runs) to 5.
+    /// The shade, from 0 (no runs) to 5.
     class: usize,
     failed: bool,
     href: String,
@@ -234,7 +234,7 @@ const fn by_name(by: LaneKind, t: &Texts) -> &'static str {
     }
 }
 
-/// The shade of an hour, from 0 to 5: the more runs it has compared with a usual hour, the darker it is.
+/// The shade of an hour, from 0 to 5. It is darker the more runs the hour has in comparison to a usual hour.
 const fn heat_class(count: u64, usual: u64) -> usize {
     match count.saturating_mul(100) / usual {
         _ if count == 0 => 0,
@@ -246,7 +246,7 @@ const fn heat_class(count: u64, usual: u64) -> usize {
     }
 }
 
-/// How many failures an hour with runs usually has: the median.
+/// The usual number of failures in an hour with runs, which is the median.
 fn usual_trouble(buckets: &[Bucket]) -> u64 {
     let busy = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
     let mut counts: Vec<u64> = busy.map(|bucket| bucket.verdicts.trouble()).collect();
@@ -254,13 +254,13 @@ fn usual_trouble(buckets: &[Bucket]) -> u64 {
     counts.get(counts.len() / 2).copied().unwrap_or(0)
 }
 
-/// Whether an hour has at least one and a half times the usual number of failures. If runs fail in every hour, ordinary hours are not
-/// marked.
+/// Whether an hour has at least one and a half times the usual number of failures. If runs fail in every hour, this marks only the
+/// extraordinary hours.
 const fn stands_out(trouble: u64, usual: u64) -> bool {
     trouble > 0 && trouble.saturating_mul(2) >= usual.saturating_mul(3)
 }
 
-/// The days of UTC with their hours, the newest day first.
+/// The table of hours: days in UTC with their hours, the newest day first.
 fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
     let mut counts: Vec<u64> =
         buckets.iter().map(|bucket| bucket.verdicts.total()).filter(|count| *count > 0).collect();
@@ -303,7 +303,7 @@ struct AheadPage {
     total: u64,
 }
 
-/// The number of fires in a quarter of an hour.
+/// The number of upcoming fires in a quarter of an hour.
 struct AheadBar {
     x: u32,
     width: u32,
@@ -312,14 +312,14 @@ struct AheadBar {
     title: String,
 }
 
-/// A fire that is ahead.
+/// An upcoming fire.
 struct AheadFire {
     at: Moment,
     job: String,
     app: String,
 }
 
-/// The fires of the next day.
+/// Forecasts the fires of the next day.
 pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let ask = ForecastRange { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
@@ -366,7 +366,7 @@ fn ahead_bars(found: &Forecast, scale: Scale, now: Timestamp, t: &'static Texts)
 }
 
 impl AheadPage {
-    /// The length of the forecast, as text.
+    /// The length of the forecast as text.
     fn span(&self) -> String {
         span_words(DAY, self.t)
     }

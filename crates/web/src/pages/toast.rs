@@ -1,5 +1,5 @@
-//! The short message about what a form did. The page's script sends the form, stays on the page, and shows the message in a corner; without
-//! a script the form leads back to its page.
+//! A short message about the outcome of a form. The script sends the form, stays on the page, and shows the message in a corner. Without
+//! the script, the browser is redirected to the page of the form.
 
 use askama::Template;
 use axum::response::Response;
@@ -10,13 +10,13 @@ use super::texts::Texts;
 use crate::problem::Problem;
 use crate::redirect::to;
 
-/// What was done, and the actions that can follow.
+/// The outcome of a form, and the actions that may follow.
 #[derive(Debug, Default)]
 pub(super) struct Toast {
     pub(super) text: String,
-    /// The text and the address of a link.
+    /// The text and the URL of a link.
     pub(super) link: Option<(String, String)>,
-    /// The address to which the form that reverts the action is sent.
+    /// The URL of the form that reverts the action.
     pub(super) undo: Option<String>,
 }
 
@@ -27,7 +27,7 @@ struct ToastPart {
     toast: Toast,
 }
 
-/// Answers a form: a script gets the message, a browser without one is redirected to `back`.
+/// Answers a form. The script gets the message; a browser without the script is redirected to `back`.
 pub(super) fn answer<Q>(page: &Page<Q>, toast: Toast, back: &str) -> Result<Response, Problem> {
     if page.is_part() { html(StatusCode::OK, &ToastPart { t: page.t, toast }) } else { Ok(to(back)) }
 }

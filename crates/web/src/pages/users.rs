@@ -23,10 +23,10 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{encoded, pair, to};
 
-/// How many users one page shows.
+/// How many users a page shows.
 const COUNT: u32 = 200;
 
-/// The cursor of the list. The forms of a page have it too, so that they lead back to the page.
+/// The cursor of the list. The forms on a page repeat it, so that they lead back to the same page.
 #[derive(Debug)]
 pub(super) struct UsersCursor(Option<String>);
 
@@ -44,16 +44,16 @@ struct UsersPage {
     rows: Vec<UserRow>,
     next: Option<String>,
     is_first: bool,
-    /// The query of this page, for its forms; empty on the first one.
+    /// The query of this page, for its forms; empty on the first page.
     query: String,
-    /// The form of a new user, with its input.
+    /// The form of a new user, with the input so far.
     new: NewForm,
     error: Option<Error>,
-    /// A link for a user that was made just now.
+    /// A link for a user who was just created.
     link: Option<String>,
-    /// The request and the command that list users.
+    /// The API request and the command that list users.
     code: AsCode,
-    /// The request and the command that create a user, with an example of a role.
+    /// The API request and the command that create a user, with an example of a role.
     new_code: AsCode,
 }
 
@@ -63,12 +63,12 @@ struct UserRow {
     disabled: bool,
     has_password: bool,
     grants: Vec<String>,
-    /// Whether it is the caller's own account, whose password is set on the page of the account.
+    /// Whether it is the caller's own account. Its password is set on another page.
     is_own: bool,
     picker: GrantPicker,
-    /// Whether its form is open, because something in it is wrong.
+    /// Whether its form is open, because it has an error.
     is_open: bool,
-    /// The request and the command that set its present roles and whether it is disabled.
+    /// The API request and the command that set its current roles, and whether it is disabled.
     code: AsCode,
 }
 
@@ -78,32 +78,32 @@ struct NewForm {
     picker: GrantPicker,
 }
 
-/// An error in a form, with its field.
+/// An error in a form, and the field to which it belongs.
 struct Error {
     field: &'static str,
     message: String,
-    /// The engine's message, if the page has none of its own.
+    /// The engine's message, if the page has no message for this error.
     detail: Option<String>,
 }
 
-/// The state of the page: the outcome of its form, and the input.
+/// The state of the page: the outcome of its form, and the fields as the user typed them.
 #[derive(Default)]
 struct PageState {
     problem: Option<Problem>,
     link: Option<String>,
-    /// The input for a new user, or for `user`.
+    /// The refused input: of the user named `user`, or of a new user.
     fields: Option<Fields>,
     user: Option<String>,
 }
 
 type PageCall = GlobalCall<WithLang<UsersCursor>>;
 
-/// The query that leads to the page of this call; empty for the first one.
+/// The query that leads back to this page; empty for the first page.
 fn query_of(call: &PageCall) -> String {
     call.query.0.0.as_deref().map_or_else(String::new, |cursor| format!("?{}", pair("cursor", cursor)))
 }
 
-/// The users on the page of this call, and the address of the next page.
+/// The users on this page, and the URL of the next page.
 async fn read_page(call: &PageCall) -> Result<(Vec<UserJson>, Option<String>), Problem> {
     let listing = Listing::new("users page", ());
     let after = call.query.0.0.as_deref().map(|cursor| listing.position::<String>(cursor)).transpose()?;
@@ -174,14 +174,14 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
 /// The name in the example of a new user.
 const EXAMPLE: &str = "maria";
 
-/// The request and the command that create a user.
+/// The API request and the command that create a user.
 fn new_code() -> AsCode {
     let body = json!({"name": EXAMPLE, "grants": [{"role": "operator", "namespace": "default"}]});
     let command = format!("user create {EXAMPLE} --role operator:default");
     AsCode::without_namespace(("POST", "/api/v1/users"), Some(&body), &command)
 }
 
-/// The request and the command that set the roles of a user and whether it is disabled, with the present values.
+/// The API request and the command that set the roles of a user, and whether it is disabled, with the current values.
 fn change_code(user: &UserJson) -> AsCode {
     let body = json!({"grants": user.grants, "disabled": user.disabled});
     let mut command = format!("user change {}", quoted(&user.name));
@@ -194,7 +194,7 @@ fn change_code(user: &UserJson) -> AsCode {
     AsCode::without_namespace(("PATCH", &format!("/api/v1/users/{}", encoded(&user.name))), Some(&body), &command)
 }
 
-/// The error of a problem, in the words of the page.
+/// The error of a problem, in the words of this page.
 fn error(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
     let pointer = problem.complaints().first().and_then(|one| one.pointer.clone()).unwrap_or_default();
     let (field, message) = match (problem.code(), pointer.as_str()) {
@@ -212,7 +212,7 @@ fn error(problem: &Problem, is_marked: bool, t: &Texts) -> Error {
     Error { field, message: message.to_owned(), detail }
 }
 
-/// Returns to the list, or shows it with the error.
+/// Redirects to the list or, after an error, shows the list with the error.
 async fn respond(
     call: &PageCall,
     prefs: Prefs,
@@ -231,7 +231,7 @@ async fn respond(
     }
 }
 
-/// Creates a user. An invited user signs in by a link, which is shown once.
+/// Creates a user. An invited user has no password and gets a link to sign in, which is shown only once.
 pub(super) async fn create(
     call: PageCall,
     prefs: Prefs,
@@ -262,7 +262,7 @@ pub(super) async fn change(
     Named(name, ..): Named<path::User>,
     fields: Fields,
 ) -> Result<Response, Problem> {
-    // Values that the form does not have stay as they are.
+    // Values that the form does not have remain unchanged.
     let outcome = match sent_grants(&fields) {
         Err(problem) => Err(problem),
         Ok(grants) => {
@@ -296,7 +296,7 @@ pub(super) async fn password(
     respond(&call, prefs, outcome, (None, Some(name))).await
 }
 
-/// Makes a link that signs a user in; it is shown once.
+/// Creates a link that signs a user in. It is shown only once.
 pub(super) async fn link(
     call: PageCall,
     prefs: Prefs,

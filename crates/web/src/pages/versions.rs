@@ -1,4 +1,4 @@
-//! The versions of a job: what each edit changed, two of them side by side, and restoring one.
+//! The versions of a job: the changes of each edit, a comparison of two versions, and a form to restore one.
 
 use askama::Template;
 use axum::response::Response;
@@ -21,12 +21,12 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
 
-/// How many versions a page has.
+/// How many versions the page lists.
 const COUNT: usize = 30;
-/// How many fields the summary of an edit names.
+/// How many changed fields the summary of an edit names.
 const NAMED_COUNT: usize = 4;
 
-/// The two versions to compare, and the version before which the list continues.
+/// The two versions to compare, and where the list of versions continues.
 #[derive(Debug)]
 pub(super) struct VersionsQuery {
     from: Option<i64>,
@@ -66,18 +66,18 @@ struct VersionRow {
     version: i64,
     author: String,
     at: Moment,
-    /// The fields that differ from the version before; `None` if that one is not on the page.
+    /// The fields that differ from the previous version; `None` if that version is not on the page.
     summary: Option<String>,
     is_from: bool,
     is_to: bool,
 }
 
-/// Two versions side by side.
+/// The comparison of two versions.
 struct Comparison {
     from: i64,
     to: i64,
     changes: Vec<ChangeRow>,
-    /// The effect of restoring the older one on the fires ahead; `None` if it is the present version.
+    /// How restoring the older version would affect the upcoming fires; `None` if it is the current version.
     coming: Option<EditEffect>,
     restore: AsCode,
 }
@@ -133,7 +133,8 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
         false => {
             let mut spec = version_spec(&page.call, record, from).await?;
             spec.enabled = record.spec.enabled;
-            // A calendar that no longer exists is no reason to hide the comparison.
+            // The older version may use a calendar that no longer exists. Its fires cannot be computed, but the rest of the comparison is
+            // shown.
             EditEffect::of(&page.call, Some(record), &spec, page.t).await.ok()
         }
     };
@@ -151,7 +152,7 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
     })
 }
 
-/// The fields that an edit changed, on one line.
+/// The fields that an edit changed, in one line.
 fn summary(changes: &[Change], t: &Texts) -> String {
     let mut fields: Vec<&str> = changes
         .iter()
@@ -166,7 +167,7 @@ fn summary(changes: &[Change], t: &Texts) -> String {
     }
 }
 
-/// Restores an earlier version as a new one.
+/// Saves an earlier version as the newest one.
 pub(super) async fn restore(
     page: Page,
     Named(name, ..): Named<path::Job>,

@@ -1,4 +1,4 @@
-//! Runs as pages show them.
+//! Runs and jobs in the form in which pages show them.
 
 use rondel_core::folded_state::FoldedState;
 use rondel_core::part::Part;
@@ -12,10 +12,10 @@ use rondel_store::ledger::lateness;
 use super::moment::{Moment, length};
 use super::texts::Texts;
 
-/// A status: a shape, a colour and a word.
+/// A status with a shape, a colour and a word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Status {
-    /// The CSS class, for shape and colour.
+    /// The CSS class, which decides shape and colour.
     pub(crate) class: &'static str,
     pub(crate) word: &'static str,
     pub(crate) is_open: bool,
@@ -26,7 +26,7 @@ impl Status {
         Self { class: status.as_str(), word: t.status(status), is_open: !status.is_terminal() }
     }
 
-    /// The status of a run. A run that only waits for its instant is shown as planned.
+    /// The status of a run. A run whose first attempt is waiting for its instant is shown as planned.
     pub(crate) fn of_run(run: &Run, t: &Texts) -> Self {
         let status = Self::new(run.shown_status(), t);
         let is_planned = run.status == RunStatus::Waiting && run.attempt == 1;
@@ -34,7 +34,7 @@ impl Status {
     }
 }
 
-/// The state of a job: a shape and a word, in colour only if it needs attention.
+/// The state of a job with an icon and a word. It has a colour only if it needs attention.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct StateWord {
     pub(crate) icon: &'static str,
@@ -59,7 +59,6 @@ impl StateWord {
     }
 }
 
-/// A run in a list.
 #[derive(Clone, Debug)]
 pub(crate) struct RunRow {
     pub(crate) id: RunId,
@@ -67,15 +66,15 @@ pub(crate) struct RunRow {
     pub(crate) status: Status,
     pub(crate) fire_at: Moment,
     pub(crate) length: Option<String>,
-    /// How much later than planned its handler began.
+    /// How much later than planned the handler was started.
     pub(crate) late: Option<String>,
     pub(crate) trigger: &'static str,
     pub(crate) reason: Option<String>,
     pub(crate) executor: Option<String>,
     pub(crate) attempt: i32,
-    /// The number of the shard, counted from 1, and of all shards.
+    /// The number of the shard, counted from 1, and the number of shards.
     pub(crate) shard: Option<(i32, i32)>,
-    /// The part of its fire that the run is, unless the shard shows it.
+    /// Which part of its fire the run is, unless this is a shard, which `shard` shows.
     pub(crate) part: Option<&'static str>,
     pub(crate) message: Option<String>,
 }
@@ -100,7 +99,7 @@ impl RunRow {
         }
     }
 
-    /// The row with the word for this part.
+    /// Adds the word for this part to the row.
     pub(crate) fn with_part(self, part: Option<Part>, t: &Texts) -> Self {
         let part = part.and_then(|part| match part {
             Part::Whole => Some(t.run_part_whole),
@@ -112,8 +111,8 @@ impl RunRow {
     }
 }
 
-/// The message of the handler or of a user. The server's own message is left out, since the reason states it in the reader's language.
-/// Messages that executors compose themselves are translated.
+/// The message of the handler or of a user. The server's own messages are left out, since the reason already states it in the reader's
+/// language. Messages that executors compose are translated.
 pub(crate) fn own_message(
     message: Option<&str>,
     reason: Option<Reason>,
@@ -128,13 +127,13 @@ pub(crate) fn own_message(
     Some(translated.unwrap_or_else(|| message.to_owned()))
 }
 
-/// How long a run took, or has taken by now.
+/// How long a run took, or has been running.
 fn run_length(run: &Run, now: Timestamp, t: &Texts) -> Option<String> {
     let end = if run.status.is_terminal() { run.finished_at? } else { now };
     Some(length(end.since(run.started_at?), t))
 }
 
-/// A run in the row of bars.
+/// The bar of a run.
 #[derive(Clone, Debug)]
 pub(crate) struct Bar {
     pub(crate) id: RunId,
@@ -145,15 +144,15 @@ pub(crate) struct Bar {
     pub(crate) height: u64,
 }
 
-/// The height of the tallest bar.
+/// The height of the highest bar.
 pub(crate) const BAR_HEIGHT: u64 = 20;
-/// How many bars a job has.
+/// How many bars are shown for a job.
 pub(crate) const BAR_COUNT: usize = 24;
-/// The width of a bar, with the gap after it.
+/// The width of a bar, including the gap after it.
 pub(crate) const BAR_WIDTH: usize = 5;
 const BAR_HEIGHT_MIN: u64 = 4;
 
-/// The newest runs as bars, the newest on the right; the height shows the duration.
+/// The newest runs as bars, with the newest on the right. The height of a bar shows the duration.
 pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> {
     let took = |run: &Run| {
         let end = run.finished_at.unwrap_or(now);
@@ -162,7 +161,7 @@ pub(crate) fn bars(newest_first: &[Run], now: Timestamp, t: &Texts) -> Vec<Bar> 
     let shown = &newest_first[..newest_first.len().min(BAR_COUNT)];
     let longest = shown.iter().map(took).max().unwrap_or(0).max(1);
     let bar = |(place, run): (usize, &Run)| {
-        // The height grows with the square root of the duration, so that short runs still differ next to a long one.
+        // The height is proportional to the square root of the duration, so that short runs remain distinguishable next to a long one.
         let share = u64::isqrt(took(run).saturating_mul(10_000) / longest);
         let height = BAR_HEIGHT_MIN + (BAR_HEIGHT - BAR_HEIGHT_MIN) * share.min(100) / 100;
         let title = match run_length(run, now, t) {

@@ -1,4 +1,5 @@
-//! "Why did this job run, or not, at …?": one box, the verdict, the chain of causes, and what would keep the job from running now.
+//! The page "Why did this job run, or not, at …?": one box for the question, the verdict, its causes, and what would keep the job from
+//! running now.
 
 use askama::Template;
 use axum::response::Response;
@@ -25,18 +26,18 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
-/// How many names of jobs the box suggests.
+/// How many job names the box suggests.
 const JOB_COUNT: u32 = 300;
-/// How many job names are compared with a name that no job has, to find similar ones.
+/// If no job has the typed name, it is compared with at most this many job names to find similar ones.
 const SEARCH_COUNT: u32 = 5_000;
-/// How many near misses are named.
+/// How many similar names are shown.
 const NEAR_COUNT: usize = 5;
-/// Maximum number of instants that one question stands for: a clock shows a time at most twice.
+/// Maximum number of instants for one question: when a clock is set back, it shows a time twice.
 const ANSWER_COUNT: usize = 2;
-/// Maximum length of each text of a question, in characters; the rest is cut off.
+/// Maximum length of each text of a question, in characters. Longer texts are cut.
 const TEXT_LEN_MAX: usize = 200;
 
-/// The question of the page.
+/// The question in the query.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     job: String,
@@ -53,7 +54,7 @@ impl FromQuery for WhyQuery {
     }
 }
 
-/// The address of a question.
+/// The URL of a question.
 pub(super) fn address(job: &str, at: Option<Timestamp>) -> String {
     match at {
         None => format!("/why?{}", pair("job", job)),
@@ -72,7 +73,7 @@ struct WhyPage {
     zones: Vec<String>,
     jobs: Vec<String>,
     error: Option<String>,
-    /// Jobs whose names are close to the typed one.
+    /// Jobs whose names are similar to the typed one.
     near: Vec<(String, String)>,
     note: Option<String>,
     answers: Vec<Answer>,
@@ -80,7 +81,7 @@ struct WhyPage {
     code: Option<AsCode>,
 }
 
-/// An instant, in UTC and on the clock of the question.
+/// An instant in UTC, and on the clock of the question.
 struct When {
     at: Moment,
     local: Option<String>,
@@ -91,18 +92,18 @@ struct Answer {
     when: When,
     class: &'static str,
     word: &'static str,
-    /// The first sentence of the answer, and those that follow from it.
+    /// The first sentence of the answer, and the sentences about the causes.
     verdict: String,
     chain: Vec<String>,
     run: Option<RunId>,
-    /// The executor of the run, and its page; other apps can have executors with the same name.
+    /// The name and the page of the run's executor. Executors of other apps may have the same name.
     executor: Option<(String, String)>,
     incident: Option<IncidentRef>,
     before: Option<When>,
     after: Option<When>,
 }
 
-/// A condition for the job to run now.
+/// A condition that must be met for the job to run now.
 struct Check {
     is_good: bool,
     sentence: String,
@@ -158,7 +159,7 @@ async fn names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Problem
     Ok(found.into_iter().map(|record| record.spec.name).collect())
 }
 
-/// Fills in the answers; `false` if the question cannot be parsed.
+/// Adds the answers to the page. Returns `false` if the question cannot be parsed.
 async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) -> Result<bool, Problem> {
     let (t, now, within) = (page.t, page.engine().now(), page.call.seen_apps());
     let own_zone = zone_of(&record.spec);
@@ -231,7 +232,7 @@ fn run_of(why: &Why) -> Option<RunId> {
     }
 }
 
-/// Formats answers about one job.
+/// Formats the answers about one job.
 struct AnswerFormatter<'a> {
     job: &'a str,
     zone: Tz,
@@ -268,8 +269,8 @@ impl AnswerFormatter<'_> {
     }
 }
 
-/// Splits an answer into sentences. A full stop ends a sentence only if the text ends there or a blank and a capital letter follow, so that
-/// one within a name ends none.
+/// Splits an answer into sentences. A full stop within a name does not end a sentence: one does so only at the end of the text, or before
+/// a blank and a capital letter.
 fn sentences(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut begin = 0;
@@ -343,7 +344,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
     if let Ok(select) = Select::new(&spec.select)
         && !select.is_any()
     {
-        // An executor that lacks the handler helps no more than one without the labels.
+        // Executors without the handler do not matter if others have it: the check then looks only at those with the handler.
         let mut able: Vec<_> = online.iter().filter(|one| one.has_handler(&spec.handler)).collect();
         if able.is_empty() {
             able = online.iter().collect();
@@ -368,7 +369,7 @@ async fn checks(page: &Page<WhyQuery>, record: &JobRecord) -> Result<Vec<Check>,
     Ok(checks)
 }
 
-/// Names for a sentence: the first few, and how many more there are.
+/// The first few names in one text, and how many more there are.
 fn joined_names(names: &[String], t: &Texts) -> String {
     let shown = names.iter().take(NEAR_COUNT).map(String::as_str).collect::<Vec<_>>().join(t.list_separator);
     match names.len() {

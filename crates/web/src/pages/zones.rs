@@ -1,6 +1,6 @@
-//! The time zone in which a page shows instants: the reader's own, that of the job, or UTC.
+//! The time zone in which a page shows instants: the user's own, that of the job, or UTC.
 //!
-//! The choice is made once for a request ([`Zones::scope`]), so that no page and no row can forget it.
+//! It is chosen once per request ([`Zones::scope`]), so that all parts of the page use it.
 
 use std::cell::Cell;
 use std::future::Future;
@@ -15,12 +15,12 @@ use super::schedule_text::schedules;
 use super::texts::Texts;
 use crate::cookies;
 
-/// The cookie with the clock that the reader chose.
+/// The cookie with the clock that the user chose.
 pub(crate) const TIMES_COOKIE: &str = "rondel_times";
-/// The cookie with the zone of the browser, which a script writes.
+/// The cookie with the time zone of the browser. The script writes it.
 const ZONE_COOKIE: &str = "rondel_zone";
 
-/// The clock that is shown.
+/// The clock on which instants are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Clock {
     Job,
@@ -53,11 +53,11 @@ impl Clock {
     }
 }
 
-/// The zones of a request.
+/// The time zones that matter for a request.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Zones {
     clock: Clock,
-    /// The browser's zone; `None` until its script has named it.
+    /// The browser's zone; `None` until the script has reported it.
     mine: Option<Tz>,
     /// The zone of the job that the page is about.
     job: Cell<Option<Tz>>,
@@ -74,17 +74,17 @@ impl Zones {
         Self { clock, mine, job: Cell::new(None) }
     }
 
-    /// Runs the future that makes an answer; the answer shows its instants in these zones.
+    /// Runs the future of an answer, so that these zones apply to all instants in it.
     pub(crate) async fn scope<F: Future>(self, answer: F) -> F::Output {
         ZONES.scope(self, answer).await
     }
 
-    /// The zones of the present request; UTC outside of a request.
+    /// The zones of the current request; UTC outside of a request.
     fn present() -> Self {
         ZONES.try_with(Clone::clone).unwrap_or_else(|_| Self { clock: Clock::Utc, ..Self::default() })
     }
 
-    /// The zone in which the chosen clock shows instants of a job, given the zone of that job.
+    /// The zone in which the chosen clock shows instants of a job. `job` is the zone of the job.
     fn shown_for(&self, job: Option<Tz>) -> Tz {
         match self.clock {
             Clock::Utc => Tz::UTC,
@@ -94,25 +94,25 @@ impl Zones {
     }
 }
 
-/// Sets the job that the page is about. If the reader chose the job's clock, instants are shown in its zone.
+/// Sets the job that the page is about. If the user chose the job's clock, instants are shown in its zone.
 pub(crate) fn set_job(spec: &JobSpec) {
     let zone = zone_of(spec);
     ZONES.try_with(|zones| zones.job.set(Some(zone))).ok();
 }
 
-/// The zone of a job's first schedule, or else UTC.
+/// The zone of a job's first schedule, else UTC.
 pub(crate) fn zone_of(spec: &JobSpec) -> Tz {
     let zone = schedules(spec).first().and_then(|schedule| schedule.time_zone.as_deref());
     zone.and_then(|zone| parse_zone(zone).ok()).unwrap_or(Tz::UTC)
 }
 
-/// The clock that the reader chose, and the zone that it means on this page.
+/// The clock that the user chose, and the zone that this means on the current page.
 pub(crate) fn clock_and_zone() -> (Clock, Tz) {
     let zones = Zones::present();
     (zones.clock, zones.shown_for(zones.job.get()))
 }
 
-/// The zone in which instants of this job are shown on a page about many jobs.
+/// The zone in which a page about many jobs shows instants of this job.
 pub(crate) fn shown_for(spec: &JobSpec) -> Tz {
     Zones::present().shown_for(Some(zone_of(spec)))
 }
@@ -122,7 +122,7 @@ pub(crate) fn job_zone() -> Option<Tz> {
     Zones::present().job.get()
 }
 
-/// The last part of a zone's name, as users call it.
+/// The last part of a zone's name, as users write it.
 pub(crate) fn short(zone: Tz) -> String {
     zone.name().rsplit('/').next().unwrap_or_default().replace('_', " ")
 }
@@ -130,13 +130,13 @@ pub(crate) fn short(zone: Tz) -> String {
 /// An instant in a zone: date, time of day and milliseconds.
 pub(crate) fn parts(at: Timestamp, zone: Tz) -> (String, String, String) {
     let Some(local) = at.to_utc().map(|at| at.with_timezone(&zone)) else { return Default::default() };
-    // Written without a chrono format: a page has thousands of instants, and parsing the format for each takes a tenth of the page's time.
+    // Formats without chrono's format strings: a page has thousands of instants, and parsing the format takes a tenth of the page's time.
     let date = format!("{:04}-{:02}-{:02}", local.year(), local.month(), local.day());
     let time = format!("{:02}:{:02}:{:02}", local.hour(), local.minute(), local.second());
     (date, time, format!(".{:03}", local.timestamp_subsec_millis()))
 }
 
-/// An instant in every known zone, one per line.
+/// An instant in each known zone, one per line.
 pub(crate) fn in_all(at: Timestamp) -> String {
     let zones = Zones::present();
     let mut known: Vec<Tz> = Vec::new();
@@ -152,8 +152,8 @@ pub(crate) fn in_all(at: Timestamp) -> String {
     known.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The instant that was typed for the end or the beginning of a span. Of a time that the clock shows twice, it is the first one that is
-/// still ahead.
+/// The instant that the user typed for the beginning or the end of a time span. If the clock shows this time twice, it is the first of
+/// the two instants that is still ahead.
 pub(crate) fn typed_instant(zone: Tz, text: &str, now: Timestamp) -> Option<Timestamp> {
     let found = asked_instants(zone, &text.replace('T', " "), now)?;
     let ahead = found.iter().find(|at| **at > now);

@@ -1,7 +1,7 @@
-//! Reads and writes YAML as users write definitions in it. Reading makes JSON values that know their lines and columns.
+//! Reads and writes YAML in the form in which users write definitions. Reading yields JSON values that know their lines and columns.
 //!
-//! The scalars are those of YAML 1.2 (`yes` and `on` are words), with the merge key `<<` of 1.1, which is in wide use. What
-//! JSON cannot express is refused.
+//! Scalars follow YAML 1.2 (`yes` and `on` are texts). The merge key `<<` of YAML 1.1 is supported, since it is widely used. Values that
+//! JSON cannot express are refused.
 
 mod read;
 mod scalar;

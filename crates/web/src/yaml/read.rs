@@ -1,4 +1,4 @@
-//! Reading: the events of the parser become nodes that know their places in the text.
+//! Reads YAML: turns the events of the parser into nodes that know their positions in the text.
 
 use std::collections::{HashMap, HashSet};
 use std::str::Chars;
@@ -11,17 +11,17 @@ use yaml_rust2::scanner::{Marker, ScanError, TScalarStyle};
 
 use super::scalar;
 
-/// Maximum nesting depth of nodes once aliases are expanded.
+/// Maximum nesting depth, with aliases expanded.
 const DEPTH_MAX: usize = 64;
-/// Maximum number of nodes in all documents of a text once aliases are expanded.
+/// Maximum number of nodes in all documents of a text, with aliases expanded.
 pub(crate) const NODE_COUNT_MAX: usize = 500_000;
-/// A map counts as this many nodes: even a small one takes as much memory as several scalars.
+/// The number of nodes for which a map counts: even a small one takes as much memory as several scalars.
 pub(crate) const MAP_NODE_COUNT: usize = 4;
-/// Maximum number of bytes in all scalars and keys once aliases are expanded.
+/// Maximum number of bytes in all scalars and keys, with aliases expanded.
 const TEXT_LEN_MAX: usize = 32 * 1024 * 1024;
 const CORE_TAGS: &str = "tag:yaml.org,2002:";
 
-/// An error in a text, with its place.
+/// An error in a text, with its position.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("line {line}, column {column}: {message}")]
 pub struct YamlError {
@@ -29,11 +29,11 @@ pub struct YamlError {
     pub line: usize,
     /// The column, from 1.
     pub column: usize,
-    /// The message, without a full stop.
+    /// The message, without a final full stop.
     pub message: String,
 }
 
-/// A value that knows its place in the text.
+/// A value that knows its position in the text.
 #[derive(Clone, Debug)]
 pub struct Node {
     /// The line, from 1.
@@ -44,7 +44,7 @@ pub struct Node {
     size: Size,
 }
 
-/// The content of a node. An anchor and its aliases share it.
+/// The content of a node. Anchors and their aliases share it.
 #[derive(Clone, Debug)]
 enum Content {
     Scalar(Arc<Value>),
@@ -52,11 +52,11 @@ enum Content {
     Map(Arc<Vec<(String, Node)>>),
 }
 
-/// How large a node is once its aliases are expanded.
+/// The size of a node with its aliases expanded.
 #[derive(Clone, Copy, Debug, Default)]
 struct Size {
     node_count: usize,
-    /// The bytes of its scalars and keys.
+    /// The number of bytes in its scalars and keys.
     text_len: usize,
     /// The number of levels: 1 for a scalar.
     depth: usize,
@@ -67,7 +67,7 @@ impl Size {
         Self { node_count: 1, text_len: value.as_str().map_or(0, str::len), depth: 1 }
     }
 
-    /// The size with a node that is one level below.
+    /// The size of a node after one more child is added.
     fn with(self, below: Self) -> Self {
         Self {
             node_count: self.node_count + below.node_count,
@@ -77,10 +77,10 @@ impl Size {
     }
 }
 
-/// The documents of a stream; an empty one is left out.
+/// The documents of a stream. Empty documents are left out.
 ///
 /// # Errors
-/// The text is not YAML, or has something that JSON cannot express.
+/// The text is not YAML, or contains something that JSON cannot express.
 pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
     let mut loader = Loader { parser: Parser::new_from_str(text), anchors: HashMap::new(), used: Size::default() };
     let mut documents = Vec::new();
@@ -100,7 +100,7 @@ pub fn documents(text: &str) -> Result<Vec<Node>, YamlError> {
 }
 
 impl Node {
-    /// The items of a list; the node itself if it is no list.
+    /// The items of a list. For any other node, the node itself.
     #[must_use]
     pub fn items(self) -> Vec<Self> {
         match self.content {
@@ -109,7 +109,7 @@ impl Node {
         }
     }
 
-    /// The value.
+    /// The node as a JSON value.
     #[must_use]
     pub fn value(&self) -> Value {
         match &self.content {
@@ -121,7 +121,7 @@ impl Node {
         }
     }
 
-    /// Drops the texts that no other node shares, and keeps the places of all nodes.
+    /// Drops texts that are not shared with other nodes. The positions of all nodes remain.
     pub fn forget_texts(&mut self) {
         match &mut self.content {
             Content::Scalar(value) => *value = Arc::new(Value::Null),
@@ -132,7 +132,8 @@ impl Node {
         }
     }
 
-    /// The line and column of the place that a JSON pointer names; if it does not exist, of the node that would contain it.
+    /// The line and column of the value to which a JSON pointer refers. If that value does not exist, those of the node that would
+    /// contain it.
     #[must_use]
     pub fn place(&self, pointer: &str) -> (usize, usize) {
         let mut node = self;
@@ -150,7 +151,7 @@ impl Node {
     }
 }
 
-/// A list or a map that is being read.
+/// A list or map whose end has not been read yet.
 enum Open {
     List { at: Marker, anchor: usize, items: Vec<Node> },
     Map { at: Marker, anchor: usize, fields: Fields, key: Option<(String, Marker)> },
@@ -164,7 +165,7 @@ struct Fields {
 }
 
 impl Fields {
-    /// Adds a field, unless there is one with this name already.
+    /// Adds a field. `false` if the map already has a field with this name.
     fn add(&mut self, name: String, node: Node) -> bool {
         let is_new = self.names.insert(name.clone());
         if is_new {
@@ -177,7 +178,7 @@ impl Fields {
 struct Loader<'a> {
     parser: Parser<Chars<'a>>,
     anchors: HashMap<usize, Node>,
-    /// The size of all nodes so far; the depth is not used.
+    /// The size of all nodes read so far. Its depth is not used.
     used: Size,
 }
 
@@ -186,7 +187,7 @@ impl Loader<'_> {
         self.parser.next_token().map_err(|error: ScanError| wrong(*error.marker(), error.info()))
     }
 
-    /// Reads the next node completely. Not recursive: a text may be nested as deep as it is long.
+    /// Reads the next node with everything below it. Uses no recursion: a text may be nested as deeply as it is long.
     fn node(&mut self) -> Result<Node, YamlError> {
         let mut open: Vec<Open> = Vec::new();
         loop {
@@ -230,7 +231,7 @@ impl Loader<'_> {
         }
     }
 
-    /// Counts the size of a single node, or of an alias with everything below it.
+    /// Adds the size of a single node, or of everything that an alias stands for, and checks the limits.
     fn charge(&mut self, size: Size, at: Marker) -> Result<(), YamlError> {
         self.used = self.used.with(size);
         if self.used.node_count > NODE_COUNT_MAX {
@@ -248,7 +249,7 @@ impl Loader<'_> {
         let Some(node) = self.anchors.get(&anchor).cloned() else {
             return Err(wrong(at, "is an alias of something that is not complete before it"));
         };
-        // Checked here too, since aliases of aliases nest deeper than the text does.
+        // The depth is checked here as well, since aliases of aliases nest more deeply than the text.
         if depth + node.size.depth > DEPTH_MAX + 1 {
             return Err(too_deep(at));
         }
@@ -286,7 +287,7 @@ fn too_deep(at: Marker) -> YamlError {
     wrong(at, format!("is nested deeper than {DEPTH_MAX} levels"))
 }
 
-/// Adds a node to the list, or to the map as a key or a value.
+/// Adds a node to a list, or to a map as a key or value.
 fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
     match parent {
         Open::List { items, .. } => items.push(node),
@@ -297,8 +298,8 @@ fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
                 }
             }
             None => {
-                // The parser recognises a block map only at its first colon, so it reports a position behind the first key. The map begins
-                // at that key.
+                // The parser recognises a block map only at its first colon, and then reports a position after the first key. The map
+                // begins at that key.
                 if fields.all.is_empty() && at.index() < begin.index() {
                     *begin = at;
                 }
@@ -321,7 +322,7 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
     text.ok_or_else(|| wrong(at, "a key is a word, not a list, a map or nothing"))
 }
 
-/// Adds the fields of the maps that `<<` names, unless the map has them itself.
+/// Adds the fields of the maps that `<<` refers to. Fields of the map itself take precedence.
 fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
     let Some(position) = fields.all.iter().position(|(key, _)| key == "<<") else { return Ok(fields.all) };
     let (_, source) = fields.all.remove(position);

@@ -1,8 +1,8 @@
-//! The values of plain scalars, by the core schema of YAML 1.2.
+//! The values of plain scalars, according to the core schema of YAML 1.2.
 
 use serde_json::{Number, Value};
 
-/// The value of a plain scalar, or the reason why JSON cannot express it.
+/// The value of a plain scalar, or why JSON cannot express it.
 pub(super) fn plain(text: &str) -> Result<Value, String> {
     Ok(match text {
         "" | "~" | "null" | "Null" | "NULL" => Value::Null,
@@ -37,7 +37,7 @@ fn float(text: &str) -> Option<Number> {
     text.parse::<f64>().ok().and_then(Number::from_f64)
 }
 
-/// Whether a text is a float without a sign: `1.5`, `.5`, `1.`, `1e3`.
+/// Whether a text is an unsigned float: `1.5`, `.5`, `1.`, `1e3`.
 fn is_float(body: &str) -> bool {
     let (mantissa, exponent) = match body.split_once(['e', 'E']) {
         Some((mantissa, exponent)) => (mantissa, Some(exponent)),

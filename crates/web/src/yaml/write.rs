@@ -1,11 +1,11 @@
-//! Writing YAML that reads well, and that [`super::documents`] reads back as the same values.
+//! Writes YAML that is easy to read, and that [`super::documents`] reads back as the same values.
 
 use rondel_core::plain::is_unseen;
 use serde_json::Value;
 
 use super::scalar;
 
-/// A list of objects as a YAML document, with the fields in the given order.
+/// Writes a list of objects as a YAML document, with their fields in the given order.
 #[must_use]
 pub fn write(items: &[Vec<(&str, &Value)>]) -> String {
     if items.is_empty() {
@@ -21,7 +21,7 @@ pub fn write(items: &[Vec<(&str, &Value)>]) -> String {
     out
 }
 
-/// Any value as a YAML document.
+/// Writes any value as a YAML document.
 #[must_use]
 pub fn write_value(value: &Value) -> String {
     let mut out = String::new();
@@ -45,7 +45,7 @@ pub fn write_value(value: &Value) -> String {
     out
 }
 
-/// Writes `key: value`; the output is at `indent` already.
+/// Writes `key: value` at the current position, which is already indented by `indent`.
 fn field(out: &mut String, key: &str, value: &Value, indent: usize) {
     text(out, key, None);
     out.push(':');
@@ -73,7 +73,7 @@ fn field(out: &mut String, key: &str, value: &Value, indent: usize) {
     }
 }
 
-/// Writes the text after `- `.
+/// Writes an entry of a list, after its `- `.
 fn entry(out: &mut String, value: &Value, indent: usize) {
     match value {
         Value::Object(fields) if !fields.is_empty() => {
@@ -91,7 +91,7 @@ fn entry(out: &mut String, value: &Value, indent: usize) {
     }
 }
 
-/// Writes a value on one line; a text of several lines as a block if `block` has its indentation.
+/// Writes a value on one line. If `block` has an indentation, a text of several lines is written as a block instead.
 fn inline(out: &mut String, value: &Value, block: Option<usize>) {
     match value {
         Value::String(it) => text(out, it, block),
@@ -137,7 +137,8 @@ fn lines(out: &mut String, it: &str, indent: usize) {
     }
 }
 
-/// Whether a text of several lines can be written as a block: it has no invisible characters, and no spaces that a block would lose.
+/// Whether a text of several lines can be written as a block: it must have no invisible characters, and no spaces that a block would
+/// lose.
 fn is_block(it: &str) -> bool {
     let body = it.strip_suffix('\n').unwrap_or(it);
     let is_shown = |c: char| c == '\n' || c == '\t' || !is_unseen(c);
@@ -150,7 +151,7 @@ fn is_block(it: &str) -> bool {
         && body.split('\n').all(|line| !line.ends_with([' ', '\t']))
 }
 
-/// Whether a text keeps its meaning without quotes, in a list too.
+/// Whether a text keeps its meaning without quotes, even within a list.
 fn is_plain(it: &str) -> bool {
     let begins = it.starts_with(|c: char| c.is_alphanumeric() || matches!(c, '/' | '.' | '_'))
         || it.strip_prefix('<').is_some_and(|rest| rest == "<");
@@ -162,7 +163,7 @@ fn is_plain(it: &str) -> bool {
     begins && it.chars().all(inside) && !it.ends_with(' ') && is_word && !it.contains("  ")
 }
 
-/// Writes a text in double quotes as in JSON; characters beyond 16 bits as in YAML.
+/// Writes a text in double quotes. Escapes are those of JSON, except for characters beyond 16 bits, which are escaped as in YAML.
 fn quoted(out: &mut String, it: &str) {
     out.push('"');
     for c in it.chars() {
@@ -313,7 +314,7 @@ mod tests {
             check(&json!({ "value": value }));
             let text = write_value(&value);
             let read: Vec<Value> = documents(&text).unwrap().iter().map(|node| node.value()).collect();
-            // A document that is null counts as none.
+            // A document that consists of null is treated as empty.
             if value.is_null() { prop_assert!(read.is_empty()) } else { prop_assert_eq!(read, [value], "{}", text) }
         }
     }

@@ -1,4 +1,4 @@
-//! A caller without a right learns nothing.
+//! A caller without the permission cannot learn anything from answers.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -18,7 +18,7 @@ fn fill(path: &str, name: &str) -> String {
     path.replace("{name}", name).replace("{app}", name).replace("{user}", name).replace("{id}", "1")
 }
 
-/// Every route with a name that exists and one that does not, and what is no route at all.
+/// Every route, once with the name of an existing object and once with others, and paths that are no routes.
 fn everything() -> Vec<(String, String)> {
     let mut calls = Vec::new();
     for route in route_table().iter().filter(|route| matches!(route.access, Access::Needs(_))) {
@@ -57,7 +57,7 @@ async fn without_a_good_token_everything_is_the_same() {
             assert_eq!(answer.bytes, expected.bytes, "{method} {path}");
             let names = |answer: &Answer| {
                 let mut names: Vec<_> = answer.headers.keys().map(ToString::to_string).collect();
-                // The Allow header is the route table's, which is public.
+                // `Allow` may differ: it shows only the route table, which is public.
                 names.retain(|name| name != "allow");
                 names.sort();
                 names

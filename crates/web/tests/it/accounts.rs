@@ -1,4 +1,4 @@
-//! Users, passwords, sign-ins, tokens, the audit log: through the API and the console.
+//! Users, passwords, sign-ins, tokens and the audit log, through the API and the console.
 
 use rondel_admin::sign_in;
 use serde_json::{Value, json};
@@ -100,7 +100,7 @@ async fn a_session_is_new_at_each_sign_in_and_ends_by_hand() {
     let server = Server::start().await;
     user(&server, "ann", json!([{"role": "viewer"}])).await;
     let first = signed_in(&server, "ann").await;
-    // A planted cookie is not taken over: the sign-in gets another one.
+    // The server does not adopt a cookie that an attacker planted: the sign-in gets a new one.
     let planted = Visitor { cookie: "rondel_session=rondel_planted".to_owned(), ..Visitor::new(&server) };
     let answer = planted.post("/sign-in", "name=ann&password=correct+horse").await;
     assert_ne!(cookie(&answer), planted.cookie);
@@ -233,7 +233,7 @@ async fn admins_of_a_namespace_see_the_tokens_of_its_executors_and_no_others() {
         let Some(next) = page["next_cursor"].as_str() else { break };
         cursor = format!("&cursor={next}");
     }
-    // Two of executors, four of a user, and the two that every server of these tests has.
+    // Two tokens of executors, four of a user, and the two that every server of these tests has.
     assert_eq!(seen, 8);
 }
 
@@ -288,7 +288,7 @@ async fn namespaces_are_made_and_removed_when_empty() {
     assert_eq!(server.bare("DELETE", "/api/v1/namespaces/default").await.status, 409);
 }
 
-/// A token of the account with the limited rights of a viewer, and a sign-in that it began.
+/// A token of the account that has only the role viewer, and a session that was begun with this token.
 pub(crate) async fn viewer_of<'s>(server: &'s Server, owner: &Visitor<'_>) -> (String, Visitor<'s>) {
     let page = owner.post("/account/tokens", "name=limited&grants=viewer").await.text();
     let token = page.split("<pre>").nth(1).unwrap().split("</pre>").next().unwrap().to_owned();
@@ -329,7 +329,7 @@ async fn a_limited_token_neither_rotates_nor_takes_over_its_account() {
     assert_eq!(taken.status, 403, "{}", taken.text());
     let page = began.get("/account").await.text();
     assert!(!page.contains("/account/password") && !page.contains("/account/sessions/"), "{page}");
-    // The account itself may, also without a password until now.
+    // The account itself may set a password, even though it had none so far.
     let set = ann.post("/account/password", "current=&password=correct+horse").await;
     assert_eq!(location(&set), "/account");
 }

@@ -1,4 +1,4 @@
-//! Rules of alerts, incidents and silences: the API and the pages.
+//! Alert rules, incidents and silences, through the API and on pages.
 
 use std::time::Duration;
 
@@ -35,7 +35,7 @@ async fn channel(server: &Server, name: &str) {
     assert!(matches!(server.engine.store().save_channel(&channel).await.unwrap(), ChannelSaved::Created(_)));
 }
 
-/// The open incident of a job that failed under a rule.
+/// The open incident of a failed job, under a rule with this name.
 async fn incident(server: &Server, rule: &str) -> Value {
     server.job("nightly").await;
     let rule = format!("/api/v1/alert-rules/{rule}");
@@ -239,7 +239,7 @@ async fn a_complaint_stands_at_its_field_with_its_label() {
     assert!(!page.contains("/condition/"), "{page}");
 }
 
-/// The open incident of a kind about a job, once it is there.
+/// Waits until a job has an open incident, and returns it.
 pub(crate) async fn open(server: &Server, job: &str) -> Value {
     for _ in 0..300 {
         let found = server.get(&format!("/api/v1/incidents?standing=firing&job={job}")).await.expect(200);
@@ -277,7 +277,7 @@ async fn an_incident_without_a_channel_is_not_shown_as_reported() {
         }
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
-    // The channel is there now, and disabled: its message is given up, which the page shows.
+    // The channel exists now, but is disabled: the message is given up, and the page shows this.
     assert_eq!((&reported["messages"][0]["channel"], &reported["missing_channels"]), (&json!("default"), &json!([])));
     assert!(reported["fired_at"].is_string() && reported["messages"][0]["state"] == "given_up", "{reported}");
     let page = visitor.get(&format!("/alerts/incidents/{}", found["id"].as_str().unwrap())).await.text();
@@ -408,7 +408,7 @@ async fn deliveries_name_no_job_of_another_app() {
     assert!(page.contains("own-job") && !page.contains("vault"), "{page}");
 }
 
-/// In a big outage, the members of a group fill the newest incidents.
+/// In a large outage, the newest incidents are all members of a group. Pages must still show the other ones.
 #[tokio::test]
 async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Lists of jobs, applied and exported.
+//! Lists of jobs: applying and exporting them.
 
 use axum::body::Body;
 use serde_json::{Value, json};
@@ -76,7 +76,7 @@ async fn what_is_not_in_the_list_goes_only_where_it_is_asked_for() {
     apply(&server, "", jobs).await.expect(200);
     let keep = json!([job("k", json!({}))]);
     check(&apply(&server, "", keep.clone()).await.expect(200), &[("k", "created")]);
-    // b follows from a: it goes first.
+    // `b` follows from `a`, so it must be removed first.
     check(
         &apply(&server, "?prune_app=x", keep).await.expect(200),
         &[("k", "unchanged"), ("b", "removed"), ("a", "removed")],
@@ -157,10 +157,10 @@ async fn an_export_applied_changes_nothing() {
         job("c", json!({"schedule": {"after": ["a"], "on": "either"}, "enabled": false, "retry": {"max": 3}})),
         job("d", json!({"schedule": {"at": "2020-01-01T00:00:00Z", "if_past": "run"}})),
     ];
-    // More than one page of the export.
+    // Makes the export longer than one page.
     jobs.extend((0..450).map(|number| job(&format!("many-{number:03}"), json!({"params": number}))));
     apply(&server, "", Value::from(jobs.clone())).await.expect(200);
-    // Written down by a user, it stays as it is though it has run.
+    // Applying the same list again changes nothing, although job `d` has already run.
     let again = apply(&server, "", Value::from(jobs)).await.expect(200);
     assert_eq!(again["summary"]["unchanged"], 454, "{:#}", again["summary"]);
 

@@ -1,4 +1,4 @@
-//! The audit log: every change is in it, with what was before and after, and none is made that cannot be written down.
+//! The audit log: every change has an entry with the state before and after it, and no change is made if its entry cannot be stored.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,11 +16,11 @@ use crate::harness::{Server, clock};
 use crate::matrix::{OBJECTS, World};
 use crate::visitor::Visitor;
 
-/// A store of which some calls fail.
+/// A store in which chosen calls fail.
 #[derive(Debug)]
 struct Failing {
     inner: MemStore,
-    /// The calls that fail, by name.
+    /// The names of the calls that fail.
     calls: Mutex<Vec<&'static str>>,
 }
 
@@ -57,7 +57,7 @@ async fn newest(store: &dyn Store) -> AuditEntry {
     store.audit(&AuditQuery { limit: 1, ..AuditQuery::default() }).await.unwrap().remove(0)
 }
 
-/// The other way round, a change without an entry would be what a thief does just before the log is full.
+/// An attacker could otherwise fill up the audit log, and then make changes without entries.
 #[tokio::test]
 async fn what_cannot_be_written_down_is_not_done() {
     let (store, server) = server().await;
@@ -68,7 +68,7 @@ async fn what_cannot_be_written_down_is_not_done() {
     assert_eq!(visitor.post("/jobs", "name=b&app=app&handler=h&kind=none").await.status, 503);
     let link = server.get("/api/v1/jobs").await.expect(200);
     assert_eq!(link["items"], json!([]), "nothing was done");
-    // No sign-in is unwritten either.
+    // A sign-in without an entry is not possible either.
     store.fail(&[]);
     let link = server.bare("POST", "/api/v1/sign-in-links").await.expect(201);
     store.fail(&["add_audit"]);
@@ -88,7 +88,7 @@ async fn a_change_whose_answer_could_not_be_written_down_says_that_nobody_knows(
     assert_eq!(shown["items"][0]["after"], json!({"unanswered": true}));
 }
 
-/// The entry is there before the change: a server that dies between the two leaves it, and never the change alone.
+/// If the server dies between the two, the entry exists without the change, but never the change without the entry.
 #[tokio::test]
 async fn the_entry_of_a_change_is_there_before_the_change_is_made() {
     let (store, server) = server().await;
@@ -103,11 +103,11 @@ async fn the_entry_of_a_change_is_there_before_the_change_is_made() {
     assert_eq!((entry.object.as_str(), entry.verdict, entry.after), ("a", Verdict::Failed, None));
 }
 
-/// What each changing route leaves behind, in a table for readers: what it has of before and after, and whether it
-/// names its object. `RONDEL_BLESS=1` writes it anew: read what has changed in it.
+/// A table of the changing routes, for reviewers: whether the entry of each has the state before and after, and names its object.
+/// `RONDEL_BLESS=1` writes it again; review the differences.
 const TABLE: &str = "tests/audited.tsv";
 
-/// Where nothing was done for want of a fitting document, the routes' own tests do it.
+/// The routes for which this test has no suitable body are covered by tests of their own.
 #[tokio::test]
 async fn every_change_says_what_was_before_and_after() {
     let world = World::new().await;
@@ -146,7 +146,7 @@ async fn every_change_says_what_was_before_and_after() {
     assert!(!table.contains("\tnothing\t"), "{table}");
 }
 
-/// By the forms of the console: as by the API.
+/// Changes through forms of the console have the same entries as changes through the API.
 #[tokio::test]
 async fn changes_by_the_console_say_what_was_before_and_after() {
     let server = Server::start().await;
@@ -180,7 +180,7 @@ async fn changes_by_the_console_say_what_was_before_and_after() {
     assert_eq!((&read(&entry.before)["handler"], read(&entry.after)), (&json!("other"), Value::Null));
 }
 
-/// In bulk: each job with its fields, the secrets among them left out.
+/// An applied list has an entry with the changed fields of each job, but without their secrets.
 #[tokio::test]
 async fn changes_in_bulk_say_what_was_before_and_after() {
     let server = Server::start().await;
@@ -203,7 +203,7 @@ async fn changes_in_bulk_say_what_was_before_and_after() {
     assert!(!text.contains("hunter"), "{text}");
 }
 
-/// A field that is in none of the two lists would be hidden without anybody having decided so.
+/// A field in neither of the two lists would be hidden by accident instead of by a decision.
 #[test]
 fn every_field_of_a_document_is_shown_or_hidden_on_purpose() {
     const HIDDEN: [&str; 2] = ["params", "token"];
@@ -234,7 +234,7 @@ fn every_field_of_a_document_is_shown_or_hidden_on_purpose() {
     assert!(seen.len() > 10, "{seen:?}");
 }
 
-/// An export that is cut must not look whole.
+/// A client must be able to recognise an incomplete export.
 #[tokio::test]
 async fn an_export_that_the_servers_stop_cuts_ends_with_the_reason() {
     let config = WebConfig::default();
@@ -252,7 +252,7 @@ async fn an_export_that_the_servers_stop_cuts_ends_with_the_reason() {
     assert_eq!((&last["complete"], &last["code"]), (&json!(false), &json!("unavailable")), "{last}");
 }
 
-/// A monitor reads what fails while the database is away, and with its secret nothing else.
+/// During an outage of the database, a monitoring system can read the metrics with the metrics secret. The secret opens nothing else.
 #[tokio::test]
 async fn metrics_are_read_while_no_token_can_be_looked_up() {
     let (secret, store) = (Token::generate(), Failing::new());

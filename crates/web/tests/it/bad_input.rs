@@ -1,4 +1,4 @@
-//! What is wrong is refused with a code and a place, whatever it is.
+//! Every invalid input is refused with a code and the place of the error.
 
 use std::time::Duration;
 
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::Server;
 
-/// A job's definition with a change, `~` standing for the two fields that every one needs beside its name.
+/// The body of a job. `~` in it stands for the fields that are required besides the name.
 fn job(rest: &str) -> String {
     rest.replacen('~', r#""app": "a", "handler": "h""#, 1)
 }
@@ -105,7 +105,7 @@ async fn syntax_errors_have_a_place() {
     assert!(problem["detail"].as_str().unwrap().contains("line 2, column"), "{problem}");
 }
 
-/// Every body of the API that is an object, from the document of the API itself.
+/// Sends an array to every route of the OpenAPI document that takes a JSON body.
 #[tokio::test]
 async fn an_array_is_no_object_on_any_route() {
     let server = Server::start().await;
@@ -134,7 +134,7 @@ async fn an_array_is_no_object_on_any_route() {
             }
         }
     }
-    // The others have no such object to change.
+    // The other routes refuse the call for another reason, such as a missing object.
     assert!(refused_count >= 12, "{refused_count}");
 }
 
@@ -166,7 +166,7 @@ async fn everything_that_is_wrong_is_in_one_answer() {
         "{problem:#}"
     );
     assert!(problem["detail"].as_str().unwrap().ends_with("(the first of 9 errors)"), "{problem:#}");
-    // The same for a change, and for a body that is not a job.
+    // The same holds for a change of a job, and for a body that is not a job.
     server.job("a").await;
     let patch = json!({"retry": {"max": -1}, "timout": "1m", "priority": 12});
     let problem = server.with_body("PATCH", "/api/v1/jobs/a", patch).await.expect(422);
@@ -273,7 +273,7 @@ async fn large_and_deep_bodies_are_refused() {
     let huge = format!("\"{}\"", "x".repeat(2 * 1024 * 1024));
     let answer = server.with_body("POST", "/api/v1/jobs", &huge).await;
     assert_eq!(answer.expect(413)["code"], "body_too_large");
-    // The same without a length.
+    // The same body again, without a declared length.
     let pieces = (0..40).map(|_| Ok::<_, std::convert::Infallible>("x".repeat(64 * 1024)));
     let request = server.request("POST", "/api/v1/jobs").header("content-type", "application/json");
     let answer = server.send(request.body(Body::from_stream(stream::iter(pieces))).unwrap()).await;

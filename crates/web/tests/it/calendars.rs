@@ -1,11 +1,11 @@
-//! Calendars and what follows from them.
+//! Calendars, and their effect on fires.
 
 use axum::body::Body;
 use serde_json::{Value, json};
 
 use crate::harness::Server;
 
-/// The autumn holidays of 2026 in China, with their make-up Saturday.
+/// The workdays around the Chinese autumn holidays of 2026, with the make-up Saturday.
 fn workdays() -> Value {
     json!({"any": [
         {"days": [{"date": "2026-10-10", "name": "补班"}]},
@@ -91,7 +91,7 @@ async fn what_is_used_stays() {
     assert_eq!(users["items"], json!([{"kind": "job", "name": "daily"}]));
     let users = server.get("/api/v1/calendars/cn-holidays/users").await.expect(200);
     assert_eq!(users["items"], json!([{"kind": "calendar", "name": "cn-work"}]));
-    // The job moves its fires by whole days.
+    // The job moves its fires by whole days, so its calendar cannot be changed to one with times of day.
     let times = json!({"rule": {"any": [{"days": ["2026-10-01"]}, {"times": ["09:00-17:00"]}]}});
     let refused = server.with_body("PUT", "/api/v1/calendars/cn-holidays", times).await.expect(422);
     assert!(refused["detail"].as_str().unwrap().contains("daily"), "{refused}");

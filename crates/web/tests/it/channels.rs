@@ -1,4 +1,4 @@
-//! Channels of alerts: the API and the pages.
+//! Alert channels, through the API and on pages.
 
 use rondel_core::channel::ChannelKind;
 use serde_json::{Value, json};
@@ -19,7 +19,7 @@ async fn a_channel_is_saved_and_its_secrets_are_never_shown() {
     let made = server.with_body("PUT", PATH, slack()).await.expect(201);
     assert_eq!((&made["secrets"], &made["host"]), (&json!({"url": "set"}), &json!("hooks.slack.com")));
     assert_eq!((&made["lang"], &made["enabled"], &made["settings"]), (&json!("en"), &json!(true), &json!({})));
-    // What is left out of the secrets stays.
+    // A secret that the request leaves out is retained.
     let body =
         json!({"kind": "slack", "lang": "zh", "enabled": false, "settings": {"title_template": "{{ summary }}"}});
     let changed = server.with_body("PUT", PATH, body).await.expect(200);
@@ -100,7 +100,7 @@ async fn what_is_wrong_is_named_with_its_field() {
 #[tokio::test]
 async fn a_test_answers_how_it_went_and_stands_in_the_deliveries() {
     let server = Server::start().await;
-    // A name that leads nowhere: the reason is kept.
+    // The host does not exist; the reason of the failure is stored.
     let body = json!({"kind": "webhook", "secrets": {"url": "https://nowhere.invalid/x"}});
     server.with_body("PUT", PATH, body).await.expect(201);
     let delivery = server.with_body("POST", &format!("{PATH}/test"), json!({})).await.expect(200);
@@ -156,7 +156,7 @@ async fn a_form_comes_back_with_what_was_typed_and_then_saves() {
     assert_eq!(saved.status, 303, "{}", saved.text());
     let again = visitor.post("/alerts/channels", &form(&right.concat())).await;
     assert!(again.status == 422 && again.text().contains("id=\"error-name\""), "{}", again.text());
-    // The password stays where its field is left empty.
+    // An empty password field leaves the password unchanged.
     let change = [&typed[..], &[("from", "r@example.com"), ("to", "x@y.z"), ("username", "u")]].concat();
     let changed = visitor.post("/alerts/channels/mail", &form(&change)).await;
     assert_eq!(changed.status, 303, "{}", changed.text());

@@ -1,4 +1,4 @@
-//! Chinese pages hold no English but names and code: every page is drawn in Chinese, and its text is searched for ASCII words.
+//! Chinese pages contain no English except for names and code: renders every page in Chinese, and searches its text for ASCII words.
 
 use std::collections::BTreeSet;
 
@@ -9,7 +9,7 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::visitor::Visitor;
 
-/// What the pages are about, and the names of things that have no Chinese name.
+/// Names of products, languages and the like, which have no Chinese form.
 const NAMES: [&str; 81] = [
     "php",
     "powershell",
@@ -93,7 +93,7 @@ const NAMES: [&str; 81] = [
     "Webhook",
     "ntfy",
 ];
-/// Words of the API: fields and values of definitions, keys of filters, nouns of paths, and what the handler answers.
+/// Words of the API: fields and values of definitions, keys of filters, nouns of paths, and the answers of the handler.
 const OF_THE_API: [&str; 61] = [
     "LFU",
     "LRU",
@@ -157,11 +157,11 @@ const OF_THE_API: [&str; 61] = [
     "tokens",
     "users",
 ];
-/// Elements whose content is code, or not shown.
+/// Elements whose content is code or invisible.
 const CODE: [&str; 8] = ["code", "pre", "script", "textarea", "datalist", "time", "kbd", "samp"];
 const VOID: [&str; 7] = ["input", "br", "meta", "link", "img", "hr", "path"];
 
-/// The text of a page without its code, and without what is marked as English.
+/// The text of a page, without code and without parts that are marked as English.
 fn text(html: &str) -> String {
     let mut open: Vec<(String, bool)> = Vec::new();
     let mut shown = String::new();
@@ -193,7 +193,7 @@ fn text(html: &str) -> String {
         .fold(shown, |shown, entity| shown.replace(entity, " "))
 }
 
-/// Words of ASCII letters that are no names. Units of one letter and parts of codes such as `w2` or `a.b` are none.
+/// Words of ASCII letters that are not names. Single letters (units) and codes such as `w2` or `a.b` are not counted as words.
 fn english(text: &str) -> BTreeSet<&str> {
     let is_part =
         |c: char| c.is_ascii_alphanumeric() || matches!(c, '_' | '-' | '.' | '/' | '=' | '@' | ':' | '$' | '+' | '~');

@@ -1,4 +1,4 @@
-//! Saved filters, files of chosen jobs, labels in the editor, and actions as code.
+//! Saved filters, files of selected jobs, labels in the editor, and actions shown as code.
 
 use serde_json::{Value, json};
 
@@ -206,7 +206,7 @@ async fn pages_write_their_actions_as_code() {
     }
 }
 
-/// The menu marks the part that a page belongs to.
+/// On a page that is not in the menu, the menu marks the part to which the page belongs.
 #[tokio::test]
 async fn channels_belong_to_alerts() {
     let server = Server::start().await;
@@ -215,7 +215,7 @@ async fn channels_belong_to_alerts() {
     assert!(page.contains("<a href=\"/alerts\" data-key=\"l\" aria-current=\"page\">"), "{page}");
 }
 
-/// How late the fires of a server were is reported with its beats.
+/// Each beat of a server reports how late its fires were.
 #[tokio::test]
 async fn the_fleet_shows_how_late_each_server_is() {
     let server = Server::start().await;

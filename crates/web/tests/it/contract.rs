@@ -1,4 +1,4 @@
-//! Every answer that the tests see is held against what the API's document promises.
+//! Compares every answer in these tests with the OpenAPI document.
 
 #![expect(clippy::panic, reason = "an answer that breaks its promise ends the test")]
 
@@ -11,12 +11,12 @@ use serde_json::{Value, json};
 
 use crate::harness::Answer;
 
-/// The document, as it is served.
+/// The document in the form in which it is served.
 pub(crate) static DOCUMENT: LazyLock<Value> = LazyLock::new(|| serde_json::from_str(openapi()).unwrap());
-/// The validators, by the schema.
+/// The validators by their schemas.
 static VALIDATORS: LazyLock<Mutex<HashMap<String, Arc<Validator>>>> = LazyLock::new(Mutex::default);
 
-/// What a schema of the document refuses in a value.
+/// The errors that a schema of the document finds in a value.
 pub(crate) fn complaints(schema: &Value, value: &Value) -> Vec<String> {
     let key = schema.to_string();
     let mut validators = VALIDATORS.lock().unwrap();
@@ -30,7 +30,7 @@ pub(crate) fn complaints(schema: &Value, value: &Value) -> Vec<String> {
     validator.iter_errors(value).map(|error| format!("{}: {error}", error.instance_path())).collect()
 }
 
-/// What a reference in the document leads to.
+/// The target of a reference in the document, or the value itself if it is not a reference.
 pub(crate) fn resolved(value: &Value) -> &Value {
     match value["$ref"].as_str() {
         Some(reference) => DOCUMENT.pointer(&reference[1..]).unwrap_or_else(|| panic!("{reference} leads nowhere")),
@@ -38,7 +38,7 @@ pub(crate) fn resolved(value: &Value) -> &Value {
     }
 }
 
-/// The path of the document that stands for this one: one without parameters before one with.
+/// The path of the document to which a request's path belongs. Paths without parameters take precedence.
 fn template(path: &str) -> Option<&'static str> {
     let parts: Vec<&str> = path.split('/').collect();
     let fits = |template: &str| {
@@ -50,7 +50,7 @@ fn template(path: &str) -> Option<&'static str> {
     paths.filter(|template| fits(template)).min_by_key(|template| template.matches('{').count())
 }
 
-/// Holds an answer against the document.
+/// Checks that an answer is as the document describes it.
 #[track_caller]
 pub(crate) fn check(method: &str, path: &str, answer: &Answer) {
     let Some(template) = template(path) else { return };

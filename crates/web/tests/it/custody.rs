@@ -1,9 +1,9 @@
-//! What tokens can do to accounts, sign-ins and tokens: every route is called with tokens of each role that a strong account has
-//! made, and with sign-ins that those tokens began, on their own account, another one, and a stronger one. No route may show or
-//! change anything stronger than the token, and what a token makes ends with it. A token with every right has nothing stronger
-//! above it except the sign-in of its own account: it must not gain that by any route either.
+//! What tokens can do to accounts, sign-ins and tokens. Every route is called with tokens of each role, which belong to a strong account,
+//! and with sign-ins that were begun with those tokens. The targets are the token's own account, another account, and a stronger one. No
+//! route may show or change anything stronger than the token, and everything that a token creates must end together with it. For a token
+//! with every right, only the sign-in of its own account is stronger: no route may give the token access to that.
 //!
-//! The calls are made from the route table: a new route is called too, without a line here.
+//! The calls are generated from the route table, so new routes are covered without a change here.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -22,7 +22,7 @@ use crate::harness::Answer;
 use crate::matrix::{OBJECTS, Things, World, body};
 use crate::visitor::Visitor;
 
-/// The callers: tokens of a strong account with a role in namespace `default`, its token with every right, and that account itself.
+/// The callers: tokens of a strong account with a role in the namespace `default`, a token with every right, and the account itself.
 const CALLERS: [(&str, Option<Grant>); 6] = [
     ("viewer", Some(here(Role::Viewer))),
     ("operator", Some(here(Role::Operator))),
@@ -38,7 +38,7 @@ const fn here(role: Role) -> Grant {
     Grant { role, namespace: Some(NamespaceId::new(1)), app: None }
 }
 
-/// Fresh accounts and tokens for one call.
+/// The accounts and tokens for one call, freshly created.
 struct Cast {
     boss: Account,
     other: Account,
@@ -107,7 +107,7 @@ impl Cast {
         }
     }
 
-    /// What a limited token must leave alone, in words.
+    /// The state that a limited token must not be able to change, as text.
     async fn guarded(&self, store: &dyn Store) -> [(&'static str, String); 4] {
         let (mut passwords, mut roles, mut sessions) = (String::new(), String::new(), String::new());
         for account in [&self.boss, &self.other, &self.root] {
@@ -126,7 +126,7 @@ impl Cast {
         [("password", passwords), ("roles", roles), ("sign-ins", sessions), ("token", tokens)]
     }
 
-    /// Texts that only those see who see the other and the strong token, or the sign-ins of the accounts.
+    /// Texts that are visible only to callers who may see the other token, the strong token, or the sign-ins of the accounts.
     async fn marks(&self, store: &dyn Store) -> Vec<String> {
         let mut marks = vec![browser(&self.boss), browser(&self.other)];
         for id in [self.other_token, self.strong_token] {
@@ -154,7 +154,7 @@ impl Cast {
         };
         let (kind, mut body) = body(route, &things, "job-mine");
         if route.path == "/account/password" {
-            // The accounts have none yet, so the new one is all that the form asks for.
+            // The accounts have no password yet, so the form does not ask for the current one.
             body.push_str("&password=a+long+password");
         }
         world.server.send(request.header("content-type", kind).body(Body::from(body)).unwrap()).await
@@ -171,7 +171,7 @@ fn is_about_people(path: &str) -> bool {
         .any(|part| path.contains(part))
 }
 
-/// Calls a route, and describes what came of it: the answer, and what changed or was seen.
+/// Calls a route and describes the outcome: the answer, what changed, and what became visible.
 async fn cell(world: &World, route: &RouteInfo, target: &str, (caller, grant): (&str, Option<Grant>)) -> String {
     let cast = Cast::new(world, grant).await;
     let store = world.server.engine.store();
@@ -195,7 +195,8 @@ async fn cell(world: &World, route: &RouteInfo, target: &str, (caller, grant): (
     if let Some(grant) = grant {
         assert!(effects.is_empty() || grant == EVERYTHING, "{place}");
         let link = link_in(&text);
-        // A link works once: it is used where the token may do everything, and looked at where it may not.
+        // A link works only once. It is used here if the token has every right. For weaker tokens, `check_made` only checks that it ends
+        // with the token.
         let signed_in = match link.filter(|_| grant == EVERYTHING) {
             Some(link) => try_to_set_password(world, link, &place).await,
             None => None,
@@ -221,18 +222,18 @@ fn link_in(text: &str) -> Option<&str> {
     rest.split(['"', '<', '&']).next()
 }
 
-/// Signs in by a link that a token made and asks for a new password there; the sign-in, if that was refused.
+/// Signs in with a link that a token created, and tries to set a new password. Returns the session if the password was refused.
 async fn try_to_set_password<'w>(world: &'w World, link: &str, place: &str) -> Option<Visitor<'w>> {
     let mut visitor = Visitor::new(&world.server);
     let answer = visitor.post("/sign-in", &format!("token={link}&next=/jobs")).await;
     assert_eq!(answer.status, 303, "{place}: the link signs in");
     visitor.cookie = answer.headers["set-cookie"].to_str().unwrap().split(';').next().unwrap().to_owned();
     let answer = visitor.post("/account/password", "current=&password=taken+over+now").await;
-    // A caller who may do everything may give another account a password; its sign-in does not depend on the token then.
+    // A caller with every right may set the password of another account. In that case the session does not depend on the token.
     answer.headers.get("set-cookie").is_none().then_some(visitor)
 }
 
-/// What a call made has no more rights than the caller, and ends with the caller's token.
+/// Checks that a call created nothing with more rights than the caller, and nothing that outlives the caller's token.
 async fn check_made(world: &World, cast: &Cast, (marker, link): (TokenId, Option<&str>), place: &str) {
     let engine = &world.server.engine;
     let (store, now) = (engine.store(), engine.now());
@@ -253,7 +254,8 @@ async fn check_made(world: &World, cast: &Cast, (marker, link): (TokenId, Option
     }
 }
 
-/// What a caller may do to its own, and an account to whatever is its own. It shows that the calls reach their routes.
+/// Checks that callers may manage their own objects, and an account those of its tokens too. This shows that the calls reach their
+/// routes.
 fn check_allowed(route: &RouteInfo, target: &str, caller: &str, outcome: &str) {
     let is_own = target == "own";
     let is_of_account = caller == "account" && target != "other";

@@ -1,4 +1,4 @@
-//! What `docs/API.md` states is so.
+//! Checks that statements in `docs/API.md` are true.
 
 use std::collections::BTreeMap;
 
@@ -34,7 +34,7 @@ fn defaults_of_a_job_are_in_the_table() {
     let mut defaults = BTreeMap::new();
     leaves("", &serde_json::to_value(least).unwrap(), &mut defaults);
     defaults.retain(|field, _| !matches!(field.as_str(), "name" | "app" | "handler"));
-    // What is left out where it is not given has none.
+    // Fields without a default are not part of the comparison.
     let documented: BTreeMap<String, Value> = table("field")
         .into_iter()
         .filter(|row| row[1] != "none")

@@ -18,7 +18,7 @@ async fn job(server: &Server, change: Value) -> Value {
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201)
 }
 
-/// The fields of a page's first form, as a browser would send them.
+/// The fields of the first form in a page, as a browser would send them.
 fn fields(page: &str) -> Vec<(String, String)> {
     let form = page.split_once("class=\"sheet\"").unwrap().1.split_once("</form>").unwrap().0;
     let unescape = |text: &str| {
@@ -283,7 +283,7 @@ async fn bad_json_is_named_by_line_and_column() {
     assert!(answer.text().contains("line 2, column 10"), "{}", answer.text());
 }
 
-/// A region that refreshes itself shows a refusal in its place; any other part must not be replaced by the whole page of the problem.
+/// A region that reloads itself shows a refusal in its place. Other parts must not be replaced by the whole page of the problem.
 #[tokio::test]
 async fn parts_that_scripts_load_have_an_answer_to_refusals() {
     let server = Server::start().await;

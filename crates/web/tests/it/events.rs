@@ -1,4 +1,4 @@
-//! What happens, as it is sent to listeners.
+//! The stream of events, as listeners receive it.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use crate::harness::Server;
 use crate::visitor::Visitor;
 
-/// Each look is a second after the one before.
+/// Waits long enough for changes to be noticed: the server looks for them once per second.
 async fn a_while() {
     tokio::time::sleep(Duration::from_millis(2_500)).await;
 }
@@ -33,7 +33,7 @@ fn parsed(text: &str) -> Vec<(String, String, Value)> {
     events.map(read).collect()
 }
 
-/// Only events of one kind.
+/// The events of one kind.
 fn of<'t>(events: &'t [(String, String, Value)], kind: &str) -> Vec<&'t Value> {
     events.iter().filter(|(_, one, _)| one == kind).map(|(_, _, data)| data).collect()
 }
@@ -90,10 +90,10 @@ async fn whoever_comes_back_goes_on_where_they_were() {
         server.job("a").await;
     });
     let created = first.iter().find(|(_, kind, _)| kind == "job").expect("it was sent");
-    // There is no listener meanwhile.
+    // No client is listening while this job is created.
     server.job("b").await;
     let end = &first.last().unwrap().0;
-    // The third is at a place of which this server knows nothing.
+    // The third listener has a position that is unknown to this server.
     let (second, again, elsewhere) = tokio::join!(
         listen(&server, "?kind=job", Some(end)),
         listen(&server, "?kind=job", Some(&first[0].0)),
@@ -134,7 +134,7 @@ async fn a_stream_ends_with_its_token_and_with_the_server() {
     assert_eq!(heard.last().unwrap().2, json!({"reason": "stopping"}));
 }
 
-/// The token of the link with which the sign-in began stays valid.
+/// The token of the sign-in link remains valid, but the stream must end with the session.
 #[tokio::test]
 async fn a_stream_ends_with_its_sign_in() {
     let server = listening_for(20).await;

@@ -1,4 +1,4 @@
-//! The list of executors, in pages.
+//! The list of executors: its pages, and the switches.
 
 use rondel_core::homes::Switch;
 use rondel_core::{AppId, ExecutorId, NamespaceId};
@@ -10,7 +10,7 @@ use crate::visitor::Visitor;
 
 const HERE: NamespaceId = NamespaceId::new(1);
 
-/// Executors `a000` to `a124` of one app and `b000` to `b004` of another, with this node's word that it hears them.
+/// Creates the executors `a000` to `a124` of one app and `b000` to `b004` of another. This node reports that it hears them.
 async fn with_executors() -> Server {
     let server = Server::start().await;
     let (engine, now) = (&server.engine, server.engine.now());
@@ -79,7 +79,7 @@ async fn the_page_of_the_console_has_pages_and_shows_some_handlers_of_many() {
     assert!(second.contains("a050") && !second.contains("a049"), "{second}");
 }
 
-/// The second executor of a name is listed with a suffix.
+/// If two executors have the same name, the second one is listed with a suffix.
 #[tokio::test]
 async fn an_executor_whose_name_another_one_has_has_a_page() {
     let server = Server::start().await;
@@ -100,7 +100,7 @@ async fn an_executor_whose_name_another_one_has_has_a_page() {
     }
 }
 
-/// An app is shown where its executors are; one without any has its place among the others by its name.
+/// An app is shown on the page with its executors. An app without executors is shown where its name belongs in the order.
 #[tokio::test]
 async fn an_app_that_drains_is_shown_on_the_page_of_its_executors() {
     let server = with_executors().await;
@@ -121,7 +121,7 @@ async fn an_app_that_drains_is_shown_on_the_page_of_its_executors() {
     assert!(!pages[0].contains("<h2>b</h2>") && pages[2].contains("<h2>b</h2>") && pages[2].contains("b004"));
 }
 
-/// The switch of an executor is thrown by its name, again and again, and stays when it goes.
+/// An executor's switch belongs to its name. Setting it again is no error, and it remains after the executor has gone.
 #[tokio::test]
 async fn executors_are_switched_by_name_and_listed_for_it() {
     let server = with_executors().await;
@@ -147,7 +147,7 @@ async fn executors_are_switched_by_name_and_listed_for_it() {
         .map(|entry| (&entry["changes"], &entry["action"]))
         .collect();
     assert!(!changes.is_empty(), "{audit}");
-    // One that has not been heard for long is listed for its switch, and can be activated.
+    // An executor that has not been heard from for a long time is listed because of its switch, and can be activated.
     let (engine, now) = (&server.engine, server.engine.now());
     let app = engine.store().app(HERE, "b").await.unwrap().unwrap().id;
     engine.store().set_executor_switch(app, "gone", Switch::Draining, now).await.unwrap();
@@ -156,7 +156,7 @@ async fn executors_are_switched_by_name_and_listed_for_it() {
     assert_eq!((&gone["status"], &gone["state"], &gone["app"]), (&json!("offline"), &json!("draining"), &json!("b")));
     set("gone", json!({"state": "active"})).await.expect(200);
     set("gone", json!({"state": "active"})).await.expect(404);
-    // A name of two apps needs the app.
+    // If two apps have an executor with this name, the request must name the app.
     engine.store().set_executor_switch(app, "a007", Switch::Draining, now).await.unwrap();
     let refused = set("a007", json!({"state": "stopped"})).await.expect(422);
     assert!(refused.to_string().contains("executors of a, b have this name"), "{refused}");
@@ -173,7 +173,7 @@ async fn the_console_drains_an_executor_with_a_countdown_and_takes_it_back() {
     let text = visitor.get("/executors").await.text();
     assert!(text.contains("No run left; waiting for all servers") && text.contains("data-live-every"), "{text}");
     let app = server.engine.store().app(HERE, "a").await.unwrap().unwrap().id;
-    // Thrown a while ago, no server sends anything more.
+    // The switch was set some time ago, so no server can still send the executor a run.
     let store = server.engine.store();
     store.set_executor_switch(app, "a001", Switch::Active, server.engine.now()).await.unwrap();
     let earlier = server.engine.now() - std::time::Duration::from_secs(10);
@@ -187,7 +187,7 @@ async fn the_console_drains_an_executor_with_a_countdown_and_takes_it_back() {
     assert_eq!(visitor.post("/executors/none/drain", "").await.status, 404);
 }
 
-/// A caller names the executor of a run; a name that no run could ever begin on is refused with what would be right.
+/// A caller may name the executor of a run. A name on which no run could ever start is refused, with a message about what would be valid.
 #[tokio::test]
 async fn a_run_is_triggered_for_one_executor() {
     let server = with_executors().await;
@@ -230,7 +230,7 @@ async fn a_run_is_triggered_for_one_executor() {
     let refused = server.with_body("POST", "/api/v1/jobs/picky/runs", json!({"executor": "b000"})).await.expect(422);
     assert!(refused["errors"][0]["message"].as_str().unwrap().contains("(select)"), "{refused}");
 
-    // Run again, it keeps the choice; the console shows it, and takes one.
+    // A repeat keeps the chosen executor. The console shows it, and its form accepts an executor.
     let id = run["id"].as_str().unwrap().parse().unwrap();
     server.finish(id, rondel_core::outcome::Outcome::Succeeded).await;
     let again = server.bare("POST", &format!("{location}/retry")).await.expect(201);

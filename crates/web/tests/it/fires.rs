@@ -1,11 +1,11 @@
-//! The account of fires, and the answer to "why".
+//! The account of fires, and the answers to "why" questions.
 
 use serde_json::{Value, json};
 
 use crate::harness::Server;
 use crate::visitor::Visitor;
 
-/// The store's clock stands in January 2027: all of this is ahead.
+/// The store's clock is in January 2027, so all instants in these tests are in the future.
 const NOON: &str = "2030-01-16T12:00:00Z";
 
 async fn daily(server: &Server) -> Value {
@@ -88,7 +88,7 @@ async fn ranges_and_instants_are_checked() {
         assert_eq!(problem["errors"][0]["parameter"], parameter, "{query}: {problem}");
     }
     server.get("/api/v1/jobs/none/fires").await.expect(404);
-    // Without an instant the answer is about the last fire, or the next one.
+    // Without an instant, the answer is about the last fire or, if there was none, the next one.
     let why = server.get("/api/v1/jobs/daily/why").await.expect(200);
     assert!(why["at"].is_string() && why["answer"]["en"].as_str().is_some_and(|text| !text.is_empty()), "{why}");
 }
@@ -110,7 +110,7 @@ async fn a_triggered_run_is_found_by_its_instant() {
     assert_eq!(why["fire"], Value::Null, "{why}");
 }
 
-/// Several runs may have one instant: a question about a run is answered about that run.
+/// Several runs may have the same instant. A question with the id of a run must be answered about that run.
 #[tokio::test]
 async fn a_run_is_asked_about_by_its_id() {
     let server = Server::start().await;
@@ -133,7 +133,7 @@ async fn a_run_is_asked_about_by_its_id() {
     }
 }
 
-/// Runs that are planned for later do not hide the last one.
+/// Many runs that are planned for later must not push the last run out of the answer.
 #[tokio::test]
 async fn what_is_planned_for_later_hides_no_run() {
     let server = Server::start().await;
@@ -164,7 +164,7 @@ async fn runs_of_a_deleted_job_are_listed() {
         let shown = visitor.get("/runs?job=daily").await.text();
         assert!(shown.contains(words) && shown.contains(run["id"].as_str().unwrap()), "{shown}");
     }
-    // A new job of the name has runs of its own.
+    // A new job with the name of a deleted one does not inherit its runs.
     daily(&server).await;
     let page = server.get("/api/v1/runs?job=daily").await.expect(200);
     assert_eq!(page["items"], json!([]));
@@ -191,7 +191,7 @@ async fn parameters_of_the_agents_handlers_are_judged_without_executors() {
     }
     let secret = json!({"name": "s", "app": "a", "handler": "http", "params": {"url": "{{secret.URL}}"}});
     server.with_body("POST", "/api/v1/jobs", secret).await.expect(201);
-    // It gets its parameters when it is triggered.
+    // This job gets its parameters only when it is triggered.
     let later = json!({"name": "l", "app": "a", "handler": "shell", "overrides": "all"});
     server.with_body("POST", "/api/v1/jobs", later).await.expect(201);
     let refused = server.with_body("POST", "/api/v1/jobs/l/runs", json!({"params": {"argv": 7}})).await.expect(422);

@@ -5,7 +5,8 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::visitor::Visitor;
 
-/// A job at noon in Berlin, but for a day with a hostile name. The store's clock stands in January 2027.
+/// A job that fires at noon in Berlin, except on the days of a calendar, one of which has a hostile name. The store's clock is in January
+/// 2027.
 async fn noon(server: &Server) {
     let evil = "<script>alert(1)</script>";
     let calendar = json!({"rule": {"days": [{"date": "2030-01-17", "name": evil}, "2027-01-15..2027-01-20"]}});
@@ -64,7 +65,7 @@ async fn a_question_that_makes_no_sense_is_kept_and_explained() {
         assert!(answer.text().contains(expected), "{query}: {}", answer.text());
         assert!(!answer.text().contains("<script>alert"), "{query}: {}", answer.text());
     }
-    // Without an instant the answer is about the last fire, or the next one.
+    // Without an instant, the answer is about the last fire or, if there was none, the next one.
     let answer = visitor.get("/jobs/noon/fires?at=&zone=UTC").await;
     assert_eq!(answer.status, 200, "{}", answer.text());
     assert!(answer.text().contains("fire"), "{}", answer.text());
@@ -99,14 +100,14 @@ async fn the_account_tells_what_was_and_what_comes() {
     }
 }
 
-/// A day's fires of a job that is younger than the day are all at its end: those are shown, and not the first ones.
+/// The job is younger than a day, so all fires of the day are at its end. The page must show these newest fires, not the oldest ones.
 #[tokio::test]
 async fn the_newest_fires_of_a_fast_job_are_shown() {
     let server = Server::start().await;
     let often = json!({"name": "often", "app": "a", "handler": "h", "schedule": {"every": "1s"}});
     server.with_body("POST", "/api/v1/jobs", often).await.expect(201);
     let visitor = Visitor::signed_in(&server).await;
-    // Long after the store's clock.
+    // This instant is long after the store's clock.
     let text = visitor.get("/jobs/often/fires?to=2027-03-01T09:00:00Z").await.text();
     let past = text.split("09:00:00 UTC").nth(1).unwrap_or(&text);
     assert!(past.contains("08:59:5") || past.contains("09:00:00<"), "{text}");

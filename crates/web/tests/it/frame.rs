@@ -1,4 +1,4 @@
-//! What is around every page: the clock that it shows, short messages, the palette, the stream of events, and compression.
+//! The parts around every page: the clock, short messages, the palette, the stream of events, and compression.
 
 use axum::body::{Body, to_bytes};
 use axum::http::HeaderMap;
@@ -13,14 +13,14 @@ use crate::accounts::{signed_in, user};
 use crate::harness::{Answer, Server};
 use crate::visitor::{Visitor, location};
 
-/// A form that a script sends.
+/// Submits a form like the script does.
 async fn act(visitor: &Visitor<'_>, path: &str) -> Answer {
     let request = visitor.request("POST", path).header("hx-request", "true").header("origin", "http://here");
     let request = request.header("content-type", "application/x-www-form-urlencoded");
     visitor.server.send(request.body(Body::from("back=/jobs")).unwrap()).await
 }
 
-/// A visitor with further cookies.
+/// The same visitor with additional cookies.
 fn with<'s>(visitor: &Visitor<'s>, cookies: &str) -> Visitor<'s> {
     Visitor { server: visitor.server, cookie: format!("{}; {cookies}", visitor.cookie), language: visitor.language }
 }
@@ -69,7 +69,7 @@ async fn times_are_shown_on_the_clock_that_the_reader_chose() {
     }
     let page = with(&visitor, "rondel_zone=Asia/Shanghai; rondel_times=job").get("/jobs/there").await.text();
     assert!(page.contains("Times in America/New_York") && page.contains(">New York</button>"), "{page}");
-    // The tooltip has the clock of the job, of the reader, and UTC.
+    // The tooltip has the instant on the clock of the job, on that of the user, and in UTC.
     let title = format!("title=\"{}", on("America/New_York"));
     let title = page.split(&title).nth(1).and_then(|rest| rest.split('"').next()).unwrap();
     assert!(title.contains(&on("Asia/Shanghai")) && title.contains(&on("UTC")), "{title}");
@@ -133,7 +133,7 @@ async fn the_palette_offers_jobs_pages_and_actions() {
     assert!(page.contains("<button class=\"hit\" disabled title=\"Needs the role operator"), "{page}");
 }
 
-/// More names than are read have the word elsewhere, and come before it.
+/// More jobs than the palette reads have the word elsewhere in their names, and come first in the order.
 #[tokio::test]
 async fn the_palette_finds_the_job_whose_name_was_typed() {
     let server = Server::start().await;
@@ -175,12 +175,12 @@ async fn pages_hear_what_happens_by_one_stream() {
         text.contains("event: ready") && text.contains("event: run") && text.contains("\"job\":\"there\""),
         "{text}"
     );
-    // A client that does not ask for events gets the end, and without a session there are none.
+    // A client that does not accept events only gets the end of the stream. Without a session, there is no stream.
     assert!(visitor.exactly("/n/default/live").await.text().contains("event: end"));
     assert_eq!(location(&Visitor::new(&server).exactly("/n/default/live").await), "/sign-in?next=/n/default/live");
 }
 
-/// The headers of an answer, and how long its body is on the wire.
+/// The headers of an answer, and the length of its body as sent.
 async fn compressed(server: &Server, request: http::request::Builder) -> (HeaderMap, usize) {
     let response = server.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
     let (parts, body) = response.into_parts();
@@ -209,7 +209,7 @@ async fn answers_travel_compressed_and_keep_their_tags() {
     let (headers, _) = compressed(&server, request).await;
     assert_eq!(headers["content-encoding"], "gzip");
     assert!(headers["etag"].to_str().unwrap().starts_with('"'), "the tag stays strong");
-    // A stream that is compressed is read to its end, and once more.
+    // Compression polls a stream once more after its end.
     let request = server.request("GET", "/api/v1/jobs/export").header("accept-encoding", "gzip");
     let (headers, _) = compressed(&server, request).await;
     assert_eq!(headers["content-encoding"], "gzip");

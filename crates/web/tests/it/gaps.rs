@@ -1,4 +1,4 @@
-//! Why lanes of the timeline are empty in places.
+//! The explanations of the empty parts of lanes in the timeline.
 
 use std::time::Duration;
 

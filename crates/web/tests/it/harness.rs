@@ -1,4 +1,4 @@
-//! An app to send requests to.
+//! A server for tests, and helpers that send requests to it.
 
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
@@ -21,28 +21,28 @@ use tower::ServiceExt as _;
 
 use crate::{contract, markup};
 
-/// What the store's clock showed when the tests began: 2027-01-15, some minutes past one in the afternoon.
+/// The store's clock at the beginning of the tests: 15 January 2027, some minutes past 13:00 UTC.
 const BEGINNING: Timestamp = Timestamp::from_secs(1_800_018_300);
 
-/// The store's clock. It does not depend on how long the host has been up.
+/// The store's clock. It starts at [`BEGINNING`], however long the host has been running.
 pub(crate) fn clock() -> Timestamp {
     static BEGAN_MICROS: LazyLock<i64> = LazyLock::new(boot_micros);
     let began_micros = *BEGAN_MICROS;
     BEGINNING + Duration::from_micros(boot_micros().saturating_sub(began_micros).unsigned_abs())
 }
 
-/// An app over an engine that runs.
+/// An app on top of a running engine.
 pub(crate) struct Server {
     pub(crate) app: Router,
     pub(crate) engine: Engine,
     pub(crate) admin: Token,
     pub(crate) executor: Token,
-    /// One for all: two that count by themselves make the same ids within a millisecond.
+    /// A single generator for all ids: two generators would create the same ids within a millisecond.
     ids: IdGen,
     lifecycle: Lifecycle,
 }
 
-/// What came back.
+/// The answer to a request.
 #[derive(Debug)]
 pub(crate) struct Answer {
     pub(crate) status: StatusCode,
@@ -101,7 +101,7 @@ impl Server {
         Request::builder().method(method).uri(path).header("authorization", bearer)
     }
 
-    /// Sends it, and holds the answer against the API's document.
+    /// Sends a request, and checks the answer against the OpenAPI document.
     pub(crate) async fn send(&self, request: Request<Body>) -> Answer {
         let (method, path) = (request.method().clone(), request.uri().path().to_owned());
         let response = self.app.clone().oneshot(request).await.unwrap();
@@ -127,7 +127,7 @@ impl Server {
         self.send(request.body(Body::from(body.to_string())).unwrap()).await
     }
 
-    /// A job that only fires when it is triggered.
+    /// Creates a job that runs only when it is triggered.
     pub(crate) async fn job(&self, name: &str) -> Value {
         let body = json!({"name": name, "app": "app", "handler": "handler"});
         self.with_body("POST", "/api/v1/jobs", body).await.expect(201)
@@ -138,18 +138,18 @@ impl Server {
         run["id"].as_str().unwrap().parse().unwrap()
     }
 
-    /// Counts every run that has ended.
+    /// Adds every ended run to the counts.
     pub(crate) async fn count_runs(&self) {
         let before = self.engine.now() + Duration::from_secs(60);
         while self.engine.store().roll_up(before, 100).await.unwrap() > 0 {}
     }
 
-    /// Gives a run its verdict, as an executor's result would.
+    /// Gives a run its verdict, like an executor's result would.
     pub(crate) async fn finish(&self, run: RunId, outcome: Outcome) {
         self.end((run, 1), outcome, "<b>done</b>", false).await;
     }
 
-    /// Lets a run fail with this message.
+    /// Fails a run with this message.
     pub(crate) async fn fail(&self, run: RunId, message: &str) {
         self.end((run, 1), Outcome::Failed { retryable: false }, message, false).await;
     }

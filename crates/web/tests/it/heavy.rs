@@ -1,5 +1,5 @@
-//! Heavy work has shares: pages end with their bytes, exports and applied lists are few at a time, answers that are not read
-//! are counted, and what streams ends with the rights of its caller.
+//! Heavy work is limited: pages by their bytes, exports and applied lists by their number, and unread answers by their bytes. Streams end
+//! when their caller loses its rights.
 
 use std::future::poll_fn;
 use std::pin::Pin;
@@ -30,7 +30,7 @@ async fn person(server: &Server, name: &str, role: &str) -> Person {
     Person { id: text("id").parse().unwrap(), secret: text("token") }
 }
 
-/// Sends a request, and leaves the body of its answer unread.
+/// Sends a request, and does not read the body of the answer.
 async fn begin(server: &Server, who: &Person, method: &str, path: &str, body: Option<Value>) -> Response {
     let request = http::Request::builder().method(method).uri(path);
     let request = request.header("authorization", format!("Bearer {}", who.secret));
@@ -42,13 +42,13 @@ async fn begin(server: &Server, who: &Person, method: &str, path: &str, body: Op
     server.app.clone().oneshot(request.body(body).unwrap()).await.unwrap()
 }
 
-/// The next piece of a body; nothing at its end.
+/// The next piece of a body; `None` at the end.
 async fn piece(body: &mut Body) -> Option<Result<Bytes, axum::Error>> {
     let frame = poll_fn(|cx| Pin::new(&mut *body).poll_frame(cx)).await?;
     Some(frame.map(|frame| frame.into_data().unwrap_or_default()))
 }
 
-/// All that comes, and whether it broke off.
+/// The rest of a body, and whether it broke off.
 async fn rest(body: &mut Body) -> (String, bool) {
     let mut text = String::new();
     while let Some(piece) = piece(body).await {
@@ -75,7 +75,7 @@ async fn create(server: &Server, count: usize, params_len: usize) {
 
 async fn revoke(server: &Server, who: &Person) {
     assert!(server.engine.store().revoke_token(who.id, server.engine.now()).await.unwrap());
-    // Until the next check.
+    // Waits until the rights of the caller are checked again.
     tokio::time::advance(Duration::from_secs(4)).await;
 }
 
@@ -160,7 +160,7 @@ async fn a_page_ends_with_its_bytes() {
     }
     let expected: Vec<String> = (0..60).map(|number| format!("j{number:05}")).collect();
     assert_eq!((names, page_count), (expected, 2));
-    // Rows bound a page of short ones.
+    // A page of short rows is limited by its number of rows.
     let short = server.get("/api/v1/jobs?limit=30").await.expect(200);
     assert_eq!(short["items"].as_array().unwrap().len(), 30);
 }

@@ -1,4 +1,4 @@
-//! A store that holds one call back.
+//! A store that can delay a call, to provoke races.
 
 use std::sync::{Arc, Mutex};
 
@@ -7,16 +7,16 @@ use tokio::sync::Notify;
 
 use crate::harness::clock;
 
-/// The store in memory, of which one call can be held back.
+/// The in-memory store with one delayed call.
 #[derive(Debug)]
 pub(crate) struct Holding {
     inner: MemStore,
     held: Mutex<Option<&'static str>>,
-    /// The call that is held back was made.
+    /// Notified when the delayed call has been made.
     pub(crate) reached: Notify,
-    /// Lets the call go on.
+    /// Notify this to let the call continue.
     pub(crate) released: Notify,
-    /// The call ended.
+    /// Notified when the call has ended.
     pub(crate) ended: Notify,
 }
 
@@ -27,7 +27,7 @@ impl Holding {
         Arc::new(Self { inner, held: Mutex::default(), reached, released, ended })
     }
 
-    /// Holds the next call with this name back.
+    /// Delays the next call with this name until `released` is notified.
     pub(crate) fn hold(&self, name: &'static str) {
         *self.held.lock().unwrap() = Some(name);
     }

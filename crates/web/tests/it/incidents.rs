@@ -1,5 +1,5 @@
-//! The kinds of holes that schedulers have had, each tried here: by the names of those who had them. The table of all is in
-//! `docs/SECURITY.md`; those that take a whole system are tried in `tests/it/incidents.rs`.
+//! Vulnerabilities that other schedulers have had, each tried here. Each test is named after the affected product and its advisory. The
+//! table of all of them is in `docs/SECURITY.md`; those that need a complete system are tried in `tests/it/incidents.rs`.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -11,7 +11,7 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-/// XXL-JOB before 2.2.0, `PowerJob` CVE-2023-29922 and CVE-2025-11580, Airflow CVE-2020-13927: an entry without a check.
+/// XXL-JOB before 2.2.0, `PowerJob` CVE-2023-29922 and CVE-2025-11580, Airflow CVE-2020-13927: an endpoint that checks no credentials.
 #[test]
 fn airflow_cve_2020_13927_every_way_in_asks_for_an_account() {
     let open: Vec<_> =
@@ -32,7 +32,7 @@ fn airflow_cve_2020_13927_every_way_in_asks_for_an_account() {
     assert_eq!(open, meant);
 }
 
-/// `PowerJob` CVE-2023-29922 and CVE-2023-37754, Dkron without its proxy: users, apps and jobs, made without a caller.
+/// `PowerJob` CVE-2023-29922 and CVE-2023-37754, Dkron without its proxy: users, apps and jobs can be created without authentication.
 #[tokio::test]
 async fn powerjob_cve_2023_29922_no_token_no_new_users_apps_or_jobs() {
     let server = Server::start().await;
@@ -53,7 +53,8 @@ async fn powerjob_cve_2023_29922_no_token_no_new_users_apps_or_jobs() {
     }
 }
 
-/// `DolphinScheduler` CVE-2026-47340, Rundeck CVE-2021-41111: where the alerts of others go, and with which secret.
+/// `DolphinScheduler` CVE-2026-47340, Rundeck CVE-2021-41111: a user can read where the alerts of others are sent, and the secret for
+/// that.
 #[tokio::test]
 async fn dolphinscheduler_cve_2026_47340_the_webhook_of_others_is_not_read() {
     let server = Server::start().await;
@@ -87,7 +88,7 @@ async fn dolphinscheduler_cve_2026_47340_the_webhook_of_others_is_not_read() {
     assert_eq!(server.get(&path("elsewhere")).await.expect(200)["url"], "https://example.com/secret-path");
 }
 
-/// Rundeck CVE-2021-41112: a calendar that jobs of others go by.
+/// Rundeck CVE-2021-41112: a user without the permission can change a calendar that jobs of others use.
 #[tokio::test]
 async fn rundeck_cve_2021_41112_calendars_are_changed_by_editors_of_the_namespace_alone() {
     let server = Server::start().await;
@@ -107,7 +108,7 @@ async fn rundeck_cve_2021_41112_calendars_are_changed_by_editors_of_the_namespac
     assert_eq!(server.get("/api/v1/calendars/cal").await.expect(200)["version"], 1);
 }
 
-/// Rundeck CVE-2021-39132, hessian and Groovy in XXL-JOB: a document that makes objects, or grows when it is read.
+/// Rundeck CVE-2021-39132, hessian and Groovy in XXL-JOB: a document that creates objects, or that expands when it is parsed.
 #[tokio::test]
 async fn rundeck_cve_2021_39132_yaml_is_data() {
     let server = Server::start().await;
@@ -139,7 +140,7 @@ async fn rundeck_cve_2021_39132_yaml_is_data() {
     assert_eq!(server.get("/api/v1/jobs").await.expect(200)["items"], json!([]));
 }
 
-/// Quartz CVE-2019-13990: an entity of a document that is read from elsewhere.
+/// Quartz CVE-2019-13990: an XML entity that makes the server read other files.
 #[tokio::test]
 async fn quartz_cve_2019_13990_no_xml_is_read() {
     let server = Server::start().await;
@@ -154,7 +155,7 @@ async fn quartz_cve_2019_13990_no_xml_is_read() {
     }
 }
 
-/// XXL-JOB CVE-2024-3366 (`FreeMarker`) and CVE-2022-43402 (Groovy): text of users that the server takes for a program.
+/// XXL-JOB CVE-2024-3366 (`FreeMarker`) and CVE-2022-43402 (Groovy): the server executes text of users as a program.
 #[tokio::test]
 async fn xxl_job_cve_2024_3366_text_of_users_is_no_template() {
     let server = Server::start().await;
@@ -171,7 +172,7 @@ async fn xxl_job_cve_2024_3366_text_of_users_is_no_template() {
     assert_eq!((&job["description"], &job["params"]["text"]), (&json!(text), &json!(text)));
 }
 
-/// Cronicle #755, resque-scheduler CVE-2022-44303: what was asked for comes back as a part of the page.
+/// Cronicle #755, resque-scheduler CVE-2022-44303: text of the request is reflected in the page as markup.
 #[tokio::test]
 async fn cronicle_755_what_was_asked_for_comes_back_as_text() {
     let server = Server::start().await;
@@ -193,7 +194,7 @@ async fn cronicle_755_what_was_asked_for_comes_back_as_text() {
     }
 }
 
-/// XXL-JOB #3360 and #3964: what jobs write (logs, messages, results, names of executors) is run by its reader.
+/// XXL-JOB #3360 and #3964: output of jobs (logs, messages, results, names of executors) is executed in the browser of the reader.
 #[tokio::test]
 async fn xxl_job_3360_what_jobs_say_is_text() {
     let server = Server::start().await;
@@ -222,7 +223,7 @@ async fn xxl_job_3360_what_jobs_say_is_text() {
     }
 }
 
-/// Temporal CVE-2023-3485: a token without a namespace is taken for one of the default.
+/// Temporal CVE-2023-3485: a token that names no namespace is treated as one of the default namespace.
 #[tokio::test]
 async fn temporal_cve_2023_3485_a_token_of_one_namespace_means_no_other() {
     let server = Server::start().await;
@@ -245,7 +246,7 @@ async fn temporal_cve_2023_3485_a_token_of_one_namespace_means_no_other() {
     }
 }
 
-/// XXL-JOB: a token that is the same everywhere, an administrator whose password is known.
+/// XXL-JOB: every installation has the same default token, and an administrator with a known password.
 #[tokio::test]
 async fn xxl_job_default_token_no_password_and_no_token_is_there_from_the_start() {
     let server = Server::start().await;
@@ -262,7 +263,7 @@ async fn xxl_job_default_token_no_password_and_no_token_is_there_from_the_start(
     }
 }
 
-/// XXL-JOB GHSA-v3c9 and GHSA-pv4m, Rundeck CVE-2021-39133: another site makes an administrator.
+/// XXL-JOB GHSA-v3c9 and GHSA-pv4m, Rundeck CVE-2021-39133: another site creates an administrator by a forged request.
 #[tokio::test]
 async fn xxl_job_ghsa_v3c9_another_site_changes_nothing() {
     let server = Server::start().await;
@@ -281,12 +282,12 @@ async fn xxl_job_ghsa_v3c9_another_site_changes_nothing() {
         }
     }
     assert_eq!(server.get("/api/v1/users").await.expect(200)["items"], json!([]));
-    // A cookie alone does not open the API: forms of other sites could send it there.
+    // A cookie does not authenticate calls of the API: browsers send it with forms of other sites, too.
     let request = visitor.request("POST", "/api/v1/users").header("content-type", "application/json");
     assert_eq!(server.send(request.body(Body::from("{\"name\":\"evil\"}")).unwrap()).await.status, 401);
 }
 
-/// XXL-JOB CVE-2020-23814 and #3360: what was typed in is run in the browser of its reader.
+/// XXL-JOB CVE-2020-23814 and #3360: text that a user typed in is executed in the browser of the reader.
 #[tokio::test]
 async fn xxl_job_cve_2020_23814_names_of_users_and_tokens_are_text() {
     let server = Server::start().await;
@@ -307,12 +308,12 @@ async fn xxl_job_cve_2020_23814_names_of_users_and_tokens_are_text() {
     assert!(!made.text().contains("<img src=x"), "{}", made.text());
     let wrong = Visitor::new(&server).post("/sign-in", "name=%22%3E%3Cscript%3E&password=x").await.text();
     assert!(!wrong.contains("\"><script>"), "{wrong}");
-    // Names that look like others by turning the direction of text.
+    // A name that looks like another one, because it reverses the direction of text.
     let turned = json!({"name": "mallory", "display_name": "ann\u{202e}gpj.exe"});
     assert_eq!(server.with_body("POST", "/api/v1/users", turned).await.status, 422);
 }
 
-/// XXL-JOB CVE-2022-36157 and CVE-2025-9264, `DolphinScheduler` CVE-2026-41280: what is another user's, by its number.
+/// XXL-JOB CVE-2022-36157 and CVE-2025-9264, `DolphinScheduler` CVE-2026-41280: objects of another user can be accessed by their ids.
 #[tokio::test]
 async fn xxl_job_cve_2022_36157_what_is_foreign_is_as_if_it_were_not() {
     let server = Server::start().await;
@@ -353,7 +354,7 @@ async fn xxl_job_cve_2022_36157_what_is_foreign_is_as_if_it_were_not() {
     assert_eq!(denied["items"].as_array().unwrap().len(), 6, "each attempt is written down");
 }
 
-/// `PowerJob` CVE-2024-44546 and its kin: text that becomes a part of a statement.
+/// `PowerJob` CVE-2024-44546 and similar ones: text of users becomes part of an SQL statement.
 #[tokio::test]
 async fn powerjob_cve_2024_44546_text_stays_text_in_filters() {
     let server = Server::start().await;
@@ -365,7 +366,7 @@ async fn powerjob_cve_2024_44546_text_stays_text_in_filters() {
     }
 }
 
-/// XXL-JOB CVE-2024-42681 and CVE-2023-33779: a caller with few rights gains more.
+/// XXL-JOB CVE-2024-42681 and CVE-2023-33779: a caller with few rights can gain more.
 #[tokio::test]
 async fn xxl_job_cve_2024_42681_no_token_gets_more_than_its_maker_has() {
     let server = Server::start().await;

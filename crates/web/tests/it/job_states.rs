@@ -30,14 +30,14 @@ async fn state(server: &Server, name: &str) -> String {
     job["state"].as_str().unwrap().to_owned()
 }
 
-/// Notes a run as held by an executor, as the server does of one that takes longer than a second.
+/// Records that an executor has the run, like the server does for runs that take longer than a second.
 async fn begin(server: &Server, run: RunId) {
     let at = server.engine.now();
     let in_hand = RunAtExecutor { run, attempt: 1, executor_id: ExecutorId::new(77), executor: "one".to_owned(), at };
     server.engine.store().note_running(server.engine.token(), &[in_hand]).await.unwrap();
 }
 
-/// The newest run of a job, as soon as it has one.
+/// Waits until a job has a run, and returns the newest one.
 async fn run_of(server: &Server, job: &str) -> RunId {
     for _ in 0..600 {
         let runs = server.get(&format!("/api/v1/runs?job={job}")).await.expect(200);
@@ -170,7 +170,7 @@ impl Counting {
 
 rondel_store::delegate_store!(Counting);
 
-/// The states of the jobs of a page are read together: once for each time that the page reads jobs, which is twice.
+/// The states of all jobs on a page are read in one call. The page reads jobs twice, so it makes two calls.
 #[tokio::test]
 async fn the_states_of_a_page_are_read_together() {
     let store = Arc::new(Counting { store: MemStore::new(Arc::new(clock)), read_count: AtomicUsize::new(0) });

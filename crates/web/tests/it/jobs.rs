@@ -77,14 +77,14 @@ async fn an_instant_in_the_past_runs_once_however_often_it_is_sent() {
     let first = server.with_body("PUT", "/api/v1/jobs/a", &once).await.expect(200)["schedule"]["at"].clone();
     assert_ne!(first, once["schedule"]["at"], "it was moved to the instant of saving");
     for method in ["PUT", "PATCH"] {
-        // That instant is a millisecond later than the save.
+        // The resolved instant is a millisecond later than the save, so this waits until it has passed.
         tokio::time::sleep(Duration::from_millis(5)).await;
         let again = server.with_body(method, "/api/v1/jobs/a", &once).await.expect(200);
         assert_eq!(again["schedule"]["at"], first, "{method}");
     }
 }
 
-/// The second call is under way when the first one is saved.
+/// The second call has already read the job when the first one saves it.
 #[tokio::test]
 async fn an_instant_in_the_past_runs_once_though_two_calls_meet() {
     let store = Holding::new();
@@ -222,7 +222,7 @@ async fn what_an_edit_changed_is_shown() {
     assert_eq!(refused["errors"][0]["parameter"], "to");
 }
 
-/// No version of a script is lost: thirty and more are listed, and each can be put back.
+/// No version of a script is lost: more than thirty versions are listed, and each can be restored.
 #[tokio::test]
 async fn every_version_of_a_script_is_kept_and_can_be_put_back() {
     let server = Server::start().await;

@@ -1,4 +1,4 @@
-//! Calls with a key, and tokens that ask too often.
+//! Calls with an idempotency key, and the rate limit of tokens.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +35,7 @@ async fn a_call_with_a_key_is_made_once() {
     let runs = server.get("/api/v1/runs?job=a").await.expect(200);
     assert_eq!(runs["items"].as_array().unwrap().len(), 2, "{runs}");
 
-    // Another body, path or query with the key.
+    // The same key with another body, path or query.
     assert_eq!(post(&server, path, "k1", "{\"params\": 1}").await.expect(422)["code"], "key_reused");
     assert_eq!(post(&server, "/api/v1/jobs", "k1", "{}").await.expect(422)["code"], "key_reused");
     let elsewhere = post(&server, "/api/v1/jobs/a/runs?namespace=default", "k1", "{}").await;
@@ -45,7 +45,7 @@ async fn a_call_with_a_key_is_made_once() {
     }
 }
 
-/// Questions that come with a body change nothing: a key on them has no meaning.
+/// `POST` routes that only answer a question change nothing, so a key has no meaning there.
 const QUESTIONS: [&str; 5] =
     ["/api/v1/schedules/preview", "/api/v1/alert-rules/preview", "/job-code", "/job-params", "/job-yaml"];
 
@@ -84,7 +84,7 @@ async fn what_was_refused_can_be_mended() {
     assert_eq!(post(&server, "/api/v1/jobs", "k", "{}").await.status, 422);
     let body = json!({"name": "a", "app": "x", "handler": "h"}).to_string();
     post(&server, "/api/v1/jobs", "k", &body).await.expect(201);
-    // Without the key this would be a conflict.
+    // Without the key, this would be a conflict: the job exists.
     post(&server, "/api/v1/jobs", "k", &body).await.expect(201);
 }
 
@@ -133,7 +133,7 @@ async fn a_token_that_asks_too_often_waits() {
     let refused = server.get("/api/v1/apps").await;
     assert_eq!(refused.headers["retry-after"], "1");
     assert_eq!(refused.expect(429)["code"], "rate_limited");
-    // Who is not let in is not counted, and health is open to all.
+    // Unauthenticated callers are not counted, and health checks need no authentication.
     assert_eq!(server.send(http::Request::get("/api/v1/apps").body(Body::empty()).unwrap()).await.status, 401);
     assert_eq!(server.get("/livez").await.status, 200);
 }

@@ -1,4 +1,4 @@
-//! One client does not hold up the others: what it can hold is bounded, and what is refused costs little.
+//! One client cannot block the others: the resources that it can occupy are limited, and refusals cost little.
 
 use std::time::Duration;
 
@@ -39,7 +39,7 @@ async fn the_rate_goes_by_the_caller_and_not_by_the_text_of_the_header() {
         statuses.push(get_as(&server, format!("{scheme} {secret}"), "/api/v1/apps").await.status.as_u16());
     }
     assert_eq!(statuses, [200, 200, 200, 200, 429, 429]);
-    // Another caller is not affected.
+    // Another caller is still admitted.
     let other = format!("Bearer {}", server.executor.reveal());
     assert_eq!(get_as(&server, other, "/api/v1/apps").await.status, 403);
 }
@@ -57,7 +57,7 @@ async fn a_call_over_the_rate_leaves_no_row() {
         assert_eq!(server.bare("POST", "/api/v1/jobs/a/pause").await.status, 429);
     }
     assert_eq!(entries().await, before);
-    // An executor's token may nothing here, and its refusals are rows: they are bounded by the rate as well.
+    // An executor's token may do nothing here, and each refusal would be a row in the audit log. The rate limits these rows as well.
     let executor = format!("Bearer {}", server.executor.reveal());
     for _ in 0..20 {
         get_as(&server, executor.clone(), "/api/v1/jobs").await;
@@ -65,7 +65,7 @@ async fn a_call_over_the_rate_leaves_no_row() {
     assert_eq!(entries().await, before + 2);
 }
 
-/// A question changes nothing: its answer is not kept, whatever key it comes with.
+/// A route that only answers a question changes nothing, so its answer is not stored, even if the request has a key.
 #[tokio::test]
 async fn a_preview_with_a_key_is_not_kept() {
     let server = Server::start().await;
@@ -77,7 +77,7 @@ async fn a_preview_with_a_key_is_not_kept() {
         let body = json!({"schedule": {"cron": cron}}).to_string();
         let answer = server.send(request.body(Body::from(body)).unwrap()).await;
         assert!(!answer.headers.contains_key("idempotency-replayed"));
-        // With a kept answer the second body would be refused: the key was used for another call.
+        // If the first answer had been stored, this call would be refused because its key was used for another call.
         assert_eq!(answer.status, 200, "{}", answer.text());
     }
 }
@@ -108,7 +108,7 @@ async fn one_viewer_does_not_hold_all_event_streams() {
     assert!(text.contains("rondel_http_limited_total{limit=\"live_streams_per_caller\"} 1"), "{text}");
 }
 
-/// A server on a port of its own, with these bounds.
+/// A server with these limits, listening on its own port.
 struct Listening {
     server: Server,
     address: std::net::SocketAddr,
@@ -134,7 +134,7 @@ impl Listening {
         stream
     }
 
-    /// Sends one request on a connection of its own; the head and the beginning of the answer.
+    /// Sends a request on a new connection. Returns the answer as far as it was read.
     async fn call(&self, request: &str) -> String {
         read_to_end(&mut self.connect(request).await).await
     }
@@ -159,7 +159,7 @@ fn form(headers: &str, body: &str) -> String {
     )
 }
 
-/// A form whose last bytes do not come.
+/// A form whose last bytes are never sent.
 fn half_a_form() -> String {
     let form = form("", "name=ann&password=x");
     form[..form.len() - 5].to_owned()
@@ -167,7 +167,7 @@ fn half_a_form() -> String {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn half_sent_bodies_hold_no_permit() {
-    // The bodies stay half sent for as long as the test looks.
+    // The timeout is so long that the bodies remain incomplete during the whole test.
     let limits = HttpLimits {
         requests: 8,
         requests_reserved: 2,
@@ -181,7 +181,7 @@ async fn half_sent_bodies_hold_no_permit() {
     for _ in 0..40 {
         slow.push(listening.connect(&half).await);
     }
-    // Whichever of them come first: those beyond the bound of the address are turned away, and the others wait.
+    // The limit of the address admits 16 requests. The others are refused, in any order.
     let mut answers: FuturesUnordered<_> = slow.iter_mut().map(read_to_end).collect();
     for _ in 0..40 - 16 {
         let refused = answers.next().await.unwrap();
@@ -211,7 +211,7 @@ async fn a_half_sent_form_is_let_go() {
     listening.stop().await;
 }
 
-/// A change is written down when it is about to be made, and not while its body is on the way.
+/// The audit entry of a change is stored just before the change is made, and not while its body is still arriving.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_never_arrives_leaves_no_row() {
     let limits = HttpLimits { body_timeout: Duration::from_secs(1), ..HttpLimits::default() };
@@ -229,7 +229,7 @@ async fn a_body_that_never_arrives_leaves_no_row() {
     listening.stop().await;
 }
 
-/// A request that is refused before its body was read leaves the connection usable, or announces its end.
+/// After a refusal before the body was read, either the connection remains usable, or the answer announces that it closes.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_refused_body_does_not_end_the_connection_unsaid() {
     let listening = Listening::start(HttpLimits::default(), &[]).await;
@@ -239,7 +239,7 @@ async fn a_refused_body_does_not_end_the_connection_unsaid() {
              {headers}content-length: {len}\r\n\r\n"
         )
     };
-    // The body comes after the answer was decided.
+    // The body arrives after the request was refused.
     let mut stream = listening.connect(&post("", 60_000)).await;
     tokio::task::yield_now().await;
     stream.write_all(&[b' '; 60_000]).await.unwrap();
@@ -295,7 +295,7 @@ async fn a_proxy_that_is_trusted_names_the_client() {
     }
 }
 
-/// Which origin a form is to have: only a trusted proxy states by which scheme and host browsers reach it.
+/// Which origin a form must have. Only a trusted proxy may state the scheme and host that browsers use.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_proxy_that_is_trusted_names_the_origin() {
     for (trusted, headers, status) in [
@@ -311,7 +311,7 @@ async fn a_proxy_that_is_trusted_names_the_origin() {
     }
 }
 
-/// Behind a proxy each client has attempts of its own.
+/// Behind a proxy, the attempts of each client are counted separately.
 #[tokio::test(flavor = "multi_thread")]
 async fn sign_ins_behind_a_proxy_are_counted_by_client() {
     let listening = Listening::start(HttpLimits::default(), &["127.0.0.1"]).await;

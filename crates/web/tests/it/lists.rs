@@ -1,4 +1,4 @@
-//! Lists of runs and jobs: filters, orders, pages, suggestions, and what is done to many at once.
+//! Lists of runs and jobs: filters, orders, pages, suggestions, and actions on many objects.
 
 use rondel_core::outcome::Outcome;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ async fn job(server: &Server, name: &str, app: &str, labels: Value) {
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
 }
 
-/// Three jobs in two apps; of each one run that failed, one that went well, and one that is open.
+/// Three jobs in two apps. Each has one failed run, one successful run, and one open run.
 async fn ledger(server: &Server) {
     for (name, app, labels) in [
         ("orders.close", "orders", json!({"team": "pay"})),
@@ -107,7 +107,7 @@ async fn the_page_of_runs_keeps_what_was_typed() {
     assert_eq!(page.status, 200);
     let text = page.text();
     assert!(text.contains("orders.close ·") && !text.contains("mail.send ·"), "{text}");
-    // Each chip leads to the list without it.
+    // Each chip links to the list without its term.
     assert!(
         text.contains("href=\"/runs?q=app%3Aorders\"") && text.contains("href=\"/runs?q=status%3Afailed\""),
         "{text}"
@@ -167,7 +167,7 @@ async fn many_runs_are_retried_after_they_were_counted() {
     assert!(activity.contains("<code>done</code> <ins>3</ins>"), "what an action on many runs did: {activity}");
 }
 
-/// The fields of the form that confirms an action.
+/// The hidden fields of the form that confirms an action.
 fn hidden(page: &str, action: &str) -> String {
     let (_, form) = page.split_once(&format!("action=\"{action}\" class=\"bar\">")).expect("a form to confirm");
     let form = form.split("</form>").next().unwrap();
@@ -178,7 +178,7 @@ fn hidden(page: &str, action: &str) -> String {
     form.split("<input type=\"hidden\" name=\"").skip(1).map(field).collect::<Vec<_>>().join("&")
 }
 
-/// Whatever matches the filter by then.
+/// The confirmed action applies to the jobs that were shown, even if other jobs match the filter by then.
 #[tokio::test]
 async fn an_action_on_many_is_for_those_that_were_shown() {
     let server = Server::start().await;
@@ -260,7 +260,7 @@ async fn jobs_are_filtered_and_changed_together() {
     let own = visitor.get("/jobs/mail.send").await.text();
     assert!(own.contains("href=\"/jobs?q=label%3A%22team%3D") && own.contains(">team=支付 组</a>"), "{own}");
     for chosen in ["scope=all", "page=1"] {
-        // Where a filter is set and no row is chosen, all that match are meant.
+        // With a filter and no selected rows, the action applies to all jobs that match.
         let ask = visitor.post("/jobs:bulk", &format!("do=resume&{chosen}&q=app:orders&back=/jobs")).await;
         assert!(ask.text().contains("Resume 2 jobs?"), "{}", ask.text());
     }
@@ -284,7 +284,7 @@ async fn labels_are_checked() {
     }
 }
 
-/// Those that fire next come first; those that do not fire come last. Both orders have pages.
+/// Jobs with the earliest next fire come first, and jobs that do not fire come last. Both orders are paginated.
 #[tokio::test]
 async fn jobs_are_sorted_by_their_next_fire() {
     let server = Server::start().await;

@@ -65,7 +65,7 @@ async fn a_missing_chunk_is_waited_for() {
     assert_eq!(texts(&server.get(&path).await.expect(200)).len(), 3);
 }
 
-/// Bridged executors' chunks have the numbers of their first lines.
+/// Chunks of bridged executors are numbered by their first lines, so a gap in the numbers does not mean a missing chunk.
 #[tokio::test]
 async fn chunks_that_are_numbered_by_lines_are_not_waited_for() {
     let (server, run, path) = started().await;
@@ -160,7 +160,7 @@ async fn positions_are_checked() {
 #[tokio::test]
 async fn the_server_searches() {
     let (server, run, path) = started().await;
-    // More chunks than one call looks through, with one line that is wanted near the end.
+    // The log has more chunks than one call searches. One line near the end matches.
     for sequence in 0..300 {
         write(&server, run, sequence, &["nothing", if sequence == 290 { "the Needle" } else { "to see" }]).await;
     }
@@ -203,7 +203,7 @@ async fn a_page_of_long_lines_has_bounded_bytes() {
     let expected: Vec<_> = (1..).zip(long).collect();
     assert!(seen == expected, "each line once, in order");
     assert_eq!(page_count, 7);
-    // The console goes on by itself; a file is sent piece by piece.
+    // The console continues with the next part; a file is streamed.
     let visitor = crate::visitor::Visitor::signed_in(&server).await;
     let part = visitor.get(&format!("/runs/{run}/log")).await;
     assert!(part.bytes.len() < 2 * 1024 * 1024 && part.text().contains("data-next"), "{} bytes", part.bytes.len());
@@ -260,7 +260,7 @@ async fn a_page_begins_at_a_line_without_what_is_before_it() {
     }
 }
 
-/// A browser that connects again sends the address that it began with.
+/// A browser that reconnects repeats the original URL, with its position there.
 #[tokio::test]
 async fn a_stream_goes_on_behind_the_last_event_wherever_it_began() {
     let (server, run, path) = started().await;

@@ -1,4 +1,4 @@
-//! Made-up tokens: few of them are looked up at the same time, so that they do not take all connections to the database.
+//! Forged tokens: only few of them are looked up at the same time, so that they cannot occupy all connections to the database.
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
@@ -14,10 +14,10 @@ use tokio::sync::Semaphore;
 
 use crate::harness::{Server, clock};
 
-/// Look-ups of one address at the same time, as in the engine.
+/// How many look-ups one address may have at the same time; must equal the engine's limit.
 const AT_ONCE_PER_ADDRESS: usize = 8;
 
-/// A store whose look-ups of tokens wait until they may go on.
+/// A store in which look-ups of tokens wait for `go_on`.
 #[derive(Debug)]
 struct SlowTokens {
     inner: MemStore,
@@ -77,7 +77,7 @@ async fn a_flood_of_made_up_tokens_waits_for_few_look_ups() {
     let tokens: Vec<String> = (0..200).map(|number| format!("rondel_pat_{number}")).collect();
     let flood = join_all(tokens.iter().map(|token| status(&server, token, 1)));
     let (statuses, other) = tokio::join!(flood, async {
-        // Until all of the flood that may be looked up is.
+        // Waits until as many look-ups of the flood are in progress as the limit allows.
         while store.under_way.load(Ordering::SeqCst) < AT_ONCE_PER_ADDRESS {
             tokio::task::yield_now().await;
         }
@@ -104,7 +104,7 @@ async fn a_token_that_was_unknown_a_moment_ago_is_not_looked_up_again() {
     for _ in 0..50 {
         assert_eq!(status(&server, "rondel_pat_of_nobody", 1).await, 401);
     }
-    // A machine that is slow enough sees it forgotten once.
+    // On a very slow machine, the cached refusal may expire once during the loop.
     assert!(store.count.load(Ordering::SeqCst) < 50);
     let before = store.count.load(Ordering::SeqCst);
     assert_eq!(status(&server, server.admin.reveal(), 1).await, 200);

@@ -1,4 +1,4 @@
-//! The API from outside: requests in, answers out, over an engine on the store in memory.
+//! Tests of the API and the console from outside: they send requests to an engine on the in-memory store, and check the answers.
 
 #![expect(clippy::unwrap_used, reason = "a test that cannot go on reports it by its panic")]
 

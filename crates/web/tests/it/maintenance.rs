@@ -15,7 +15,7 @@ fn instant(value: &Value) -> Timestamp {
     value.as_str().and_then(|text| text.parse().ok()).expect("an instant")
 }
 
-/// Windows are read each second.
+/// Waits until the condition holds. The server reads windows once per second.
 async fn until(holds: impl AsyncFn() -> bool) {
     for attempt in 0.. {
         if holds().await {

@@ -1,4 +1,4 @@
-//! Activity, why, versions and the fleet, as a visitor sees them.
+//! The pages for activity, "why" questions, versions and the fleet, as a visitor sees them.
 
 use std::time::Duration;
 

@@ -1,4 +1,4 @@
-//! More jobs and runs than one request or one filter takes.
+//! More jobs and runs than one request or one filter can handle.
 
 use rondel_admin::jobs::{self, RunRequest};
 use rondel_core::outcome::Outcome;
@@ -10,7 +10,7 @@ use crate::harness::Server;
 use crate::visitor::Visitor;
 
 const FAILED: Outcome = Outcome::Failed { retryable: false };
-/// One more than a request changes.
+/// One more than a request can change.
 const COUNT: usize = 501;
 
 async fn make_job(server: &Server, name: &str) -> JobRecord {
@@ -83,7 +83,7 @@ async fn a_change_of_many_jobs_reaches_them_all() {
     assert!(rest.contains("Resume 1 job?"), "{rest}");
 }
 
-/// A pattern stands for all jobs that match, so that an action on the others spares each of them.
+/// A pattern must cover all jobs that match. Otherwise an action on all other jobs (`-job:…`) would include some of them.
 #[tokio::test]
 async fn a_filter_of_runs_knows_all_jobs_that_match() {
     let server = Server::start().await;

@@ -1,11 +1,11 @@
-//! Every page that any of these tests receives is held against this: no element has the id of another one.
+//! Checks every page that these tests receive: no two elements may have the same id.
 
 use std::collections::BTreeSet;
 
 use crate::harness::{Answer, Server};
 use crate::visitor::Visitor;
 
-/// The ids of the elements of a page. In text and values quotation marks are escaped.
+/// The ids of the elements in a page. Quotation marks in texts and values are escaped, so every match is an attribute.
 fn ids(html: &str) -> Vec<&str> {
     html.split(" id=\"").skip(1).filter_map(|rest| rest.split('"').next()).collect()
 }

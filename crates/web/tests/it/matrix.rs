@@ -1,7 +1,7 @@
-//! Who may do what, for every route: each is called by each kind of caller, on an object within their reach, on one of
-//! another app, and on one of another namespace. What came of it is held against a table for readers to change.
+//! The permissions of every route. Each route is called by each kind of caller: on an object that the caller's role covers, on an object
+//! of another app, and on one of another namespace. The outcomes are compared with a table that developers review.
 //!
-//! A new route is not in the table, and fails. `RONDEL_BLESS=1` writes the table anew: read what has changed in it.
+//! A route that is not in the table fails the test. `RONDEL_BLESS=1` writes the table again; review the differences.
 
 use rondel_admin::jobs;
 use rondel_admin::rules::{self, SilenceRequest};
@@ -34,7 +34,7 @@ use serde_json::{Value, json};
 use crate::harness::{Answer, Server};
 
 const TABLE: &str = "tests/permissions.tsv";
-/// Who calls, with the role that they have for the app `mine` of namespace `default`; root has everything.
+/// The callers, with their roles on the app `mine` of the namespace `default`. `root` has every right.
 const CALLERS: [(&str, Option<Role>); 7] = [
     ("anonymous", None),
     ("executor", Some(Role::Executor)),
@@ -44,17 +44,17 @@ const CALLERS: [(&str, Option<Role>); 7] = [
     ("admin", Some(Role::Admin)),
     ("root", Some(Role::Admin)),
 ];
-/// Whose object is asked for: of the app that the roles are for, of another app, of another namespace.
+/// The object of a call: of the app on which the callers have their roles, of another app, or of another namespace.
 pub(crate) const OBJECTS: [(&str, &str, &str); 3] =
     [("own", "default", "mine"), ("other app", "default", "theirs"), ("other namespace", "elsewhere", "mine")];
 
 pub(crate) struct World {
     pub(crate) server: Server,
-    /// By caller: what goes into the header.
+    /// The credentials of each caller, for the request's header.
     keys: BTreeMap<&'static str, String>,
 }
 
-/// The objects that a route may ask for, fresh for each call.
+/// The objects that a route may need. They are created again for each call.
 pub(crate) struct Things {
     pub(crate) namespace: &'static str,
     pub(crate) app: &'static str,
@@ -64,12 +64,12 @@ pub(crate) struct Things {
     pub(crate) incident: String,
     pub(crate) silence: String,
     pub(crate) maintenance: String,
-    /// A minute ahead.
+    /// An instant one minute in the future.
     pub(crate) soon: Timestamp,
 }
 
 impl Things {
-    /// The path of a route with these in the place of its parameters.
+    /// The path of a route, with these objects in place of its parameters.
     pub(crate) fn path(&self, path: &str) -> String {
         let name = match path {
             path if path.contains("/namespaces/") => self.namespace.to_owned(),
@@ -94,7 +94,7 @@ impl Things {
 
 impl World {
     pub(crate) async fn new() -> Self {
-        // A listener is notified that it has ended, at once.
+        // Streams end immediately.
         let config = WebConfig { follow_timeout: Duration::ZERO, ..WebConfig::default() };
         let server = Server::start_with(config).await;
         let engine = &server.engine;
@@ -137,7 +137,7 @@ impl World {
         Self { server, keys }
     }
 
-    /// A fresh sign-in: the call before may have ended the last one. No user signs in by an executor's token.
+    /// A new session for the caller, since the previous call may have ended the last one. Executors' tokens cannot sign in.
     async fn cookie(&self, caller: &str) -> String {
         let engine = &self.server.engine;
         let account = engine.store().account_by_name(caller).await.unwrap().filter(|_| caller != "executor");
@@ -149,7 +149,7 @@ impl World {
         format!("rondel_session={}", begun.reveal())
     }
 
-    /// Puts back what the call before has taken away.
+    /// Creates the objects again that the previous call has removed.
     pub(crate) async fn things(
         &self,
         caller: &str,
@@ -180,13 +180,13 @@ impl World {
         if store.channel(id, "chan").await.unwrap().is_none() {
             store.save_channel(&channel(ChannelId::new(engine.new_id()), id, now)).await.unwrap();
         }
-        // Another one for the report: a channel that is used cannot be deleted.
+        // A second channel for the weekly report: a channel that is in use cannot be deleted.
         let mail = channel(ChannelId::new(engine.new_id()), id, now);
         store.save_channel(&Channel { name: "mail".to_owned(), ..mail }).await.unwrap();
         let weekly: rondel_core::report::ReportSchedule = serde_json::from_value(weekly()).unwrap();
         let change = ReportChange { namespace: id, spec: &weekly, author: "test", next_at: None, now };
         store.save_report_schedule(change).await.unwrap();
-        // One's own, or root's, which is no other's.
+        // For the caller's own object, the token belongs to the caller. Otherwise it belongs to `root`, which no other caller is.
         let owner = if object == "own" { caller } else { "root" };
         let owner = store.account_by_name(owner).await.unwrap();
         let token = Token::generate().record(engine.new_id(), TokenKind::Api, now);
@@ -254,7 +254,7 @@ impl World {
     }
 }
 
-/// A channel whose receiver is refused before anything is sent.
+/// A channel to which nothing is sent, because the address of its receiver is refused.
 fn channel(id: ChannelId, namespace: NamespaceId, now: Timestamp) -> Channel {
     Channel {
         id,
@@ -270,7 +270,7 @@ fn channel(id: ChannelId, namespace: NamespaceId, now: Timestamp) -> Channel {
     }
 }
 
-/// A rule about a job, with the name of the job, an open incident of it, and a silence.
+/// Creates a rule about a job, an open incident of the job, and a silence. Returns the rule's name and the two ids.
 async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &JobRecord) -> (String, String, String) {
     let (store, now) = (engine.store(), engine.now());
     let document = json!({"name": job.spec.name, "scope": {"job": job.spec.name}, "condition": {"failed": {}}});
@@ -322,7 +322,7 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
     (incidents[0].incident.id.to_string(), silence.id.to_string(), window.window.id.to_string())
 }
 
-/// A body with which the route could do its work.
+/// A valid body for the route.
 pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static str, String) {
     if matches!(route.access, Access::SignedIn(_) | Access::Open) {
         let password = if route.path.starts_with("/users/") { "&password=a+long+password" } else { "" };
@@ -371,7 +371,7 @@ fn weekly() -> Value {
     json!({"weekday": "mon", "time": "08:00", "zone": "UTC", "channel": "mail"})
 }
 
-/// What an answer shows about rights: everything else is "yes".
+/// The outcome of a call with regard to permissions; "yes" for everything that is not a refusal.
 fn word(answer: &Answer) -> &'static str {
     let to_sign_in = answer.headers.get("location").is_some_and(|to| to.as_bytes().starts_with(b"/sign-in?next="));
     match answer.status.as_u16() {
@@ -400,7 +400,7 @@ async fn table() -> String {
                 let things = world.things(caller, object).await;
                 let answer = world.call(route, caller, &things).await;
                 write!(text, "\t{}", word(&answer)).unwrap();
-                // What signs out or is revoked by the call is of no use to the next one.
+                // The next call gets new credentials and objects, since this one may have signed out or revoked them.
                 assert!(!answer.status.is_server_error(), "{caller}: {route:?}: {}", answer.text());
             }
             text.push('\n');
@@ -434,7 +434,7 @@ async fn every_route_is_open_to_those_whom_the_table_names() {
     assert_eq!(found.lines().count(), expected.lines().count(), "a route is not in {TABLE}, or is gone");
 }
 
-/// What holds of the whole table.
+/// Properties that hold for the whole table.
 #[test]
 fn the_table_itself_is_right() {
     let table = std::fs::read_to_string(TABLE).unwrap();
@@ -451,7 +451,7 @@ fn the_table_itself_is_right() {
                 assert!(outcomes[..2].iter().all(|word| matches!(*word, "sign-in" | "401")), "{line}");
             }
         }
-        // A lesser role may not do more.
+        // A role must not permit more than a stronger one.
         let may: Vec<bool> = outcomes[2..6].iter().map(|word| *word == "yes").collect();
         assert!(may.windows(2).all(|pair| pair[0] <= pair[1]), "{line}");
         let one_of_it = route.1.contains("{name}") || route.1.contains("{id}") || route.1.contains("{app}");

@@ -1,4 +1,5 @@
-//! What the console offers: no enabled button leads to a refusal for want of a role; and forms change what they have alone.
+//! What the console offers: no enabled button leads to a refusal because of a missing role, and forms change only the values that they
+//! have.
 
 use std::collections::BTreeSet;
 
@@ -10,7 +11,7 @@ use crate::accounts::{cookie, signed_in, user};
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-/// The forms and links of a page that a browser lets its user send or follow: method and path.
+/// The forms that the user can submit and the links that the user can follow on a page: method and path.
 fn offers(page: &str) -> BTreeSet<(&'static str, String)> {
     let mut found = BTreeSet::new();
     let main = page.split("<main").nth(1).unwrap_or(page);
@@ -20,7 +21,7 @@ fn offers(page: &str) -> BTreeSet<(&'static str, String)> {
         let buttons = body.split("<button").skip(1).map(|button| button.split('>').next().unwrap());
         let (own, others): (Vec<&str>, Vec<&str>) =
             buttons.filter(|button| !button.contains(" disabled")).partition(|button| !button.contains(" formaction="));
-        // A button with an address of its own asks there.
+        // A button with its own `formaction` sends the form there.
         for button in others.iter().filter(|button| button.contains(" formmethod=\"get\"")) {
             found.insert(("GET", button.split("formaction=\"").nth(1).unwrap().split('"').next().unwrap().to_owned()));
         }
@@ -107,7 +108,7 @@ async fn a_form_without_a_field_leaves_that_as_it_is() {
         assert_eq!(location(&ann.post("/users/bob", form).await), "/users", "{form}");
         assert_eq!(bob().await, expected, "{form}");
     }
-    // What a browser sends of a box that is not ticked.
+    // A checkbox that is not ticked sends nothing, so a hidden field before it sends 0.
     let page = ann.get("/users").await.text();
     assert!(
         page.contains(
@@ -121,7 +122,7 @@ async fn a_form_without_a_field_leaves_that_as_it_is() {
 async fn a_second_set_up_link_is_spent_with_the_first() {
     let server = Server::start().await;
     let (store, now) = (server.engine.store(), server.engine.now());
-    // Each start of a server prints one.
+    // Every start of a server prints a link.
     let one = sign_in::setup_link(store, now).await.unwrap().unwrap();
     let other = sign_in::setup_link(store, now).await.unwrap().unwrap();
     let form = |link: &str, name: &str| format!("token={link}&name={name}&password=correct+horse");

@@ -1,4 +1,4 @@
-//! The API's own description: that it is whole, sound, and the committed one.
+//! The OpenAPI document: it is complete and valid, and equals the committed one.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use crate::harness::Server;
 
 const COMMITTED: &str = "../../docs/openapi.json";
 
-/// Method, path and operation of everything in the document.
+/// The method, path and operation of every operation in the document.
 fn operations() -> Vec<(String, &'static str, &'static Value)> {
     let paths = DOCUMENT["paths"].as_object().unwrap();
     let of_path = |(path, operations): (&'static String, &'static Value)| {
@@ -68,7 +68,7 @@ fn every_route_is_documented_with_its_permission() {
 
 #[tokio::test]
 async fn everything_in_the_document_is_served() {
-    // A stream ends at once.
+    // Streams end immediately.
     let server = Server::start_with(WebConfig { follow_timeout: Duration::ZERO, ..WebConfig::default() }).await;
     for (method, path, _) in operations() {
         let path = path.replace("{name}", "a").replace("{app}", "a").replace("{user}", "a").replace("{id}", "1");

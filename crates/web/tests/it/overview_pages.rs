@@ -1,4 +1,4 @@
-//! Now, the timeline and the charts of a job, and the same figures by the API.
+//! The landing page, the timeline and the charts of a job, and the same figures through the API.
 
 use std::time::Duration;
 
@@ -212,7 +212,7 @@ async fn the_api_gives_what_the_pages_show() {
     assert_eq!((&by_app["series"][0]["name"], &by_app["series"][0]["total"]["run_count"]), (&json!("app"), &json!(1)));
     let of_job = server.get("/api/v1/stats?job=alpha,nosuch&group=job&step=1d").await.expect(200);
     assert_eq!((of_job["series"].as_array().unwrap().len(), &of_job["series"][0]["name"]), (1, &json!("alpha")));
-    // Short buckets are not kept for so long.
+    // Counts of short buckets are not stored this long, so the answer has longer ones.
     for (of, step) in [("", "1h"), ("&group=app", "1h"), ("&job=alpha", "1d")] {
         let stats = server.get(&format!("/api/v1/stats?from=2020-01-01T02:00:00Z&to=2020-01-01T04:00:00Z{of}")).await;
         assert_eq!(stats.expect(200)["step"], step, "{of}");

@@ -1,4 +1,4 @@
-//! A page in another namespace leads on within that namespace: by its links, its forms and the redirects after them.
+//! A page keeps its namespace: in its links, in its forms, and in the redirects after forms.
 
 use rondel_core::RunId;
 use rondel_web::{Access, route_table};
@@ -7,9 +7,9 @@ use serde_json::json;
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-/// What belongs to no namespace.
+/// Paths that belong to no namespace.
 const WITHOUT: [&str; 3] = ["/static/", "/sign-out", "/preferences"];
-/// The attributes that lead on.
+/// The attributes that contain URLs.
 const LEADING: [&str; 8] = [
     " href=\"/",
     " action=\"/",
@@ -21,7 +21,8 @@ const LEADING: [&str; 8] = [
     " data-stream=\"/",
 ];
 
-/// A job, a run, a calendar and a script called `vault-job`, in `default` and in `ops`; the run in `ops`.
+/// Creates a job, a calendar, a script and a run named `vault-job` in each of the namespaces `default` and `ops`. Returns the run in
+/// `ops`.
 async fn twins(server: &Server) -> RunId {
     server.with_body("POST", "/api/v1/namespaces", json!({"name": "ops"})).await.expect(201);
     let mut run = None;
@@ -42,7 +43,7 @@ async fn twins(server: &Server) -> RunId {
     run.unwrap()
 }
 
-/// The tags of a page that lead on without the namespace.
+/// The tags of a page with a URL that lacks the namespace.
 fn strays(html: &str) -> Vec<&str> {
     let is_stray = |tag: &&str| {
         let addresses = LEADING.into_iter().filter_map(|name| {
@@ -69,7 +70,7 @@ async fn every_link_and_form_of_a_page_keeps_its_namespace() {
             assert!(location(&answer).starts_with("/n/ops/"), "{path}");
             continue;
         }
-        // No executor, no channel and no rule has the name, and no incident the id.
+        // No executor, channel or rule has this name, and no incident has this id.
         let missing = ["/executors/vault-job", "/alerts/channels/vault-job", "/alerts/rules/vault-job"];
         if missing.contains(&path.as_str()) || path.starts_with("/alerts/incidents/") {
             assert_eq!(answer.status, 404);
@@ -79,10 +80,10 @@ async fn every_link_and_form_of_a_page_keeps_its_namespace() {
             assert_eq!(answer.status, 200, "{path}: {}", answer.text());
         }
         let html = answer.text();
-        // The choice of a namespace leads to the others too.
+        // The page to choose a namespace also links to the other namespace.
         let others: &[&str] = if path == "/namespaces" { &["a href=\"/n/default/jobs\">"] } else { &[] };
         let mut strays = strays(&html);
-        // What was done in each namespace leads to where it was done.
+        // Entries of the audit log link to the namespace in which the action took place.
         if path == "/activity" {
             strays.retain(|tag| !tag.starts_with("a href=\"/n/default/"));
         }
@@ -115,7 +116,7 @@ async fn forms_of_a_page_act_in_its_namespace() {
     job("default").await.expect(200);
 }
 
-/// The namespace in the header of a page.
+/// The namespace that the header of a page shows.
 fn shown(html: &str) -> Option<&str> {
     let (_, rest) = html.split_once("<details class=\"menu where")?;
     rest.split_once("<b>")?.1.split('<').next()

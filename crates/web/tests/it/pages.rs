@@ -1,4 +1,4 @@
-//! The pages from outside: who may see them, what they are made of, and that nothing in them runs.
+//! The console's pages from outside: who may see them, what they contain, and that injected text is never executed.
 
 use axum::body::Body;
 use rondel_core::outcome::Outcome;
@@ -13,7 +13,7 @@ use crate::visitor::{Visitor, location};
 const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; font-src 'self'; \
     connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'";
 
-/// Every page, with a job and a run that exist.
+/// The paths of all pages, for an existing job and an existing run.
 fn pages(run: RunId) -> Vec<String> {
     let gets =
         route_table().into_iter().filter(|route| matches!(route.access, Access::SignedIn(_)) && route.method == "GET");
@@ -103,7 +103,7 @@ async fn every_page_is_strict_about_what_it_loads() {
             assert_eq!(answer.headers["content-security-policy"], POLICY, "{path}");
             let text = answer.text();
             for forbidden in ["style=", "<style", "onclick", "javascript:", "http://", "https://"] {
-                // Addresses that are typed, and commands to copy: nothing is loaded from there.
+                // These pages show URLs in fields and in commands. They still must not load anything from them.
                 let is_shown =
                     matches!(path.as_str(), "/executors/new" | "/settings/webhooks") && forbidden.starts_with("http");
                 let places = if is_shown { &["href=\"", "src=\"", "action=\"", "url("][..] } else { &[""] };

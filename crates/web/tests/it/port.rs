@@ -1,4 +1,4 @@
-//! The port itself.
+//! The port.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ async fn serves_http1_and_lets_go_of_silent_connections() {
         assert!(text.starts_with("HTTP/1.1 200 OK"), "{text}");
         assert!(!text.to_lowercase().contains("\nserver:"), "{text}");
         shutdown.cancel();
-        // The idle connection is closed, not left hanging.
+        // The idle connection is closed instead of being left open.
         assert_eq!(stream.read(&mut answer).await.unwrap(), 0);
         drop(silent);
     };
@@ -63,6 +63,6 @@ async fn carries_grpc() {
     let request = http::Request::builder().method("POST").uri("/rondel.v1.Gateway/NoSuch");
     let request = request.header("content-type", "application/grpc").body(axum::body::Body::empty());
     let answer = server.send(request.unwrap()).await;
-    // Unimplemented: it is tonic that answers, without a token.
+    // 12 means unimplemented. The answer comes from the gRPC service, although the call has no token.
     assert_eq!((answer.status.as_u16(), answer.headers["grpc-status"].as_bytes()), (200, &b"12"[..]));
 }

@@ -1,4 +1,4 @@
-//! Pump jobs: their items and groups, and what is refused of them.
+//! Pump jobs: their items and groups, and the requests that are refused for them.
 
 use std::collections::HashSet;
 use std::time::Duration;
@@ -15,12 +15,12 @@ use crate::harness::Server;
 use crate::reach::Scoped;
 use crate::visitor::Visitor;
 
-/// A pump job of two groups with these items, as a definition.
+/// The definition of a pump job with two groups and these items.
 pub(crate) fn definition(items: &Value) -> Value {
     json!({"name": "orders", "app": "mine", "handler": "orders.close", "pump": {"items": items, "groups": 2}})
 }
 
-/// A pump job whose groups are with an executor; their runs.
+/// Creates a pump job whose groups are running on an executor. Returns the job and the runs of the groups.
 pub(crate) async fn working(server: &Server, items: &Value) -> (JobId, Vec<RunId>) {
     server.with_body("POST", "/api/v1/jobs", definition(items)).await.expect(201);
     let store = server.engine.store();
@@ -34,7 +34,7 @@ pub(crate) async fn working(server: &Server, items: &Value) -> (JobId, Vec<RunId
         parent: Some(root.id),
         ..root.clone()
     };
-    // As the dispatcher stores them once an executor is there.
+    // Stores the groups like the dispatcher does when an executor is connected.
     let runs = [group(0), group(1)];
     assert!(store.expand(server.engine.token(), root.id, &runs).await.unwrap());
     let groups = runs.map(|run| run.id).to_vec();
@@ -65,7 +65,7 @@ pub(crate) async fn items_of(server: &Server, query: &str) -> Value {
     server.get(&format!("/api/v1/jobs/orders/items{query}")).await.expect(200)
 }
 
-/// Changes of items as the loop makes them; it must have stored the items before.
+/// Changes items like the pump loop does. Waits first until the loop has stored them.
 pub(crate) async fn change(server: &Server, job: JobId, changes: &[(String, ItemChange)]) {
     let names: HashSet<&String> = changes.iter().map(|(name, _)| name).collect();
     let store = server.engine.store();
@@ -284,7 +284,7 @@ async fn the_runs_of_a_pump_are_named_as_its_root_and_its_groups() {
     assert!(page.contains("<span class=\"tag\">group</span>"), "{page}");
     let group = visitor.get(&format!("/runs/{}", groups[0])).await.text();
     assert!(group.contains("<dd id=\"part\">group</dd>"), "{group}");
-    // They go to every executor that may have them, so that none can be named.
+    // A pump's groups are distributed to all suitable executors, so the form does not offer to name one.
     server.job("plain").await;
     let (of_pump, plain) = (visitor.get("/jobs/orders").await.text(), visitor.get("/jobs/plain").await.text());
     for (page, takes_executor) in [(of_pump, false), (plain, true)] {

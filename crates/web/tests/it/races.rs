@@ -1,4 +1,4 @@
-//! A job that moves to another app between the check of a change and its save.
+//! A job that moves to another app after a change was checked, and before it is saved.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! What a caller with a role for one app learns of the other apps of the namespace, and can do there: nothing.
+//! A caller with a role on only one app can neither learn anything about other apps of the namespace nor do anything to them.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::harness::{Answer, Server};
 use crate::visitor::Visitor;
 
-/// A caller with this role for the app `mine`, beside whom there is the app `theirs`.
+/// A caller with this role on the app `mine`. The namespace also has the app `theirs`.
 pub(crate) struct Scoped<'s> {
     server: &'s Server,
     bearer: String,
@@ -45,7 +45,7 @@ impl<'s> Scoped<'s> {
         self.ask("GET", path, Value::Null).await
     }
 
-    /// The same caller with a browser.
+    /// The same caller, signed in with a browser.
     pub(crate) async fn visitor(&self) -> Visitor<'s> {
         let link = self.ask("POST", "/api/v1/sign-in-links", Value::Null).await.expect(201);
         let token = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
@@ -184,7 +184,7 @@ async fn a_job_that_moved_leaves_its_past_behind() {
     let visitor = scoped.visitor().await;
     let page = visitor.get("/jobs/moving").await.text();
     assert!(page.contains(&new.to_string()) && !page.contains(&old.to_string()), "{page}");
-    // The list has one outcome, that of the run here.
+    // The list shows only the run since the job moved to this app.
     let page = visitor.get("/jobs").await.text();
     assert!(page.contains("aria-label=\"1 run: 1 Pending\"") && !page.contains(&old.to_string()), "{page}");
     assert_eq!(server.get("/api/v1/jobs/moving/versions").await.expect(200)["items"].as_array().unwrap().len(), 2);

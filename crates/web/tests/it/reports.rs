@@ -1,4 +1,4 @@
-//! Reports: the API, its CSV, the page and its form.
+//! Reports: the API, CSV files, the page and its form.
 
 use rondel_core::NamespaceId;
 use rondel_core::channel::ChannelKind;
@@ -29,7 +29,7 @@ async fn channel(server: &Server, name: &str) {
     assert!(matches!(server.engine.store().save_channel(&channel).await.unwrap(), ChannelSaved::Created(_)));
 }
 
-/// Two jobs: one succeeds twice, one fails once; counted.
+/// Two jobs, one with two successful runs and one with a failed run. The runs are already counted.
 async fn world() -> Server {
     let server = Server::start().await;
     for (name, label) in [("good", EVIL), ("bad", "=2+3")] {
@@ -71,7 +71,7 @@ async fn runs_are_reported_by_namespace_app_job_and_label() {
     }
     let report = server.get("/api/v1/reports").await.expect(200);
     assert_eq!(report["total"]["succeeded_percent"], 66.6);
-    // The runs were asked for: none of them was scheduled.
+    // All runs were triggered by hand, so none was scheduled.
     assert_eq!(report["total"]["on_time_percent"], Value::Null);
     assert_eq!(report["failures"][0]["message"], "<b>done</b>");
     assert_eq!(report["failures"][0]["jobs"], json!(["bad"]));
@@ -124,7 +124,7 @@ async fn a_weekly_report_is_set_changed_and_ended() {
         let refused = server.with_body("PUT", path, &wrong).await.expect(422);
         assert_eq!(refused["errors"][0]["pointer"], format!("/{field}"), "{refused}");
     }
-    // Sent now, by the same way as each week; the schedule stays.
+    // Sends the report now, in the same way as every week. The schedule remains.
     let send = format!("{path}/send");
     assert_eq!(server.with_body("POST", &send, json!({})).await.expect(200)["channel"], "mail");
     let mut delivered = Value::Null;

@@ -1,5 +1,5 @@
-//! Rotating tokens: which end the successor has, what it ends with, and what its user learns; and which tokens a new password
-//! of one's own ends.
+//! Rotating tokens: when the successor expires, with which token it ends, and which warnings its user gets. Also which tokens a change of
+//! one's own password revokes.
 
 use std::time::Duration;
 
@@ -41,7 +41,8 @@ async fn a_token_that_rotates_itself_gains_no_time_and_stays_one_token() {
     }
 }
 
-/// Revoking any token of a series ends all of them; the first ones of this one are over already, the last but one in its overlap.
+/// Revoking any token of a series ends the whole series. The first two tokens have already ended; the third is still valid in its
+/// overlap.
 async fn check_series(server: &Server, revoked: usize) {
     let admin = server.admin.reveal();
     let first = make(server, admin, api("1h")).await;
@@ -92,7 +93,7 @@ async fn an_account_that_signed_in_gives_a_new_lifetime() {
     ann.post("/account/tokens", "name=one&grants=viewer&expires_in=1h").await;
     let tokens = async || server.get("/api/v1/tokens?all=true").await.expect(200)["items"].clone();
     let old = tokens().await[0].clone();
-    // The same length again, counted from now.
+    // The new token has the same lifetime as the old one, counted from now.
     let page = ann.post(&format!("/account/tokens/{}/rotate", old["id"].as_str().unwrap()), "").await;
     assert!(page.text().contains("<pre>rondel_pat_") && !page.text().contains("made-ends"), "{}", page.text());
     let new = tokens().await[0].clone();
@@ -145,7 +146,7 @@ async fn who_makes_executors_tokens_by_an_expiring_token_is_warned() {
     assert_eq!(make(&server, secret, asked).await["warnings"], Value::Null, "it was asked for");
     let listed = server.get("/api/v1/tokens?all=true").await.expect(200);
     assert!(listed["items"].as_array().unwrap().iter().all(|token| token["warnings"].is_null()));
-    // The same on the console, signed in by a link of that token.
+    // The same holds in the console, after signing in with a link of that token.
     let link = as_token(&server, secret, "POST", "/api/v1/sign-in-links", "").await.expect(201);
     let link = link["path"].as_str().unwrap().strip_prefix("/sign-in?token=").unwrap().to_owned();
     let mut visitor = Visitor::new(&server);
@@ -177,7 +178,7 @@ async fn a_new_password_of_ones_own_ends_the_tokens_unless_they_are_kept() {
         let entry = server.get("/api/v1/audit?action=account.password&limit=1").await.expect(200);
         assert_eq!(entry["items"][0]["after"]["keep_tokens"], keeps);
         if keeps {
-            // Begin anew, so that the count is the same.
+            // Removes the tokens, so that the next pass starts with the same number.
             let tokens = server.get("/api/v1/tokens?all=true").await.expect(200);
             for one in tokens["items"].as_array().unwrap().iter().filter(|one| one["name"] == "limited") {
                 server.bare("DELETE", &format!("/api/v1/tokens/{}", one["id"].as_str().unwrap())).await;

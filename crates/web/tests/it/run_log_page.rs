@@ -1,4 +1,4 @@
-//! The log on the page of its run: a window of it, and why there is nothing.
+//! The log on the page of its run: parts of it, and the reason why it is empty.
 
 use rondel_core::outcome::Outcome;
 use rondel_core::{RunId, Timestamp};
@@ -8,7 +8,7 @@ use serde_json::Value;
 use crate::harness::Server;
 use crate::visitor::Visitor;
 
-/// A log of so many lines, in chunks of 500; each 5,000th one is an error.
+/// Writes a log with this many lines, in chunks of 500. Every 5,000th line is an error.
 async fn long_log(server: &Server, run: RunId, count: i64) {
     let line = |number: i64| LogLine {
         at: Timestamp::from_secs(1_800_000_000 + number),
@@ -38,7 +38,7 @@ async fn a_long_log_opens_at_its_end_and_its_page_stays_small() {
     assert_eq!(shown(&page), (59_801..=60_000).collect::<Vec<_>>());
     assert!(page.len() < 80_000, "{} bytes", page.len());
     assert!(page.contains("data-first=\"59801\" data-last=\"60000\" data-total=\"60000\""), "{page}");
-    // Without the script, links lead to what is before.
+    // Without the script, links lead to earlier lines.
     assert!(page.contains(&format!("href=\"/runs/{run}?attempt=1&amp;line=59601#L59601\"")), "{page}");
     let page = visitor.get(&format!("/runs/{run}?line=30000")).await.text();
     let around = shown(&page);

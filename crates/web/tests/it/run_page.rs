@@ -1,4 +1,4 @@
-//! The page of a run: its way through time, the runs beside it, and what is offered.
+//! The page of a run: its timeline, the neighbouring runs, and the available actions.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::visitor::{Visitor, location};
 const FAILED: Outcome = Outcome::Failed { retryable: false };
 
 async fn again(server: &Server, job: &str, params: &str) -> RunId {
-    // Fires of one millisecond would stand in the order of their requests.
+    // Runs with the same millisecond would be listed in another order.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let path = format!("/api/v1/jobs/{job}/runs");
     let run = server.with_body("POST", &path, format!("{{\"params\": {params}}}")).await.expect(201);
@@ -86,7 +86,7 @@ async fn a_shard_offers_what_works() {
     assert!(new.starts_with("/runs/"), "{new}");
 }
 
-/// The new fire has the shards that failed, with their numbers; the whole and each of them are stored at once.
+/// The new fire has only the failed shards, with their old numbers. Its root run and its shards are stored immediately.
 #[tokio::test]
 async fn the_failed_shards_alone_run_again() {
     let server = Server::start().await;
@@ -126,7 +126,7 @@ async fn the_failed_shards_alone_run_again() {
     assert!(!visitor.get(&format!("/runs/{id}")).await.text().contains("retry-failed"), "nothing failed there");
 }
 
-/// They fill more than a page of the job's runs, and come before the row of their fire.
+/// The shards fill more than a page of the job's runs, and are listed before their root run.
 #[tokio::test]
 async fn the_page_of_a_job_has_its_last_run_however_many_shards_that_has() {
     let server = Server::start().await;
@@ -138,7 +138,7 @@ async fn the_page_of_a_job_has_its_last_run_however_many_shards_that_has() {
     assert!(page.contains(&format!("<p class=\"big\"><a class=\"cell\" href=\"/runs/{whole}\">")), "{page}");
 }
 
-/// The shards of the fire before fill more than a page of the job's runs.
+/// The shards of the previous fire fill more than a page of the job's runs.
 #[tokio::test]
 async fn a_run_with_many_shards_has_the_one_before_it_beside_it() {
     let server = Server::start().await;
@@ -146,14 +146,14 @@ async fn a_run_with_many_shards_has_the_one_before_it_beside_it() {
     server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
     let before = server.trigger("a").await;
     shards_of(&server, before, 101).await;
-    // Fires of one millisecond would stand in the order of their requests.
+    // Runs with the same millisecond would be listed in another order.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let run = server.trigger("a").await;
     let page = Visitor::signed_in(&server).await.get(&format!("/runs/{run}")).await.text();
     assert!(page.contains(&format!("rel=\"prev\" id=\"older\" href=\"/runs/{before}\"")), "{page}");
 }
 
-/// The index of a shard stands for its name: an edit that gives it another one must not make another shard run again.
+/// A shard is repeated by its index. If an edit gave this index another name, repeating it would run another shard, so it is refused.
 #[tokio::test]
 async fn failed_shards_do_not_run_again_under_other_names() {
     let server = Server::start().await;
@@ -174,7 +174,7 @@ async fn failed_shards_do_not_run_again_under_other_names() {
     }
 }
 
-/// The shards of a broadcast, stored as the dispatcher would.
+/// Stores the shards of a broadcast like the dispatcher does.
 async fn shards_of(server: &Server, whole: RunId, total: i32) -> Vec<RunId> {
     let store = server.engine.store();
     let root = store.runs(&[whole]).await.unwrap().pop().unwrap();

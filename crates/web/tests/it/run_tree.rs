@@ -1,4 +1,4 @@
-//! What follows from a run, in the API and on its page; cancels with a reason; searches in logs.
+//! The runs that follow from a run, in the API and on its page. Also cancels with a reason, and searches in logs.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::harness::Server;
 use crate::visitor::{Visitor, location};
 
-/// A diamond of four jobs, `a` → `b`, `c` → `d`, run to its end.
+/// Creates a diamond of four jobs (`a` → `b`, `c` → `d`) and runs it to its end.
 async fn diamond(server: &Server) -> RunId {
     for (name, after) in [("a", json!(null)), ("b", json!(["a"])), ("c", json!(["a"])), ("d", json!(["b", "c"]))] {
         let schedule = if after.is_null() { json!(null) } else { json!({ "after": after }) };
@@ -152,7 +152,7 @@ async fn parameters_of_a_form_may_come_in_fields() {
     assert!(part.status == 200 && part.text().contains("id=\"params\"") && !part.text().contains("<html"));
 }
 
-/// Who may see one app alone sees the runs of that app alone, and nothing that hangs on others.
+/// A caller who may see only one app sees only the runs of that app in a tree, and no runs below a hidden run.
 #[tokio::test]
 async fn what_is_out_of_sight_is_not_in_the_tree() {
     let server = Server::start().await;

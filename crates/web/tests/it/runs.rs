@@ -99,7 +99,8 @@ async fn params_of_the_job_are_repeated_as_they_were() {
     assert_eq!(again["params"], "old");
 }
 
-/// Each field names how it is read: no executor is needed, and none of the job's other parameters is lost.
+/// The names of the fields determine how their values are read: no executor is needed for the schema, and other parameters of the job are
+/// kept.
 #[tokio::test]
 async fn params_sent_in_fields_make_a_run() {
     let server = Server::start().await;
@@ -144,7 +145,7 @@ async fn pages_have_no_gaps() {
         let other = server.get(&format!("/api/v1/runs?job=b&cursor={next}")).await.expect(422);
         assert_eq!(other["code"], "invalid_cursor");
         path = format!("/api/v1/runs?job=a&limit=4&cursor={next}");
-        // A run that comes meanwhile belongs to a page before.
+        // A run that is created in the meantime belongs before the first page.
         server.trigger("a").await;
     }
     assert_eq!(seen, made);
@@ -160,7 +161,7 @@ async fn a_broadcast_shows_its_shards() {
     assert_eq!(run["shards"], json!([]));
 }
 
-/// A key has at most one open run of a job; what happens to the second trigger is its caller's choice.
+/// At most one open run of a job has a given key. The caller of the second trigger chooses what happens.
 #[tokio::test]
 async fn a_trigger_with_a_key_is_refused_kept_or_replaced() {
     let server = Server::start().await;
@@ -179,7 +180,7 @@ async fn a_trigger_with_a_key_is_refused_kept_or_replaced() {
     assert_ne!(second["id"], first["id"]);
     let replaced = server.get(&format!("/api/v1/runs/{id}")).await.expect(200);
     assert!(!replaced["cancel_requested_by"].is_null() || replaced["status"] == "cancelled", "{replaced}");
-    // Run again, the key is taken again, unless another run has it.
+    // A repeat takes the key of its run again, unless another open run has it.
     server.finish(second["id"].as_str().unwrap().parse().unwrap(), Outcome::Succeeded).await;
     let retry = format!("/api/v1/runs/{}/retry", second["id"].as_str().unwrap());
     assert_eq!(server.bare("POST", &retry).await.expect(201)["key"], "order-1");
@@ -194,7 +195,7 @@ async fn a_trigger_with_a_key_is_refused_kept_or_replaced() {
     }
 }
 
-/// A run is planned for a later instant: it is listed as such, and can be cancelled.
+/// A run can be triggered for a later instant. Until then it is listed as planned and can be cancelled.
 #[tokio::test]
 async fn a_run_is_triggered_for_a_later_instant() {
     let server = Server::start().await;

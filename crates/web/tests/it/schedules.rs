@@ -1,4 +1,4 @@
-//! Schedules, looked at before they are saved.
+//! Previews of schedules, before they are saved.
 
 use serde_json::{Value, json};
 

@@ -1,5 +1,5 @@
-//! What a caller with a role for one app learns by detours: by jobs that moved, by jobs that follow from others, by names of
-//! apps, by answers that were kept; and what such a caller can hide, forge or use up.
+//! A caller with a role on only one app tries to learn about other apps indirectly: through jobs that moved, through jobs that follow
+//! from others, through names of apps, and through stored answers. The caller also tries to hide, forge or use up things.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -63,7 +63,7 @@ async fn what_parents_pass_on_is_for_those_who_may_look_at_them() {
     job(&server, "pay-parent", "theirs", json!({"params": {"password": "hunter2"}})).await;
     job(&server, "follower", "mine", json!({"schedule": {"after": ["pay-parent"]}, "overrides": "all"})).await;
     let parent: RunId = server.trigger("pay-parent").await;
-    // As the dispatcher writes it when it sends a run that follows from another one.
+    // The dispatcher writes such parameters when it sends a run that follows from another one.
     let passed =
         json!({"run_id": parent, "status": "succeeded", "result": {"card": "4111"}, "params": {"password": "hunter2"}});
     let params = json!({"params": {"own": "mine", "parents": {"pay-parent": passed}}});
@@ -86,7 +86,7 @@ async fn what_parents_pass_on_is_for_those_who_may_look_at_them() {
     }
     let page = visitor.get("/runs").await.text();
     assert!(page.contains("follower") && !page.contains("pay-parent"), "{page}");
-    // Nor may such a caller change what gets them.
+    // Such a caller may not change the job either: the next run would pass the parent's data to the new definition.
     for change in [json!({"params": {"argv": ["env"]}}), json!({"description": "x"})] {
         let refused = scoped.ask("PATCH", "/api/v1/jobs/follower", change).await.expect(422).to_string();
         assert!(refused.contains("\"/schedule\""), "{refused}");
@@ -99,7 +99,8 @@ async fn what_parents_pass_on_is_for_those_who_may_look_at_them() {
     assert!(own.contains("a parent job did not end"), "{own}");
 }
 
-/// The server writes the names of other jobs into messages: of the parent that a run was skipped for, and of the child that a run failed for.
+/// The server writes names of other jobs into messages: the name of the parent because of which a run was skipped, or of the child
+/// because of which a run failed.
 #[tokio::test]
 async fn a_name_in_a_message_is_not_found_out_by_searches_reports_or_incidents() {
     let server = Server::start().await;
@@ -171,7 +172,7 @@ async fn tokens_of_one_line_are_one_caller_and_have_names_of_their_own() {
     for _ in 1..199 {
         scoped.ask("POST", "/api/v1/tokens", one("child")).await.expect(201);
     }
-    // The first of the line counts too: it is the 201st.
+    // The first token of the line counts too, so this would be the 201st.
     let refused = scoped.ask("POST", "/api/v1/tokens", one("child")).await;
     assert_eq!(refused.expect(409)["code"], "too_many_tokens");
     let request = Request::builder().method("POST").uri("/api/v1/tokens").header("authorization", bearer);
@@ -210,7 +211,7 @@ async fn padding_hides_no_job_of_a_list_from_the_audit_log() {
     let entries = server.get("/api/v1/audit?limit=1").await.expect(200);
     let after = entries["items"][0]["after"].as_object().unwrap().clone();
     assert_eq!(after.len(), 81, "{entries:#}");
-    // What a new job does is in its first version.
+    // The definition of a new job is not in the entry, but in the first version of the job.
     assert_eq!(after["evil"]["action"], "created", "{entries:#}");
 }
 

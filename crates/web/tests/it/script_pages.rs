@@ -1,4 +1,4 @@
-//! A script is tried from its page.
+//! Trying a script from its page.
 
 use serde_json::json;
 

@@ -1,4 +1,4 @@
-//! Settings by pickers, the editor's fields and its YAML, calendars in fields, and the page of the API.
+//! Settings with pickers, the fields and the YAML of the job editor, calendars as fields, and the page of the API.
 
 use serde_json::{Value, json};
 

@@ -1,4 +1,4 @@
-//! A browser without scripts, signed in or not.
+//! A browser without JavaScript, signed in or not.
 
 use axum::body::Body;
 use axum::http::Request;
@@ -33,8 +33,8 @@ impl<'s> Visitor<'s> {
         request.header("cookie", &self.cookie).header("accept-language", self.language)
     }
 
-    /// The page at an address. One without a namespace leads to the visitor's own, as in a browser; that page is given as its
-    /// template writes it, without the namespace in front of its addresses.
+    /// Requests a page. Like a browser, it follows a redirect to the URL with the visitor's namespace. The namespace is then removed from
+    /// the URLs in the page, so that tests can compare them with those in the templates.
     pub(crate) async fn get(&self, path: &str) -> Answer {
         let answer = self.exactly(path).await;
         let led = answer.headers.get("location").and_then(|to| to.to_str().ok()).map(str::to_owned);
@@ -50,7 +50,7 @@ impl<'s> Visitor<'s> {
         }
     }
 
-    /// What is answered at this very address.
+    /// The answer to exactly this URL, without following a redirect.
     pub(crate) async fn exactly(&self, path: &str) -> Answer {
         self.server.send(self.request("GET", path).body(Body::empty()).unwrap()).await
     }

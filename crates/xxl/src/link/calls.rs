@@ -1,4 +1,5 @@
-//! The calls of a link: each is a task of its own that returns its result as an event. The number per executor is limited.
+//! The calls of a link: each runs in a separate task and returns its result as an event. The number per executor is
+//! limited.
 
 use std::sync::Arc;
 
@@ -79,7 +80,8 @@ impl Calls {
         self.spawn(async move { Event::Beat(client.ask(&peer, "beat", wire::empty()).await.is_ok()) });
     }
 
-    /// Asks for which of the jobs the executor is idle. A job without a number is unknown to the executor, so that a beat suffices.
+    /// Asks the executor for which of the jobs it is idle. A job without a number has never been sent to this executor, so a beat
+    /// suffices for it.
     pub(super) fn probe(&self, probe_id: i64, jobs: Vec<(i64, Option<i32>)>) {
         let (client, peer) = (self.shared.client.clone(), self.peer());
         self.spawn(async move {

@@ -100,7 +100,7 @@ impl Link {
     }
 }
 
-/// When it is too late for the run to begin.
+/// The instant after which the run must not begin.
 fn begin_until(trigger: &v1::Trigger, received_at: Instant) -> Option<Instant> {
     let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0)?;
     received_at.checked_add(Duration::from_millis(begin_within))

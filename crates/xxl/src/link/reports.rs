@@ -18,7 +18,7 @@ use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
-    /// Takes over stored ends of attempts.
+    /// Handles ends of attempts that the store has.
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
         let stopped_elsewhere = self.stopped_elsewhere(&rows).await;
         let mut ended = Vec::new();
@@ -40,8 +40,8 @@ impl Link {
         self.deliver(session, &ended).await
     }
 
-    /// The failures among these ends whose attempts another server is asking the executor to stop. They are left to that server, for which the
-    /// executor's answer counts over the callback. If it reports none of them, a later look at the store finds them.
+    /// The failures that are left to another server, because that server is asking the executor to stop the attempts. The executor's answer
+    /// to that request takes precedence over the callback. If the other server reports none of them, a later look at the store finds them.
     async fn stopped_elsewhere(&self, rows: &[XxlRun]) -> BTreeSet<i64> {
         let is_left = |row: &&XxlRun| ends::is_failure(row) && !self.shared.is_responsible_for(row);
         let failed: Vec<&XxlRun> = rows.iter().filter(is_left).collect();
@@ -103,7 +103,7 @@ impl Link {
         }
     }
 
-    /// Gives back a run whose request could not be sent: the engine sends it elsewhere.
+    /// Refuses a run whose request could not be sent, so that the engine sends it elsewhere.
     pub(super) async fn hand_back(&mut self, session: &Session, log_id: i64) -> bool {
         if !self.shared.writes.settle(vec![log_id]).await {
             return false;
@@ -113,8 +113,8 @@ impl Link {
         session.send(Body::Replies(v1::Replies { replies: vec![refusal] })).await
     }
 
-    /// Handles the answer to the request to stop an attempt. If the executor stopped it, that end counts, even over a callback received
-    /// meanwhile.
+    /// Handles the answer to the request to stop an attempt. If the executor stopped it, this end replaces even a callback that was
+    /// received meanwhile.
     pub(super) async fn on_killed(
         &mut self,
         session: &Session,
@@ -175,7 +175,7 @@ impl Link {
         let (next_line, is_open) = (page.next_line.max(first), entry.is_open());
         if let Some(end) = &end {
             entry.is_pulling = false;
-            // The message does not wait for a log that cannot be read.
+            // If the log cannot be read, the message is sent without waiting for it.
             let has_failed = !is_open && entry.log_error.is_none() && matches!(end, ReadEnd::Failed(_));
             if has_failed || entry.is_whole_after(end, was_over) {
                 chunks.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
@@ -197,7 +197,8 @@ impl Link {
         true
     }
 
-    /// Notes how far the logs of running attempts are stored: if this server dies, another one reads on from there.
+    /// Records how far the logs of running attempts are stored: if this server dies, another one continues to read
+    /// from there.
     pub(super) async fn on_logs_stored(&mut self, acks: &[v1::LogAck]) {
         let mut stored = BTreeMap::new();
         for ack in acks {
@@ -213,7 +214,7 @@ impl Link {
         }
     }
 
-    /// Ends the reading of logs that took too long, and stores a line in the place of the rest of each.
+    /// Stops reading logs that took too long, and stores for each a line that stands for the rest.
     pub(super) async fn give_up_logs(&mut self, session: &Session, now: Instant) -> bool {
         let now_ms = self.shared.engine.now().as_millis();
         for entry in self.table.give_up_logs(now) {

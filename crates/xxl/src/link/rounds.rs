@@ -12,7 +12,8 @@ use crate::ends::{self, CODE_LOST, CODE_UNKNOWN};
 use crate::table::Entry;
 use crate::wire::Answer;
 
-/// How soon after a callback an executor has answered the request to stop the attempt that led to it.
+/// A stopped attempt may end with a callback. The executor answers the request to stop it within this time after the
+/// callback.
 const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 
 impl Link {
@@ -49,8 +50,8 @@ impl Link {
         self.end_lost_attempts(session, now).await
     }
 
-    /// Leaves to a later look what the executor has just reported of attempts of other servers. One that is asking it to stop the attempt may
-    /// get its answer only after the callback, and then that answer counts.
+    /// Leaves out failures that the executor has just reported for attempts of other servers; a later look handles them. The other server
+    /// may be asking the executor to stop such an attempt. If the executor answers that request after the callback, the answer counts.
     fn without_new_failures(&self, rows: Vec<XxlRun>) -> Vec<XxlRun> {
         let since = self.shared.engine.now() - ANSWERED_WITHIN;
         let is_own = |row: &XxlRun| self.shared.is_responsible_for(row);

@@ -1,4 +1,4 @@
-//! Days as CSV: a header with `date` and optionally `name` and `kind`, in any order.
+//! Reads days from CSV with a header. The columns are `date` and optionally `name` and `kind`, in any order.
 
 use csv::{ReaderBuilder, StringRecord, Trim};
 

@@ -12,7 +12,7 @@ const NAME_LEN_MAX: usize = 200;
 pub enum ImportAs {
     /// A calendar of these days.
     Days,
-    /// A calendar of working days: Monday to Friday without the holidays, and the make-up days.
+    /// A calendar of working days: Monday to Friday except the holidays, plus the make-up days.
     Workdays,
 }
 

@@ -127,7 +127,7 @@ impl Event {
         let start = self.start.ok_or_else(|| about("has no DTSTART".to_owned()))?;
         let length = match (self.end, self.duration) {
             (Some(end), _) if end < start => return Err(about(format!("ends on {end}, before it begins on {start}"))),
-            // DTEND is exclusive; some programs write the last day itself: hence at least 1.
+            // DTEND is exclusive. Some programs write the last day itself, which would give 0 days, so the length is at least 1.
             (Some(end), _) => u64::try_from((end - start).num_days()).unwrap_or(0).max(1),
             (None, Some(duration)) => duration.max(1),
             (None, None) => 1,

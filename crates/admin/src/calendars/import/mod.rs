@@ -1,4 +1,4 @@
-//! Imports days from the files of other programs, iCalendar (`.ics`) and CSV, as the rule of a calendar. Pure: text in, rule out.
+//! Converts calendar files of other programs, iCalendar (`.ics`) and CSV, to the rule of a calendar. Pure functions: text in, rule out.
 
 mod csv;
 mod days;

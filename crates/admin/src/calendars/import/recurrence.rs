@@ -1,4 +1,4 @@
-//! Recurrence rules of events: only rules that give one day of each year.
+//! Recurrence rules of events. Only rules that give one day per year are supported.
 
 use chrono::{Datelike as _, NaiveDate, Weekday};
 
@@ -19,7 +19,8 @@ pub(super) struct Recurrence {
 }
 
 impl Recurrence {
-    /// Parses a rule; a part that does not give one day of each year is refused by name.
+    /// Parses a rule. Refuses a rule that does not give one day per year; the error names the part that is not
+    /// supported.
     pub(super) fn parse(text: &str) -> Result<Self, String> {
         let mut rule = Self { interval: 1, count: None, until: None, month: None, month_day: None, weekday: None };
         let mut is_yearly = false;

@@ -35,7 +35,7 @@ fn beating_every(beat: Duration) -> EngineConfig {
     EngineConfig { lease: Duration::from_secs(2), beat, ..EngineConfig::default() }
 }
 
-/// The server that had the name is dead, and its runs were taken over; then the clock steps back into its lease.
+/// The server that had the name is dead, and its runs were taken over. Then the clock steps back to an instant within its lease.
 #[tokio::test]
 async fn what_a_dead_server_left_is_taken_over_and_its_next_start_is_not_refused_its_name() {
     let clock_ms = Arc::new(AtomicI64::new(1_000_000));
@@ -60,7 +60,7 @@ async fn what_a_dead_server_left_is_taken_over_and_its_next_start_is_not_refused
     assert_eq!(starts.await.unwrap().token(), LeaseToken { epoch: dead.epoch + 2, ..dead });
 }
 
-/// A backup is restored under a running server: its row is as it was a while before.
+/// A backup is restored under a running server: the server's row shows an earlier state.
 #[tokio::test]
 async fn a_database_that_went_back_in_time_is_noticed() {
     let (store, _) = clocked_store();

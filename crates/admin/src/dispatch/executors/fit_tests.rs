@@ -1,4 +1,4 @@
-//! Which executors are fit for a run, which have room, and what becomes of those that are lost.
+//! Tests: which executors are fit for a run, which have room, and how lost executors are treated.
 
 use serde_json::{Value, json};
 

@@ -61,7 +61,7 @@ impl StepLoop {
 
     async fn give(&self, held: &HeldLease, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
         let shared = &self.shared;
-        // Only the runs of these jobs are read, so that no number of other runs hides them, or holds up the steps behind this one.
+        // Only the runs of these jobs are read. Other runs, however many, neither displace them nor delay the steps behind this one.
         let jobs: Vec<JobId> = jobs.iter().copied().collect();
         let unsent = shared.store.unsent_of_jobs(held.token, &jobs).await?;
         let runs: Vec<(RunId, Timestamp)> = unsent.iter().map(|run| (run.run, run.due_at)).collect();

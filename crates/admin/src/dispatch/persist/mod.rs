@@ -24,7 +24,7 @@ use rondel_core::error_chain::chain;
 
 /// How many steps may wait; the dispatcher repeats a step that finds no room.
 pub(crate) const STEP_CAPACITY: usize = 1_024;
-/// How long requests to other servers to send fences are kept.
+/// How long the store retains requests that ask other servers to send fences.
 const FENCES_KEPT_FOR: Duration = Duration::from_secs(3_600);
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
@@ -58,8 +58,8 @@ impl StepLoop {
         }
     }
 
-    /// Stores each step under the lease of its decision, or not at all: the runs may belong to a later lease by now, perhaps of this
-    /// server, and its holder may know more about them.
+    /// Stores a step only under the lease under which it was decided. The runs may belong to a later lease by now, perhaps of this server
+    /// itself, and the holder of that lease may know more about them.
     async fn perform(&self, DecidedStep { token, step }: DecidedStep) -> Result<(), StoreError> {
         let store = &self.shared.store;
         match step {
@@ -126,7 +126,8 @@ impl StepLoop {
         }
     }
 
-    /// Gives limits away. Until the database answers, they may still name this node, which does not count them any more.
+    /// Gives limits away, and retries until the database answers. Until then the rows of the limits may still name this node, which no longer
+    /// counts runs for them.
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<(), StoreError> {
         let store = &self.shared.store;
         let kept = loop {
@@ -149,8 +150,8 @@ impl StepLoop {
         drop(self.events.send(event).await);
     }
 
-    /// The open shards of a broadcast, created now or by an earlier try whose answer was lost. Empty if the broadcast is another node's, or
-    /// has ended.
+    /// The open shards of a broadcast, created now or by an earlier try whose answer was lost. Empty if the broadcast belongs to another node,
+    /// or has ended.
     async fn expand(&self, token: LeaseToken, root: &Run, shards: &[Run]) -> Result<Vec<Run>, StoreError> {
         if self.shared.store.expand(token, root.id, shards).await? {
             return Ok(shards.to_vec());

@@ -2,10 +2,10 @@
 //! that is held back waits its turn, by priority and planned instant, until its job's queue timeout. The runs themselves are among the
 //! [open runs](OpenRuns).
 //!
-//! A limit with a key has a home, as a job has: the node whose job named the key first. Only that node counts the limit's runs, for the
-//! whole cluster; runs under the limit that come due elsewhere are handed over to it, and their jobs with them. A node that is to keep no
-//! jobs gives a limit away once it counts no run, and so does one that hands over a job with another limit. Counts live in memory:
-//! after a restart the runs that executors have are counted again, earlier starts are not.
+//! A limit with a key has a home node, as a job has: the node whose job named the key first. Only that node counts the limit's runs, for the
+//! whole cluster. Runs under the limit that come due on another node are handed over to the home, together with their jobs. A node gives a
+//! limit away if it is to keep no jobs, or if it hands over a job that has this limit and another one; but it first waits until the limit
+//! counts no run. Counts are in memory: after a restart, runs at executors are counted again, and earlier starts are not.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
@@ -50,7 +50,7 @@ pub(crate) struct Limits {
 #[derive(Debug, Default)]
 struct Limit {
     open: HashSet<RunId>,
-    /// The newest starts, in order; as many as the largest `max` among the jobs with this key.
+    /// The newest starts, the oldest first: at most as many as the largest `max` among the jobs with this key.
     starts: VecDeque<(Timestamp, RunId)>,
     starts_max: usize,
     waiting: BTreeSet<Turn>,
@@ -87,7 +87,7 @@ fn size(count: u32) -> usize {
 }
 
 impl Limit {
-    /// When one more run may start: now, or later.
+    /// The earliest instant at which one more run may start; `now` if it may start now.
     fn free_at(&self, rate: &RateSpec, now: Timestamp) -> Timestamp {
         match self.starts.len().checked_sub(size(rate.max)) {
             Some(index) => self.starts.get(index).map_or(now, |(at, _)| now.max(*at + rate.per)),
@@ -131,7 +131,7 @@ impl Limits {
         std::mem::take(&mut self.counted_here)
     }
 
-    /// Counts the chosen limits no longer, unless executors have runs under them. Returns them: another node may count them.
+    /// Stops counting for the chosen limits under which no executor has a run. Returns these limits: another node may count for them now.
     pub(crate) fn give_away(&mut self, is_chosen: impl Fn(&LimitName) -> bool) -> Vec<LimitName> {
         let is_idle = |name: &LimitName| {
             let key = LimitKey::Concurrency(name.namespace, name.key.clone());
@@ -161,8 +161,8 @@ impl Limits {
         waiting.take(count).filter_map(|turn| Some(runs.ready(turn.run)?.run.job)).collect()
     }
 
-    /// The limit that holds the run back, if one does. A broadcast counts by its shards, but it is expanded only at the home of its limits,
-    /// because its job cannot move there once it has shards.
+    /// The limit that holds the run back, if one does. Of a broadcast only the shards are counted. It is still held back until it is at the
+    /// home of its limits, because its job cannot move there once the broadcast has shards.
     pub(crate) fn holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
             && let Some(name) = names(ready).find(|name| !self.counted_here.contains(name))
@@ -253,7 +253,7 @@ impl Limits {
         self.wake_at.unwrap_or(Timestamp::MAX)
     }
 
-    /// The rate limits that runs wait for, once one of them may admit a run.
+    /// The rate limits that runs wait for, if one of these limits may admit a run by now; otherwise none.
     pub(crate) fn limits_to_wake(&mut self, now: Timestamp) -> Vec<LimitKey> {
         if self.wake_at() > now {
             return Vec::new();
@@ -326,7 +326,7 @@ impl Limits {
         round_robin(queues, count)
     }
 
-    /// Forgets all waiting runs, and those counted runs that `is_kept` does not keep.
+    /// Forgets all waiting runs, and the counted runs for which `is_kept` is false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.held.retain(|run, _| is_kept(*run));
         self.waiting.clear();

@@ -7,7 +7,6 @@ use rondel_core::{RunId, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::WaitPlace;
 
-/// The waits of runs, as stored in their rows.
 #[derive(Debug, Default)]
 pub(crate) struct Waits {
     pub(in crate::dispatch) noted: HashMap<RunId, Noted>,

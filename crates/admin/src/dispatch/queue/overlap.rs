@@ -1,9 +1,9 @@
 //! Gates: how many runs of a job may be open at the same time, in which order the others wait, and which runs make room for others.
 //!
-//! A gate guards a whole job (overlap scope `cluster`), or the job on one executor (`executor`). The job's home keeps it. A broadcast
-//! passes its job's gate once and counts as one run until all of its shards have ended. A run that waits for its next attempt is
-//! *reserved*: it keeps its place in the order of the planned instants. So does a broadcast whose remaining shards all wait for their next
-//! attempts.
+//! A gate guards a whole job (overlap scope `cluster`), or the job on one executor (`executor`). Only the job's home has the gate. A
+//! broadcast passes its job's gate once and counts as one run until all of its shards have ended. A run that waits for its next attempt is
+//! *reserved*: it keeps its place in the order of the planned instants. A broadcast is reserved if all its remaining shards wait for their
+//! next attempts.
 //!
 //! This module only decides, and owns no run: queued runs are among the [open runs](OpenRuns). The dispatcher carries out the decisions.
 
@@ -43,7 +43,7 @@ pub(crate) struct Gates {
 
 #[derive(Debug, Default)]
 struct Gate {
-    /// Places of runs that have passed, with the number of open runs at each: the shards of a broadcast, else one.
+    /// Places of runs that have passed, each with its number of open runs: one, or the number of a broadcast's open shards.
     open: BTreeMap<Place, usize>,
     /// Places of runs that have passed and wait for another attempt, with the number of these runs. A broadcast is both here and in `open`
     /// if only some of its shards wait.
@@ -118,7 +118,7 @@ impl Gate {
         left > 0 && before.take(left).count() < left
     }
 
-    /// The run that queued runs wait behind: the first that is open, else the first that is reserved.
+    /// The run that queued runs wait for: the first open run, or else the first reserved run.
     fn ahead(&self) -> Option<RunId> {
         let first = self.open.keys().next().or_else(|| self.reserved.keys().next());
         first.map(|(_, run)| *run)
@@ -135,7 +135,7 @@ impl Gate {
     }
 }
 
-/// Counts one run less at this place.
+/// Subtracts one run from the count at this place.
 fn uncount(counts: &mut BTreeMap<Place, usize>, place: Place) {
     match counts.get_mut(&place) {
         Some(count) if *count > 1 => *count -= 1,
@@ -299,7 +299,7 @@ impl Gates {
             return;
         }
         if run.status == RunStatus::Running {
-            // The run may have been another node's in the meantime, and may still have the place that was reserved here while it waited.
+            // The run may have belonged to another node meanwhile, and may still have the place that was reserved here while it waited.
             if self.entries.get(&run.id).is_some_and(|entry| entry.state == PlaceState::Reserved) {
                 self.forget(run.id);
             }
@@ -461,7 +461,7 @@ impl Gates {
         expired
     }
 
-    /// Forgets all queued runs, and the places of those runs that `is_kept` does not keep.
+    /// Forgets all queued runs, and the places of the runs for which `is_kept` is false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.ends.clear();
         let is_gone = |(run, entry): &(&RunId, &GateEntry)| entry.state == PlaceState::Queued || !is_kept(**run);

@@ -16,7 +16,7 @@ use crate::dispatch::queue::round_robin::round_robin;
 use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage, Waiting};
 
-/// How many of the executors that callers named are considered for one job.
+/// Maximum number of runs of one job that a look considers: the first run for each executor that callers named.
 const NAMED_LOOK_COUNT: usize = 64;
 
 /// The order of waiting runs: the highest priority, then the earliest planned instant.
@@ -38,8 +38,8 @@ impl Turn {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Kind {
     handler: String,
-    /// Set if runs of other jobs are of other kinds: the job selects or asks executors, or bounds how many groups each one gets, or the run
-    /// is a retry, or a broadcast that needs room for its shards.
+    /// Set if only runs of this job are of this kind: the job selects executors, asks them first, or bounds how many groups each one gets;
+    /// or the run is a retry, or a broadcast that needs room for its shards.
     job: Option<JobId>,
     /// The executor that a shard is meant for, or that the caller named.
     executor: Option<String>,
@@ -105,7 +105,7 @@ impl Offer {
 #[derive(Debug, Default)]
 struct App {
     kinds: HashMap<Kind, BTreeSet<Turn>>,
-    /// The first of each kind.
+    /// The first run of each kind, in the order of their turns.
     heads: BTreeMap<Turn, Kind>,
     /// The run that the last offer ended at, if kinds were left: the next offer continues behind it.
     offered_to: Option<Turn>,
@@ -185,8 +185,8 @@ impl Parked {
         self.remove(run, runs)
     }
 
-    /// The first runs of at most `count` jobs behind this one, wrapping around. Of each job these are the first run that may go to any
-    /// executor, and the first for each executor that callers named.
+    /// The first runs of the next `count` jobs after this one, wrapping around. For each job these are the first run that may go to any
+    /// executor, and the first run for each executor that callers named.
     pub(crate) fn first_of_jobs<'a>(
         &self,
         behind: Option<JobId>,

@@ -1,7 +1,7 @@
 //! Runs whose router needs the answers of executors first: they wait here for the answers, for a bounded time.
 //!
-//! All executors are asked at once, with one message each for all jobs of a turn. An executor without an answer by the
-//! deadline is skipped. An answer is dropped once its run has been routed.
+//! All executors are asked concurrently: each flush sends one message to each executor, about all jobs. An executor without an answer by
+//! the deadline is skipped. An answer is dropped once its run has been routed.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 
 /// How long a run waits for answers.
 const DEADLINE: Duration = Duration::from_millis(200);
-/// How long the questions about a job pause after no executor took its run.
+/// How long executors are not asked about a job after none of them took its run.
 const PAUSE: Duration = Duration::from_millis(100);
 /// How many runs may wait for answers at the same time; further ones wait as if no executor had room.
 const OPEN_MAX: usize = 10_000;
@@ -32,7 +32,7 @@ pub(crate) struct Answers {
     /// Deadline for answers.
     pub(crate) until: Timestamp,
     answers: Vec<(ExecutorId, Answer)>,
-    /// Executors that got a run of the job since this run was asked about: their answers about it are out of date.
+    /// Executors that got another run of the job after they were asked about this run. Their answers are outdated.
     taken: Vec<ExecutorId>,
     /// The number of the last question that was sent before this run arrived. Only answers to later questions count for the run.
     after: i64,
@@ -134,7 +134,8 @@ impl Probes {
         questions
     }
 
-    /// Records an executor's answer to a question: `free` are the jobs that it would take. Returns the jobs whose runs are to be looked at.
+    /// Records an executor's answer to a question: `free` lists the jobs whose runs it would take. Returns the jobs whose runs may be routed
+    /// now.
     pub(crate) fn answered(
         &mut self,
         executor: ExecutorId,

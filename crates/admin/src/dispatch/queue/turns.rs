@@ -38,8 +38,8 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
     }
 }
 
-/// Ends open runs for a later run. Those that were not sent are skipped; the others are durably asked to stop, so that a crash between the
-/// request and their end changes nothing: the later run waits for their verdicts.
+/// Ends open runs to make room for a later run, which waits for their verdicts. Runs that were not sent are skipped. For the others, a
+/// request to stop is stored, so that they end even if this server crashes meanwhile.
 fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
     for run in open {
         match take_waiting(d, run) {
@@ -69,7 +69,7 @@ pub(crate) fn ask_covered(d: &mut Decision<'_>) {
     }
 }
 
-/// Frees the place of a run that has ended, or is not this node's.
+/// Frees the place of a run that has ended, or belongs to another node.
 pub(crate) fn leave_gate(d: &mut Decision<'_>, run: RunId) {
     let passed = d.state.gates.leave(run, &mut d.state.runs);
     queue_starts(d, passed);
@@ -136,7 +136,7 @@ pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
     }
 }
 
-/// Takes in a run from the ring, to be looked at when its timer goes off.
+/// Accepts a run from the ring, and sets its timer.
 pub(crate) fn arrived(d: &mut Decision<'_>, ready: Ready) {
     match d.state.runs.arrival(&ready) {
         Arrival::New => {}

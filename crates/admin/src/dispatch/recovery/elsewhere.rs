@@ -1,4 +1,5 @@
-//! Fence questions through other servers: those that this server asked, and those that others asked it.
+//! Fences that servers send for each other: the questions that this server asked through other servers, and the questions that other
+//! servers asked through this one.
 //!
 //! An answer counts for the leases of its question, until the next roll call, which asks every executor again.
 
@@ -11,7 +12,7 @@ use rondel_store::ledger::{FenceRequest, RelayedAnswer};
 
 use crate::dispatch::executors::Executors;
 
-/// How long executors have to connect by themselves before other servers are asked.
+/// How long executors get to connect to this server before it asks other servers about them.
 const ASK_AFTER: Duration = Duration::from_secs(2);
 /// The delay before a question without an answer is asked again.
 const ASK_AGAIN_AFTER: Duration = Duration::from_secs(10);
@@ -53,7 +54,7 @@ impl RelayedQuestions {
         self.asked.clear();
     }
 
-    /// Whether another server asked this executor about all of these leases and had its answer.
+    /// Whether another server has relayed this executor's answer about all of these leases.
     pub(crate) fn has_answered(&self, executor: ExecutorId, leases: &BTreeMap<NodeId, i64>) -> bool {
         self.asked.get(&executor).is_some_and(|asked| asked.answer.is_some() && asked.covers(leases))
     }
@@ -117,7 +118,7 @@ impl RelayedQuestions {
     }
 }
 
-/// The questions of other servers that executors connected here have still to answer.
+/// The questions of other servers that executors connected here have not answered yet.
 #[derive(Debug, Default)]
 pub(crate) struct Relays(Vec<Relayed>);
 
@@ -204,7 +205,7 @@ mod tests {
         assert_eq!(ask(&mut questions, 60_000), 0, "no roll was called");
         questions.call(AT(8_000));
         assert_eq!([9_999, 10_000, 19_999, 20_000, 20_001].map(|now| ask(&mut questions, now)), [0, 1, 0, 1, 0]);
-        // The executor is here, or lost, and absent again later.
+        // The executor connects here or is lost, and later it is absent again.
         assert_eq!(questions.ask(ASKER, &BTreeSet::new(), &over, AT(21_000)), []);
         assert_eq!(ask(&mut questions, 22_000), 1);
         // No two questions have the same instant, even if the clock stands still or steps back.

@@ -20,7 +20,7 @@ pub(crate) fn announce(d: &mut Decision<'_>, lease: LeaseToken) {
     d.send_all(&Body::Fence(fence(lease)));
 }
 
-/// Asks the executors for whose answers the roll call waits. A question that got lost is asked again in the next round.
+/// Sends fences to the executors whose answers the roll call awaits. The next round repeats a fence that got lost.
 pub(crate) fn ask_witnesses(d: &mut Decision<'_>) {
     for (executor, leases) in d.state.recovery.rollcall.unanswered(&d.state.executors) {
         let Some(online) = d.state.executors.get(executor) else { continue };
@@ -33,8 +33,8 @@ pub(crate) fn ask_witnesses(d: &mut Decision<'_>) {
 pub(crate) fn fence_answered(d: &mut Decision<'_>, executor: ExecutorId, number: u64, answer: FenceAnswer) {
     let now = d.now;
     d.state.executors.heard(executor, now);
-    // Of each node only the newest fenced epoch is kept. An answer about a lease that was not asked about is ignored, because it could
-    // count for later leases of that node.
+    // Only the newest fenced epoch of each node is stored. An answer about a lease that no server asked about is ignored: if it were
+    // stored, it could also count as an answer for a lease that ends later.
     let is_announced =
         d.state.recovery.fences.get(&answer.lease.node).is_some_and(|epoch| answer.lease.epoch <= *epoch);
     let is_relayed = d.state.recovery.relays.asks(executor, answer.lease);

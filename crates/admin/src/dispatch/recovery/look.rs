@@ -23,7 +23,7 @@ use crate::dispatch::{ends, flow};
 
 /// How often the rows of runs at executors are read, and how long ago such a run must have been sent.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
-/// How many runs of each kind one look reads: first those whose last reading was the longest ago.
+/// Maximum number of runs of each kind whose rows one look reads. The runs whose rows were read the longest ago come first.
 const LOOK_MAX: usize = 5_000;
 
 /// The state of a row, compared with this node's memory of the run.
@@ -35,14 +35,13 @@ enum RowState {
     Over,
     /// Another attempt follows.
     Again,
-    /// It is another node's.
+    /// It belongs to another node.
     Moved,
 }
 
-/// Asks when other nodes last heard the executors that have been silent here for too long. The rows do not show that reliably if the
-/// database's clock has stepped ahead since, the database was away, or this server has started since: then every executor gets the full
-/// time again. This server does not know whether the clock stepped before its start, so executors that it knows only from rows may have
-/// been silent for less time than the rows show.
+/// Asks when other nodes last heard the executors that have been silent here for too long. Rows may show executors as silent for longer
+/// than they were if the database's clock may have stepped ahead, the database was unreachable, or this server has just started and does
+/// not know whether the clock stepped before. In these cases every executor gets the full time again.
 pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
@@ -72,7 +71,7 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
     roll::resolve(d);
 }
 
-/// An executor that has shut down in order is not waited for if it has no runs. If a run has no result yet, the result may be in the
+/// An executor that has shut down in order and has no runs counts as ended. If one of its runs has no result yet, the result may be in the
 /// executor's journal, and the executor sends it after its next start.
 pub(crate) fn executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
@@ -82,7 +81,7 @@ pub(crate) fn executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
     }
 }
 
-/// An executor whose process was seen to die is lost at once, without a long silence first. It has no journal that would bring results.
+/// An executor whose process was seen to die is lost immediately, without a long silence first. It has no journal with results to wait for.
 pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if d.state.executors.end(executor, now) {
@@ -102,8 +101,8 @@ fn lost(d: &mut Decision<'_>, executor: ExecutorId) {
     }
 }
 
-/// Reads the rows of runs that may have changed without an event here: another node may have stored a result. Also reads those of runs that
-/// are not in memory but hold up others: such a run keeps its place in its job's order only while its next attempt waits in the store.
+/// Reads the rows of runs that may have changed without an event here: another node may have stored a result. Also reads the rows of runs
+/// that are not in memory but hold up others: such a run keeps its place in its job's order only while its next attempt waits in the store.
 pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     let now = d.now;
     if now < d.state.recovery.next_look_at || mutant::on(Mutant::NoLook) {
@@ -141,7 +140,7 @@ fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
     held.into_iter().map(|(_, run)| run).chain(called).collect()
 }
 
-/// The next `count` of these runs, which are in order, behind the last one that had its turn; after all of them, the first again.
+/// The next `count` of these runs, which are sorted: the runs after `last`, and then the runs from the first one on.
 fn next_in_turn(mut runs: Vec<RunId>, last: &mut RunId, count: usize) -> Vec<RunId> {
     let next = runs.partition_point(|run| *run <= *last);
     runs.rotate_left(next);
@@ -182,7 +181,7 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowSta
     }
     forget_attempt(d, run, attempt);
     if known == RowState::Again && d.facts.in_memory.has_later(run, attempt) {
-        // The next attempt is here by now, and has the place at the gate. A limit counts it only once it has an executor.
+        // The next attempt is in memory by now and has the place at the gate. A limit counts that attempt only once it has an executor.
         if d.state.runs.active(run).is_none() {
             turns::release_limit(d, run);
             flow::work_off(d);
@@ -206,9 +205,9 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowSta
     }
 }
 
-/// Gives a run at an executor the current lease if its row has that lease. The run may have been another node's for a while, and have come
-/// back by an adoption whose answer was lost. If its row does not show it as running, the store refused that note, which was made under the
-/// earlier lease: it is made again.
+/// Gives a run at an executor the current lease if its row has that lease. The run may have belonged to another node for a while, and have
+/// come back by an adoption whose answer was lost. If its row does not show it as running, the store refused that note, because it was made
+/// under the earlier lease. Then the note is made again.
 fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
     if row.owner != d.facts.token {
         return;
@@ -222,7 +221,7 @@ fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
     }
 }
 
-/// Forgets this attempt, or one before it, which no executor has any more.
+/// Forgets this attempt, or an earlier attempt of the run: no executor has it any more.
 pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
     let is_past = |ready: &Ready| ready.run.attempt <= attempt;
     if d.state.runs.active(run).is_some_and(|active| is_past(&active.ready)) {
@@ -261,7 +260,7 @@ enum RowPlace {
     Open,
     /// It waits for another attempt.
     Reserved,
-    /// It has ended, or is another node's.
+    /// It has ended, or belongs to another node.
     None,
 }
 

@@ -17,13 +17,13 @@ pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) 
     d.state.runs.of_executor(id).filter(is_sent).map(|active| active.ready.run.id).collect()
 }
 
-/// Gives up a run whose executor was lost with it, or never received it.
+/// Gives up a run because its executor is lost or never received it.
 pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let now = d.now;
     let Some(active) = d.state.runs.active_mut(run) else { return };
     active.lost_for = Some(reason);
     let executor = (active.executor, active.executor_name.clone());
-    // If no executor received it, the run has been queued since it came, and its next attempt continues that wait.
+    // If no executor received the run, it has been queued all the time, and its next attempt continues that wait.
     let waited_ms = (reason == Reason::NotReceived).then(|| waited_ms(&active.ready, now));
     let detail = Detail { waited_ms, ..lost_detail(Some(&active.executor_name)) };
     let finish = AttemptEnd {

@@ -1,5 +1,5 @@
-//! Runs that continue past their timeout. The executor stops a run at its deadline; this is the server's own watch over executors that do
-//! not: the executor is asked to stop the run, and then the run is given up, so that its job can continue.
+//! Runs that continue past their timeout. Normally the executor stops a run at its deadline. If it does not, the server asks it to stop the
+//! run, and later gives the run up, so that its job can continue.
 
 use rondel_core::RunId;
 use rondel_core::outcome::Outcome;

@@ -18,8 +18,8 @@ use crate::dispatch::step::Step;
 use crate::dispatch::waits::{finish_missed, with_reason};
 use crate::metrics::CountedRun;
 
-/// Takes in runs that may have been sent under ended leases: they get their places in their jobs' order, and the executors that may have
-/// them are asked.
+/// Begins the roll call for runs that may have been sent under ended leases. The runs get their places in their jobs' order, and the
+/// executors that may have them are asked.
 pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[Session], over: &[LeaseToken]) {
     let now = d.now;
     let runs = runs.into_iter().filter_map(|called| unless_in_hand(d, called)).collect();
@@ -38,8 +38,8 @@ pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[
 }
 
 /// Leaves out a run that this node sent under its previous lease and still waits for: it belongs to the current lease now. A run that this
-/// node had given up is called, because the store refuses that end, which was decided under the previous lease. No executor has an earlier
-/// attempt any more: the run has continued elsewhere since.
+/// node had given up is not left out, because the store refuses that end: it was decided under the previous lease. Earlier attempts are
+/// forgotten: the run has continued elsewhere since, so no executor has them any more.
 fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> {
     let run = &called.ready.run;
     look::forget_attempt(d, run.id, run.attempt - 1);
@@ -51,7 +51,7 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
         Some(active) => {
             active.ready.run.node_epoch = run.node_epoch;
             if run.started_at.is_none() {
-                // The note that it runs came too late, because it was made under the previous lease.
+                // The store has refused the note that the run is running, because it was made under the previous lease.
                 active.clear_noted();
             }
             None
@@ -119,7 +119,7 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
         let began_at = active.began_at.unwrap_or(at);
         d.state.deadlines.began(&active.ready, d.facts.boot_micros_at(began_at));
     } else if report == StartReport::Started(None) {
-        // The start is not known: the due instant stands in for it. No deadline counts from that.
+        // The instant of the start is not known, so the due instant is recorded. No deadline counts from it.
         active.began(active.ready.run.due_at, now);
     }
     if let Some(online) = d.state.executors.get_mut(executor) {

@@ -1,8 +1,8 @@
 //! The roll call: executors may have runs of an ended lease. Each such run waits until every executor that may have got it has answered a
 //! fence for that lease, or is lost: a missing answer is never taken for *not held*.
 //!
-//! Only the answer to a fence counts. An earlier report, also that of a hello, may be older than the last trigger from the lease's node;
-//! after the fence the executor takes no more triggers of the lease. The runs themselves are among the [open runs](OpenRuns).
+//! Only the answer to a fence counts. An earlier report, even one in a hello, may be older than the last trigger from the lease's node.
+//! After the fence, the executor takes no more triggers of the lease. The runs themselves are among the [open runs](OpenRuns).
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,7 +25,7 @@ struct Called {
     attempt: i32,
     /// Whether an executor may continue the run in silence, while no server answers.
     holds_in_silence: bool,
-    /// The executors that may have it, in order: many runs share one list.
+    /// The executors that may have the run, sorted by id. Many runs share one list.
     witnesses: Arc<[ExecutorId]>,
 }
 
@@ -68,7 +68,6 @@ pub(crate) enum CallOutcome {
 type Unanswered = BTreeMap<ExecutorId, Vec<LeaseToken>>;
 
 impl RollCall {
-    /// How many runs wait for the roll call.
     pub(crate) fn len(&self) -> usize {
         self.runs.len()
     }
@@ -154,8 +153,8 @@ impl RollCall {
         runs.take_called(run)
     }
 
-    /// Whether an executor of this app, with these predecessors, may have the run: the executor that the row names, else any that had a
-    /// session with a node.
+    /// Whether this executor may have the run. It may if the executor itself, or one of the predecessors in `lineage`, is the executor that
+    /// the row names. If the row names none, any executor of the app that had a session at the run's instant may have it.
     pub(crate) fn may_be_claimed(
         &self,
         run: RunId,
@@ -183,7 +182,7 @@ impl RollCall {
         self.runs.clear();
     }
 
-    /// The runs that are called for.
+    /// The runs in the roll call.
     pub(crate) fn runs(&self) -> impl Iterator<Item = RunId> {
         self.runs.keys().copied()
     }
@@ -194,7 +193,7 @@ impl RollCall {
         for online in executors.all() {
             let id = online.session.executor;
             let held = online.held().filter(|_| self.has_answered(online));
-            // Of its dead predecessor only the results in the journal are left.
+            // Only the results in the journal remain of the executor's dead predecessor.
             let journaled = online.report.finished.iter().filter(|_| online.report.predecessor.is_some());
             let mut attempts: Vec<_> = held.chain(journaled).copied().collect();
             attempts.sort_unstable();
@@ -240,7 +239,7 @@ impl RollCall {
         self.leases().all(|lease| online.has_fenced(lease))
     }
 
-    /// Each list of witnesses once, but twice if some of its runs may continue in silence and others may not.
+    /// Each list of witnesses once, or twice if some of its runs may continue in silence and others may not.
     fn groups(&self) -> impl Iterator<Item = Group<'_>> {
         let mut seen = BTreeSet::new();
         let first = self.runs.values().filter(move |called| seen.insert(called.group()));
@@ -253,7 +252,7 @@ impl RollCall {
         self.groups().filter(holds_in_silence).flat_map(|group| group.witnesses.iter().copied()).collect()
     }
 
-    /// Why no executor of the group has its runs; `None` while one has not answered.
+    /// Why no executor of the group has its runs; `None` until each executor has answered or is lost.
     fn no_executor_has(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
         let Group { app, witnesses, key: (_, holds_in_silence) } = *group;
         let is_lost = |id| if holds_in_silence { executors.is_over(id) } else { executors.is_lost(id) };
@@ -274,12 +273,12 @@ impl RollCall {
     }
 }
 
-/// The executors of an app that had a stream to any node, sorted by the end of that stream, the latest first. Its start does not count,
-/// since a session's row is overwritten when its executor connects to a later start of the node. Executors whose streams had all ended
-/// before a run's instant cannot have received it.
+/// The executors of an app that had a stream to any node, sorted by the end of that stream, the latest first. Executors whose streams had
+/// all ended before a run's instant cannot have received the run. The start of a stream excludes no executor, because a session's row is
+/// overwritten when the executor connects again after a restart of the node.
 struct Witnesses<'a> {
     sessions: Vec<&'a Session>,
-    /// The executors of the first sessions, by the number of these sessions: many runs share one list.
+    /// For a number of sessions, the executors of that many first sessions. Many runs share one list.
     lists: BTreeMap<usize, Arc<[ExecutorId]>>,
 }
 
@@ -298,7 +297,7 @@ impl<'a> Witnesses<'a> {
             let mut seen = BTreeSet::new();
             for session in sessions {
                 executors.watch(session.executor, session.last_seen_at);
-                // It has reported that it has no runs.
+                // The executor has reported that it has no runs.
                 if session.has_left {
                     executors.end(session.executor, now);
                 }

@@ -20,7 +20,7 @@ use crate::dispatch::step::Step;
 
 /// How long a run waits for an executor here first: an executor that reconnects to all nodes reaches them one after the other.
 const PATIENCE: Duration = Duration::from_secs(2);
-/// How often executors are sought at other nodes.
+/// How often this node searches for executors at other nodes.
 const SEEK_PERIOD: Duration = Duration::from_secs(2);
 
 /// Hands over the jobs of runs without an executor here to a node that has one.
@@ -69,7 +69,7 @@ pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
     d.state.pending.handing.retain(|job| !jobs.contains(job));
 }
 
-/// Forgets runs that are another node's now.
+/// Forgets runs that belong to another node now.
 pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
@@ -84,7 +84,7 @@ pub(crate) fn handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     d.forget(runs);
 }
 
-/// Forgets runs that may be another node's now. Runs that have passed their gates keep their places until their owner is known.
+/// Forgets runs that may belong to another node now. Runs that have passed their gates keep their places until their owner is known.
 pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     for run in &runs {
         d.state.limits.remove(*run, &mut d.state.runs);
@@ -98,7 +98,7 @@ pub(crate) fn maybe_handed_over(d: &mut Decision<'_>, runs: Vec<RunId>) {
     d.step(Step::CheckRows(runs));
 }
 
-/// What the store records about executors that are connected to other nodes.
+/// The store's records of executors that are connected to other nodes.
 #[derive(Debug)]
 pub(crate) struct RemoteExecutors {
     /// Nodes that take jobs, other than this one, each with the executors that it hears.
@@ -151,8 +151,8 @@ impl RemoteExecutors {
         Self { by_node, executors: records.iter().map(|record| (record.id, RemoteExecutor::of(record))).collect() }
     }
 
-    /// The new homes of the jobs of these runs. A job goes to the node of the first of its runs for which there is a node, since a job has
-    /// one home.
+    /// The new homes of the jobs of these runs. Because a job has one home, all its runs go to one node: the node for the first of its runs
+    /// that another node can start.
     pub(crate) fn homes_for(&self, stranded: &[Ready]) -> BTreeMap<NodeId, BTreeSet<JobId>> {
         let mut homes: BTreeMap<JobId, NodeId> = BTreeMap::new();
         for ready in stranded {
@@ -169,7 +169,7 @@ impl RemoteExecutors {
         jobs
     }
 
-    /// The node that hears the most executors that are fit for this run; of several, the one with the lowest id.
+    /// The node that hears the most executors that are fit for this run. If several nodes hear equally many, the one with the lowest id.
     fn node_for(&self, ready: &Ready) -> Option<NodeId> {
         let fit = |id: &&ExecutorId| self.executors.get(*id).is_some_and(|one| one.is_fit(ready));
         let counts = self.by_node.iter().map(|(node, heard)| (heard.iter().filter(fit).count(), *node));
@@ -182,8 +182,8 @@ impl RemoteExecutors {
 /// How many runs go to another node, with their jobs, in one transaction.
 const HAND_OVER_BATCH: usize = 500;
 
-/// Applies the homes of limits. Runs under another node's limit go to that node; if that node is dead or is to keep no jobs, they wait until
-/// another one takes its place.
+/// Applies the homes of limits. Runs under another node's limit go to that node. If that node is dead or is to keep no jobs, they wait until
+/// the limit has another home.
 pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeId)>) {
     let this = d.facts.token.node;
     for (name, home) in homes {
@@ -198,13 +198,13 @@ pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeI
         if !closed.is_empty() {
             let others = d.state.limits.beside(&name, HAND_OVER_BATCH, &d.state.runs);
             d.step(Step::HandOver(closed, home));
-            // Else the run would come back: one node must count all of its limits.
+            // Otherwise the run would come back, because one node must count all of its limits.
             give_limits(d, |other| others.contains(other), Some(home));
         }
     }
 }
 
-/// Gives the chosen limits that count no run to a node, or to the next one that asks.
+/// Gives the chosen limits to node `to`, or to the next node that asks. A limit that still counts a run stays here.
 pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -> bool, to: Option<NodeId>) {
     let given = d.state.limits.give_away(is_chosen);
     if !given.is_empty() {

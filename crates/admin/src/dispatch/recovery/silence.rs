@@ -17,8 +17,8 @@ pub(super) fn holds(active: &Active) -> bool {
     active.ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence)
 }
 
-/// An executor that was last heard before this instant has stopped even the runs that continue in silence. If rows may be older than what
-/// nodes heard, no executor counts as one that has stopped them.
+/// An executor that was last heard before this instant has stopped even the runs that continue in silence. If the rows may be outdated, the
+/// instant is so early that no executor counts as having stopped them.
 pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
     match d.facts.rows_may_be_old_in_silence {
         true => Timestamp::EPOCH,
@@ -26,7 +26,7 @@ pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
     }
 }
 
-/// Looks again at lost executors that runs wait for, once these executors must have stopped their runs: a node may have heard them since.
+/// Checks lost executors again if runs wait for them and they must have stopped their runs by now: a node may have heard them since.
 pub(crate) fn look_again(d: &mut Decision<'_>) {
     let before = stopped_if_heard_before(d);
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && holds(active);

@@ -15,8 +15,8 @@ use crate::dispatch::active::{Active, NOTE_AFTER};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 
-/// How many heartbeats must have come since the trigger was sent. The answer to a trigger comes at most one heartbeat later, and a server
-/// that reads late because its database is slow reads both late.
+/// How many heartbeats must have arrived since the trigger was sent. An executor answers a trigger at most one heartbeat later. Heartbeats
+/// are counted, and not time, because a server that is delayed by a slow database reads answers and heartbeats equally late.
 const BEAT_COUNT_MIN: u64 = 3;
 /// How many unanswered runs one round describes.
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;

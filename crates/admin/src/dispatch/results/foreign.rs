@@ -1,9 +1,9 @@
 //! Results of runs that this node does not have in memory: runs of another node, or of an earlier epoch. Any node with a living lease may
 //! store them.
 //!
-//! They have a queue of their own, bounded for each session and served in turns: results of runs that do not exist hold up
-//! neither the dispatcher's steps nor the results of other apps. A result that finds no room, or that cannot be judged yet, is
-//! not answered, so that the executor sends it again.
+//! These results have a separate queue that is bounded for each session. The sessions are served in turns, so that results of runs that do
+//! not exist delay neither the dispatcher's steps nor the results of other apps. A result that finds no room, or that cannot be judged yet,
+//! is not answered, so that the executor sends it again.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -23,13 +23,13 @@ use crate::metrics::CountedRun;
 use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
 
-/// The bounds of the queue: a result counts as one, and as one more for each KiB of its text.
+/// The bounds of the queue. A result counts one, and one more for each KiB of its text.
 const BOUNDS: Bounds = Bounds { session: 2_000, app: 20_000, all: 100_000 };
-/// How much is judged together, counted in the same way.
+/// The size of one batch, counted in the same way.
 const BATCH: usize = 500;
 /// How many results of one message are judged in one turn of its session.
 const PART: usize = 100;
-/// For how many runs of one batch the earlier attempts are read. Results of further runs come again.
+/// Maximum number of runs in one batch whose earlier attempts are read. Results of further runs are not answered, and come again.
 const EARLIER_COUNT_MAX: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 
@@ -38,7 +38,7 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 pub(crate) enum ExpectedFrom {
     /// This node does not know the runs.
     Unknown,
-    /// From executors other than their reporter: a result is refused at once, unless the row of its run proves this node wrong.
+    /// From executors other than their reporter: a result is refused immediately, unless the row of its run proves this node wrong.
     OtherExecutors,
 }
 

@@ -1,5 +1,5 @@
-//! Makes results durable, in batches and in lanes by job, together with what follows from them; then acknowledges them. While the database
-//! does not answer they wait here, in bounded memory, and on the executors.
+//! Stores results and their consequences, in batches and in lanes by job, and then acknowledges the results. While the database does not
+//! answer, results wait here, in bounded memory, and on the executors.
 
 pub(crate) mod foreign;
 pub(crate) mod reporter;
@@ -98,9 +98,9 @@ impl ResultLanes {
         !is_too_much && lane.items.try_send(Item { finish, counted, reply_to, texts }).is_ok()
     }
 
-    /// Puts a result into its lane, and waits for room. The lanes must never wait for the caller, or both would wait for ever.
+    /// Puts a result into its lane, and waits for room. A lane must never wait for the caller: that would be a deadlock.
     pub(crate) async fn submit(&self, finish: AttemptEnd, counted: CountedRun, reply_to: Option<SessionHandle>) {
-        // A closed lane means that the process is ending: the row is still open in the store, and found there.
+        // A closed lane means that the process is ending. The run's row is still open, and the next lease holder finds it.
         let lane = self.lane(finish.job);
         let texts = lane.count(&finish);
         drop(lane.items.send(Item { finish, counted, reply_to, texts }).await);
@@ -112,7 +112,7 @@ impl ResultLanes {
         }
     }
 
-    /// Answers a result that is not taken: `Duplicate` if the attempt has ended without it, else `NoSuchRun`.
+    /// Answers a result that is refused: `Duplicate` if the attempt has ended without it, else `NoSuchRun`.
     pub(crate) fn refuse(&self, session: &SessionHandle, (run, attempt): (RunId, i32), answer: &Finished) {
         send_acks(session, vec![ack(run, attempt, answer)]);
     }
@@ -189,7 +189,7 @@ impl ResultLoop {
         self.shared.put_own(released).await;
         let open: HashSet<RunId> = awaiting.iter().map(|(_, run)| *run).collect();
         if !awaiting.is_empty() {
-            // Sent before `Settled`, on which runs leave their gates: these runs keep their places there.
+            // Sent before `Settled`, which makes runs leave their gates: these runs must keep their places there.
             drop(self.events.send(Event::Awaiting(awaiting)).await);
         }
         let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();
@@ -239,8 +239,8 @@ impl ResultLoop {
         }
     }
 
-    /// Tries until the database takes the batch; `None` if the process ends first. The store may answer for a first part of it only, and is
-    /// then asked for the rest.
+    /// Tries until the database has stored the batch; `None` if the process ends first. If the store takes only a first part of the batch, the
+    /// rest is sent next.
     async fn finish(&self, batch: &[AttemptEnd], stop: &CancellationToken) -> Option<Ends> {
         let mut failed_count = 0_u32;
         let mut all = Ends::default();
@@ -285,8 +285,8 @@ impl ResultLoop {
     }
 }
 
-/// The ends to report to the dispatcher. Of several ends of one attempt whose run awaits its children, that is only the first: the place
-/// that the run keeps at its gate outlasts one of them.
+/// The ends to report to the dispatcher. If a run awaits its children, only the first end of an attempt is reported: the run keeps its place
+/// at its gate for one end, and a second one would free the place.
 fn ends_to_report(finishes: Vec<AttemptEnd>, finished: Vec<Finished>, awaiting: &HashSet<RunId>) -> Vec<Settled> {
     let (mut reported, mut ends) = (HashSet::new(), Vec::with_capacity(finishes.len()));
     for (AttemptEnd { run, attempt, owner, .. }, finished) in finishes.into_iter().zip(finished) {
@@ -310,7 +310,7 @@ fn acknowledge_early(finishes: &[AttemptEnd], replies: &[Option<SessionHandle>])
 }
 
 fn send_acks(session: &SessionHandle, acks: Vec<v1::ResultAck>) {
-    // An answer that is lost costs nothing: the result comes again and is a duplicate.
+    // A lost answer does no harm: the executor sends the result again, which is then a duplicate.
     session.send(v1::server_message::Body::ResultAcks(v1::ResultAcks { acks }));
 }
 

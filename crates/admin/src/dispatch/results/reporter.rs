@@ -1,4 +1,4 @@
-//! Which results are accepted from an executor: those of attempts that were sent to it, or to a process before it whose journal it carries.
+//! Which results are accepted from an executor: results of attempts that were sent to it, or to a predecessor whose journal it has.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +24,7 @@ pub(crate) struct Reporter {
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 
-/// What is known of a result's run that this node does not have in memory.
+/// The known facts about the run of a result, if this node does not have the run in memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ReportedRun<'a> {
     pub(crate) run: &'a Run,
@@ -89,12 +89,13 @@ impl Reporter {
         if run.status.is_terminal() {
             return match is_unclaimed(run.status, run.reason) {
                 true => ResultDecision::Taken,
-                // It was settled as it began. Only its home knows which executor it was sent to.
+                // The run was settled before its row named an executor. Only its home knows to which executor it was sent.
                 false if !is_home && now < finished_at + NAMED_WITHIN => ResultDecision::Deferred,
                 false => ResultDecision::Refused,
             };
         }
-        // The home may not hear the executor at all, and so never name it. Such a run has been due for long, and waits for nothing else.
+        // A home that does not hear the executor never names it. The home is assumed not to hear it if the run has been due for long and
+        // no other wait is noted.
         let waits_for = run.detail.as_ref().and_then(|detail| detail.waits_for);
         let waits = waits_for.is_some_and(|what| what != WaitFor::Answer);
         let is_stuck = run.status == RunStatus::Pending && !waits && run.due_at + lost_after < now;

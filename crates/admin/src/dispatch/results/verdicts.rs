@@ -55,8 +55,8 @@ pub(crate) enum ResultDestination {
     Here,
     /// Its run is not in memory.
     Foreign(IncomingResult),
-    /// Another executor has its run, as far as this node's memory shows. The row may know better: if an executor started twice before a
-    /// server answered, the later process may carry a result that is attributed to the earlier one.
+    /// Another executor has its run, as far as this node's memory shows. The row may show otherwise: if an executor started twice before a
+    /// server answered, the later process may have a result that is attributed to the earlier one.
     Unexpected(IncomingResult),
 }
 
@@ -124,7 +124,7 @@ pub(crate) fn end_refused(d: &mut Decision<'_>, run: RunId, attempt: i32, phase:
     }
 }
 
-/// A result of a run that the executor cannot have had changes nothing. It is answered, so that it does not come again.
+/// Refuses a result of a run that the executor cannot have had. The executor gets an answer, so that it does not send the result again.
 fn refuse_result(d: &mut Decision<'_>, reporter: &Reporter, result: &IncomingResult) {
     d.count(Count::ResultsRefused, 1);
     d.effects.push(Effect::RefuseResult(reporter.clone(), result.run, result.attempt));
@@ -136,7 +136,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     let is_its_lease = |active: &Active| settled.owner.is_none_or(|owner| active.ready.token().epoch <= owner.epoch);
     let is_this = |active: &Active| active.ready.run.attempt == settled.attempt && is_its_lease(active);
     if d.state.runs.active(settled.run).is_some_and(is_this) {
-        // A run whose result was judged by its row still has its slot here.
+        // If the result was judged by the run's row, the run still occupies a slot here.
         ends::free_active(d, settled.run);
     }
     let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
@@ -146,7 +146,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     }
     let is_superseded = settled.finished == Finished::Superseded;
     let is_past = if is_superseded {
-        // If this is false, the attempt had been given up, and a later one may be anywhere by now.
+        // If this is false, the attempt had been given up, and a later attempt may be on any node by now.
         d.facts.in_memory.has_up_to(settled.run, settled.attempt)
     } else {
         // If this is false, the run here was taken over since, or it is the next attempt, which has its own place.
@@ -186,7 +186,7 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
         } else if let Some(ready) = turns::take_waiting(d, run) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else if d.state.runs.called(run).is_some() {
-            // It ends, or is cancelled, once it is known which executor has it.
+            // The roll call finds out first which executor has the run. Then the run ends, or is cancelled.
         } else if let Some((ready, _)) = d.state.runs.take_scheduled(run) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
         } else {

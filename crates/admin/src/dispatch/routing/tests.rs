@@ -3,7 +3,7 @@ use serde_json::json;
 use super::*;
 use crate::dispatch::tests_support::{definition, ready};
 
-/// The shards of a fire are spread over the executors by one draw, and each attempt of any other run is drawn anew.
+/// All shards of a fire share one draw, which spreads them over the executors. Each attempt of any other run gets a new draw.
 #[test]
 fn all_shards_of_a_fire_draw_the_same() {
     let draw_of = |second, attempt, parent: Option<i64>, total| {

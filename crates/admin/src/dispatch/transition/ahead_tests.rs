@@ -1,4 +1,4 @@
-//! Stories of runs that are sent ahead of their instants. As in [`tests`](super::tests), times are seconds, and runs are named by the
+//! Scenarios with runs that are sent ahead of their instants. As in [`tests`](super::tests), times are seconds, and runs are named by the
 //! second at which they are due.
 
 use std::time::Duration;
@@ -40,7 +40,7 @@ fn a_run_that_nothing_can_change_leaves_half_a_second_ahead() {
     assert_eq!(world.state.next_instant(Some(world.around.token)), Timestamp::MAX);
 }
 
-/// A run is not sent ahead if its decision may change until its instant, or if it must not be taken back from its executor.
+/// A run is not sent ahead if the decision about it may change until its instant, or if it may run at most once.
 #[test]
 fn what_may_change_leaves_at_its_instant() {
     for overrides in [
@@ -93,7 +93,7 @@ fn the_lease_holds_at_the_instant() {
     }
 }
 
-/// The free quarter is for runs that come before the instant.
+/// A quarter of the slots stays free for runs that arrive before the instant.
 #[test]
 fn a_quarter_of_the_slots_is_not_given_away_ahead() {
     let mut world = on_time();

@@ -1,4 +1,4 @@
-//! Stories of routers that ask executors first. As in [`tests`](super::tests), times are seconds, and executor 1 is called `e1`.
+//! Scenarios with routers that ask executors first. As in [`tests`](super::tests), times are seconds, and executor 1 is called `e1`.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ fn each_question_has_a_deadline_of_its_own() {
     assert!(world.state.runs.active(RunId::new(2_000)).is_none(), "it waits for an executor");
 }
 
-/// Executors that are all busy are not asked again at once.
+/// If all executors are busy, they are not asked again immediately.
 #[test]
 fn a_job_pauses_after_no_executor_was_free() {
     for (millis, expected) in [(2_099, NOTHING.to_vec()), (2_100, vec!["question 2 to 1"])] {
@@ -107,7 +107,7 @@ fn a_job_pauses_after_no_executor_was_free() {
     }
 }
 
-/// The trace names the executors before the one that was taken, and why they were not.
+/// The trace names the executors that come before the chosen one, and why they were not chosen.
 #[test]
 fn the_trace_names_the_busy_and_the_silent() {
     let run = RunId::new(2_000);
@@ -127,8 +127,8 @@ fn the_trace_names_the_busy_and_the_silent() {
     }
 }
 
-/// The trace shows why the second attempt of a run went to another executor. A run whose caller names an executor, and a broadcast, avoid
-/// none.
+/// The trace shows why the second attempt of a run went to another executor. A broadcast, and a run whose caller names an executor, avoid no
+/// executor.
 #[test]
 fn the_trace_names_who_had_the_attempt_before() {
     let run = RunId::new(2_000);
@@ -175,7 +175,7 @@ fn groups_of_a_pump_job_are_spread_evenly() {
     assert_eq!([1, 2, 3].map(|executor| of(&world, executor, 2)), [0, 1, 1], "those of another job do not count");
 }
 
-/// The runs that an executor has from other servers count, as its heartbeats report them.
+/// The runs that an executor has from other servers count as well: its heartbeats report them.
 #[test]
 fn the_least_active_executor_is_found_by_all_that_it_has() {
     let mut world = with_executors(2);
@@ -208,7 +208,7 @@ fn the_trace_names_who_is_passed_by_as_silent() {
     assert_eq!(at(&mut world, 3.0), ["sent to 1: 3"]);
 }
 
-/// A run that executors are asked about is looked at when it is due, not when it would be marked.
+/// Executors are asked about a run when the run is due, not when it would be marked.
 #[test]
 fn no_executor_is_asked_ahead_of_the_instant() {
     let mut world = with_executors(1);

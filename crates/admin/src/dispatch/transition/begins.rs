@@ -1,4 +1,4 @@
-//! Stories of runs at executors: which of them have begun, and which wait there.
+//! Scenarios with runs at executors: which of them have begun, and which wait there.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ use super::*;
 use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder};
 use crate::dispatch::starts::{Start, StartReports};
 
-/// What a round at this time notes about runs that executors have.
+/// The notes that a round at this time stores about runs at executors.
 fn noted(world: &mut World, seconds: f64) -> Vec<String> {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
     world.on(Event::Round(Vec::new())).iter().flat_map(noted_as).collect()
@@ -78,7 +78,8 @@ fn what_waits_in_an_executors_queue_is_not_running() {
     assert_eq!(noted(&mut world, 21.0), ["3 began at 19400"], "the first report counts");
 }
 
-/// A run was another node's while its start was noted, and came back by an adoption whose answer was lost.
+/// The run belonged to another node when its start was noted, so the store refused the note. Then the run came back by an adoption whose
+/// answer was lost.
 #[test]
 fn a_start_that_was_noted_in_vain_is_noted_again() {
     let mut world = with_executors(1);

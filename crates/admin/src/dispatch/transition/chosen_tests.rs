@@ -1,4 +1,4 @@
-//! Stories of runs whose callers named an executor. As in [`tests`](super::tests), times are seconds, and runs are named by the
+//! Scenarios with runs whose callers named an executor. As in [`tests`](super::tests), times are seconds, and runs are named by the
 //! second at which they are due; executor 1 is called `e1`.
 
 use rondel_core::Timestamp;

@@ -1,5 +1,5 @@
-//! Stories of runs whose queue time ends, and of what is noted about their waits. As in [`tests`](super::tests), times are seconds, and
-//! runs are named by the second at which they are due.
+//! Scenarios with runs whose queue time ends, and with stored waits. As in [`tests`](super::tests), times are seconds, and runs are named
+//! by the second at which they are due.
 
 use std::time::Duration;
 
@@ -53,7 +53,7 @@ fn switch_executor(world: &World, name: &str, switch: Switch) {
     world.around.switches.set(Switches { apps: Vec::new(), executors: vec![switched] });
 }
 
-/// An executor that comes after the end of a run's queue time does not get it, whether or not a round came in between.
+/// An executor that connects after the end of a run's queue time does not get the run, whether or not a round took place in between.
 #[test]
 fn a_run_whose_queue_time_is_over_is_not_sent_any_more() {
     for (seconds, expected) in [(5.999, Vec::new()), (6.0, vec!["end of 1/1: Skipped(Expired)"])] {
@@ -66,7 +66,7 @@ fn a_run_whose_queue_time_is_over_is_not_sent_any_more() {
     }
 }
 
-/// What keeps a run from starting when its queue time ends is the reason for its end: an earlier run, no executor, or a switch.
+/// A run that expires ends for the reason that keeps it from starting at that time: an earlier run, no executor, or a switch.
 #[test]
 fn a_run_that_waits_for_its_turn_too_long_ends_for_what_keeps_it() {
     type Happens = fn(&mut World);
@@ -255,7 +255,7 @@ fn who_counts_a_limit_is_asked_once_all_open_runs_are_known() {
     assert_eq!(world.flush(), ["mark 1"], "its noted wait is taken back first");
 }
 
-/// The wait of a run that was adopted is added to what is in its row.
+/// The wait of an adopted run is added to the detail that its row already has.
 #[test]
 fn a_noted_wait_keeps_the_rest_of_the_row() {
     let mut world = World::new();
@@ -268,7 +268,7 @@ fn a_noted_wait_keeps_the_rest_of_the_row() {
     assert_eq!(notes[0].detail.waits_for, Some(WaitFor::Executor));
 }
 
-/// A run whose queue time has passed when its turn comes ends then, unless it is a catch-up fire and an executor is there.
+/// If the queue time of a run has passed when its turn comes, the run ends, unless it is a catch-up fire and an executor is online.
 #[test]
 fn a_turn_that_comes_too_late_is_none() {
     let leave = |world: &mut World| {

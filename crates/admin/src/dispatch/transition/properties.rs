@@ -307,7 +307,7 @@ impl Model {
         }
     }
 
-    /// From here on nothing goes wrong: everything ends.
+    /// Continues without faults until every run has ended.
     fn comes_to_rest(&mut self) {
         for executor in [1, 2] {
             self.happens(Happening::Join(executor));

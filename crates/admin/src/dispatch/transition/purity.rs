@@ -62,7 +62,7 @@ fn expand(prefix: &str, tree: &str, paths: &mut Vec<String>) {
     expand(&prefix, &inner[from..], paths);
 }
 
-/// The file of this crate that contains the item that a path names.
+/// The file of this crate that contains the item at this path.
 fn source_of(src: &Path, file: &Path, path: &str) -> Option<PathBuf> {
     let mut parts: Vec<&str> = path.split("::").collect();
     let mut folder = match parts.remove(0) {
@@ -70,7 +70,7 @@ fn source_of(src: &Path, file: &Path, path: &str) -> Option<PathBuf> {
         "super" => file.parent()?.to_path_buf(),
         _ => return None,
     };
-    // The items that `cluster` exports are in files of their own, beside files that do use the runtime.
+    // These items of `cluster` are in files that use no runtime, although other files of that folder do.
     let exported = [("SwitchBoard", "cluster/switches.rs"), ("Departing", "cluster/departing.rs")];
     if let Some((_, file)) = exported.iter().find(|(name, _)| parts.last() == Some(name)) {
         return Some(PathBuf::from(file));

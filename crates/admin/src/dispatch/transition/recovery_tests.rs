@@ -1,5 +1,5 @@
-//! Stories of executors that are lost, and of rows that show more than this server knows. As in [`tests`](super::tests), times are seconds,
-//! and runs are named by the second at which they are due.
+//! Scenarios with lost executors, and with rows that show more than this server knows. As in [`tests`](super::tests), times are seconds, and
+//! runs are named by the second at which they are due.
 
 use std::collections::{BTreeMap, HashSet};
 use std::time::Duration;
@@ -27,7 +27,7 @@ fn set(world: &mut World, seconds: f64) {
     world.around.now = Timestamp::EPOCH + Duration::from_secs_f64(seconds);
 }
 
-/// Which executors a round asks other nodes about, and what else it does.
+/// Performs a round. Returns which executors it asks other nodes about, and its other effects.
 fn round(world: &mut World, seconds: f64) -> Vec<String> {
     set(world, seconds);
     let effects = world.on(Event::Round(Vec::new()));
@@ -130,8 +130,8 @@ fn an_executor_that_is_lost_without_runs_is_not_looked_at_again() {
     assert_eq!(round(&mut world, 200.0), NOTHING);
 }
 
-/// A run that this server still waits for is its own under the next lease. A run that it had given up under the previous lease is called,
-/// because the store refuses that end.
+/// A run that this server still waits for is its own under the next lease. A run that it had given up under the previous lease takes part in
+/// the roll call, because the store refuses that end.
 #[test]
 fn what_is_in_hand_is_called_only_if_its_end_is_refused() {
     for (epoch, is_given_up, is_called) in [(1, false, false), (2, false, false), (1, true, false), (2, true, true)] {
@@ -171,7 +171,7 @@ fn the_rows_of_runs_that_executors_have_for_long_are_read() {
     assert_eq!(round(&mut world, 20.0), NOTHING, "no other server can have changed a row");
 }
 
-/// What a row shows of a run that an executor was believed to have.
+/// The row of a run decides whether an executor still counts as having the run.
 #[test]
 fn the_row_of_a_run_that_is_here_may_have_gone_on() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };
@@ -193,7 +193,7 @@ fn the_row_of_a_run_that_is_here_may_have_gone_on() {
     }
 }
 
-/// A run that has gone on without an event here is forgotten, so that the standing queries find its next attempt.
+/// A run whose attempt ended without an event here is forgotten, so that the standing queries find its next attempt.
 #[test]
 fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };
@@ -383,7 +383,7 @@ fn the_answer_of_an_executor_is_passed_on_to_the_server_that_asks() {
     assert_eq!(passed_on(&mut world, &[], &finished), [(9, "e1".to_owned(), finished.to_vec())]);
 }
 
-/// Answers are kept by node: one about a lease that no server asked about is not taken.
+/// An answer about a lease that no server asked about is ignored, because only the newest epoch of each node is stored.
 #[test]
 fn only_an_answer_that_was_asked_for_is_taken() {
     for (asks, is_taken) in [(vec![], false), (vec![DEAD], true), (vec![LeaseToken { epoch: 3, ..DEAD }], false)] {
@@ -436,7 +436,7 @@ fn the_place_of_a_retry_is_kept_and_its_limit_is_free() {
     assert_eq!(world.flush(), ["sent to 1: 2"]);
 }
 
-/// This server starts those of the stored shards that it wrote and that are still to be sent under its lease.
+/// This server starts a stored shard only if it wrote the shard and still has to send it under its lease.
 #[test]
 fn a_broadcast_starts_the_shards_that_are_its_own() {
     let mut root = ready(1, &definition(&json!({"route": "broadcast", "queue_timeout": "60s"})));

@@ -1,4 +1,4 @@
-//! Stories of jobs that move to other servers: to one that hears a fit executor, or to the one that counts their limit. As in
+//! Scenarios in which jobs move to another server: to one that hears a fit executor, or to the one that counts their limit. As in
 //! [`tests`](super::tests), times are seconds, and runs are named by the second at which they are due.
 
 use std::collections::BTreeSet;
@@ -114,7 +114,7 @@ fn a_job_under_way_does_not_move() {
     assert_eq!(sought(&mut world, 6.0), [run(3)]);
 }
 
-/// The runs that went are forgotten, and those that may have gone keep their places until their rows are read.
+/// Runs that were handed over are forgotten. Runs that may have been handed over keep their places until their rows are read.
 #[test]
 fn what_was_handed_over_is_forgotten() {
     let serial = |second| ready(second, &definition(&json!({"queue_timeout": "60s"})));
@@ -191,7 +191,7 @@ fn a_drained_server_gives_its_limits_away() {
     assert_eq!(given(&mut world, Event::GiveLimits), Some((vec![limit("db")], None)), "the store was not asked");
 }
 
-/// A job under two limits that two servers count would go from one to the other for ever.
+/// If two servers counted the two limits of a job, they would hand the job to each other for ever.
 #[test]
 fn one_server_comes_to_count_all_limits_of_a_job() {
     let both = json!({"concurrency": {"key": "db", "max": 1}, "rate": {"key": "api", "max": 9, "per": "1s"}});

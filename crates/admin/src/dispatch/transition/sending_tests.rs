@@ -1,5 +1,5 @@
-//! Stories of sending runs to executors: marks, terms, timers, and what a server waits for before it ends. As in [`tests`](super::tests),
-//! times are seconds, and runs are named by the second at which they are due.
+//! Scenarios of sending runs to executors: marks, terms, timers, and the drain of a server. As in [`tests`](super::tests), times are seconds,
+//! and runs are named by the second at which they are due.
 
 use std::time::Duration;
 
@@ -33,7 +33,7 @@ fn won(second: i64) -> Event {
     Event::Marked(vec![(run(second), 1)], vec![run(second)])
 }
 
-/// A run whose mark is older than a second may already count as one that died with this node.
+/// Other nodes may already treat a run whose mark is older than a second as one that died with this node.
 #[test]
 fn what_was_marked_is_sent_at_once_within_a_second() {
     for (seconds, expected) in [(1.0, "sent to 1: 1"), (1.999, "sent to 1: 1"), (2.0, "unmark 1")] {
@@ -95,7 +95,7 @@ fn each_run_carries_the_newest_term_of_its_job() {
     assert_eq!(terms, [Some(3), Some(3), Some(4)]);
 }
 
-/// When the loop has to look again: never without the lease under which runs may start.
+/// The loop wakes for a scheduled run only while it has the lease under which runs may start.
 #[test]
 fn the_next_instant_is_that_of_the_first_run_under_the_lease() {
     let mut world = with_executors(1);
@@ -152,7 +152,7 @@ fn a_server_is_drained_when_nothing_is_left_that_it_waits_for() {
     assert!(world.state.is_drained());
 }
 
-/// A draining server does not send a run again that it gets back.
+/// A draining server does not resend a run that it gets back.
 #[test]
 fn a_server_that_leaves_lets_go_what_it_gets_back() {
     let mut world = with_executors(2);

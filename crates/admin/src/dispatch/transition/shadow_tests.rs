@@ -1,4 +1,4 @@
-//! Stories of jobs in shadow mode. As in [`tests`](super::tests), times are seconds, and runs are named by the second at which they
+//! Scenarios with jobs in shadow mode. As in [`tests`](super::tests), times are seconds, and runs are named by the second at which they
 //! are due.
 
 use rondel_core::outcome::Outcome;
@@ -68,7 +68,7 @@ fn a_shadow_of_a_broadcast_names_all_its_executors() {
     assert_eq!(ended[0].2.executor.as_deref(), Some("e1, e2"));
 }
 
-/// A run that began before the seam goes on, and no shadow of its job waits behind it or takes its place.
+/// A run that began before `mode_from`, the seam, continues. No shadow run of its job waits for it or replaces it.
 #[test]
 fn shadows_neither_wait_for_runs_nor_replace_them() {
     for policy in ["serial", "discard", "cover"] {
@@ -84,7 +84,7 @@ fn shadows_neither_wait_for_runs_nor_replace_them() {
     }
 }
 
-/// From the seam on a promoted job is active, and its shadows from before the seam hold no places.
+/// A promoted job is active from `mode_from`, the seam. Its shadow runs from before the seam hold no places.
 #[test]
 fn a_promoted_job_runs_from_its_seam_on() {
     let promoted = definition(&json!({"mode": "active", "mode_from": "1970-01-01T00:00:02Z"}));

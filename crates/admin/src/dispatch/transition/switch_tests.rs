@@ -1,4 +1,4 @@
-//! Stories of executors that users switch off. As in [`tests`](super::tests), times are seconds, and runs are named by the second at
+//! Scenarios with executors that users switch off. As in [`tests`](super::tests), times are seconds, and runs are named by the second at
 //! which they are due; executor 1 is called `e1`.
 
 use rondel_core::homes::Switch;
@@ -14,7 +14,7 @@ use crate::cluster::SwitchBoard;
 use crate::dispatch::event::{Report, Responder};
 use crate::dispatch::tests_support::{definition, ready};
 
-/// The beat reads these switches.
+/// Sets the switches, as a beat does that reads them.
 fn set(world: &World, switches: &[(&str, Switch)]) {
     let switch = |(name, switch): &(&str, Switch)| ExecutorSwitch {
         app: AppId::new(1),
@@ -79,7 +79,7 @@ fn without_another_executor_runs_wait_until_it_is_active_and_name_the_switch() {
     assert_eq!(world.flush(), ["mark 1"]);
 }
 
-/// The switch belongs to the name: the next incarnation has it from its first moment, and so has one that shares the name.
+/// The switch belongs to the name. The next incarnation has it from its start, and every executor that shares the name has it.
 #[test]
 fn the_switch_holds_for_the_next_start_of_the_executor() {
     let mut world = World::new();

@@ -1,5 +1,5 @@
-//! The hardest stories of the engine's rules, for the dispatcher alone: each row is what happens, and what is done then. Times are seconds;
-//! runs are named by the second at which they are due. The simulation has the same stories with all parts of the engine.
+//! The hardest scenarios of the engine's rules, for the dispatcher alone: events, and the expected effects. Times are seconds; runs are named
+//! by the second at which they are due. The simulation has the same scenarios with all parts of the engine.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -307,8 +307,8 @@ fn shards_of(root: &Run, count: i32) -> Vec<Run> {
     (0..count).map(shard).collect()
 }
 
-/// A broadcast has one shard for each executor that was there when it was cut, even if the request to store the shards is repeated. The
-/// next fire waits for all of them.
+/// A broadcast has one shard for each executor that was online when it was expanded, even if the request to store the shards is repeated.
+/// The next fire waits for all of them.
 #[test]
 fn a_broadcast_is_cut_once() {
     let mut world = with_executors(2);
@@ -355,7 +355,8 @@ fn a_broadcast_keeps_its_place_while_its_shards_are_stored() {
     }
 }
 
-/// Late is not missed: a run that a server had in time waits for its queue time, and the misfire policy judges a run that it took up late.
+/// A late run is not a missed run. A run that a server had in time may wait until its queue timeout. The misfire policy judges only a run
+/// that the server took up late.
 #[test]
 fn late_is_not_missed() {
     let job = definition(
@@ -395,7 +396,7 @@ fn a_covering_run_waits_for_the_ends_that_it_asks_for() {
     assert_eq!(world.flush(), ["sent to 1: 3"]);
 }
 
-/// If an attempt was given up and its result comes all the same, only one of these ends counts, and neither concerns the next attempt.
+/// If an attempt was given up and its result arrives later, only one of these ends counts, and neither concerns the next attempt.
 #[test]
 fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
     let mut world = with_executors(2);

@@ -1,5 +1,5 @@
-//! Stories of runs that wait: what their rows prove, and executors that leave triggers unanswered. As in [`tests`](super::tests), times
-//! are seconds, and runs are named by the second at which they are due.
+//! Scenarios with runs that wait, and with executors that leave triggers unanswered. As in [`tests`](super::tests), times are seconds, and
+//! runs are named by the second at which they are due.
 
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{Detail, ObstacleKind, WaitFor};
@@ -14,7 +14,7 @@ use super::*;
 use crate::dispatch::event::{Reply, Report};
 use crate::dispatch::tests_support::{definition, ready};
 
-/// A row with a recorded wait proves that no executor holds the run: before that becomes untrue, the run is marked.
+/// A row with a recorded wait proves that no executor has the run. The run is marked before it is sent, because the mark withdraws that proof.
 #[test]
 fn what_is_noted_to_wait_is_marked_before_it_is_sent() {
     let mut world = World::new();
@@ -70,8 +70,8 @@ fn leave_unanswered(world: &mut World, second: i64) -> Vec<String> {
     world.described(Event::Round(Vec::new()))
 }
 
-/// The runs of such an executor were not received, and runs go to another executor for a while. The next attempts have only the queue time
-/// that is left.
+/// The runs that such an executor leaves unanswered were not received, and for a while runs go to another executor. The next attempts have
+/// only the queue time that is left.
 #[test]
 fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
     let mut world = with_executors(1);
@@ -110,7 +110,7 @@ fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
     assert_eq!(world.state.executors.silences.of(ExecutorId::new(1)), None, "it answers");
 }
 
-/// If there is no other executor, it gets the runs all the same.
+/// If there is no other executor, the silent one still gets the runs.
 #[test]
 fn an_executor_that_answers_no_trigger_is_not_passed_by_where_it_is_the_only_one() {
     let mut world = with_executors(1);
@@ -122,7 +122,7 @@ fn an_executor_that_answers_no_trigger_is_not_passed_by_where_it_is_the_only_one
     assert_eq!(world.at(13.0), ["sent to 1: 13"]);
 }
 
-/// A group whose job has as many groups as it may on each executor waits, and its row names these executors.
+/// A group waits if every executor has as many groups of its job as one executor may have. The group's row names these executors.
 #[test]
 fn groups_that_wait_do_not_hide_those_of_another_job() {
     let pump = definition(&json!({"pump": {"items": 9, "groups": 3, "per_executor": 1}, "queue_timeout": "60s"}));

@@ -119,7 +119,7 @@ impl World {
         self.on(event).iter().filter_map(describe).collect()
     }
 
-    /// These runs come from the ring.
+    /// Delivers these runs as the ring does.
     pub(super) fn arrive(&mut self, runs: impl IntoIterator<Item = Ready>) {
         let runs: Vec<Ready> = runs.into_iter().collect();
         self.around.in_memory.admit(runs.iter().map(|ready| ready.run.clone()).collect());
@@ -243,7 +243,7 @@ impl World {
         self.on(Event::Results(session, vec![result]))
     }
 
-    /// The end of an attempt is durable, and what follows from it.
+    /// Reports that the end of an attempt and its consequences are durable.
     pub(super) fn settled(&mut self, run: i64, attempt: i32, finished: Finished) -> Vec<String> {
         self.described(Event::Settled(vec![Settled { run: RunId::new(run * 1_000), attempt, owner: None, finished }]))
     }
@@ -268,7 +268,7 @@ fn pairs(runs: &[(RunId, i32)]) -> String {
     ids(&runs.iter().map(|(run, _)| *run).collect::<Vec<_>>())
 }
 
-/// What an effect does to runs, in words; `None` for an effect that only counts, shows or forgets.
+/// Describes what an effect does to runs; `None` for an effect that only counts, shows or forgets.
 pub(super) fn describe(effect: &Effect) -> Option<String> {
     Some(match effect {
         Effect::Finish(end) => {

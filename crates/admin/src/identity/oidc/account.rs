@@ -11,26 +11,26 @@ use super::{OidcConfig, OidcError, Refusal, roles};
 /// Maximum length of a display name, in characters.
 const DISPLAY_NAME_LEN_MAX: usize = 100;
 
-/// The account of a user who signs in, and the changes to store for it: the caller writes the audit entry first.
+/// The account of a user who signs in, and the changes to store for it. The caller writes the audit entry before it stores them.
 #[derive(Clone, Debug)]
 pub struct AccountUpdate {
     /// The account, with the changes.
     pub account: Account,
     /// Whether the account is to be created.
     pub is_new: bool,
-    /// Whether the account is to be linked to the provider: it has no password, and signs in this way for the first time.
+    /// Whether the account is to be linked to the provider: it has no password, and signs in through the provider for the first time.
     pub is_first: bool,
-    /// Its earlier roles, if its groups give it other roles.
+    /// The account's earlier roles, if the user's groups give it other roles.
     pub grants_before: Option<Vec<Grant>>,
 }
 
-/// What became of an update.
+/// Result of storing an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settled {
     /// The account that signs in.
     pub account: AccountId,
-    /// Whether the account was created, or has its new roles. Roles stay where no other account may do everything, and another server may
-    /// have created the account first.
+    /// Whether the account was created, or received its new roles. False if another server created the account first, or if the new roles
+    /// would leave no account with all rights.
     pub is_changed: bool,
 }
 
@@ -58,7 +58,7 @@ pub(super) async fn resolve(
     if update.account.disabled {
         return Err(Refusal::Disabled(email.clone()).into());
     }
-    // Anyone may have chosen the account's name, so the name alone does not admit the user who has this address at the provider.
+    // An account's name may have been chosen freely, so an equal name does not prove that the account belongs to this user.
     if update.is_first && update.account.password.is_some() {
         return Err(Refusal::NotLinked(email.clone()).into());
     }
@@ -76,7 +76,7 @@ pub(super) async fn resolve(
     Ok(update)
 }
 
-/// A new account has no role: roles are assigned here or by groups.
+/// A new account has no role. Administrators or the user's groups assign its roles.
 fn fresh(identity: &Identity, id: i64, now: Timestamp) -> Account {
     let display_name = identity.display_name.as_deref().filter(|name| !name.contains(char::is_control));
     Account {
@@ -108,7 +108,8 @@ impl AccountUpdate {
         let Self { account, is_new, is_first, grants_before } = self;
         let gone = || Refusal::NoAccount(account.name.clone());
         if is_new && !store.create_account(&account).await? {
-            // Another tab or another server created it first, or an administrator with a password. The next sign-in checks the roles again.
+            // Another tab, another server or an administrator created it first; the administrator may have set a password. The next sign-in
+            // checks the roles again.
             let found = store.account_by_name(&account.name).await?.ok_or_else(gone)?;
             if found.password.is_some() && found.provider_linked_at.is_none() {
                 return Err(Refusal::NotLinked(found.name).into());
@@ -222,7 +223,7 @@ mod tests {
         assert_eq!(came().await, account.id);
         store.change_account(account.id, &link(ProviderLink::None)).await.unwrap();
         assert_eq!(refused(&store, &config, &ann(&[])).await, Refusal::NotLinked(account.name.clone()));
-        // An account that has signed in through the provider without a password still can after it has set one.
+        // An account that signed in through the provider before it had a password can still do so after it has set one.
         store.delete_account(account.id).await.unwrap();
         assert!(store.create_account(&Account { password: None, ..account.clone() }).await.unwrap());
         assert_eq!(came().await, account.id);

@@ -1,4 +1,4 @@
-//! Limits how many codes are exchanged with the provider at the same time: in total, and per address, so that one address cannot use up the
+//! Limits how many codes are exchanged with the provider concurrently, in total and per address, so that one address cannot use up the
 //! total.
 
 use std::collections::BTreeMap;

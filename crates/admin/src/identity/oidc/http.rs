@@ -1,7 +1,7 @@
 //! Calls to the provider: without redirects, with a time limit, and with a limit on the size of an answer.
 //!
-//! The address comes from the operator's settings and from the provider's own document, not from users: any address is allowed, except that
-//! of a cloud's metadata service, which gives machines their secrets.
+//! The address comes from the operator's settings and from the provider's own document, not from users. So any address is allowed, except
+//! that of a cloud's metadata service, which hands out the machine's secrets.
 
 use std::time::Duration;
 

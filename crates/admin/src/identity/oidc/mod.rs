@@ -86,7 +86,7 @@ impl OidcConfig {
     }
 }
 
-/// Checks a URL to which codes and tokens are sent: plain HTTP is allowed only if it is this machine.
+/// Checks a URL to which codes and tokens are sent: plain HTTP is allowed only to this machine.
 fn check_url(text: &str) -> Result<Url, String> {
     let url = Url::parse(text).map_err(|error| format!("{text:?} is not a URL: {error}"))?;
     let is_local = url.host_str().is_some_and(|host| matches!(host, "localhost" | "127.0.0.1" | "[::1]"));
@@ -103,7 +103,7 @@ fn check_url(text: &str) -> Result<Url, String> {
 /// Why a user is not signed in.
 #[derive(Debug, thiserror::Error)]
 pub enum OidcError {
-    /// The provider could not be reached; `0` is for the log, as it may describe the network.
+    /// The provider could not be reached. The text is only for the log, since it may describe the network.
     #[error("the provider of sign-ins does not answer: {0}")]
     Unavailable(String),
     /// The provider or this server refused the sign-in.

@@ -1,6 +1,6 @@
-//! A sign-in in progress at the provider. The browser's cookie holds all of it: a random number, the time of its start and the page to
-//! continue at, authenticated with a key of the servers, so that a browser cannot forge it. State, nonce and PKCE verifier are derived from
-//! the whole cookie, so no part of it can be changed.
+//! A sign-in in progress at the provider. Its whole state is in the browser's cookie: a random number, the time of its start and the page
+//! to continue at. The cookie is authenticated with a key of the servers, so that a browser cannot forge it. The OIDC state, the nonce and
+//! the PKCE verifier are derived from the whole cookie, so no part of it can be changed.
 
 use std::time::Duration;
 

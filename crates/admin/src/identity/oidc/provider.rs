@@ -33,8 +33,8 @@ use rondel_core::error_chain::chain;
 
 /// How long the provider's document and keys are used before they are read again.
 const KNOWN_AGE_MAX: Duration = Duration::from_secs(3600);
-/// Maximum age of the keys after a token was signed with an unknown one: zero, so that they are always read again. Only a client with a
-/// code from the provider can cause this.
+/// Maximum age of the keys after a token was signed with an unknown key: zero, so that the keys are always read again. Only a client with a
+/// code from the provider can cause such a read.
 const KEYS_AGE_MAX: Duration = Duration::ZERO;
 /// Timeout for reading the provider's document and keys.
 const DISCOVERY_TIMEOUT: Duration = Duration::from_secs(8);
@@ -246,7 +246,7 @@ fn verify_token(
     let at = |instant: Timestamp| DateTime::<Utc>::from_timestamp_millis(instant.as_millis()).unwrap_or_default();
     let (earliest, latest) = (at(now.saturating_sub(SKEW)), at(now + SKEW));
     let client_id = ClientId::new(config.client_id.clone());
-    // A verifier for clients without a secret: it does not accept a signature made with the client secret as proof.
+    // A public-client verifier, because it does not accept a signature that was made with the client secret.
     let verifier =
         CoreIdTokenVerifier::new_public_client(client_id, metadata.issuer().clone(), metadata.jwks().clone())
             .set_allowed_algs(ALGORITHMS)
@@ -283,8 +283,7 @@ fn account_name(email: Option<&str>) -> Result<String, Refusal> {
     }
 }
 
-/// Whether a text has exactly one `@`, with text on both sides: without it, the text could match the name of a user who signs in by
-/// password.
+/// Whether a text has exactly one `@`, with text on both sides. Otherwise, it could be the name of a user who signs in by password.
 fn is_address(email: &str) -> bool {
     email
         .split_once('@')

@@ -76,7 +76,7 @@ impl std::fmt::Debug for Buckets {
     }
 }
 
-/// The network of an IPv6 address, since a client with one address has its whole network; an IPv4 address as it is.
+/// The /64 network of an IPv6 address, since a client with one of its addresses has them all; an IPv4 address unchanged.
 pub(crate) fn network(address: IpAddr) -> String {
     match address.to_canonical() {
         IpAddr::V6(address) => address.segments()[..4].iter().map(|part| format!("{part:x}:")).collect(),
@@ -99,7 +99,7 @@ mod tests {
         assert_eq!(of("192.0.2.1"), of("::ffff:192.0.2.1"));
     }
 
-    /// Names that collide under one key do not under another, so a collision cannot be prepared elsewhere.
+    /// Names that collide under one key do not collide under another, so an attacker without the key cannot prepare a collision.
     #[test]
     fn collisions_depend_on_the_key() {
         let (ours, theirs) = (Buckets("a".to_owned()), Buckets("b".to_owned()));

@@ -1,5 +1,5 @@
-//! Signing in: checks a name and a password, with a bounded number of attempts; and the resulting sign-ins, which are stored so that every
-//! node knows them and each can be ended.
+//! Signing in: checks a name and a password, and bounds the number of attempts. The resulting sign-ins are stored, so that every node knows
+//! them and each can be ended.
 
 mod buckets;
 
@@ -30,8 +30,8 @@ const USE_PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of attempts within [`ATTEMPT_WINDOW`]: for one account, and from one address.
 const ACCOUNT_ATTEMPTS: u32 = 10;
 const ADDRESS_ATTEMPTS: u32 = 60;
-/// Maximum number of browsers that return from the provider, per address within [`ATTEMPT_WINDOW`]: each makes the server call the
-/// provider. Higher than [`ADDRESS_ATTEMPTS`], since a whole office may sign in from one address.
+/// Maximum number of browsers that return from the provider, per address within [`ATTEMPT_WINDOW`]. It is bounded because each makes the
+/// server call the provider. It is higher than [`ADDRESS_ATTEMPTS`], since a whole office may sign in from one address.
 const ARRIVAL_COUNT_MAX: u32 = 240;
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
 /// Maximum number of stored addresses per account: those from which it has signed in.
@@ -78,8 +78,8 @@ pub async fn by_password(
     };
     let buckets = Buckets::of(store, now).await?;
     let by_account = account.as_ref().map_or_else(|| buckets.unknown(name), |account| account.id.get());
-    // A user who has signed in from here before has a separate counter: neither guesses from elsewhere nor those of neighbours behind the
-    // same address lock them out.
+    // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
+    // the same address, do not block this user.
     let counts = match account.as_ref().filter(|_| is_known) {
         Some(account) => vec![(buckets.known(account.id, from), ACCOUNT_ATTEMPTS)],
         None => vec![(buckets.address(from), ADDRESS_ATTEMPTS), (by_account, ACCOUNT_ATTEMPTS)],
@@ -116,7 +116,7 @@ pub async fn count_from(
     store.count_attempt(bucket, ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await
 }
 
-/// Counts a browser that returns from the provider, before it is handled any further.
+/// Counts a browser that returns from the provider, before its request is processed.
 ///
 /// # Errors
 /// The store's.
@@ -212,9 +212,9 @@ pub async fn begin(
     Ok(cookie)
 }
 
-/// Begins a sign-in of an account, as it was read when its password was found right; `None` if the account was locked or deleted since, or
-/// has another password: checking a password takes a while, and a change of the password ends only the sign-ins that it finds.
-///
+/// Begins a sign-in of an account after its password was found right. Returns `None` if the account was locked, deleted or given another
+/// password since `account` was read. This is checked again because checking a password takes a while, and a change of the password ends
+/// only the sign-ins that exist by then.
 /// # Errors
 /// The store's.
 pub async fn begin_by_password(
@@ -242,7 +242,7 @@ pub struct SignedIn {
     pub account: Option<Account>,
     /// The token whose rights the sign-in has.
     pub token: Option<TokenRecord>,
-    /// The user's current rights, so that a change of roles takes effect at once.
+    /// The user's current rights, so that a change of roles takes effect immediately.
     pub rights: Rights,
 }
 

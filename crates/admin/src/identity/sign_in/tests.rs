@@ -82,7 +82,7 @@ async fn junk_of_others_does_not_lock_out_who_signed_in_here_before() {
     let elsewhere = Some(IpAddr::from([203, 0, 113, 1]));
     assert!(matches!(attempt("ann", "correct horse", elsewhere).await, SignIn::Blocked(_)));
     assert!(matches!(attempt("ann", "correct horse", home).await, SignIn::Welcome(_)));
-    // The success at home gives no new guesses to others, and guesses from home are bounded too.
+    // The success at home resets no counter of other addresses, and guesses from home are bounded too.
     assert!(matches!(attempt("ann", "correct horse", elsewhere).await, SignIn::Blocked(_)));
     let mut wrong = 0;
     while matches!(attempt("ann", "guess", home).await, SignIn::Wrong) {

@@ -1,5 +1,5 @@
-//! Compares a list of definitions with the existing jobs, in batches: only the list itself and the results that the caller keeps are in
-//! memory as a whole, even if the list is long and the definitions are large.
+//! Compares a list of definitions with the existing jobs. Existing jobs are read in batches, since a list can be long and definitions can
+//! be large: only the list itself and the results that the caller keeps are in memory as a whole.
 
 use crate::jobs::apply::graph;
 use crate::jobs::{self, checks};
@@ -180,7 +180,7 @@ fn plan_job(
 impl Comparison {
     /// Reads the jobs with the names of a batch, and plans the batch. Returns no jobs once there is an error.
     async fn batch(&mut self, batch: Vec<(usize, JobSpec)>) -> Result<Vec<(PlannedJob, Work)>, StoreError> {
-        // Text that cannot be a name is not looked up: no unchecked text of a caller reaches the database.
+        // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
         let names: BTreeSet<&str> = batch.iter().map(|(_, spec)| spec.name.as_str()).collect();
         let names: Vec<&str> = names.into_iter().filter(|name| rondel_core::name::check(name).is_ok()).collect();
         let records = self.node.store().jobs_named(self.namespace, &names).await?;
@@ -221,7 +221,7 @@ impl Comparison {
         Ok(jobs)
     }
 
-    /// Returns all errors, or the names with parents first. The graph of a long list is checked on a thread of its own.
+    /// Returns all errors, or the names with parents first. The graph of a long list is checked on a separate thread.
     async fn end(self, graph_specs: Vec<JobSpec>, removed: BTreeSet<JobId>) -> Result<Vec<String>, ApplyError> {
         let Self { node, namespace, ids, errors, .. } = self;
         let neighbours = graph::neighbours(&node, namespace, &graph_specs, (ids, removed)).await?;
@@ -242,7 +242,7 @@ impl Comparison {
     }
 }
 
-/// Plans a batch from the data that was read; does not wait for anything.
+/// Plans a batch from the data that was read. It does not await anything.
 fn plan(
     node: &Node,
     (namespace, batch): (NamespaceId, Vec<(usize, JobSpec)>),

@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 
 use crate::node::Node;
 
-/// The jobs by name, as the save will leave them, and the edges to children that the list neither contains nor removes.
+/// The ids of the jobs that exist after the save, by name, and the edges to children that the list neither contains nor removes.
 pub(super) struct Neighbours {
     ids: HashMap<String, JobId>,
     edges: Vec<Edge>,
@@ -16,8 +16,8 @@ pub(super) struct Neighbours {
     orphans: Vec<FieldError>,
 }
 
-/// Reads the jobs and edges that the parents in a list are checked against. `known` are jobs of the list that exist, `gone` those
-/// to be removed. `None` if the list names no parent and removes no job.
+/// Reads the jobs and edges that the parents in a list are checked against. `known` has the jobs of the list that exist, `gone` the jobs to
+/// be removed. Returns `None` if the list names no parent and removes no job.
 pub(super) async fn neighbours(
     node: &Node,
     namespace: NamespaceId,
@@ -60,7 +60,7 @@ async fn orphans(node: &Node, edges: &[Edge], gone: &BTreeSet<JobId>) -> Result<
 }
 
 impl Neighbours {
-    /// Returns the errors of the parents in a list. For a long list this runs on a thread of its own.
+    /// Returns the errors of the parents in a list. For a long list this runs on a separate thread.
     pub(super) fn check(self, specs: &[JobSpec], order: &[JobSpec]) -> Vec<FieldError> {
         let mut errors = self.missing(specs);
         if errors.is_empty() {

@@ -85,7 +85,7 @@ pub struct ApplyPlan {
     order: Vec<String>,
 }
 
-/// The work that a plan has for one job. Records are without their parameters.
+/// The work that a plan has for one job. The records of existing jobs have no parameters here, since these may be large.
 #[derive(Debug)]
 enum Work {
     Create(Box<CheckedDefinition>),
@@ -112,10 +112,10 @@ pub async fn plan(node: &Node, wanted: Application) -> Result<ApplyPlan, ApplyEr
     Ok(ApplyPlan { namespace, jobs, order })
 }
 
-/// Like [`plan`], but keeps nothing: `report` gets each job that would be planned, in the order of [`ApplyPlan::jobs`]. If an error is
+/// Like [`plan`], but keeps no plan in memory: `report` receives each planned job, in the order of [`ApplyPlan::jobs`]. If an error is
 /// returned, the reported jobs must be discarded.
 ///
-/// # Errors
+/// Those of [`plan`].
 /// As of [`plan`].
 pub async fn try_out(
     node: &Node,

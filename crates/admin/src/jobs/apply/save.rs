@@ -1,5 +1,5 @@
-//! Carries out a plan: one transaction creates many new jobs, while every change and removal has a transaction of its own. A job that
-//! another caller changed after the plan was made fails alone, and is reported.
+//! Carries out a plan: one transaction creates many new jobs, while each change or removal has its own transaction. If another caller
+//! changed a job after the plan was made, only that job fails, and the failure is reported.
 
 use std::collections::{HashMap, VecDeque};
 
@@ -112,7 +112,7 @@ impl Saving {
         Some(planned.into_iter().zip(results).map(|(planned, result)| SavedJob { planned, result }).collect())
     }
 
-    /// The next edits that can be saved at the same time: changes of jobs without parents, otherwise a single edit.
+    /// The next edits that can be saved concurrently: changes of jobs without parents, otherwise a single edit.
     fn next_batch(&mut self) -> Vec<(PlannedJob, Work)> {
         let mut batch = Vec::new();
         while let Some((_, work)) = self.others.front() {

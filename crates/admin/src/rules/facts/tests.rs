@@ -1,4 +1,4 @@
-//! What is judged of runs and deadlines.
+//! Tests of how runs and deadlines are evaluated.
 
 use chrono::{Datelike as _, NaiveDate, Weekday};
 use serde_json::json;

@@ -1,4 +1,4 @@
-//! Looks at the rules of one server.
+//! Tests of the evaluation of rules by one server.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -26,7 +26,7 @@ async fn started(lifecycle: &Lifecycle) -> Engine {
     let started = Instant::now();
     let clock = move || Timestamp::from_secs(1_800_000_000) + started.elapsed();
     let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
-    // The test looks, not the loop.
+    // Only the test evaluates rules: the period is too long for the loop to do so.
     let config = EngineConfig { alert_rules_period: Duration::from_secs(3_600), ..EngineConfig::default() };
     Engine::start(store, config, lifecycle).await.unwrap()
 }
@@ -35,7 +35,8 @@ fn rule(condition: &Value) -> RuleSpec {
     serde_json::from_value(json!({"name": "rule", "condition": condition})).unwrap()
 }
 
-/// Saves a rule about a lack of executors that holds, looks at it, and returns its id with its incident.
+/// Saves a rule about missing executors whose condition holds, evaluates it, and returns the rule's id and the
+/// incident.
 async fn no_executor(node: &Node) -> (AlertRuleId, Incident) {
     let job = json!({"name": "j", "app": "a", "handler": "h"});
     jobs::create(node, NAMESPACE, serde_json::from_value(job).unwrap(), "test").await.unwrap();
@@ -109,7 +110,7 @@ async fn the_end_of_an_incident_goes_to_the_channels_that_it_was_reported_to() {
     let id = save(&["one", "three"], None).await;
     let open = node.store().open_incidents_of(id, 10).await.unwrap().remove(0);
     jobs::delete(node, &job, None, false, (None, "test")).await.unwrap();
-    // It has not escalated by the end.
+    // The incident ends before it escalates.
     let escalate = Escalation { channel: "three".to_owned(), after: Duration::from_secs(1800) };
     save(&["two"], Some(escalate)).await;
     let messages = node.store().incident_messages(open.id, 10).await.unwrap();

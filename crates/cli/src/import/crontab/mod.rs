@@ -1,5 +1,5 @@
 //! Crontabs, as cron reads them (Vixie cron and cronie). A command becomes a run of the agent's handler `shell`. The
-//! other rules of cron are kept: runs may overlap, missed fires are skipped, and no run is repeated.
+//! jobs follow cron's other rules: runs may overlap, missed fires are skipped, and no run is retried.
 
 mod subject;
 #[cfg(test)]
@@ -19,7 +19,7 @@ pub(super) struct CrontabSource<'a> {
     pub(super) executor: Option<&'a str>,
     /// The crontab's name; stdin has none.
     pub(super) file: Option<&'a str>,
-    /// What the names of jobs begin with.
+    /// The prefix of the jobs' names.
     pub(super) prefix: &'a str,
     /// Whether each command has a user before it.
     pub(super) has_user: bool,
@@ -74,7 +74,7 @@ struct Line<'a> {
 impl<'a> Line<'a> {
     /// Reads a line. The error is the reason why the line is left out, and the part of the line that the report shows.
     fn read(line: &'a str, has_user: bool) -> Result<Self, (String, &'a str)> {
-        // A minus before the first field keeps a run out of the system's log.
+        // A minus before the first field only keeps a run out of the system's log.
         let is_field = |rest: &&str| rest.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '*' | '@'));
         let line = line.strip_prefix('-').filter(is_field).unwrap_or(line);
         let count = if line.starts_with('@') { 1 } else { 5 };
@@ -109,12 +109,12 @@ impl<'a> Line<'a> {
     }
 }
 
-/// Whether a word can be the name of a user, and is no field of time.
+/// Whether a word can be a user's name and is not a time field.
 fn is_user(word: &str) -> bool {
     word.contains(char::is_alphabetic) && !word.contains(['*', '?', '='])
 }
 
-/// Whether a word is a field of time, and can be no program.
+/// Whether a word is a time field and cannot be a program.
 fn is_time(word: &str) -> bool {
     let is_of_time = |c: char| c.is_ascii_digit() || matches!(c, '*' | '?' | '/' | ',' | '-');
     word.starts_with(|c: char| c.is_ascii_digit() || matches!(c, '*' | '?')) && word.chars().all(is_of_time)
@@ -202,7 +202,7 @@ impl Variables {
         let some = || Some(value.to_owned()).filter(|value| !value.is_empty());
         match name {
             "SHELL" => self.shell = some(),
-            // Not TZ: as in crontab(5), it is only the zone of the commands.
+            // TZ stays in `env`: by crontab(5), it is the zone of the commands and not of the schedule.
             "CRON_TZ" => self.zone = some(),
             "HOME" => self.home = some(),
             "MAILTO" => self.mail_to = some(),

@@ -1,19 +1,20 @@
-//! The word that names a command: its program or script, without the programs that only start it.
+//! Finds the word after which a crontab's job is named: the program or script of its command, not a wrapper that only
+//! starts it.
 
-/// Words of the shell that stand before a command.
+/// Shell keywords that precede a command.
 const KEYWORDS: [&str; 9] = ["if", "then", "else", "elif", "while", "until", "do", "!", "{"];
-/// Commands that prepare the one that a line is about.
+/// Commands that only prepare the main command of a line.
 const PREPARATIONS: [&str; 24] = [
     "cd", "pushd", "test", "[", "[[", "command", "which", "type", "true", ":", "export", "unset", "set", "umask",
     "ulimit", "sleep", "echo", "mkdir", ".", "source", "for", "fi", "done", "}",
 ];
 
-/// What an option with a value holds.
+/// What the value of an option contains.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Inline {
     /// A command for a shell.
     Command,
-    /// A program in another language, which has no name.
+    /// Code in another language, which gives no name.
     Code,
 }
 
@@ -22,9 +23,9 @@ struct Starter {
     names: &'static [&'static str],
     /// The options with a value.
     valued: &'static [&'static str],
-    /// How many arguments come before what is started.
+    /// The number of arguments before the program that is started.
     skipped: usize,
-    /// The options whose value is what is started.
+    /// The options whose value is the command or code to start.
     inline: (&'static [&'static str], Inline),
     /// Whether it starts any program, and not only scripts.
     is_wrapper: bool,
@@ -45,7 +46,7 @@ const fn interpreter(
 const NO_INLINE: (&[&str], Inline) = (&[], Inline::Code);
 
 const STARTERS: [Starter; 19] = [
-    // Their -c is an option of their own.
+    // Their -c is an ordinary option without a command.
     Starter { inline: NO_INLINE, ..wrapper(&["ionice"], &["-c", "-n", "-p", "-P", "-u", "--class", "--classdata"], 0) },
     Starter { inline: NO_INLINE, ..wrapper(&["exec", "time"], &["-a", "-f", "-o"], 0) },
     Starter { inline: NO_INLINE, ..wrapper(&["taskset", "chrt"], &[], 1) },
@@ -75,7 +76,7 @@ const STARTERS: [Starter; 19] = [
     interpreter(&["java"], &["-cp", "-classpath", "--class-path", "-p", "--module-path", "--add-opens"], NO_INLINE),
 ];
 
-/// The word that names a command.
+/// The word after which a job with this command line is named.
 pub(super) fn subject(line: &str) -> String {
     let commands = commands(line);
     let first = || commands.first().and_then(|words| words.first()).map(|word| base(word).to_owned());
@@ -113,7 +114,7 @@ enum Started<'a> {
     Code,
 }
 
-/// What a starter starts: the words behind its options and its own arguments, or the value of an option.
+/// What a starter starts: the words after its options and arguments, or the value of an option.
 fn started<'a>(starter: &Starter, mut words: &'a [String]) -> Started<'a> {
     let (options, inline) = starter.inline;
     let mut skipped = starter.skipped;
@@ -166,7 +167,7 @@ fn commands(line: &str) -> Vec<Vec<String>> {
                 split.redirect();
                 while chars.next_if(|c| matches!(c, '>' | '<' | '&')).is_some() {}
             }
-            // Both outputs go to a file.
+            // `&>` redirects both outputs to a file.
             '&' if chars.peek() == Some(&'>') => split.end_word(),
             ';' | '|' | '&' | '(' | ')' => split.end_command(),
             c if c.is_whitespace() => split.end_word(),
@@ -177,7 +178,7 @@ fn commands(line: &str) -> Vec<Vec<String>> {
     split.commands
 }
 
-/// Reads `(…)` behind `$`, up to the bracket that ends it.
+/// Reads the rest of `$(…)`, up to the closing bracket.
 fn substitution(chars: &mut std::iter::Peekable<std::str::Chars<'_>>) -> String {
     let (mut text, mut depth) = ("$".to_owned(), 0_usize);
     for c in chars.by_ref() {
@@ -213,7 +214,7 @@ impl Splitter {
     }
 
     fn redirect(&mut self) {
-        // The number in 2>&1.
+        // Drops the number of a redirected file, as in 2>&1.
         if self.word.chars().all(|c| c.is_ascii_digit()) {
             self.word.clear();
         }

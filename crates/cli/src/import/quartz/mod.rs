@@ -85,7 +85,7 @@ pub(super) struct Options<'a> {
     pub(super) app: &'a str,
     /// The zone of cron triggers that have none of their own.
     pub(super) zone: &'a str,
-    /// What the names of jobs begin with.
+    /// The prefix of the jobs' names.
     pub(super) prefix: &'a str,
     /// The current time: triggers that ended before it are left out.
     pub(super) now: Timestamp,

@@ -21,7 +21,7 @@ pub(super) struct Naming {
     pub(super) trigger: String,
     /// The columns of its schedule as one text.
     timing: String,
-    /// Whether Quartz made up the trigger's name.
+    /// Whether Quartz generated the trigger's name.
     is_random: bool,
     is_only_trigger: bool,
 }
@@ -42,7 +42,7 @@ impl Naming {
         }
     }
 
-    /// The name here.
+    /// Makes the job's name in Rondel.
     pub(super) fn make(&self, found: &mut ImportResult) -> String {
         let place = if self.group == "DEFAULT" { String::new() } else { format!("{}-", self.group) };
         let job = &self.job;
@@ -84,7 +84,7 @@ impl Naming {
     }
 }
 
-/// Whether Quartz made a trigger's name because the application gave none: `6da64b5bd2ee-` and a UUID.
+/// Whether Quartz generated a trigger's name because the application gave none: `6da64b5bd2ee-` and a UUID.
 fn is_random(trigger: &str) -> bool {
     let parts: Vec<&str> = trigger.split('-').collect();
     parts.iter().map(|part| part.len()).eq(RANDOM_LENS)

@@ -10,7 +10,7 @@ pub(super) enum Data {
     Nothing,
     /// Texts by their keys.
     Texts(Map<String, Value>),
-    /// A serialized object of Java with other values than texts, or anything else.
+    /// Anything else, such as a serialized map with a value that is not a text.
     Other,
 }
 

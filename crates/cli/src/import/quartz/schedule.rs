@@ -81,7 +81,8 @@ impl<'a> Draft<'a> {
         let end = self.instant("end_time");
         let Timing::Every { ms, count } = timing else { return end };
         let Some(start) = self.instant("start_time") else { return end };
-        // At its end a simple trigger does not fire any more, and a job here still does.
+        // At its end instant a simple trigger no longer fires, but a job does. If a fire falls on that instant, the
+        // job's end is the fire before it.
         let is_fire = |end: Timestamp| end.as_millis().saturating_sub(start.as_millis()) % ms == 0;
         let end =
             end.map(|end| if is_fire(end) { Timestamp::from_millis(end.as_millis().saturating_sub(ms)) } else { end });
@@ -89,7 +90,7 @@ impl<'a> Draft<'a> {
         end.into_iter().chain((count > 0).then(last)).min()
     }
 
-    /// Refuses a trigger that fires no more, because the server would refuse the whole file for such a job.
+    /// Refuses a trigger that will not fire again: the server would refuse a whole file with such a job.
     fn check_not_over(&self, timing: Timing<'_>, end: Option<Timestamp>) -> Result<(), String> {
         if self.trigger_text("trigger_state") == "COMPLETE" {
             return Err("is complete in Quartz: it has fired for the last time".to_owned());

@@ -44,7 +44,7 @@ pub(super) fn texts(bytes: &[u8]) -> Option<Map<String, Value>> {
 
 struct Stream<'a> {
     rest: &'a [u8],
-    /// What later parts of the stream may refer to; `None` for classes and objects.
+    /// The texts to which later parts of the stream may refer by handle; `None` for classes and objects.
     handles: Vec<Option<String>>,
 }
 
@@ -63,14 +63,14 @@ impl<'a> Stream<'a> {
         Some(u32::from_be_bytes(self.take(4)?.try_into().ok()?))
     }
 
-    /// A text behind its length. Java encodes NUL and characters beyond the first plane differently from UTF-8: texts with
-    /// these are not read.
+    /// Reads a text after its length. Java encodes NUL and characters outside of the basic plane differently from UTF-8:
+    /// texts with these are refused.
     fn text(&mut self) -> Option<&'a str> {
         let len = u16::from_be_bytes(self.take(2)?.try_into().ok()?);
         std::str::from_utf8(self.take(usize::from(len))?).ok()
     }
 
-    /// The head of an object of a class, and of those that the class extends.
+    /// Reads the header of an object: its class, and the classes that this class extends.
     fn object(&mut self, classes: &[Class]) -> Option<()> {
         self.expect(&[OBJECT])?;
         for class in classes {
@@ -103,7 +103,7 @@ impl<'a> Stream<'a> {
         self.expect(&[END])
     }
 
-    /// A text, or a reference to an earlier one.
+    /// Reads a text, or a reference to an earlier one.
     fn string(&mut self) -> Option<String> {
         match self.take(1)? {
             [STRING] => {
@@ -152,7 +152,7 @@ pub(super) mod tests {
         format!("{HEAD}00{MAP_HEAD}10770800000010000000007800")
     }
 
-    /// `to` and `from`, both `ops`, the second time as a reference, and `结算`.
+    /// A map with three entries: `from` is `ops`, `to` refers to the same text, and `结算` is `a`.
     pub(in super::super) fn filled() -> String {
         let entries = "7400 0466726f6d 740003 6f7073 740002 746f 71007e0008 740006 e7bb93e7ae97 740001 61";
         format!("{HEAD}01{MAP_HEAD}0c77080000001000000003{}7800", entries.replace(' ', ""))
@@ -179,7 +179,7 @@ pub(super) mod tests {
         let expected = json!({"from": "ops", "to": "ops", "结算": "a"});
         assert_eq!(texts(&bytes(&filled())).as_ref(), expected.as_object());
         assert_eq!(texts(&bytes(&with_number())), None);
-        // A plain HashMap, which is no JobDataMap.
+        // A plain `HashMap` instead of a `JobDataMap`.
         assert_eq!(texts(&bytes(&format!("aced0005{MAP_HEAD}007708000000100000000078"))), None);
     }
 
@@ -193,7 +193,7 @@ pub(super) mod tests {
         for at in 0..whole.len() {
             let mut changed = whole.clone();
             changed[at] ^= 0xff;
-            // It may be another valid map, and is never a failure.
+            // The changed bytes may be another valid map. Reading them must not panic.
             drop(texts(&changed));
         }
     }

@@ -1,6 +1,6 @@
 //! Zones as Java names them.
 
-/// Java's short ids (`ZoneId.SHORT_IDS`), which elsewhere name no zone or another one.
+/// Java's short ids (`ZoneId.SHORT_IDS`). Outside of Java, they name another zone or none.
 const SHORT_IDS: [(&str, &str); 28] = [
     ("ACT", "Australia/Darwin"),
     ("AET", "Australia/Sydney"),

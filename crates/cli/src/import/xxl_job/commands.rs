@@ -1,4 +1,4 @@
-//! Shell commands for what no definition can hold: alarm mail, executors with fixed addresses, users.
+//! Shell commands for settings that no definition can contain: alarm mail, executors with fixed addresses, users.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -49,8 +49,8 @@ pub(super) fn alarm(given: &str) -> Option<Alarm> {
 const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP_PORT:+--set port=\"$SMTP_PORT\"} ${SMTP_USER:+--set username=\"$SMTP_USER\" \
      --secret-file password=\"${SMTP_PASSWORD_FILE:?set it to a file with the password of $SMTP_USER}\"}";
 
-/// Adds a channel for each list of recipients, with a rule about failed runs and one about fires without an executor: XXL-JOB mails about
-/// both. Where a namespace has no room for two rules of each list, those about failed runs go first.
+/// Adds a channel for each list of recipients, with two rules: one for failed runs and one for fires without an executor. XXL-JOB sends
+/// mail about both. If the namespace has no room for two rules per list, the rules for failed runs come first.
 pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: &mut ImportResult) {
     found.commands.push(format!("export RONDEL_NAMESPACE={}", quoted(options.namespace)));
     let all: BTreeMap<String, Vec<String>> = parts
@@ -147,7 +147,7 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
         let addresses = text(row, "address_list").unwrap_or_default();
         for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
             let failed = quoted(&format!("not added: the address {address} of app {app}"));
-            // An address that the server refuses stops neither the others nor the later commands.
+            // If the server refuses an address, the script continues with the other addresses and the later commands.
             entry.commands.push(format!(
                 "rondel app address add {} {} --executor-token-file {file} || {{ echo {failed} >&2; failed=1; }}",
                 quoted(&app),

@@ -1,4 +1,4 @@
-//! Child jobs: in XXL-JOB a parent names its children, here a child names its parents.
+//! Child jobs: in XXL-JOB a parent names its children, in Rondel a child names its parents.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -62,8 +62,8 @@ pub(super) fn set_parents(parts: &mut [JobDraft<'_>], context: &ImportContext<'_
     leave_promoted(parts, &parents);
 }
 
-/// Leaves out the jobs that `rondel shadow promote` has switched over, and those that follow them. They are stopped in
-/// XXL-JOB because they run here, and a definition made from that would stop them here too.
+/// Leaves out the jobs that `rondel shadow promote` has switched over, and the jobs that follow them. They are stopped
+/// in XXL-JOB because they run in Rondel. Their imported definitions would stop them in Rondel too.
 fn leave_promoted(parts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usize>>) {
     let mut promoted: BTreeSet<usize> = (0..parts.len()).filter(|index| is_promoted(parts[*index].row)).collect();
     loop {
@@ -84,7 +84,8 @@ fn leave_promoted(parts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usiz
     }
 }
 
-/// XXL-JOB sets the next instant of a job that it stops to 0, so any other value is the mark of a promotion.
+/// Whether a promotion stopped the job: it leaves the next instant in the row, whereas XXL-JOB sets that of a job that
+/// it stops to 0.
 fn is_promoted(row: &Row) -> bool {
     let number = |column| text(row, column).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
     number("trigger_status") == 0 && number("trigger_next_time") > 0
@@ -94,7 +95,8 @@ fn is_running(row: &Row) -> bool {
     text(row, "trigger_status").map(str::trim) == Some("1")
 }
 
-/// Whether a job has a schedule beside its parents. Before version 2.3 each job had to have one, also a child that never fires by it.
+/// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have one. The schedule of a stopped
+/// job of that time does not count, because XXL-JOB does not fire the job by it.
 fn has_own_schedule(part: &JobDraft<'_>) -> bool {
     let is_formal = !is_running(part.row) && !part.row.contains_key("schedule_type");
     !is_formal && part.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))

@@ -85,7 +85,8 @@ fn app(draft: &mut Draft<'_>, context: &ImportContext<'_>) -> Result<(), String>
         return Err(format!("its group {group} is not there"));
     };
     let here = slug(app);
-    // Kept even if the app has another name here: the entry of the group reports that, once.
+    // The outcome is `Kept` even if the app has another name in Rondel: the entry of the group reports the new name
+    // once.
     draft.record("job_group", Kept, format!("app {here}"));
     draft.set("app", here);
     Ok(())
@@ -256,7 +257,7 @@ fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
 
 fn policies(draft: &mut Draft<'_>) {
     let (route, outcome) = match draft.text("executor_route_strategy").unwrap_or_default() {
-        // XXL-JOB takes the addresses in their own order: in the order of the names another host may come first.
+        // XXL-JOB goes by the order of its addresses, Rondel by the names of executors: another host may come first.
         "FIRST" => ("first", Changed),
         "LAST" => ("last", Changed),
         "ROUND" => ("round", Kept),

@@ -24,7 +24,7 @@ pub(in crate::import) struct ImportOptions<'a> {
     /// The zone in which XXL-JOB reads cron expressions.
     pub(in crate::import) zone: &'a str,
     pub(in crate::import) namespace: &'a str,
-    /// What the names of jobs begin with.
+    /// The prefix of the jobs' names.
     pub(in crate::import) prefix: &'a str,
     pub(in crate::import) scripts: Scripts,
     /// The folder for earlier scripts.
@@ -36,7 +36,7 @@ pub(super) struct ImportContext<'a> {
     pub(super) options: ImportOptions<'a>,
     /// The names of apps in XXL-JOB, by the ids of their groups.
     pub(super) apps: HashMap<&'a str, &'a str>,
-    /// The names of jobs here, by their ids.
+    /// The names of jobs in Rondel, by their ids in XXL-JOB.
     pub(super) names: HashMap<&'a str, String>,
     /// How many earlier scripts a job has.
     pub(super) versions: BTreeMap<&'a str, usize>,

@@ -11,7 +11,7 @@ const GROUPS: &str = "xxl_job_group";
 const JOBS: &str = "xxl_job_info";
 const VERSIONS: &str = "xxl_job_logglue";
 const USERS: &str = "xxl_job_user";
-/// Columns that an import has no use for, and does not read.
+/// Columns with secrets, which the import neither needs nor reads.
 const SECRETS: [&str; 3] = ["password", "token", "access_token"];
 
 /// The rows, without NULL values and without the columns that this version lacks.

@@ -1,7 +1,7 @@
 //! Switches jobs from Rondel to XXL-JOB.
 //!
-//! Jobs with a schedule are given up here from an instant on, the seam, and start in XXL-JOB with their first fire
-//! after it. Children are switched last: once their parents are in shadow mode here, they fire nothing.
+//! A job with a schedule stops running in Rondel at an instant, the seam, and starts in XXL-JOB with its first fire
+//! after the seam. Children are switched last: once their parents are in shadow mode, Rondel does not fire them.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// The result for a job that was stopped in XXL-JOB and was never switched over.
 const STAYS_STOPPED: &str = "was never switched over, and stays stopped in XXL-JOB: start it there if it is to run";
 
-/// A job that no longer runs here from its seam on.
+/// A job that no longer runs in Rondel from its seam on.
 struct GivenUpJob<'a> {
     job: &'a Job,
     seam: Timestamp,
@@ -92,7 +92,7 @@ pub(super) async fn demote(
     outcomes
 }
 
-/// Why XXL-JOB's database cannot be changed; `None` if it can. Checked before any job is given up here.
+/// Why XXL-JOB's database cannot be changed; `None` if it can. This is checked before any job is given up in Rondel.
 async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option<String> {
     if numbers.is_empty() {
         return None;
@@ -100,7 +100,7 @@ async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option
     database.xxl_may_write(numbers).await.err().map(|error| chain_in_one_line(&error))
 }
 
-/// Gives a job up here: from the seam on it does not run here.
+/// Puts a job in shadow mode: from the seam on, Rondel no longer runs it.
 async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<GivenUpJob<'a>, Outcome> {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
@@ -110,7 +110,7 @@ async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Resu
         return Err(Outcome::done(Runs::Nowhere, None, STAYS_STOPPED));
     }
     if job.is_shadow {
-        // It was given up before: the first fire is the earliest that XXL-JOB can still run.
+        // An earlier command gave the job up: its first fire is the earliest one that XXL-JOB can still run.
         let soon = clock::now() + SOON;
         let seam = job.mode_from.unwrap_or(soon);
         let gap = (seam < soon).then(|| neither_side(job, seam, soon));
@@ -165,7 +165,7 @@ fn not_started(seam: Timestamp, why: &str) -> Outcome {
     Outcome::half_done(Runs::Nowhere, seam, result)
 }
 
-/// Starts jobs in XXL-JOB. Returns why its database cannot be used, if that is so.
+/// Starts jobs in XXL-JOB. If its database cannot be used, returns the reason.
 async fn start<'a>(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,
@@ -222,7 +222,7 @@ async fn start<'a>(
     None
 }
 
-/// Finds a later fire to start with: the first one had passed when XXL-JOB's lock was free.
+/// Finds a later fire to start with: the first one had passed when XXL-JOB released its lock.
 async fn with_later_fire<'a>(switch: &Switch<'_>, one: GivenUpJob<'a>) -> Result<GivenUpJob<'a>, Outcome> {
     let soon = clock::now() + SOON;
     let gap =
@@ -249,7 +249,7 @@ fn started_outcome(switch: &Switch<'_>, one: &GivenUpJob<'_>, committed_at: Time
 /// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
 async fn give_up_children(switch: &Switch<'_>, mut open: Vec<&Job>, outcomes: &mut Outcomes) {
     let clocked = outcomes.values().filter(|one| one.is_done).filter_map(|one| one.seam);
-    // Not before the last edit of a parent takes effect.
+    // The seam must not precede the instant at which the last edit of a parent takes effect.
     let holds_from = clock::now() + HOLDS_AFTER;
     let seam = clocked.max().map_or(holds_from, |seam| seam.max(holds_from));
     // A child may be a parent of other children.
@@ -313,7 +313,7 @@ async fn first_fire(switch: &Switch<'_>, job: &Job, mut from: Timestamp) -> Resu
         if found.first.is_some() || missed.is_none() {
             break;
         }
-        // None of the listed fires is still to come: the list is read again from now on.
+        // All listed fires have passed, so the list is read again from now on.
         from = clock::now();
     }
     Ok(found)

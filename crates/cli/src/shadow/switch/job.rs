@@ -13,7 +13,7 @@ use crate::shadow::jobs;
 
 /// A saved definition applies to all fires that are due at least this long after the save.
 pub(super) const HOLDS_AFTER: Duration = Duration::from_secs(1);
-/// How many calls of the API are in progress at once.
+/// Maximum number of concurrent calls of the API.
 pub(super) const CALL_COUNT: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,7 +33,7 @@ pub(super) struct Job {
     pub(super) is_enabled: bool,
     pub(super) mode_from: Option<Timestamp>,
     pub(super) updated_at: Option<Timestamp>,
-    /// Whether a schedule of its own fires it.
+    /// Whether it has its own schedule.
     pub(super) has_schedule: bool,
     pub(super) parents: Vec<String>,
     pub(super) children: Vec<String>,
@@ -85,8 +85,7 @@ pub(super) struct Switch<'a> {
 }
 
 impl Switch<'_> {
-    /// Whether a job is stopped in XXL-JOB although no command has stopped it there: it has no mark of a promotion, and was never given up
-    /// here at a seam.
+    /// Whether a user stopped the job in XXL-JOB: its row there has no mark of a promotion, and no command has demoted it at a seam.
     pub(super) fn was_stopped_there(&self, job: &Job) -> bool {
         let is_stopped = |status: &JobStatus| !status.is_running && status.next_ms == 0;
         job.is_shadow && job.mode_from.is_none() && self.xxl_status.get(&job.number).is_some_and(is_stopped)

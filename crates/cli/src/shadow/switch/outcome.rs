@@ -38,7 +38,7 @@ pub(super) struct Outcome {
     pub(super) runs: Runs,
     pub(super) result: String,
     pub(super) is_done: bool,
-    /// Whether fires ran on neither side or on both sides, or may have.
+    /// Whether fires ran, or may have run, on neither side or on both sides.
     pub(super) has_gap: bool,
     /// For a job that is not switched: whether the same command, run again, may switch it.
     pub(super) is_repeatable: bool,

@@ -1,7 +1,7 @@
 //! Switches jobs from XXL-JOB to Rondel.
 //!
-//! Children are saved first: as long as their parents are in shadow mode here, they fire nothing. Then the jobs with a
-//! schedule are stopped in XXL-JOB, some at a time, and saved here.
+//! Children are saved first: as long as their parents are in shadow mode, Rondel does not fire them. Then the jobs with
+//! a schedule are stopped in XXL-JOB and made active in Rondel, in batches.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Duration;
@@ -24,7 +24,7 @@ use crate::exit::Failure;
 const AGAIN: Duration = Duration::from_millis(300);
 /// An edit within this time after the seam belongs to the switch at that seam.
 const SAME_SWITCH: Duration = Duration::from_secs(600);
-/// The result for a job that is paused here and stopped there.
+/// The result for a job that is paused in Rondel and stopped in XXL-JOB.
 const STAYS_PAUSED: &str = "is switched, and stays paused here: resume it if it is to run";
 
 pub(super) async fn promote(
@@ -88,7 +88,7 @@ pub(super) async fn promote(
     with_children(switch, outcomes, &refused)
 }
 
-/// Saves the jobs that only follow others. If that fails, their parents stay unchanged.
+/// Makes the jobs that only follow others active. If that fails for a job, its parents stay unchanged.
 async fn save_children(switch: &Switch<'_>, refused: &mut BTreeMap<String, String>) {
     let open: Vec<&Job> = switch
         .jobs
@@ -96,7 +96,7 @@ async fn save_children(switch: &Switch<'_>, refused: &mut BTreeMap<String, Strin
         .filter(|job| job.is_follower() && job.is_shadow && !refused.contains_key(&job.name))
         .collect();
     for chunk in open.chunks(CALL_COUNT) {
-        // Before the seam of any parent.
+        // The current time is before the seam of any parent.
         let from = clock::now();
         let saved = join_all(chunk.iter().map(|job| save(switch.client, job, "active", from))).await;
         for (job, saved) in chunk.iter().zip(saved) {
@@ -154,7 +154,7 @@ fn database_is_away<'a>(
 
 enum End {
     Settled(Outcome),
-    /// It was stopped in XXL-JOB at the seam, and is certainly not saved here.
+    /// The job was stopped in XXL-JOB at the seam, and is certainly not saved in Rondel.
     Refused(Timestamp, Failure),
 }
 
@@ -168,8 +168,8 @@ async fn one(switch: &Switch<'_>, job: &Job, stopped: Option<&Stopped>, allowanc
     }
 }
 
-/// The seam for the next instant of a job in XXL-JOB, which fires at the beginning of the second. Before version 3.4 the instants of a fixed
-/// rate have parts of seconds, and the fires here do not: the fire of this second belongs to Rondel.
+/// The seam for a job's next instant in XXL-JOB. Before version 3.4 the instants of a fixed rate have fractions of a second. XXL-JOB fires
+/// at the beginning of that second, and Rondel at whole seconds: the fire of this second belongs to Rondel.
 fn seam_at(next_ms: i64) -> Timestamp {
     millis(next_ms).floor(Duration::from_secs(1))
 }
@@ -195,7 +195,7 @@ async fn mark(database: &mut XxlDatabase, batch: &[&Job], stopped: &BTreeMap<i64
     }
 }
 
-/// Runs a job here from the seam on, at which XXL-JOB has stopped it.
+/// Makes a job active in Rondel from the seam on, at which XXL-JOB has stopped it.
 async fn take_over(switch: &Switch<'_>, job: &Job, seam: Timestamp) -> End {
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {
@@ -270,8 +270,8 @@ async fn take_over_stopped(switch: &Switch<'_>, job: &Job, status: JobStatus, al
     }
 }
 
-/// The outcome for a job that runs here already. If it was saved too late for its seam, the gap is reported again: the
-/// command that saved it may have lost the answer.
+/// The outcome for a job that already runs in Rondel. If it was saved too late for its seam, the gap is reported again:
+/// the command that saved it may have lost the answer.
 fn switched_before(job: &Job, status: JobStatus) -> Outcome {
     if !job.is_enabled {
         return Outcome::done(Runs::Nowhere, job.mode_from, "was switched before, and is paused here");

@@ -12,8 +12,8 @@ use super::outcome::{Outcome, Outcomes, Runs};
 use super::save::{Saved, save};
 use crate::clock;
 
-/// Puts the jobs in shadow mode, and removes the mark of their promotion from their rows in XXL-JOB. Returns why
-/// XXL-JOB's database cannot be used, if that is so.
+/// Puts the jobs in shadow mode, and removes the mark of their promotion from their rows in XXL-JOB. If XXL-JOB's
+/// database cannot be used, returns the reason.
 pub(super) async fn give_up(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,

@@ -1,4 +1,5 @@
-//! Checks that jobs can run here once they are switched over: otherwise a promotion would stop them where they run.
+//! Checks that jobs can run in Rondel before they are switched over: otherwise a promotion would stop them in XXL-JOB,
+//! and they would run nowhere.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,7 +17,7 @@ use crate::terminal::harmless;
 /// The kind of XXL-JOB's jobs whose handler is a name.
 const BEAN: &str = "BEAN";
 
-/// Refuses to promote jobs that would not run here, or that are not the same as those of XXL-JOB.
+/// Refuses to promote jobs that would not run in Rondel, or that are not the same as those of XXL-JOB.
 pub(super) async fn refuse(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,
@@ -34,7 +35,7 @@ pub(super) async fn refuse(
     Ok(())
 }
 
-/// Why the handlers differ: the number may belong to another database, or the job was edited there.
+/// Why the handlers differ: the number may belong to another database, or the job was edited in XXL-JOB.
 fn other_handler(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
     let there = there.filter(|there| there.kind == BEAN && !there.name.trim().is_empty())?;
     (there.name.trim() != job.handler).then(|| {
@@ -65,7 +66,7 @@ impl OnlineHandlers {
         Ok(Self(apps))
     }
 
-    /// Why no executor would run the job here; `None` if one would.
+    /// Why no executor would run the job in Rondel; `None` if one would.
     fn obstacle(&self, job: &Job) -> Option<String> {
         let app = &job.app;
         let Some(handlers) = self.0.get(app) else {

@@ -1,7 +1,8 @@
 //! Jobs that follow others: a child fires on the side on which its parents do.
 //!
-//! In XXL-JOB a parent triggers its children whatever their status. Here a run in shadow mode triggers none, and a
-//! child in shadow mode sends nothing. So one command switches parents and children together, or not at all.
+//! In XXL-JOB a parent triggers its children whatever their status is. In Rondel a run in shadow mode triggers no
+//! children, and a child in shadow mode sends nothing. Therefore one command switches parents and children together, or
+//! none of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -82,8 +83,8 @@ fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<St
     schedule_reason(direction, job, *status)
 }
 
-/// Why a pause keeps a job from being switched. A job that is paused here is switched as it is, unless it fires in XXL-JOB:
-/// then it is not clear whether it should fire.
+/// Why a pause keeps a job from being switched. A job that is paused in Rondel is switched and stays paused. But if it
+/// fires in XXL-JOB, it is not clear whether it should fire.
 fn pause_reason(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
     match direction {
         _ if job.is_enabled => None,

@@ -1,4 +1,4 @@
-//! Saves a job's mode, and finds out whether that succeeded if no answer is certain.
+//! Saves a job's mode. If the answer is uncertain, reads the job to find out whether the mode was saved.
 
 use std::time::Duration;
 
@@ -23,11 +23,11 @@ const SLOW: Duration = Duration::from_secs(1);
 
 /// The result of an edit.
 pub(super) enum Saved {
-    /// It applies to every fire that is due at this instant or later.
+    /// The edit applies to every fire that is due at this instant or later.
     HoldsFrom(Timestamp),
-    /// It was not saved.
+    /// The edit was not saved.
     Refused(Failure),
-    /// It may have been saved.
+    /// The edit may have been saved.
     Unclear(Failure),
 }
 
@@ -45,7 +45,7 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
             return Saved::Refused(failure);
         }
         was_unclear = true;
-        // The edit may have been saved although a proxy has answered, or an error has come back.
+        // The edit may have been saved although a proxy answered or an error was returned.
         if holds(client, job, mode, seam).await {
             return Saved::HoldsFrom(clock::now() + HOLDS_AFTER);
         }

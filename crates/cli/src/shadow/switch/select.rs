@@ -13,7 +13,7 @@ use crate::list::{self, BoundArgs};
 use crate::shadow::jobs::{self, LABEL};
 use crate::terminal::harmless;
 
-/// Reads the jobs. For an app, their parents and children are included if they are from XXL-JOB.
+/// Reads the jobs. For an app, their parents and children are included if they were imported from XXL-JOB.
 pub(super) async fn jobs(
     client: &Client,
     named: &[String],

@@ -10,7 +10,7 @@ fn every_word_for_a_verdict_is_listed() {
     let inside = Verdict::Maintenance { ends_at: secs(1), fires: FiresInside::Skip };
     let others = [Verdict::Paused, Verdict::Undecided, Verdict::Planned, Verdict::Removed, Verdict::Missing];
     for verdict in [calendar, inside].into_iter().chain(others) {
-        // A new variant does not compile here until it joins the list above.
+        // A new variant does not compile here: add it to the list above too.
         match verdict {
             Verdict::Row { .. } | Verdict::Span { .. } | Verdict::Calendar { .. } | Verdict::Maintenance { .. } => {}
             Verdict::Paused | Verdict::Undecided | Verdict::Planned | Verdict::Removed | Verdict::Missing => {}

@@ -103,7 +103,7 @@ fn what_is_not_known_to_have_begun_is_not_said_to_run() {
     assert!(zh.ends_with("可能正在执行（执行器 w1）：已发送，尚不知何时开始。"), "{zh}");
 }
 
-/// The trace of the routing ends before the queue of the executor.
+/// The trace of the routing does not include the wait in the executor's queue.
 #[test]
 fn a_run_that_waited_in_its_executors_queue_says_how_long() {
     use crate::reason::{Obstacle, ObstacleKind, WaitFor};

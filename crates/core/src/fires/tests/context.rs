@@ -150,7 +150,7 @@ fn holders_of_a_limit_and_the_run_ahead_are_named() {
     );
 }
 
-/// A database that cannot be written to ends every lease: that is why nothing is taken up or started.
+/// While the database cannot be written to, no server can renew its lease, so no run is taken up or started.
 #[test]
 fn a_server_without_a_lease_is_named() {
     let context = AnswerContext { lease_ended: Some(("n1".to_owned(), secs(90))), ..AnswerContext::default() };
@@ -186,7 +186,8 @@ fn the_shards_that_gave_the_verdict_are_named() {
             "2 个分片中有 1 个失败。分片 2/2（运行 2）（执行器 l2）：失败：退出码 3。",
         ),
     );
-    // The executors that the shards waited for may have been online: only the rows of the shards have that.
+    // Only the rows of the shards know which executors the shards waited for, so the answer does not state that none was
+    // online.
     let message = Some("2 of 2 shards were skipped".to_owned());
     let skipped = row(1, secs(60), RunStatus::Skipped, Some(Reason::NoExecutor)).for_all_shards();
     check_ends(

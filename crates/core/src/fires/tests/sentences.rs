@@ -132,7 +132,7 @@ fn the_nearest_fires_of_an_empty_instant_are_named() {
     let deleted = FireInput { deleted_at: Some(secs(100)), ..facts };
     assert!(why(&deleted, secs(101)).en.contains("the job was deleted at"));
     assert!(!why(&deleted, secs(100)).en.contains("deleted"));
-    // The fire of this very instant is the nearest one before; the next one comes after it.
+    // A fire at the present instant counts as the nearest one before; the next one comes after it.
     assert_eq!(nearest(&FireInput { now: secs(120), ..facts }), (Some(secs(120)), Some(secs(180))));
     assert_eq!(nearest(&FireInput { now: secs(119), ..facts }), (Some(secs(60)), Some(secs(120))));
     let fire = why_run(&facts, &done(7, secs(60)));

@@ -9,8 +9,8 @@ use crate::lifecycle::spawn_outside;
 use crate::secrets::Secrets;
 use crate::test_run::{TestOutcome, TestRun};
 
-/// A server that answers every request with this, and shows the request in the body where it holds `{request}`. It
-/// closes the connection then, unless the answer promises more with a length.
+/// A server that sends `answer` to every request, with the request in the place of `{request}`. It then closes the
+/// connection, unless the answer has a `content-length`.
 async fn serve(answer: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
@@ -135,7 +135,8 @@ async fn nobody_there_is_a_failure_that_says_so() {
     assert!(outcome.is_retryable());
 }
 
-/// XXL-JOB CVE-2025-7787, `PowerJob` CVE-2025-11580: a job makes the agent ask what only the agent can reach.
+/// XXL-JOB CVE-2025-7787, `PowerJob` CVE-2025-11580: a job makes the agent call an address that only the agent can
+/// reach.
 #[tokio::test]
 async fn inner_addresses_are_refused_by_name_and_for_good() {
     let url = serve("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\nsecret").await;

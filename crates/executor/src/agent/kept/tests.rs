@@ -12,7 +12,7 @@ fn key() -> ScriptKey {
     ScriptKey::from_pem(text).unwrap()
 }
 
-/// A run that asks for the script `a`, and what a server answers with.
+/// Runs a handler that requests the script `a`; `answer` makes the server's replies.
 async fn ask(
     kept: KeptScripts,
     answer: impl Fn(ScriptRequest) -> ScriptReply + Clone + Send + Sync + 'static,

@@ -37,7 +37,7 @@ fn read(path: impl AsRef<Path>) -> String {
     std::fs::read_to_string(path).unwrap_or_default()
 }
 
-/// Waits until a process that was killed is gone; it would run for longer.
+/// Waits until a killed process is gone. If it were not killed, it would run for longer than this wait.
 async fn is_gone(pid: &str) {
     let gone = async {
         loop {
@@ -51,7 +51,7 @@ async fn is_gone(pid: &str) {
     tokio::time::timeout(Duration::from_secs(40), gone).await.unwrap_or_else(|_| panic!("{pid} lives"));
 }
 
-/// Runs a pump for a moment, or for longer where the machine is busy, until its log has these words.
+/// Runs a pump for longer and longer until its log contains these words, because a busy machine needs more time.
 async fn logs(config: &AgentConfig, params: &Value, words: &str) {
     let mut log = String::new();
     for limit in [300, 3_000, 30_000].map(Duration::from_millis) {
@@ -165,7 +165,7 @@ async fn an_execution_that_is_aborted_leaves_no_process() {
         for pid in pids.lines() {
             is_gone(pid).await;
         }
-        // Where the machine is busy, the program may not have begun by then.
+        // On a busy machine, the program may not have begun by then.
         if pids.lines().count() == 2 {
             assert_eq!((outcome.status(), outcome.done(), outcome.failed()), (RunStatus::Cancelled, 0, 1));
             return;

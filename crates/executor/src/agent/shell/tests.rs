@@ -31,7 +31,7 @@ async fn run(
     program(params, code, run.shard(), tempfile::tempdir()?)?.run(&Confinement::default(), run, cancel, log).await
 }
 
-/// How long a program may take. Those that are to be ended would run for longer.
+/// How long a program may take. A program that a test stops would run for longer than this.
 const LIMIT: Duration = Duration::from_secs(40);
 
 fn shell(params: Value) -> TestRun {
@@ -41,7 +41,7 @@ fn shell(params: Value) -> TestRun {
     TestRun::of(handler).params(params)
 }
 
-/// The same, and it has to stop once its two processes have written their ids into a file.
+/// Runs a script, and stops the run once the script's two processes have written their ids into a file.
 async fn stopped(pids: &Path, (text, grace): (&str, Duration), cause: StopCause) -> TestOutcome {
     let pids = pids.to_owned();
     let handler = move |Params(params): Params<ShellParams>, context: RunContext, cancel: Cancel, log: Log| {
@@ -176,7 +176,7 @@ async fn a_group_that_ignores_the_signal_is_killed_after_the_grace() {
 
 #[tokio::test]
 async fn what_a_stopped_program_leaves_has_time_to_end() {
-    // It has a second, for which the machine may stand still.
+    // The worker has one second, but a busy machine may not run it in that time, so it gets several tries.
     for _ in 0..5 {
         if leaves_a_worker_that_ends_in_time().await {
             return;
@@ -185,7 +185,7 @@ async fn what_a_stopped_program_leaves_has_time_to_end() {
     unreachable!("the worker was killed each time");
 }
 
-/// Whether the worker of a stopped program did what it does at its end.
+/// Whether the worker of a stopped program had the time to run its trap.
 async fn leaves_a_worker_that_ends_in_time() -> bool {
     let dir = tempfile::tempdir().unwrap();
     let [ready, cleaned] = ["ready", "cleaned"].map(|name| dir.path().join(name));
@@ -231,7 +231,7 @@ async fn those_that_left_the_group_and_ignore_the_signal_are_gone_too() {
     let dir = tempfile::tempdir().unwrap();
     let pids = dir.path().join("pids");
     // The first process has its own session, and its parent is gone. The second also has a clean environment, but its
-    // parents live.
+    // parents are alive.
     let text = format!(
         "trap '' TERM; (setsid sh -c 'echo $$ >> {0}; sleep 60' &); setsid env -i sh -c 'echo $$ >> {0}; exec sleep 60'",
         pids.display()
@@ -323,7 +323,7 @@ async fn what_processes_in_the_background_print_does_not_end_them() {
 
 #[tokio::test]
 async fn a_program_that_has_ended_is_not_stopped_any_more() {
-    // Which of the two is noticed first was a matter of chance.
+    // The program ends and the stop arrives at nearly the same time. Either may be noticed first, so the test repeats.
     for _ in 0..10 {
         let dir = tempfile::tempdir().unwrap();
         let pid = dir.path().join("pid");

@@ -11,7 +11,7 @@ use tokio_util::task::TaskTracker;
 /// How often a task is sent to the handlers' runtime.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// If the task has not run after this long, every thread of that runtime is held.
+/// If the task has not run after this long, every thread of that runtime is blocked.
 const PATIENCE: Duration = Duration::from_secs(2);
 
 #[derive(Default)]

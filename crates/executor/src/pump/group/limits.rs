@@ -9,7 +9,7 @@ use rondel_proto::v1;
 pub(super) const REPORT_PERIOD: Duration = Duration::from_secs(1);
 /// The longest wait after a failed select.
 const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
-/// The shortest wait, so that a database that is down is not asked all the time.
+/// The shortest wait after a failed select, so that a database that is down is not queried without a pause.
 const SELECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
 
 /// The settings of a group.
@@ -21,7 +21,7 @@ pub struct Limits {
     pub fetch: usize,
     /// How many rows one execution gets.
     pub batch: usize,
-    /// Whether a worker that runs out of rows fetches at once; otherwise only the last one does.
+    /// Whether each worker that runs out of rows fetches immediately; otherwise only the last one does.
     pub not_sleep: bool,
     /// The wait after a select that returned nothing to execute.
     pub idle: Duration,
@@ -38,8 +38,8 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The delay between the request to release an item and the abort of its remaining work: early enough for the release to arrive in
-    /// time.
+    /// The delay between the request to release an item and the abort of its remaining work. It is shorter than `hand_over`, so that
+    /// the release still arrives in time.
     #[must_use]
     pub fn abort_after(&self) -> Duration {
         without_a_tenth(self.hand_over)
@@ -49,8 +49,8 @@ impl Limits {
         backoff(self.row_backoff, self.row_backoff_max, failures)
     }
 
-    /// How long a row that failed for good is left out. After the next select, which may come only after `pause`, the item is dry, and must
-    /// stay so until that is reported: otherwise the server never sees that a pump is empty.
+    /// How long a row that failed for good is left out. The next select, which may come only after `pause`, then finds the item dry, and
+    /// the item must stay dry until a report has been sent. Otherwise the server never sees that a pump is empty.
     pub(super) fn rest(&self, wait: Duration) -> Duration {
         wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2)
     }
@@ -74,7 +74,7 @@ impl From<&v1::Pump> for Limits {
             fetch: count(pump.fetch),
             batch: count(pump.batch),
             not_sleep: pump.not_sleep,
-            // A server sends no 0; a select without rows must not be repeated at once.
+            // Servers never send 0. The minimum keeps a select that returned no rows from being repeated immediately.
             idle: length(pump.idle_ms).max(Duration::from_millis(1)),
             pause: length(pump.pause_ms),
             hand_over: length(pump.hand_over_ms),

@@ -133,7 +133,8 @@ pub struct Group<R> {
     origin: Instant,
     reported_at: Option<Instant>,
     is_changed: bool,
-    /// The number of selects has changed since the last report. This alone is reported only after a long period.
+    /// The number of selects has changed since the last report. If nothing else changes, the report waits for a long
+    /// period.
     is_counted: bool,
     /// An item was released since the last report.
     is_urgent: bool,
@@ -190,7 +191,7 @@ impl<R: Clone> Group<R> {
         Step::Wait(self.wake_at())
     }
 
-    /// Whether a select may start, apart from the wait before it.
+    /// Whether a select may start once the wait before it has ended.
     fn could_fetch(&self) -> bool {
         let executing = self.rows.executing();
         let is_dry = if self.limits.not_sleep { executing < self.limits.threads } else { executing == 0 };
@@ -246,7 +247,7 @@ impl<R: Clone> Group<R> {
         found
     }
 
-    /// Forgets rows that failed for good, if a select that had room for all rows no longer returned them.
+    /// Forgets rows that failed for good and that a complete select no longer returned.
     fn retain_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
         if is_full || self.rows.failed().is_empty() {
             return;
@@ -286,7 +287,7 @@ impl<R: Clone> Group<R> {
         Some(place.0)
     }
 
-    /// Takes the failure of a select. Returns the wait before the next one.
+    /// Records that a select failed. Returns the wait before the next one.
     pub fn fetch_failed(&mut self, now: Instant) -> Duration {
         let Some(fetch) = self.fetch.take() else { return Duration::ZERO };
         self.mark_empty(&fetch, |_| false);
@@ -297,7 +298,7 @@ impl<R: Clone> Group<R> {
         wait
     }
 
-    /// Takes the end of an aborted select.
+    /// Records the end of an aborted select.
     pub fn fetch_aborted(&mut self) {
         self.fetch = None;
         self.release_finished_items();
@@ -312,7 +313,7 @@ impl<R: Clone> Group<R> {
         }
     }
 
-    /// Takes the end of an execution. Returns the rows that failed.
+    /// Records the end of an execution. Returns the rows that failed.
     pub fn executed(&mut self, number: u64, how: ExecutionEnd, now: Instant) -> Vec<Failure> {
         let Some(ended) = self.rows.take_execution(number) else { return Vec::new() };
         let count = u64::try_from(ended.entries.len()).unwrap_or(u64::MAX);
@@ -382,7 +383,8 @@ impl<R: Clone> Group<R> {
         self.total
     }
 
-    /// The keys of rows that failed for good and were still there in the last select, as far as they are remembered.
+    /// The keys of rows that failed for good and that the last select still returned. Only a limited number is
+    /// remembered.
     pub fn failed_rows(&self) -> impl ExactSizeIterator<Item = &str> {
         self.rows.failed().iter().map(|(_, key)| key.as_str())
     }

@@ -81,11 +81,12 @@ impl<R: Clone> Group<R> {
             self.drop_item(&name);
             self.items.insert(name.clone(), Holding::new(epoch, params, checkpoint));
             if self.failed_fetches == 0 {
-                // The new item need not wait because the other items had no rows.
+                // The other items may have made the group wait because they had no rows. The new item ends that wait.
                 self.fetch_after = None;
             }
         }
-        // An item that the group had when its end began is released already; only the server's request bounds that release.
+        // A group that ends has already begun to release the items that it had. For those, a request by the server only
+        // sets the time limit.
         if release || (self.ending && held != Some(epoch)) {
             self.begin_release(&name, now);
         }

@@ -1,4 +1,4 @@
-//! Orders and events in any order.
+//! Property tests with orders and events in any sequence.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -37,7 +37,7 @@ fn event() -> impl Strategy<Value = Event> {
     ]
 }
 
-/// What is known of a group from outside.
+/// A group under test, and what its steps and reports have shown so far.
 struct Watch {
     bench: Bench,
     /// Item and epoch of each select and execution under way.
@@ -100,7 +100,7 @@ impl Watch {
                     self.selecting = None;
                     self.bench.group.fetch_aborted();
                 }
-                // The execution continues for a while.
+                // The aborted execution ends later, by an event.
                 Step::Abort(Task::Execution(_)) => {}
                 Step::Wait(until) => {
                     prop_assert!(until.is_none_or(|at| at > self.bench.now), "it would spin");

@@ -1,4 +1,4 @@
-//! The reports of a group on its items, and their times.
+//! The reports of a group on its items, and when they are due.
 
 use std::time::{Duration, Instant};
 
@@ -10,9 +10,11 @@ use super::holding::Phase;
 use super::limits::REPORT_PERIOD;
 use super::{Group, Holding};
 
-/// Selects that find nothing only raise a count, which is reported this often: an idle pump costs nearly nothing.
+/// A select that finds nothing only raises a count. The count alone is reported this rarely, so that an idle pump
+/// costs almost nothing.
 const IDLE_PERIOD: Duration = Duration::from_secs(10);
-/// A released item is reported again after this, until an order answers. So is a rate, which falls without any event.
+/// A released item is reported again after this long, until an order answers. A rate is reported again, too, because
+/// it falls without any event.
 const REPEAT: Duration = Duration::from_secs(5);
 
 /// The largest number of items in a report in one message: a server counts the report as well.

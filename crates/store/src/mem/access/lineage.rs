@@ -12,7 +12,7 @@ impl Access {
         self.tokens.values().filter(|token| token.owner == Some(account)).map(|token| token.id).collect()
     }
 
-    /// These tokens with their series and all tokens that these created. The sign-ins and links that any of them created end.
+    /// Ends the sign-ins and links of these tokens, of their series, and of all tokens that these created. Returns all of these tokens.
     pub(super) fn end_family(&mut self, mut family: BTreeSet<TokenId>) -> BTreeSet<TokenId> {
         loop {
             let members = self.tokens.values().filter(|token| family.contains(&token.id));

@@ -19,7 +19,7 @@ pub(super) struct Access {
     accounts: BTreeMap<AccountId, Account>,
     sessions: BTreeMap<SessionId, WebSession>,
     links: HashMap<String, SignInLink>,
-    /// The count of attempts, and when it began.
+    /// The number of attempts, and when the count began.
     attempts: HashMap<i64, (u32, Timestamp)>,
     /// The networks that accounts signed in from, and when they last did.
     addresses: BTreeMap<(AccountId, String), Timestamp>,
@@ -28,7 +28,7 @@ pub(super) struct Access {
     audit: BTreeMap<AuditId, AuditEntry>,
 }
 
-/// Grants without duplicates and in order, as a unique key keeps them.
+/// Grants without duplicates and in order, as a table with a unique key returns them.
 fn sorted(grants: &[Grant]) -> Vec<Grant> {
     let mut grants = grants.to_vec();
     grants.sort_unstable();

@@ -107,7 +107,7 @@ impl State {
         self.runs.get(&run).is_some_and(|run| !run.status.is_terminal())
     }
 
-    /// The rows that an edit concerns. Rows that are marked or have a later attempt are left out, since they may have been sent.
+    /// The rows that an edit concerns. Rows that are marked or have a later attempt are left out, because they may have been sent.
     fn future(&self, job: JobId, from: Timestamp, now: Timestamp) -> Vec<FutureRow> {
         let is_unsent = |run: &&Run| match run.status {
             RunStatus::Pending | RunStatus::Waiting => run.marked_at.is_none(),
@@ -190,7 +190,7 @@ impl State {
         Changed::Saved(Box::new(saved), reopened)
     }
 
-    /// Opens settled rows again, and makes the job's home their owner.
+    /// Reopens settled rows, and makes the job's home their owner.
     fn reopen(&mut self, job: JobId, plan: &EditPlan) -> Vec<Run> {
         let home = self.due.get(&job).and_then(|due| self.nodes.get(&due.home)).map(StoredNode::lease_of_home);
         let mut reopened = Vec::new();

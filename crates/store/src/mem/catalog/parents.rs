@@ -7,7 +7,6 @@ use crate::mem::State;
 use crate::parents::check;
 
 impl State {
-    /// Checks the parents that a definition names.
     pub(super) fn check_parents(
         &self,
         job: JobId,
@@ -22,7 +21,6 @@ impl State {
         })
     }
 
-    /// The edges between the jobs of a namespace.
     pub(super) fn edges(&self, namespace: NamespaceId) -> Vec<Edge> {
         let living = |edge: &&Edge| self.living_jobs().any(|job| job.id == edge.child && job.namespace == namespace);
         let mut edges: Vec<Edge> = self.parents.iter().filter(living).copied().collect();
@@ -30,7 +28,6 @@ impl State {
         edges
     }
 
-    /// Replaces the parents of a job.
     pub(super) fn write_parents(&mut self, job: JobId, edges: Vec<Edge>) {
         self.parents.retain(|edge| edge.child != job);
         self.parents.extend(edges);

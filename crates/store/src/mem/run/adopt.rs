@@ -9,8 +9,7 @@ use crate::mem::{MemStore, State};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
-/// The leases of a node that have ended: the node, the epoch below which all have ended, and when the last of them
-/// ended.
+/// Leases of a node that have ended: the node, the epoch below which all its leases have ended, and when the last of them ended.
 type Ended = (NodeId, i64, Timestamp);
 
 #[async_trait]
@@ -47,8 +46,7 @@ impl Adopt for MemStore {
 }
 
 impl State {
-    /// Fences the dead nodes. Returns the epochs that have ended: this node's earlier ones, and all epochs of the dead
-    /// nodes.
+    /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
     fn fence(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<Ended> {
         let mut over = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {

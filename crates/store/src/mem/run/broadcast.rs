@@ -1,4 +1,4 @@
-//! Broadcasts: a shard that ends is counted, and the last one completes the verdict.
+//! Broadcasts: each shard that ends is counted, and the last one gives the broadcast its verdict.
 
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, Timestamp};
@@ -10,8 +10,7 @@ use crate::rollups::decides_failing;
 use crate::settle;
 
 impl State {
-    /// Counts down the open shards of a shard's broadcast, and gives the broadcast its verdict if this was the last
-    /// shard.
+    /// Counts down the open shards of a shard's broadcast. The last shard gives the broadcast its verdict.
     pub(super) fn count_shards(&mut self, finish: &AttemptEnd, closed_count: i32, now: Timestamp) {
         let Some(shard) = self.runs.get(&finish.run).filter(|run| run.shard_index != ROOT_SHARD).cloned() else {
             return;

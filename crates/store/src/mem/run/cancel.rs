@@ -97,7 +97,7 @@ impl Cancel for MemStore {
 }
 
 impl State {
-    /// Records which queued runs of a job are to end, because it is paused or deleted (`reason`).
+    /// Records which queued runs of a job must end, because the job is paused or deleted (`reason`).
     pub(in crate::mem) fn drop_queued(&mut self, job: JobId, reason: Reason, drops: QueuedDrops<'_>) {
         let open = self.open_of(|run| run.job == job && may_be_dropped(run));
         for id in queued_to_drop(open, reason, drops) {
@@ -113,7 +113,7 @@ fn may_be_dropped(run: &Run) -> bool {
     !run.status.is_terminal() && run.cancel_by.is_none()
 }
 
-/// Records a request, with its caller and its reason, unless an earlier one counts.
+/// Records a request with its caller and its reason, unless an earlier request has precedence.
 pub(super) fn ask_to_cancel(run: &mut Run, request: CancelRequest<'_>) {
     if request.replaces(run.cancel_asked()) {
         (run.cancel_by, run.cancel_reason) = (Some(clean_name(request.by).into_owned()), Some(request.reason));

@@ -58,7 +58,8 @@ impl Claim for MemStore {
                 continue;
             }
             let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
-            // A node whose lease ran out may renew it until it is fenced; open runs of a fenced home are adopted first.
+            // A dead home keeps the job until it is fenced, because it may still renew its lease. After that, its open runs must be adopted
+            // first.
             let is_in_its_name = |run: &Run, home: LeaseToken| {
                 run.job == job.seen.job && run.node == home.node && run.node_epoch <= home.epoch
             };

@@ -6,8 +6,8 @@ use crate::mem::State;
 use crate::settle;
 
 impl State {
-    /// Moves a job whose next fire follows from a run that has ended; returns the next fire that this gives it. A job that has no delay any
-    /// more keeps the next fire of its new schedule.
+    /// If the run that sets a job's next fire has ended, sets and returns that next fire. A job that no longer has a delay keeps the next
+    /// fire of its new schedule.
     pub(in crate::mem) fn delay(&mut self, job: JobId, now: Timestamp) -> Option<Timestamp> {
         let due = self.due.get_mut(&job)?;
         let run = due.follows.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal())?;

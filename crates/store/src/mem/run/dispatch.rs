@@ -1,4 +1,4 @@
-//! Dispatch of open runs to executors: woken, marked, running, expanded.
+//! Dispatch of open runs to executors: waking, marking, recording as running, and expanding them.
 
 use async_trait::async_trait;
 use rondel_core::reason::Detail;

@@ -57,7 +57,7 @@ impl State {
             Judgement::Duplicate => Finished::Duplicate,
             Judgement::NotOwner => Finished::NotOwner,
             Judgement::Superseded => {
-                // Only an executor knows how an attempt ended that was given up.
+                // Only an executor knows how an attempt ended that the servers had given up.
                 if finish.owner.is_none() {
                     self.keep_superseded(&clean);
                 }
@@ -71,7 +71,7 @@ impl State {
                     self.dead_letters.remove(&finish.run);
                 }
                 if was_skipped {
-                    // An edit skipped it without releasing the runs that follow from it.
+                    // The edit that skipped this run did not release the runs that follow from it.
                     self.add_message(finish.run, now);
                     self.note_ended(finish.run, false);
                 }
@@ -141,7 +141,7 @@ impl State {
         (run.started_at, run.message) = (None, None);
         run.detail = detail_of(clean);
         if run.cancel_by.is_none() && reason != Reason::NotReceived {
-            // A request to end the run unless an executor has it is over once an executor had it.
+            // An executor had the run, so the request to end it unless an executor has it no longer applies.
             run.cancel_reason = None;
             self.cancels.remove(&run.id);
         }
@@ -167,7 +167,7 @@ impl State {
     }
 }
 
-/// The detail as it would be read again from a row.
+/// The detail, as a read from its stored text returns it.
 fn detail_of(clean: &CleanFinish<'_>) -> Option<Box<Detail>> {
     clean.detail.as_deref().map(|text| Box::new(Detail::from_json(text)))
 }

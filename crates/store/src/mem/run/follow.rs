@@ -55,7 +55,7 @@ impl State {
         }
     }
 
-    /// The jobs of these runs, and of the runs of their fires that they follow from, except the roots.
+    /// The jobs of these runs' parents, grandparents and so on in their fires, except the roots.
     fn jobs_above(&self, runs: Vec<RunId>) -> BTreeSet<JobId> {
         let mut jobs = BTreeSet::new();
         for id in runs {
@@ -114,7 +114,7 @@ impl State {
         })
     }
 
-    /// If a job's home does not exist any more, makes the node of its new run the home.
+    /// Makes the owner of a new run the home of the run's job, if the job's old home no longer exists.
     fn take_home(&mut self, run: &Run) {
         if let Some(due) = self.due.get_mut(&run.job).filter(|due| due.home != run.node) {
             (due.home, due.term) = (NodeId::new(run.node.get()), due.term + 1);

@@ -53,7 +53,7 @@ impl Limits for MemStore {
 }
 
 impl State {
-    /// Whether a node is to keep no jobs and has no open run.
+    /// Whether a node should keep no jobs and has no open run.
     fn is_idle_and_off(&self, node: NodeId) -> bool {
         let is_off = |node: &Node| node.switch != Switch::Active || node.report.is_leaving;
         self.nodes.get(&node).is_some_and(|held| is_off(&held.node)) && self.open_of(|run| run.node == node).is_empty()

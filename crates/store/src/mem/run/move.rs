@@ -1,4 +1,4 @@
-//! Jobs that move from home to home, with their unsent open runs.
+//! Jobs that move from one home to another, with their unsent open runs.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
@@ -107,7 +107,7 @@ impl Move for MemStore {
 }
 
 impl State {
-    /// Those of a lease's open runs that were not sent and for which `is_wanted` holds, by id.
+    /// The open unsent runs of a lease for which `is_wanted` holds, by id.
     fn unsent(&self, token: LeaseToken, is_wanted: impl Fn(&Run) -> bool) -> Vec<UnsentRun> {
         let mut unsent = self.open_of(|run| {
             (run.node, run.node_epoch) == (token.node, token.epoch)
@@ -119,7 +119,7 @@ impl State {
         unsent.iter().map(|run| UnsentRun { run: run.id, job: run.job, due_at: run.due_at }).collect()
     }
 
-    /// Hands the named runs of a job over; returns those that moved.
+    /// Hands over these runs of a job. Returns those that moved.
     fn hand_over_job(
         &mut self,
         token: LeaseToken,

@@ -47,7 +47,7 @@ const UPDATE_PASSWORD: Statement = Statement {
     text: "UPDATE account SET password_hash = ?, password_changed_at_ms = ? WHERE id = ?",
 };
 const DELETE_ACCOUNT: Statement = Statement { name: "delete_account", text: "DELETE FROM account WHERE id = ?" };
-/// Locks all accounts that may do everything, disabled or not: a change of one locks them all.
+/// Locks all accounts that may do everything, disabled or not. Each change of one of these accounts locks all of them.
 pub(in crate::sql) const LOCK_ADMINS: Statement = Statement {
     name: "lock_admins",
     text: "SELECT account.id, account.disabled FROM role_grant JOIN account ON account.id = role_grant.subject_id \
@@ -76,7 +76,7 @@ const DELETE_ADDRESSES_OF_ACCOUNT: Statement =
 const DELETE_LINKS_OF_ACCOUNT: Statement =
     Statement { name: "delete_links_of_account", text: "DELETE FROM sign_in_link WHERE account_id = ?" };
 
-/// The kind of owner of grants.
+/// The owner of a grant: an account or a token.
 #[derive(Clone, Copy)]
 pub(super) enum Subject {
     Account,
@@ -99,7 +99,7 @@ impl Accounts for SqlStore {
     }
 
     async fn create_first_admin(&self, account: &Account) -> Result<bool> {
-        // One transaction at a time: each locks the row of the namespace `default`, which every database has.
+        // Serializes these transactions: each one locks the row of the namespace `default`, which every database has.
         transact!(self, "create_first_admin", |tx| {
             tx.rows(Query::new(&crate::sql::catalog::namespaces::LOCK_NAMESPACE).int(1)).await?;
             if tx.admins().await?.is_empty() { tx.insert_account(account).await } else { Ok(false) }
@@ -237,7 +237,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The accounts that may do everything and are not locked out.
+    /// The accounts that may do everything and are not disabled.
     async fn admins(&mut self) -> Result<Vec<AccountId>> {
         let mut admins = Vec::new();
         for row in self.rows(Query::new(&LOCK_ADMINS)).await? {
@@ -250,7 +250,7 @@ impl Tx<'_> {
         Ok(admins)
     }
 
-    /// Whether this account can be spared: another account that may do everything is left, or this one is not such an
+    /// Whether this account may be disabled or deleted. It may if another account that may do everything remains, or if it is not such an
     /// account.
     async fn is_dispensable(&mut self, id: AccountId) -> Result<bool> {
         Ok(self.admins().await? != [id])

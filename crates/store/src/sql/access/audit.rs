@@ -23,7 +23,7 @@ const ANSWER_AUDIT: Statement = Statement {
            WHERE id = ? AND after_document = ?",
 };
 
-/// Filters that the index does not answer are checked row by row; an empty text stands for all.
+/// Filters for which no index exists are checked row by row. An empty text disables a filter.
 macro_rules! select_audit {
     ($first:literal) => {
         concat!(

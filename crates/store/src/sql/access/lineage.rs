@@ -1,5 +1,5 @@
-//! The things that tokens created: other tokens, sign-ins and links. They end with their token, and stay when it is rotated. The tokens of
-//! a series, which are one token with changing secrets, end together.
+//! Tokens and what they created: other tokens, sign-ins and links. These end with their token, and stay when the token is rotated. The
+//! tokens of a series, which are one token with changing secrets, end together.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -38,8 +38,8 @@ const DELETE_GRANTS_OF_TOKENS: Statement = Statement {
     name: "delete_grants_of_tokens",
     text: "DELETE FROM role_grant WHERE subject_kind = 'token' AND subject_id {in_list}",
 };
-/// Deletes the sign-ins and links that began with a token. They would work on without the token, because its secret is not needed to use
-/// them.
+/// Deletes the sign-ins and links that tokens created. They would remain valid otherwise, because using them does not require the token's
+/// secret.
 pub(in crate::sql) const DELETE_BEGUN: [Statement; 4] = [
     Statement { name: "delete_token_sessions", text: "DELETE FROM web_session WHERE token_id {in_list}" },
     Statement { name: "delete_minted_sessions", text: "DELETE FROM web_session WHERE minted_by {in_list}" },
@@ -60,7 +60,7 @@ const READ_MINTED: Statement = Statement {
     name: "read_minted",
     text: "SELECT id, minted_by FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
 };
-/// Moves sign-ins and links to the token that replaces another one.
+/// Moves the sign-ins and links of a token to the token that replaces it.
 const MOVE_BEGUN: [Statement; 4] = [
     Statement { name: "move_token_sessions", text: "UPDATE web_session SET token_id = ? WHERE token_id = ?" },
     Statement { name: "move_minted_sessions", text: "UPDATE web_session SET minted_by = ? WHERE minted_by = ?" },
@@ -69,7 +69,7 @@ const MOVE_BEGUN: [Statement; 4] = [
 ];
 
 impl Tx<'_> {
-    /// Revokes a token with its series and all that they created; returns whether the token itself was valid until now.
+    /// Revokes a token with its series and everything that these created. Returns whether the token itself was valid until now.
     pub(super) async fn revoke_token(&mut self, token: TokenId, now: Timestamp) -> Result<bool> {
         let revoked = self.execute(revocation(&[token.get()], now)).await?;
         let family = self.family([token.get()].into()).await?;
@@ -77,13 +77,13 @@ impl Tx<'_> {
         Ok(revoked == 1)
     }
 
-    /// Revokes the tokens of an account with all that they created.
+    /// Revokes the tokens of an account, and everything that these created.
     pub(super) async fn revoke_tokens_of(&mut self, account: AccountId, now: Timestamp) -> Result<()> {
         let family = self.family_of(account).await?;
         self.revoke(&family, now).await
     }
 
-    /// Removes the tokens of an account with all that they created.
+    /// Removes the tokens of an account, and everything that these created.
     pub(super) async fn delete_tokens_of(&mut self, account: AccountId) -> Result<()> {
         let family = self.family_of(account).await?;
         for chunk in family.chunks(CHUNK_MAX) {
@@ -95,7 +95,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Moves what a token created to the token that replaces it. The new token may itself descend from the old one.
+    /// Moves everything that a token created to the token that replaces it. The new token may itself descend from the old one.
     pub(super) async fn move_access(&mut self, old: TokenId, new: TokenId) -> Result<()> {
         self.execute(Query::new(&MOVE_MINTED).int(new.get()).int(old.get()).int(new.get())).await?;
         for statement in &MOVE_BEGUN {
@@ -104,7 +104,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Makes the row of the first token of a series name its series, which rows of an older server do not.
+    /// Writes the series into the row of its first token. A server of an older version leaves that column empty.
     pub(super) async fn begin_series(&mut self, first: TokenId) -> Result<()> {
         self.execute(Query::new(&BEGIN_SERIES).int(first.get())).await.map(drop)
     }
@@ -114,14 +114,14 @@ impl Tx<'_> {
         self.execute(Query::new(&SET_MINTED_BY).opt_int(parent).int(token.get())).await.map(drop)
     }
 
-    /// Removes ended tokens from their lines: a token that one of them created then descends from the creator of the removed token.
+    /// Removes ended tokens from their lines. A token that one of them created then descends from the creator of the removed token.
     pub(super) async fn splice_out(&mut self, dead: &[i64]) -> Result<()> {
         let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
         let parents = parents.iter().map(parent).collect::<Result<BTreeMap<_, _>>>()?;
         let minted = self.rows(Query::new(&READ_MINTED).list(dead.iter().copied())).await?;
         for row in &minted {
             let (token, mut ancestor) = parent(row)?;
-            // Each step goes to an older token, so this ends.
+            // The loop ends, because each step leads to an older token.
             while let Some(next) = ancestor.and_then(|ancestor| parents.get(&ancestor)) {
                 ancestor = *next;
             }
@@ -136,8 +136,7 @@ impl Tx<'_> {
         self.family(own).await
     }
 
-    /// These tokens with their series, the tokens that these created, and so on. A series is read as a whole, so that its length does not
-    /// add steps.
+    /// These tokens with their series, the tokens that these created, and so on. A series is read in one step, whatever its length.
     async fn family(&mut self, roots: BTreeSet<i64>) -> Result<Vec<i64>> {
         let (mut family, mut newest, mut known_series) = (roots.clone(), roots, BTreeSet::new());
         while !newest.is_empty() {
@@ -153,8 +152,8 @@ impl Tx<'_> {
         Ok(family.into_iter().collect())
     }
 
-    /// All tokens of these series, locked. While this call waits for a lock, a rotation that holds it may add a successor, so the rows are
-    /// read until there are no new ones.
+    /// All tokens of these series, locked. While this call waits for a lock, the rotation that has the lock may add a successor, so the
+    /// rows are read again until there are no new ones.
     async fn locked_series(&mut self, series: &[i64]) -> Result<BTreeSet<i64>> {
         let mut found = BTreeSet::new();
         if series.is_empty() {

@@ -68,7 +68,7 @@ const INSERT_ATTEMPT: Statement = Statement {
     name: "insert_attempt",
     text: "INSERT {ignore} INTO sign_in_attempt (bucket, attempt_count, since_at_ms) VALUES (?, 0, ?) {or_ignore}",
 };
-/// The count comes first, because MySQL and MariaDB apply assignments from left to right.
+/// The count is assigned first, because MySQL and MariaDB apply assignments from left to right.
 const COUNT_ATTEMPT: Statement = Statement {
     name: "count_attempt",
     text: "UPDATE sign_in_attempt SET attempt_count = CASE WHEN since_at_ms <= ? THEN 1 ELSE attempt_count + 1 END, \
@@ -172,7 +172,7 @@ impl SignIns for SqlStore {
     async fn take_link(&self, hash: &str) -> Result<Option<SignInLink>> {
         transact!(self, "take_link", |tx| {
             let Some(row) = tx.row(Query::new(&READ_LINK).text(hash)).await? else { return Ok(None) };
-            // Of several callers, the one that deletes the link gets it.
+            // Of several concurrent callers, the one that deletes the row takes the link.
             let is_ours = tx.execute(Query::new(&DELETE_LINK).text(hash)).await? == 1;
             if is_ours { link(&row).map(Some) } else { Ok(None) }
         })
@@ -235,7 +235,7 @@ impl SignIns for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Ends the oldest sign-ins of the account or token that begins one, so that at most `count_max` are left with the new one.
+    /// Ends the oldest sign-ins of the account or token of a new sign-in, so that at most `count_max` remain including the new one.
     async fn make_room(&mut self, session: &WebSession, count_max: u32) -> Result<()> {
         let ids = match (session.account, session.token) {
             (Some(account), _) => Query::new(&READ_IDS_OF_ACCOUNT).int(account.get()),

@@ -29,7 +29,7 @@ const LIST_TOKENS: Statement =
     Statement { name: "list_tokens", text: select_token!("WHERE id < ? ORDER BY id DESC LIMIT ?") };
 pub(in crate::sql) const LIST_TOKENS_OF: Statement =
     Statement { name: "list_tokens_of", text: select_token!("WHERE owner_id = ? AND id < ? ORDER BY id DESC LIMIT ?") };
-/// A role for an app is found by the app, one for a whole namespace by the namespace.
+/// A role for an app is found by the id of the app, and a role for a whole namespace by the id of the namespace.
 const LIST_TOKENS_IN: Statement = Statement {
     name: "list_tokens_in",
     text: select_token!(
@@ -48,7 +48,7 @@ pub(in crate::sql) const COUNT_LIVING_OF_LINE: Statement = Statement {
     text: "SELECT COUNT(*) FROM api_token WHERE line_id = ? AND owner_id IS NULL AND kind = 'api' \
            AND revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
 };
-/// A server that starts with a token in its file that has no row stores it as a valid one, so the rows of servers' own tokens stay.
+/// The rows of servers' own tokens stay. A server adds the token from its file as a valid one if it finds no row for it at its start.
 const READ_DEAD: Statement = Statement {
     name: "read_dead_tokens",
     text: "SELECT id FROM api_token WHERE (revoked_at_ms < ? OR expires_at_ms < ?) \
@@ -128,7 +128,7 @@ impl Tokens for SqlStore {
         if dead.is_empty() {
             return Ok(0);
         }
-        // A token that ended is never valid again: nothing of it can change meanwhile.
+        // An ended token is never valid again, so the rows that were read cannot change before they are deleted.
         transact!(self, "forget_tokens", |tx| {
             let mut count = 0;
             tx.splice_out(&dead).await?;
@@ -151,7 +151,7 @@ impl Tokens for SqlStore {
 
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         transact!(self, "rotate_token", |tx| {
-            // Locked, so that the token stays valid until the end of the transaction.
+            // The lock keeps the token valid until the transaction ends.
             let Some(held) = tx.lock_valid_token(old, new.created_at).await? else { return Ok(false) };
             if new.series == held.series {
                 tx.begin_series(old).await?;
@@ -167,10 +167,11 @@ impl Tokens for SqlStore {
     }
 }
 
-/// The account of a scope, and the ids of its namespaces and apps, which never coincide; `None` if there are too many for one statement.
+/// The account of a scope, and the ids of its namespaces and apps in one list, since no namespace and app have the same id. `None` if there
+/// are too many for one statement.
 fn places(scope: &TokenScope) -> Option<(i64, Vec<i64>)> {
     let account = scope.account.map_or(0, AccountId::get);
-    // No namespace or app has this id.
+    // No namespace or app has this id. It keeps the list from being empty.
     let mut places = vec![-1];
     places.extend(scope.namespaces.iter().map(|namespace| namespace.get()));
     places.extend(scope.apps.iter().map(|app| app.get()));

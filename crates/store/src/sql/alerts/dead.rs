@@ -1,4 +1,4 @@
-//! Runs that failed for good and were not acknowledged.
+//! Dead letters: runs that failed for good and were not acknowledged.
 
 use rondel_core::{JobId, NamespaceId, RunId};
 
@@ -7,7 +7,7 @@ use crate::Result;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx};
 
-/// Shards are left out: their broadcast ends with a verdict of its own.
+/// Shards are left out, because their broadcast gets its own verdict.
 const INSERT_DEAD: Statement = Statement {
     name: "insert_dead_letters",
     text: "INSERT {ignore} INTO dead_letter (run_id, namespace_id, app_id, job_id, fire_at_ms) \
@@ -23,7 +23,7 @@ const DELETE_DEAD_IN: Statement = Statement {
     name: "acknowledge_dead_letters",
     text: "DELETE FROM dead_letter WHERE run_id {in_list} AND namespace_id = ?",
 };
-/// Read only for jobs with a new success: few of their failures are younger than that, and are read in vain.
+/// Executed only for jobs with a new success. Few failures of such a job are newer than the success, so few rows are read in vain.
 pub(in crate::sql) const FIND_OVERTAKEN: Statement = Statement {
     name: "find_overtaken_dead_letters",
     text: "SELECT run_id FROM dead_letter WHERE job_id {in_list} AND fire_at_ms < (SELECT job_pulse.succeeded_at_ms FROM job_pulse \
@@ -71,7 +71,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Records those of these runs that failed for good.
+    /// Records the runs among these that failed for good.
     pub(in crate::sql) async fn insert_dead_letters(&mut self, runs: &[RunId]) -> Result<()> {
         for chunk in chunks(runs) {
             self.execute(Query::new(&INSERT_DEAD).list(chunk.iter().map(|run| run.get()))).await?;

@@ -74,7 +74,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Replaces the expectations of a job that is saved now; `before` is its definition until now, `None` for a new job.
+    /// Replaces the expectations of a job that is saved now. `before` is its previous definition; `None` for a new job.
     pub(in crate::sql) async fn write_expects(
         &mut self,
         (namespace, job): (NamespaceId, JobId),
@@ -84,7 +84,8 @@ impl Tx<'_> {
         if before.is_none() && spec.expectations().is_none() {
             return Ok(());
         }
-        // Decisions that are based on the previous definition become void; no other transaction moves its checks from here on.
+        // Decisions based on the previous definition become void. From here until the commit, no other transaction changes the job's
+        // checks.
         self.raise_space(namespace).await?;
         let mut old = Vec::new();
         if before.is_some() {

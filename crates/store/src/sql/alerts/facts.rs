@@ -1,4 +1,4 @@
-//! The data that rules look at: events, jobs with their newest success, and the ledger.
+//! The data that rules evaluate: events, jobs with their newest success, and the ledger.
 
 use std::collections::BTreeMap;
 
@@ -36,8 +36,8 @@ const LIST_WATCHED_OF_APP: Statement = Statement {
 };
 const READ_WATCHED: Statement =
     Statement { name: "read_watched", text: select_watched!("WHERE job.id {in_list} AND job.retired = 0") };
-/// Left out are shards, whose broadcast ends with a verdict of its own, and groups of a pump that went to another executor. Each subquery
-/// goes back to the newest success, and reads none of the runs before it.
+/// Leaves out shards, because their broadcast gets its own verdict, and groups of a pump that were moved to another executor. Each subquery
+/// reads back to the newest success, and no run before it.
 pub(in crate::sql) const READ_SUCCEEDED_SINCE: Statement = Statement {
     name: "read_succeeded_since",
     text: "SELECT job.id, (SELECT run.fire_at_ms FROM run WHERE run.job_id = job.id AND run.fire_at_ms >= ? \
@@ -52,7 +52,7 @@ const LIST_EVENTS: Statement = Statement {
 };
 const DELETE_EVENTS: Statement =
     Statement { name: "delete_alert_events", text: "DELETE FROM alert_event WHERE run_id {in_list}" };
-/// Shards are left out: their broadcast ends with a verdict of its own.
+/// Shards are left out, because their broadcast gets its own verdict.
 const READ_NEW_EVENTS: Statement = Statement {
     name: "read_new_alert_events",
     text: "SELECT run.id, run.namespace_id, run.app_id, run.job_id, run.status, run.reason, run.fire_at_ms FROM run \
@@ -164,7 +164,7 @@ impl Tx<'_> {
 }
 
 fn watched(row: &AnyRow) -> Result<WatchedJob> {
-    /// The part of a definition that counts here.
+    /// The part of a definition that is needed here.
     #[derive(Default, Deserialize)]
     #[serde(default)]
     struct Part {

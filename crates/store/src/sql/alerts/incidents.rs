@@ -94,7 +94,8 @@ const FIND_OLD_SILENCES: Statement = Statement {
 const DELETE_SILENCES: Statement =
     Statement { name: "delete_silences", text: "DELETE FROM silence WHERE id {in_list}" };
 
-/// Number of rows that are read for each row of a filtered page, so that one statement mostly fills the page although some rows do not match.
+/// Number of rows that are read per row of a filtered page. Some rows do not match, and with this factor one statement mostly fills the
+/// page.
 const WITHIN_FACTOR: i64 = 10;
 
 impl SqlStore {
@@ -158,7 +159,7 @@ impl SqlStore {
         let row_count = i64::from(limit) * if is_filtered { WITHIN_FACTOR } else { 1 };
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         let mut found = Vec::new();
-        // A short page means that there are no more, so rows are read until the page is full or none is left.
+        // A short page means to the caller that there are no more incidents, so rows are read until the page is full or none remain.
         while found.len() < limit {
             let rows = self.rows(query(before).int(row_count)).await?;
             let page = rows.iter().map(incident).collect::<Result<Vec<_>>>()?;
@@ -201,7 +202,8 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Inserts or updates incidents. The caller has raised the version of the namespace, so no other transaction changes them meanwhile.
+    /// Inserts or updates incidents. The caller has raised the version of the namespace, so no other transaction changes them until the
+    /// commit.
     pub(super) async fn write_incidents(&mut self, namespace: NamespaceId, records: &[IncidentRecord]) -> Result<()> {
         for chunk in chunks(records) {
             let find = Query::new(&FIND_INCIDENTS).list(chunk.iter().map(|record| record.incident.id.get()));

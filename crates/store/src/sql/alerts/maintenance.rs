@@ -21,7 +21,7 @@ macro_rules! select_maintenance {
     };
 }
 
-/// The windows that end last come first, so that the limit leaves out only windows that have ended.
+/// Windows with the latest end come first, so that the limit can leave out only windows that have ended.
 pub(in crate::sql) const LIST_ALL: Statement = Statement {
     name: "list_maintenance",
     text: select_maintenance!(
@@ -54,7 +54,7 @@ const END_WINDOW: Statement = Statement {
     text: "UPDATE maintenance SET starts_at_ms = CASE WHEN starts_at_ms > ? THEN ? ELSE starts_at_ms END, ends_at_ms = ? \
            WHERE id = ? AND namespace_id = ? AND ends_at_ms > ?",
 };
-/// Releases messages that are held back until the end of a window.
+/// Makes messages due that were held back until the end of a window.
 pub(in crate::sql) const RELEASE_MESSAGES: Statement = Statement {
     name: "release_messages",
     text: "UPDATE incident SET act_at_ms = ? WHERE namespace_id = ? AND act_at_ms = ?",

@@ -19,7 +19,7 @@ use crate::alerts::{
 };
 use crate::{Alerts, Result};
 
-/// At most four index lookups per namespace with a row in `alert_space`.
+/// Needs at most four index lookups per row of `alert_space`.
 pub(super) const FIND_DUE_SPACES: Statement = Statement {
     name: "find_due_spaces",
     text: "SELECT alert_space.namespace_id FROM alert_space WHERE EXISTS (SELECT 1 FROM alert_event \
@@ -244,7 +244,8 @@ impl Alerts for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Raises the version: every decision that was based on the version before is void. The row is locked until the transaction ends.
+    /// Raises the version of a namespace's alerts, which voids all decisions that are based on an earlier version. The row stays locked
+    /// until the transaction ends.
     pub(in crate::sql) async fn raise_space(&mut self, namespace: NamespaceId) -> Result<()> {
         self.execute(Query::new(&INSERT_SPACE).int(namespace.get())).await?;
         self.execute_all(Query::new(&RAISE_SPACE).int(namespace.get()), 1).await

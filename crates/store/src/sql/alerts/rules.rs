@@ -46,7 +46,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// The caller must not have locked anything yet.
+    /// The caller must not hold any lock yet.
     pub(super) async fn save_alert_rule(&mut self, change: RuleChange<'_>) -> Result<RuleSaved> {
         let missing = self.hold_channels(change.namespace, &change.spec.channel_names().collect()).await?;
         self.raise_space(change.namespace).await?;
@@ -103,7 +103,7 @@ impl Tx<'_> {
         self.raise_space(namespace).await?;
         let rules = self.alert_rules(namespace).await?;
         let Some(rule) = rules.iter().find(|rule| rule.spec.name == name) else { return Ok(false) };
-        // The rule is stored as switched off: the end of these incidents is no recovery.
+        // The incidents keep the rule as disabled, because their end is not a recovery.
         let spec = json("delete_alert_rule", &RuleSpec { enabled: false, ..rule.spec.clone() })?;
         self.execute(Query::new(&CLOSE_INCIDENTS).at(now).text(&spec).int(rule.id.get())).await?;
         self.execute_all(Query::new(&DELETE_RULE).int(rule.id.get()), 1).await?;
@@ -125,7 +125,7 @@ impl Tx<'_> {
         self.rows(query).await?.iter().map(rule).collect()
     }
 
-    /// Sets whether verdicts leave events from now on: they do while an enabled rule of the namespace is about events.
+    /// Sets whether verdicts leave events from now on. They do if an enabled rule of the namespace is about events.
     async fn set_watches(&mut self, namespace: NamespaceId) -> Result<()> {
         let rules = self.alert_rules(namespace).await?;
         let watches = rules.iter().any(|rule| rule.spec.enabled && rule.spec.condition.kind() == ConditionKind::Events);

@@ -37,8 +37,8 @@ const UPDATE_DUE: Statement = Statement {
     text: "UPDATE job_due SET next_fire_at_ms = ?, is_over = ?, delay_ms = ?, follows_run_id = ?, version = ?, \
            held_from_ms = NULL WHERE job_id = ?",
 };
-/// Rows that are marked or have a later attempt are left out, since they may have been sent. A row that jitter delays is in the future
-/// until it starts.
+/// Rows that are marked or have a later attempt are left out, because they may have been sent. A row that jitter delays counts as future
+/// until its due instant.
 pub(in crate::sql) const LOCK_FUTURE: Statement = Statement {
     name: "lock_future",
     text: "SELECT id, fire_at_ms, due_at_ms, status FROM run WHERE job_id = ? AND fire_at_ms > ? \
@@ -95,7 +95,7 @@ impl ChangeJobs for SqlStore {
             tx.leave_followers(id).await?;
             tx.write_parents(id, &[]).await?;
             if record.spec.expect.is_some() {
-                // Decisions that were made before the job was deleted are void. They lock this row first, too.
+                // Decisions that were made before the job was deleted become void. They also lock this row first.
                 tx.raise_space(record.namespace).await?;
                 tx.delete_expects(id).await?;
             }
@@ -250,7 +250,7 @@ impl Tx<'_> {
         .await
     }
 
-    /// Locks the rows that an edit concerns, and plans it; `after` and `before` are the definitions.
+    /// Locks the rows that an edit concerns, and plans the edit. `after` and `before` are the definitions.
     async fn plan(
         &mut self,
         record: &JobRecord,
@@ -275,7 +275,7 @@ impl Tx<'_> {
             anchor: record.anchor,
             now,
             checked_at,
-            // The clock is read only if there are rows, because it decides only which rows may have been sent.
+            // The clock decides only which rows may have been sent, so it is read only if there are rows.
             read_at: if future.is_empty() { now } else { self.now().await?.max(reached) },
             rows: &future,
             before,
@@ -285,7 +285,7 @@ impl Tx<'_> {
         Ok(plan_edit(after, standing))
     }
 
-    /// Writes the row of past fires that the edit skips.
+    /// Writes the row that records the past fires that the edit skips.
     async fn skip_row(
         &mut self,
         record: &JobRecord,
@@ -308,7 +308,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Moves rows of runs to the new version of the definition, with the `due_at` that it gives them.
+    /// Changes rows of runs to the new version of the definition, and to the `due_at` that this version gives them.
     async fn move_rows(
         &mut self,
         statement: &'static Statement,
@@ -327,7 +327,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Makes the job's home the owner of reopened rows, because their old owner may be gone.
+    /// Makes the job's home the owner of reopened rows, because their old owner may no longer exist.
     async fn hand_to_home(&mut self, runs: &[RunId], home: i64) -> Result<()> {
         if runs.is_empty() {
             return Ok(());

@@ -43,7 +43,7 @@ const INSERT_DUES: Statement = Statement {
     text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) {values:iiiiiii}",
 };
 
-/// Number of rows in one statement: a power of two, so that no row is repeated to fill it up.
+/// Number of rows in one statement. A power of two, so that no row is repeated to reach one.
 const CHUNK: usize = CHUNK_MAX;
 
 const _: () = assert!(CHUNK.is_power_of_two());
@@ -63,7 +63,7 @@ impl CreateJobs for SqlStore {
             if self.create_chunk(chunk).await? {
                 created.extend(chunk.iter().map(saved));
             } else {
-                // One of them cannot be created: creating each separately finds out which.
+                // One of these jobs cannot be created. Creating each separately finds out which.
                 for job in chunk {
                     created.push(self.create_job(job.clone()).await?);
                 }
@@ -172,8 +172,8 @@ impl Tx<'_> {
         Ok(true)
     }
 
-    /// The edges of new jobs of one namespace, each of which may follow from those before it or from existing ones; `None` if a name is
-    /// taken or a parent is refused.
+    /// The edges of new jobs of one namespace. Each job may follow from those before it or from existing ones. `None` if a name is taken or
+    /// a parent is refused.
     async fn edges_of(&mut self, namespace: NamespaceId, jobs: &[&NewJob]) -> Result<Option<Vec<Edge>>> {
         let mut names: Vec<&str> = jobs.iter().map(|job| job.spec.name.as_str()).collect();
         if !self.ids_of(namespace, &names).await?.is_empty() {

@@ -31,7 +31,7 @@ pub(super) const INSERT_PARENTS: Statement = Statement {
     name: "insert_parents",
     text: "INSERT {ignore} INTO job_parent (child_id, parent_id, on_what) {values:iit} {or_ignore}",
 };
-/// As many names as a message shows.
+/// The limit is the number of names that a message shows.
 pub(super) const READ_CHILD_NAMES: Statement = Statement {
     name: "read_child_names",
     text: "SELECT job.id, job.name FROM job_parent JOIN job ON job.id = job_parent.child_id \
@@ -39,8 +39,8 @@ pub(super) const READ_CHILD_NAMES: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// Locks the edges of the namespace's jobs: no other transaction changes them until this one ends. Must be called before anything else
-    /// is locked.
+    /// Locks the edges of the namespace's jobs: no other transaction changes them until this one ends. Must be the first lock of the
+    /// transaction.
     pub(super) async fn lock_graph(&mut self, namespace: NamespaceId) -> Result<()> {
         self.row(Query::new(&LOCK_NAMESPACE).int(namespace.get())).await.map(drop)
     }
@@ -58,7 +58,6 @@ impl Tx<'_> {
         Ok(ids)
     }
 
-    /// The edges between the jobs of a namespace.
     pub(super) async fn edges(&mut self, namespace: NamespaceId) -> Result<Vec<Edge>> {
         self.rows(Query::new(&READ_GRAPH).int(namespace.get())).await?.iter().map(edge).collect()
     }
@@ -92,7 +91,6 @@ impl Tx<'_> {
         Ok(Err(refused.errors(job, spec, &names)))
     }
 
-    /// Replaces the parents of a job.
     pub(super) async fn write_parents(&mut self, job: JobId, edges: &[Edge]) -> Result<()> {
         self.execute(Query::new(&DELETE_PARENTS).int(job.get())).await?;
         if edges.is_empty() {

@@ -157,7 +157,7 @@ impl Catalog for SqlStore {
                 definitions.push(definition(&row)?);
             }
         }
-        // A batch is filled up with copies of one of its rows, so definitions may repeat.
+        // A batch is filled up with copies of one of its rows, so the result may contain a definition several times.
         definitions.sort_by_key(|definition| (definition.job, definition.version));
         definitions.dedup_by_key(|definition| (definition.job, definition.version));
         Ok(definitions)

@@ -1,4 +1,4 @@
-//! Taking over the open runs of leases that have ended.
+//! Adoption of the open runs of leases that have ended.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -13,10 +13,10 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
-/// Up to this many nodes are asked for orphans one by one.
+/// Up to this many nodes, each node is asked for orphans in its own statement.
 const FEW_NODES: usize = 4;
 
-/// An orphan of a node in one status.
+/// The id of an orphan of a node, that is, of an open run under an ended lease, with this status.
 macro_rules! an_orphan {
     ($status:literal) => {
         concat!(
@@ -39,13 +39,13 @@ const FENCE_NODE: Statement = Statement {
     name: "fence_node",
     text: "UPDATE node SET epoch = epoch + 1, prior_lease_until_ms = lease_until_ms, ended_at_ms = ? WHERE id = ? AND epoch = ?",
 };
-/// Whether there is any orphan: nearly always there is none, which the index by job cannot show quickly.
+/// Whether a node has any orphan. Nearly always there is none, and the index by job cannot show that quickly.
 pub(in crate::sql) const FIND_ORPHAN: Statement = Statement {
     name: "find_orphan",
     text: "SELECT id FROM run WHERE node_id = ? AND node_epoch < ? AND status IN ('pending', 'waiting', 'running') LIMIT 1",
 };
-/// Which of some dead nodes have an orphan. There is one inner statement for each status, because MySQL's index has the status before the
-/// epoch.
+/// Which of some dead nodes have an orphan. There is one inner statement for each status, because in MySQL's index the status comes before
+/// the epoch.
 pub(in crate::sql) const FIND_NODES_WITH_ORPHANS: Statement = Statement {
     name: "find_nodes_with_orphans",
     text: concat!(
@@ -58,7 +58,7 @@ pub(in crate::sql) const FIND_NODES_WITH_ORPHANS: Statement = Statement {
         ") AS orphan_id FROM node WHERE node.id {in_list}) dead WHERE dead.orphan_id IS NOT NULL ORDER BY dead.id"
     ),
 };
-/// There is one statement for each status, because the index has the status before the job; each is a walk along that index.
+/// Executed once for each status, because in the index the status comes before the job. Each execution is a range scan of that index.
 pub(in crate::sql) const COUNT_ORPHANS: Statement = Statement {
     name: "count_orphans",
     text: "SELECT job_id, COUNT(*) AS run_count FROM run WHERE node_id = ? \
@@ -161,7 +161,7 @@ struct Orphan {
 }
 
 impl Tx<'_> {
-    /// Fences the dead nodes. Returns the epochs that have ended: this node's earlier ones, and all epochs of the dead nodes.
+    /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
     async fn fence(&mut self, token: LeaseToken, dead: &[NodeId]) -> Result<BTreeMap<NodeId, EndedLease>> {
         let mut ended = BTreeMap::new();
         if let Some(row) = self.row(Query::new(&READ_NODE).int(token.node.get())).await? {
@@ -192,7 +192,7 @@ impl Tx<'_> {
         Ok(ended)
     }
 
-    /// The nodes that have orphans. Servers that died stay among the nodes for weeks, and nearly all of them have none.
+    /// The nodes that have orphans. Nodes stay in the table for weeks after they died, and nearly all of them have no orphans.
     async fn nodes_with_orphans(
         &mut self,
         token: LeaseToken,
@@ -234,8 +234,8 @@ impl Tx<'_> {
         Ok(counts)
     }
 
-    /// All open runs of these jobs under leases that have ended, the oldest first. The jobs' rows are locked: they get no further runs
-    /// meanwhile.
+    /// All open runs of these jobs under leases that have ended, the oldest first. The jobs' rows are locked, so the jobs get no further
+    /// runs until the commit.
     async fn orphans_of(&mut self, jobs: &[i64], ended: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<Orphan>> {
         let mut orphans = Vec::new();
         for (node, lease) in ended {

@@ -1,4 +1,4 @@
-//! Broadcasts and fires that are split into shards: the row of the whole counts its open shards, and ends with the last of them.
+//! Broadcasts and fires that are split into shards. The row for all shards counts the open ones, and ends with the last of them.
 
 use std::collections::HashMap;
 
@@ -34,7 +34,7 @@ pub(super) struct FireKey {
     pub(super) cause: i64,
 }
 
-/// A change of a broadcast's shards: `closed_count` of them have ended. 0 means that a shard that had ended before has another verdict now.
+/// A change of a broadcast's shards: `closed_count` shards have ended. 0 means that a shard that had already ended has another verdict now.
 pub(super) struct ShardCount {
     pub(super) key: FireKey,
     pub(super) closed_count: i32,
@@ -57,23 +57,23 @@ pub(super) struct Broadcast {
     cancel_by: Option<String>,
     /// Whether there is a request to cancel or to drop it, which has a row in `run_cancel`.
     pub(super) has_request: bool,
-    /// Whether its shards are folded already, and only the runs that follow from it keep it open.
+    /// Whether its shards have given their verdict already, and only the runs that follow from it keep it open.
     is_awaiting: bool,
-    /// Whether a shard that had ended has another verdict now.
+    /// Whether a shard that had already ended has another verdict now.
     is_corrected: bool,
     trigger: Trigger,
     awaits_children: bool,
     pub(super) folded: Option<Folded>,
 }
 
-/// Set once the verdict of a broadcast was made from those of its shards.
+/// Set when the verdict of a broadcast was derived from the verdicts of its shards.
 pub(super) struct Folded {
     /// Whether there was no verdict before.
     pub(super) is_first: bool,
 }
 
 impl Broadcast {
-    /// Whether its last shard has ended, or a shard has another verdict than the one that was folded.
+    /// Whether its last shard has ended, or a shard now has another verdict than the one that was used.
     fn must_fold(&self) -> bool {
         self.open_shards == 0 && !self.is_awaiting && (!self.status.is_terminal() || self.is_corrected)
     }
@@ -150,7 +150,7 @@ impl Tx<'_> {
                 folded: None,
             };
             broadcast.has_request = broadcast.cancel_by.is_some() || columns.opt_text("cancel_reason")?.is_some();
-            // A run that follows from a broadcast without being its shard (a retry by hand) has another key.
+            // A run that follows from a broadcast without being its shard, such as a retry by hand, has another key.
             if let Some(count) = by_id.get(&broadcast.id).filter(|count| count.key == broadcast.key) {
                 broadcast.open_shards = (broadcast.open_shards - count.closed_count).max(0);
                 broadcast.is_corrected = count.closed_count == 0;

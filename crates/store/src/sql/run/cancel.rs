@@ -20,7 +20,7 @@ const INSERT_CANCEL: Statement = Statement {
     name: "insert_cancel",
     text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) VALUES (?, ?, ?) {or_ignore}",
 };
-/// `CROSS JOIN` has SQLite begin with the requests, which are few, and not with the open runs.
+/// `CROSS JOIN` makes SQLite begin with the requests, which are few, and not with the open runs.
 pub(in crate::sql) const READ_CANCELS: Statement = Statement {
     name: "read_cancels",
     text: "SELECT run_cancel.run_id, run.cancel_by FROM run_cancel CROSS JOIN run \
@@ -60,14 +60,14 @@ const INSERT_CANCELS: Statement = Statement {
     name: "insert_cancels",
     text: "INSERT {ignore} INTO run_cancel (run_id, requested_by, asked_at_ms) {values:iti} {or_ignore}",
 };
-/// The runs to which a user's request applies, as [`CancelRequest::replaces`] decides.
+/// The runs that a user's request to cancel applies to, as [`CancelRequest::replaces`] decides.
 macro_rules! may_be_asked {
     () => {
         "(cancel_by IS NULL OR cancel_reason IN ('window_over', 'dry', 'paused', 'changed'))"
     };
 }
 const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id FROM node ORDER BY id" };
-/// The index of open runs by job begins with the node. Runs of ended leases are read as well: their adoption may take a while.
+/// The index of open runs by job begins with the node. Runs of ended leases are read as well, because their adoption may take a while.
 pub(in crate::sql) const READ_OPEN: Statement = Statement {
     name: "read_open",
     text: concat!(
@@ -210,8 +210,8 @@ impl Cancel for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Records which queued runs of a job are to end, because it is paused or deleted (`reason`). The job's row is locked: the job gets no
-    /// further runs meanwhile.
+    /// Records which queued runs of a job must end, because the job is paused or deleted (`reason`). The job's row is locked, so the job
+    /// gets no further runs until the commit.
     pub(in crate::sql) async fn drop_queued(
         &mut self,
         job: JobId,
@@ -232,7 +232,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Records that these runs, at most [`CHUNK_MAX`], are to end unless an executor has them.
+    /// Records that these runs, at most [`CHUNK_MAX`], must end unless an executor has them.
     async fn note_drops(&mut self, runs: &[i64], request: CancelRequest<'_>, now: Timestamp) -> Result<()> {
         let (by, reason) = (clean_name(request.by), request.reason);
         let mut new = Vec::with_capacity(runs.len());
@@ -252,7 +252,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Records a request to cancel an open run that is locked, unless an earlier one counts.
+    /// Records a request to cancel an open run that is locked, unless an earlier request has precedence.
     pub(super) async fn note_cancel(
         &mut self,
         run: &mut Run,

@@ -24,7 +24,7 @@ pub(in crate::sql) const READ_DUE: Statement = Statement {
     text: "SELECT job_id, next_fire_at_ms, held_from_ms, version, home, term, recent_fires, recent_at_ms FROM job_due \
            WHERE home = ? AND next_fire_at_ms >= ? AND next_fire_at_ms <= ? ORDER BY next_fire_at_ms LIMIT ?",
 };
-/// Which of some nodes have a job in a range: one look into the index for each, since the inner statement has a limit.
+/// Which of some nodes have a job in a range. Takes one index lookup per node, because the inner statement has a limit.
 pub(in crate::sql) const FIND_HOMES_WITH_DUE: Statement = Statement {
     name: "find_homes_with_due",
     text: "SELECT found.id FROM (SELECT node.id, (SELECT job_due.next_fire_at_ms FROM job_due WHERE job_due.home = node.id \
@@ -39,7 +39,7 @@ const READ_DENSE_INSTANTS: Statement = Statement {
 };
 const READ_LEASE: Statement =
     Statement { name: "read_lease", text: "SELECT id FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now}" };
-/// Finds a home that is not fenced: a node whose lease ran out may renew it until it is fenced.
+/// Finds a home that is not fenced. A node whose lease has ended may renew it until the node is fenced.
 const READ_UNFENCED_HOME: Statement = Statement {
     name: "read_unfenced_home",
     text: "SELECT id FROM node WHERE id = ? AND (lease_until_ms > {now} OR lease_until_ms <> prior_lease_until_ms)",
@@ -89,7 +89,7 @@ const READ_RUN_BY_KEY: Statement = Statement {
     ),
 };
 
-/// Up to this many homes are read without a look at which of them have jobs.
+/// Up to this many homes, all are read without first checking which of them have jobs.
 const FEW_HOMES: usize = 4;
 
 const LOCK_TRIGGER_KEY: Statement = Statement {
@@ -105,7 +105,7 @@ const INSERT_TRIGGER_KEY: Statement =
 impl Claim for SqlStore {
     async fn due_jobs(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<DueJob>> {
         let mut due = Vec::new();
-        // One statement per home, so that each is a walk along the index that ends at the limit.
+        // One statement per home. Each is a range scan of the index that stops at the limit.
         for home in self.homes_with_due(homes, range).await? {
             let query = Query::new(&READ_DUE).int(home.get()).at(range.from).at(range.to).int(range.limit.into());
             for row in self.rows(query).await? {
@@ -130,7 +130,7 @@ impl Claim for SqlStore {
         Ok(by_instant(instants, range.limit))
     }
 
-    /// A job whose rows the database refuses does not hold up the others: the batch is halved until that job is alone in it.
+    /// A job whose rows the database refuses does not hold up the other jobs: the batch is halved until that job is alone in its part.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         let mut claimed = Claimed::default();
         let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.seen.job.get());
@@ -157,7 +157,7 @@ impl Claim for SqlStore {
             } else if claimed.jobs.is_empty() {
                 return Err(error);
             } else {
-                // Committed jobs are won and must be returned; the rest stays due.
+                // The jobs that were already committed are won and must be returned. The others stay due.
                 tracing::warn!(%error, "a part of a claim failed");
                 break;
             }
@@ -244,7 +244,7 @@ impl Claim for SqlStore {
 }
 
 impl SqlStore {
-    /// The homes that may have jobs in a range. Servers that died stay among the nodes for weeks, and nearly all of them have no jobs.
+    /// The homes that may have jobs in a range. Nodes stay in the table for weeks after they died, and nearly all of them have no jobs.
     async fn homes_with_due(&self, homes: &[NodeId], range: DueRange) -> Result<Vec<NodeId>> {
         if homes.len() <= FEW_HOMES {
             return Ok(homes.to_vec());
@@ -261,7 +261,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks the run that has this trigger key of the job, or had it last.
+    /// Locks the run that has this trigger key of the job, or that had it last.
     async fn key_holder(&mut self, job: JobId, name: &str) -> Result<Option<Run>> {
         let Some(row) = self.row(Query::new(&LOCK_TRIGGER_KEY).int(job.get()).text(name)).await? else {
             return Ok(None);
@@ -271,7 +271,8 @@ impl Tx<'_> {
         row.as_ref().map(rows::run).transpose()
     }
 
-    /// Homes of these jobs that are other nodes and have not been fenced; a caller with an outdated list of nodes may believe them dead.
+    /// The homes of these jobs that are other nodes and are not fenced. The caller may believe them dead because of an outdated list of
+    /// nodes.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
         let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.seen.home).filter(is_other).collect();
@@ -284,7 +285,7 @@ impl Tx<'_> {
         Ok(unfenced)
     }
 
-    /// Jobs with open runs of another, fenced node. They are not claimed, because the adoption of these runs also moves the job.
+    /// The jobs with open runs of another node that is fenced. They are not claimed, because the adoption of these runs also moves the job.
     async fn left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
         for seen in jobs.iter().map(|job| job.seen).filter(|seen| seen.home != token.node && seen.home.get() != 0) {
@@ -315,11 +316,11 @@ impl Tx<'_> {
         Ok(Some(lease_of_home(node, epoch, leases)))
     }
 
-    /// The lease that owns a new run of the job: that of its home, even if the home is dead, since the run is then adopted with the job's
-    /// other open runs. A job without a home gets `token`'s node.
+    /// The lease that owns a new run of the job: that of its home, even if the home is dead, because the run is then adopted with the job's
+    /// other open runs. A job without a home gets `token`'s node as its home.
     async fn home_of(&mut self, token: LeaseToken, job: JobId) -> Result<LeaseToken> {
         let Some(row) = self.row(Query::new(&rows::LOCK_HOME).int(job.get())).await? else {
-            // A deleted job has no home any more.
+            // A deleted job has no home.
             return Ok(token);
         };
         let mut columns = Reader::new(&row, "job_due");
@@ -365,7 +366,7 @@ impl Tx<'_> {
             let key = (columns.int("job_id")?, columns.int("fire_at_ms")?, columns.int("cause")?);
             found.insert((id, key, columns.small("shard_index")?));
         }
-        // A row with this run's id and another key is not this run.
+        // A row with this run's id but another key is not this run.
         let is_missing = |run: &&&Run| {
             let key = (run.job.get(), run.fire_at.as_millis(), run.cause);
             !found.contains(&(run.id.get(), key, run.shard_index))
@@ -424,7 +425,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
         tx.execute_all(query, chunk.len()).await?;
         claimed.jobs.extend(chunk.iter().map(|job| (job.seen.job, term(job))));
     }
-    // A crash here must leave the jobs where they were: if they moved on without their runs, the fires would be lost.
+    // A crash here must leave the jobs unchanged. If they moved on without their runs, the fires would be lost.
     failpoint::pass("claim.moved");
     let runs: Vec<&Run> = won.iter().flat_map(|job| &job.runs).collect();
     claimed.existing = tx.insert_runs(&runs).await?;

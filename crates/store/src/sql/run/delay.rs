@@ -10,13 +10,13 @@ use crate::settle::{CleanFinish, delayed};
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
-/// The jobs are locked before the runs, as by a claim and an edit, so that transactions do not deadlock.
+/// The jobs are locked before the runs, as in a claim and an edit, so that transactions do not deadlock.
 pub(in crate::sql) const LOCK_FOLLOWED: Statement = Statement {
     name: "lock_followed",
     text: "SELECT job_id, follows_run_id, delay_ms, (SELECT updated_at_ms FROM job WHERE job.id = job_due.job_id), {now} \
            FROM job_due WHERE job_id {in_list} AND {check}follows_run_id IS NOT NULL{end} ORDER BY job_id {for_update}",
 };
-/// A job that has no delay any more keeps the next fire of its new schedule.
+/// A job that no longer has a delay keeps the next fire of its new schedule.
 const MOVE_FOLLOWED: Statement = Statement {
     name: "move_followed",
     text: "UPDATE {join:ii}job_due SET follows_run_id = NULL, \
@@ -27,9 +27,9 @@ const MOVE_FOLLOWED: Statement = Statement {
 /// A job with a fixed delay that waits for the end of a run.
 struct DelayedJob {
     job: i64,
-    /// `None` if the job is paused, or has no delay any more.
+    /// `None` if the job is paused, or no longer has a delay.
     delay: Option<Duration>,
-    /// When the job was edited last, or created.
+    /// When the job was last edited, or created.
     defined_at: Timestamp,
     now: Timestamp,
 }
@@ -43,7 +43,7 @@ pub(super) struct Delays {
 }
 
 impl Delays {
-    /// Locks the jobs of a batch that have a delay; sends nothing to the database if none has.
+    /// Locks the jobs of a batch that have a delay. Sends nothing to the database if no job has one.
     pub(in crate::sql) async fn lock(tx: &mut Tx<'_>, part: &[CleanFinish<'_>]) -> Result<Self> {
         let delaying = part.iter().filter(|clean| clean.finish.policy.has_fixed_delay);
         let mut delays = Self::default();
@@ -76,7 +76,7 @@ impl Delays {
         self.moves.push((run, job, next));
     }
 
-    /// Leaves out the runs that await their children, and adds those whose last child has ended now.
+    /// Leaves out the runs that await their children, and adds those whose last child has just ended.
     pub(in crate::sql) async fn fold(
         &mut self,
         tx: &mut Tx<'_>,

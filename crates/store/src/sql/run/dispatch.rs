@@ -1,4 +1,4 @@
-//! Dispatch of open runs to executors: woken, marked, running, expanded.
+//! Dispatch of open runs to executors: waking, marking, recording as running, and expanding them.
 
 use std::collections::{HashMap, HashSet};
 
@@ -13,7 +13,7 @@ use crate::sql::rows::{self, noted_detail, run_columns};
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{Dispatch, LeaseToken, Result};
 
-/// SQLite uses the index of open runs only if its condition is in the text.
+/// SQLite uses the index of open runs only if the statement contains its condition.
 pub(in crate::sql) const LOCK_WAITING: Statement = Statement {
     name: "lock_waiting",
     text: concat!(
@@ -48,14 +48,14 @@ const UNMARK_RUNS: Statement = Statement {
     text: "UPDATE run SET status = 'pending', started_at_ms = NULL, marked_at_ms = NULL, executor = NULL, executor_id = NULL \
            WHERE id {in_list} AND {check}status IN ('pending', 'running'){end}",
 };
-/// A walk along the index. In the order of ids, all pending runs would be read for each page.
+/// Reads in the order of the index. In the order of ids, each page would require reading all pending runs.
 pub(in crate::sql) const READ_OWN_PENDING: Statement = Statement {
     name: "read_own_pending",
     text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting', 'running') AND status = 'pending' \
            AND due_at_ms >= ? AND (due_at_ms > ? OR id > ?) ORDER BY due_at_ms, id LIMIT ?",
 };
-/// The executor of a shard, or of the previous attempt, is kept. (MySQL assigns in the order of the text: the mark comes last.)
+/// The executor of a shard, or of the previous attempt, is kept. (MySQL assigns in the order of the text, so the mark comes last.)
 const SHELVE_RUNS: Statement = Statement {
     name: "shelve_runs",
     text: concat!(
@@ -80,7 +80,7 @@ const NOTE_RUNNING: Statement = Statement {
            started_at_ms = v.column4 {from:iiti} WHERE {of_rows:run.id} \
            AND {check}run.status IN ('pending', 'running') AND run.started_at_ms IS NULL{end}",
 };
-/// Records that runs wait in the queue of an executor. Where the given executor is NULL, the row keeps the one that it names.
+/// Records that runs wait in the queue of an executor. If the given executor is NULL, the row keeps the one that it names.
 const NOTE_QUEUED: Statement = Statement {
     name: "note_queued",
     text: "UPDATE {join:iitit}run SET status = 'pending', executor_id = COALESCE(v.column2, run.executor_id), \
@@ -219,7 +219,7 @@ impl Dispatch for SqlStore {
         });
         match &expanded {
             Ok(_) => self.trials.passed("expand", run.get()),
-            // All shards or none are written, so a failure makes the statements smaller, but not the transaction.
+            // Either all shards are written or none, so a failure makes the statements smaller, but not the transaction.
             Err(error) => drop(self.is_at_fault("expand", run.get(), shards.len(), error).await),
         }
         expanded
@@ -227,7 +227,7 @@ impl Dispatch for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks own open runs, by id; returns each with its attempt and whether it is marked.
+    /// Locks own open runs, by id. Returns each with its attempt and whether it is marked.
     async fn lock_own_open(
         &mut self,
         statement: &'static Statement,
@@ -244,8 +244,8 @@ impl Tx<'_> {
         Ok(held)
     }
 
-    /// Locks the own runs among `runs` that the statement selects. Returns those that are in the same attempt and for which `may` holds,
-    /// which gets whether a run is marked.
+    /// Locks the own runs among `runs` that the statement selects. Returns those that are still in the given attempt and for which `may` is
+    /// true. The argument of `may` is whether the run is marked.
     async fn lock_own<'r>(
         &mut self,
         statement: &'static Statement,
@@ -265,7 +265,7 @@ impl Tx<'_> {
         Ok(won)
     }
 
-    /// Writes the waits of the runs that the statement `lock` locks; all of them wait in the same kind of place.
+    /// Writes the waits of the runs that the statement `lock` locks. All of these runs wait in the same kind of place.
     async fn note_waits(
         &mut self,
         token: LeaseToken,
@@ -302,7 +302,7 @@ impl Tx<'_> {
     }
 }
 
-/// The columns of a run that waits, by its place.
+/// Adds the columns of a waiting run, which depend on its place.
 fn wait_row(query: Query, wait: &NotedWait) -> Query {
     let query = query.int(wait.run.get());
     let query = match &wait.place {

@@ -12,7 +12,7 @@ use crate::{Finish, Result, StoreError};
 
 #[async_trait]
 impl Finish for SqlStore {
-    /// A result that the database refuses does not hold up the others: the batch is halved until that result is alone in it.
+    /// A result that the database refuses does not hold up the others: the batch is halved until that result is alone in its part.
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
         let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
@@ -40,7 +40,7 @@ impl Finish for SqlStore {
             } else if ends.answers.is_empty() {
                 return Err(error);
             } else {
-                // Committed ends must be returned now: a repeated call would find duplicates, without what follows from them.
+                // Committed ends must be returned now. A repeated call would find duplicates, and would not return what follows from them.
                 tracing::warn!(%error, answered = ends.answers.len(), of = batch.len(), "a part of a batch of results failed");
                 break;
             }
@@ -50,7 +50,7 @@ impl Finish for SqlStore {
 }
 
 impl SqlStore {
-    /// Ends a run whose result the database refuses as failed, without the refused values.
+    /// Stores a run whose result the database refuses as failed, without the refused values.
     async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &AttemptEnd, error: &StoreError) -> Result<Ends> {
         tracing::error!(run_id = %finish.run, attempt = finish.attempt, %error, "a result cannot be written");
         let failed = AttemptEnd {

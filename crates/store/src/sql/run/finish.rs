@@ -1,4 +1,4 @@
-//! The end of attempts, and all that follows from it, in one transaction per batch.
+//! The end of attempts and everything that follows from it, in one transaction per batch.
 
 use std::borrow::Cow;
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -35,7 +35,7 @@ const SETTLE_RUNS: Statement = Statement {
            result = COALESCE(v.column10, run.result), detail = COALESCE(v.column11, run.detail), trace = v.column12 {from:iittitiitttt} WHERE {of_rows:run.id} \
            AND {check}run.attempt = v.column2 AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
-/// Late results: the only way out of a verdict.
+/// Late results. Nothing else changes a verdict.
 const CORRECT_RUNS: Statement = Statement {
     name: "correct_runs",
     text: "UPDATE {join:iittitiittt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
@@ -43,8 +43,8 @@ const CORRECT_RUNS: Statement = Statement {
            result = v.column10, detail = COALESCE(v.column11, run.detail) {from:iittitiittt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('unknown', 'skipped', 'failed', 'cancelled'){end}",
 };
-/// The name of the executor is kept, without its incarnation: the next attempt goes to another executor if one is open. A request to end the
-/// run unless an executor has it is over once an executor had it.
+/// The name of the executor is kept, without its incarnation, because the next attempt goes to another executor if one is free. If an
+/// executor had the attempt, a request to end the run unless an executor has it is removed.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
     text: "UPDATE {join:iiititt}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
@@ -59,8 +59,8 @@ const INSERT_ATTEMPTS: Statement = Statement {
     text: "INSERT {ignore} INTO run_attempt (run_id, attempt, status, reason, executor_id, executor, started_at_ms, \
            finished_at_ms, message, detail) {values:iittitiitt} {or_ignore}",
 };
-/// A result that comes after its attempt was given up corrects the verdict. It adds no row: the transaction that began
-/// the next attempt has written one.
+/// A result that arrives after its attempt was given up corrects the verdict of that attempt. It adds no row, because the transaction that
+/// began the next attempt has written one.
 const CORRECT_ATTEMPTS: Statement = Statement {
     name: "correct_attempts",
     text: "UPDATE {join:iittitiitt}run_attempt SET status = v.column3, executor_id = v.column5, \
@@ -69,7 +69,7 @@ const CORRECT_ATTEMPTS: Statement = Statement {
            AND run_attempt.status = 'unknown'{end}",
 };
 
-/// A locked row, as the batch sees and changes it.
+/// A locked row, with the changes that the batch has made to it so far.
 #[derive(Clone, Debug)]
 struct Locked {
     row: RunRow,
@@ -115,7 +115,7 @@ struct Retry<'f> {
     lost_count: i32,
     executor: Option<Cow<'f, str>>,
     detail: Option<&'f str>,
-    /// The index of the answer that gets the run.
+    /// The index of the answer that receives the run.
     answer: usize,
 }
 
@@ -128,7 +128,7 @@ struct EndedAttempt<'f> {
     started_at: Option<Timestamp>,
 }
 
-/// A batch of results and what is collected to be written for it.
+/// A batch of results, and the changes that are collected for it.
 #[derive(Default)]
 pub(super) struct Batch<'f> {
     locked: HashMap<RunId, Locked>,
@@ -140,14 +140,14 @@ pub(super) struct Batch<'f> {
     superseded: Vec<EndedAttempt<'f>>,
     cancels: Vec<i64>,
     broadcasts: BTreeMap<RunId, ShardCount>,
-    /// Runs that failed or were skipped: some of them are reported.
+    /// Runs that failed or were skipped. Some of these are reported.
     reported: Vec<RunId>,
-    /// Runs that did not fail although an earlier verdict was a failure.
+    /// Runs whose corrected verdict is not a failure. They are no longer dead letters.
     redeemed: Vec<RunId>,
     /// Runs whose end was stored before, and that await their children.
     awaiting: Vec<(JobId, RunId)>,
     delays: Delays,
-    /// Rows that got their verdict, each with the row of which it may be a shard.
+    /// Rows that got their verdict. Each comes with the row of the broadcast of which it may be a shard.
     over: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
     /// Broadcasts whose shards were counted.
     wholes: HashSet<(RunId, FireKey)>,
@@ -182,14 +182,14 @@ impl<'f> Batch<'f> {
             }
         }
         for clean in part {
-            // Two results of one run in one batch: the second sees the effect of the first.
+            // If a batch has two results of one run, the second must see the effect of the first.
             if self.locked.get(&clean.finish.run).is_some_and(|locked| locked.is_dirty) {
                 self.write(tx).await?;
             }
             self.decide(clean);
         }
         self.write(tx).await?;
-        // A crash here must leave the runs open: if they had a verdict without their children, the children would never come.
+        // A crash here must leave the runs open. If they had a verdict but no children, the children would never be created.
         failpoint::pass("finish.settled");
         let ReleasedRuns { released, mut awaiting, over, failed } =
             tx.follow_runs(finisher, &self.ended_runs()).await?;
@@ -228,7 +228,7 @@ impl<'f> Batch<'f> {
             }
             Judgement::NotOwner => self.answers.push(Finished::NotOwner),
             Judgement::Superseded => {
-                // Only an executor knows how an attempt ended that was given up.
+                // Only an executor knows how an attempt ended that the servers had given up.
                 if finish.owner.is_none() {
                     self.superseded.push(EndedAttempt {
                         finish: clean,
@@ -246,7 +246,7 @@ impl<'f> Batch<'f> {
                 let started_at = clean.started_at.or(locked.started_at);
                 self.corrections.push(Verdict { finish: clean, status, reason, executor_id, executor, started_at });
                 if locked.row.status == RunStatus::Skipped {
-                    // An edit skipped the run without releasing the runs that follow from it.
+                    // The edit that skipped this run did not release the runs that follow from it.
                     let ended = EndedRun { awaits_children: false, ..locked.ended(finish, status) };
                     self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
                     self.reported.extend(may_be_reported(status).then_some(finish.run));
@@ -373,7 +373,7 @@ impl<'f> Batch<'f> {
         Ok(())
     }
 
-    /// Counts down the open shards of broadcasts; those whose last shard has ended get their verdict.
+    /// Counts down the open shards of broadcasts. A broadcast whose last shard has ended gets its verdict.
     async fn write_broadcasts(&mut self, tx: &mut Tx<'_>) -> Result<()> {
         let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
         for chunk in counts.chunks(CHUNK_MAX) {
@@ -432,7 +432,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             unreceived_count: 0,
             marked: marked_at.is_some(),
             may_have_begun: false,
-            // A request to drop the run has a reason too, but names no caller.
+            // A request to drop the run also has a reason, but it names no caller.
             cancel_asked: cancel_by.is_some().then(|| cancel_reason.unwrap_or(Reason::Requested)),
             awaits_children: false,
             is_unexpanded: false,

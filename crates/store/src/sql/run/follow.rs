@@ -1,4 +1,4 @@
-//! The runs that follow from ended runs: children of a fire, released in the transaction of the ends.
+//! The runs that follow from ended runs: the children of a fire, which are released in the transaction of the ends.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
@@ -18,7 +18,7 @@ use crate::{LeaseToken, Result};
 
 pub(in crate::sql) const FIND_PARENTS: Statement =
     Statement { name: "find_parents", text: "SELECT DISTINCT parent_id FROM job_parent WHERE parent_id {in_list}" };
-/// The end of a run of a fire locks the row of its root, so that two ends at the same time see each other.
+/// The end of a run locks the row of its fire's root, so that of two concurrent ends the second sees the first.
 pub(in crate::sql) const LOCK_ROOTS: Statement = Statement {
     name: "lock_roots",
     text: "SELECT id, job_id, fire_at_ms, due_at_ms, status, reason, open_children, {now} FROM run \
@@ -70,7 +70,7 @@ const TAKE_HOMES: Statement = Statement {
 pub(super) struct ReleasedRuns {
     /// Children that may run.
     pub(super) released: Vec<Run>,
-    /// Runs that await their children from now on.
+    /// Runs that now await their children.
     pub(super) awaiting: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and have now ended.
     pub(super) over: Vec<(JobId, RunId)>,
@@ -78,7 +78,7 @@ pub(super) struct ReleasedRuns {
     pub(super) failed: Vec<RunId>,
 }
 
-/// A child. `lost_home` is its home if that node does not exist any more, or 0 if the job never had a home.
+/// A child. If the job's home no longer exists, `lost_home` is that home; it is 0 if the job never had a home.
 struct Candidate {
     child: Child,
     lost_home: Option<NodeId>,
@@ -127,7 +127,7 @@ impl Tx<'_> {
         Ok(followed)
     }
 
-    /// The ended runs whose job has children, or that belong to a fire with a run that may await them.
+    /// The ended runs whose job has children, or whose fire has a run that may await them.
     async fn with_fires(&mut self, ended: &[EndedRun]) -> Result<Vec<EndedRun>> {
         let mut jobs: Vec<i64> = ended.iter().map(|ended| ended.job.get()).collect();
         jobs.sort_unstable();
@@ -142,7 +142,7 @@ impl Tx<'_> {
         Ok(ended.iter().filter(has_fire).copied().collect())
     }
 
-    /// Locks the rows of the roots. A root that was removed as too old has no row any more, and nothing follows in its fire.
+    /// Locks the rows of the roots. A root that was removed because of its age has no row, and nothing follows in its fire.
     async fn lock_roots(&mut self, ended: &[EndedRun]) -> Result<Roots> {
         let ids: BTreeSet<i64> = ended.iter().map(|ended| ended.root().get()).collect();
         let ids: Vec<i64> = ids.into_iter().collect();
@@ -171,7 +171,7 @@ impl Tx<'_> {
         Ok(found)
     }
 
-    /// The jobs of these runs, and of the runs of their fires that they follow from, except the roots.
+    /// The jobs of these runs' parents, grandparents and so on in their fires, except the roots.
     async fn read_jobs_above(&mut self, runs: Vec<RunId>) -> Result<BTreeSet<JobId>> {
         let mut jobs = BTreeSet::new();
         let mut level: Vec<i64> = runs.into_iter().map(RunId::get).collect();
@@ -219,7 +219,7 @@ impl Tx<'_> {
         Ok((graph, created))
     }
 
-    /// The rows of these fires, by root and job; a broadcast is the row that stands for all of it.
+    /// The rows of these fires, by root and job. A broadcast is represented by the row for all its shards.
     async fn read_members(
         &mut self,
         roots: &[Root],
@@ -278,7 +278,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// The jobs that have no run yet in one of these fires.
+    /// The jobs that do not have a run yet in one of these fires.
     async fn read_candidates(
         &mut self,
         finisher: Finisher<'_>,
@@ -302,7 +302,7 @@ impl Tx<'_> {
                 let home = NodeId::new(columns.int("home")?);
                 let known = (columns.opt_int("node_id")?, columns.opt_int("epoch")?);
                 let leases = (columns.opt_at("lease_until_ms")?, columns.opt_at("prior_lease_until_ms")?);
-                // A dead home counts, too: the run is adopted with the job's other open runs.
+                // A dead home is accepted, because the run is adopted with the job's other open runs.
                 let lease = match (known, leases) {
                     ((Some(node), Some(epoch)), (Some(end), Some(prior))) => {
                         Some(lease_of_home(NodeId::new(node), epoch, (end, prior)))
@@ -349,7 +349,7 @@ impl Tx<'_> {
         Ok(followed)
     }
 
-    /// Inserts the planned runs; returns the open ones. A row that exists already stays as it is.
+    /// Inserts the planned runs. Returns the open ones. An existing row stays unchanged.
     async fn insert_followers(
         &mut self,
         mut followers: Vec<Follower>,
@@ -382,7 +382,7 @@ impl Tx<'_> {
                 let spec = columns.text("spec")?;
                 let spec: JobSpec = serde_json::from_str(&spec).map_err(|error| columns.corrupt("spec", error))?;
                 let result = columns.opt_text("result")?;
-                // A run without a verdict awaits its children: its own work is done.
+                // A run without a verdict awaits its children, so its own work has succeeded.
                 let status = if status.is_terminal() { status } else { RunStatus::Succeeded };
                 let job_params = spec.params;
                 passed.insert(run, ParentResult { job_name, run, status, is_follower, params, job_params, result });
@@ -391,7 +391,7 @@ impl Tx<'_> {
         Ok(passed)
     }
 
-    /// If a job's home does not exist any more, makes the node of its new run the home.
+    /// Makes this node the home of jobs that got a run and whose home no longer exists.
     async fn take_homes(
         &mut self,
         token: LeaseToken,
@@ -402,7 +402,7 @@ impl Tx<'_> {
         let home = |job: JobId| Some((job, candidates.get(&job)?.lost_home?));
         let homes: Vec<(JobId, NodeId)> = jobs.into_iter().filter_map(home).collect();
         for chunk in homes.chunks(CHUNK_MAX) {
-            // Another node that took the job meanwhile remains its home; the run stays with the finishing node.
+            // If another node has taken the job in the meantime, that node remains its home. The run stays with the finishing node.
             let query = Query::new(&TAKE_HOMES)
                 .rows(chunk, |query, (job, home)| query.int(job.get()).int(home.get()).int(token.node.get()));
             self.execute(query).await?;

@@ -1,7 +1,7 @@
 //! Pages of the runs of one job, in the order of its fires.
 //!
-//! The index of that order has no status, and a job may have millions of runs. Open runs have an index by job. Other statuses are looked
-//! for step by step, so that no statement reads more rows than it has time for.
+//! The index of that order does not contain the status, and a job may have millions of runs. Open runs have an index by job. Other statuses
+//! are searched for step by step, so that no statement reads more rows than its timeout allows.
 
 use std::cmp::Reverse;
 
@@ -15,7 +15,7 @@ use crate::sql::run::read::{are_open, with_all_statuses, with_statuses};
 use crate::sql::run::search::END_OF_JOB;
 use crate::{Result, Runs as _};
 
-/// Number of rows in the first step for each run of the page; each further step is four times as long.
+/// Number of rows in the first step per run of the page. Each further step is four times as long.
 const STEP_COUNT: u32 = 40;
 /// Maximum number of rows in a step.
 const STEP_COUNT_MAX: u32 = 20_000;
@@ -63,7 +63,7 @@ pub(in crate::sql) const LIST_OF_JOB_OF_APPS: Statement = Statement {
         newest_fires!()
     ),
 };
-/// The index of open runs begins with the node. The plus signs keep planners from the index of all runs of the job.
+/// The index of open runs begins with the node. The plus signs prevent planners from using the index of all runs of the job.
 pub(in crate::sql) const LIST_OPEN_OF_JOB: Statement = Statement {
     name: "list_open_of_job",
     text: concat!(
@@ -76,7 +76,7 @@ pub(in crate::sql) const LIST_OPEN_OF_JOB: Statement = Statement {
     ),
 };
 
-/// A position in the order of the fires; a page begins after it.
+/// A position in the order of the fires. A page begins after it.
 #[derive(Clone, Copy, Debug)]
 struct FirePlace {
     fire_at: i64,
@@ -119,7 +119,7 @@ impl SqlStore {
                     cause: run.cause,
                     shard_index: run.shard_index.into(),
                 },
-                // Deleted meanwhile: the place in the order is unknown.
+                // The run was deleted in the meantime, so its place in the order is unknown.
                 None => return Ok(Vec::new()),
             },
         };
@@ -169,7 +169,7 @@ impl SqlStore {
         loop {
             let end = Query::new(&END_OF_JOB).int(job.get()).int(place.fire_at).int(i64::from(step) - 1);
             let end = self.row(end).await?;
-            // All runs of the last instant belong to the step.
+            // The step includes all runs of its last instant.
             let from = end.map(|row| Reader::new(&row, "run").int("fire_at_ms")).transpose()?;
             let page = |statement: &'static Statement| {
                 let page = Query::new(statement).int(namespace.get()).int(job.get());

@@ -16,7 +16,7 @@ const INSERT_LIMIT: Statement = Statement {
     name: "insert_limit",
     text: "INSERT {ignore} INTO limit_home (namespace_id, limit_key, home) VALUES (?, ?, ?) {or_ignore}",
 };
-/// The limit of a node that is to keep no jobs and has no open run: such a node counts nothing.
+/// Takes a limit from a node that should keep no jobs and has no open run, because such a node counts nothing.
 const TAKE_LIMIT: Statement = Statement {
     name: "take_limit",
     text: "UPDATE limit_home SET home = ? WHERE namespace_id = ? AND limit_key = ? AND home = ? \
@@ -26,7 +26,7 @@ const TAKE_LIMIT: Statement = Statement {
 };
 const MOVE_LIMITS: Statement =
     Statement { name: "move_limits", text: "UPDATE limit_home SET home = ? WHERE home {in_list}" };
-/// A node that gets limits is one that gets jobs.
+/// Only a node that takes jobs gets limits.
 const FIND_TAKER: Statement = Statement {
     name: "find_taker",
     text: "SELECT id FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0",
@@ -39,7 +39,7 @@ const FREE_LIMIT: Statement = Statement {
     name: "free_limit",
     text: "DELETE FROM limit_home WHERE namespace_id = ? AND limit_key = ? AND home = ?",
 };
-/// Broadcasts, expanded or not, and their shards.
+/// Selects broadcasts, expanded or not, and their shards.
 const READ_OPEN_SHARDS: Statement = Statement {
     name: "read_open_shards",
     text: "SELECT DISTINCT job_id, job_version FROM run WHERE node_id = ? \
@@ -98,7 +98,7 @@ impl Limits for SqlStore {
 }
 
 impl SqlStore {
-    /// Whether the limit of another node is this node's now.
+    /// Takes the limit from another node if possible. Returns whether this node has it now.
     async fn take_limit(&self, token: LeaseToken, limit: &LimitName, home: i64) -> Result<bool> {
         let take = Query::new(&TAKE_LIMIT).int(token.node.get()).int(limit.namespace.get()).text(&limit.key).int(home);
         Ok(self.execute(take).await? > 0)
@@ -106,7 +106,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// Moves the limits of dead nodes to the node that adopts their runs: it knows what is open under these limits.
+    /// Moves the limits of dead nodes to the node that adopts their runs, because that node knows which runs are open under these limits.
     pub(super) async fn move_limits(&mut self, token: LeaseToken, dead: impl Iterator<Item = NodeId>) -> Result<()> {
         let dead: Vec<i64> = dead.filter(|node| *node != token.node).map(NodeId::get).collect();
         for chunk in dead.chunks(CHUNK_MAX) {

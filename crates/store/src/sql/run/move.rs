@@ -1,4 +1,4 @@
-//! Moves jobs with their unsent open runs from home to home.
+//! Moves jobs with their unsent open runs from one home to another.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 
@@ -27,7 +27,7 @@ const READ_UNSENT_AMONG: Statement = Statement {
     text: "SELECT id, job_id, due_at_ms FROM run WHERE id {in_list} AND {check}node_id = ? AND node_epoch = ? \
            AND status IN ('pending', 'waiting') AND marked_at_ms IS NULL{end} ORDER BY id",
 };
-/// In the order of the primary key, since the index by home has only jobs that fire.
+/// Reads in the order of the primary key, because the index by home has only jobs that fire.
 const READ_JOBS_AT: Statement = Statement {
     name: "read_jobs_at",
     text: "SELECT job_id, recent_fires, recent_at_ms FROM job_due WHERE job_id > ? AND home = ? ORDER BY job_id LIMIT ?",
@@ -61,7 +61,7 @@ const MOVE_JOBS: Statement = Statement {
     name: "move_jobs",
     text: "UPDATE job_due SET home = ?, term = term + 1 WHERE job_id {in_list} AND {check}home = ?{end}",
 };
-/// The runs become waiting: the scan of their new home takes them up.
+/// The runs become `waiting`, so that the scan of their new home finds them.
 const MOVE_RUNS: Statement = Statement {
     name: "move_runs",
     text: concat!(
@@ -203,7 +203,7 @@ impl Move for SqlStore {
                 return Ok(0);
             }
             let locked = tx.lock_moving(&jobs, dead).await?;
-            // If the dead epoch commits a run late, the job moves when that run is adopted.
+            // If a late commit under the dead epoch adds a run, the job moves when that run is adopted.
             let busy: HashSet<i64> = tx.open_of_jobs(&locked, dead).await?.into_iter().map(|run| run.job).collect();
             let idle: Vec<i64> = locked.into_iter().filter(|job| !busy.contains(job)).collect();
             if idle.is_empty() {
@@ -222,7 +222,7 @@ fn unsent_run(row: &AnyRow) -> Result<UnsentRun> {
     Ok(UnsentRun { run, job, due_at: columns.at("due_at_ms")? })
 }
 
-/// An open run of a job that is to move.
+/// An open run of a job that should move.
 struct OpenRun {
     id: i64,
     job: i64,
@@ -235,12 +235,13 @@ struct OpenRun {
 }
 
 impl OpenRun {
-    /// Whether the run was not sent, as far as the store knows, and belongs to this lease.
+    /// Whether the run belongs to this lease and was not sent, as far as the store knows.
     fn is_unsent(&self, token: LeaseToken) -> bool {
         matches!(self.status, RunStatus::Pending | RunStatus::Waiting) && !self.is_marked && self.epoch == token.epoch
     }
 
-    /// Whether the run may move. A later attempt and a shard may not: they have a place in the order of their job, which its home keeps.
+    /// Whether the run may move. A later attempt and a shard may not move, because only the home knows their place in the order of their
+    /// job.
     fn may_go(&self, token: LeaseToken, not_before: Timestamp) -> bool {
         self.is_unsent(token) && !self.is_retry && !self.is_shard && self.due_at >= not_before
     }
@@ -299,7 +300,7 @@ impl Tx<'_> {
         Ok(locked)
     }
 
-    /// Locks the open runs of these jobs that a node owns. The jobs' rows are locked: they get no further runs meanwhile.
+    /// Locks the open runs of these jobs that a node owns. The jobs' rows are locked, so the jobs get no further runs until the commit.
     async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
         let mut ids = BTreeSet::new();
         for query in (OpenAt { node, below_epoch: i64::MAX }).of_jobs(self.store.texts.dialect(), jobs) {
@@ -314,7 +315,7 @@ impl Tx<'_> {
         Ok(open)
     }
 
-    /// Locks jobs first, then runs, each by id, as adoption does.
+    /// Locks jobs first and then runs, each in the order of ids, as adoption does.
     async fn hand_over(
         &mut self,
         token: LeaseToken,
@@ -363,7 +364,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Locks the named runs of the jobs in `joining` that were not sent.
+    /// Locks those of these runs that were not sent and belong to the jobs in `joining`.
     async fn unsent_of(
         &mut self,
         token: LeaseToken,

@@ -1,8 +1,8 @@
-//! The open runs of some jobs at a node.
+//! The open runs of some jobs that a node owns.
 //!
 //! PostgreSQL reads the index by job only if the statement asks for one job at a time, in the order of that index. Its statistics may be
-//! from a time when few runs were open: then it expects a single open run of the node, and a statement with a list of jobs reads all open
-//! runs.
+//! from a time when few runs were open. It then expects a single open run of the node, and a statement with a list of jobs would read all
+//! open runs.
 
 use rondel_core::{NodeId, RunStatus};
 
@@ -43,12 +43,12 @@ pub(in crate::sql) struct OpenAt {
 }
 
 impl OpenAt {
-    /// Queries that find the `id`, `job_id` and `due_at_ms` of such runs of some jobs.
+    /// Queries that return the `id`, `job_id` and `due_at_ms` of such runs of some jobs.
     pub(in crate::sql) fn of_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
         self.queries((&READ_OPEN_OF_JOBS, &READ_OPEN_OF_EACH_JOB), dialect, jobs)
     }
 
-    /// Queries that find which of some jobs have such runs, by `job_id`; a job may be found more than once.
+    /// Queries that return the `job_id` of those of some jobs that have such runs. A job may be returned more than once.
     pub(in crate::sql) fn have_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
         self.queries((&READ_JOBS_WITH_OPEN, &READ_EACH_JOB_WITH_OPEN), dialect, jobs)
     }

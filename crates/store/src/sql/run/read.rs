@@ -43,8 +43,7 @@ const COUNT_EARLIER: Statement = Statement {
            COUNT(*) AS attempt_count FROM run_attempt WHERE run_id {in_list} GROUP BY run_id",
 };
 
-/// A page of all runs is in the order of their ids, which rise with time; a page of a job's runs is in the order of its fires: each order
-/// has an index.
+/// A page of all runs is ordered by id, and ids rise with time. A page of a job's runs is ordered by fire. Each order has an index.
 pub(in crate::sql) const LIST_ALL: Statement = Statement {
     name: "list_all",
     text: concat!("SELECT ", run_columns!(), " FROM run WHERE namespace_id = ? AND id < ? ORDER BY id DESC LIMIT ?"),
@@ -57,7 +56,7 @@ pub(in crate::sql) const LIST_BY_STATUS: Statement = Statement {
         " FROM run WHERE namespace_id = ? AND id < ? AND status IN ({words}) ORDER BY id DESC LIMIT ?"
     ),
 };
-/// A partial index is used only if its condition is in the text.
+/// A partial index is used only if the statement contains the condition of that index.
 pub(in crate::sql) const LIST_OPEN: Statement = Statement {
     name: "list_open",
     text: concat!(
@@ -67,7 +66,7 @@ pub(in crate::sql) const LIST_OPEN: Statement = Statement {
          AND status IN ({words}) ORDER BY id DESC LIMIT ?"
     ),
 };
-/// Verdicts that users look for, and that are rare.
+/// Verdicts other than success. Users search for them, and they are rare.
 pub(in crate::sql) const LIST_TROUBLE: Statement = Statement {
     name: "list_trouble",
     text: concat!(
@@ -78,7 +77,7 @@ pub(in crate::sql) const LIST_TROUBLE: Statement = Statement {
          ORDER BY id DESC LIMIT ?"
     ),
 };
-/// The page of a caller who may not see the whole namespace. There are nine statuses, and the text has an argument for each.
+/// A page for a caller who may not see the whole namespace. The text has one argument for each of the nine statuses.
 pub(in crate::sql) const LIST_OF_APPS: Statement = Statement {
     name: "list_of_apps",
     text: concat!(
@@ -88,7 +87,7 @@ pub(in crate::sql) const LIST_OF_APPS: Statement = Statement {
          AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
-/// The same for statuses that have an index of their own, so that ended runs are not read for a page of open ones.
+/// The same for statuses that have their own index, so that a page of open runs does not read ended ones.
 pub(in crate::sql) const LIST_OPEN_OF_APPS: Statement = Statement {
     name: "list_open_of_apps",
     text: concat!(
@@ -152,7 +151,7 @@ pub(in crate::sql) const READ_PLANNED_BEFORE: Statement = Statement {
          AND parent_id IS NULL ORDER BY fire_at_ms DESC LIMIT 1"
     ),
 };
-/// SQLite uses the index of open runs only if its condition is in the text.
+/// SQLite uses the index of open runs only if the statement contains its condition.
 pub(in crate::sql) const READ_OPEN_KEYS: Statement = Statement {
     name: "read_open_keys",
     text: "SELECT id, due_at_ms FROM run WHERE node_id = ? AND node_epoch = ? \
@@ -170,7 +169,7 @@ pub(in crate::sql) struct EarlierAttempts {
 }
 
 impl Tx<'_> {
-    /// The earlier attempts of those runs among these that have some.
+    /// The earlier attempts of these runs. Runs without earlier attempts are left out.
     pub(in crate::sql) async fn earlier_attempts(&mut self, runs: &[RunId]) -> Result<Vec<EarlierAttempts>> {
         let mut earlier = Vec::new();
         for chunk in runs.chunks(CHUNK_MAX) {
@@ -341,7 +340,7 @@ impl SqlStore {
         rows::runs(&self.rows(page.list(apps.iter().map(|app| app.get())).int(query.limit.into())).await?)
     }
 
-    /// The shards of a broadcast are few enough to be read together.
+    /// The shards of a broadcast are few enough to be read in one statement.
     async fn read_shards_page(&self, namespace: NamespaceId, parent: RunId, query: &RunQuery) -> Result<Vec<Run>> {
         let Some(broadcast) = self.runs(&[parent]).await?.pop() else { return Ok(Vec::new()) };
         let all = Query::new(&LIST_SHARDS)
@@ -362,17 +361,18 @@ impl SqlStore {
     }
 }
 
-/// Whether the index of open runs has all of these.
+/// Whether the index of open runs contains all runs with these statuses.
 pub(super) fn are_open(statuses: &[RunStatus]) -> bool {
     statuses.iter().all(|status| !status.is_terminal())
 }
 
-/// Whether the index of troubled runs has all of these.
+/// Whether the index of unsuccessful runs contains all runs with these statuses.
 fn are_trouble(statuses: &[RunStatus]) -> bool {
     statuses.iter().all(|status| status.is_terminal() && *status != RunStatus::Succeeded)
 }
 
-/// Adds as many arguments as there are statuses, by repeating some: a statement can have only one list whose length varies.
+/// Adds as many arguments as there are statuses, by repeating some. This is needed because a statement can have only one list of variable
+/// length.
 pub(super) fn with_all_statuses(query: Query, statuses: &[RunStatus]) -> Query {
     let wanted = if statuses.is_empty() { RunStatus::ALL } else { statuses };
     let all = wanted.iter().cycle().take(RunStatus::ALL.len());

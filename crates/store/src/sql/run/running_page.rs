@@ -1,7 +1,7 @@
-//! Pages of the runs under way, in the order of their ids.
+//! Pages of running runs, in the order of their ids.
 //!
-//! The index of a namespace's open runs has that order, but a backfill leaves a great many there that wait. The running ones are no more than
-//! executors have room for, and have an index in another order. MySQL has one index for both.
+//! The index of a namespace's open runs has that order, but a backfill can add a great many waiting runs to it. Running runs are limited by
+//! the slots of the executors, and have another index with another order. MySQL has one index for both.
 
 use rondel_core::{NamespaceId, Run, RunId};
 
@@ -13,7 +13,7 @@ use crate::sql::rows::{self, run_columns};
 use crate::sql::run::job_page::apps_within;
 use crate::sql::run::search::END_OF_OPEN;
 
-/// Number of open runs, for each run of the page, among which running ones are looked for in the order of the page.
+/// For each run of the page, number of open runs that are searched for running ones in the order of the page.
 const NEAR_COUNT: u32 = 200;
 /// Maximum number of such open runs.
 const NEAR_COUNT_MAX: u32 = 20_000;
@@ -27,7 +27,7 @@ pub(in crate::sql) const LIST_RUNNING_NEAR: Statement = Statement {
          AND status = 'running' AND CASE ? WHEN 1 THEN app_id ELSE 0 END {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
-/// The plus signs keep planners from the index of all runs.
+/// The plus signs prevent planners from using the index of all runs.
 pub(in crate::sql) const LIST_RUNNING: Statement = Statement {
     name: "list_running",
     text: concat!(

@@ -1,5 +1,5 @@
-//! Searching runs. A statement walks along one index, within a bound on the number of rows, and leaves out most of the runs that do not
-//! match; [`RunSearch::admits`] decides about the rest.
+//! Searching runs. A statement scans a bounded part of one index, and leaves out most of the runs that do not match. [`RunSearch::admits`]
+//! checks the rest.
 
 use async_trait::async_trait;
 use rondel_core::filter::Pattern;
@@ -11,7 +11,7 @@ use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
 use crate::{Result, SearchRuns};
 
-/// Maximum number of rows that are read at once, if few of them match.
+/// Maximum number of rows that are read in one statement if few of them match.
 const READ_COUNT_MAX: u32 = 2000;
 
 macro_rules! duration {
@@ -35,7 +35,7 @@ macro_rules! of_trouble {
         "namespace_id = ? AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') AND "
     };
 }
-/// Planners do not conclude from the range of the runs' ids that it holds for this list, too.
+/// The range of ids is repeated here, because planners do not infer that the range of the runs' ids also holds for this list.
 macro_rules! of_dead {
     () => {
         "run.id IN (SELECT dead_letter.run_id FROM dead_letter WHERE dead_letter.namespace_id = ? \
@@ -77,7 +77,7 @@ macro_rules! search {
         }
     };
 }
-/// The statements for one index: each order, forwards and backwards. The plus sign keeps planners from using an index of the column.
+/// The statements for one index: each order, forwards and backwards. The plus sign prevents planners from using an index of the column.
 macro_rules! searches {
     ($base:ident, $id:literal) => {
         [
@@ -137,7 +137,7 @@ pub(in crate::sql) static SEARCH_TROUBLE: [Statement; 6] = searches!(of_trouble,
 pub(in crate::sql) static SEARCH_DEAD: [Statement; 6] = searches!(of_dead, "id");
 pub(in crate::sql) static SEARCH_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
 
-/// The last row that a bounded walk reads, by index: down from an id, and up from one.
+/// The last row that a bounded index scan reads: backwards from an id, and forwards from an id.
 macro_rules! walk_ends {
     ($base:ident) => {
         [
@@ -170,7 +170,7 @@ pub(in crate::sql) static END_OF_JOB: Statement = Statement {
     text: "SELECT fire_at_ms, id FROM run WHERE job_id = ? AND fire_at_ms <= ? ORDER BY fire_at_ms DESC LIMIT 1 OFFSET ?",
 };
 
-/// The index that a search walks along.
+/// The index that a search scans.
 #[derive(Clone, Copy)]
 enum Walk {
     All(NamespaceId),
@@ -180,11 +180,11 @@ enum Walk {
     Job(i64),
 }
 
-/// The part of an index that a statement may read.
+/// The part of an index that a search may read.
 struct SearchRange {
-    /// From the first id to before the second.
+    /// The first id is included, the second is not.
     ids: (i64, i64),
-    /// From this planned instant on.
+    /// Only from this planned instant on.
     fires_from: i64,
     stopped_at: Option<RunId>,
 }
@@ -225,7 +225,7 @@ impl Walk {
         &statements[order + usize::from(search.is_backward)]
     }
 
-    /// The statements that find the end of the walk, down from an id and up from one.
+    /// The statements that find the end of the scan: backwards from an id, and forwards from an id.
     fn ends(self) -> Option<&'static [Statement; 2]> {
         match self {
             Self::All(_) => Some(&END_OF_ALL),
@@ -237,7 +237,7 @@ impl Walk {
     }
 }
 
-/// The terms of a search beyond those for columns: a list, and texts.
+/// The terms of a search that need more than a column comparison: a list, and texts.
 struct Terms {
     mode: i64,
     list: Vec<i64>,
@@ -248,7 +248,7 @@ struct Terms {
 impl Terms {
     fn new(search: &RunSearch) -> Self {
         let text = search.texts.iter().find(|text| !text.is_not && text.jobs.len() <= CHUNK_MAX);
-        // Messages are shown otherwise than they are stored to a caller who may not view all jobs.
+        // A caller who may not view all jobs sees messages in another form than the stored one, so the database cannot search for the text.
         let text = text.filter(|_| search.sight.is_none());
         let apps = search.apps.as_deref().filter(|apps| (1..=CHUNK_MAX).contains(&apps.len()));
         let jobs = search.jobs.as_deref().filter(|jobs| (1..=CHUNK_MAX).contains(&jobs.len()));
@@ -259,7 +259,7 @@ impl Terms {
             (None, None, Some(apps)) => (1, apps.iter().map(|app| app.get()).collect()),
             (None, None, None) => (0, vec![0]),
         };
-        // A list must not be empty; no job has this id.
+        // A list must not be empty. No job has this id.
         let list = if list.is_empty() { vec![-1] } else { list };
         let message = text.map_or_else(|| "%".to_owned(), |text| format!("%{}%", like(&text.text)));
         let executor = match &search.executors.any[..] {
@@ -270,8 +270,8 @@ impl Terms {
     }
 }
 
-/// A text within a pattern of `LIKE`. The databases differ in which letters outside of ASCII they treat as equal, so such letters match
-/// anything.
+/// A text as part of a `LIKE` pattern. The databases differ in which letters outside of ASCII they treat as equal, so such letters match
+/// any text.
 fn like(text: &str) -> String {
     let mut pattern = String::with_capacity(text.len());
     for c in text.chars() {
@@ -316,8 +316,8 @@ impl SearchRuns for SqlStore {
 }
 
 impl SqlStore {
-    /// The index that a search walks along. If one job has so few runs that the bound does not cut them, these are read, since other jobs of
-    /// the namespace may have many more open or failed runs.
+    /// The index that a search scans. If a search in one job would scan the open or unsuccessful runs of the namespace, and the job has
+    /// fewer runs than the bound, the runs of the job are scanned instead, because other jobs may have many more such runs.
     async fn walk(&self, namespace: NamespaceId, search: &RunSearch) -> Result<Walk> {
         let walk = Walk::new(namespace, search);
         let (Walk::Open(_) | Walk::Trouble(_), Some([job])) = (walk, search.jobs.as_deref()) else { return Ok(walk) };
@@ -326,7 +326,7 @@ impl SqlStore {
         Ok(if is_whole { of_job } else { walk })
     }
 
-    /// The part of the index that a search reads: the range that it asks for, within the bound.
+    /// The part of the index that a search reads: the range that it selects, limited by the bound.
     async fn search_range(&self, walk: Walk, search: &RunSearch) -> Result<SearchRange> {
         let (first, end) = search.ids();
         let by_id = search.from.filter(|_| search.order == RunOrder::Newest).map(|from| from.id.get());

@@ -1,4 +1,4 @@
-//! The result of an applied list, or of its dry run, as the API shows it.
+//! The result of applying a list of jobs, or of its dry run, as the API shows it.
 
 use rondel_admin::jobs::{Action, PlannedJob, SavedJob};
 use rondel_core::Timestamp;
@@ -124,7 +124,7 @@ impl Item {
     }
 }
 
-/// The word for what is done to a job.
+/// The word for an action on a job.
 pub(super) const fn word(action: Action) -> &'static str {
     match action {
         Action::Create => "created",

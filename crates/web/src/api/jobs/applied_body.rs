@@ -1,5 +1,5 @@
-//! The body of the answer about a list of jobs. Each job is turned into text at once, since the values of a long list of large changes take
-//! several times the memory of their text.
+//! The body of the answer to an applied list. Each job is serialized immediately: the values of many large changes would take several
+//! times the memory of their text.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::convert::Infallible;
@@ -15,18 +15,18 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 use super::applied::{Item, Summary};
 
-/// Length of the pieces in which an answer is sent, in bytes.
+/// Length of the pieces in which the answer is sent, in bytes.
 const PIECE_LEN: usize = 64 * 1024;
 
-/// The items of an answer so far, in the order of their list.
+/// The items of an answer so far, in the order of the applied list.
 #[derive(Default)]
 pub(super) struct Items {
     pieces: Pieces,
-    /// How many items were added, and how many of them are in the pieces.
+    /// `seen` items were added; `count` of them are in the pieces.
     seen: usize,
     count: usize,
-    /// Items that came before their turn, by their index in the list; after them the items that are not in the list, in the order in which
-    /// they came.
+    /// Serialized items that wait for an item before them, by their index in the list. Items that are not in the list come last, in the
+    /// order in which they were added.
     early: BTreeMap<(usize, usize), Vec<u8>>,
     summary: Summary,
 }
@@ -56,7 +56,6 @@ impl Items {
         self.count += 1;
     }
 
-    /// The whole answer.
     pub(super) fn into_response(mut self, is_dry_run: bool) -> Response {
         for (_, text) in std::mem::take(&mut self.early) {
             self.append(&text);
@@ -71,7 +70,7 @@ impl Items {
     }
 }
 
-/// A body of known length in pieces that are freed as they are sent.
+/// A body of known length. Each piece is freed as soon as it is sent.
 #[derive(Default)]
 struct Pieces {
     ready: VecDeque<Bytes>,

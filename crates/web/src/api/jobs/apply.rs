@@ -38,10 +38,9 @@ use crate::yaml::{Node, documents};
 
 /// Maximum number of jobs in one list.
 const COUNT_MAX: usize = 5_000;
-/// How many jobs of a list the audit log names.
+/// How many jobs of a list are named in the audit log.
 const NOTED_MAX: usize = 500;
 
-/// The query of an apply request.
 #[derive(Debug)]
 pub(crate) struct ApplyQuery {
     is_dry_run: bool,
@@ -59,11 +58,11 @@ impl FromQuery for ApplyQuery {
     }
 }
 
-/// The definitions of a body.
+/// The definitions in the body of a request.
 #[derive(Default)]
 pub(crate) struct Documents {
     specs: Vec<JobSpec>,
-    /// The YAML nodes of the definitions, with their places in the text; empty for JSON.
+    /// The YAML nodes of the definitions, with their positions in the text. Empty if the body is JSON.
     nodes: Vec<Node>,
     held: (Option<HeavyWorkShare>, Option<ApplyRoom>),
 }
@@ -89,12 +88,12 @@ impl FromRequest<Web> for Documents {
         let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
         let place = caller.map(|caller| shares::take_heavy_work_share(web, HeavyWork::Apply, caller)).transpose()?;
         let bytes = collect_within(request, APPLY_LEN_MAX).await?;
-        // Waits for room in memory, since the definitions of a list take several times the memory of their text.
+        // Waits for room in memory, since the parsed definitions take several times the memory of their text.
         let room = match caller {
             Some(caller) => Some(shares::apply_room(web, caller, bytes.len()).await?),
             None => None,
         };
-        // Parsed on a thread for blocking work: a large list takes longer than other requests should wait for this thread.
+        // Parses on a thread for blocking work: a large list would delay other requests on this thread.
         let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
         match tokio::task::spawn_blocking(read).await {
             Ok(found) => found.map(|found| Self { held: (place, room), ..found }),
@@ -148,12 +147,12 @@ impl Documents {
         let mut nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
         check_count(nodes.len())?;
         let specs = read_specs(nodes.iter().map(|node| Document::from(node.value())), &nodes)?;
-        // Only the places are needed from here on.
+        // The texts are freed; only the places are needed later.
         nodes.iter_mut().for_each(Node::forget_texts);
         Ok(Self { specs, nodes, ..Self::default() })
     }
 
-    /// The refusal for errors that appear only when the list is checked as a whole or against the database.
+    /// The refusal for errors that only a check of the whole list, or of the database, can find.
     fn refuse_all(&self, complaints: Vec<Complaint>) -> Problem {
         let mut errors = ListErrors::default();
         complaints.into_iter().for_each(|complaint| errors.add_located(complaint));
@@ -179,7 +178,7 @@ fn read_specs(documents: impl Iterator<Item = Document>, nodes: &[Node]) -> Resu
     if errors.is_empty() {
         return Ok(specs);
     }
-    // The list is refused in any case. Its other definitions are checked too, so that the refusal lists their errors.
+    // The list is already refused. Its other definitions are checked too, so that the refusal lists all errors.
     for (index, spec) in indexes.into_iter().zip(&specs) {
         let broken_rules = spec.compile().err().unwrap_or_default();
         let count = broken_rules.len();
@@ -192,7 +191,7 @@ fn refuse_list(errors: ListErrors, nodes: &[Node]) -> Problem {
     errors.into_problem(|pointer| place(nodes, pointer))
 }
 
-/// The line and the column of the place that a pointer into the list names.
+/// The line and column that a pointer into the list refers to.
 fn place(nodes: &[Node], pointer: &str) -> Option<(usize, usize)> {
     let (index, below) = split(pointer)?;
     Some(nodes.get(index)?.place(below))
@@ -253,7 +252,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     Ok(of_saving(applying).await?.into_response(false))
 }
 
-/// Answers with the plan of a list. Each planned job is turned into text at once, and nothing else of it is kept.
+/// Answers with the plan of a list. Each planned job is serialized immediately and then dropped.
 async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: Application) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
     let report = |job: PlannedJob| {
@@ -288,7 +287,7 @@ fn check_sight(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem>
     job.app.map_or(Ok(()), |app| call.check(Some(app), taken))
 }
 
-/// Records the planned changes for the audit log, field by field. Whole definitions are in the versions of the jobs.
+/// Records the planned changes in the audit log, field by field. The versions of the jobs have the whole definitions.
 fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     let (mut before, mut after) = (Map::new(), Map::new());
     let mut noted: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();
@@ -306,7 +305,7 @@ fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
 }
 
 /// Checks that the caller has the permission on the apps of all definitions, and may see the parent jobs outside of the list. Returns the
-/// apps: `None` for one that does not exist yet.
+/// apps; an app that does not exist yet is `None`.
 async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Option<AppId>>, Problem> {
     let apps: BTreeSet<&str> = specs.iter().map(|spec| spec.app.as_str()).collect();
     let mut found = Vec::with_capacity(apps.len());
@@ -328,22 +327,21 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
     Ok(found)
 }
 
-/// A list that is being applied for a caller.
 struct Applying {
     saving: Saving,
     web: Web,
     caller: Recheck,
     namespace: NamespaceId,
-    /// The apps of all of its jobs. `None` stands for an app that does not exist yet, which needs the permission on the whole namespace.
+    /// The apps of all its jobs. `None` stands for apps that do not exist yet; they need the permission on the whole namespace.
     apps: BTreeSet<Option<AppId>>,
     total: usize,
-    /// How many jobs are saved.
+    /// How many jobs are saved so far.
     count: usize,
     _held: (Option<HeavyWorkShare>, Option<ApplyRoom>),
 }
 
 impl Applying {
-    /// Saves the next few jobs, if the caller still may; `None` at the end.
+    /// Saves the next few jobs, if the caller still has the permission; `None` at the end.
     async fn next(&mut self) -> Result<Option<Vec<SavedJob>>, Problem> {
         let (namespace, apps) = (self.namespace, &self.apps);
         let may = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
@@ -367,8 +365,8 @@ async fn of_saving(mut applying: Applying) -> Result<Items, Problem> {
     Ok(items)
 }
 
-/// Streams the jobs as they are saved, one in each line, and then the summary, or the reason for an early end. A client that disconnects
-/// stops it between two jobs.
+/// Streams the jobs as they are saved, one per line. The last line has the summary, or the reason for an early end. If the client
+/// disconnects, saving stops after the current jobs.
 fn lines(applying: Applying) -> impl Stream<Item = Result<Bytes, Infallible>> {
     unfold(Some((applying, Summary::default())), async |state| {
         let (mut applying, mut summary) = state?;

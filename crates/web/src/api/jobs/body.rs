@@ -1,4 +1,4 @@
-//! Reads a job's definition from a body, whole or as a patch. Each error has the pointer to its place in the body.
+//! Reads a job's definition, or a patch of one, from a body. Each error has the pointer to its place in the body.
 
 use rondel_core::JobSpec;
 use rondel_core::shape::{self, Document, Misfit};
@@ -12,7 +12,7 @@ pub(super) fn parse(bytes: &[u8]) -> Result<JobSpec, Problem> {
     from_document(parse_json(bytes)?)
 }
 
-/// Parses a whole definition whose name may be left out, because the path has it.
+/// Parses a whole definition. Its name may be left out, because the path has it.
 pub(crate) fn parse_named(bytes: &[u8], name: &str) -> Result<JobSpec, Problem> {
     let mut document = parse_json(bytes)?;
     if let Value::Object(fields) = &mut document.value {
@@ -43,7 +43,7 @@ fn from_document(document: Document) -> Result<JobSpec, Problem> {
     })
 }
 
-/// All errors of a definition: deviations from its shape, and values that break a rule.
+/// All errors of a definition: wrong fields or types, and values that break a rule.
 pub(super) fn complaints(misfit: &Misfit<JobSpec>) -> (Vec<Complaint>, usize) {
     let mut complaints: Vec<Complaint> = misfit.errors.iter().map(|error| complaint("", error)).collect();
     let shape_count = complaints.len();

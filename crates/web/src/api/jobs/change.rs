@@ -1,4 +1,4 @@
-//! Saves changes of a definition, provided that the version on which they are based is still the newest.
+//! Saves changes of a definition if the version on which they are based is still the newest.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -12,13 +12,13 @@ use crate::call::Call;
 use crate::etag::{IfMatch, mismatch};
 use crate::problem::{Code, Problem};
 
-/// The codes with which a change of a definition can be refused, apart from those of its body.
+/// The codes with which a change of a definition can be refused, apart from codes for its body.
 pub(super) const EDITS: &[Code] = &[Code::JobExists, Code::JobIsParent, Code::EditConflict, Code::InvalidBody];
 
-/// How often a change that conflicts with others is tried if the caller gave no version.
+/// How often a conflicting change is tried if the caller gave no version.
 pub(super) const TRY_COUNT: usize = 4;
 
-/// Saves the result of `edit` on the newest definition, and answers with the job.
+/// Applies `edit` to the newest definition, saves the result, and answers with the job.
 pub(super) async fn change(
     call: &Call,
     name: &str,
@@ -30,9 +30,9 @@ pub(super) async fn change(
     answer(call, StatusCode::OK, &saved, None).await
 }
 
-/// Reads the job, applies `edit`, checks the result, and saves it in place of the version that was read. After a conflict it tries again,
-/// unless the caller gave a version, so the result is always checked against the version that it replaces. If `edit` returns no definition,
-/// the definition stays as it is; if the job is paused, the runs of its schedule that are queued are skipped.
+/// Reads the job, applies `edit`, checks the result, and saves it over the version that was read. After a conflict it tries again with
+/// the new version, unless the caller gave a version. If `edit` returns `None`, nothing is saved. If the job is paused, its queued
+/// scheduled runs are skipped: a repeated pause also applies to runs that were queued since the first.
 pub(super) async fn save_edit<Q>(
     call: &Call<Q>,
     name: &str,
@@ -46,8 +46,8 @@ pub(super) async fn save_edit<Q>(
             jobs::settle_paused(call.engine(), &record, call.caller.name()).await?;
             return Ok(record);
         };
-        // A caller who may no longer see a parent may switch the job on and off, and change nothing else: the next run would pass the
-        // parent's parameters to the new definition.
+        // A caller who may no longer see a parent job may only switch this job on and off: otherwise it could have the next run pass the
+        // parent's parameters to a definition of its own.
         if (JobSpec { enabled: record.spec.enabled, ..spec.clone() }) != record.spec {
             call.check_definition(&spec).await?;
         }

@@ -19,7 +19,6 @@ use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// How a job is deleted.
 #[derive(Debug)]
 pub(super) struct DeleteQuery {
     is_forced: bool,
@@ -59,8 +58,8 @@ async fn delete(
     json(StatusCode::OK, &DeletedJson { queued: runs.into() })
 }
 
-/// Deletes a job, provided that it still has the version for which the caller's right was checked. After a conflict with another change it
-/// tries again, unless the caller gave a version. Of a job that is deleted already, queued runs that the deletion left are skipped.
+/// Deletes a job if it still has the version for which the caller's permission was checked. After a conflict with another change it tries
+/// again, unless the caller gave a version. If the job is deleted already, queued runs that an interrupted deletion left are skipped.
 pub(crate) async fn remove<Q>(
     call: &Call<Q>,
     name: &str,

@@ -1,4 +1,4 @@
-//! Jobs as documents that `apply` takes unchanged.
+//! Exports jobs as documents that `apply` accepts unchanged.
 
 use std::io;
 
@@ -30,7 +30,7 @@ use crate::yaml;
 
 /// Maximum number of jobs in a page.
 const PAGE: u32 = 200;
-/// About how many bytes a page has. The first page is small, since the length of the jobs is not known yet.
+/// A page has about this many bytes. The first page is small, since the length of the jobs is not known yet.
 const PAGE_LEN: usize = 256 * 1024;
 const FIRST_PAGE: u32 = 8;
 
@@ -38,7 +38,7 @@ const FIRST_PAGE: u32 = 8;
 #[derive(Debug)]
 pub(crate) struct ExportQuery {
     app: Option<String>,
-    /// One job.
+    /// Exports only this job.
     name: Option<String>,
     form: Form,
 }
@@ -114,9 +114,9 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
         has_begun: false,
         is_over: false,
     };
-    // The first page is read before the answer begins, so that a failure of the database is answered as a problem.
+    // Reads the first page before the answer begins, so that a failure of the database is still answered with a problem.
     let first = exporter.page().await?;
-    // The stream is fused, since compression polls it once more after its end.
+    // The stream is fused because compression polls it once more after its end.
     Ok(answer(form, Body::from_stream(stream(exporter, first).fuse())))
 }
 
@@ -131,7 +131,7 @@ fn answer(form: Form, body: Body) -> Response {
 }
 
 impl Form {
-    /// The end of an incomplete export: a comment in YAML, in JSON an object that is no item of the list.
+    /// The last piece of an incomplete export: a comment in YAML; in JSON, an object that is not part of the list.
     fn broken_off(self, problem: &Problem) -> Bytes {
         let reason = serde_json::json!({"code": problem.code().as_str(), "message": problem.detail()});
         match self {
@@ -148,7 +148,8 @@ impl Form {
     }
 }
 
-/// Streams the pages. An export that ends early names the reason and then breaks off, so that what was received is not taken for the whole.
+/// Streams the pages. An export that fails sends the reason and then breaks the connection, so that the client cannot mistake it for
+/// complete.
 fn stream(exporter: Exporter, first: Bytes) -> impl Stream<Item = Result<Bytes, io::Error>> {
     unfold((exporter, Some(Ok(first))), async |(mut exporter, ready)| {
         if let Some(ready) = ready {
@@ -204,7 +205,7 @@ impl Exporter {
         let is_first = !std::mem::replace(&mut self.has_begun, true);
         let text = match self.form {
             Form::Json => as_json(&records, is_first, self.is_over),
-            // An empty list is written only if there are no jobs at all.
+            // Only an export without any jobs writes an empty list.
             Form::Yaml if records.is_empty() && !is_first => String::new(),
             Form::Yaml => as_yaml(&records),
         };
@@ -213,7 +214,7 @@ impl Exporter {
     }
 }
 
-/// How many jobs to read after a page of `count` jobs with `len` bytes: enough for a page if the mean length stays the same.
+/// How many jobs to read next, after a page of `count` jobs with `len` bytes. Assumes that the mean length stays the same.
 fn next_count(count: usize, len: usize) -> u32 {
     let count = PAGE_LEN.saturating_mul(count) / len.max(1);
     u32::try_from(count).unwrap_or(PAGE).clamp(1, PAGE)
@@ -231,7 +232,7 @@ fn as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {
     text
 }
 
-/// The jobs as a list that `apply` takes.
+/// The jobs as a YAML list that `apply` accepts.
 pub(crate) fn as_yaml(records: &[JobRecord]) -> String {
     let documents: Vec<_> = records.iter().map(|record| record.spec.document()).collect();
     let items: Vec<Vec<_>> =

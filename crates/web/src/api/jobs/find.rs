@@ -1,4 +1,4 @@
-//! Finds what a request names: a job, an app.
+//! Finds the job or app that a request names.
 
 use rondel_core::{AppId, JobId, Timestamp, name};
 use rondel_store::catalog::JobRecord;
@@ -8,7 +8,7 @@ use crate::problem::{Code, Problem};
 
 /// The job with this name in the namespace of the call.
 pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<JobRecord, Problem> {
-    // Invalid names are not looked up, so that the database never gets unchecked text from the caller.
+    // An invalid name is not looked up: the database never gets unchecked text from a caller.
     let is_name = name::check(wanted).is_ok();
     let found = if is_name { call.engine().store().job(call.namespace.id, wanted).await? } else { None };
     let record = found.ok_or_else(|| missing(call, wanted))?;
@@ -25,7 +25,7 @@ pub(crate) struct JobOfRuns {
     pub(crate) deleted_at: Option<Timestamp>,
 }
 
-/// The job with this name whose runs are to be listed: the present one, or else the one that was deleted last.
+/// The job whose runs are to be listed: the existing job with this name, else the one that was deleted last.
 pub(crate) async fn find_for_runs<Q>(call: &Call<Q>, wanted: &str) -> Result<JobOfRuns, Problem> {
     let store = call.engine().store();
     let is_name = name::check(wanted).is_ok();

@@ -1,4 +1,4 @@
-//! The fires of a job with their outcomes, why one did or did not run, and the definitions that planned them.
+//! The fires of a job with their outcomes, the reason why a job did or did not run, and the versions of its definition.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -35,9 +35,9 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIMIT_DEFAULT: u32 = 200;
 const LIMIT_MAX: u32 = 1_000;
 const VERSION_LIMIT_DEFAULT: u32 = 20;
-/// Few, since each version may have parameters and a calendar of some hundred kilobytes.
+/// Small, since each version may have parameters and a calendar of some hundred kilobytes.
 const VERSION_LIMIT_MAX: u32 = 50;
-/// Bound for the number of versions read to find those before a given one, since many may have been saved at the same instant.
+/// Maximum number of versions read to find those before a given one: many may have been saved at the same instant.
 const SAME_INSTANT_MAX: usize = 1_000;
 
 /// The range of a list of fires.
@@ -63,7 +63,7 @@ impl FromQuery for FiresQuery {
     }
 }
 
-/// The instant or the run that the question "why?" is about.
+/// The instant or run that a "why" query asks about.
 #[derive(Debug)]
 pub(super) struct WhyQuery {
     at: Option<Timestamp>,
@@ -92,7 +92,7 @@ fn run_id(text: &str) -> Result<RunId, String> {
     id.ok_or_else(|| format!("{text:?} is not the id of a run"))
 }
 
-/// The query of a list of definitions.
+/// The query of the list of versions.
 #[derive(Debug)]
 pub(super) struct VersionsQuery {
     limit: u32,
@@ -207,7 +207,7 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
-    // The job is read before its fires: a fire that is claimed in between then has a run, which is shown.
+    // Reads the job before its fires: a fire that is claimed in between has a run and is listed with it.
     let record = find(&call, &name).await?;
     let query = &call.query;
     let listing = Listing::new("fires", (record.id, query.from, query.to));
@@ -231,7 +231,7 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
     page.answer(account.next.filter(|next| *next <= to).map(cursor))
 }
 
-/// The range of a query: the day before now and the day after; if only one end is given, two days from `from` or up to `to`.
+/// The range of a query. The default is one day before and after now. If only one end is given, the range is two days long.
 fn range(query: &FiresQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
     let (from, to) = match (query.from, query.to) {
         (None, None) => (now - DAY, now + DAY),
@@ -307,7 +307,7 @@ pub(crate) struct VersionJson {
     pub(crate) definition: Value,
 }
 
-/// The versions before `before`, the newest first, as far as the caller may see them.
+/// The versions before `before`, the newest first. Versions that the caller may not see are left out.
 pub(crate) async fn versions_before<Q>(
     call: &Call<Q>,
     job: JobId,
@@ -325,7 +325,7 @@ pub(crate) async fn versions_before<Q>(
 async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("versions", record.id);
-    // The last version that was shown, and when it was saved.
+    // The last version of the previous page, and when it was saved.
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<(i64, i64)>(cursor)).transpose()?;
     let (before, to) = after.map_or((i64::MAX, Timestamp::MAX), |(version, at)| (version, Timestamp::from_millis(at)));
     let (mut page, mut last) = (PageBuilder::new(call.query.limit), (before, to));
@@ -351,8 +351,8 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
 }
 
-/// The newest `count` versions before the version `before`, the newest first. The store returns the versions saved up to `to`; some
-/// of them may not be before `before`, so more are read if too few are left.
+/// The newest `count` versions before the version `before`, the newest first. The store selects versions by when they were saved, so a
+/// page may contain versions from `before` on. If too few others remain, a larger page is read.
 async fn older<Q>(
     call: &Call<Q>,
     job: JobId,
@@ -373,8 +373,8 @@ async fn older<Q>(
     }
 }
 
-/// Versions with their places in the list; `None` for one that the caller may not see. A version from the time when the job belonged to
-/// another app is shown to callers who may see that app. An old version may hold a secret that was removed since, so likely secrets are
+/// Versions with their positions in the list; `None` for versions that the caller may not see. Versions from when the job belonged to
+/// another app are shown to callers who may see that app. Old versions may contain secrets that were removed later, so likely secrets are
 /// shown only to callers who may edit the app.
 async fn versions_for_caller<Q>(
     call: &Call<Q>,

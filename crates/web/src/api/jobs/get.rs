@@ -16,7 +16,7 @@ use crate::path::{self, Named};
 use crate::problem::Problem;
 use crate::routes::Routes;
 
-/// How many of the newest rows are searched for the last run: some may be claimed and not due yet, some are shards.
+/// How many of the newest rows are searched for the last run: some rows may be claimed but not due yet, others are shards.
 const LAST_RUN_ROWS: u32 = 20;
 
 pub(super) fn routes() -> Routes {
@@ -36,7 +36,7 @@ async fn get(call: Call, Named(name, ..): Named<path::Job>) -> Result<Response, 
     answer(&call, StatusCode::OK, &record, Some(last)).await
 }
 
-/// The newest run that is due; for a broadcast the row that stands for all of its shards.
+/// The newest run that is due. For a broadcast it is the root row, which stands for all shards.
 async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Problem> {
     let store = call.engine().store();
     let query =

@@ -1,4 +1,4 @@
-//! The items of a pump job, and the groups that have them.
+//! The items of a pump job, and the groups that own them.
 
 use axum::response::Response;
 use http::StatusCode;
@@ -188,7 +188,7 @@ async fn list(call: Call<ItemsQuery>, Named(name, ..): Named<path::Job>) -> Resu
     )
 }
 
-/// The items that fit into the page, and the last of them if there are more.
+/// The items that fit into the page. Also returns the last of them if there are more.
 fn fill(
     call: &Call<ItemsQuery>,
     record: &JobRecord,
@@ -204,7 +204,7 @@ fn fill(
     Ok((page.into_items(), None))
 }
 
-/// The refusal of a request for the items of a job that is no pump job.
+/// The refusal of a request for items if the job is not a pump job.
 pub(crate) fn no_pump(name: &str) -> Problem {
     Problem::new(Code::NotAPump, format!("job {} has no `pump` in its definition, so it has no items", quoted(name)))
 }

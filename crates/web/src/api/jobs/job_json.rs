@@ -100,7 +100,8 @@ impl<'a> JobJson<'a> {
     }
 }
 
-/// Answers with a job and its last run or, after a change of the job, without a last run and with the warnings for its author.
+/// Answers with a job. `last_run` is shown if given; after a change it is `None`, and the answer has the warnings for the job's author
+/// instead.
 pub(super) async fn answer(
     call: &Call,
     status: StatusCode,
@@ -110,7 +111,7 @@ pub(super) async fn answer(
     answer_with(call, status, record, (last_run, None)).await
 }
 
-/// Like `answer`, and with what became of the job's open runs.
+/// Like `answer`, and reports what happened to the job's open runs.
 pub(super) async fn answer_with<Q>(
     call: &Call<Q>,
     status: StatusCode,
@@ -132,7 +133,7 @@ pub(super) async fn answer_with<Q>(
     Ok(response)
 }
 
-/// The jobs that follow from this one, as far as the caller may see them.
+/// The jobs that follow from this one, without those that the caller may not see.
 pub(super) async fn children<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<String>, Problem> {
     let mut children = call.engine().store().child_names(record.id).await?;
     let hidden = call.hidden_jobs(&children).await?;

@@ -101,14 +101,14 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     page.answer(cursor(&last))
 }
 
-/// The next `count` jobs after a name, and whether they are the last. They are read from the store, since the board of a large namespace
-/// does not hold all jobs.
+/// The next `count` jobs after a name, and whether they are the last. They are read from the store: the board of a large namespace does
+/// not hold all jobs.
 async fn next_of_all(
     call: &Call<ListJobs>,
     (app, after_name): (Option<AppId>, Option<String>),
     count: u32,
 ) -> Result<(Vec<JobRecord>, bool), Problem> {
-    // One job more than wanted shows whether there are more.
+    // Reads one job more than wanted, to detect whether there are more.
     let limit = count.saturating_add(1);
     let query = JobQuery { app, within: call.seen_apps(), after_name, limit, ..JobQuery::default() };
     let mut records = call.engine().store().jobs(call.namespace.id, &query).await?;
@@ -118,7 +118,7 @@ async fn next_of_all(
     Ok((records, is_last))
 }
 
-/// The next `count` of the jobs that were found, and whether they are the last.
+/// The next `count` of the jobs in `found`, and whether they are the last.
 async fn next_matching(
     call: &Call<ListJobs>,
     found: &mut std::vec::IntoIter<Arc<BoardEntry>>,
@@ -131,7 +131,7 @@ async fn next_matching(
     Ok((records, found.as_slice().is_empty()))
 }
 
-/// The jobs that match the filter, by name, after the name `after`.
+/// The jobs that match the filter, in order of their names, after the name `after`.
 async fn matching(
     call: &Call<ListJobs>,
     app: Option<AppId>,

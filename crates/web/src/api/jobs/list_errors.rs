@@ -1,15 +1,15 @@
-//! Errors of the items of a list: an error that several items share is one entry, which names these items.
+//! Collects the errors of the items of a list. An error that several items share is one entry, which names these items.
 
 use std::collections::HashMap;
 
 use crate::problem::{Code, Complaint, Problem};
 
-/// How many different errors of a list are kept.
+/// Maximum number of different errors that are reported for a list.
 const DIFFERENT_MAX: usize = 200;
-/// How many indexes one error names.
+/// Maximum number of indexes that one error names.
 const INDEX_COUNT_MAX: usize = 100;
 
-/// The errors of the items, by pointer below the item, code and message.
+/// The errors of the items. Errors with the same pointer (relative to the item), code and message share one entry.
 #[derive(Debug, Default)]
 pub(super) struct ListErrors {
     known: HashMap<(Option<String>, &'static str, String), usize>,
@@ -22,7 +22,7 @@ impl ListErrors {
         self.count == 0
     }
 
-    /// Adds the errors of one item: `count` in all, of which `complaints` may hold only some.
+    /// Adds the errors of one item. `complaints` may have only some of its `count` errors.
     pub(super) fn add(&mut self, index: usize, complaints: Vec<Complaint>, count: usize) {
         self.count += count;
         for complaint in complaints {
@@ -40,7 +40,7 @@ impl ListErrors {
         }
     }
 
-    /// Adds an error whose pointer begins with the item's index in the list, if it has one.
+    /// Adds an error whose pointer begins with the item's index in the list. A pointer without an index is added as it is.
     pub(super) fn add_located(&mut self, complaint: Complaint) {
         match complaint.pointer.as_deref().and_then(split) {
             Some((index, below)) => {
@@ -54,7 +54,7 @@ impl ListErrors {
         }
     }
 
-    /// The refusal, with the line and column of each error where `place` knows it.
+    /// The refusal. Each error has its line and column if `place` knows them.
     pub(super) fn into_problem(self, place: impl Fn(&str) -> Option<(usize, usize)>) -> Problem {
         let mut complaints = self.complaints;
         for complaint in &mut complaints {
@@ -66,7 +66,7 @@ impl ListErrors {
     }
 }
 
-/// The index and the rest of a pointer into the list.
+/// Splits a pointer into the list: the index of the item, and the pointer within the item.
 pub(super) fn split(pointer: &str) -> Option<(usize, &str)> {
     let rest = pointer.strip_prefix('/')?;
     let end = rest.find('/').unwrap_or(rest.len());

@@ -1,10 +1,10 @@
-//! Jobs: one file for each thing that can be done to them, with its route and its text in the OpenAPI document.
+//! Jobs: one file per operation, with its route and its text in the OpenAPI document.
 //!
-//! - `list`, `create`, `get`, `replace`, `patch`, `switch`, `reset` and `delete` are about a definition, `versions` about earlier ones;
+//! - `list`, `create`, `get`, `replace`, `patch`, `switch`, `reset` and `delete` work on definitions, `versions` on earlier definitions;
 //! - `bulk` applies one action to many jobs;
-//! - `apply` takes lists of definitions, `applied` is its answer, and `export` makes such lists;
+//! - `apply` takes lists of definitions and answers with `applied`; `export` writes lists that `apply` accepts;
 //! - `fires` and `stats` show the outcomes of a job's fires, `items` the work of a pump job's groups;
-//! - `find`, `change`, `job_json`, `body` and `list_errors` are shared by these.
+//! - `find`, `change`, `job_json`, `body` and `list_errors` are shared by the others.
 
 mod applied;
 mod applied_body;

@@ -41,7 +41,7 @@ async fn patch(
 ) -> Result<Response, Problem> {
     change(&call, &name, &if_match, |record| {
         let mut spec = body::patched(&record.spec, &body.bytes)?;
-        // A call that is sent again must not run an `at` in the past again.
+        // An `at` in the past must not run again if the client repeats the call.
         jobs::keep_run_instants(call.engine(), &mut spec, &record.spec);
         Ok(spec)
     })

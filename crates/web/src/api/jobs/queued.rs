@@ -1,4 +1,4 @@
-//! The caller's choice for a job's queued runs, and the outcome.
+//! What happens to a job's queued runs when it is paused or deleted: the caller's choice, and the outcome.
 
 use rondel_admin::jobs::QueuedRuns;
 use rondel_core::queued::Queued;
@@ -8,7 +8,7 @@ use serde::Serialize;
 use crate::parameter::Parameter;
 use crate::query::{FromQuery, Reader};
 
-/// The caller's choice for the job's runs that no executor has.
+/// The caller's choice for the job's runs that no executor has yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedQuery {
     pub(super) queued: Option<Queued>,

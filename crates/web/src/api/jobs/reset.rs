@@ -31,13 +31,12 @@ pub(super) fn routes() -> Routes {
     )
 }
 
-/// Restores the definition that code declares.
 async fn reset(call: Call, Named(name, ..): Named<path::Job>, if_match: IfMatch) -> Result<Response, Problem> {
     let saved = reset_to_declared(&call, &name, &if_match).await?;
     answer(&call, StatusCode::OK, &saved, None).await
 }
 
-/// Gives a job the definition that code declares; does nothing if the job has it already.
+/// Gives a job the definition that code declares. Does nothing if the job already has it.
 pub(crate) async fn reset_to_declared<Q>(call: &Call<Q>, name: &str, if_match: &IfMatch) -> Result<JobRecord, Problem> {
     save_edit(call, name, if_match, |record| {
         let declared = record.declared.as_ref().ok_or(JobError::NotDeclared)?;

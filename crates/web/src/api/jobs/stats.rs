@@ -1,4 +1,4 @@
-//! How a job's runs ended, hour by hour: from counts that outlive the runs.
+//! How a job's runs ended, hour by hour. The counts are stored separately and outlive the runs.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -29,7 +29,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 /// Maximum range of one answer, in days.
 const DAYS_MAX: u32 = 92;
 
-/// Definitions of a job that are read at a time.
+/// How many versions of a job are read at a time.
 const VERSION_COUNT: u32 = 50;
 
 /// The range of hours that a query asks for.
@@ -83,8 +83,8 @@ async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Resul
     json(StatusCode::OK, &Page { items: by_hour(&stats), next_cursor: None })
 }
 
-/// The instant from which on all of a job's counts belong to apps that the caller sees. Counts are kept by job and not by app, so the
-/// counts of the hour in which the job moved to another app belong to the app that it left.
+/// The instant from which all of the job's counts belong to apps that the caller sees. Counts are stored per job and hour, not per app:
+/// those of the hour in which the job moved to another app still belong to the old app.
 pub(crate) async fn seen_from<Q>(
     call: &Call<Q>,
     record: &JobRecord,
@@ -95,7 +95,7 @@ pub(crate) async fn seen_from<Q>(
         return Ok(from);
     }
     let end = to;
-    // When the next newer version was saved; versions are read from the newest to the oldest.
+    // When the next newer version was saved; the loop reads versions from the newest to the oldest.
     let mut next_began_at = None;
     loop {
         let found = call.engine().store().versions(record.id, from, to, VERSION_COUNT).await?;
@@ -110,18 +110,19 @@ pub(crate) async fn seen_from<Q>(
         match found.last() {
             _ if is_all => return Ok(from),
             Some(last) if last.created_at < to => to = last.created_at,
-            // A full page of versions was saved at one instant, so earlier versions cannot be read; their counts are not shown.
+            // More versions than one page were saved at the same instant, so earlier versions cannot be read. Their counts are not shown.
             _ => return Ok(next_began_at.map_or(end, next_hour).max(from)),
         }
     }
 }
 
-/// The beginning of the next hour: runs that were claimed just before the job moved can be planned for a later instant.
+/// The beginning of the hour after `at`. The hour of `at` is not used to its end: runs claimed just before the job moved can be planned
+/// for later in that hour.
 fn next_hour(at: Timestamp) -> Timestamp {
     Step::Hour.floor(at) + Step::Hour.length()
 }
 
-/// The range of a query, from the beginning of its first hour on.
+/// The range of a query. It begins at a full hour.
 fn range(query: &StatsQuery, now: Timestamp) -> Result<(Timestamp, Timestamp), Problem> {
     let to = query.to.unwrap_or(now);
     let from = query.from.unwrap_or(to - DAY);

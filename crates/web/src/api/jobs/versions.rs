@@ -1,4 +1,4 @@
-//! Shows what edits of a job changed, and restores earlier versions.
+//! Shows the changes between versions of a job's definition, and restores earlier versions.
 
 use std::collections::BTreeSet;
 
@@ -28,7 +28,7 @@ use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
-/// The two versions that a query names; by default the newest one and the one before it.
+/// The two versions to compare. The default is the newest one and the one before it.
 #[derive(Debug)]
 pub(crate) struct DiffQuery {
     from: Option<i64>,
@@ -125,7 +125,7 @@ async fn diff(
     json(StatusCode::OK, &DiffJson { from, to, changes, text })
 }
 
-/// The differences between two versions, as the caller may see them.
+/// The differences between two versions, limited to values that the caller may see.
 pub(crate) async fn diff_versions<Q>(
     call: &Call<Q>,
     record: &JobRecord,
@@ -148,7 +148,7 @@ pub(super) struct Restore {
     version: i64,
 }
 
-/// Makes an earlier version the newest one. The job keeps its name, and stays on or off.
+/// Saves an earlier version as the newest one. The job keeps its name, and stays on or off.
 async fn restore(
     call: Call,
     Named(name, ..): Named<path::Job>,
@@ -160,7 +160,7 @@ async fn restore(
     answer(&call, StatusCode::OK, &saved, None).await
 }
 
-/// Makes an earlier version the newest one, for the API and for a page. A job that has the definition already stays as it is.
+/// Saves an earlier version as the newest one, for the API and the console. Does nothing if the job already has that definition.
 pub(crate) async fn restore_version<Q>(
     call: &Call<Q>,
     name: &str,
@@ -197,8 +197,8 @@ async fn definition<Q>(
     Ok(serde_json::to_value(&spec).unwrap_or_default())
 }
 
-/// The definition of a version, or a message that there is none. A version from the time when the job belonged to an app that the caller
-/// does not see counts as missing.
+/// The definition of a version, or a message that it does not exist. A version counts as missing if the job belonged to an app then that
+/// the caller does not see.
 async fn of_version<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<Result<JobSpec, String>, Problem> {
     let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
     let missing = || format!("there is no version {version}; the newest is {}", record.version);

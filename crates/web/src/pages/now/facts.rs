@@ -1,4 +1,4 @@
-//! The state of the system, and the facts that decide what needs attention. Every read is bounded.
+//! Reads the state of the system, and the facts from which the landing page derives what needs attention. Every read has a limit.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
@@ -26,24 +26,24 @@ use crate::overview::series::{self, Span};
 use crate::overview::trouble::Trouble;
 use crate::problem::Problem;
 
-/// How many jobs of each kind are read.
+/// How many jobs of each kind are read at most.
 const JOB_COUNT: u32 = 40;
 /// Maximum number of open runs of each status that are counted.
 const OPEN_COUNT: u32 = 2_000;
-/// How many jobs with runs that have been running for long are read.
+/// How many jobs with long-running runs are read at most.
 const LONG_COUNT: u32 = 400;
 /// How many of these runs, the oldest first, are compared with the usual durations of their jobs.
 const UNDER_WAY_COUNT: usize = 100;
 /// Maximum number of executors that are counted.
 const EXECUTOR_COUNT: u32 = 500;
-/// How many tokens are read at once, the newest first, and how often: those that end soon are rarely among the newest.
+/// How many tokens are read at a time, the newest first, and how many such reads there are at most: tokens that end soon are rarely new.
 const TOKEN_COUNT: u32 = 200;
 const TOKEN_READS_MAX: usize = 10;
 /// How far back lateness is measured.
 const LATE_WITHIN: Duration = Duration::from_secs(15 * 60);
 /// How far back the usual durations of a job are measured.
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How far ahead the next fire is searched for.
+/// How far ahead the next fire is searched.
 const AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The state of the system in numbers.
@@ -51,20 +51,20 @@ const AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
 pub(crate) struct Health {
     pub(crate) node_count: usize,
     pub(crate) living_count: usize,
-    /// How long the lease of the answering server still holds.
+    /// The remaining time of the lease of the answering server.
     pub(crate) lease_left: Duration,
     pub(crate) lateness: Option<Duration>,
     pub(crate) executor_count: usize,
     pub(crate) online_count: usize,
     pub(crate) slot_count: u64,
     pub(crate) busy_count: u64,
-    /// Runs that are due, and that no executor has. This number and the next have a plus sign if there are more.
+    /// Runs that are due but that no executor has yet. This number and the next one end with a plus sign if there are more.
     pub(crate) queue_count: String,
     pub(crate) running_count: String,
     pub(crate) next_fire_at: Option<Timestamp>,
 }
 
-/// The state of the system now, and the facts about it.
+/// The current state of the system, and the facts from which the landing page derives what needs attention.
 pub(crate) struct SystemState {
     pub(crate) health: Health,
     pub(crate) facts: AttentionFacts,
@@ -105,7 +105,7 @@ pub(crate) async fn read<Q: Sync>(call: &Call<Q>, trouble: &Trouble, lang: Lang)
     Ok(SystemState { health, facts })
 }
 
-/// Whether a node did not leave, and its lease has ended.
+/// Whether a node's lease has expired although the node did not shut down in order.
 fn is_lost(node: &Node, now: Timestamp) -> bool {
     !node.is_living(now) && !node.report.is_leaving
 }
@@ -119,7 +119,7 @@ fn failing_loops(nodes: &[Node], now: Timestamp) -> Vec<(String, String, Timesta
     failing.collect()
 }
 
-/// The numbers of executors and runs for the strip.
+/// Reads the numbers of executors and runs.
 async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Problem> {
     let open = |status| open(call, status);
     let runs = try_join3(open(RunStatus::Running), open(RunStatus::Pending), open(RunStatus::Waiting));
@@ -140,7 +140,7 @@ async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Probl
     })
 }
 
-/// When the next job that the caller may see fires. Jobs of other apps may come before it.
+/// The next fire of a job that the caller may see. Jobs that the caller may not see may fire earlier.
 async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     for limit in [JOB_COUNT, COMING_JOB_COUNT_MAX] {
         let coming = call.engine().store().coming_jobs(call.namespace.id, now + AHEAD, limit).await?;
@@ -152,7 +152,7 @@ async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp
     Ok(None)
 }
 
-/// A number of runs as text; with a plus sign if not all runs were read.
+/// A number of runs as text, with a plus sign if not all runs were read.
 fn counted(count: usize, is_cut: bool) -> String {
     format!("{count}{}", if is_cut { "+" } else { "" })
 }
@@ -169,7 +169,7 @@ impl Health {
 /// The open runs that were read.
 struct OpenRuns {
     marks: Vec<RunMark>,
-    /// Whether there are more.
+    /// Whether there are more open runs.
     is_cut: bool,
 }
 
@@ -182,13 +182,13 @@ async fn open<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<OpenRuns, Pr
     Ok(OpenRuns { marks, is_cut })
 }
 
-/// The 99th percentile of the lateness of the last minutes' runs.
+/// The 99th percentile of the lateness within [`LATE_WITHIN`].
 async fn lateness<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Duration>, Problem> {
     let buckets = series::of_namespace(call, Span::new(Step::Minute, now - LATE_WITHIN, now)).await?;
     Ok(series::total(&buckets).lateness.quantile(990))
 }
 
-/// Jobs that were read, by id, without those that are gone or that the caller may not see.
+/// The jobs that were read, by id. Deleted jobs, and those that the caller may not see, are left out.
 struct Jobs(HashMap<JobId, JobRecord>);
 
 impl Jobs {
@@ -232,13 +232,13 @@ async fn failing<Q>(
     Ok(pulses.iter().filter_map(fact).collect())
 }
 
-/// Jobs whose fires were skipped for lack of an executor.
+/// The jobs whose fires were skipped because there was no executor.
 fn skipped_without_executor(troubled: &[JobTrouble]) -> Vec<&JobTrouble> {
     let max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
     troubled.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
 }
 
-/// The jobs among these that still have no executor: none offers the handler, or none of those that do may take the job's runs.
+/// The jobs that still have no executor: no executor offers the handler, or none of those that do may get the job's runs.
 async fn without_executor<Q>(
     call: &Call<Q>,
     skipped_without_executor: &[&JobTrouble],
@@ -265,8 +265,8 @@ async fn without_executor<Q>(
     Ok(skipped_without_executor.iter().filter_map(fact).collect())
 }
 
-/// The runs that have been running longest, one of each job. They are read by the instants at which they were due, so that the number of
-/// younger runs does not matter.
+/// The runs that have been running longest, one per job. They are read by the instants at which they were due: however many younger runs
+/// there are, the old ones are found.
 async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, Problem> {
     let since = now - LONG_MIN;
     let query = OpenQuery {
@@ -286,7 +286,7 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
     Ok(running)
 }
 
-/// The runs under way, with the usual durations of their jobs.
+/// The running runs, with the usual durations of their jobs.
 async fn under_way_runs<Q>(
     call: &Call<Q>,
     running: &[Run],
@@ -312,7 +312,7 @@ fn paused(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timesta
     idle.iter().filter_map(since).collect()
 }
 
-/// The caller's own tokens, or all tokens for an admin of the cluster; only those that the caller may read.
+/// The names and ends of tokens: for an admin of the cluster of all tokens, for other callers of their own, as far as they may read them.
 async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
     let is_admin = call.caller.rights.allow(Permission::Cluster, call.namespace.id, None);
     if !is_admin && call.caller.account.is_none() {

@@ -28,13 +28,13 @@ use crate::problem::Problem;
 use crate::redirect::pair;
 
 const HOUR: Duration = Duration::from_secs(3_600);
-/// The range of the bars.
+/// The range of the bar chart.
 const PAST: Duration = Duration::from_secs(24 * 3_600);
-/// The range of the lanes: hours back and ahead.
+/// The range of the lanes, in hours before and after now.
 const LANES_BACK: u32 = 18;
 const LANES_AHEAD: u32 = 6;
 const LANE_COUNT: u32 = 10;
-/// Maximum number of lines that need attention; further ones are counted.
+/// Maximum number of findings that are shown; further ones are only counted.
 const FINDING_COUNT_MAX: usize = 6;
 
 #[derive(Template)]
@@ -44,14 +44,14 @@ struct NowPage {
     t: &'static Texts,
     here: String,
     health: HealthRow,
-    /// Open incidents of alerts.
+    /// The number of open incidents.
     alert_count: usize,
     chart: OutcomeChart,
     findings: Vec<FindingRow>,
-    /// How many more lines there are.
+    /// How many findings are not shown.
     more_count: usize,
     drawing: Drawing,
-    /// Whether there is no job yet, so that the first steps are shown.
+    /// Whether there are no jobs yet, in which case the page explains the first steps.
     is_new: bool,
     /// The `--namespace` option for commands; empty in the default namespace.
     of_namespace: String,
@@ -69,7 +69,7 @@ struct HealthRow {
     next: Option<Moment>,
 }
 
-/// A line about something that needs attention.
+/// A finding that needs attention.
 struct FindingRow {
     class: &'static str,
     name: String,
@@ -89,7 +89,7 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
         contains: None,
         lane_count: LANE_COUNT,
     };
-    // These four reads are independent of each other, except that two share `trouble`.
+    // These four reads run concurrently. They are independent, except that two share `trouble`.
     let trouble = Trouble::default();
     let known = facts::read(&page.call, &trouble, t.lang());
     let buckets = series::verdicts_of_namespace(&page.call, span);
@@ -147,7 +147,7 @@ fn health(
     }
 }
 
-/// A line about what needs attention, with the page on which to act.
+/// A finding as a row, with a link to the page on which to act.
 fn row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingRow {
     let since = |at: Timestamp| length(now.since(at), t);
     let job = |name: &str| format!("/jobs/{name}");

@@ -31,7 +31,7 @@ fn a_start_is_remembered_for_a_day() {
     }
 }
 
-/// A limit is free again exactly when its period is over.
+/// A rate limit admits the next run exactly at the end of its period.
 #[test]
 fn a_rate_limit_is_free_when_its_period_is_over() {
     let (mut limits, job) = (Limits::default(), rated(2, "10s"));
@@ -55,7 +55,7 @@ fn a_limit_that_nothing_uses_is_forgotten() {
     assert!(limits.limits.is_empty());
 }
 
-/// A run counts once, even if it is looked at several times. A broadcast counts by its shards.
+/// A run counts once, even if its limit is checked several times. Of a broadcast only the shards count.
 #[test]
 fn who_counts_already_is_not_held_back_by_itself() {
     let mut limits = Limits::default();

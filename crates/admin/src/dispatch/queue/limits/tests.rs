@@ -14,7 +14,7 @@ fn at(ms: i64) -> Timestamp {
     Timestamp::from_millis(ms)
 }
 
-/// Sends the run or has it wait, as the dispatcher does.
+/// Sends the run or queues it, as the dispatcher does.
 fn send(limits: &mut Limits, ready: &Ready, now: Timestamp, runs: &mut OpenRuns) -> bool {
     match limits.holding_back(ready, now) {
         None => {

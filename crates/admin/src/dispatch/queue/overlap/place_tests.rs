@@ -48,7 +48,8 @@ fn who_has_the_place_at_an_executor_passes_there() {
     assert_eq!([would(1, 7), would(1, 8), would(2, 7), would(2, 8), would(3, 9)], [true, false, false, true, true]);
 }
 
-/// A run that is not due yet would pass now only if its gate has room and no queue, and executors have no gates of their own.
+/// A run that is not due yet would pass now only if its gate has room and no queue. It would not pass if its job has a gate at each
+/// executor.
 #[test]
 fn no_run_passes_ahead_of_its_instant_where_others_wait() {
     let mut gated = Gated::default();
@@ -74,7 +75,7 @@ fn a_place_at_another_gate_is_known() {
     assert!(gated.gates.is_at_other_gate(&serial(1)) && gated.gates.is_at_other_gate(&on_each(1)));
 }
 
-/// A run that was here before is covered only if any later run is here.
+/// A run that had begun before is covered if the gate has any later run, and only then.
 #[test]
 fn a_run_that_comes_again_is_covered_by_any_later_one() {
     let cover = definition(&json!({"overlap": {"policy": "cover"}}));
@@ -152,7 +153,8 @@ fn what_waits_for_its_turn_expires_at_the_end_of_its_queue_time() {
     assert_eq!(gated.leave(1), NONE_PASSES);
 }
 
-/// The position of an adopted run: open, if an executor may have it; reserved, if it waits for another attempt; else none.
+/// The place of an adopted run is open if an executor may have the run, and reserved if the run waits for another attempt. Any other run
+/// has no place.
 #[test]
 fn what_was_open_has_a_place_after_an_adoption() {
     for (status, attempt, has_place) in [

@@ -241,7 +241,7 @@ fn nobody_claims_what_was_sent_to_another_executor() {
             &mut executors,
             Timestamp::from_secs(101),
         );
-        // A living one has no predecessor that the roll call would give up.
+        // The report names no `predecessor`: the roll call would treat that process as lost.
         let lineage: Arc<[ExecutorId]> = lineage.map(ExecutorId::new).into_iter().collect();
         join(&mut executors, claimant, 1, Report { lineage, ..Report::default() });
         fences(&mut executors, claimant, 1, DEAD, &[99_000]);
@@ -358,7 +358,7 @@ fn a_call_asks_anew_about_the_leases_of_all_its_runs() {
     }
 }
 
-/// The row names the executor of a run: what another one reported when it left does not concern that run.
+/// The row names the executor of a run. A report that another executor made when it left does not concern that run.
 #[test]
 fn only_the_named_executor_says_goodbye_for_its_run() {
     let session = |id, has_left| Session {
@@ -391,7 +391,7 @@ fn the_leases_that_are_asked_about_are_those_that_have_ended() {
     assert!(!rollcall.asks_about(OTHER));
 }
 
-/// A report of another attempt does not count for the attempt that is called for.
+/// A report of another attempt does not count for the attempt in the roll call.
 #[test]
 fn another_attempt_is_not_the_one_that_is_called_for() {
     let mut executors = Executors::default();
@@ -454,7 +454,8 @@ fn the_named_executor_is_watched_from_when_it_was_last_heard() {
     }
 }
 
-/// The journal of a process that has ended is complete; what a living one has finished counts once it has answered.
+/// The journal of a process that has ended is complete, so its results count immediately. The results of a live process count once it has
+/// answered the fence.
 #[test]
 fn a_journal_counts_before_the_fence_is_answered() {
     for (id, predecessor, expected) in [(7, Some(1), "held by 7"), (1, None, "not yet")] {
