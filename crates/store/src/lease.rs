@@ -83,10 +83,11 @@ impl JoinRequest {
     }
 }
 
-/// The end of a lease, or a millisecond later if `prior`, the end of the earlier leases, is the same instant: equal ends mean that the node
-/// is fenced. They can be equal when the clock has stepped back.
+/// The end of a lease, or a millisecond earlier if `prior`, the end of the earlier leases, is the same instant: equal ends mean that the node
+/// is fenced. They can be equal when the clock has stepped back. No run counts as unsent for the earlier end, because the later of the two
+/// ends decides that.
 pub(crate) fn unlike_fence(until: Timestamp, prior: Timestamp) -> Timestamp {
-    if until == prior { until + Duration::from_millis(1) } else { until }
+    if until == prior { until - Duration::from_millis(1) } else { until }
 }
 
 /// The ordinal of the next lease, after `lease_count` leases: the next in turn that no living node has. A restarted node does not keep its
@@ -145,7 +146,7 @@ mod tests {
         assert_eq!(ended_at(now + lease), now + ON_ITS_WAY, "what is due until then may have been sent");
         let soon = now + Duration::from_millis(300);
         assert_eq!([ended_at(soon), ended_at(now)], [soon, now], "nothing is sent that is due after the lease");
-        assert!(request.lease_until(now, now + lease) > now + lease);
+        assert_eq!(request.lease_until(now, now + lease), now + lease - Duration::from_millis(1));
         assert_eq!(request.lease_until(now, now), now + lease);
         assert_eq!(JoinRequest { take_over: false, ..request }.ended_at(before, (now + lease, now), now), None);
     }
