@@ -66,7 +66,7 @@ fn stubborn(pids: &Path) -> String {
 }
 
 #[tokio::test]
-async fn what_ignores_the_signal_is_gone_after_cancel_and_after_timeout() {
+async fn processes_that_ignore_the_signal_are_gone_after_cancel_and_timeout() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let api = server.api();
@@ -225,7 +225,7 @@ async fn a_flood_is_bounded(db: ScratchDb) {
 crate::on_each_database!(a_flood_is_bounded);
 
 #[tokio::test]
-async fn the_oldest_logs_go_when_they_take_too_much_and_say_so() {
+async fn the_oldest_logs_are_removed_beyond_the_size_limit_with_a_notice() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start_with(&db, &["--log-size-max", "100KiB", "--log-retention", "1m"]).await;
     let api = server.api();

@@ -37,13 +37,13 @@ async fn rule_again(api: &Api, name: &str, condition: Value) {
 }
 
 /// Waits until the only incident of a rule is in this state, and returns it.
-async fn incident(api: &Api, rule: &str, standing: &str) -> Value {
-    wait_until(LIMIT, "the incident stands so", async || {
+async fn incident(api: &Api, rule: &str, state: &str) -> Value {
+    wait_until(LIMIT, "the incident is in this state", async || {
         let found = api.get("/api/v1/incidents").await.expect(200);
         let its: Vec<Value> =
             found["items"].as_array().expect("a list").iter().filter(|one| one["rule"] == rule).cloned().collect();
         match its.as_slice() {
-            [only] if only["standing"] == standing => Ok(only.clone()),
+            [only] if only["standing"] == state => Ok(only.clone()),
             _ => Err(found),
         }
     })
@@ -166,7 +166,7 @@ async fn a_server_that_dies_after_a_decision_is_committed_reports_it_once() {
 
 /// A deadline that passes without a success begins an incident within seconds, and so does a period without a success.
 /// A success ends both.
-async fn what_did_not_succeed_in_time_is_reported(db: ScratchDb) {
+async fn a_missing_success_is_reported(db: ScratchDb) {
     let server = Server::start_with(&db, &OFTEN).await;
     let api = server.api();
     channel(&db);
@@ -198,7 +198,7 @@ async fn what_did_not_succeed_in_time_is_reported(db: ScratchDb) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_deadline_without_a_success_fires_once_and_ends_with_one() {
-    what_did_not_succeed_in_time_is_reported(scratch(Backend::Sqlite).await.expect("SQLite is always there")).await;
+    a_missing_success_is_reported(scratch(Backend::Sqlite).await.expect("SQLite is always there")).await;
 }
 
 /// A silence withholds a message, and the end of the silence releases it. After an acknowledgement, an incident sends

@@ -19,7 +19,7 @@ async fn import(server: &Server, path: &str, text: &str) -> rondel_tests::Answer
 }
 
 /// A holiday week in Asia/Shanghai: the job runs on the days on which the office is open.
-async fn fires_are_on_the_days_that_a_person_would_say(db: ScratchDb) {
+async fn fires_are_on_the_days_on_which_the_office_is_open(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
     import(&server, "/api/v1/calendars/cn/import?format=csv&as=workdays", WORKDAYS).await.expect(201);
@@ -47,7 +47,7 @@ async fn fires_are_on_the_days_that_a_person_would_say(db: ScratchDb) {
     assert!(refused["detail"].as_str().is_some_and(|detail| detail.contains("line 4")), "{refused}");
     assert_eq!(api.get("/api/v1/calendars/cn").await.expect(200)["version"], 1);
 }
-on_each_database!(fires_are_on_the_days_that_a_person_would_say);
+on_each_database!(fires_are_on_the_days_on_which_the_office_is_open);
 
 /// Once a change of a calendar is acknowledged, a job that fires each second follows it within a second.
 async fn a_change_of_the_calendar_moves_the_fires(db: ScratchDb) {

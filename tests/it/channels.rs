@@ -97,7 +97,7 @@ on_each_database!(a_message_outlives_the_server_that_sends_it);
 async fn a_channel_that_fails_holds_up_no_other() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let (hangs, fails, refuses, takes) =
-        (Service::hanging().await, Service::start().await, Service::start().await, Service::start().await);
+        (Service::never_answering().await, Service::start().await, Service::start().await, Service::start().await);
     fails.answer(503, "busy");
     refuses.answer(410, "gone");
     let server = Server::start_with(&db, &QUICK).await;

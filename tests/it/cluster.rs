@@ -13,13 +13,13 @@ use crate::witness::Witness;
 
 /// Runs a test on each database that servers can share.
 macro_rules! on_each_shared_database {
-    ($story:ident) => {
-        mod $story {
+    ($test:ident) => {
+        mod $test {
             use rondel_tests::Backend;
 
             async fn on(backend: Backend) {
                 if let Some(db) = rondel_tests::scratch(backend).await {
-                    Box::pin(super::$story(db)).await;
+                    Box::pin(super::$test(db)).await;
                 }
             }
 
@@ -392,7 +392,7 @@ async fn numbers_that_do_not_fit_are_refused_before_anything_is_opened() {
     for (args, sentence) in [
         (["--lease", "3s"], "must be at least 4 beats of 1s"),
         (["--lease", "2m"], "the longest is 1m"),
-        (["--beat", "50ms"], "the shortest is 200ms"),
+        (["--beat", "50ms"], "the minimum is 200ms"),
         (["--silence", "1s"], "three heartbeats"),
         (["--lost-after", "20s"], "must be at least 25s"),
         (["--claim-strategy", "luck"], "default, id_hash, least_count, weight"),

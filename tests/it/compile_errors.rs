@@ -31,7 +31,7 @@ fn sdk() -> (PathBuf, PathBuf) {
 }
 
 /// The compiler errors of a program with this code; `None` if it compiles.
-fn complaints((library, deps): &(PathBuf, PathBuf), folder: &Path, code: &str) -> Option<String> {
+fn compile_errors((library, deps): &(PathBuf, PathBuf), folder: &Path, code: &str) -> Option<String> {
     let file = folder.join("program.rs");
     std::fs::write(&file, format!("{code}\nfn main() {{}}\n")).expect("write the program");
     // The rustc next to the cargo that built this program: the one on the PATH may be another version.
@@ -49,12 +49,12 @@ fn complaints((library, deps): &(PathBuf, PathBuf), folder: &Path, code: &str) -
 }
 
 #[test]
-fn complaints_point_at_their_place_in_words_that_help() {
+fn compile_errors_name_their_position_and_the_remedy() {
     let (sdk, folder) = (sdk(), tempfile::tempdir().expect("make a folder"));
     let good = "use rondel::{JobError, RunContext, Shard};\n\
         #[rondel::job(cron = \"0 30 2 * * ?\", tz = \"Europe/Berlin\", retry = 3)]\n\
         async fn close(run: RunContext, shard: Shard) -> Result<(), JobError> { Ok(()) }";
-    assert_eq!(complaints(&sdk, folder.path(), good), None, "a job that is one");
+    assert_eq!(compile_errors(&sdk, folder.path(), good), None, "a job that is one");
     for (code, place, words) in [
         ("#[rondel::job(cron = \"0 30 25 * * ?\")]\nasync fn close() {}", "program.rs:1:22", "25"),
         (
@@ -75,7 +75,7 @@ fn complaints_point_at_their_place_in_words_that_help() {
             "not an async function of a run",
         ),
     ] {
-        let errors = complaints(&sdk, folder.path(), code).unwrap_or_else(|| panic!("the compiler accepts {code}"));
+        let errors = compile_errors(&sdk, folder.path(), code).unwrap_or_else(|| panic!("the compiler accepts {code}"));
         assert!(errors.contains(place) && errors.contains(words), "{code}\ngives\n{errors}");
     }
 }

@@ -5,6 +5,7 @@ mod alerts;
 mod axe;
 mod browser;
 mod budgets;
+mod fixture;
 mod frame;
 mod hand;
 mod lanes;
@@ -15,7 +16,6 @@ mod old_scheduler;
 mod open_tab;
 mod pages;
 mod pictures;
-mod stage;
 mod tasks;
 
 use std::path::{Path, PathBuf};
@@ -51,9 +51,9 @@ async fn a_job_is_made_and_its_log_seen_growing() {
     frame::go_by_keys(&mut browser, dev.url(), shots.path()).await;
     frame::stay_and_follow(&mut browser, dev.url(), &dev.api(), shots.path()).await;
     frame::fit_every_width(&mut browser, dev.url(), shots.path()).await;
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
     frame::lose_the_server(&mut browser, dev.url(), shots.path()).await;
-    see_what_goes_wrong(&mut browser, dev.url(), shots.path()).await;
+    see_error_pages(&mut browser, dev.url(), shots.path()).await;
     assert!(dev.stop().await.success());
 }
 
@@ -72,7 +72,7 @@ async fn sign_in(dev: &mut Dev, browser: &mut Browser) {
     let link = line.split_once("sign in: ").expect("a link").1.to_owned();
     browser.goto(&format!("{}/runs?status=failed", dev.url())).await;
     browser.until("a caller without a session is sent to the sign-in", "location.pathname === '/sign-in'").await;
-    assert!(!browser.complaints().await.is_empty(), "the browser notes the 401");
+    assert!(!browser.errors().await.is_empty(), "the browser notes the 401");
     // Opening the link does not use it up.
     browser.goto(&link).await;
     browser.goto(&link).await;
@@ -99,7 +99,7 @@ async fn make_a_job(browser: &mut Browser, shots: &Path) {
     browser.follow("a[href='/n/default/jobs/new']").await;
     browser.until("the preview has ten fires", "document.querySelectorAll('#preview li').length === 10").await;
     browser.fill("[name=cron]", "0 0 3 * * nosuch").await;
-    browser.until("the preview complains", "document.querySelector('#preview .error')").await;
+    browser.until("the preview shows an error", "document.querySelector('#preview .error')").await;
     browser.fill("[name=cron]", "0 30 2 ? * MON-FRI").await;
     browser.until("the preview is back", "document.querySelectorAll('#preview li').length === 10").await;
     browser.fill("[name=name]", "nightly-report").await;
@@ -109,10 +109,10 @@ async fn make_a_job(browser: &mut Browser, shots: &Path) {
     // The handler declares its parameters: a field for each.
     browser.until("the fields are there", "document.querySelector('[name=\"param.json.argv\"]')").await;
     browser.fill("[name=\"param.json.argv\"]", &json!(["sh", "-c", script]).to_string()).await;
-    browser.shoot(&shots.join("new.png")).await;
+    browser.take_screenshot(&shots.join("new.png")).await;
     browser.follow("#create").await;
     browser.until("the job is shown", "location.pathname === '/n/default/jobs/nightly-report'").await;
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
 }
 
 async fn watch_its_log(browser: &mut Browser, shots: &Path) {
@@ -125,7 +125,7 @@ async fn watch_its_log(browser: &mut Browser, shots: &Path) {
     let first = browser.eval(lines).await.as_u64().expect("a number");
     browser.until("it grows", &format!("{lines} >= {}", first + 4)).await;
     browser.until("the run is seen running", "document.querySelector('#status').dataset.status === 'running'").await;
-    browser.shoot(&shots.join("run-live.png")).await;
+    browser.take_screenshot(&shots.join("run-live.png")).await;
     std::fs::write(gate(shots), "").expect("open the gate");
     browser.until("the verdict is seen", "document.querySelector('#status').dataset.status === 'succeeded'").await;
     browser
@@ -137,7 +137,7 @@ async fn watch_its_log(browser: &mut Browser, shots: &Path) {
     assert!(text.contains("<script>") && text.contains("line 20 of 20"), "{text}");
     assert_eq!(browser.eval("document.querySelectorAll('#log script, #log [style]').length").await, 0);
     assert_eq!(browser.eval("document.querySelector('#log .a32').textContent").await, "green");
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
 }
 
 /// Creates jobs and runs of many kinds for the pages to show.
@@ -237,7 +237,7 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
                         )
                         .await;
                 }
-                browser.shoot(&shots.join(format!("{name}-{lang}-{theme}.png"))).await;
+                browser.take_screenshot(&shots.join(format!("{name}-{lang}-{theme}.png"))).await;
             }
         }
     }
@@ -248,7 +248,7 @@ async fn look_at_everything(browser: &mut Browser, url: &str, api: &Api, shots: 
     ask_why(browser, url, shots).await;
     edit_a_job(browser, url).await;
     cancel_a_run(browser, url, api, shots).await;
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
 }
 
 /// The switch of a row changes the job. Without a reload, the list shows changes by other users too.
@@ -314,7 +314,7 @@ async fn ask_why(browser: &mut Browser, url: &str, shots: &Path) {
     let found = browser.eval("document.querySelector('.answer .big').textContent").await;
     assert!(found.as_str().expect("text").contains("2030-01-01 01:00 Asia/Shanghai"), "{found}");
     assert_eq!(browser.eval("document.querySelector('#why [name=zone]').value").await, "Asia/Shanghai");
-    browser.shoot(&shots.join("why.png")).await;
+    browser.take_screenshot(&shots.join("why.png")).await;
     browser.goto(&format!("{url}/why?job=cache.warm")).await;
     let checks = browser.eval("document.querySelector('#why-now').textContent").await;
     let checks = checks.as_str().expect("text");
@@ -361,14 +361,14 @@ async fn cancel_a_run(browser: &mut Browser, url: &str, api: &Api, shots: &Path)
     browser.until("time goes on", &format!("{seconds} > window.before + 1.5")).await;
     assert_eq!(browser.eval(is_open).await, true);
     assert_eq!(browser.eval("document.querySelector('#cancel [name=reason]').value").await, "the disk is full");
-    browser.shoot(&shots.join("cancel.png")).await;
+    browser.take_screenshot(&shots.join("cancel.png")).await;
     browser.follow("#cancel-yes").await;
     browser.until("it is cancelled", "document.querySelector('#status').dataset.status === 'cancelled'").await;
     let found = browser.eval("document.querySelector('#status').textContent").await;
     assert!(found.as_str().expect("text").contains("the disk is full"), "{found}");
 }
 
-async fn see_what_goes_wrong(browser: &mut Browser, url: &str, shots: &Path) {
+async fn see_error_pages(browser: &mut Browser, url: &str, shots: &Path) {
     for (name, path, title) in [
         ("no-run", "/runs/1", "没有这条运行记录"),
         ("no-job", "/jobs/%3Cscript%3E", "没有这个任务"),
@@ -378,15 +378,15 @@ async fn see_what_goes_wrong(browser: &mut Browser, url: &str, shots: &Path) {
     ] {
         browser.goto(&format!("{url}{path}")).await;
         assert_eq!(browser.eval("document.querySelector('h1').textContent").await, title, "{path}");
-        browser.shoot(&shots.join(format!("problem-{name}.png"))).await;
+        browser.take_screenshot(&shots.join(format!("problem-{name}.png"))).await;
         // The browser notes the status; nothing else may be there.
-        let complaints = browser.complaints().await;
-        assert!(complaints.iter().all(|complaint| complaint.contains("\"source\":\"network\"")), "{complaints:?}");
+        let errors = browser.errors().await;
+        assert!(errors.iter().all(|error| error.contains("\"source\":\"network\"")), "{errors:?}");
     }
     browser.goto(&format!("{url}/jobs")).await;
     browser.follow("form[action='/sign-out'] button").await;
     browser.until("the session is over", "location.pathname === '/sign-in'").await;
     browser.goto(&format!("{url}/jobs")).await;
     browser.until("the jobs cannot be seen", "location.pathname === '/sign-in'").await;
-    browser.shoot(&shots.join("sign-in.png")).await;
+    browser.take_screenshot(&shots.join("sign-in.png")).await;
 }

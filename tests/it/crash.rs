@@ -113,7 +113,7 @@ async fn the_run_of_an_agent_that_died_while_its_server_was_away_is_tried_again_
 /// A run whose row shows that it waits continues in its attempt after its server was killed. A run that may have been sent is not
 /// shown as running until the executors have answered the restarted server.
 #[tokio::test(flavor = "multi_thread")]
-async fn after_a_kill_what_waited_is_known_to_be_unsent_and_the_rest_is_not_called_running() {
+async fn after_a_kill_waiting_runs_are_known_to_be_unsent_and_the_others_are_not_called_running() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let mut server = Server::start(&db).await;
     let api = server.api();

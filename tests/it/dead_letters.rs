@@ -38,7 +38,7 @@ async fn client(server: &Server, args: &[&str]) -> String {
     format!("{}{}", done.stdout, done.stderr)
 }
 
-async fn what_failed_for_good_stands_once_until_it_is_dealt_with(db: ScratchDb) {
+async fn a_dead_letter_is_listed_once_until_it_is_handled(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let shell = |name: &str, script: &str, more: Value| {
         let mut job =
@@ -104,4 +104,4 @@ async fn what_failed_for_good_stands_once_until_it_is_dealt_with(db: ScratchDb) 
     })
     .await;
 }
-on_each_database!(what_failed_for_good_stands_once_until_it_is_dealt_with);
+on_each_database!(a_dead_letter_is_listed_once_until_it_is_handled);

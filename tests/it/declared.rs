@@ -65,7 +65,7 @@ async fn until(api: &Api, what: &str, limit: Duration, holds: impl Fn(&Value) ->
     .await
 }
 
-async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
+async fn declared_jobs_follow_the_code_until_a_user_edits_them(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
     let (early, late) = ("0 0 2 * * ?", "0 0 4 * * ?");
@@ -139,7 +139,7 @@ async fn declared_jobs_follow_the_code_until_people_edit_them(db: ScratchDb) {
     third.stop().await;
     fourth.stop().await;
 }
-on_each_database!(declared_jobs_follow_the_code_until_people_edit_them);
+on_each_database!(declared_jobs_follow_the_code_until_a_user_edits_them);
 
 /// A parent is saved before its children, in whichever order the code declares them.
 async fn declared_parents_are_saved_before_their_children(db: ScratchDb) {

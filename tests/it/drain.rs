@@ -54,7 +54,7 @@ on_each_database!(a_server_waits_for_a_result);
 
 /// If a server is stopped while a run is busy, the waiting runs count as never sent: none of them counts as lost, and those
 /// of an at-most-once job run on the next server.
-async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
+async fn unsent_runs_are_never_lost(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let api = server.api();
     let journal = Journal::new();
@@ -94,11 +94,11 @@ async fn what_was_not_sent_is_never_lost(db: ScratchDb) {
     let lost: Vec<&Value> = runs.iter().filter(|run| run["attempt"] != 1 || run["status"] == "unknown").collect();
     assert!(lost.is_empty(), "{lost:#?}");
 }
-on_each_database!(what_was_not_sent_is_never_lost);
+on_each_database!(unsent_runs_are_never_lost);
 
 /// Fires that waited for an executor when their server stopped are not missed: the next server keeps them for their
 /// queue timeout, even if they are later than the tolerance of the misfire policy.
-async fn what_waited_in_time_is_not_missed(db: ScratchDb) {
+async fn runs_that_waited_in_time_are_not_missed(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let journal = Journal::new();
     let job = json!({
@@ -126,7 +126,7 @@ async fn what_waited_in_time_is_not_missed(db: ScratchDb) {
     })
     .await;
 }
-on_each_database!(what_waited_in_time_is_not_missed);
+on_each_database!(runs_that_waited_in_time_are_not_missed);
 
 /// A server is away for longer than executors continue runs with `on_silence` "stop", and for less than they continue other
 /// runs. A continued run ends in its first attempt. A stopped run is sent again without having failed.

@@ -105,7 +105,7 @@ on_each_database!(a_quick_pause_and_resume_loses_nothing);
 /// A state of the job in the model: when it was requested and acknowledged, and the definition and the tag under which
 /// the job then fires.
 #[derive(Debug)]
-struct Held {
+struct JobState {
     asked_ms: i64,
     acknowledged_ms: i64,
     definition: Option<(usize, usize)>,
@@ -178,7 +178,7 @@ async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
     let _agent = Agent::start(&server, "files").await;
     some_lines(&journal, 2).await;
     // Another test covers the fires that were due before the agent had started.
-    let mut history = vec![Held { asked_ms, acknowledged_ms: now_ms(), definition: Some((0, 0)) }];
+    let mut history = vec![JobState { asked_ms, acknowledged_ms: now_ms(), definition: Some((0, 0)) }];
     let (mut last, mut is_paused, mut is_closed) = ((0, 0), false, false);
     for tag in 1..=STEPS {
         tokio::time::sleep(Duration::from_millis(chance.below(3_500))).await;
@@ -200,11 +200,11 @@ async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
             }
         }
         let definition = (!is_paused && !is_closed).then_some(last);
-        history.push(Held { asked_ms, acknowledged_ms: now_ms(), definition });
+        history.push(JobState { asked_ms, acknowledged_ms: now_ms(), definition });
     }
     let asked_ms = now_ms();
     api.post("/api/v1/jobs/j/pause", json!({})).await.expect(200);
-    history.push(Held { asked_ms, acknowledged_ms: now_ms(), definition: None });
+    history.push(JobState { asked_ms, acknowledged_ms: now_ms(), definition: None });
     wait_until(Duration::from_secs(20), "what was claimed is past", async || {
         if now_ms() > asked_ms + 7_000 { Ok(()) } else { Err(()) }
     })
@@ -220,11 +220,12 @@ async fn a_random_history_of_edits_agrees_with_a_model(db: ScratchDb) {
 }
 on_each_database!(a_random_history_of_edits_agrees_with_a_model);
 
-fn check_history(history: &[Held], ran: &[(i64, usize)], runs: &[Value]) {
+fn check_history(history: &[JobState], ran: &[(i64, usize)], runs: &[Value]) {
     let around = |fire: i64| {
         let near = |run: &&Value| (seconds(run["fire_at"].as_str().unwrap_or_default()) - fire).abs() <= 2;
         let rows: Vec<&Value> = runs.iter().filter(near).collect();
-        let states: Vec<&Held> = history.iter().filter(|held| (held.asked_ms / 1_000 - fire).abs() <= 4).collect();
+        let states: Vec<&JobState> =
+            history.iter().filter(|state| (state.asked_ms / 1_000 - fire).abs() <= 4).collect();
         format!("states {states:#?} rows {rows:#?}")
     };
     let mut seen = std::collections::BTreeSet::new();
@@ -232,10 +233,10 @@ fn check_history(history: &[Held], ran: &[(i64, usize)], runs: &[Value]) {
         assert!(seen.insert(*fire), "the fire of {fire} ran twice");
         // A definition that was paused and resumed was in force more than once.
         let may = |index: usize| {
-            let held = &history[index];
+            let state = &history[index];
             let until = history.get(index + 1).map_or(i64::MAX, |next| next.acknowledged_ms + 1_000);
-            held.definition.is_some_and(|(definition, of)| of == *tag && DEFINITIONS[definition].1(*fire))
-                && (*fire + 1) * 1_000 > held.asked_ms
+            state.definition.is_some_and(|(definition, of)| of == *tag && DEFINITIONS[definition].1(*fire))
+                && (*fire + 1) * 1_000 > state.asked_ms
                 && *fire * 1_000 <= until
         };
         assert!(
@@ -243,12 +244,12 @@ fn check_history(history: &[Held], ran: &[(i64, usize)], runs: &[Value]) {
             "the fire of {fire} ran under definition {tag}, which did not plan it then"
         );
     }
-    for (held, next) in history.iter().zip(&history[1..]) {
-        let Some((definition, tag)) = held.definition else { continue };
-        for fire in held.acknowledged_ms / 1_000 + 1..=(next.asked_ms - 1) / 1_000 {
+    for (state, next) in history.iter().zip(&history[1..]) {
+        let Some((definition, tag)) = state.definition else { continue };
+        for fire in state.acknowledged_ms / 1_000 + 1..=(next.asked_ms - 1) / 1_000 {
             // A fire that is due within a second of the acknowledgement may run under the previous definition, but it
             // must run.
-            let may_be_older = fire * 1_000 <= held.acknowledged_ms + 1_000;
+            let may_be_older = fire * 1_000 <= state.acknowledged_ms + 1_000;
             let has_run = |(at, of): &(i64, usize)| *at == fire && (*of == tag || may_be_older);
             let is_planned = DEFINITIONS[definition].1(fire);
             assert!(
@@ -298,7 +299,7 @@ on_each_database!(an_instant_that_passes_while_it_is_saved_runs);
 
 /// Runs wait behind a busy one when their job is paused or deleted. Those of the schedule are skipped, the answer
 /// counts them, and the choice of the caller is respected.
-async fn a_pause_settles_what_is_queued(db: ScratchDb) {
+async fn a_pause_settles_queued_runs(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
     let journal = Journal::new();
@@ -352,4 +353,4 @@ async fn a_pause_settles_what_is_queued(db: ScratchDb) {
     let skipped = |run: &&Value| run["reason"] == "deleted" && run["status"] == "skipped";
     assert_eq!(all.iter().filter(skipped).count(), 2, "{all:#?}");
 }
-on_each_database!(a_pause_settles_what_is_queued);
+on_each_database!(a_pause_settles_queued_runs);

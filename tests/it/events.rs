@@ -13,20 +13,20 @@ use tokio::time::timeout;
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// The lines of a stream of events.
-struct Ear {
+struct EventStream {
     response: Response,
     rest: String,
 }
 
-impl Ear {
+impl EventStream {
     async fn listen(server: &Server, query: &str) -> Self {
         let request = server.api().request(Method::GET, &format!("/api/v1/events{query}"));
         let request = request.header("accept", "application/x-ndjson").timeout(LIMIT * 4);
         let response = request.send().await.expect("an answer");
         assert_eq!(response.status().as_u16(), 200);
-        let mut ear = Self { response, rest: String::new() };
-        assert_eq!(ear.next().await["event"], "ready");
-        ear
+        let mut stream = Self { response, rest: String::new() };
+        assert_eq!(stream.next().await["event"], "ready");
+        stream
     }
 
     async fn next(&mut self) -> Value {
@@ -60,19 +60,19 @@ impl Ear {
 }
 
 /// Events of one server are sent by the other.
-async fn told_by_the_other(db: ScratchDb) {
+async fn events_of_one_server_are_sent_by_the_other(db: ScratchDb) {
     let mut first = Server::start(&db).await;
     let mut second = Server::start(&db).await;
     first.api().post("/api/v1/apps", json!({"name": "billing"})).await.expect(201);
-    let mut ear = Ear::listen(&second, "").await;
+    let mut stream = EventStream::listen(&second, "").await;
     let mut agent = Agent::start_with(&first, "billing", &[]).await;
-    let came = ear.until(|event| event["event"] == "executor").await;
+    let came = stream.until(|event| event["event"] == "executor").await;
     let executor = &came.last().expect("one").clone()["data"];
     assert_eq!((&executor["name"], &executor["status"]), (&json!(agent.name()), &json!("online")));
     let job = json!({"name": "nap", "app": "billing", "handler": "shell", "params": {"argv": ["sleep", "4"]}});
     first.api().post("/api/v1/jobs", job).await.expect(201);
     let run = first.api().post("/api/v1/jobs/nap/runs", json!({})).await.expect(201);
-    let received = ear.until(|event| event["data"]["status"] == "succeeded").await;
+    let received = stream.until(|event| event["data"]["status"] == "succeeded").await;
     let of_run: Vec<&Value> = received.iter().filter(|event| event["data"]["id"] == run["id"]).collect();
     let statuses: Vec<&str> = of_run.iter().filter_map(|event| event["data"]["status"].as_str()).collect();
     assert!(statuses.ends_with(&["running", "succeeded"]), "{received:#?}");
@@ -82,36 +82,36 @@ async fn told_by_the_other(db: ScratchDb) {
         "{received:#?}"
     );
     assert!(agent.stop().await.success());
-    let received = ear.until(|event| event["event"] == "executor").await;
+    let received = stream.until(|event| event["event"] == "executor").await;
     assert_eq!(received.last().expect("one")["data"]["status"], "offline");
     first.kill().await;
-    let received = ear.until(|event| event["event"] == "node" && event["data"]["status"] == "dead").await;
+    let received = stream.until(|event| event["event"] == "node" && event["data"]["status"] == "dead").await;
     let ids: BTreeSet<&str> = received.iter().filter_map(|event| event["id"].as_str()).collect();
     assert_eq!(ids.len(), received.len(), "each has its own id");
     // And the stream ends with its server.
     let ending = async {
         assert!(second.stop().await.success());
     };
-    let (received, ()) = tokio::join!(ear.until(|event| event["event"] == "end"), ending);
+    let (received, ()) = tokio::join!(stream.until(|event| event["event"] == "end"), ending);
     assert_eq!(received.last().expect("one")["data"]["reason"], "stopping");
 }
 
 #[tokio::test]
-async fn what_happens_at_one_server_is_told_by_the_other_on_postgres() {
+async fn events_of_one_server_are_sent_by_the_other_on_postgres() {
     if let Some(db) = scratch(Backend::Postgres).await {
-        told_by_the_other(db).await;
+        events_of_one_server_are_sent_by_the_other(db).await;
     }
 }
 
 #[tokio::test]
-async fn what_happens_at_one_server_is_told_by_the_other_on_mysql() {
+async fn events_of_one_server_are_sent_by_the_other_on_mysql() {
     if let Some(db) = scratch(Backend::Mysql).await {
-        told_by_the_other(db).await;
+        events_of_one_server_are_sent_by_the_other(db).await;
     }
 }
 
 #[tokio::test]
-async fn the_command_line_prints_it() {
+async fn the_command_line_prints_events() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let mut server = Server::start(&db).await;
     let mut command = Command::new(binary());

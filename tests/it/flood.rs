@@ -75,7 +75,11 @@ fn lateness(db: &ScratchDb, (from, to): (i64, i64)) -> (usize, i64, i64) {
 
 /// Requests this many runs of a job, and waits for their ends and for two runs of the witness. Returns the range of instants and the
 /// time that the runs took.
-async fn stage(db: &ScratchDb, server: &Server, (job, count): (&'static str, u32)) -> ((i64, i64), Duration) {
+async fn trigger_and_wait(
+    db: &ScratchDb,
+    server: &Server,
+    (job, count): (&'static str, u32),
+) -> ((i64, i64), Duration) {
     let (from, began) = (wall_clock_ms(), Instant::now());
     ask_for(server, job, count).await;
     ended(db, job, count).await;
@@ -130,8 +134,8 @@ async fn a_flood_of_failures_is_one_message_and_digests() {
     );
 
     // For comparison: the same number of runs that succeed.
-    let (witness, witness_took) = stage(&db, &server, ("good", count)).await;
-    let (flood, flood_took) = stage(&db, &server, ("bad", count)).await;
+    let (witness, witness_took) = trigger_and_wait(&db, &server, ("good", count)).await;
+    let (flood, flood_took) = trigger_and_wait(&db, &server, ("bad", count)).await;
 
     let counted = wait_until(LIMIT, "every failure is counted", async || {
         let incident = incident(&api).await;

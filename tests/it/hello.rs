@@ -68,7 +68,7 @@ async fn the_readmes_program_logs_into_its_run() {
 }
 
 #[tokio::test]
-async fn what_keeps_the_program_from_working_is_on_its_stderr() {
+async fn obstacles_are_on_the_programs_stderr() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
     let (folder, api) = (tempfile::tempdir().expect("a folder"), server.api());
@@ -78,7 +78,7 @@ async fn what_keeps_the_program_from_working_is_on_its_stderr() {
     let nowhere = format!("http://{}", free.local_addr().expect("its address"));
     drop(free);
     let mut program = start("with a wrong port", "hello", &nowhere, &server.token_file());
-    let parts = ["WARN", "no session with the server at", &nowhere, "onnection refused", "goes on trying"];
+    let parts = ["WARN", "no session with the server at", &nowhere, "onnection refused", "keeps trying"];
     line_with(&program, "it reports that nothing listens there", SOON, &parts).await;
     // The message comes immediately, and not again at each attempt.
     tokio::time::sleep(Duration::from_secs(2)).await;

@@ -180,7 +180,7 @@ async fn huge_headers_are_refused_and_not_kept() {
 
 /// The length of a message is chosen by the client.
 #[tokio::test(flavor = "multi_thread")]
-async fn temporal_go_2025_3953_a_message_that_says_it_has_4_gib_is_refused_in_words() {
+async fn temporal_go_2025_3953_a_message_that_claims_4_gib_is_refused_with_a_sentence() {
     let mut target = Target::start().await;
     let token = std::fs::read_to_string(target.server.token_file()).expect("a token");
     let mut tasks = JoinSet::new();
@@ -247,7 +247,7 @@ async fn ten_thousand_guesses_are_throttled_in_bounded_memory() {
 
 /// Only the server's clock decides when a token expires: the time in a client's request is ignored.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_token_that_is_over_stays_over_whatever_the_client_says_of_the_time() {
+async fn an_expired_token_stays_expired_whatever_time_the_client_claims() {
     let mut target = Target::start().await;
     let body = json!({"kind": "api", "name": "short", "grants": [{"role": "viewer"}], "expires_in": "2s"});
     let made = target.server.api().post("/api/v1/tokens", body).await.expect(201);
@@ -271,7 +271,7 @@ async fn a_token_that_is_over_stays_over_whatever_the_client_says_of_the_time() 
 
 /// Temporal CVE-2024-2689: text that is not UTF-8 led to a loop of crashes there.
 #[tokio::test(flavor = "multi_thread")]
-async fn temporal_cve_2024_2689_text_that_is_no_text_stops_nobody() {
+async fn temporal_cve_2024_2689_invalid_text_stops_no_other_caller() {
     let mut target = Target::start().await;
     let token = std::fs::read_to_string(target.server.token_file()).expect("a token");
     let mut tasks = JoinSet::new();

@@ -124,7 +124,7 @@ async fn an_import_names_the_right_that_its_account_lacks() {
     }
     let read = import().await;
     let left_out = format!(
-        "xxl_job_user is left out: the account may not read the table xxl_job_user, which it may with: {}",
+        "xxl_job_user is left out: the account may not read the table xxl_job_user; to allow it, run: {}",
         grant("xxl_job_user")
     );
     assert!(read.code == Some(0) && read.stderr.contains(&left_out), "{read:?}");

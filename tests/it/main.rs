@@ -2,7 +2,7 @@
 
 mod agent;
 mod alert_rules;
-mod alert_stories;
+mod alert_scenarios;
 mod audit;
 mod bad_input;
 mod broadcast;
@@ -57,15 +57,15 @@ mod why_around;
 mod witness;
 mod xxl;
 
-/// Runs a test on each database: `on_each_database!(story)` makes three tests of `async fn story(db: ScratchDb)`.
+/// Runs a test on each database: `on_each_database!(test)` makes three tests of `async fn test(db: ScratchDb)`.
 macro_rules! on_each_database {
-    ($story:ident) => {
-        mod $story {
+    ($test:ident) => {
+        mod $test {
             use rondel_tests::Backend;
 
             async fn on(backend: Backend) {
                 if let Some(db) = rondel_tests::scratch(backend).await {
-                    super::$story(db).await;
+                    super::$test(db).await;
                 }
             }
 

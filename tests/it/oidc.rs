@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 
-use provider::{AWAY, CLIENT_ID, CLIENT_SECRET, Fault, Provider};
+use provider::{CLIENT_ID, CLIENT_SECRET, Fault, Provider, RETRY_DELAY};
 use reqwest::header::{ACCEPT, CONTENT_TYPE, COOKIE, LOCATION, SET_COOKIE};
 use reqwest::redirect::Policy;
 use reqwest::{Client, Url};
@@ -26,7 +26,7 @@ struct Browser {
 }
 
 /// A page or a redirect.
-struct Seen {
+struct Answer {
     status: u16,
     location: String,
     text: String,
@@ -41,15 +41,15 @@ impl Browser {
     }
 
     /// The answer at an address. A redirect to the same address in the user's namespace is followed.
-    async fn go(&mut self, place: &str) -> Seen {
-        let seen = self.exactly(place).await;
-        if seen.status == 303 && seen.location == format!("/n/default{place}") {
-            return self.exactly(&seen.location).await;
+    async fn get(&mut self, place: &str) -> Answer {
+        let answer = self.get_without_redirect(place).await;
+        if answer.status == 303 && answer.location == format!("/n/default{place}") {
+            return self.get_without_redirect(&answer.location).await;
         }
-        seen
+        answer
     }
 
-    async fn exactly(&mut self, place: &str) -> Seen {
+    async fn get_without_redirect(&mut self, place: &str) -> Answer {
         let is_home = place.starts_with('/');
         let url = if is_home { format!("{}{place}", self.home) } else { place.to_owned() };
         let mut request = self.client.get(url).header(ACCEPT, "text/html");
@@ -68,26 +68,26 @@ impl Browser {
         }
         let header = |name| answer.headers().get(name).map(|value| value.to_str().expect("text").to_owned());
         let (status, location) = (answer.status().as_u16(), header(LOCATION).unwrap_or_default());
-        Seen { status, location, text: answer.text().await.expect("a body") }
+        Answer { status, location, text: answer.text().await.expect("a body") }
     }
 
     /// Goes to the provider; returns the address to which the provider sends the browser back.
-    async fn there(&mut self) -> String {
-        let left = self.go("/sign-in/oidc?next=/account").await;
+    async fn go_to_provider(&mut self) -> String {
+        let left = self.get("/sign-in/oidc?next=/account").await;
         assert_eq!(left.status, 303, "{}", left.text);
-        let back = self.go(&left.location).await;
+        let back = self.get(&left.location).await;
         let url = Url::parse(&back.location).expect("the provider sends it back");
         assert!(back.location.starts_with(REDIRECT_URL), "{}", back.location);
         format!("{}?{}", url.path(), url.query().expect("a query"))
     }
 
-    async fn sign_in(&mut self) -> Seen {
-        let back = self.there().await;
-        self.go(&back).await
+    async fn sign_in(&mut self) -> Answer {
+        let back = self.go_to_provider().await;
+        self.get(&back).await
     }
 
     async fn is_signed_in(&mut self) -> bool {
-        self.go("/account").await.status == 200
+        self.get("/account").await.status == 200
     }
 }
 
@@ -115,36 +115,36 @@ async fn logged(server: &Server) -> Vec<(String, String, String)> {
 }
 
 #[tokio::test]
-async fn somebody_of_whom_the_provider_tells_signs_in_once() {
+async fn a_user_of_the_provider_signs_in_once() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let folder = tempfile::tempdir().expect("a folder");
     let provider = Provider::start().await;
-    provider.set_person(ann());
+    provider.set_user(ann());
     let mut server = start(&db, folder.path(), &provider.issuer, &[]).await;
     server.api().post("/api/v1/users", json!({"name": "ann@example.com"})).await.expect(201);
     let mut browser = Browser::new(&server);
-    let page = browser.go("/sign-in?next=/account").await;
+    let page = browser.get("/sign-in?next=/account").await;
     assert!(page.text.contains("href=\"/sign-in/oidc?next=/account\""), "{}", page.text);
-    let chinese = browser.go("/sign-in?lang=zh").await;
+    let chinese = browser.get("/sign-in?lang=zh").await;
     assert!(chinese.text.contains("使用组织账号登录"), "{}", chinese.text);
-    let back = browser.there().await;
+    let back = browser.go_to_provider().await;
     let before = browser.cookies.clone();
-    let came = browser.go(&back).await;
+    let came = browser.get(&back).await;
     assert_eq!((came.status, came.location.as_str()), (303, "/account"), "{}", came.text);
     assert_eq!(browser.cookies.keys().collect::<Vec<_>>(), ["rondel_session"], "what went along has had its use");
-    let account = browser.go("/account").await;
+    let account = browser.get("/account").await;
     assert!(account.status == 200 && account.text.contains("ann@example.com"), "{}", account.text);
     assert_eq!(logged(&server).await[0], ("ann@example.com".to_owned(), "allowed".to_owned(), String::new()));
     // A client that has seen the address and has the cookie sends the same request again.
     let mut thief = Browser { cookies: before.clone(), ..Browser::new(&server) };
-    let refused = thief.go(&back).await;
+    let refused = thief.get(&back).await;
     assert!(refused.status == 403 && refused.text.contains("invalid_grant"), "{}", refused.text);
     provider.set_fault(Fault::TakesCodesAgain);
-    let back = browser.there().await;
+    let back = browser.go_to_provider().await;
     let cookies = browser.cookies.clone();
-    assert_eq!(browser.go(&back).await.status, 303);
+    assert_eq!(browser.get(&back).await.status, 303);
     let mut thief = Browser { cookies, ..Browser::new(&server) };
-    let refused = thief.go(&back).await;
+    let refused = thief.get(&back).await;
     assert!(refused.status == 403 && refused.text.contains("used already"), "{}", refused.text);
     assert!(!thief.is_signed_in().await);
     // The server fetches the new key.
@@ -155,7 +155,7 @@ async fn somebody_of_whom_the_provider_tells_signs_in_once() {
 }
 
 #[tokio::test]
-async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do() {
+async fn other_users_are_refused_with_an_explanation() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let folder = tempfile::tempdir().expect("a folder");
     let provider = Provider::start().await;
@@ -170,12 +170,12 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
     for (fault, claims, who, why) in [
         (Fault::Denies, ann(), "", "access_denied"),
         (Fault::OtherNonce, ann(), "", "belongs to another sign-in"),
-        (Fault::OtherAudience, ann(), "", "made out to another client"),
+        (Fault::OtherAudience, ann(), "", "issued to another client"),
         (Fault::OtherIssuer, ann(), "", "comes from another issuer"),
         (Fault::Expired, ann(), "", "has expired"),
         (Fault::FromTheFuture, ann(), "", "clocks differ"),
         (Fault::Unsigned, ann(), "", "is not signed"),
-        (Fault::SignedWithTheSecret, ann(), "", "not in a way that is taken"),
+        (Fault::SignedWithTheSecret, ann(), "", "with an algorithm that is not allowed"),
         (Fault::OtherKey, ann(), "", "does not fit the provider"),
         (Fault::None, json!({"name": "Ann"}), "", "does not send your e-mail address"),
         (Fault::None, json!({"email": "ann@example.com"}), "ann@example.com", "has not verified"),
@@ -190,7 +190,7 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
         (Fault::None, person("ä@example.com"), "ä@example.com", "cannot be the name of a user"),
     ] {
         provider.set_fault(fault);
-        provider.set_person(claims);
+        provider.set_user(claims);
         let mut browser = Browser::new(&server);
         let refused = browser.sign_in().await;
         assert_eq!(refused.status, 403, "{fault:?}: {}", refused.text);
@@ -205,15 +205,15 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
         assert!(refused.contains(why), "{fault:?}: {refused}");
     }
     provider.set_fault(Fault::None);
-    provider.set_person(ann());
+    provider.set_user(ann());
     // The victim's browser opens the end of the attacker's sign-in, with the victim's own cookie or without one.
     let mut victim = Browser::new(&server);
-    victim.there().await;
+    victim.go_to_provider().await;
     let mut attacker = Browser::new(&server);
-    let planted = attacker.there().await;
+    let planted = attacker.go_to_provider().await;
     for cookies in [victim.cookies.clone(), BTreeMap::new()] {
         victim.cookies = cookies;
-        let refused = victim.go(&planted).await;
+        let refused = victim.get(&planted).await;
         assert!(refused.status == 403 && refused.text.contains("did not begin in this browser"), "{}", refused.text);
     }
     // A sign-in that no server began is refused without a request to the provider.
@@ -222,13 +222,13 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
     let digest = Sha256::digest(format!("rondel oidc state\n{cookie}"));
     let state: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     attacker.cookies.insert("rondel_oidc".to_owned(), cookie);
-    let refused = attacker.go(&format!("/sign-in/oidc/callback?code=made-up&state={state}")).await;
+    let refused = attacker.get(&format!("/sign-in/oidc/callback?code=made-up&state={state}")).await;
     assert!(refused.status == 403 && refused.text.contains("did not begin in this browser"), "{}", refused.text);
     let mut attacker = Browser::new(&server);
-    let planted = attacker.there().await;
+    let planted = attacker.go_to_provider().await;
     let mut other = planted.clone();
     other.push_str("&iss=http%3A%2F%2F127.0.0.1%3A1");
-    assert!(attacker.go(&other).await.text.contains("comes from another provider"));
+    assert!(attacker.get(&other).await.text.contains("comes from another provider"));
     assert!(!victim.is_signed_in().await);
     // The secret is read each time: a wrong one is reported, and the right one works again.
     let secret = folder.path().join("client.secret");
@@ -242,7 +242,7 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
     // Another site that sends browsers to the callback does not use up the tries of their address.
     let callback = "/sign-in/oidc/callback?code=x&state=y";
     for _ in 0..60 {
-        assert_eq!(Browser::new(&server).go(callback).await.status, 403);
+        assert_eq!(Browser::new(&server).get(callback).await.status, 403);
     }
     assert_eq!(Browser::new(&server).sign_in().await.status, 303);
     // Callers without an account cannot fill the log: after some refusals, further requests of their address are
@@ -251,7 +251,7 @@ async fn whoever_the_provider_does_not_vouch_for_is_refused_and_told_what_to_do(
     for _ in 0..60 {
         let mut browser = Browser::new(&server);
         browser.cookies.insert("rondel_oidc".to_owned(), "made up".to_owned());
-        *statuses.entry(browser.go(callback).await.status).or_default() += 1;
+        *statuses.entry(browser.get(callback).await.status).or_default() += 1;
     }
     assert!(statuses[&429] > 10 && statuses[&403] > 10, "{statuses:?}");
     assert!(server.stop().await.success());
@@ -270,7 +270,7 @@ async fn a_provider_that_is_down_stops_neither_the_start_nor_passwords() {
         server.api().post("/api/v1/users", body).await.expect(201);
     }
     let mut browser = Browser::new(&server);
-    let away = browser.go("/sign-in/oidc").await;
+    let away = browser.get("/sign-in/oidc").await;
     assert!(away.status == 503 && away.text.contains("sign in with a password"), "{}", away.text);
     assert!(browser.cookies.is_empty());
     let request = browser.client.post(format!("{}/sign-in", server.url())).header("origin", server.url());
@@ -278,17 +278,17 @@ async fn a_provider_that_is_down_stops_neither_the_start_nor_passwords() {
     let request = request.body("name=bob&password=correct+horse&next=/account");
     assert_eq!(request.send().await.expect("an answer").status().as_u16(), 303);
     let provider = Provider::start_at(issuer.trim_start_matches("http://")).await;
-    provider.set_person(ann());
+    provider.set_user(ann());
     provider.set_fault(Fault::Endless);
-    wait_until(AWAY, "it asks again, and does not read on for ever", async || {
-        let away = browser.go("/sign-in/oidc").await;
+    wait_until(RETRY_DELAY, "it asks again, and does not read on for ever", async || {
+        let away = browser.get("/sign-in/oidc").await;
         let log = server.process().stderr();
         if away.status == 503 && log.contains("the answer has more than") { Ok(()) } else { Err((away.text, log)) }
     })
     .await;
     provider.set_fault(Fault::None);
-    wait_until(AWAY, "the provider is back", async || match browser.go("/sign-in/oidc").await {
-        Seen { status: 303, .. } => Ok(()),
+    wait_until(RETRY_DELAY, "the provider is back", async || match browser.get("/sign-in/oidc").await {
+        Answer { status: 303, .. } => Ok(()),
         other => Err(other.text),
     })
     .await;
@@ -320,14 +320,14 @@ async fn groups_give_roles_to_users_that_are_made_on_the_way() {
         |teams: &[&str]| json!({"email": "bob@example.com", "email_verified": true, "name": "Bob", "teams": teams});
     let grants = async || server.api().get("/api/v1/users/bob@example.com").await.expect(200)["grants"].clone();
     let mut browser = Browser::new(&server);
-    provider.set_person(person(&["dev", "choir"]));
+    provider.set_user(person(&["dev", "choir"]));
     assert_eq!(browser.sign_in().await.status, 303);
     assert_eq!(grants().await, json!([{"role": "viewer", "namespace": "default", "app": null}]));
-    assert_eq!(browser.go("/jobs").await.status, 200);
-    assert_eq!(browser.go("/users").await.status, 403);
+    assert_eq!(browser.get("/jobs").await.status, 200);
+    assert_eq!(browser.get("/users").await.status, 403);
     // A sign-in in another browser, with other groups, changes the user's roles and therefore ends the session of the
     // first browser.
-    provider.set_person(person(&[]));
+    provider.set_user(person(&[]));
     let mut second = Browser::new(&server);
     assert_eq!(second.sign_in().await.status, 303);
     assert_eq!(grants().await, json!([]));
@@ -338,7 +338,7 @@ async fn groups_give_roles_to_users_that_are_made_on_the_way() {
     assert_eq!(page["items"][1]["after"]["groups"], json!(["dev", "choir"]));
     // Bob becomes the only user who may do everything: groups without that role change nothing, and the entry shows it.
     for teams in [&["ops"][..], &[]] {
-        provider.set_person(person(teams));
+        provider.set_user(person(teams));
         assert_eq!(Browser::new(&server).sign_in().await.status, 303);
     }
     assert_eq!(grants().await[0]["role"], "admin");

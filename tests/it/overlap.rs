@@ -87,7 +87,7 @@ async fn start_overlapping(api: &Api, intervals: &Intervals, scope: &str) -> Vec
     names
 }
 
-async fn runs_of_a_job_overlap_as_its_policy_says(db: ScratchDb) {
+async fn runs_of_a_job_overlap_as_its_policy_allows(db: ScratchDb) {
     let server = Server::start(&db).await;
     let (api, intervals) = (with_app(&server).await, Intervals::new());
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
@@ -113,10 +113,10 @@ async fn runs_of_a_job_overlap_as_its_policy_says(db: ScratchDb) {
     let message = runs.iter().find(|run| run["status"] == "cancelled").map(|run| run["message"].clone());
     assert!(message.expect("one was covered").to_string().contains("cancelled by a later run of the job"));
 }
-on_each_database!(runs_of_a_job_overlap_as_its_policy_says);
+on_each_database!(runs_of_a_job_overlap_as_its_policy_allows);
 
 #[tokio::test]
-async fn on_each_executor_runs_overlap_as_the_policy_says() {
+async fn on_each_executor_runs_overlap_as_the_policy_allows() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
     let (api, intervals) = (with_app(&server).await, Intervals::new());
@@ -200,7 +200,7 @@ async fn no_more_runs_start_than_the_rate_allows() {
 }
 
 #[tokio::test]
-async fn who_has_the_higher_priority_goes_first() {
+async fn runs_with_a_higher_priority_go_first() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = Server::start(&db).await;
     let (api, intervals) = (with_app(&server).await, Intervals::new());

@@ -62,7 +62,7 @@ fn pointers(problem: &Value) -> Vec<&str> {
 }
 
 #[tokio::test]
-async fn an_operator_replaces_only_what_the_job_allows() {
+async fn an_operator_replaces_only_parameters_that_the_job_allows() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let admin = server.api();
@@ -127,7 +127,7 @@ async fn an_operator_replaces_only_what_the_job_allows() {
 }
 
 #[tokio::test]
-async fn what_was_replaced_once_is_not_run_again_when_it_may_not_be_any_more() {
+async fn replaced_parameters_are_not_repeated_once_they_are_forbidden() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let admin = server.api();

@@ -89,14 +89,14 @@ async fn page(server: &Server, path: &str) -> String {
 }
 
 /// The places of a refusal, and its message for the first.
-fn complaint(problem: &Value) -> (Vec<&str>, &str) {
+fn error_of(problem: &Value) -> (Vec<&str>, &str) {
     let errors = problem["errors"].as_array().expect("errors");
     let pointers = errors.iter().filter_map(|error| error["pointer"].as_str()).collect();
     (pointers, errors[0]["message"].as_str().expect("a sentence"))
 }
 
 #[tokio::test]
-async fn what_does_not_fit_is_refused_before_it_runs() {
+async fn parameters_that_do_not_fit_are_refused_before_the_run() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let api = server.api();
@@ -120,7 +120,7 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
         (json!({"params": []}), vec!["/params"], "[] is not of type \"object\""),
     ] {
         let refused = api.post("/api/v1/jobs", job("bad", &change)).await.expect(422);
-        let (found, message) = complaint(&refused);
+        let (found, message) = error_of(&refused);
         assert!(found == pointers && message.contains(words), "{refused:#}");
     }
     assert_eq!(api.get("/api/v1/jobs/bad").await.status, 404, "something was saved");
@@ -134,7 +134,7 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
         assert_eq!(api.post("/api/v1/jobs", job(name, &change)).await.expect(201)["warnings"], json!([]), "{name}");
     }
     let edit = api.patch("/api/v1/jobs/good", json!({"params": {"rows": []}})).await.expect(422);
-    assert_eq!(complaint(&edit).0, ["/params/rows"]);
+    assert_eq!(error_of(&edit).0, ["/params/rows"]);
 
     // Its page draws the fields, which work without a script.
     let page = page(&server, "/jobs/good").await;
@@ -150,7 +150,7 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
 
     // A run.
     let refused = api.post("/api/v1/jobs/declared-later/runs", json!({"params": {"rows": 1}})).await.expect(422);
-    assert_eq!(complaint(&refused).0, ["/params/table"]);
+    assert_eq!(error_of(&refused).0, ["/params/table"]);
     assert!(api.runs("declared-later").await.is_empty());
     api.post("/api/v1/jobs/declared-later/runs", json!({"params": {"table": "t"}})).await.expect(201);
 
@@ -165,7 +165,7 @@ async fn what_does_not_fit_is_refused_before_it_runs() {
     one.stop().await;
     assert!(import(&api, 1).await["params_schema"]["properties"]["source"].is_object());
     let refused = api.post("/api/v1/jobs", job("late", &json!({"params": {"table": "t"}}))).await.expect(422);
-    assert_eq!(complaint(&refused).0, ["/params/source"]);
+    assert_eq!(error_of(&refused).0, ["/params/source"]);
     let warned = api.post("/api/v1/jobs", job("gone", &json!({"handler": "plain"}))).await.expect(201);
     assert_eq!(warned["warnings"].as_array().map(Vec::len), Some(1), "{warned}");
     two.stop().await;

@@ -70,7 +70,7 @@ async fn a_server_that_dies_after_a_weekly_report_is_committed_sends_it_once() {
 
 /// After the next count, runs that ended are in the report by app, job and label, with equal messages grouped, and also in the
 /// weekly report.
-async fn what_failed_is_in_the_report(db: ScratchDb) {
+async fn failed_runs_are_in_the_report(db: ScratchDb) {
     let server = Server::start_with(&db, &[&OFTEN[..], &["--log-retention", "10s"]].concat()).await;
     let api = server.api();
     channel(&db);
@@ -126,4 +126,4 @@ async fn what_failed_is_in_the_report(db: ScratchDb) {
     .await;
     assert!(notice.contains("\"kind\":\"report\"") && notice.contains("No run was planned"), "{notice}");
 }
-on_each_database!(what_failed_is_in_the_report);
+on_each_database!(failed_runs_are_in_the_report);

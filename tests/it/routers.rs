@@ -120,7 +120,7 @@ async fn each_router_over_five_executors() {
 }
 
 #[tokio::test]
-async fn labels_and_names_say_who_may() {
+async fn labels_and_names_select_executors() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = server(&db).await;
     let api = server.api();
@@ -142,7 +142,7 @@ async fn labels_and_names_say_who_may() {
 
 /// An executor that no longer answers is skipped, although its stream is open.
 #[tokio::test]
-async fn failover_passes_by_who_is_silent() {
+async fn failover_skips_a_silent_executor() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };
     let server = server(&db).await;
     let api = server.api();

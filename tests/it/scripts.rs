@@ -110,7 +110,7 @@ async fn jobs_run_the_newest_version_or_the_one_that_they_name() {
     let conflict = conflict.json(&json!({"language": "shell", "source": "true"}));
     api.answer(conflict).await.expect(412);
     let other = api.put("/api/v1/scripts/greet", json!({"language": "php", "source": "x"})).await.expect(422);
-    assert!(other.to_string().contains("is shell, and stays"), "{other}");
+    assert!(other.to_string().contains("is shell, which cannot be changed"), "{other}");
     for job in ["newest", "pinned", "refused"] {
         api.delete(&format!("/api/v1/jobs/{job}")).await;
     }
@@ -139,7 +139,7 @@ async fn cached_text_is_not_believed(api: &Api, data: &Path) {
 }
 
 #[tokio::test]
-async fn an_agent_with_keys_runs_what_they_have_signed() {
+async fn an_agent_with_keys_runs_scripts_signed_with_them() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let (api, cli) = (server.api(), Cli::new(&server));
@@ -165,17 +165,17 @@ async fn an_agent_with_keys_runs_what_they_have_signed() {
     api.post("/api/v1/jobs", loader).await.expect(201);
     assert_eq!(printed(&api, "newest").await.1, ["one"]);
     for (job, expected) in [
-        ("text", "no text that comes with a job"),
-        ("program", "runs signed scripts alone"),
+        ("text", "not text that comes with a job"),
+        ("program", "runs only signed scripts"),
         ("chosen", "interpreter cannot be chosen"),
-        ("loader", "would run other code than the signed script"),
+        ("loader", "can run code other than the signed script"),
     ] {
         let message = failure(&api, job).await;
         assert!(message.contains(expected), "{job}: {message}");
     }
     for (text, more, expected) in [
         ("echo two\n", &[][..], "is not signed"),
-        ("echo three\n", &["--sign-key", &other], "by no key that this agent knows"),
+        ("echo three\n", &["--sign-key", &other], "not made with a key that this agent knows"),
     ] {
         cli.push(folder.path(), text, more).await;
         let message = failure(&api, "newest").await;
@@ -187,7 +187,7 @@ async fn an_agent_with_keys_runs_what_they_have_signed() {
     let signature = cli.script(&["sign", "greet", &file, "--key", &key], 0).await;
     let body = |source: &str| json!({"language": "shell", "source": source, "signature": signature.trim()});
     api.put("/api/v1/scripts/greet", body("echo five\n")).await.expect(200);
-    assert!(failure(&api, "newest").await.contains("by no key that this agent knows"));
+    assert!(failure(&api, "newest").await.contains("not made with a key that this agent knows"));
     api.put("/api/v1/scripts/greet", body("echo four\n")).await.expect(200);
     assert_eq!(printed(&api, "newest").await.1, ["four"]);
     cli.script(&["restore", "greet", "1"], 0).await;

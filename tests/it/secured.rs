@@ -156,7 +156,7 @@ async fn executors_come_in_by_token_and_certificate_over_tls() {
         agent.kill().await;
     }
     let mut stranger = agent("other", Some("other"));
-    stranger.wait_for_line(LIMIT, "does not let in executors of app").await;
+    stranger.wait_for_line(LIMIT, "does not admit executors of app").await;
     stranger.kill().await;
     let is_online = async || {
         let (_, listed, _) = client(at, &url, &admin, &["executor", "list"]);

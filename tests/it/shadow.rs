@@ -67,7 +67,7 @@ fn fault(number: i64, index: i64) -> (Option<&'static str>, &'static [i64]) {
 }
 
 #[tokio::test]
-async fn a_report_names_exactly_what_the_old_scheduler_did_wrong() {
+async fn a_report_names_exactly_the_faults_of_the_old_scheduler() {
     let Some(foreign) = scratch(Backend::Mysql).await else { return };
     let Some(own) = scratch(Backend::Sqlite).await else { return };
     let old = OldScheduler::new(&foreign);
@@ -198,7 +198,7 @@ async fn wrong_reports_of_fires_are_refused_with_their_place() {
         ("tolerance=2h", "is not from 1s to 1h"),
         ("late=0s", "is not from 1s to 1h"),
         ("from=2026-11-23T10:00:00Z&to=2026-11-23T10:00:00Z", "is not a range of up to 31 days"),
-        ("source=a%20b", "is no name of a source"),
+        ("source=a%20b", "is not the name of a source"),
     ] {
         let answer = api.get(&format!("/api/v1/shadow/report?{query}")).await.expect(422).to_string();
         assert!(answer.contains(part), "{answer}");

@@ -28,7 +28,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// How long the attack lasts.
 const LENGTH: Duration = Duration::from_secs(8);
 
-struct Besieged {
+struct Target {
     _db: ScratchDb,
     server: Server,
     address: String,
@@ -36,7 +36,7 @@ struct Besieged {
     cookie: String,
 }
 
-impl Besieged {
+impl Target {
     async fn start() -> Self {
         let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
         let server = Server::start(&db).await;
@@ -48,11 +48,11 @@ impl Besieged {
         let viewer = api.post("/api/v1/tokens", viewer).await.expect(201);
         let viewer = viewer["token"].as_str().expect("a secret").to_owned();
         let address = server.url().strip_prefix("http://").expect("plain HTTP").to_owned();
-        let mut besieged = Self { _db: db, server, address, viewer, cookie: String::new() };
-        let (status, cookie) = besieged.sign_in(GOOD).await;
+        let mut target = Self { _db: db, server, address, viewer, cookie: String::new() };
+        let (status, cookie) = target.sign_in(GOOD).await;
         assert_eq!(status, 303);
-        besieged.cookie = cookie;
-        besieged
+        target.cookie = cookie;
+        target
     }
 
     /// A browser with a connection of its own.
@@ -117,14 +117,14 @@ impl Waits {
 }
 
 /// Calls as users, probes and an executor do, for this long.
-async fn good_callers(besieged: &Besieged, stream: &mut ExecutorStream, length: Duration) -> Waits {
+async fn good_callers(target: &Target, stream: &mut ExecutorStream, length: Duration) -> Waits {
     let (mut waits, began) = (Waits::default(), Instant::now());
     while began.elapsed() < length {
-        assert_eq!(waits.time("/readyz", besieged.get(GOOD, "/readyz")).await, 200);
+        assert_eq!(waits.time("/readyz", target.get(GOOD, "/readyz")).await, 200);
         // An account has a bounded number of sign-ins: the newest is used.
-        let (status, cookie) = waits.time("sign-in", besieged.sign_in(GOOD)).await;
+        let (status, cookie) = waits.time("sign-in", target.sign_in(GOOD)).await;
         assert_eq!(status, 303);
-        assert_eq!(waits.time("page", besieged.get_as(&cookie, GOOD, "/n/default/jobs")).await, 200);
+        assert_eq!(waits.time("page", target.get_as(&cookie, GOOD, "/n/default/jobs")).await, 200);
         waits.time("executor stream", stream.heartbeat()).await;
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
@@ -132,11 +132,11 @@ async fn good_callers(besieged: &Besieged, stream: &mut ExecutorStream, length: 
 }
 
 /// The statuses that a caller with the same credentials gets at the attacker's address; 0 for a connection that ended.
-async fn neighbour(besieged: &Besieged) -> (Vec<u16>, Vec<u16>) {
+async fn neighbour(target: &Target) -> (Vec<u16>, Vec<u16>) {
     let (mut probes, mut pages, began) = (Vec::new(), Vec::new(), Instant::now());
     while began.elapsed() < LENGTH {
-        probes.push(besieged.get(ATTACKER, "/readyz").await);
-        pages.push(besieged.get(ATTACKER, "/n/default/jobs").await);
+        probes.push(target.get(ATTACKER, "/readyz").await);
+        pages.push(target.get(ATTACKER, "/n/default/jobs").await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     (probes, pages)
@@ -148,8 +148,8 @@ fn share(statuses: &[u16], wanted: u16) -> f64 {
 }
 
 /// Waits until each of these limits has stopped a part of the attack.
-async fn wait_for_limits(besieged: &Besieged, limits: &[&str]) {
-    let api = besieged.server.api();
+async fn wait_for_limits(target: &Target, limits: &[&str]) {
+    let api = target.server.api();
     wait_until(LIMIT, "the attack was held up by every limit", async || {
         let metrics = api.get("/metrics").await.expect(200);
         let metrics = metrics.as_str().expect("text");
@@ -165,31 +165,31 @@ async fn wait_for_limits(besieged: &Besieged, limits: &[&str]) {
 
 /// Half-sent bodies, idle connections, slow readers and floods of streams, all from one address.
 #[tokio::test(flavor = "multi_thread")]
-async fn one_address_that_attacks_holds_up_nobody_else() {
-    let mut besieged = Besieged::start().await;
-    let token = std::fs::read_to_string(besieged.server.token_file()).expect("a token");
-    let mut stream = ExecutorStream::open(&besieged.address, GOOD, token.trim(), "good", &[]).await.expect("welcome");
+async fn one_address_that_attacks_delays_no_other_caller() {
+    let mut target = Target::start().await;
+    let token = std::fs::read_to_string(target.server.token_file()).expect("a token");
+    let mut stream = ExecutorStream::open(&target.address, GOOD, token.trim(), "good", &[]).await.expect("welcome");
     stream.heartbeat().await;
-    let calm = good_callers(&besieged, &mut stream, CALM).await;
-    let mut attack = Attack::new(&besieged.address, ATTACKER);
+    let calm = good_callers(&target, &mut stream, CALM).await;
+    let mut attack = Attack::new(&target.address, ATTACKER);
     attack.half_sent_bodies(10, 125);
     attack.idle_connections(2_000);
     attack.slow_readers(100, "/sign-in", None);
-    attack.slow_readers(100, "/api/v1/openapi.json", Some(&besieged.viewer));
+    attack.slow_readers(100, "/api/v1/openapi.json", Some(&target.viewer));
     attack.stream_floods(4);
     attack.gateway_floods(4);
     // Every part of the attack takes effect before anything is measured.
-    attack.stands().await;
-    let (waits, (probes, pages)) = tokio::join!(good_callers(&besieged, &mut stream, LENGTH), neighbour(&besieged));
-    wait_for_limits(&besieged, &["connections_per_address", "bodies_per_address", "requests_per_address"]).await;
+    attack.wait_until_effective().await;
+    let (waits, (probes, pages)) = tokio::join!(good_callers(&target, &mut stream, LENGTH), neighbour(&target));
+    wait_for_limits(&target, &["connections_per_address", "bodies_per_address", "requests_per_address"]).await;
     attack.end().await;
-    let peak = besieged.peak_kib();
+    let peak = target.peak_kib();
     println!("{waits:?}; peak {peak} KiB; at the attacker's address: /readyz {probes:?}, a page {pages:?}");
     waits.check(&calm);
     assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
     // At the attacker's address a signed-in caller and a probe are served too; now and then one is asked to retry.
     assert!(share(&probes, 200) > 0.5 && share(&pages, 200) > 0.5, "{probes:?} {pages:?}");
-    let log = besieged.server.process().stderr();
+    let log = target.server.process().stderr();
     let lines = log.matches("a limit of the port was reached").count();
     assert!((1..=40).contains(&lines), "{lines} lines");
 }
@@ -197,19 +197,19 @@ async fn one_address_that_attacks_holds_up_nobody_else() {
 /// Each made-up token is looked up in the database, where the lease is renewed too.
 #[tokio::test(flavor = "multi_thread")]
 async fn made_up_tokens_neither_make_a_server_unready_nor_fill_its_log() {
-    let mut besieged = Besieged::start().await;
-    let mut attack = Attack::new(&besieged.address, ATTACKER);
+    let mut target = Target::start().await;
+    let mut attack = Attack::new(&target.address, ATTACKER);
     attack.made_up_tokens(300);
-    attack.stands().await;
+    attack.wait_until_effective().await;
     let (mut probes, began) = (Vec::new(), Instant::now());
     while began.elapsed() < LENGTH {
-        probes.push(besieged.get(GOOD, "/readyz").await);
+        probes.push(target.get(GOOD, "/readyz").await);
         tokio::time::sleep(Duration::from_millis(100)).await;
     }
     attack.end().await;
     // The attack itself uses a core or two of the machine.
     assert!(share(&probes, 200) > 0.8, "{probes:?}");
-    let stderr = besieged.server.process().stderr();
+    let stderr = target.server.process().stderr();
     for status in [401, 503] {
         let lines = stderr.lines().filter(|line| line.contains(&format!("status={status} elapsed"))).count();
         assert!(lines <= 40, "{lines} lines with status {status}");
@@ -220,8 +220,8 @@ async fn made_up_tokens_neither_make_a_server_unready_nor_fill_its_log() {
 /// Several editors send lists of the maximum length, in which each job differs from the stored one.
 #[tokio::test(flavor = "multi_thread")]
 async fn long_lists_of_several_editors_are_compared_in_bounded_memory() {
-    let mut besieged = Besieged::start().await;
-    let api = besieged.server.api();
+    let mut target = Target::start().await;
+    let api = target.server.api();
     let list = |text: &str| -> Vec<serde_json::Value> {
         let params = json!({"text": text.repeat(2_700)});
         let job = |number| json!({"name": format!("job-{number}"), "app": "siege", "handler": "h", "params": params});
@@ -236,7 +236,7 @@ async fn long_lists_of_several_editors_are_compared_in_bounded_memory() {
         let made = api.post("/api/v1/tokens", editor).await.expect(201);
         editors.push(made["token"].as_str().expect("a secret").to_owned());
     }
-    let url = format!("{}/api/v1/jobs/apply?dry_run=true", besieged.server.url());
+    let url = format!("{}/api/v1/jobs/apply?dry_run=true", target.server.url());
     let client = reqwest::Client::builder().no_proxy().timeout(LIMIT).build().expect("a client");
     let mut looks = tokio::task::JoinSet::new();
     for editor in &editors {
@@ -248,7 +248,7 @@ async fn long_lists_of_several_editors_are_compared_in_bounded_memory() {
         });
     }
     let answers = looks.join_all().await;
-    let peak = besieged.peak_kib();
+    let peak = target.peak_kib();
     println!("{answers:?}; peak {peak} KiB");
     let found = answers.iter().filter(|(status, len)| *status == 200 && *len > 20_000_000).count();
     assert!(found > 0 && answers.iter().all(|(status, _)| matches!(status, 200 | 429 | 503)), "{answers:?}");
@@ -257,35 +257,35 @@ async fn long_lists_of_several_editors_are_compared_in_bounded_memory() {
 
 /// One viewer requests the largest answers, on as many connections as it may have, and reads them very slowly.
 #[tokio::test(flavor = "multi_thread")]
-async fn slow_readers_of_large_answers_hold_up_nobody_else() {
-    let mut besieged = Besieged::start().await;
-    let token = std::fs::read_to_string(besieged.server.token_file()).expect("a token");
-    let mut stream = ExecutorStream::open(&besieged.address, GOOD, token.trim(), "good", &[]).await.expect("welcome");
+async fn slow_readers_of_large_answers_delay_no_other_caller() {
+    let mut target = Target::start().await;
+    let token = std::fs::read_to_string(target.server.token_file()).expect("a token");
+    let mut stream = ExecutorStream::open(&target.address, GOOD, token.trim(), "good", &[]).await.expect("welcome");
     let params = json!({"text": "x".repeat(60_000)});
     let job = |number| json!({"name": format!("large-{number}"), "app": "siege", "handler": "none", "params": params});
-    let api = besieged.server.api();
+    let api = target.server.api();
     for from in (0..200).step_by(20) {
         let list: serde_json::Value = (from..from + 20).map(job).collect();
         api.post("/api/v1/jobs/apply", list).await.expect(200);
     }
-    let mut attack = Attack::new(&besieged.address, ATTACKER);
-    attack.slow_readers(80, "/api/v1/jobs?limit=200", Some(&besieged.viewer));
-    attack.slow_readers(40, "/api/v1/jobs/export", Some(&besieged.viewer));
-    attack.stands().await;
-    let waits = good_callers(&besieged, &mut stream, LENGTH).await;
-    wait_for_limits(&besieged, &["answer_size", "exports_per_caller"]).await;
+    let mut attack = Attack::new(&target.address, ATTACKER);
+    attack.slow_readers(80, "/api/v1/jobs?limit=200", Some(&target.viewer));
+    attack.slow_readers(40, "/api/v1/jobs/export", Some(&target.viewer));
+    attack.wait_until_effective().await;
+    let waits = good_callers(&target, &mut stream, LENGTH).await;
+    wait_for_limits(&target, &["answer_size", "exports_per_caller"]).await;
     attack.end().await;
-    let peak = besieged.peak_kib();
+    let peak = target.peak_kib();
     println!("{waits:?}; peak {peak} KiB");
     assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");
 }
 
 /// A schema with four times as many alternatives on each level, and parameters that are checked against all of them.
 #[tokio::test(flavor = "multi_thread")]
-async fn schema_bombs_of_one_executor_hold_up_nobody_else() {
-    let mut besieged = Besieged::start().await;
-    let token = std::fs::read_to_string(besieged.server.token_file()).expect("a token");
-    let mut stream = ExecutorStream::open(&besieged.address, GOOD, token.trim(), "good", &[]).await.expect("welcome");
+async fn schema_bombs_of_one_executor_delay_no_other_caller() {
+    let mut target = Target::start().await;
+    let token = std::fs::read_to_string(target.server.token_file()).expect("a token");
+    let mut stream = ExecutorStream::open(&target.address, GOOD, token.trim(), "good", &[]).await.expect("welcome");
     let bomb = json!({
         "$defs": {"node": {"anyOf": [
             {"type": "object", "properties": {"a": {"$ref": "#/$defs/node"}}, "required": ["a", "x"]},
@@ -296,8 +296,8 @@ async fn schema_bombs_of_one_executor_hold_up_nobody_else() {
         "$ref": "#/$defs/node",
     });
     let nested = (0..18).fold(json!(1), |inner, _| json!({"a": inner}));
-    let (address, api) = (besieged.address.clone(), besieged.server.api());
-    let calm = good_callers(&besieged, &mut stream, CALM).await;
+    let (address, api) = (target.address.clone(), target.server.api());
+    let calm = good_callers(&target, &mut stream, CALM).await;
     let attack = async {
         // The server may refuse or accept the schema: the test is about the effect on other callers.
         let bomber =
@@ -310,8 +310,8 @@ async fn schema_bombs_of_one_executor_hold_up_nobody_else() {
         }
         drop(bomber);
     };
-    let (waits, ()) = tokio::join!(good_callers(&besieged, &mut stream, LENGTH), attack);
-    let peak = besieged.peak_kib();
+    let (waits, ()) = tokio::join!(good_callers(&target, &mut stream, LENGTH), attack);
+    let peak = target.peak_kib();
     println!("{waits:?}; peak {peak} KiB");
     waits.check(&calm);
     assert!(peak < MEMORY_MAX_KIB, "{peak} KiB");

@@ -25,9 +25,9 @@ async fn create(api: &Api, app: &str, handler: &str, more: Value) {
 }
 
 /// Creates a steady job that runs each second during the test.
-async fn beside(api: &Api, app: &str) {
+async fn start_steady_job(api: &Api, app: &str) {
     create(api, app, "steady", json!({"schedule": {"every": "1s"}})).await;
-    wait_until(LIMIT, "the job beside runs", async || {
+    wait_until(LIMIT, "the steady job runs", async || {
         let runs = api.runs(&format!("{app}-steady")).await;
         if runs.iter().any(|run| run["status"] == "succeeded") { Ok(()) } else { Err(runs) }
     })
@@ -35,11 +35,11 @@ async fn beside(api: &Api, app: &str) {
 }
 
 /// Asserts that each finished run of the steady job succeeded in its first attempt, and that the job still runs.
-async fn nobody_noticed(api: &Api, app: &str) {
+async fn steady_job_was_not_affected(api: &Api, app: &str) {
     let job = format!("{app}-steady");
     let fire_at = |run: &Value| run["fire_at"].as_str().unwrap_or_default().to_owned();
     let newest = api.runs(&job).await.first().map(fire_at).unwrap_or_default();
-    wait_until(LIMIT, "the job beside goes on", async || {
+    wait_until(LIMIT, "the steady job continues", async || {
         let runs = api.runs(&job).await;
         let is_on = runs.iter().any(|run| run["status"] == "succeeded" && fire_at(run) > newest);
         if is_on { Ok(()) } else { Err(runs.len()) }
@@ -61,7 +61,7 @@ async fn a_handler_that_aborts_its_process_takes_down_no_other_run(db: ScratchDb
         api.post("/api/v1/apps", json!({ "name": app })).await.expect(201);
     }
     let _calm = program(&server, "calm", None);
-    beside(&api, "calm").await;
+    start_steady_job(&api, "calm").await;
     // A process that dies within milliseconds of its welcome has not recorded the welcome yet. Its successor then proves
     // nothing, and the server waits for the silence of the dead process.
     create(&api, "unruly", "abort", json!({"params": {"ms": 500}})).await;
@@ -91,7 +91,7 @@ async fn a_handler_that_aborts_its_process_takes_down_no_other_run(db: ScratchDb
     };
     assert_eq!(run["status"], "failed", "{run:#}");
     assert_eq!(run["attempt"], 4, "sent once, and three times again: {run:#}");
-    nobody_noticed(&api, "calm").await;
+    steady_job_was_not_affected(&api, "calm").await;
 }
 on_each_database!(a_handler_that_aborts_its_process_takes_down_no_other_run);
 
@@ -102,14 +102,14 @@ async fn a_handler_that_never_yields_has_its_verdict(db: ScratchDb) {
     let api = server.api();
     api.post("/api/v1/apps", json!({"name": "unruly"})).await.expect(201);
     let _program = program(&server, "unruly", None);
-    beside(&api, "unruly").await;
+    start_steady_job(&api, "unruly").await;
     create(&api, "unruly", "spin", json!({"params": {"ms": 120_000}, "timeout": "1s"})).await;
     let run = trigger(&api, "unruly-spin").await;
     let run = verdict(&api, &run).await;
     assert_eq!(run["status"], "timed_out", "{run:#}");
     let message = run["message"].as_str().unwrap_or_default();
     assert!(message.contains("still runs") || message.contains("does not stop") || !message.is_empty(), "{run:#}");
-    nobody_noticed(&api, "unruly").await;
+    steady_job_was_not_affected(&api, "unruly").await;
     let executors = api.get("/api/v1/executors").await.expect(200);
     assert_eq!(executors["items"][0]["status"], "online", "{executors:#}");
 }
@@ -121,7 +121,7 @@ async fn a_flood_into_a_log_is_bounded(db: ScratchDb) {
     let api = server.api();
     api.post("/api/v1/apps", json!({"name": "unruly"})).await.expect(201);
     let program = program(&server, "unruly", None);
-    beside(&api, "unruly").await;
+    start_steady_job(&api, "unruly").await;
     let (program_id, server_id) = (program.id(), server.process().id());
     [program_id, server_id].into_iter().for_each(forget_peak);
     let before = (peak_kib(program_id), peak_kib(server_id));
@@ -137,17 +137,17 @@ async fn a_flood_into_a_log_is_bounded(db: ScratchDb) {
     let after = (peak_kib(program_id), peak_kib(server_id));
     let limit = 32 * 1024;
     assert!(after.0 - before.0 < limit && after.1 - before.1 < limit, "{before:?} KiB → {after:?} KiB");
-    nobody_noticed(&api, "unruly").await;
+    steady_job_was_not_affected(&api, "unruly").await;
 }
 on_each_database!(a_flood_into_a_log_is_bounded);
 
 /// Any result of a handler can be stored and is shown.
-async fn what_is_no_text_is_kept_as_text(db: ScratchDb) {
+async fn results_that_are_not_text_are_stored_as_text(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
     api.post("/api/v1/apps", json!({"name": "unruly"})).await.expect(201);
     let _program = program(&server, "unruly", None);
-    beside(&api, "unruly").await;
+    start_steady_job(&api, "unruly").await;
     create(&api, "unruly", "garble", json!({})).await;
     let run = trigger(&api, "unruly-garble").await;
     let shown = verdict(&api, &run).await;
@@ -161,6 +161,6 @@ async fn what_is_no_text_is_kept_as_text(db: ScratchDb) {
     assert_eq!(failed["status"], "failed", "{failed:#}");
     let message = failed["message"].as_str().unwrap_or_default();
     assert!(message.contains("red") && !message.contains('\0'), "{message:?}");
-    nobody_noticed(&api, "unruly").await;
+    steady_job_was_not_affected(&api, "unruly").await;
 }
-on_each_database!(what_is_no_text_is_kept_as_text);
+on_each_database!(results_that_are_not_text_are_stored_as_text);

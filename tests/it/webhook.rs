@@ -116,7 +116,7 @@ fn skipped(calls: &[Call]) -> BTreeMap<String, Value> {
     skipped.map(|data| (data["run_id"].as_str().expect("an id").to_owned(), data)).collect()
 }
 
-async fn each_failed_run_is_told_once(db: ScratchDb) {
+async fn each_failed_run_is_reported_once(db: ScratchDb) {
     let receiver = Receiver::start().await;
     let server = Server::start_with(&db, &["--outgoing-allow", "127.0.0.1"]).await;
     let api = server.api();
@@ -174,7 +174,7 @@ async fn each_failed_run_is_told_once(db: ScratchDb) {
     assert_eq!((&sent[0]["attempt"], &sent[0]["namespace"]), (&json!(2), &json!("default")));
     assert!(api.get(hook).await.expect(200).get("secret").is_none());
 }
-on_each_database!(each_failed_run_is_told_once);
+on_each_database!(each_failed_run_is_reported_once);
 
 /// Creates the jobs of the test about skips, except the job that misses a fire.
 async fn create_skipping_jobs(api: &Api) {

@@ -384,7 +384,7 @@ async fn bad_calls_are_refused_in_words() {
             "registry",
             Some(gateway),
             good.to_string(),
-            "It is of kind executor: make one by rondel token create --kind xxl",
+            "It is of kind executor: create one with rondel token create --kind xxl",
         ),
         ("registry", Some(own.as_str()), String::new(), "requestBody empty"),
         ("registry", Some(&own), "{".to_owned(), "the body is not JSON"),

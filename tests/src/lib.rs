@@ -5,7 +5,7 @@
 //! # use rondel_tests::{Agent, Backend, Server, scratch, wait_until};
 //! # use serde_json::json;
 //! # use std::time::Duration;
-//! # async fn story() {
+//! # async fn test() {
 //! let Some(db) = scratch(Backend::Postgres).await else { return };
 //! let server = Server::start(&db).await;
 //! let _agent = Agent::start_with(&server, "demo", &["--allow-scripts"]).await;

@@ -280,7 +280,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_stopped_process_says_nothing_until_it_goes_on() {
+    async fn a_paused_process_writes_nothing_until_it_continues() {
         let mut process = shell("while :; do echo tick; sleep 0.02; done");
         process.wait_for_line(LIMIT, "tick").await;
         process.signal(Signal::STOP);

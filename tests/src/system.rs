@@ -186,7 +186,7 @@ impl Agent {
     }
 
     /// Starts an agent of `rondel dev`, in addition to the one that `rondel dev` contains.
-    pub async fn start_beside(dev: &Dev, app: &str, name: &str) -> Self {
+    pub async fn start_for_dev(dev: &Dev, app: &str, name: &str) -> Self {
         Self::start_at(&dev.console, app, name, &[]).await
     }
 

@@ -54,7 +54,7 @@ fn wait<T, Seen: Debug>(
                 Err(_) => {}
             }
             if Instant::now() >= end {
-                end = end.max(began + limit.mul_f64(crowd().clamp(1.0, stretch_max)));
+                end = end.max(began + limit.mul_f64(load_per_processor().clamp(1.0, stretch_max)));
             }
             assert!(Instant::now() < end, "at {caller}: not within {limit:?}: {what}; {}", last(seen.as_ref()));
             sleep(PERIOD).await;
@@ -63,7 +63,7 @@ fn wait<T, Seen: Debug>(
 }
 
 /// The number of processes that want a processor, divided by the number of processors, on average over the last minute.
-fn crowd() -> f64 {
+fn load_per_processor() -> f64 {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().and_then(|load| load.parse().ok()).unwrap_or(1.0);
     let processors = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn gives_the_value_as_soon_as_it_is_there() {
+    async fn the_value_is_returned_as_soon_as_it_exists() {
         let mut looks = 0;
         let found = wait_until(Duration::from_secs(5), "three looks", async || {
             looks += 1;
@@ -90,7 +90,7 @@ mod tests {
 
     #[tokio::test]
     #[should_panic(expected = "not within 50ms: never; seen last: \"no\"")]
-    async fn tells_what_it_saw_last() {
+    async fn the_last_value_is_reported() {
         wait_until(Duration::from_millis(50), "never", async || Err::<(), _>("no")).await;
     }
 

@@ -12,7 +12,7 @@ pub const APP_COUNT_MAX: usize = 1_000;
 #[derive(Debug, thiserror::Error)]
 pub enum AppError {
     /// The namespace has reached its maximum.
-    #[error("the namespace has {APP_COUNT_MAX} apps, which is the most; use one of them, or another namespace")]
+    #[error("the namespace has {APP_COUNT_MAX} apps, the maximum; use one of them, or another namespace")]
     TooMany,
     /// The store failed.
     #[error(transparent)]

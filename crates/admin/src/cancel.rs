@@ -4,7 +4,7 @@ use rondel_core::outcome::CancelRequest;
 use rondel_core::{AppId, Run, RunId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
-use rondel_store::ledger::CancelAsked;
+use rondel_store::ledger::CancelOutcome;
 
 use crate::node::Node;
 
@@ -26,9 +26,9 @@ pub struct CancelledRuns {
 ///
 /// # Errors
 /// The store's.
-pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
+pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<CancelOutcome, StoreError> {
     let asked = node.store().ask_cancel(run, CancelRequest::requested(by), node.now()).await?;
-    if let CancelAsked::Requested(run) = &asked {
+    if let CancelOutcome::Requested(run) = &asked {
         let shards: Vec<RunId> = node.shared().open_shards(run).await?.iter().map(|shard| shard.id).collect();
         node.store().ask_cancels(&shards, CancelRequest::requested(by), node.now()).await?;
         node.poke_cancels(run);

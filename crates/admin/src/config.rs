@@ -29,7 +29,7 @@ pub struct EngineConfig {
     /// How far ahead fires are claimed.
     pub look_ahead: Duration,
     /// A job is claimed once its next fire is at most this far ahead.
-    pub near: Duration,
+    pub claim_ahead: Duration,
     /// Maximum number of jobs that one scan claims of each group. The groups are jobs that are due soon, jobs that became due lately, and
     /// jobs of dense instants. If a group has more, the next scan follows immediately.
     pub claim_budget: u32,
@@ -51,7 +51,7 @@ pub struct EngineConfig {
     pub claim_pace: u32,
     /// Maximum number of kinds of waiting runs that are offered to a free executor without success before the search stops. The next search
     /// continues after them. An executor that is unsuitable for one run of a kind is unsuitable for all of them.
-    pub look_past: usize,
+    pub refused_kinds_max: usize,
     /// How long before its instant a run may be sent to an executor, which then starts it on time. Less than a second, because an edit does
     /// not change runs that are due within a second. Zero sends each trigger at its instant.
     pub send_ahead: Duration,
@@ -76,11 +76,11 @@ pub struct EngineConfig {
     /// Maximum number of jobs with open runs of ended leases that are looked up together.
     pub adopt_jobs_max: u32,
     /// Number of keys of this node's open runs that one statement reads, to find runs that are not in memory.
-    pub sweep_page: u32,
+    pub stray_page: u32,
     /// Maximum number of such statements per look.
-    pub sweep_pages: u32,
+    pub stray_pages: u32,
     /// Each look starts with the runs that came due within this time.
-    pub sweep_recent: Duration,
+    pub stray_recent: Duration,
     /// Number of lanes that write claims and results concurrently; SQLite always uses one.
     pub lanes: usize,
     /// How long results are collected before they are written in one transaction.
@@ -110,7 +110,7 @@ pub struct EngineConfig {
     /// How long the caller's answer waits for the owners to end these runs.
     pub queued_wait: Duration,
     /// How many such runs one statement reads, and how many cancels that this node delivers for other nodes.
-    pub drop_page: u32,
+    pub end_request_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
     /// How many versions of a script are kept in addition to those that jobs name.
@@ -176,7 +176,7 @@ impl Default for EngineConfig {
             node_weight: 1,
             scan_period: Duration::from_secs(1),
             look_ahead: Duration::from_secs(5),
-            near: Duration::from_secs(3),
+            claim_ahead: Duration::from_secs(3),
             claim_budget: 2_000,
             backlog_budget: 2_000,
             claim_page: 5_000,
@@ -187,7 +187,7 @@ impl Default for EngineConfig {
             dense_look_ahead: Duration::from_secs(60),
             dense_period: Duration::from_secs(5),
             claim_pace: 2_000,
-            look_past: 200,
+            refused_kinds_max: 200,
             send_ahead: Duration::from_millis(500),
             seek_jobs: 500,
             open_runs_max: 200_000,
@@ -198,9 +198,9 @@ impl Default for EngineConfig {
             take_up_page: 500,
             adopt_page: 1_000,
             adopt_jobs_max: 100_000,
-            sweep_page: 1_000,
-            sweep_pages: 10,
-            sweep_recent: Duration::from_secs(5),
+            stray_page: 1_000,
+            stray_pages: 10,
+            stray_recent: Duration::from_secs(5),
             lanes: 2,
             result_linger: Duration::from_millis(3),
             result_batch: 500,
@@ -213,7 +213,7 @@ impl Default for EngineConfig {
             answer_within: Duration::from_secs(15),
             queued_max: 10_000,
             queued_wait: Duration::from_secs(3),
-            drop_page: 1_000,
+            end_request_page: 1_000,
             retention: Duration::from_secs(30 * 24 * 3600),
             script_versions: rondel_core::script::KEPT_VERSIONS,
             alert_rules_period: Duration::from_secs(2),

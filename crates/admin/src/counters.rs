@@ -62,10 +62,10 @@ impl Count {
             Self::ResultsSuperseded => "Results of attempts that a later one had followed",
             Self::ResultsLate => "Results that came after the verdict unknown",
             Self::ResultsUnknown => "Results of runs that do not exist",
-            Self::ResultsRefused => "Results of runs that are not the executor's",
+            Self::ResultsRefused => "Results of runs that the reporting executor does not have",
             Self::ExecutorsLost => "Executors that no server heard for so long that their runs were given up",
-            Self::RunsHandedOver => "Runs that were given to another node",
-            Self::DatabaseRegressions => "Times that the database had lost what this node had written",
+            Self::RunsHandedOver => "Runs that were handed over to another node",
+            Self::DatabaseRegressions => "How often the database had lost data that this node had written",
         }
     }
 

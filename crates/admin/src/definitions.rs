@@ -4,12 +4,12 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use rondel_core::calendar::{Calendar, Rule};
-use rondel_core::run::RunOf;
+use rondel_core::run::RunJob;
 use rondel_core::{AppId, FieldError, Job, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::catalog::Definition;
 use rondel_store::{Store, StoreError};
 
-use crate::metrics::{JobSeries, Jobs, LabelledCounts, LabelledRuns, NamespaceCounts, Namespaces};
+use crate::metrics::{JobSeries, JobSeriesTable, LabelledCounts, LabelledRuns, NamespaceCounts, Namespaces};
 
 /// Maximum entries of the young half; the whole cache holds up to twice as many.
 const YOUNG_MAX: usize = 50_000;
@@ -36,8 +36,8 @@ pub(crate) struct Compiled {
 
 impl Compiled {
     /// The fields that all runs of this definition share.
-    pub(crate) const fn run_of(&self) -> RunOf {
-        RunOf { namespace: self.namespace, job: self.id, job_version: self.version, app: self.app }
+    pub(crate) const fn run_of(&self) -> RunJob {
+        RunJob { namespace: self.namespace, job: self.id, job_version: self.version, app: self.app }
     }
 }
 
@@ -48,7 +48,7 @@ pub(crate) struct Definitions {
     halves: Mutex<Halves>,
     calendars: Mutex<HashMap<String, Vec<Weak<Calendar>>>>,
     pub(crate) namespaces: Namespaces,
-    pub(crate) jobs: Jobs,
+    pub(crate) jobs: JobSeriesTable,
     pub(crate) labelled: LabelledRuns,
 }
 
@@ -61,7 +61,7 @@ struct Halves {
 impl Definitions {
     /// An empty cache; up to `series_count_max` jobs get their own series, and runs are counted by the labels with these keys.
     pub(crate) fn new(series_count_max: usize, label_keys: Vec<String>) -> Self {
-        Self { jobs: Jobs::new(series_count_max), labelled: LabelledRuns::new(label_keys), ..Self::default() }
+        Self { jobs: JobSeriesTable::new(series_count_max), labelled: LabelledRuns::new(label_keys), ..Self::default() }
     }
 
     /// The definitions with these keys; those that do not exist or cannot be read are omitted.
@@ -70,7 +70,7 @@ impl Definitions {
         store: &dyn Store,
         keys: impl IntoIterator<Item = Key>,
     ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
-        let (mut found, missing) = self.known(keys);
+        let (mut found, missing) = self.cached(keys);
         let read = self.read(store, &missing).await?;
         for (key, compiled) in &read {
             self.put(*key, Arc::clone(compiled));
@@ -85,13 +85,13 @@ impl Definitions {
         store: &dyn Store,
         keys: impl IntoIterator<Item = Key>,
     ) -> Result<HashMap<Key, Arc<Compiled>>, StoreError> {
-        let (mut found, missing) = self.known(keys);
+        let (mut found, missing) = self.cached(keys);
         found.extend(self.read(store, &missing).await?);
         Ok(found)
     }
 
     /// The cached definitions, and the keys of the others.
-    fn known(&self, keys: impl IntoIterator<Item = Key>) -> (HashMap<Key, Arc<Compiled>>, Vec<Key>) {
+    fn cached(&self, keys: impl IntoIterator<Item = Key>) -> (HashMap<Key, Arc<Compiled>>, Vec<Key>) {
         let (mut found, mut missing) = (HashMap::new(), Vec::new());
         for key in keys {
             if found.contains_key(&key) {

@@ -5,11 +5,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64};
 use std::time::Duration;
 
-use rondel_core::fires::{Account, Range, Why};
+use rondel_core::fires::{FireHistory, Range, Why};
 use rondel_core::{AppId, NamespaceId, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::catalog::JobRecord;
-use rondel_store::ledger::CancelAsked;
+use rondel_store::ledger::CancelOutcome;
 use rondel_store::{Store, StoreError};
 use tokio::sync::{Notify, mpsc};
 use tokio_stream::Stream;
@@ -22,6 +22,7 @@ use crate::clock::Clock;
 use crate::cluster::{
     AdoptLoop, BeatLoop, DatabaseWatch, Departing, MaintenanceBoard, MoveLoop, StartError, SwitchBoard, join, leave,
 };
+use crate::conceal;
 use crate::config::EngineConfig;
 use crate::counters::Counters;
 use crate::declared::{DeclarationBoard, DeclareLoop};
@@ -31,11 +32,11 @@ use crate::dispatch::persist::{STEP_CAPACITY, StepLoop};
 use crate::dispatch::results::foreign::{ForeignLoop, ForeignQueue};
 use crate::dispatch::results::{ResultLanes, ResultLoop};
 use crate::exposition;
-use crate::failure_webhook::{self, TestSend, WebhookError, WebhookLoop, WebhookSaved};
+use crate::failure_webhook::{self, SavedWebhook, TestSend, WebhookError, WebhookLoop};
 use crate::fires;
 use crate::gateway::{ExecutorAccess, GatewayService, LogLoop, LogReaders, SentRuns, Service, log_queue};
 use crate::host::HostLoop;
-use crate::housekeeping::{self, HousekeepingLoop, TaskType};
+use crate::housekeeping::{self, DutyType, HousekeepingLoop};
 use crate::identity::lookups::Lookups;
 use crate::lifecycle::{Lifecycle, Until};
 use crate::log_limit::LogLimit;
@@ -51,7 +52,6 @@ use crate::scheduler::in_memory::{AwaitingRuns, InMemory};
 use crate::scheduler::scan::ScanLoop;
 use crate::scheduler::share::ClaimCounts;
 use crate::scheduler::tick::TickLoop;
-use crate::sight;
 
 const EVENT_CAPACITY: usize = 4_096;
 const COMMAND_CAPACITY: usize = 1_024;
@@ -73,19 +73,19 @@ impl Start<'_> {
     }
 
     fn housekeeping(&self) {
-        self.task::<housekeeping::Stats>();
-        self.task::<housekeeping::OldStats>();
-        self.task::<housekeeping::Purge>();
-        self.task::<housekeeping::Traces>();
-        self.task::<housekeeping::Logs>();
-        self.task::<housekeeping::Calls>();
-        self.task::<housekeeping::Messages>();
-        self.task::<housekeeping::Tokens>();
-        self.task::<housekeeping::Executors>();
-        self.task::<housekeeping::Nodes>();
+        self.duty::<housekeeping::Stats>();
+        self.duty::<housekeeping::OldStats>();
+        self.duty::<housekeeping::Purge>();
+        self.duty::<housekeeping::Traces>();
+        self.duty::<housekeeping::Logs>();
+        self.duty::<housekeeping::Calls>();
+        self.duty::<housekeeping::Messages>();
+        self.duty::<housekeeping::Tokens>();
+        self.duty::<housekeeping::Executors>();
+        self.duty::<housekeeping::Nodes>();
     }
 
-    fn task<T: TaskType + 'static>(&self) {
+    fn duty<T: DutyType + 'static>(&self) {
         self.background(Until::Soft, HousekeepingLoop::<T>::new(Arc::clone(self.shared)));
     }
 }
@@ -159,7 +159,7 @@ impl Engine {
             quiet_until_ms: AtomicI64::new(0),
             sent_until_ms: AtomicI64::new(0),
             draining: AtomicBool::new(false),
-            adopted: AtomicBool::new(false),
+            adoption_begun: AtomicBool::new(false),
             all_adopted_epoch: AtomicI64::new(0),
         });
         let hard = &lifecycle.hard;
@@ -215,7 +215,7 @@ impl Engine {
         record: &JobRecord,
         range: Range,
         within: Option<&[AppId]>,
-    ) -> Result<Account, StoreError> {
+    ) -> Result<FireHistory, StoreError> {
         fires::fires(&self.node, record, range, within).await
     }
 
@@ -248,7 +248,7 @@ impl Engine {
     ///
     /// # Errors
     /// The store's.
-    pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelAsked, StoreError> {
+    pub async fn cancel_run(&self, run: RunId, by: &str) -> Result<CancelOutcome, StoreError> {
         cancel::cancel_run(&self.node, run, by).await
     }
 
@@ -277,14 +277,14 @@ impl Engine {
         within: Option<&[AppId]>,
         runs: &mut [Run],
     ) -> Result<(), StoreError> {
-        sight::conceal(&self.node, namespace, within, runs).await
+        conceal::conceal(&self.node, namespace, within, runs).await
     }
 
     /// Sets the webhook to which failed runs of a namespace are reported.
     ///
     /// # Errors
     /// [`WebhookError`].
-    pub async fn put_failure_webhook(&self, namespace: NamespaceId, url: &str) -> Result<WebhookSaved, WebhookError> {
+    pub async fn put_failure_webhook(&self, namespace: NamespaceId, url: &str) -> Result<SavedWebhook, WebhookError> {
         failure_webhook::put_failure_webhook(&self.node, namespace, url).await
     }
 

@@ -1,9 +1,9 @@
-//! Accounts for a job's fires: this module reads the facts, `core` computes the account.
+//! The history of a job's fires: this module reads the facts, `core` computes the history.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
-use rondel_core::fires::{self, Account, AnswerContext, AnswerSubject, Definition, FireInput, Range, Why};
+use rondel_core::fires::{self, AnswerContext, AnswerSubject, Definition, FireHistory, FireInput, Range, Why};
 use rondel_core::maintenance::MaintenanceWindow;
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, Run, RunId, RunStatus, Timestamp};
@@ -11,12 +11,12 @@ use rondel_store::StoreError;
 use rondel_store::catalog::{JobRecord, VersionRecord};
 use rondel_store::ledger::RunQuery;
 
+use crate::conceal;
 use crate::node::Node;
-use crate::sight;
 
 mod context;
 
-/// Definitions read for one account; each may have a calendar of thousands of days.
+/// Definitions read for one history; each may have a calendar of thousands of days.
 const VERSION_COUNT_MAX: u32 = 50;
 /// The range around an instant in which definitions are read to find the fires next to it.
 const AROUND: std::time::Duration = fires::RANGE_MAX;
@@ -25,8 +25,8 @@ const AROUND: std::time::Duration = fires::RANGE_MAX;
 const NEWEST_COUNT: u32 = 100;
 const OPEN: [RunStatus; 3] = [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running];
 
-/// The input of an account.
-struct AccountInput {
+/// The input of a history.
+struct HistoryInput {
     record: JobRecord,
     definitions: Vec<Definition>,
     rows: Vec<Run>,
@@ -37,7 +37,7 @@ struct AccountInput {
     windows: Vec<MaintenanceWindow>,
 }
 
-impl AccountInput {
+impl HistoryInput {
     fn facts(&self) -> FireInput<'_> {
         FireInput {
             definitions: &self.definitions,
@@ -60,7 +60,7 @@ enum WhyStep {
     At(Timestamp, AnswerSubject),
 }
 
-fn answer_now(input: &AccountInput, is_open: bool) -> WhyStep {
+fn answer_now(input: &HistoryInput, is_open: bool) -> WhyStep {
     let facts = input.facts();
     let done = |run: &Run, about| WhyStep::Done(fires::why_run(&facts, run).about(about, &facts));
     if let Some(run) = input.rows.first().filter(|_| is_open) {
@@ -69,7 +69,7 @@ fn answer_now(input: &AccountInput, is_open: bool) -> WhyStep {
     let (before, after) = fires::nearest(&facts);
     match (input.rows.first(), before, after) {
         (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => done(run, AnswerSubject::LastFire),
-        // A run that a caller triggered does not belong to the account.
+        // A run that a caller triggered does not belong to the history.
         (Some(run), Some(at), _) if at == run.fire_at && run.cause != 0 => done(run, AnswerSubject::LastFire),
         (_, Some(at), _) => WhyStep::At(at, AnswerSubject::LastFire),
         (_, None, Some(at)) => WhyStep::At(at, AnswerSubject::NextFire),
@@ -77,7 +77,7 @@ fn answer_now(input: &AccountInput, is_open: bool) -> WhyStep {
     }
 }
 
-/// The outcome of each fire of a job in a range, and where the next account continues; `within` are the apps whose runs
+/// The outcome of each fire of a job in a range, and where the next history continues; `visible_apps` are the apps whose runs
 /// and definitions the caller may see, `None` for all.
 ///
 /// # Errors
@@ -86,11 +86,11 @@ pub(crate) async fn fires(
     node: &Node,
     record: &JobRecord,
     range: Range,
-    within: Option<&[AppId]>,
-) -> Result<Account, StoreError> {
+    visible_apps: Option<&[AppId]>,
+) -> Result<FireHistory, StoreError> {
     let mut to = range.to;
     let mut versions = read_versions(node, record, range.from, to).await?;
-    // If there are too many definitions, only the newest are read and the account ends earlier.
+    // If there are too many definitions, only the newest are read and the history ends earlier.
     while is_cut(&versions, range.from) && to > range.from {
         to = Timestamp::from_millis(range.from.as_millis().midpoint(to.as_millis()));
         versions = read_versions(node, record, range.from, to).await?;
@@ -103,13 +103,13 @@ pub(crate) async fn fires(
     {
         to = to.min(last.fire_at.max(range.from));
     }
-    let input = read_facts(node, record, versions, rows, within).await?;
+    let input = read_facts(node, record, versions, rows, visible_apps).await?;
     let part = Range { from: range.from, to, limit };
-    let mut account = compute(move || fires::account(&input.facts(), part)).await;
-    if to < range.to && account.next.is_none() {
-        account.next = Some(Timestamp::from_millis(to.as_millis() + 1));
+    let mut history = compute(move || fires::fire_history(&input.facts(), part)).await;
+    if to < range.to && history.next.is_none() {
+        history.next = Some(Timestamp::from_millis(to.as_millis() + 1));
     }
-    Ok(account)
+    Ok(history)
 }
 
 /// Why a job ran or did not run at an instant.
@@ -120,24 +120,24 @@ pub(crate) async fn why(
     node: &Node,
     record: &JobRecord,
     at: Timestamp,
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
 ) -> Result<Why, StoreError> {
     let versions = versions_around(node, record, at).await?;
     let rows = node.store().planned_rows(record.id, at, at, 2).await?;
-    let input = with_context(node, read_facts(node, record, versions, rows, within).await?, within).await?;
+    let input = with_context(node, read_facts(node, record, versions, rows, visible_apps).await?, visible_apps).await?;
     let (why, input) = compute(move || (fires::why(&input.facts(), at), input)).await;
     if why.entry.is_some() {
         return Ok(why);
     }
-    let Some(run) = run_near(node, record, at, within).await? else { return Ok(why) };
+    let Some(run) = run_near(node, record, at, visible_apps).await? else { return Ok(why) };
     let mut rows = vec![run];
-    sight::conceal(node, record.namespace, within, &mut rows).await?;
-    let input = with_context(node, AccountInput { rows, ..input }, within).await?;
+    conceal::conceal(node, record.namespace, visible_apps, &mut rows).await?;
+    let input = with_context(node, HistoryInput { rows, ..input }, visible_apps).await?;
     let (before, after) = (why.before, why.after);
     Ok(answer_about_run(&input).map_or(why, |answer| Why { before, after, ..answer }))
 }
 
-fn answer_about_run(input: &AccountInput) -> Option<Why> {
+fn answer_about_run(input: &HistoryInput) -> Option<Why> {
     let (facts, run) = (input.facts(), input.rows.first()?);
     Some(fires::why_run(&facts, run).about(AnswerSubject::NearRun(run.trigger), &facts))
 }
@@ -150,26 +150,26 @@ pub(crate) async fn why_run(
     node: &Node,
     record: &JobRecord,
     run: &Run,
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
 ) -> Result<Why, StoreError> {
     let is_planned = run.cause == 0 && is_whole(run);
-    let answer = if is_planned { None } else { why_this(node, record, run, within).await? };
+    let answer = if is_planned { None } else { why_this(node, record, run, visible_apps).await? };
     match answer {
         Some(answer) => Ok(answer),
-        None => why(node, record, run.fire_at, within).await,
+        None => why(node, record, run.fire_at, visible_apps).await,
     }
 }
 
-/// Why a run has its status, for runs that are not in the account of fires: runs that no schedule planned, and shards.
+/// Why a run has its status, for runs that are not in the history of fires: runs that no schedule planned, and shards.
 async fn why_this(
     node: &Node,
     record: &JobRecord,
     run: &Run,
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
 ) -> Result<Option<Why>, StoreError> {
     let versions = versions_around(node, record, run.fire_at).await?;
-    let input = read_facts(node, record, versions, vec![run.clone()], within).await?;
-    let input = with_context(node, input, within).await?;
+    let input = read_facts(node, record, versions, vec![run.clone()], visible_apps).await?;
+    let input = with_context(node, input, visible_apps).await?;
     Ok(answer_about_run(&input))
 }
 
@@ -179,12 +179,12 @@ async fn run_near(
     node: &Node,
     record: &JobRecord,
     at: Timestamp,
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
 ) -> Result<Option<Run>, StoreError> {
-    let mut runs = newest_runs(node, record, (at + fires::NEAR, &[]), within).await?;
+    let mut runs = newest_runs(node, record, (at + fires::NEAR, &[]), visible_apps).await?;
     // A job that is triggered often has more runs after the instant than were read.
     if is_full(&runs) && runs.last().is_some_and(|oldest| oldest.fire_at > at) {
-        runs.append(&mut newest_runs(node, record, (at, &[]), within).await?);
+        runs.append(&mut newest_runs(node, record, (at, &[]), visible_apps).await?);
     }
     Ok(fires::nearest_run(whole_runs(node, runs).await?, at))
 }
@@ -194,26 +194,30 @@ async fn run_near(
 ///
 /// # Errors
 /// The store's.
-pub(crate) async fn why_now(node: &Node, record: &JobRecord, within: Option<&[AppId]>) -> Result<Why, StoreError> {
+pub(crate) async fn why_now(
+    node: &Node,
+    record: &JobRecord,
+    visible_apps: Option<&[AppId]>,
+) -> Result<Why, StoreError> {
     let now = node.now();
-    let open = newest_run(node, record, &OPEN, within).await?;
+    let open = newest_run(node, record, &OPEN, visible_apps).await?;
     let last = match open {
         Some(_) => None,
-        None => newest_run(node, record, &[], within).await?,
+        None => newest_run(node, record, &[], visible_apps).await?,
     };
     let about_run = open.is_some();
     let versions = read_versions(node, record, now - AROUND, now + AROUND).await?;
-    let input = read_facts(node, record, versions, open.into_iter().chain(last).collect(), within).await?;
-    let input = with_context(node, input, within).await?;
+    let input = read_facts(node, record, versions, open.into_iter().chain(last).collect(), visible_apps).await?;
+    let input = with_context(node, input, visible_apps).await?;
     let (answer, input) = compute(move || (answer_now(&input, about_run), input)).await;
     match answer {
         WhyStep::Done(why) => Ok(why),
-        // The account of an instant needs the rows around it.
+        // The history of an instant needs the rows around it.
         WhyStep::At(at, about) => {
             let mut rows = node.store().planned_rows(record.id, at, at, 2).await?;
-            rows.retain(|run| is_within(run, within));
-            sight::conceal(node, record.namespace, within, &mut rows).await?;
-            let input = with_context(node, AccountInput { rows, ..input }, within).await?;
+            rows.retain(|run| is_within(run, visible_apps));
+            conceal::conceal(node, record.namespace, visible_apps, &mut rows).await?;
+            let input = with_context(node, HistoryInput { rows, ..input }, visible_apps).await?;
             Ok(compute(move || fires::why(&input.facts(), at).about(about, &input.facts())).await)
         }
     }
@@ -224,9 +228,9 @@ async fn newest_run(
     node: &Node,
     record: &JobRecord,
     statuses: &[RunStatus],
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
 ) -> Result<Option<Run>, StoreError> {
-    let runs = newest_runs(node, record, (node.now(), statuses), within).await?;
+    let runs = newest_runs(node, record, (node.now(), statuses), visible_apps).await?;
     let runs = whole_runs(node, runs).await?;
     Ok(runs.into_iter().find(|run| statuses.is_empty() || statuses.contains(&run.status)))
 }
@@ -236,10 +240,17 @@ async fn newest_runs(
     node: &Node,
     record: &JobRecord,
     (until, statuses): (Timestamp, &[RunStatus]),
-    within: Option<&[AppId]>,
+    visible_apps: Option<&[AppId]>,
 ) -> Result<Vec<Run>, StoreError> {
-    let (until, statuses, within) = (Some(until), statuses.to_vec(), within.map(<[AppId]>::to_vec));
-    let query = RunQuery { job: Some(record.id), until, statuses, within, limit: NEWEST_COUNT, ..RunQuery::default() };
+    let (until, statuses, visible_apps) = (Some(until), statuses.to_vec(), visible_apps.map(<[AppId]>::to_vec));
+    let query = RunQuery {
+        job: Some(record.id),
+        until,
+        statuses,
+        within: visible_apps,
+        limit: NEWEST_COUNT,
+        ..RunQuery::default()
+    };
     node.store().list_runs(record.namespace, &query).await
 }
 
@@ -258,7 +269,7 @@ fn is_full(runs: &[Run]) -> bool {
     runs.len() >= usize::try_from(NEWEST_COUNT).unwrap_or(usize::MAX)
 }
 
-/// The definitions from which the account around an instant is computed.
+/// The definitions from which the history around an instant is computed.
 async fn versions_around(node: &Node, record: &JobRecord, at: Timestamp) -> Result<Vec<VersionRecord>, StoreError> {
     let mut versions = read_versions(node, record, at - AROUND, at + AROUND).await?;
     if is_cut(&versions, at) {
@@ -276,21 +287,21 @@ async fn read_versions(
     node.store().versions(record.id, from, to, VERSION_COUNT_MAX).await
 }
 
-/// The input of an account within these apps: a job that moved belonged to another team before, and its earlier runs
+/// The input of a history within these apps: a job that moved belonged to another team before, and its earlier runs
 /// and definitions stay visible to that team only.
 async fn read_facts(
     node: &Node,
     record: &JobRecord,
     mut versions: Vec<VersionRecord>,
     mut rows: Vec<Run>,
-    within: Option<&[AppId]>,
-) -> Result<AccountInput, StoreError> {
-    if let Some(within) = within {
+    visible_apps: Option<&[AppId]>,
+) -> Result<HistoryInput, StoreError> {
+    if let Some(visible_apps) = visible_apps {
         let apps = node.store().apps(record.namespace).await?;
-        let is_seen = |name: &str| apps.iter().any(|app| app.name == name && within.contains(&app.id));
+        let is_seen = |name: &str| apps.iter().any(|app| app.name == name && visible_apps.contains(&app.id));
         versions.retain(|version| is_seen(&version.spec.app));
-        rows.retain(|run| is_within(run, Some(within)));
-        sight::conceal(node, record.namespace, Some(within), &mut rows).await?;
+        rows.retain(|run| is_within(run, Some(visible_apps)));
+        conceal::conceal(node, record.namespace, Some(visible_apps), &mut rows).await?;
     }
     versions.sort_by_key(|version| version.version);
     versions.dedup_by_key(|version| version.version);
@@ -299,7 +310,7 @@ async fn read_facts(
         Some(Definition { from: version.created_at, job })
     };
     let now = node.now();
-    Ok(AccountInput {
+    Ok(HistoryInput {
         record: record.clone(),
         definitions: versions.into_iter().filter_map(compile).collect(),
         rows,
@@ -312,22 +323,26 @@ async fn read_facts(
 }
 
 /// The input, completed by the earlier attempts of the explained run and its context.
-async fn with_context(node: &Node, input: AccountInput, within: Option<&[AppId]>) -> Result<AccountInput, StoreError> {
+async fn with_context(
+    node: &Node,
+    input: HistoryInput,
+    visible_apps: Option<&[AppId]>,
+) -> Result<HistoryInput, StoreError> {
     let attempts = match input.rows.iter().find(|run| run.attempt > 1) {
         Some(run) => node.store().attempts(run.id).await?,
         None => Vec::new(),
     };
     let context = match input.rows.last() {
-        Some(run) => context::ContextReader(node).of(run, within).await?,
+        Some(run) => context::ContextReader(node).of(run, visible_apps).await?,
         None => context::ContextReader(node).of_fire().await?,
     };
-    Ok(AccountInput { attempts, context, ..input })
+    Ok(HistoryInput { attempts, context, ..input })
 }
 
-/// Computes on a thread for blocking work, so that no fire is delayed: an account of fires may cover thousands of instants.
-pub(crate) async fn compute<T: Send + 'static>(account: impl FnOnce() -> T + Send + 'static) -> T {
-    match tokio::task::spawn_blocking(account).await {
-        Ok(account) => account,
+/// Computes on a thread for blocking work, so that no fire is delayed: a history of fires may cover thousands of instants.
+pub(crate) async fn compute<T: Send + 'static>(history: impl FnOnce() -> T + Send + 'static) -> T {
+    match tokio::task::spawn_blocking(history).await {
+        Ok(history) => history,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     }
 }
@@ -337,8 +352,8 @@ fn is_whole(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }
 
-fn is_within(run: &Run, within: Option<&[AppId]>) -> bool {
-    within.is_none_or(|apps| apps.contains(&run.app))
+fn is_within(run: &Run, visible_apps: Option<&[AppId]>) -> bool {
+    visible_apps.is_none_or(|apps| apps.contains(&run.app))
 }
 
 /// Whether these definitions, newest first, do not reach back to `from`.

@@ -99,7 +99,7 @@ impl Drop for Guard {
             Until::Done => !std::thread::panicking(),
         };
         if !was_asked {
-            tracing::error!(task = self.name, "a task ended that should not have; stopping");
+            tracing::error!(task = self.name, "a task ended unexpectedly; stopping");
             self.lifecycle.failed.store(true, Ordering::Relaxed);
             self.lifecycle.soft.cancel();
         }

@@ -88,7 +88,7 @@ pub(crate) struct Shared {
     pub(crate) sent_until_ms: AtomicI64,
     pub(crate) draining: AtomicBool,
     /// Whether ended leases are fenced, and their open runs are adopted or being adopted.
-    pub(crate) adopted: AtomicBool,
+    pub(crate) adoption_begun: AtomicBool,
     /// The epoch under which all open runs of earlier leases have been adopted; 0 while some are being adopted.
     pub(crate) all_adopted_epoch: AtomicI64,
 }
@@ -118,14 +118,14 @@ impl Shared {
     }
 
     /// Lets the scan begin. It waits for this, so that the fires that it claims come after the runs that were already open.
-    pub(crate) fn note_adopted(&self) {
-        if !self.adopted.swap(true, Ordering::AcqRel) {
+    pub(crate) fn note_adoption_begun(&self) {
+        if !self.adoption_begun.swap(true, Ordering::AcqRel) {
             self.scan_poke.notify_one();
         }
     }
 
-    pub(crate) fn has_adopted(&self) -> bool {
-        self.adopted.load(Ordering::Acquire)
+    pub(crate) fn has_begun_adoption(&self) -> bool {
+        self.adoption_begun.load(Ordering::Acquire)
     }
 
     /// Puts durable open runs into the ring, unless they are in memory already.
@@ -143,7 +143,7 @@ impl Shared {
     }
 
     /// Of these runs, puts those that were left in the store for lack of room into the ring, so that they are ended.
-    pub(crate) async fn end_left_runs(&self, runs: Vec<Run>) {
+    pub(crate) async fn put_to_end(&self, runs: Vec<Run>) {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {
             // The ring is closed only when the process ends. The runs are durable, so nothing is lost.
@@ -368,7 +368,7 @@ impl Node {
     pub fn readiness(&self) -> Readiness {
         Readiness {
             lease_held: self.0.membership.holds(),
-            knows_open_runs: self.0.has_adopted() && !self.0.is_adopting(),
+            knows_open_runs: self.0.has_begun_adoption() && !self.0.is_adopting(),
             draining: self.0.is_leaving(),
             database: self.0.database.trouble(),
             regression: self.0.database.regression(self.0.clock.now()),
@@ -446,7 +446,7 @@ impl Node {
     }
 
     /// Puts durable open runs into the ring, so that they need not wait for the query for stray runs. Runs of other homes are ignored.
-    pub fn inject(&self, runs: Vec<Run>) {
+    pub fn try_put_own(&self, runs: Vec<Run>) {
         let token = self.token();
         let own = runs.into_iter().filter(|run| run.node == token.node && run.node_epoch == token.epoch).collect();
         let new = self.0.in_memory.admit_as_of(own, self.0.clock.boot_micros(), self.now());

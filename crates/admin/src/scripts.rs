@@ -34,7 +34,7 @@ pub enum ScriptError {
         job_count: u64,
     },
     /// The namespace has reached its maximum number of scripts.
-    #[error("the namespace has {SCRIPT_COUNT_MAX} scripts, more are not kept")]
+    #[error("the namespace has {SCRIPT_COUNT_MAX} scripts, the maximum")]
     TooMany,
     /// There is no such script.
     #[error("there is no such script")]
@@ -109,7 +109,7 @@ pub async fn save(
         ScriptSaved::Changed(record) => Ok(SavedScript { record, is_new: false }),
         ScriptSaved::Conflict(version) => Err(ScriptError::Conflict { version }),
         ScriptSaved::OtherLanguage(language) => {
-            let message = format!("is {language}, and stays: make another script for another language");
+            let message = format!("is {language}, which cannot be changed: create another script for another language");
             Err(ScriptError::Invalid(vec![FieldError::new("/language", message)]))
         }
     }

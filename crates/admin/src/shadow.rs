@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::shadow::compare::{Comparison, OldFire, OwnFire, Range, compare};
+use rondel_core::shadow::compare::{Comparison, OldFire, Range, RondelFire, compare};
 use rondel_core::sketch::Step;
 use rondel_core::spec::Mode;
 use rondel_core::{AppId, JobSpec, NamespaceId, Reason, Run, Timestamp};
@@ -25,7 +25,7 @@ const SETTLE: Duration = Duration::from_secs(2);
 
 /// A request for a report.
 #[derive(Clone, Debug)]
-pub struct ShadowAsk<'a> {
+pub struct ShadowRequest<'a> {
     /// The namespace.
     pub namespace: NamespaceId,
     /// The scheduler whose fires are compared with Rondel's.
@@ -74,23 +74,24 @@ pub struct ShadowReport {
 ///
 /// # Errors
 /// The store's.
-pub async fn report(engine: &Node, ask: &ShadowAsk<'_>) -> Result<ShadowReport, StoreError> {
+pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<ShadowReport, StoreError> {
     let store = engine.store();
-    let span = store.shadow_span(ask.namespace, ask.source).await?;
+    let span = store.shadow_span(request.namespace, request.source).await?;
     let mut report = ShadowReport { span, rows: Vec::new(), next: None };
     let Some(span) = span else { return Ok(report) };
     // Fires after the last observed one may not have been read from the other scheduler yet.
-    let observed = Range { from: ask.range.from.max(span.first_at), to: ask.range.to.min(span.last_at), ..ask.range };
-    let (mut after, mut fire_count, mut job_count) = (ask.after_name.clone(), 0, 0);
+    let observed =
+        Range { from: request.range.from.max(span.first_at), to: request.range.to.min(span.last_at), ..request.range };
+    let (mut after, mut fire_count, mut job_count) = (request.after_name.clone(), 0, 0);
     loop {
-        let page = read_page(engine, ask, after.as_deref()).await?;
+        let page = read_page(engine, request, after.as_deref()).await?;
         for job in page.jobs.iter().filter(|job| has_shadows(&job.spec)) {
-            if job_count == ask.job_count_max || fire_count >= PAGE_FIRE_COUNT {
+            if job_count == request.job_count_max || fire_count >= PAGE_FIRE_COUNT {
                 report.next = report.rows.last().map(|row| row.name.clone()).or(after);
                 return Ok(report);
             }
             job_count += 1;
-            fire_count += add(engine, ask, job, observed, &mut report.rows).await?;
+            fire_count += add(engine, request, job, observed, &mut report.rows).await?;
             after = Some(job.spec.name.clone());
         }
         after = page.next;
@@ -107,21 +108,21 @@ struct JobPage {
     next: Option<String>,
 }
 
-async fn read_page(engine: &Node, ask: &ShadowAsk<'_>, after: Option<&str>) -> Result<JobPage, StoreError> {
+async fn read_page(engine: &Node, request: &ShadowRequest<'_>, after: Option<&str>) -> Result<JobPage, StoreError> {
     let (store, page_len) = (engine.store(), usize::try_from(JOB_PAGE).unwrap_or(usize::MAX));
-    match (&ask.job, &ask.shadow_names) {
+    match (&request.job, &request.shadow_names) {
         (Some(job), _) => Ok(JobPage { jobs: vec![job.clone()], next: None }),
         (None, Some(names)) => {
             let begin = names.partition_point(|name| after.is_some_and(|after| name.as_str() <= after));
             let names: Vec<&str> = names[begin..].iter().map(String::as_str).take(page_len).collect();
-            let jobs = if names.is_empty() { Vec::new() } else { store.jobs_named(ask.namespace, &names).await? };
+            let jobs = if names.is_empty() { Vec::new() } else { store.jobs_named(request.namespace, &names).await? };
             let next = names.last().filter(|_| names.len() == page_len).map(|name| (*name).to_owned());
             Ok(JobPage { jobs, next })
         }
         (None, None) => {
-            let (within, after_name) = (ask.within.clone(), after.map(str::to_owned));
+            let (within, after_name) = (request.within.clone(), after.map(str::to_owned));
             let query = JobQuery { within, after_name, limit: JOB_PAGE, ..JobQuery::default() };
-            let jobs = store.jobs(ask.namespace, &query).await?;
+            let jobs = store.jobs(request.namespace, &query).await?;
             let next = jobs.last().filter(|_| jobs.len() == page_len).map(|job| job.spec.name.clone());
             Ok(JobPage { jobs, next })
         }
@@ -137,21 +138,21 @@ pub fn has_shadows(spec: &JobSpec) -> bool {
 /// Adds the rows of a job's days. Returns the number of fires read.
 async fn add(
     engine: &Node,
-    ask: &ShadowAsk<'_>,
+    request: &ShadowRequest<'_>,
     job: &JobRecord,
     observed: Range,
     rows: &mut Vec<ShadowRow>,
 ) -> Result<usize, StoreError> {
-    let seam = job.spec.mode_from.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
-    let range = in_shadow(job.created_at, (job.spec.mode, seam), observed);
+    let promoted_at = job.spec.mode_from.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
+    let range = in_shadow(job.created_at, (job.spec.mode, promoted_at), observed);
     let mut fire_count = 0;
     let mut day = Step::Day.floor(range.from);
     while day < range.to {
         let next = day + Duration::from_secs(24 * 3_600);
         let part = Range { from: range.from.max(day), to: range.to.min(next), ..range };
-        let (own, old, is_cut) = read(engine, ask, job, part).await?;
-        fire_count += own.len() + old.len();
-        let comparison = compare(own, old, part);
+        let (planned, others, is_cut) = read(engine, request, job, part).await?;
+        fire_count += planned.len() + others.len();
+        let comparison = compare(planned, others, part);
         if comparison != Comparison::default() {
             let (name, app) = (job.spec.name.clone(), job.spec.app.clone());
             rows.push(ShadowRow { name, app, day, comparison, is_cut });
@@ -163,34 +164,34 @@ async fn add(
 
 /// The part of a range in which both schedulers plan the job's fires. For a job that is in shadow mode again after it was active, this is
 /// the whole range; [`is_fire`] omits the runs of the time in between, in which the other scheduler was stopped.
-fn in_shadow(created_at: Timestamp, (mode, seam): (Mode, Option<Timestamp>), range: Range) -> Range {
+fn in_shadow(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timestamp>), range: Range) -> Range {
     let from = range.from.max(created_at + SETTLE);
-    match (mode, seam) {
-        (Mode::Active, Some(seam)) => Range { from, to: range.to.min(seam), ..range },
+    match (mode, promoted_at) {
+        (Mode::Active, Some(promoted_at)) => Range { from, to: range.to.min(promoted_at), ..range },
         (Mode::Active | Mode::Shadow, _) => Range { from, ..range },
     }
 }
 
 async fn read(
     engine: &Node,
-    ask: &ShadowAsk<'_>,
+    request: &ShadowRequest<'_>,
     job: &JobRecord,
     range: Range,
-) -> Result<(Vec<OwnFire>, Vec<OldFire>, bool), StoreError> {
+) -> Result<(Vec<RondelFire>, Vec<OldFire>, bool), StoreError> {
     let (store, (from, to)) = (engine.store(), range.with_edges());
-    let own = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
+    let planned = store.planned_rows(job.id, from, to, FIRE_COUNT_MAX).await?;
     // Fires are queried by the instant at which they were sent, and compared by their due instant.
     let sent = (from - DUE_DISTANCE_MAX, to + DUE_DISTANCE_MAX);
-    let mut old = store.shadow_fires((ask.namespace, ask.source), job.id, sent, FIRE_COUNT_MAX).await?;
-    old.retain(|fire| (from..to).contains(&fire.at()));
-    for fire in &mut old {
+    let mut others = store.shadow_fires((request.namespace, request.source), job.id, sent, FIRE_COUNT_MAX).await?;
+    others.retain(|fire| (from..to).contains(&fire.at()));
+    for fire in &mut others {
         // Executors of XXL-JOB are compared by the names that Rondel gives to their addresses.
         if let Ok(address) = Address::parse(&fire.executor) {
             fire.executor = address.name();
         }
     }
-    let is_cut = own.len().max(old.len()) >= FIRE_COUNT_MAX as usize;
-    Ok((own.iter().filter(|run| is_fire(run)).map(own_fire).collect(), old, is_cut))
+    let is_cut = planned.len().max(others.len()) >= FIRE_COUNT_MAX as usize;
+    Ok((planned.iter().filter(|run| is_fire(run)).map(own_fire).collect(), others, is_cut))
 }
 
 /// Whether a row records a fire that Rondel would have run without shadow mode. A fire that Rondel skipped for another reason does not
@@ -200,9 +201,9 @@ fn is_fire(run: &Run) -> bool {
     run.span_end_at.is_none() && run.reason == Some(Reason::Shadow)
 }
 
-fn own_fire(run: &Run) -> OwnFire {
+fn own_fire(run: &Run) -> RondelFire {
     let would_have = run.detail.as_deref().and_then(|detail| detail.executor.clone());
-    OwnFire { run: run.id, fire_at: run.fire_at, sent_at: run.finished_at, executor: would_have }
+    RondelFire { run: run.id, fire_at: run.fire_at, sent_at: run.finished_at, executor: would_have }
 }
 
 #[cfg(test)]
@@ -213,13 +214,13 @@ mod tests {
     fn every_stretch_in_shadow_mode_is_compared() {
         let at = Timestamp::from_secs;
         let whole = Range { from: at(0), to: at(1_000), tolerance: Duration::ZERO, late_from: Duration::ZERO };
-        for (mode, seam, expected) in [
+        for (mode, promoted_at, expected) in [
             (Mode::Shadow, None, (12, 1_000)),
             (Mode::Active, Some(at(500)), (12, 500)),
             (Mode::Shadow, Some(at(700)), (12, 1_000)),
         ] {
-            let found = in_shadow(at(10), (mode, seam), whole);
-            assert_eq!((found.from, found.to), (at(expected.0), at(expected.1)), "{mode:?} {seam:?}");
+            let found = in_shadow(at(10), (mode, promoted_at), whole);
+            assert_eq!((found.from, found.to), (at(expected.0), at(expected.1)), "{mode:?} {promoted_at:?}");
         }
     }
 }

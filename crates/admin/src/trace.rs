@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn without_an_exporter_a_run_is_sent_with_what_it_was_asked_for() {
+    fn without_an_exporter_a_run_is_sent_with_the_requested_trace_parent() {
         let tracer = FireTracer::new(false);
         let mut ready = ready(60, &definition(&json!({})));
         assert!(matches!(tracer.start_dispatch(&ready, "e", Timestamp::from_secs(61)), (None, None)));

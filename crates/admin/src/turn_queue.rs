@@ -28,8 +28,8 @@ pub(crate) struct Bounds {
 pub(crate) struct TurnQueue<T> {
     bounds: Bounds,
     state: Mutex<State<T>>,
-    came: Notify,
-    left: Notify,
+    added: Notify,
+    taken: Notify,
 }
 
 #[derive(Debug)]
@@ -56,13 +56,13 @@ struct SessionQueue<T> {
 impl<T> TurnQueue<T> {
     pub(crate) fn new(bounds: Bounds) -> Self {
         let state = State { apps: BTreeMap::new(), turns: VecDeque::new(), weight: 0 };
-        Self { bounds, state: Mutex::new(state), came: Notify::new(), left: Notify::new() }
+        Self { bounds, state: Mutex::new(state), added: Notify::new(), taken: Notify::new() }
     }
 
     /// Adds an item to its session's queue; returns the item if the session, its app or the whole queue is full.
     pub(crate) fn offer(&self, source: Source, weight: usize, item: T) -> Result<(), T> {
         self.lock().offer(self.bounds, source, weight, item)?;
-        self.came.notify_one();
+        self.added.notify_one();
         Ok(())
     }
 
@@ -71,15 +71,15 @@ impl<T> TurnQueue<T> {
         let deadline = tokio::time::Instant::now() + limit;
         let mut item = item;
         loop {
-            let left = self.left.notified();
-            tokio::pin!(left);
+            let taken = self.taken.notified();
+            tokio::pin!(taken);
             // The notification is enabled before the check, so that a take between the check and the wait is not missed.
-            left.as_mut().enable();
+            taken.as_mut().enable();
             match self.offer(source, weight, item) {
                 Ok(()) => return Ok(()),
                 Err(back) => item = back,
             }
-            if tokio::time::timeout_at(deadline, left).await.is_err() {
+            if tokio::time::timeout_at(deadline, taken).await.is_err() {
                 return Err(item);
             }
         }
@@ -90,10 +90,10 @@ impl<T> TurnQueue<T> {
         loop {
             let taken = self.lock().take(weight_max);
             if !taken.is_empty() {
-                self.left.notify_waiters();
+                self.taken.notify_waiters();
                 return taken;
             }
-            self.came.notified().await;
+            self.added.notified().await;
         }
     }
 

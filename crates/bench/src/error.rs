@@ -60,7 +60,7 @@ pub enum BenchError {
     Stopped,
     /// A part of the measurement failed, so that the figures would be useless.
     #[error("{what}")]
-    Void {
+    Failed {
         /// The part, and what it did.
         what: String,
     },
@@ -75,7 +75,7 @@ impl BenchError {
         Self::Refused { what: what.into() }
     }
 
-    pub(crate) fn void(what: impl Into<String>) -> Self {
-        Self::Void { what: what.into() }
+    pub(crate) fn failed(what: impl Into<String>) -> Self {
+        Self::Failed { what: what.into() }
     }
 }

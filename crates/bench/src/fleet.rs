@@ -49,11 +49,11 @@ enum InputMessage {
 pub async fn run_executor(plan: ExecutorPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
     let InputMessages { token, stop } = InputMessages::listen(&recorder)?;
-    let token = token.await.map_err(|_| BenchError::void("this command is for `rondel bench` to start"))?;
+    let token = token.await.map_err(|_| BenchError::failed("only `rondel bench` can start this command"))?;
     let servers: Vec<&str> = plan.servers.iter().map(String::as_str).collect();
     let executor = build((&servers, &token), plan.name, (plan.slots, plan.agent), &recorder)?;
     executor.run_until(stop.cancelled()).await?;
-    serde_json::to_string(&recorder.seen()).map_err(|error| BenchError::void(error.to_string()))
+    serde_json::to_string(&recorder.seen()).map_err(|error| BenchError::failed(error.to_string()))
 }
 
 /// Messages from standard input.
@@ -183,7 +183,7 @@ impl Fleet {
             Self::InProcess { recorder, stop, mut tasks } => {
                 stop.cancel();
                 while let Some(ended) = tasks.join_next().await {
-                    ended.map_err(|error| BenchError::void(format!("an executor broke: {error}")))??;
+                    ended.map_err(|error| BenchError::failed(format!("an executor failed: {error}")))??;
                 }
                 Ok(recorder.seen())
             }
@@ -221,7 +221,7 @@ impl Process {
 
     async fn send(&mut self, message: &InputMessage) -> Result<(), BenchError> {
         let Some(stdin) = &mut self.stdin else { return Ok(()) };
-        let line = serde_json::to_string(message).map_err(|error| BenchError::void(error.to_string()))?;
+        let line = serde_json::to_string(message).map_err(|error| BenchError::failed(error.to_string()))?;
         stdin.write_all(format!("{line}\n").as_bytes()).await.map_err(BenchError::system("speak to an executor"))
     }
 
@@ -229,7 +229,7 @@ impl Process {
         drop(self.stdin.take());
         let output = self.child.wait_with_output().await.map_err(BenchError::system("wait for an executor"))?;
         serde_json::from_slice(&output.stdout).map_err(|error| {
-            BenchError::void(format!("an executor printed nothing usable ({}): {error}", output.status))
+            BenchError::failed(format!("an executor printed no usable result ({}): {error}", output.status))
         })
     }
 }

@@ -76,7 +76,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_bucket_holds_what_is_put_into_it() {
+    fn a_bucket_holds_its_values() {
         let mut before = 0;
         for micros in (0..5_000).chain([1 << 20, (1 << 20) + 1, 77_777_777, 1 << 40]) {
             let this = bucket(micros);

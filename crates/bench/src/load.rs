@@ -47,7 +47,7 @@ pub(crate) async fn check_empty(store: &SqlStore) -> Result<(), BenchError> {
 /// The namespace and the app of the jobs.
 pub(crate) async fn ensure_bench_app(store: &SqlStore, ids: &IdGen) -> Result<(NamespaceId, AppId), BenchError> {
     let namespace = store.namespace("default").await?;
-    let namespace = namespace.ok_or_else(|| BenchError::void("the database has no namespace \"default\""))?.id;
+    let namespace = namespace.ok_or_else(|| BenchError::failed("the database has no namespace \"default\""))?.id;
     let now = clock::now();
     Ok((namespace, store.ensure_app(AppId::new(ids.next(now)), namespace, APP, now).await?.id))
 }
@@ -110,7 +110,7 @@ pub(crate) async fn create_flood(
     let document = json!({"name": name, "app": APP, "handler": "shell", "schedule": {"at": at},
         "params": {"argv": ["sh", "-c", script]}, "timeout": format!("{}s", length.as_secs())});
     let spec = serde_json::from_value(document);
-    let spec = spec.map_err(|error| BenchError::void(format!("the definition of {name} is wrong: {error}")))?;
+    let spec = spec.map_err(|error| BenchError::failed(format!("the definition of {name} is wrong: {error}")))?;
     let (id, now) = (JobId::new(ids.next(clock::now())), clock::now());
     let job = NewJob {
         delay: None,
@@ -131,7 +131,11 @@ pub(crate) async fn create_flood(
 
 fn check_created(created: &[Created]) -> Result<(), BenchError> {
     let is_created = |created: &Created| matches!(created, Created::Saved(_));
-    if created.iter().all(is_created) { Ok(()) } else { Err(BenchError::void("a job could not be created".to_owned())) }
+    if created.iter().all(is_created) {
+        Ok(())
+    } else {
+        Err(BenchError::failed("a job could not be created".to_owned()))
+    }
 }
 
 fn definition(prefix: &str, number: u32, fires: FireTimes) -> Result<(JobSpec, Option<Timestamp>), BenchError> {
@@ -147,7 +151,7 @@ fn definition(prefix: &str, number: u32, fires: FireTimes) -> Result<(JobSpec, O
     let name = format!("bench-{prefix}-{number:07}");
     let document = json!({"name": name, "app": APP, "handler": HANDLER, "schedule": schedule});
     let spec = serde_json::from_value(document);
-    let spec = spec.map_err(|error| BenchError::void(format!("the definition of {name} is wrong: {error}")))?;
+    let spec = spec.map_err(|error| BenchError::failed(format!("the definition of {name} is wrong: {error}")))?;
     Ok((spec, at))
 }
 

@@ -1,5 +1,5 @@
-//! Finds the highest rate at which runs start in time, by repeated measurements on the same database. A rate is kept if the system keeps
-//! up with it. The number of jobs doubles until a rate is not kept. The search then continues between the last rate that was kept and
+//! Finds the highest rate at which runs start in time, by repeated measurements on the same database. A rate is sustained if the system
+//! keeps up with it. The number of jobs doubles until a rate is not sustained. The search then continues between the last sustained rate and
 //! the first that was not.
 
 use std::time::Duration;
@@ -25,7 +25,7 @@ pub struct Round {
     pub jobs: u32,
     /// What was measured.
     pub report: Report,
-    /// Why the rate was not kept; `None` if it was.
+    /// Why the rate was not sustained; `None` if it was.
     pub failure: Option<String>,
 }
 
@@ -36,8 +36,8 @@ pub struct MaxReport {
     pub late_max_ms: f64,
     /// All measurements, in the order in which they were made.
     pub rounds: Vec<Round>,
-    /// The best round that was kept, with the probe of the database before and after the search; `None` if no round was
-    /// kept.
+    /// The report of the highest sustained rate, with the probe of the database before and after the search; `None` if
+    /// no rate was sustained.
     pub highest: Option<Report>,
     /// Why the search ended early: a round overloaded the system so much that it could not be measured.
     pub stopped: Option<String>,
@@ -69,7 +69,7 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
             Ok(report) => report,
             // The earlier rounds remain valid. There are no further rounds, because work that is left in the database
             // would disturb them.
-            Err(BenchError::Void { what }) if !rounds.is_empty() => {
+            Err(BenchError::Failed { what }) if !rounds.is_empty() => {
                 stopped = Some(format!("{jobs} runs per second: {what}"));
                 break;
             }
@@ -86,8 +86,8 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
         after = probe_unless_idle(&store, plan).await?;
         store.close().await;
     }
-    let kept = rounds.iter().filter(|round| round.failure.is_none()).max_by_key(|round| round.jobs);
-    let mut highest = kept.map(|round| round.report.clone());
+    let sustained = rounds.iter().filter(|round| round.failure.is_none()).max_by_key(|round| round.jobs);
+    let mut highest = sustained.map(|round| round.report.clone());
     if let Some(highest) = &mut highest {
         highest.add_probe(before, after);
     }
@@ -97,9 +97,9 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
 /// Which rate is tried next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Search {
-    /// The highest rate that was kept.
-    kept: u32,
-    /// The lowest rate that was not kept.
+    /// The highest rate that was sustained.
+    sustained: u32,
+    /// The lowest rate that was not sustained.
     failed: Option<u32>,
     /// The highest rate that is tried.
     max: u32,
@@ -108,24 +108,24 @@ struct Search {
 
 impl Search {
     fn new(jobs: u32, max: u32) -> Self {
-        Self { kept: 0, failed: None, max, next: Some(jobs.min(max)) }
+        Self { sustained: 0, failed: None, max, next: Some(jobs.min(max)) }
     }
 
-    fn tried(&mut self, jobs: u32, is_kept: bool) {
-        match is_kept {
-            true => self.kept = self.kept.max(jobs),
+    fn tried(&mut self, jobs: u32, is_sustained: bool) {
+        match is_sustained {
+            true => self.sustained = self.sustained.max(jobs),
             false => self.failed = Some(self.failed.map_or(jobs, |failed| failed.min(jobs))),
         }
         let next = match self.failed {
-            None => self.kept.saturating_mul(2).min(self.max),
-            Some(failed) => self.kept.midpoint(failed),
+            None => self.sustained.saturating_mul(2).min(self.max),
+            Some(failed) => self.sustained.midpoint(failed),
         };
-        let step = next.saturating_sub(self.kept);
-        self.next = (step > 0 && step >= self.kept / STEP_PART).then_some(next);
+        let step = next.saturating_sub(self.sustained);
+        self.next = (step > 0 && step >= self.sustained / STEP_PART).then_some(next);
     }
 }
 
-/// Why a rate was not kept.
+/// Why a rate was not sustained.
 fn failure(report: &Report, late_max_ms: f64) -> Option<String> {
     let counts = &report.counts;
     let missing = counts.planned.saturating_sub(counts.durable);
@@ -161,7 +161,7 @@ impl MaxReport {
         let bound = format!("p99 of the start at most {} ms late", self.late_max_ms);
         let rate = match &self.highest {
             Some(highest) => format!("{} runs per second, {bound}", highest.jobs),
-            None => format!("none: no round was kept, {bound}"),
+            None => format!("none: no round was sustained, {bound}"),
         };
         let mut lines = vec![("highest rate".to_owned(), rate)];
         lines.extend(self.stopped.iter().map(|why| ("ended early".to_owned(), why.clone())));
@@ -174,8 +174,8 @@ impl Round {
     /// The round as a sentence.
     #[must_use]
     pub fn sentence(&self) -> String {
-        let kept = || format!("kept, p99 of the start is {:.1} ms late", self.report.start_lateness.p99_ms);
-        let result = self.failure.as_deref().map_or_else(kept, |failure| format!("not kept, {failure}"));
+        let sustained = || format!("sustained, p99 of the start is {:.1} ms late", self.report.start_lateness.p99_ms);
+        let result = self.failure.as_deref().map_or_else(sustained, |failure| format!("not sustained, {failure}"));
         format!("{} runs per second: {result}", self.jobs)
     }
 
@@ -188,7 +188,7 @@ impl Round {
             format!("{:.0} ms", durability.max_ms),
             format!("{:.3}", cpu.per_1000_runs_s),
             format!("{:.0} MB", memory.server_peak_mb),
-            self.failure.clone().unwrap_or_else(|| "kept".to_owned()),
+            self.failure.clone().unwrap_or_else(|| "sustained".to_owned()),
         ]
     }
 }
@@ -205,7 +205,7 @@ mod tests {
             assert!(tried.len() < 40, "{tried:?}");
             search.tried(jobs, jobs <= capacity);
         }
-        (tried, search.kept)
+        (tried, search.sustained)
     }
 
     #[test]
@@ -225,8 +225,11 @@ mod tests {
         assert_eq!(tried(1, 3), (vec![1, 2, 4, 3], 3));
         assert_eq!(tried(1_000, u32::MAX).1, 1_000_000);
         for capacity in [17, 999, 1_000, 1_001, 31_999, 250_000] {
-            let (_, kept) = tried(1_000, capacity);
-            assert!(kept <= capacity && f64::from(kept) * 1.2 >= f64::from(capacity), "{kept} of {capacity}");
+            let (_, sustained) = tried(1_000, capacity);
+            assert!(
+                sustained <= capacity && f64::from(sustained) * 1.2 >= f64::from(capacity),
+                "{sustained} of {capacity}"
+            );
         }
     }
 }

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rondel_core::{JobId, RunId, Timestamp};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finished, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, EndOutcome, Ends, Finisher, RunCheck};
 use rondel_store::{Result, SqlStore};
 use tokio::time::Instant;
 
@@ -122,7 +122,7 @@ impl Metered {
         }
     }
 
-    fn note_finished(&self, batch: &[AttemptEnd], finished: &[Finished]) {
+    fn note_finished(&self, batch: &[AttemptEnd], finished: &[EndOutcome]) {
         let now = clock::now();
         let mut metrics = self.lock();
         let in_window = metrics.window.is_some_and(|window| window.has(now));
@@ -130,7 +130,7 @@ impl Metered {
             if Some(finish.job) == metrics.ignored {
                 continue;
             }
-            if !matches!(answer, Finished::Stored(_, None)) {
+            if !matches!(answer, EndOutcome::Stored(_, None)) {
                 metrics.other_answers += 1;
                 continue;
             }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rondel_core::homes::RecentFires;
 use rondel_core::outcome::{NextStepPolicy, Outcome};
-use rondel_core::run::RunOf;
+use rondel_core::run::RunJob;
 use rondel_core::{ExecutorId, IdGen, NodeId, Run, RunId, Timestamp, Trigger};
 use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{AttemptEnd, ClaimJob, DueJob, Finisher};
@@ -51,7 +51,7 @@ pub(crate) async fn probe(store: &Arc<SqlStore>, plan: &Plan) -> Result<Vec<Prob
         held: None,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
-        return Err(BenchError::void("another probe is running on this database"));
+        return Err(BenchError::failed("another probe is running on this database"));
     };
     let ids = Arc::new(IdGen::new(ordinal));
     let mut lanes = Vec::new();
@@ -95,7 +95,7 @@ async fn with_lanes(
     }
     let mut sum = LaneTotals::default();
     while let Some(ended) = tasks.join_next().await {
-        let done = ended.map_err(|error| BenchError::void(format!("the probe broke: {error}")))??;
+        let done = ended.map_err(|error| BenchError::failed(format!("the probe failed: {error}")))??;
         sum.batches += done.batches;
         sum.claim += done.claim;
         sum.finish += done.finish;
@@ -126,7 +126,7 @@ async fn run_lane(mut lane: Lane, template: Run, until: Instant) -> Result<LaneT
         let claimed = lane.store.claim(lane.token, &claims).await?;
         done.claim += start.elapsed();
         if claimed.jobs.len() != claims.len() || !claimed.existing.is_empty() {
-            return Err(BenchError::void("another server claims the probe's jobs"));
+            return Err(BenchError::failed("another server claims the probe's jobs"));
         }
         for (due, claim) in lane.due.iter_mut().zip(&claims) {
             *due = DueJob { next_fire_at: due.next_fire_at + Duration::from_secs(1), ..*due };
@@ -170,7 +170,7 @@ impl Lane {
 }
 
 fn template(namespace: rondel_core::NamespaceId, app: rondel_core::AppId, token: LeaseToken) -> Run {
-    let of = RunOf { namespace, job: rondel_core::JobId::new(0), job_version: 1, app };
+    let of = RunJob { namespace, job: rondel_core::JobId::new(0), job_version: 1, app };
     Run::new(RunId::new(0), of, Timestamp::EPOCH, Trigger::Once, (token.node, token.epoch))
 }
 

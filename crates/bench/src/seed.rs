@@ -97,7 +97,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
         held: None,
     };
     let Join::Joined { token, ordinal } = store.join(&request).await? else {
-        return Err(BenchError::void("another seeding is running on this database"));
+        return Err(BenchError::failed("another seeding is running on this database"));
     };
     let ids = IdGen::new(ordinal);
     let runs = history(&store, (&ids, token), &mut seeds, now).await?;
@@ -149,7 +149,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             store.create_namespace(&namespace, now).await?;
         }
         let found = store.namespace(name).await?;
-        let namespace = found.ok_or_else(|| BenchError::void("a namespace could not be made"))?.id;
+        let namespace = found.ok_or_else(|| BenchError::failed("a namespace could not be created"))?.id;
         for app in APPS {
             let id = store.ensure_app(AppId::new(ids.next(now)), namespace, app, now).await?.id;
             places.push((namespace, app, id));
@@ -203,7 +203,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
     for chunk in jobs.chunks(JOBS) {
         let created = store.create_jobs(chunk).await?;
         if !created.iter().all(|created| matches!(created, Created::Saved(_))) {
-            return Err(BenchError::void("a job could not be created"));
+            return Err(BenchError::failed("a job could not be created"));
         }
     }
     Ok(seeds)
@@ -226,7 +226,7 @@ fn definition((number, app): (u64, &str), minutes: u64, parent: Option<String>) 
         document["handler"] = json!("report.daily");
     }
     serde_json::from_value(document)
-        .map_err(|error| BenchError::void(format!("the definition of {name} is wrong: {error}")))
+        .map_err(|error| BenchError::failed(format!("the definition of {name} is wrong: {error}")))
 }
 
 /// Writes the history in the order of time, as claims of rows that already have their verdicts.

@@ -184,7 +184,7 @@ async fn wait_until_settled(metered: &Metered) -> Result<(), BenchError> {
     while quiet_since.elapsed() < QUIET {
         if start.elapsed() > SETTLED_TIMEOUT {
             let message = "the runs of an overloaded round had no verdicts five minutes later: begin with fewer jobs";
-            return Err(BenchError::void(message));
+            return Err(BenchError::failed(message));
         }
         tokio::time::sleep(Duration::from_millis(50)).await;
         if !metered.read(Metrics::is_settled) {
@@ -210,7 +210,7 @@ async fn create_jobs(store: &SqlStore, ids: &IdGen, plan: &Plan, fires: FireTime
 async fn watch(plan: &Plan, metered: &Metered, fleet: &mut Fleet, window: Window) -> Result<Outcome, BenchError> {
     let (from, to) = (Timestamp::from_millis(window.from_ms), Timestamp::from_millis(window.to_ms));
     if clock::micros_after(from) > 0 {
-        return Err(BenchError::void("creating the jobs took too long: they were due before they were there"));
+        return Err(BenchError::failed("creating the jobs took too long: they were due before they were created"));
     }
     clock::sleep_until(from).await;
     let witness = Witness::start()?;

@@ -69,7 +69,7 @@ impl TestServer {
             < self.nodes.len()
         {
             if clock::now() > give_up_at {
-                return Err(BenchError::void("the servers do not see each other"));
+                return Err(BenchError::failed("the servers do not see each other"));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -145,7 +145,7 @@ impl Node {
         while self.engine.online_executors().len() < count {
             if clock::now() > give_up_at {
                 let online = self.engine.online_executors().len();
-                return Err(BenchError::void(format!("only {online} of {count} executors connected")));
+                return Err(BenchError::failed(format!("only {online} of {count} executors connected")));
             }
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
@@ -157,7 +157,7 @@ impl Node {
             tracing::warn!("connections were cut that did not end");
         }
         if self.lifecycle.has_failed() {
-            return Err(BenchError::void("a part of the server failed; the log names it"));
+            return Err(BenchError::failed("a part of the server failed; the log names it"));
         }
         Ok(())
     }

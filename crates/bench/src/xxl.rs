@@ -111,7 +111,8 @@ struct Summary {
 pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     let recorder = Recorder::default();
     let messages = InputMessages::listen(&recorder)?;
-    let (token, stop) = (messages.token.await.map_err(|_| BenchError::void("a token comes first"))?, messages.stop);
+    let (token, stop) =
+        (messages.token.await.map_err(|_| BenchError::failed("the first message must be a token"))?, messages.stop);
     let bases = plan.servers.into_iter().map(|server| format!("{server}/xxl-job-admin")).collect();
     let target = Target { bases, app: APP.to_owned(), token };
     let (noted, newest) = (recorder.clone(), Mutex::new(HashMap::new()));
@@ -120,7 +121,7 @@ pub async fn run_xxl_executors(plan: XxlPlan) -> Result<String, BenchError> {
     executors.end().await;
     let Observations { started, repeated, early, lateness } = recorder.seen();
     let summary = Summary { started, repeated, early, lateness: Lateness::from(&lateness) };
-    serde_json::to_string(&summary).map_err(|error| BenchError::void(error.to_string()))
+    serde_json::to_string(&summary).map_err(|error| BenchError::failed(error.to_string()))
 }
 
 /// Records a start; `newest` is the newest planned second of each job that was started.
@@ -150,7 +151,7 @@ impl XxlExecutors {
     ) -> Result<Self, BenchError> {
         rustls::crypto::ring::default_provider().install_default().ok();
         let client = Client::builder().no_proxy().timeout(TIMEOUT).build();
-        let client = client.map_err(|error| BenchError::void(error.to_string()))?;
+        let client = client.map_err(|error| BenchError::failed(error.to_string()))?;
         let shared = Shared { target, client, on_start: Box::new(on_start), acknowledged: AtomicU64::new(0) };
         let (stop, tasks) = (CancellationToken::new(), JoinSet::new());
         let mut executors = Self { shared: Arc::new(shared), addresses: Vec::new(), stop, tasks };
@@ -219,7 +220,7 @@ async fn log() -> axum::Json<Value> {
 async fn run(State(stub): State<Stub>, axum::Json(request): axum::Json<RunRequest>) -> axum::Json<Value> {
     (stub.shared.on_start)(request);
     if stub.ended.send(request).await.is_err() {
-        tracing::warn!("a run came after the end");
+        tracing::warn!("a run arrived after the end");
     }
     answer_ok().await
 }

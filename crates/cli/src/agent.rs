@@ -30,7 +30,7 @@ pub(crate) struct AgentArgs {
 enum AgentCommand {
     /// Check the settings, print the effective ones, and connect to no server
     CheckConfig,
-    /// Wait until the agent that started this process has ended, then end what its runs left
+    /// Wait for the end of the agent that started this process, then end the processes that its runs left
     #[command(hide = true)]
     CleanUpAfter {
         #[arg(value_name = "DIR")]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use clap::Args;
 use reqwest::Method;
 
-use crate::client::{Ask, ClientArgs, JSON};
+use crate::client::{Call, ClientArgs, JSON};
 use crate::exit::{Failure, after_output};
 use crate::input::read_text;
 use crate::output;
@@ -63,8 +63,8 @@ impl ApiArgs {
         let headers: Vec<(&str, &str)> =
             self.headers.iter().map(|(name, value)| (name.as_str(), value.as_str())).collect();
         let body = self.body()?.map(|text| (JSON, text));
-        let ask = Ask { method: self.method, path: &segments, query: &query, body, headers: &headers };
-        match client.ask(ask).await? {
+        let call = Call { method: self.method, path: &segments, query: &query, body, headers: &headers };
+        match client.call(call).await? {
             Ok(body) => output::answer(body.text()),
             Err(refusal) => after_output(output::answer(&refusal.text), Err(client.failure(&refusal))),
         }

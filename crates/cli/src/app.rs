@@ -41,13 +41,13 @@ enum AppCommand {
         #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
     },
-    /// Let the app's runs go to its executors again
+    /// Send the app's runs to its executors again
     Activate {
         /// The app's name
         #[arg(value_name = "APP", add = crate::complete::apps())]
         name: String,
     },
-    /// Skip what is due in the app, and cancel what runs
+    /// Skip the app's due runs, and cancel its running ones
     Stop {
         /// The app's name
         #[arg(value_name = "APP", add = crate::complete::apps())]
@@ -68,7 +68,7 @@ enum AppCommand {
 
 #[derive(Debug, Subcommand)]
 enum AddressCommand {
-    /// List them, and whether they answer
+    /// List the addresses, and whether they answer
     List {
         /// The app's name
         #[arg(value_name = "APP", add = crate::complete::apps())]
@@ -82,11 +82,11 @@ enum AddressCommand {
         /// Where it listens: `http://10.0.0.5:9999/`
         #[arg(value_name = "ADDRESS")]
         address: String,
-        /// The file with the token that it is configured with, of kind xxl
+        /// The file with the token, of kind xxl, with which the executor is configured
         #[arg(long, value_name = "FILE")]
         executor_token_file: PathBuf,
     },
-    /// Remove one; it gets no more runs, unless it registers itself
+    /// Remove an address; its executor gets no more runs, unless it registers itself
     Remove {
         /// The app's name
         #[arg(value_name = "APP", add = crate::complete::apps())]
@@ -108,16 +108,16 @@ impl AppArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         match self.command {
-            AppCommand::List => VIEW.list(&client.get(&["apps"], &[]).await?, self.format),
+            AppCommand::List => VIEW.print_list(&client.get(&["apps"], &[]).await?, self.format),
             AppCommand::Handlers { name } => {
-                HANDLERS.list(&client.get(&["apps", &name, "handlers"], &[]).await?, self.format)
+                HANDLERS.print_list(&client.get(&["apps", &name, "handlers"], &[]).await?, self.format)
             }
             AppCommand::Drain { name } => set_state(&client, &name, "draining", self.format).await,
             AppCommand::Activate { name } => set_state(&client, &name, "active", self.format).await,
             AppCommand::Stop { name } => set_state(&client, &name, "stopped", self.format).await,
             AppCommand::Address { command } => command.run(&client, self.format).await,
             AppCommand::Create { name } => {
-                VIEW.line(&client.post(&["apps"], &json!({ "name": name }).to_string()).await?, self.format)
+                VIEW.print_row(&client.post(&["apps"], &json!({ "name": name }).to_string()).await?, self.format)
             }
         }
     }
@@ -126,11 +126,11 @@ impl AppArgs {
 impl AddressCommand {
     async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         match self {
-            Self::List { name } => ADDRESSES.list(&client.get(&["apps", &name, "addresses"], &[]).await?, format),
+            Self::List { name } => ADDRESSES.print_list(&client.get(&["apps", &name, "addresses"], &[]).await?, format),
             Self::Add { name, address, executor_token_file } => {
                 let token = token_file::read_existing(&executor_token_file)?;
                 let body = json!({ "address": address, "token": token.reveal() }).to_string();
-                ADDRESSES.line(&client.post(&["apps", &name, "addresses"], &body).await?, format)
+                ADDRESSES.print_row(&client.post(&["apps", &name, "addresses"], &body).await?, format)
             }
             Self::Remove { name, address } => {
                 let sentence = format!("removed {address}; it gets no more runs, unless it registers itself");
@@ -142,7 +142,7 @@ impl AddressCommand {
 
 async fn set_state(client: &Client, app: &str, state: &str, format: FormatArgs) -> Result<(), Failure> {
     let body = json!({ "state": state }).to_string();
-    VIEW.line(&client.put(&["apps", app, "state"], &body).await?, format)
+    VIEW.print_row(&client.put(&["apps", app, "state"], &body).await?, format)
 }
 
 fn row(app: &Value, _now: Timestamp) -> Vec<String> {

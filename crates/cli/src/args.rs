@@ -60,9 +60,9 @@ enum Command {
     Job(JobArgs),
     /// Show, save, import and delete business calendars
     Calendar(CalendarArgs),
-    /// Show, save, compare, restore and sign scripts that the server keeps
+    /// Show, save, compare, restore and sign scripts that the server stores
     Script(Box<ScriptArgs>),
-    /// Set up alerts: what is watched, where messages go, and what is silent for a time
+    /// Set up alerts: rules, channels, silences and maintenance windows
     Alert(Box<AlertArgs>),
     /// Show how runs went over days and months, and send a weekly report
     Report(Box<ReportArgs>),
@@ -98,13 +98,13 @@ enum Command {
     Fires(FiresArgs),
     /// Check for problems, with a remedy for each
     Doctor(DoctorArgs),
-    /// Name servers, and choose the one that commands speak to
+    /// Name servers, and choose the one that commands use
     Context(ContextArgs),
     /// Store a token for a server, read from standard input
     Login(LoginArgs),
     /// Delete the stored token of a server
     Logout(LogoutArgs),
-    /// Call the REST API, and print what it answers
+    /// Call the REST API, and print the answer
     Api(ApiArgs),
     /// Print the REST API as an OpenAPI 3.1 document, without a server
     Openapi,

@@ -17,25 +17,25 @@ pub(crate) struct AuditArgs {
     client: ClientArgs,
     #[command(flatten)]
     format: FormatArgs,
-    /// Only what this user or token did
+    /// Only calls of this user or token
     #[arg(long, value_name = "NAME")]
     actor: Option<String>,
-    /// Only this, such as job.change
+    /// Only this action, such as job.change
     #[arg(long, value_name = "ACTION")]
     action: Option<String>,
-    /// Only to this object
+    /// Only calls about this object
     #[arg(long, value_name = "NAME")]
     object: Option<String>,
     /// Only in this namespace
     #[arg(long = "in", value_name = "NAMESPACE")]
     place: Option<String>,
-    /// Only what was allowed, denied, or failed
+    /// Only calls with this verdict: allowed, denied or failed
     #[arg(long, value_name = "WORD")]
     verdict: Option<String>,
-    /// Only from then on
+    /// Only from this instant on
     #[arg(long, value_name = "INSTANT")]
     from: Option<String>,
-    /// Only before then
+    /// Only before this instant
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
     #[command(flatten)]
@@ -58,7 +58,7 @@ impl AuditArgs {
         ];
         let query: Vec<(&str, &str)> =
             filters.iter().filter_map(|(key, value)| Some((*key, value.as_deref()?))).collect();
-        VIEW.list(&list::read(&self.client.client()?, "audit", &query, &self.bounds).await?, self.format)
+        VIEW.print_list(&list::read(&self.client.client()?, "audit", &query, &self.bounds).await?, self.format)
     }
 }
 

@@ -8,7 +8,7 @@ use clap::{Args, Subcommand, ValueEnum};
 use rondel_bench::{BenchError, Bounds, ExecutorPlan, MaxReport, Plan, SeedPlan, XxlPlan};
 
 use self::peer::{Load, PeerArgs};
-use crate::config::{Database, DatabaseParser, Length};
+use crate::config::{Database, DatabaseParser, DurationText};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::table::Table;
@@ -35,13 +35,13 @@ pub(crate) struct BenchArgs {
     /// How many jobs: runs per second of steady, runs of burst, runs per second with which max begins
     #[arg(long, value_name = "N", default_value_t = 1_000)]
     jobs: u32,
-    /// With max, how late a start may be at the 99th percentile; 100ms if it is left out
+    /// With max, how late a start may be at the 99th percentile; by default 100ms
     #[arg(long, value_name = "LENGTH")]
-    late_max: Option<Length>,
-    /// With max, the highest rate that is tried; 1000000 if it is left out
+    late_max: Option<DurationText>,
+    /// With max, the highest rate that is tried; by default 1000000
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     jobs_max: Option<u32>,
-    /// How long to measure; burst ignores it, and ends with its last result. Of max, each round
+    /// How long to measure; burst ignores it, and ends with its last result. With max, the length of each round
     #[arg(long, value_name = "S", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
     /// How long to run before measuring
@@ -53,13 +53,13 @@ pub(crate) struct BenchArgs {
     /// How many executors
     #[arg(long, value_name = "E", default_value_t = 4)]
     executors: u32,
-    /// How many runs each executor takes at the same time
+    /// Maximum number of concurrent runs of each executor
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..))]
     slots: u32,
-    /// Beside the measured runs, start one that prints without pause: into its log, or to /dev/null for comparison
+    /// Also start a run that prints without pause: into its log, or to /dev/null for comparison
     #[arg(long, value_enum, value_name = "SINK")]
     flood: Option<Flood>,
-    /// Run each executor in a process of its own, so that each part's cost is seen
+    /// Run each executor in its own process, so that the cost of each part is visible
     #[arg(long)]
     separate: bool,
     /// The first process of the database server, to count what it uses
@@ -67,8 +67,8 @@ pub(crate) struct BenchArgs {
     database_pid: Option<u32>,
     /// How long each probe lasts; 0s for none
     #[arg(long, value_name = "LENGTH", default_value = "2s")]
-    probe: Length,
-    /// Use a database that is not empty: what is due in it takes part
+    probe: DurationText,
+    /// Use a database that is not empty: its due jobs run too
     #[arg(long)]
     reuse: bool,
     #[command(flatten)]
@@ -128,7 +128,7 @@ fn seed(args: SeedArgs, format: FormatArgs) -> Result<Exit, Failure> {
 fn find_max(plan: &Plan, bounds: Bounds, format: FormatArgs) -> Result<Exit, Failure> {
     runtime::serve(|stop| async move {
         let measured = tokio::select! {
-            measured = rondel_bench::find_max(plan, bounds, |round| output::talk(&round.sentence())) => measured,
+            measured = rondel_bench::find_max(plan, bounds, |round| output::message(&round.sentence())) => measured,
             () = stop.cancelled() => return Err(Failure::silent(Exit::Interrupted)),
         };
         let report = measured.map_err(not_measured)?;
@@ -167,10 +167,10 @@ struct ExecutorArgs {
     /// The executor's name
     #[arg(long)]
     name: String,
-    /// How many runs it takes at the same time
+    /// Maximum number of concurrent runs
     #[arg(long, value_name = "N")]
     slots: u32,
-    /// Have the agent's handlers too
+    /// Offer the agent's handlers too
     #[arg(long)]
     agent: bool,
 }
@@ -201,7 +201,7 @@ enum Mode {
     Burst,
     /// Jobs that are not due
     Idle,
-    /// steady again and again, to find the highest rate that starts in time
+    /// steady repeatedly, to find the highest rate that starts in time
     Max,
 }
 

@@ -22,19 +22,19 @@ const PROBLEMS_MAX: usize = 20;
 /// `filter`: clap drops a `requires` whose argument conflicts with a given one, and would ignore `--dry-run` next to a name.
 pub(crate) const FLAGS_FOR_MANY: [&str; 3] = ["filter", "dry_run", "after"];
 
-/// Many instead of one.
+/// Selects many jobs or runs by a filter.
 #[derive(Debug, Args)]
 pub(crate) struct BulkArgs {
-    /// Everything that passes this filter, such as 'app:orders', in place of one; at most 500 at once
+    /// Select everything that passes this filter, such as 'app:orders', instead of one; at most 500 per request
     #[arg(long, value_name = "FILTER")]
     pub(crate) filter: Option<String>,
     /// Count what passes the filter, and change nothing
     #[arg(long, requires = "filter")]
     dry_run: bool,
-    /// Go on with the rest after an earlier request, which named this place
+    /// Continue after this place, which an earlier request reported
     #[arg(long, value_name = "PLACE", requires = "filter")]
     after: Option<String>,
-    /// Do it without asking for consent
+    /// Do not ask for confirmation
     #[arg(short, long)]
     yes: bool,
 }
@@ -55,7 +55,7 @@ pub(crate) struct Bulk<'a> {
 
 impl Bulk<'_> {
     /// Applies the action to the job or run with this id.
-    pub(crate) async fn one(&self, client: &Client, id: &str, format: FormatArgs) -> Result<(), Failure> {
+    pub(crate) async fn apply_to_one(&self, client: &Client, id: &str, format: FormatArgs) -> Result<(), Failure> {
         let done = post(client, self, &json!({ "ids": [id] })).await?;
         let found = done.value()?;
         if found["matched"] == 0 && found["left_out"] == 0 {
@@ -87,7 +87,7 @@ impl BulkArgs {
             return report(&counted_first, bulk, true, format);
         }
         if matched == 0 {
-            output::talk(&format!("no {} passes the filter; nothing was done", bulk.noun));
+            output::message(&format!("no {} passes the filter; nothing was done", bulk.noun));
             return match format.format {
                 Format::Json | Format::Jsonl | Format::Yaml => output::document(counted_first.text(), format.format),
                 Format::Name | Format::Table | Format::Wide => Ok(()),
@@ -164,7 +164,7 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry: bool, format: FormatArgs) -> R
         Format::Json | Format::Jsonl | Format::Yaml => output::document(answer.text(), format.format),
         Format::Name => output::names(names(&value)),
         Format::Table | Format::Wide => {
-            output::talk(&sentence(&value, bulk, is_dry));
+            output::message(&sentence(&value, bulk, is_dry));
             Ok(())
         }
     };
@@ -172,7 +172,7 @@ fn report(answer: &Body, bulk: &Bulk<'_>, is_dry: bool, format: FormatArgs) -> R
     for problem in problems.iter().take(PROBLEMS_MAX) {
         let which = ["job", "id"].into_iter().find_map(|key| problem[key].as_str()).unwrap_or_default();
         let why = problem["message"].as_str().unwrap_or_default();
-        output::talk(&format!("{}: {}", harmless(which), harmless(why)));
+        output::message(&format!("{}: {}", harmless(which), harmless(why)));
     }
     let verdict = match problems.len() {
         0 => Ok(()),
@@ -188,7 +188,7 @@ fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry: bool) -> String {
         (false, _) => String::new(),
         (true, None) => "; more pass the filter than one request takes".to_owned(),
         (true, Some(place)) => {
-            format!("; more pass the filter than one request takes, go on with --after {}", harmless(place))
+            format!("; more pass the filter than one request takes, continue with --after {}", harmless(place))
         }
     };
     if is_dry {
@@ -198,7 +198,7 @@ fn sentence(answer: &Value, bulk: &Bulk<'_>, is_dry: bool) -> String {
     let unchanged = answer["unchanged"].as_u64().unwrap_or_default();
     let failed = u64::try_from(problem_count).unwrap_or(u64::MAX);
     let done = answer["done"].as_u64().unwrap_or_else(|| matched.saturating_sub(unchanged).saturating_sub(failed));
-    let stood = if unchanged > 0 { format!(", {unchanged} stood so already") } else { String::new() };
+    let stood = if unchanged > 0 { format!(", {unchanged} unchanged") } else { String::new() };
     format!("{} {}{stood}{more}", counted(done, bulk.noun), bulk.participle)
 }
 
@@ -219,14 +219,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_done_is_one_sentence() {
+    fn the_result_is_one_sentence() {
         let expected = |answer: Value, is_dry| sentence(&answer, &PAUSE, is_dry);
         assert_eq!(expected(json!({"matched": 37, "has_more": false}), true), "37 jobs would be paused");
         let done = json!({"matched": 5, "unchanged": 2, "problems": [{}], "has_more": true});
         let more = "; more pass the filter than one request takes";
-        assert_eq!(expected(done, false), format!("2 jobs paused, 2 stood so already{more}"));
+        assert_eq!(expected(done, false), format!("2 jobs paused, 2 unchanged{more}"));
         let rest = json!({"matched": 500, "done": 500, "has_more": true, "after": "team.b"});
-        assert_eq!(expected(rest, false), format!("500 jobs paused{more}, go on with --after team.b"));
+        assert_eq!(expected(rest, false), format!("500 jobs paused{more}, continue with --after team.b"));
         let retry = Bulk { noun: "run", action: "retry", participle: "retried", ..PAUSE };
         assert_eq!(sentence(&json!({"matched": 3, "done": 1, "problems": []}), &retry, false), "1 run retried");
     }

@@ -32,7 +32,7 @@ enum CalendarCommand {
     List(list::BoundArgs),
     /// Show a calendar
     Get(NameArgs),
-    /// Save a calendar from a file, and plan the jobs that use it anew
+    /// Save a calendar from a file, and replan the jobs that use it
     Apply(ApplyArgs),
     /// Save a calendar from the days of an iCalendar or CSV file
     Import(ImportArgs),
@@ -77,13 +77,13 @@ struct ImportArgs {
     /// The file; - for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// The kind of file; without it, the ending of the file's name decides
+    /// The kind of file; by default, the ending of the file's name decides
     #[arg(long, value_enum, value_name = "KIND")]
     kind: Option<Kind>,
-    /// Whether the calendar consists of these days, or of the working days without them
+    /// Whether the calendar contains these days, or the working days except these
     #[arg(long = "as", value_enum, default_value_t = As::Days, value_name = "WHAT")]
     wanted: As,
-    /// For which years to expand what repeats for ever: 2026 or 2026..2030
+    /// The years for which to expand entries that repeat for ever: 2026 or 2026..2030
     #[arg(long, value_name = "YEARS")]
     years: Option<String>,
     /// Show the calendar and save nothing
@@ -117,13 +117,17 @@ impl CalendarArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let (client, format) = (self.client.client()?, self.format);
         match self.command {
-            CalendarCommand::List(bounds) => VIEW.list(&list::read(&client, "calendars", &[], &bounds).await?, format),
-            CalendarCommand::Get(args) => VIEW.whole(&client.get(&["calendars", &args.name], &[]).await?, format),
+            CalendarCommand::List(bounds) => {
+                VIEW.print_list(&list::read(&client, "calendars", &[], &bounds).await?, format)
+            }
+            CalendarCommand::Get(args) => {
+                VIEW.print_object(&client.get(&["calendars", &args.name], &[]).await?, format)
+            }
             CalendarCommand::Apply(args) => apply(&client, &args.file, format).await,
             CalendarCommand::Import(args) => args.run(&client, format).await,
             CalendarCommand::Users(args) => {
                 let path = ["calendars", &args.name, "users"];
-                USERS.list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
+                USERS.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
             }
             CalendarCommand::Delete(args) => {
                 delete(&client, &["calendars", &args.name], &[], &format!("deleted {}", args.name), format).await
@@ -138,7 +142,7 @@ async fn apply(client: &Client, file: &Path, format: FormatArgs) -> Result<(), F
     let Some(name) = document["name"].as_str() else {
         return Err(Failure::refused(format!("{}: /name: is missing: the calendar's name", file.display())));
     };
-    VIEW.line(&client.put(&["calendars", name], &definition(&document, &text)).await?, format)
+    VIEW.print_row(&client.put(&["calendars", name], &definition(&document, &text)).await?, format)
 }
 
 /// The text without `ANSWER_FIELDS`, so that the output of `rondel calendar get` can be applied.
@@ -169,7 +173,7 @@ impl ImportArgs {
         }
         let body = client.post_file(&["calendars", &self.name, "import"], &query, read_text(&self.file)?).await?;
         // A calendar that was not saved has no values for the columns of a list.
-        if self.dry_run { output::json(body.text()) } else { VIEW.line(&body, format) }
+        if self.dry_run { output::json(body.text()) } else { VIEW.print_row(&body, format) }
     }
 
     fn kind(&self) -> Result<Kind, Failure> {

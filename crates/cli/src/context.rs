@@ -27,15 +27,15 @@ pub(crate) struct ContextArgs {
 
 #[derive(Debug, Subcommand)]
 enum ContextCommand {
-    /// Give a server a name, or change what is behind one
+    /// Name a server, or change the server of a name
     Add(AddArgs),
     /// List the contexts
     List,
-    /// Show the context in use
+    /// Show the current context
     Show,
-    /// Let commands speak to this server from now on
+    /// Make commands use this server from now on
     Use(NameArgs),
-    /// Forget a context and its token
+    /// Delete a context and its token
     Remove(NameArgs),
 }
 
@@ -51,10 +51,10 @@ struct AddArgs {
     /// The namespace that commands use; without it, that of a context with this URL stays as it is
     #[arg(long, value_name = "NAME")]
     namespace: Option<String>,
-    /// Take the token in this file; rondel login asks for one
+    /// Use the token in this file; rondel login asks for one
     #[arg(long, value_name = "FILE")]
     token_file: Option<PathBuf>,
-    /// Speak to it from now on
+    /// Use this context from now on
     #[arg(long = "use")]
     is_used: bool,
 }
@@ -80,7 +80,7 @@ impl ContextArgs {
             ContextCommand::List => {
                 let items = contexts.all().map(|(name, context)| context_json(&contexts, name, context));
                 let items = items.collect::<Result<Vec<_>, _>>()?;
-                VIEW.list(&Body::new(json!({ "items": items, "next_cursor": null }).to_string()), self.format)
+                VIEW.print_list(&Body::new(json!({ "items": items, "next_cursor": null }).to_string()), self.format)
             }
             ContextCommand::Show => {
                 let Some(name) = contexts.current() else {
@@ -89,19 +89,19 @@ impl ContextArgs {
                     ));
                 };
                 let context = contexts.get(name)?;
-                VIEW.line(&Body::new(context_json(&contexts, name, context)?.to_string()), self.format)
+                VIEW.print_row(&Body::new(context_json(&contexts, name, context)?.to_string()), self.format)
             }
             ContextCommand::Use(args) => {
                 contexts.select(&args.name)?;
-                output::talk(&format!("commands speak to {} now", contexts.get(&args.name)?.server));
+                output::message(&format!("commands use {} now", contexts.get(&args.name)?.server));
                 if let Some(name) = deciding_variable(&args.name) {
-                    output::talk(&format!("not in this environment: the variable {name} decides here"));
+                    output::message(&format!("not in this environment: the variable {name} decides here"));
                 }
                 Ok(())
             }
             ContextCommand::Remove(args) => {
                 contexts.remove(&args.name)?;
-                output::talk(&format!("removed {}", args.name));
+                output::message(&format!("removed {}", args.name));
                 Ok(())
             }
         }
@@ -134,21 +134,21 @@ impl AddArgs {
             contexts.select(&self.name)?;
         }
         match token {
-            Some(token) => contexts.keep_token(&self.name, &token)?,
+            Some(token) => contexts.store_token(&self.name, &token)?,
             None if is_forgotten => {
-                output::talk(&format!(
+                output::message(&format!(
                     "added {0}; the token that it had was for another server, and is deleted; rondel login --context {0} gives it a new one",
                     self.name
                 ));
                 return Ok(());
             }
             None if contexts.token(&self.name)?.is_none() => {
-                output::talk(&format!("added {0}; rondel login --context {0} gives it a token", self.name));
+                output::message(&format!("added {0}; rondel login --context {0} gives it a token", self.name));
                 return Ok(());
             }
             None => {}
         }
-        output::talk(&format!("added {}", self.name));
+        output::message(&format!("added {}", self.name));
         Ok(())
     }
 }
@@ -156,7 +156,7 @@ impl AddArgs {
 /// Signing in.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "The token is read from standard input, never from a flag, and kept in a file of mode 0600.\n\n\
+    after_help = "The token is read from standard input, never from a flag, and stored in a file of mode 0600.\n\n\
     Examples:\n  rondel login\n  rondel login --context prod < prod.token"
 )]
 pub(crate) struct LoginArgs {
@@ -186,8 +186,8 @@ impl LoginArgs {
         let credential = Credential { token: token.clone(), from: "that was read".to_owned() };
         let client = self.client.for_context(&context).client_with(Some(credential))?;
         client.get(&["jobs"], &[("limit", "1")]).await?;
-        contexts.keep_token(&name, &token)?;
-        output::talk(&format!("signed in to {}", client.server_url()));
+        contexts.store_token(&name, &token)?;
+        output::message(&format!("signed in to {}", client.server_url()));
         Ok(())
     }
 }
@@ -200,8 +200,8 @@ impl LogoutArgs {
             return Err(Failure::from_text("no context is in use"));
         };
         contexts.get(&name)?;
-        let was_there = contexts.forget_token(&name)?;
-        output::talk(&if was_there { format!("signed out of {name}") } else { format!("{name} has no token") });
+        let was_there = contexts.delete_token(&name)?;
+        output::message(&if was_there { format!("signed out of {name}") } else { format!("{name} has no token") });
         Ok(())
     }
 }
@@ -224,8 +224,9 @@ async fn read_token(server: &str) -> Result<Token, Failure> {
     })?;
     let line = line.await;
     drop(hidden);
-    token_file::check(&line??)
-        .ok_or_else(|| Failure::refused("what was read is no token: one line of visible characters, at least 16"))
+    token_file::check(&line??).ok_or_else(|| {
+        Failure::refused("the input is not a token: expected one line of at least 16 visible characters")
+    })
 }
 
 /// A terminal with its echo off. Dropping this restores the previous modes, also when the command is interrupted.
@@ -244,6 +245,6 @@ impl HiddenInput {
 impl Drop for HiddenInput {
     fn drop(&mut self) {
         tcsetattr(std::io::stdin(), OptionalActions::Now, &self.0).ok();
-        output::talk("");
+        output::message("");
     }
 }

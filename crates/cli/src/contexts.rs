@@ -93,7 +93,7 @@ impl Contexts {
         let before = self.file.contexts.get(wanted).filter(|before| before.server == context.server);
         let is_same_server = before.is_some();
         context.namespace = context.namespace.or_else(|| before?.namespace.clone());
-        let is_forgotten = !is_same_server && self.forget_token(wanted)?;
+        let is_forgotten = !is_same_server && self.delete_token(wanted)?;
         self.file.contexts.insert(wanted.to_owned(), context);
         self.file.current.get_or_insert_with(|| wanted.to_owned());
         self.write()?;
@@ -114,7 +114,7 @@ impl Contexts {
         if self.file.current.as_deref() == Some(wanted) {
             self.file.current = None;
         }
-        self.forget_token(wanted)?;
+        self.delete_token(wanted)?;
         self.write()
     }
 
@@ -128,12 +128,12 @@ impl Contexts {
     }
 
     /// Stores a token for a context.
-    pub(crate) fn keep_token(&self, wanted: &str, token: &Token) -> Result<(), Failure> {
+    pub(crate) fn store_token(&self, wanted: &str, token: &Token) -> Result<(), Failure> {
         write_secret(&self.token_path(wanted), &format!("{}\n", token.reveal()))
     }
 
     /// Deletes the token of a context; `false` if there was none.
-    pub(crate) fn forget_token(&self, wanted: &str) -> Result<bool, Failure> {
+    pub(crate) fn delete_token(&self, wanted: &str) -> Result<bool, Failure> {
         let path = self.token_path(wanted);
         match std::fs::remove_file(&path) {
             Ok(()) => Ok(true),
@@ -161,7 +161,7 @@ fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut startup_files = StartupFiles::default();
     startup_files.folder(folder)?;
-    startup_files.keep();
+    startup_files.commit();
     let write = || -> std::io::Result<()> {
         // `NamedTempFile` creates files with mode 0600.
         let mut file = NamedTempFile::new_in(folder)?;
@@ -194,8 +194,8 @@ mod tests {
         contexts.select("test").unwrap();
         assert!(contexts.select("nosuch").is_err());
         let token = Token::generate();
-        contexts.keep_token("test", &token).unwrap();
-        contexts.keep_token("test", &token).unwrap();
+        contexts.store_token("test", &token).unwrap();
+        contexts.store_token("test", &token).unwrap();
         let mode = |path: &Path| path.metadata().unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&contexts.token_path("test")), mode(&folder.join("contexts.toml"))), (0o600, 0o600));
         assert_eq!(mode(&folder), 0o700);
@@ -207,7 +207,7 @@ mod tests {
         assert_eq!(read().get("test").unwrap().namespace.as_deref(), Some("team"));
         contexts.put("test", context("https://d")).unwrap();
         assert_eq!(read().get("test").unwrap().namespace, None);
-        contexts.keep_token("test", &token).unwrap();
+        contexts.store_token("test", &token).unwrap();
         contexts.remove("test").unwrap();
         assert_eq!((read().current(), read().all().count()), (None, 1));
         assert!(read().token("test").unwrap().is_none());

@@ -140,14 +140,14 @@ impl CronReport {
         self.found.fires.iter().map(|fire| fire.at)
     }
 
-    /// The warnings as sentences; none if the schedule never fires, which `end` reports.
+    /// The warnings as sentences; none if the schedule never fires, which `check_fires` reports.
     fn warnings(&self) -> impl Iterator<Item = &str> {
         let warnings = self.found.warnings.iter().filter(|_| !self.found.fires.is_empty());
         warnings.map(|warning| warning.sentence(self.lang))
     }
 
     /// Fails if the schedule never fires: that is a mistake, whatever was printed.
-    fn end(&self) -> Result<(), Failure> {
+    fn check_fires(&self) -> Result<(), Failure> {
         if self.found.fires.is_empty() {
             let (expression, after) = (&self.expression, self.after);
             return Err(Failure::refused(match self.lang {
@@ -172,14 +172,14 @@ fn next(args: &NextArgs) -> Result<(), Failure> {
         }
         Format::Name => output::data(&answer.fires().map(|at| at.to_string()).collect::<Vec<_>>().join("\n"))?,
         Format::Table | Format::Wide => {
-            output::talk(&format!("{}\n{}", answer.sentence, answer.dialect()));
+            output::message(&format!("{}\n{}", answer.sentence, answer.dialect()));
             if !answer.found.fires.is_empty() {
                 output::data(&table(&answer, args.format.no_headers))?;
             }
-            answer.warnings().for_each(output::talk);
+            answer.warnings().for_each(output::message);
         }
     }
-    answer.end()
+    answer.check_fires()
 }
 
 fn table(answer: &CronReport, no_headers: bool) -> String {
@@ -216,7 +216,7 @@ fn explain(args: &ExplainArgs) -> Result<(), Failure> {
             output::data(&lines.into_iter().chain(answer.warnings()).collect::<Vec<_>>().join("\n"))?;
         }
     }
-    answer.end()
+    answer.check_fires()
 }
 
 /// `2026-03-08T03:00:00+08:00 CST`

@@ -20,7 +20,7 @@ pub(crate) async fn delete(
     match format.format {
         Format::Name => output::names(path.last()),
         Format::Table | Format::Wide => {
-            output::talk(&sentence);
+            output::message(&sentence);
             Ok(())
         }
         // The server's answer is empty, unless runs were queued.

@@ -1,7 +1,7 @@
 //! `rondel doctor`: finds problems, and names a remedy for each.
 
 mod alerts;
-mod fleet;
+mod cluster;
 mod jobs;
 mod names;
 
@@ -13,7 +13,7 @@ use reqwest::Method;
 use rondel_core::Timestamp;
 use serde_json::{Value, json};
 
-use crate::client::{Ask, Client, ClientArgs};
+use crate::client::{Call, Client, ClientArgs};
 use crate::config::{self, ConfigFileArgs, HttpSettings, OidcSettings, ServerConfig, ServerSettings};
 use crate::contexts::Contexts;
 use crate::exit::{Exit, Failure, after_output};
@@ -132,14 +132,16 @@ async fn check_server(client: &Client) -> Vec<Check> {
     });
     checks.extend(history(&ready.text));
     checks.extend(ready.date.map(skew));
-    let ask = Ask { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
-    match client.ask(ask).await {
+    let call = Call { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
+    match client.call(call).await {
         Ok(Ok(body)) => {
             checks.push(good("token", "is good"));
             checks.extend(body.value().ok().map(|nodes| versions(&nodes)));
-            checks.extend(fleet::checks(client).await);
+            checks.extend(cluster::checks(client).await);
         }
-        Ok(Err(refusal)) => checks.push(failed("token", &client.failure(&refusal), "ask for a token that may look")),
+        Ok(Err(refusal)) => {
+            checks.push(failed("token", &client.failure(&refusal), "ask for a token with the role viewer"))
+        }
         Err(failure) => checks.push(wrong("token", failure.message(), "see above")),
     }
     checks

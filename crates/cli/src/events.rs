@@ -9,7 +9,7 @@ use crate::client::{Client, ClientArgs, Lines, text_of};
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::output;
-use crate::retry::while_away;
+use crate::retry::retry_while_unreachable;
 use crate::terminal::harmless;
 
 /// How long to wait before a stream that the server ended is opened again.
@@ -32,7 +32,7 @@ pub(crate) struct EventsArgs {
     /// Only of this app
     #[arg(long, value_name = "NAME")]
     app: Option<String>,
-    /// End after so many events
+    /// End after this many events
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     count: Option<u64>,
 }
@@ -50,7 +50,7 @@ impl EventsArgs {
                 let line = match lines.next().await {
                     Ok(Some(line)) => line,
                     Ok(None) => break "stopping".to_owned(),
-                    Err(failure) if failure.is_passing() => break "stopping".to_owned(),
+                    Err(failure) if failure.is_temporary() => break "stopping".to_owned(),
                     Err(failure) => return Err(failure),
                 };
                 let event: Value = serde_json::from_str(&line)
@@ -73,12 +73,14 @@ impl EventsArgs {
                 // A new stream continues after the last event, also from another server.
                 end @ ("timeout" | "stopping" | "unavailable") => {
                     if end != "timeout" {
-                        output::talk("the stream broke off; going on");
+                        output::message("the stream broke off; reconnecting");
                     }
                     tokio::time::sleep(PAUSE).await;
-                    lines = while_away(None, async || self.open(&client, cursor.as_deref()).await).await?;
+                    lines = retry_while_unreachable(None, async || self.open(&client, cursor.as_deref()).await).await?;
                 }
-                "token_over" => return Err(Failure::new(Exit::Auth, "the token is over, or may not look any more")),
+                "token_over" => {
+                    return Err(Failure::new(Exit::Auth, "the token has ended, or may no longer view events"));
+                }
                 other => {
                     let other = harmless(other);
                     return Err(Failure::new(Exit::Unreachable, format!("the server ended the stream: {other}")));
@@ -117,7 +119,7 @@ fn event_line(kind: &str, data: &Value) -> String {
         "job" => format!("{} {}, version {}", text("name"), text("change"), text("version")),
         "executor" => format!("{} of {} {}", text("name"), text("app"), text("status")),
         "node" => format!("{} {}", text("name"), text("status")),
-        _ => "something may have been missed: look at the lists anew".to_owned(),
+        _ => "events may be missing: read the lists again".to_owned(),
     };
     format!("{:<24} {:<8} {}", harmless(&text("at")), harmless(kind), harmless(&what))
 }
@@ -137,6 +139,6 @@ mod tests {
         assert_eq!(event_line("job", &job), format!("{at} job      a\\x1b changed, version 3"));
         let executor = json!({"at": at, "name": "x", "app": "billing", "status": "offline"});
         assert_eq!(event_line("executor", &executor), format!("{at} executor x of billing offline"));
-        assert!(event_line("gap", &json!({"at": at})).ends_with("look at the lists anew"));
+        assert!(event_line("gap", &json!({"at": at})).ends_with("read the lists again"));
     }
 }

@@ -27,19 +27,19 @@ enum ExecutorCommand {
     List(list::BoundArgs),
     /// Send no new runs to an executor; it finishes those it has
     Drain(SwitchArgs),
-    /// Let runs go to an executor again
+    /// Send new runs to an executor again
     Activate(SwitchArgs),
     /// Send no new runs to an executor, and cancel those it has
     Stop(SwitchArgs),
 }
 
-/// Whose switch is thrown. It belongs to the name, and holds after every restart.
+/// The executor to switch. The state belongs to its name, and survives restarts.
 #[derive(Debug, Args)]
 struct SwitchArgs {
     /// The executor's name
     #[arg(value_name = "EXECUTOR")]
     name: String,
-    /// Its app, where executors of several apps have the name
+    /// Its app, if executors of several apps have the name
     #[arg(long, value_name = "APP")]
     app: Option<String>,
 }
@@ -55,7 +55,7 @@ impl ExecutorArgs {
         let client = self.client.client()?;
         match self.command {
             ExecutorCommand::List(bounds) => {
-                VIEW.list(&list::read(&client, "executors", &[], &bounds).await?, self.format)
+                VIEW.print_list(&list::read(&client, "executors", &[], &bounds).await?, self.format)
             }
             ExecutorCommand::Drain(switch) => set_state(&client, &switch, "draining", self.format).await,
             ExecutorCommand::Activate(switch) => set_state(&client, &switch, "active", self.format).await,
@@ -69,7 +69,7 @@ async fn set_state(client: &Client, switch: &SwitchArgs, state: &str, format: Fo
     if let Some(app) = &switch.app {
         body["app"] = json!(app);
     }
-    VIEW.line(&client.put(&["executors", &switch.name, "state"], &body.to_string()).await?, format)
+    VIEW.print_row(&client.put(&["executors", &switch.name, "state"], &body.to_string()).await?, format)
 }
 
 fn row(executor: &Value, now: Timestamp) -> Vec<String> {

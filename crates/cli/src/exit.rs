@@ -49,18 +49,18 @@ impl From<Exit> for ExitCode {
 pub(crate) struct Failure {
     exit: Exit,
     message: Option<String>,
-    is_passing: bool,
+    is_temporary: bool,
 }
 
 impl Failure {
     /// A failure with a message: a sentence, perhaps with lines of detail below it.
     pub(crate) fn new(exit: Exit, message: impl Into<String>) -> Self {
-        Self { exit, message: Some(message.into()), is_passing: false }
+        Self { exit, message: Some(message.into()), is_temporary: false }
     }
 
     /// A failure without a message: Ctrl-C, or a closed pipe on stdout.
     pub(crate) const fn silent(exit: Exit) -> Self {
-        Self { exit, message: None, is_passing: false }
+        Self { exit, message: None, is_temporary: false }
     }
 
     /// A failed operation: `doing` names it, and the error and its causes give the reason.
@@ -79,13 +79,13 @@ impl Failure {
     }
 
     /// Marks the failure as temporary: the server may answer again soon.
-    pub(crate) fn passing(self) -> Self {
-        Self { is_passing: true, ..self }
+    pub(crate) fn temporary(self) -> Self {
+        Self { is_temporary: true, ..self }
     }
 
     /// Whether the failure is temporary, so that a retry may succeed.
-    pub(crate) const fn is_passing(&self) -> bool {
-        self.is_passing
+    pub(crate) const fn is_temporary(&self) -> bool {
+        self.is_temporary
     }
 
     /// Appends a hint to the message.

@@ -8,7 +8,7 @@ use rondel_core::words::Lang;
 /// The flag for it.
 #[derive(Clone, Copy, Debug, Args)]
 pub(crate) struct LangArgs {
-    /// The language of sentences; that of the locale in the environment if left out
+    /// The language of sentences; by default that of the environment's locale
     #[arg(long, value_enum, value_name = "LANG")]
     lang: Option<Choice>,
 }

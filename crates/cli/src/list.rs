@@ -20,10 +20,10 @@ const BY_TIME: [&str; 3] = ["runs", "audit", "incidents"];
 /// How much of a list.
 #[derive(Debug, Args)]
 pub(crate) struct BoundArgs {
-    /// At most so many
+    /// Maximum number of items
     #[arg(long, value_name = "N", default_value_t = LIMIT_DEFAULT, value_parser = clap::value_parser!(u32).range(1..))]
     limit: u32,
-    /// All of them
+    /// List all items
     #[arg(long, conflicts_with = "limit")]
     all: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) async fn read(
     let body = read_at(client, &[collection], query, bounds).await?;
     let is_by_default = !bounds.all && bounds.limit == LIMIT_DEFAULT;
     if is_by_default && !BY_TIME.contains(&collection) && body.page()?.next_cursor.is_some() {
-        output::talk(&format!("the first {LIMIT_DEFAULT} are shown; --all shows the others too"));
+        output::message(&format!("the first {LIMIT_DEFAULT} are shown; --all shows the others too"));
     }
     Ok(body)
 }

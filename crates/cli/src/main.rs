@@ -48,12 +48,12 @@ mod open_files;
 mod output;
 mod overview;
 mod paint;
-mod place;
 mod progress;
 #[cfg(test)]
 mod reference;
 mod report;
 mod retry;
+mod roles;
 mod run;
 mod run_as;
 mod runtime;

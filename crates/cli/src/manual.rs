@@ -11,7 +11,7 @@ use crate::output;
 #[derive(Debug, Args)]
 #[command(after_help = "Example:\n  rondel man ~/.local/share/man/man1 && man rondel-job-apply")]
 pub(crate) struct ManArgs {
-    /// The folder for the pages; made where it is missing
+    /// The folder for the pages; created if it is missing
     #[arg(value_name = "DIR")]
     folder: PathBuf,
 }
@@ -23,7 +23,7 @@ impl ManArgs {
         let wrong = |error: std::io::Error| Failure::of(format!("cannot write manual pages to {place}"), &error);
         std::fs::create_dir_all(&self.folder).map_err(wrong)?;
         clap_mangen::generate_to(command, &self.folder).map_err(wrong)?;
-        output::talk(&format!("wrote the manual pages to {place}"));
+        output::message(&format!("wrote the manual pages to {place}"));
         Ok(())
     }
 }

@@ -45,10 +45,10 @@ impl NamespaceArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         match self.command {
-            NamespaceCommand::List => VIEW.list(&client.get(&["namespaces"], &[]).await?, self.format),
+            NamespaceCommand::List => VIEW.print_list(&client.get(&["namespaces"], &[]).await?, self.format),
             NamespaceCommand::Create { name } => {
                 let body = json!({ "name": name }).to_string();
-                VIEW.line(&client.post(&["namespaces"], &body).await?, self.format)
+                VIEW.print_row(&client.post(&["namespaces"], &body).await?, self.format)
             }
             NamespaceCommand::Delete { name } => {
                 delete(&client, &["namespaces", &name], &[], &format!("deleted {name}"), self.format).await

@@ -24,11 +24,11 @@ pub(crate) struct NodeArgs {
 enum NodeCommand {
     /// List the servers
     List,
-    /// Let a server give its jobs to the others and take none; runs on executors continue
+    /// Move a server's jobs to the other servers, and give it no new ones; runs on executors continue
     Drain(OneNode),
-    /// Let a server work again
+    /// Let a server take jobs again
     Activate(OneNode),
-    /// Drain a server, and send its executors elsewhere
+    /// Drain a server, and send its executors to the other servers
     Stop(OneNode),
 }
 
@@ -60,13 +60,13 @@ impl NodeArgs {
     pub(crate) async fn run(self) -> Result<(), Failure> {
         let client = self.client.client()?;
         let (OneNode { name }, state) = match self.command {
-            NodeCommand::List => return VIEW.list(&client.get(&["nodes"], &[]).await?, self.format),
+            NodeCommand::List => return VIEW.print_list(&client.get(&["nodes"], &[]).await?, self.format),
             NodeCommand::Drain(node) => (node, "draining"),
             NodeCommand::Activate(node) => (node, "active"),
             NodeCommand::Stop(node) => (node, "stopped"),
         };
         let body = json!({ "state": state }).to_string();
-        VIEW.line(&client.put(&["nodes", &name, "state"], &body).await?, self.format)
+        VIEW.print_row(&client.put(&["nodes", &name, "state"], &body).await?, self.format)
     }
 }
 

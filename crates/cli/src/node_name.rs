@@ -52,7 +52,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut startup_files = StartupFiles::default();
         let made = read_or_make(root.path(), &mut startup_files).unwrap();
-        startup_files.keep();
+        startup_files.commit();
         assert_eq!(read_or_make(root.path(), &mut StartupFiles::default()).unwrap(), made);
         std::fs::write(root.path().join(FILE), "No Name\n").unwrap();
         assert!(read_or_make(root.path(), &mut StartupFiles::default()).is_err());

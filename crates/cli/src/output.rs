@@ -107,13 +107,13 @@ fn escaped_json(json: &str) -> Cow<'_, str> {
 /// Prints a failure on stderr, and returns the exit code of the process.
 pub(crate) fn report(failure: &Failure) -> ExitCode {
     if !failure.message().is_empty() {
-        talk(&format!("error: {}", failure.message()));
+        message(&format!("error: {}", failure.message()));
     }
     failure.exit().into()
 }
 
 /// Prints a message on stderr, with terminal control characters escaped. A closed stderr is ignored.
-pub(crate) fn talk(message: &str) {
+pub(crate) fn message(message: &str) {
     std::io::stderr().lock().write_all(harmless_lines(message).as_bytes()).ok();
 }
 
@@ -122,7 +122,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn json_says_the_same_without_controls() {
+    fn json_without_control_characters_has_the_same_value() {
         let json = "{\"a\":\"\u{9b}31m ä 表 \u{202e}\u{7f}\\n\"}";
         let shown = escaped_json(json);
         assert_eq!(shown, "{\"a\":\"\\u009b31m ä 表 \\u202e\\u007f\\n\"}");

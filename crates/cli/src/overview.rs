@@ -20,10 +20,10 @@ use crate::{clock, output};
 pub(crate) struct StatsArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// The first instant, RFC 3339; a day before the end if left out
+    /// The first instant, RFC 3339; by default a day before the end
     #[arg(long, value_name = "INSTANT")]
     from: Option<String>,
-    /// The end, RFC 3339; now if left out
+    /// The end, RFC 3339; by default now
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
     /// The length of a bucket: 1m, 15m, 1h or 1d
@@ -48,10 +48,10 @@ pub(crate) struct StatsArgs {
 pub(crate) struct FiresArgs {
     #[command(flatten)]
     client: ClientArgs,
-    /// The end, RFC 3339; in 24 hours if left out
+    /// The end, RFC 3339; by default in 24 hours
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
-    /// At most so many fires, the first ones
+    /// Maximum number of fires, the first ones
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=1_000))]
     limit: u32,
     #[command(flatten)]

@@ -133,7 +133,7 @@ fn cell(text: &str) -> String {
 }
 
 #[test]
-fn the_reference_is_what_the_definitions_say() {
+fn the_reference_matches_the_definitions() {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/CLI.md");
     let text = document(Cli::shown());
     if std::env::var_os("RONDEL_BLESS").is_some() {

@@ -51,16 +51,16 @@ struct ShowArgs {
     /// The key of a label whose values are the rows, or KEY=VALUE; implies --by label
     #[arg(long, value_name = "KEY")]
     label: Option<String>,
-    /// The last so many days, with today
+    /// The last N days, including today
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=400), conflicts_with_all = ["from", "to", "month"])]
     days: Option<u32>,
     /// A month, such as 2026-10
     #[arg(long, value_name = "MONTH", value_parser = month, conflicts_with_all = ["from", "to"])]
     month: Option<NaiveDate>,
-    /// The beginning; seven days before the end if left out
+    /// The beginning; by default seven days before the end
     #[arg(long, value_name = "INSTANT")]
     from: Option<String>,
-    /// The end; now if left out
+    /// The end; by default now
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
     /// A row for the whole range, or one for each day or month
@@ -104,7 +104,7 @@ enum ScheduleCommand {
     },
     /// Send the report of the seven days before today now; the schedule stays as it is
     Send,
-    /// Send no weekly report any more
+    /// Stop sending the weekly report
     Delete,
 }
 
@@ -132,7 +132,7 @@ const SENT: View = View { name: "channel", headers: &["SENT TO"], row: |sent, _|
 
 fn month(text: &str) -> Result<NaiveDate, String> {
     NaiveDate::parse_from_str(&format!("{text}-01"), "%Y-%m-%d")
-        .map_err(|_| format!("{text:?} is no month: expected YYYY-MM"))
+        .map_err(|_| format!("{text:?} is not a month: expected YYYY-MM"))
 }
 
 impl ReportArgs {
@@ -154,7 +154,7 @@ impl ShowArgs {
             return output::data(body.text().trim_end());
         }
         match format.format {
-            Format::Json | Format::Yaml | Format::Jsonl | Format::Name => VIEW.list(&body, format),
+            Format::Json | Format::Yaml | Format::Jsonl | Format::Name => VIEW.print_list(&body, format),
             Format::Table | Format::Wide => show(&body, format),
         }
     }
@@ -203,7 +203,7 @@ fn show(body: &Body, format: FormatArgs) -> Result<(), Failure> {
     let mut total = report["total"].clone();
     total["name"] = json!("(total)");
     items.push(total);
-    VIEW.items(&items, format)?;
+    VIEW.print_items(&items, format)?;
     let failures = report["failures"].as_array().map(Vec::as_slice).unwrap_or_default();
     if !failures.is_empty() {
         let mut table = Table::new(&["RUNS", "JOBS", "FAILED WITH", "MOST OF"]);
@@ -218,10 +218,10 @@ fn show(body: &Body, format: FormatArgs) -> Result<(), Failure> {
         output::data(&format!("\n{}", table.render(format.no_headers)))?;
     }
     if report["is_cut"] == true {
-        output::talk("not all apps or jobs could be counted: give a shorter range, or --app");
+        output::message("not all apps or jobs could be counted: give a shorter range, or --app");
     }
     if report["next_cursor"].is_string() {
-        output::talk("there are more jobs: give --limit, up to 500, or --app");
+        output::message("there are more jobs: give --limit, up to 500, or --app");
     }
     Ok(())
 }
@@ -230,14 +230,14 @@ impl ScheduleArgs {
     async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         let path = ["reports", "schedule"];
         match self.command {
-            ScheduleCommand::Show => SCHEDULE.whole(&client.get(&path, &[]).await?, format),
+            ScheduleCommand::Show => SCHEDULE.print_object(&client.get(&path, &[]).await?, format),
             ScheduleCommand::Set { weekday, time, zone, channel } => {
                 let body = json!({"weekday": weekday, "time": time, "zone": zone, "channel": channel});
-                SCHEDULE.line(&client.put(&path, &body.to_string()).await?, format)
+                SCHEDULE.print_row(&client.put(&path, &body.to_string()).await?, format)
             }
             ScheduleCommand::Send => {
                 let sent = client.post(&["reports", "schedule", "send"], "{}").await?;
-                SENT.line(&sent, format)
+                SENT.print_row(&sent, format)
             }
             ScheduleCommand::Delete => delete(client, &path, &[], "no weekly report is sent any more", format).await,
         }

@@ -1,4 +1,4 @@
-//! Repeats calls to a server that is away, such as one that restarts.
+//! Repeats calls to a server that is unreachable, such as one that restarts.
 
 use std::time::Duration;
 
@@ -7,28 +7,28 @@ use tokio::time::Instant;
 use crate::exit::Failure;
 use crate::output;
 
-/// How long the server may be away.
-const AWAY_MAX: Duration = Duration::from_secs(60);
+/// How long the server may be unreachable.
+const UNREACHABLE_MAX: Duration = Duration::from_secs(60);
 /// The first pause before a call is repeated; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(250);
 const PAUSE_MAX: Duration = Duration::from_secs(2);
 
-/// Repeats a call while the server is away, for at most a minute and at most until the deadline. The call must change
+/// Repeats a call while the server is unreachable, for at most a minute and at most until the deadline. The call must change
 /// nothing, because the server may execute it more than once.
-pub(crate) async fn while_away<T>(
+pub(crate) async fn retry_while_unreachable<T>(
     deadline: Option<Instant>,
     mut call: impl AsyncFnMut() -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    let end = Instant::now() + AWAY_MAX;
+    let end = Instant::now() + UNREACHABLE_MAX;
     let end = deadline.map_or(end, |deadline| deadline.min(end));
     let (mut pause, mut is_reported) = (PAUSE_MIN, false);
     loop {
         let failure = match call().await {
-            Err(failure) if failure.is_passing() && Instant::now() < end => failure,
+            Err(failure) if failure.is_temporary() && Instant::now() < end => failure,
             ended => return ended,
         };
         if !is_reported {
-            output::talk(&format!("{}; trying again", failure.message()));
+            output::message(&format!("{}; trying again", failure.message()));
             is_reported = true;
         }
         tokio::time::sleep_until(end.min(Instant::now() + pause)).await;
@@ -43,18 +43,18 @@ mod tests {
 
     #[tokio::test]
     async fn a_server_that_comes_back_is_outlasted() {
-        let away = || Failure::new(Exit::Unreachable, "cannot reach the server").passing();
+        let unreachable = || Failure::new(Exit::Unreachable, "cannot reach the server").temporary();
         let mut tries = 0;
-        let found = while_away(None, async || {
+        let found = retry_while_unreachable(None, async || {
             tries += 1;
-            if tries < 3 { Err(away()) } else { Ok(tries) }
+            if tries < 3 { Err(unreachable()) } else { Ok(tries) }
         });
         assert_eq!(found.await.unwrap(), 3);
         let deadline = Instant::now() + Duration::from_millis(300);
-        let failure = while_away(Some(deadline), async || Err::<(), _>(away())).await.unwrap_err();
+        let failure = retry_while_unreachable(Some(deadline), async || Err::<(), _>(unreachable())).await.unwrap_err();
         assert!(failure.exit() == Exit::Unreachable && Instant::now() >= deadline);
         let mut tries = 0;
-        let refused = while_away(None, async || {
+        let refused = retry_while_unreachable(None, async || {
             tries += 1;
             Err::<(), _>(Failure::refused("no"))
         });

@@ -32,7 +32,7 @@ where
                     if stop.is_cancelled() {
                         return Err(Failure::silent(exit));
                     }
-                    output::talk("stopping; once more to exit at once");
+                    output::message("stopping; a second signal exits immediately");
                     stop.cancel();
                 }
             }

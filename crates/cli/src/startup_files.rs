@@ -9,7 +9,7 @@ use tempfile::NamedTempFile;
 
 use crate::exit::Failure;
 
-/// What this start has created so far. If it is dropped before [`StartupFiles::keep`], it removes all of that.
+/// What this start has created so far. If it is dropped before [`StartupFiles::commit`], it removes all of that.
 #[derive(Debug, Default)]
 pub(crate) struct StartupFiles {
     made: Vec<PathBuf>,
@@ -54,7 +54,7 @@ impl StartupFiles {
     }
 
     /// Keeps what was created, because the start has succeeded.
-    pub(crate) fn keep(mut self) {
+    pub(crate) fn commit(mut self) {
         self.made.clear();
     }
 }
@@ -83,12 +83,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_kept_belongs_to_one_user() {
+    fn committed_files_belong_to_one_user() {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("a/b/token");
         let mut startup_files = StartupFiles::default();
         startup_files.secret_file(&file, "secret\n").unwrap();
-        startup_files.keep();
+        startup_files.commit();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "secret\n");
         assert_eq!((mode(&file), mode(&root.path().join("a/b")), mode(&root.path().join("a"))), (0o600, 0o700, 0o700));
         assert!(StartupFiles::default().secret_file(&file, "other").is_err());

@@ -10,7 +10,7 @@ use crate::client::{Client, ClientArgs, text_of, time_of};
 use crate::delete::delete;
 use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
-use crate::place::{role_argument, roles, with_place_hint};
+use crate::roles::{role_argument, roles, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
@@ -47,9 +47,9 @@ impl Kind {
 
 #[derive(Debug, Subcommand)]
 enum TokenCommand {
-    /// List one's own tokens; their secrets are not kept
+    /// List your own tokens; their secrets are not stored
     List {
-        /// Those of all users, and those of executors
+        /// List the tokens of all users and of executors
         #[arg(long)]
         everybody: bool,
         #[command(flatten)]
@@ -66,10 +66,10 @@ enum TokenCommand {
         /// What it may do: ROLE, ROLE:NAMESPACE or ROLE:NAMESPACE/APP; executor:NAMESPACE/APP for those of executors
         #[arg(long = "role", value_name = "ROLE[:PLACE]", required = true)]
         roles: Vec<String>,
-        /// How long it works, or never; else 90 days for the API, and for ever for executors
+        /// How long it is valid, or never for no end; by default 90 days for the API, and no end for executors
         #[arg(long, value_name = "DURATION")]
         expires_in: Option<String>,
-        /// Executors that it lets in may declare jobs in their code
+        /// Executors with this token may declare jobs in their code
         #[arg(long)]
         declares: bool,
         /// They may not: the default
@@ -78,16 +78,16 @@ enum TokenCommand {
     },
     /// Replace a token's secret and print the new one; the old one stays valid for a while
     Rotate {
-        /// The token's id, or its name where no other has it
+        /// The token's id, or its name if no other token has it
         #[arg(value_name = "ID")]
         id: String,
-        /// How long the old one works on
+        /// How long the old secret stays valid
         #[arg(long, value_name = "DURATION", default_value = "24h")]
         overlap: String,
     },
     /// End a token
     Revoke {
-        /// The token's id, or its name where no other has it
+        /// The token's id, or its name if no other token has it
         #[arg(value_name = "ID")]
         id: String,
     },
@@ -103,9 +103,9 @@ impl TokenArgs {
             TokenCommand::List { everybody, bounds } => {
                 let query: &[(&str, &str)] = if everybody { &[("all", "true")] } else { &[] };
                 let found = list::read(&client, "tokens", query, &bounds).await?;
-                VIEW.list(&found, format)?;
+                VIEW.print_list(&found, format)?;
                 if !everybody && found.page()?.items.is_empty() {
-                    output::talk("you have made none; those of others: rondel token list --everybody");
+                    output::message("you have created none; the tokens of others: rondel token list --everybody");
                 }
                 Ok(())
             }
@@ -119,7 +119,7 @@ impl TokenArgs {
                 let made = client.post(&["tokens"], &body.to_string()).await;
                 let made = made.map_err(|failure| with_place_hint(failure, &wanted))?;
                 for app in new_apps {
-                    output::talk(&format!(
+                    output::message(&format!(
                         "note: app {app} was not there and was made; if the name is misspelt, no job will find its executors"
                     ));
                 }
@@ -207,10 +207,10 @@ fn secret(made: &crate::client::Body, format: FormatArgs) -> Result<(), Failure>
     }
     let value = made.value()?;
     for warning in value["warnings"].as_array().into_iter().flatten() {
-        output::talk(&format!("warning: {}", text_of(warning)));
+        output::message(&format!("warning: {}", text_of(warning)));
     }
     let (id, name) = (text_of(&value["id"]), text_of(&value["name"]));
-    output::talk(&match std::io::stdout().is_terminal() {
+    output::message(&match std::io::stdout().is_terminal() {
         true => format!("token {id} ({name}); it is not shown again:"),
         false => format!("token {id} ({name}): its secret goes to standard output, and is not shown again"),
     });
@@ -246,7 +246,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_over_says_so() {
+    fn ended_tokens_are_marked() {
         let now = Timestamp::from_secs(100);
         for (token, word) in [
             (json!({"revoked_at": null, "expires_at": null}), ""),

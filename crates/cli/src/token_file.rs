@@ -103,7 +103,7 @@ mod tests {
         let path = root.path().join("data/admin.token");
         let mut startup_files = StartupFiles::default();
         let made = read_or_make(&path, &mut startup_files).unwrap();
-        startup_files.keep();
+        startup_files.commit();
         let again = read_or_make(&path, &mut StartupFiles::default()).unwrap();
         assert_eq!(made.reveal(), again.reveal());
     }
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_token_is_refused() {
+    fn a_file_without_a_token_is_refused() {
         let long = "x".repeat(600);
         for text in [
             "",

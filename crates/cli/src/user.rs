@@ -10,7 +10,7 @@ use crate::client::{ClientArgs, text_of, time_of};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
-use crate::place::{role_argument, roles, with_place_hint};
+use crate::roles::{role_argument, roles, with_place_hint};
 use crate::view::View;
 use crate::{list, output};
 
@@ -33,31 +33,31 @@ enum UserCommand {
     Get(NameArgs),
     /// Create a user, and print a link with which they sign in and set their password
     Create {
-        /// What is typed to sign in
+        /// The name with which the user signs in
         #[arg(value_name = "USER")]
         name: String,
-        /// The name that is shown
+        /// The displayed name
         #[arg(long, value_name = "TEXT")]
         display_name: Option<String>,
         /// A role and where: viewer, operator:NAMESPACE, editor:NAMESPACE/APP; once per role
         #[arg(long = "role", value_name = "ROLE[:PLACE]")]
         roles: Vec<String>,
     },
-    /// Give a user other roles, or lock them out; their sign-ins end
+    /// Change a user's roles, or lock the user out; the user's sign-ins end
     Change {
-        /// Whom
+        /// The user's name
         #[arg(value_name = "USER")]
         name: String,
-        /// The roles in the place of those they have; once per role
+        /// The new roles, which replace the present ones; once per role
         #[arg(long = "role", value_name = "ROLE[:PLACE]")]
         roles: Vec<String>,
-        /// Lock them out
+        /// Lock the user out
         #[arg(long, conflicts_with = "enable")]
         disable: bool,
-        /// Let them in again
+        /// Unlock the user
         #[arg(long)]
         enable: bool,
-        /// Whether the provider of sign-ins signs them in although they have a password
+        /// Whether the user may sign in through the provider in spite of having a password
         #[arg(long, value_name = "BOOL")]
         provider_sign_in: Option<bool>,
     },
@@ -66,7 +66,7 @@ enum UserCommand {
         /// The user's name
         #[arg(value_name = "USER")]
         name: String,
-        /// Keep the user's tokens working, with all that they made
+        /// Keep the user's tokens valid, with everything that they created
         #[arg(long)]
         keep_tokens: bool,
     },
@@ -96,14 +96,14 @@ impl UserArgs {
             Ok::<_, Failure>(format!("{}{}", client.server_url(), text_of(&link.value()?["path"])))
         };
         match self.command {
-            UserCommand::List(bounds) => VIEW.list(&list::read(&client, "users", &[], &bounds).await?, format),
-            UserCommand::Get(args) => VIEW.whole(&client.get(&["users", &args.name], &[]).await?, format),
+            UserCommand::List(bounds) => VIEW.print_list(&list::read(&client, "users", &[], &bounds).await?, format),
+            UserCommand::Get(args) => VIEW.print_object(&client.get(&["users", &args.name], &[]).await?, format),
             UserCommand::Create { name, display_name, roles: wanted } => {
                 let body = json!({"name": name, "display_name": display_name, "grants": roles(&wanted)?});
                 let made = client.post(&["users"], &body.to_string()).await;
-                VIEW.line(&made.map_err(|failure| with_place_hint(failure, &wanted))?, format)?;
-                output::talk(&format!("first sign-in, once, within 15 minutes: {}", link(&name).await?));
-                output::talk(&format!("too late? rondel user link {name} prints another"));
+                VIEW.print_row(&made.map_err(|failure| with_place_hint(failure, &wanted))?, format)?;
+                output::message(&format!("first sign-in, once, within 15 minutes: {}", link(&name).await?));
+                output::message(&format!("too late? rondel user link {name} prints another"));
                 Ok(())
             }
             UserCommand::Change { name, roles: wanted, disable, enable, provider_sign_in } => {
@@ -121,12 +121,12 @@ impl UserArgs {
                     let detail = "nothing to change: give --role, --disable, --enable or --provider-sign-in";
                     return Err(Failure::refused(detail));
                 }
-                VIEW.line(&client.patch(&["users", &name], &Value::Object(body).to_string()).await?, format)
+                VIEW.print_row(&client.patch(&["users", &name], &Value::Object(body).to_string()).await?, format)
             }
             UserCommand::Password { name, keep_tokens } => {
                 let body = json!({"password": password(&name)?, "keep_tokens": keep_tokens});
                 client.post(&["users", &name, "password"], &body.to_string()).await?;
-                output::talk(&format!("{name} has a new password; {}", ended(keep_tokens)));
+                output::message(&format!("{name} has a new password; {}", ended(keep_tokens)));
                 Ok(())
             }
             UserCommand::Link(args) => output::data(&link(&args.name).await?),
@@ -141,7 +141,7 @@ impl UserArgs {
 fn password(name: &str) -> Result<String, Failure> {
     let stdin = std::io::stdin();
     if stdin.is_terminal() {
-        output::talk(&format!("new password of {name}, which is shown as it is typed:"));
+        output::message(&format!("new password of {name}, which is shown as it is typed:"));
     }
     let mut line = String::new();
     stdin

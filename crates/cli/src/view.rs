@@ -23,7 +23,7 @@ pub(crate) struct View {
 
 impl View {
     /// Prints a list, which is a whole answer of the server.
-    pub(crate) fn list(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
+    pub(crate) fn print_list(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
             Format::Json | Format::Yaml => output::document(body.text(), format.format),
             Format::Jsonl => {
@@ -34,27 +34,27 @@ impl View {
                 let page = body.page()?;
                 let items: Vec<Value> =
                     page.items.iter().map(|item| serde_json::from_str(item.get())).collect::<Result<_, _>>()?;
-                self.items(&items, format)
+                self.print_items(&items, format)
             }
         }
     }
 
     /// Prints one object as a line of a list: the output of a command that changed it.
-    pub(crate) fn line(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
+    pub(crate) fn print_row(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
             Format::Json | Format::Jsonl | Format::Yaml => output::document(body.text(), format.format),
-            Format::Name | Format::Table | Format::Wide => self.items(&[body.value()?], format),
+            Format::Name | Format::Table | Format::Wide => self.print_items(&[body.value()?], format),
         }
     }
 
     /// Prints one object with all its fields.
-    pub(crate) fn whole(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
-        self.whole_in_words(body, format, |_, _| None)
+    pub(crate) fn print_object(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
+        self.print_object_with(body, format, |_, _| None)
     }
 
     /// Prints one object with all its fields, those of inner objects by names that `--columns` takes; `words` replaces some of the
     /// values.
-    pub(crate) fn whole_in_words(
+    pub(crate) fn print_object_with(
         &self,
         body: &Body,
         format: FormatArgs,
@@ -62,7 +62,7 @@ impl View {
     ) -> Result<(), Failure> {
         let is_whole = matches!(format.format, Format::Table | Format::Wide) && format.columns.is_none();
         if !is_whole {
-            return self.line(body, format);
+            return self.print_row(body, format);
         }
         clock::show_utc(format.utc);
         let mut table = Table::new(&["", ""]);
@@ -77,13 +77,13 @@ impl View {
     }
 
     /// Prints these objects.
-    pub(crate) fn items(&self, items: &[Value], format: FormatArgs) -> Result<(), Failure> {
+    pub(crate) fn print_items(&self, items: &[Value], format: FormatArgs) -> Result<(), Failure> {
         if format.format == Format::Name {
             let names: Vec<_> = items.iter().map(|item| text_of(&item[self.name])).collect();
             return output::names(names);
         }
         if items.is_empty() {
-            output::talk("nothing found");
+            output::message("nothing found");
             return Ok(());
         }
         clock::show_utc(format.utc);

@@ -7,7 +7,7 @@ use rondel_core::cron::Tz;
 use rondel_core::words::asked_instants;
 use serde_json::Value;
 
-use crate::client::{Ask, Client, ClientArgs, text_of};
+use crate::client::{Call, Client, ClientArgs, text_of};
 use crate::clock;
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
@@ -15,7 +15,7 @@ use crate::lang::LangArgs;
 use crate::output;
 use crate::terminal::harmless;
 
-/// The question.
+/// Explains why a job ran or did not run.
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  rondel why report.daily\n  rondel why report.daily --at 02:30\n  rondel why report.daily --at 2026-03-08T02:30:00Z\n  rondel why 384933479034388482"
@@ -28,7 +28,7 @@ pub(crate) struct WhyArgs {
     /// The job's name, or the id of a run
     #[arg(value_name = "JOB|RUN", add = crate::complete::jobs())]
     subject: String,
-    /// The instant that is asked about: in RFC 3339, or 02:30, "yesterday 02:30" or "2026-03-08 02:30" on the clock of the job's time zone, or
+    /// The instant to explain: in RFC 3339, or 02:30, "yesterday 02:30" or "2026-03-08 02:30" on the clock of the job's time zone, or
     /// "3h ago"; without it, the open run, the last fire or the next one
     #[arg(long, value_name = "INSTANT")]
     at: Option<String>,
@@ -65,8 +65,8 @@ async fn job_of_run(client: &Client, subject: &str) -> Result<Option<String>, Fa
     if !subject.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
     }
-    let ask = Ask { method: Method::GET, path: &["runs", subject], query: &[], body: None, headers: &[] };
-    match client.ask(ask).await? {
+    let call = Call { method: Method::GET, path: &["runs", subject], query: &[], body: None, headers: &[] };
+    match client.call(call).await? {
         Ok(run) => Ok(Some(text_of(&run.value()?["job"]))),
         Err(refusal) if refusal.status == StatusCode::NOT_FOUND => Ok(None),
         Err(refusal) => Err(client.failure(&refusal)),

@@ -3,18 +3,18 @@
 use std::collections::BTreeSet;
 
 use crate::id::{AppId, NamespaceId};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
-words! {
+word_enum! {
     /// What a caller may do at a place.
     Role {
-        /// To look.
+        /// To view, and nothing else.
         Viewer = "viewer",
-        /// To start, cancel, pause and resume too.
+        /// Also to start, cancel, pause and resume.
         Operator = "operator",
-        /// To define, change and delete too.
+        /// Also to define, change and delete.
         Editor = "editor",
-        /// Everything at the place; everywhere, also what belongs to no place: users, namespaces, the cluster.
+        /// Everything at the place. An admin everywhere also manages users, namespaces and the cluster.
         Admin = "admin",
         /// To open an executor's session of the app, and nothing else.
         Executor = "executor",
@@ -147,14 +147,14 @@ impl Grant {
 
 /// The apps of a namespace for which a caller has a permission.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Reach {
+pub enum PermittedApps {
     /// All of them, and what belongs to the namespace itself.
     All,
     /// Only these apps; an empty set means none.
     Apps(BTreeSet<AppId>),
 }
 
-impl Reach {
+impl PermittedApps {
     /// Whether it includes no app.
     #[must_use]
     pub fn is_nothing(&self) -> bool {
@@ -172,7 +172,7 @@ impl Reach {
 
     fn and(self, other: Self) -> Self {
         match (self, other) {
-            (Self::All, reach) | (reach, Self::All) => reach,
+            (Self::All, apps) | (apps, Self::All) => apps,
             (Self::Apps(a), Self::Apps(b)) => Self::Apps(a.intersection(&b).copied().collect()),
         }
     }
@@ -221,10 +221,10 @@ impl Rights {
         if matches!(permission, Permission::SignedIn | Permission::ViewEverywhere | Permission::Cluster) {
             return self.allow_somewhere(permission);
         }
-        let looks_around = app.is_none() && permission == Permission::View;
+        let is_namespace_view = app.is_none() && permission == Permission::View;
         self.every(|grants| {
             grants.iter().any(|grant| {
-                let place = if looks_around { grant.app } else { app };
+                let place = if is_namespace_view { grant.app } else { app };
                 grant.role.permits(permission) && grant.holds_at(namespace, place)
             })
         })
@@ -245,23 +245,23 @@ impl Rights {
 
     /// For which apps of a namespace this is permitted.
     #[must_use]
-    pub fn reach(&self, permission: Permission, namespace: NamespaceId) -> Reach {
-        let reach = |grants: &[Grant]| {
+    pub fn permitted_apps(&self, permission: Permission, namespace: NamespaceId) -> PermittedApps {
+        let permitted = |grants: &[Grant]| {
             let here =
                 |grant: &&Grant| grant.role.permits(permission) && grant.namespace.is_none_or(|own| own == namespace);
             let mut apps = BTreeSet::new();
             for grant in grants.iter().filter(here) {
                 match grant.app {
-                    None => return Reach::All,
+                    None => return PermittedApps::All,
                     Some(app) => apps.insert(app),
                 };
             }
-            Reach::Apps(apps)
+            PermittedApps::Apps(apps)
         };
-        let own = reach(&self.grants);
+        let own = permitted(&self.grants);
         match &self.limit {
             None => own,
-            Some(limit) => own.and(reach(limit)),
+            Some(limit) => own.and(permitted(limit)),
         }
     }
 
@@ -308,7 +308,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_is_told_from_the_name_of_a_file() {
+    fn a_token_is_distinguished_from_a_file_name() {
         let hex = "0123456789abcdef";
         for (text, is_one) in [
             (format!("{TOKEN_PREFIX}exec_{hex}"), true),
@@ -350,8 +350,11 @@ mod tests {
         assert!(!app.allow(Permission::View, THERE, Some(APP)) && !app.allow(Permission::View, THERE, None));
         assert!(app.allow(Permission::View, HERE, None), "calendars of the namespace may be looked at");
         assert!(!app.allow(Permission::Edit, HERE, None), "and not changed");
-        assert_eq!(app.reach(Permission::View, HERE), Reach::Apps([APP].into()));
-        assert!(app.reach(Permission::Admin, HERE).is_nothing() && app.reach(Permission::View, THERE).is_nothing());
+        assert_eq!(app.permitted_apps(Permission::View, HERE), PermittedApps::Apps([APP].into()));
+        assert!(
+            app.permitted_apps(Permission::Admin, HERE).is_nothing()
+                && app.permitted_apps(Permission::View, THERE).is_nothing()
+        );
         let whole = grant(Role::Admin, Some(HERE), None);
         assert!(whole.allow(Permission::Admin, HERE, None) && whole.allow(Permission::Edit, HERE, Some(OTHER)));
         assert!(!whole.allow(Permission::Cluster, HERE, None) && !whole.allow_somewhere(Permission::Cluster));
@@ -359,7 +362,7 @@ mod tests {
             !whole.allow_somewhere(Permission::ViewEverywhere),
             "what describes all namespaces is for callers who may see all"
         );
-        assert_eq!(whole.reach(Permission::Edit, HERE), Reach::All);
+        assert_eq!(whole.permitted_apps(Permission::Edit, HERE), PermittedApps::All);
     }
 
     #[test]
@@ -379,12 +382,12 @@ mod tests {
         let rights = token.clone().within(owner);
         assert!(rights.allow(Permission::View, HERE, Some(APP)) && !rights.allow(Permission::Edit, HERE, Some(APP)));
         assert!(!rights.allow(Permission::View, THERE, None) && !rights.allow_somewhere(Permission::Cluster));
-        assert_eq!(rights.reach(Permission::View, HERE), Reach::Apps([APP].into()));
+        assert_eq!(rights.permitted_apps(Permission::View, HERE), PermittedApps::Apps([APP].into()));
         assert!(!token.within(Vec::new()).allow_somewhere(Permission::View));
     }
 
     #[test]
-    fn nobody_gives_more_than_they_have() {
+    fn no_caller_grants_more_than_it_has() {
         let editor = grant(Role::Editor, Some(HERE), None);
         let wanted = |role, namespace, app| Grant { role, namespace, app };
         assert!(editor.cover(&wanted(Role::Viewer, Some(HERE), Some(APP))));
@@ -408,23 +411,23 @@ mod tests {
     }
 
     proptest! {
-        /// `reach`, which filters lists, admits exactly what `allow` permits.
+        /// `permitted_apps`, which filters lists, admits exactly what `allow` permits.
         #[test]
-        fn reach_and_allow_agree(
+        fn permitted_apps_and_allow_agree(
             grants in proptest::collection::vec(any_grant(), 0..4),
             limit in proptest::option::of(proptest::collection::vec(any_grant(), 0..4)),
         ) {
             let rights = Rights { grants, limit };
             for permission in [Permission::View, Permission::Operate, Permission::Edit, Permission::Admin] {
                 for namespace in [HERE, THERE] {
-                    let reach = rights.reach(permission, namespace);
+                    let apps = rights.permitted_apps(permission, namespace);
                     for app in [APP, OTHER] {
-                        prop_assert_eq!(reach.has(app), rights.allow(permission, namespace, Some(app)));
+                        prop_assert_eq!(apps.has(app), rights.allow(permission, namespace, Some(app)));
                     }
-                    if reach == Reach::All {
+                    if apps == PermittedApps::All {
                         prop_assert!(rights.allow(permission, namespace, None));
                     }
-                    if !reach.is_nothing() {
+                    if !apps.is_nothing() {
                         prop_assert!(rights.allow_somewhere(permission));
                     }
                 }

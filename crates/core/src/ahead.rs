@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_is_cut_and_says_where() {
+    fn a_search_without_steps_left_names_its_end() {
         let (each, second) = (job(&json!({"every": "1s"}), true), job(&json!({"every": "2s"}), true));
         let mut steps = 15_000;
         let changes = fire_changes(planned(&each), planned(&second), WEEK, &mut steps);

@@ -84,7 +84,7 @@ pub struct AttentionFacts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum FindingSeverity {
     /// Work does not get done.
-    Bad,
+    Critical,
     /// Work may soon not get done.
     Warning,
     /// Worth knowing.
@@ -117,9 +117,9 @@ impl Finding {
     #[must_use]
     pub const fn severity(&self) -> FindingSeverity {
         match self {
-            Self::NodeLost(..) | Self::LoopFails(..) | Self::NoExecutor(_) => FindingSeverity::Bad,
+            Self::NodeLost(..) | Self::LoopFails(..) | Self::NoExecutor(_) => FindingSeverity::Critical,
             // One failure may be chance.
-            Self::Fails(failing) if failing.streak > 1 => FindingSeverity::Bad,
+            Self::Fails(failing) if failing.streak > 1 => FindingSeverity::Critical,
             Self::Fails(_) | Self::Late(_) | Self::Long(_) | Self::TokenEnds(..) => FindingSeverity::Warning,
             Self::Paused(..) => FindingSeverity::Note,
         }

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_has_a_say_over_what_it_covers() {
+    fn a_token_has_authority_over_tokens_that_it_covers() {
         let account = vec![Grant::everywhere(Role::Admin)];
         let limited = Rights::new(vec![at(Role::Editor, 1)]).within(account.clone());
         let token = Actor { rights: &limited, account: Some(OWN), is_token: true };
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_keeps_its_say_over_equals_when_its_account_loses_roles() {
+    fn a_token_keeps_authority_over_equals_when_its_account_loses_roles() {
         let reduced = Rights::new(vec![at(Role::Editor, 1)]).within(vec![at(Role::Viewer, 1)]);
         let token = Actor { rights: &reduced, account: Some(OWN), is_token: true };
         check(token, Some(OWN), &[at(Role::Editor, 1)], true);
@@ -145,7 +145,7 @@ mod tests {
 
     /// Requests about users need [`Permission::Cluster`], and no account or token has more rights than a caller with that permission.
     #[test]
-    fn who_may_do_everything_covers_everything() {
+    fn an_admin_everywhere_covers_everything() {
         let everything = Rights::new(vec![Grant::everywhere(Role::Admin)]);
         let limited = everything.clone().within(vec![Grant::everywhere(Role::Editor)]);
         assert!(everything.allow_somewhere(Permission::Cluster) && !limited.allow_somewhere(Permission::Cluster));

@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::field_error::FieldError;
 use crate::name;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// Maximum number of days that one calendar lists, including those of the calendars that it names.
 pub const DAY_COUNT_MAX: usize = 20_000;
@@ -51,11 +51,11 @@ pub struct CalendarSpec {
     /// Free text.
     #[serde(default)]
     pub description: String,
-    /// What is in it.
+    /// Which days and times are in the calendar.
     pub rule: Rule,
 }
 
-/// What is in a calendar: one of these.
+/// Which days and times are in a calendar: one of these.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub enum Rule {
@@ -65,13 +65,13 @@ pub enum Rule {
     Weekdays(Vec<Weekday>),
     /// These spans of each day: `"22:00-06:00"`, the end not included.
     Times(Vec<String>),
-    /// What is in another calendar of the namespace.
+    /// The days and times of another calendar of the namespace.
     Calendar(String),
-    /// What is in all of these.
+    /// Days and times that are in all of these.
     All(Vec<Rule>),
-    /// What is in any of these.
+    /// Days and times that are in at least one of these.
     Any(Vec<Rule>),
-    /// What is not in this.
+    /// Days and times that are not in this.
     Not(Box<Rule>),
 }
 
@@ -81,16 +81,16 @@ pub enum Rule {
 pub enum Day {
     /// Only the date.
     Date(String),
-    /// A date with what it is called.
+    /// A date or a span with a name.
     Named {
         /// The date or the span.
         date: String,
-        /// What it is called.
+        /// The name.
         name: String,
     },
 }
 
-words! {
+word_enum! {
     /// A day of the week.
     Weekday {
         /// Monday.
@@ -146,7 +146,7 @@ impl Calendar {
             compiler.errors.push(FieldError::new("/name", message));
         }
         if spec.description.len() > DESCRIPTION_LEN_MAX {
-            let message = format!("{} bytes; at most {DESCRIPTION_LEN_MAX} are kept", spec.description.len());
+            let message = format!("{} bytes; at most {DESCRIPTION_LEN_MAX} are allowed", spec.description.len());
             compiler.errors.push(FieldError::new("/description", message));
         }
         let node = compiler.node(&spec.rule, "/rule", 1);
@@ -312,7 +312,7 @@ impl Compiler<'_> {
         let pointer = format!("{pointer}/calendar");
         if self.path.iter().any(|part| part == name) {
             let path = format!("{} -> {name}", self.path.join(" -> "));
-            return self.refuse(pointer, format!("makes a circle: {path}"));
+            return self.refuse(pointer, format!("makes a cycle: {path}"));
         }
         let Some(part) = (self.find)(name) else {
             return self.refuse(pointer, format!("there is no calendar {name:?} in this namespace"));

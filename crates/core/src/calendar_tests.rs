@@ -153,7 +153,7 @@ fn a_circle_of_calendars_is_refused_and_named() {
         Some(CalendarSpec { name: name.to_owned(), ..spec(rule) })
     };
     let errors = Calendar::compile(&spec(json!({"calendar": "b"})), find).unwrap_err();
-    assert_eq!(errors[0].message, "makes a circle: c -> b -> c");
+    assert_eq!(errors[0].message, "makes a cycle: c -> b -> c");
     // Naming the same calendar twice, side by side, is not a cycle.
     assert!(Calendar::compile(&spec(json!({"all": [{"calendar": "x"}, {"calendar": "x"}]})), find).is_ok());
 }

@@ -20,7 +20,7 @@ use crate::time::Timestamp;
 
 /// The jobs that executors of one build declare.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct SeenSet {
+pub struct DeclaredJobs {
     /// When it was first seen.
     pub first_seen_at: Timestamp,
     /// When it was last seen with a living executor.
@@ -43,9 +43,9 @@ pub struct EffectiveDeclarations {
 ///
 /// ```
 /// use rondel_core::Timestamp;
-/// use rondel_core::declared::{SeenSet, effective_declarations};
+/// use rondel_core::declared::{DeclaredJobs, effective_declarations};
 ///
-/// let set = |first, last, text: &str| SeenSet {
+/// let set = |first, last, text: &str| DeclaredJobs {
 ///     first_seen_at: Timestamp::from_secs(first),
 ///     last_seen_at: Timestamp::from_secs(last),
 ///     jobs: [("report".to_owned(), text.to_owned())].into(),
@@ -54,7 +54,7 @@ pub struct EffectiveDeclarations {
 /// assert_eq!(effective_declarations(&both, Timestamp::from_secs(95)).jobs["report"], "new");
 /// ```
 #[must_use]
-pub fn effective_declarations(sets: &[SeenSet], living_since: Timestamp) -> EffectiveDeclarations {
+pub fn effective_declarations(sets: &[DeclaredJobs], living_since: Timestamp) -> EffectiveDeclarations {
     let mut first_seen: BTreeMap<(&str, &str), Timestamp> = BTreeMap::new();
     for set in sets {
         for (name, text) in &set.jobs {
@@ -62,7 +62,7 @@ pub fn effective_declarations(sets: &[SeenSet], living_since: Timestamp) -> Effe
             *first = (*first).min(set.first_seen_at);
         }
     }
-    let living: Vec<&SeenSet> = sets.iter().filter(|set| set.last_seen_at >= living_since).collect();
+    let living: Vec<&DeclaredJobs> = sets.iter().filter(|set| set.last_seen_at >= living_since).collect();
     if living.is_empty() {
         return EffectiveDeclarations::default();
     }
@@ -181,13 +181,13 @@ mod tests {
         serde_json::from_value(spec).unwrap()
     }
 
-    fn set(first: i64, last: i64, jobs: &[(&str, &str)]) -> SeenSet {
+    fn set(first: i64, last: i64, jobs: &[(&str, &str)]) -> DeclaredJobs {
         let jobs = jobs.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-        SeenSet { first_seen_at: Timestamp::from_secs(first), last_seen_at: Timestamp::from_secs(last), jobs }
+        DeclaredJobs { first_seen_at: Timestamp::from_secs(first), last_seen_at: Timestamp::from_secs(last), jobs }
     }
 
     #[track_caller]
-    fn check_standing(sets: &[SeenSet], wanted: &[(&str, &str)], gone: &[&str]) {
+    fn check_standing(sets: &[DeclaredJobs], wanted: &[(&str, &str)], gone: &[&str]) {
         let found = effective_declarations(sets, Timestamp::from_secs(100));
         let jobs: Vec<_> = found.jobs.iter().map(|(name, text)| (name.as_str(), text.as_str())).collect();
         assert_eq!(
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn edits_by_people_win() {
+    fn edits_by_users_win() {
         let before = spec(&json!({"schedule": {"every": "1m"}}));
         let declared = spec(&json!({"schedule": {"every": "2m"}, "timeout": "1m"}));
         let edited = spec(&json!({"schedule": {"every": "3m"}}));

@@ -286,7 +286,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_audit_log_hides_what_is_not_on_the_list() {
+    fn the_audit_log_hides_fields_that_are_not_listed() {
         for name in ["private_key", "pwd", "cookie", "dsn", "webhook", "hook", "x", "password"] {
             let kept = for_audit(json!({"params": {name: "hunter2", "deep": [{name: 12}]}, name: {"a": "hunter2"}}));
             assert_eq!(kept, json!({"params": {name: "***", "deep": [{name: "***"}]}, name: {"a": "***"}}), "{name}");

@@ -20,7 +20,7 @@ use crate::time::Timestamp;
 /// is if the row may start within this time; otherwise the ledger could show `skipped` for a run that began. A fire that is due
 /// later than this after an edit does not run under the old definition. No server sends a trigger earlier than this before its
 /// instant.
-pub const ON_ITS_WAY: Duration = Duration::from_secs(1);
+pub const EDIT_CUTOFF: Duration = Duration::from_secs(1);
 
 /// How many past fires without a row are compared with those of a new calendar.
 const COMPARED_MAX: usize = 10_000;
@@ -193,7 +193,7 @@ fn earliest_start(row: &FutureRow, context: EditContext<'_>) -> Timestamp {
 }
 
 fn is_on_its_way(row: &FutureRow, context: EditContext<'_>) -> bool {
-    row.status == RunStatus::Pending && row.due_at < context.now.max(context.read_at) + ON_ITS_WAY
+    row.status == RunStatus::Pending && row.due_at < context.now.max(context.read_at) + EDIT_CUTOFF
 }
 
 /// Plans an edit of a job with a fixed delay, which has at most one future fire. If the delay is unchanged, that fire stays as
@@ -355,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn overdue_fires_that_an_edit_passes_over_are_one_row() {
+    fn overdue_fires_that_an_edit_skips_are_one_row() {
         let before = job(&json!({"every": "1s"}), true);
         let [other, paused] = [job(&json!({"every": "2s"}), true), job(&json!({"every": "1s"}), false)];
         let delay = job(&json!({"delay": "5s"}), true);

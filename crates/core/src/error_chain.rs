@@ -61,7 +61,7 @@ mod tests {
     }
 
     #[test]
-    fn each_cause_is_said_once() {
+    fn each_cause_is_printed_once() {
         let refused = Layer("refused", None);
         let connect = Layer("cannot connect: refused", Some(Box::new(refused)));
         assert_eq!(chain(&Layer("cannot read", Some(Box::new(connect)))), "cannot read: cannot connect: refused");

@@ -3,18 +3,18 @@
 //! [`StateFacts`] are read from the store in one statement for a page of jobs; [`FoldedState::fold`] decides. Other problems of
 //! a job, such as a missing executor, are not states; the [`filter`](crate::filter) has words for them.
 
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
-words! {
+word_enum! {
     /// The state of a job: the first of these that holds.
     FoldedState {
         /// The newest of its verdicts that is a success or a failure is a failure.
         Error = "error",
-        /// A run of it is `running`. Runs that end within about a second never are.
+        /// A run of it has the status `running`, which a run gets only after about a second.
         Running = "running",
         /// It is switched off.
         Paused = "paused",
-        /// It has a schedule, which will not fire again, and no run of it is open. A job that follows others is never complete.
+        /// Its schedule will not fire again, and no run of it is open. Jobs without a schedule or that follow others are never complete.
         Complete = "complete",
         /// It waits for its next fire, for the job that it follows, or for a trigger.
         Waiting = "waiting",

@@ -263,7 +263,7 @@ fn follow_chain(ends: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> V
 
 /// The state of a job in a fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobState {
+pub struct JobInFire {
     /// How it ended, as its children see it; `None` while it is open.
     pub ended: Option<RunStatus>,
     /// Its verdict. A run that waits for its children has ended before it has a verdict.
@@ -284,24 +284,24 @@ pub enum ChildStart {
 pub struct FireGraph<'g> {
     graph: &'g Graph,
     members: BTreeSet<JobId>,
-    states: BTreeMap<JobId, JobState>,
+    states: BTreeMap<JobId, JobInFire>,
 }
 
 impl<'g> FireGraph<'g> {
     /// A fire with these jobs, its root among them.
     #[must_use]
-    pub fn new(graph: &'g Graph, members: BTreeSet<JobId>, states: BTreeMap<JobId, JobState>) -> Self {
+    pub fn new(graph: &'g Graph, members: BTreeSet<JobId>, states: BTreeMap<JobId, JobInFire>) -> Self {
         Self { graph, members, states }
     }
 
     /// The state of a job; `None` while it has no run.
     #[must_use]
-    pub fn state_of(&self, job: JobId) -> Option<JobState> {
+    pub fn state_of(&self, job: JobId) -> Option<JobInFire> {
         self.states.get(&job).copied()
     }
 
     /// Records that a job has a run, or that its state changed.
-    pub fn set(&mut self, job: JobId, state: JobState) {
+    pub fn set(&mut self, job: JobId, state: JobInFire) {
         self.states.insert(job, state);
     }
 

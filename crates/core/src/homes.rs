@@ -4,13 +4,13 @@
 //! jobs, and keeps nodes from competing for the same job.
 
 use crate::id::{JobId, NodeId};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 mod recent;
 
 pub use recent::{DECAY_STEPS, DECAY_WHOLE, HALF_LIFE, JobShare, NodeShare, RecentFires};
 
-words! {
+word_enum! {
     /// Where a job without a living home goes.
     ClaimStrategy {
         /// To the node that claims it first.
@@ -24,14 +24,14 @@ words! {
     }
 }
 
-words! {
+word_enum! {
     /// The switch of a node, or of an app.
     Switch {
         /// It works.
         Active = "active",
-        /// It finishes what it has in hand, and takes nothing new.
+        /// It finishes the runs that it has, and takes no new ones.
         Draining = "draining",
-        /// As draining, and what is in hand is to end too.
+        /// As `draining`, and the runs that it has are asked to end.
         Stopped = "stopped",
     }
 }
@@ -56,19 +56,19 @@ impl ClaimStrategy {
     /// use rondel_core::homes::{ClaimStrategy, JobShare, NodeShare};
     /// use rondel_core::{JobId, NodeId};
     ///
-    /// let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
+    /// let share = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
     /// let job = |job, recent_fires| JobShare { job: JobId::new(job), recent_fires };
     /// // A job with nine recent fires weighs more than two with one each.
-    /// let homes = ClaimStrategy::LeastCount.deal(&[job(1, 9_000), job(2, 1_000), job(3, 1_000)], &[seat(1), seat(2)]);
+    /// let homes = ClaimStrategy::LeastCount.deal(&[job(1, 9_000), job(2, 1_000), job(3, 1_000)], &[share(1), share(2)]);
     /// assert!(homes[0] != homes[1] && homes[1] == homes[2]);
-    /// assert_eq!(ClaimStrategy::Default.deal(&[job(1, 0)], &[seat(1), seat(2)]), [None]);
+    /// assert_eq!(ClaimStrategy::Default.deal(&[job(1, 0)], &[share(1), share(2)]), [None]);
     /// ```
     #[must_use]
     pub fn deal(self, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
         match self {
             Self::Default => vec![None; jobs.len()],
             Self::IdHash => jobs.iter().map(|job| by_hash(job.job, nodes, |_| 1)).collect(),
-            Self::Weight => jobs.iter().map(|job| by_hash(job.job, nodes, |seat| seat.weight)).collect(),
+            Self::Weight => jobs.iter().map(|job| by_hash(job.job, nodes, |share| share.weight)).collect(),
             Self::LeastCount => by_load(jobs, nodes),
         }
     }
@@ -104,21 +104,21 @@ impl ClaimStrategy {
 /// its own share moves; with `hash % node_count`, nearly all jobs would move. Ids are hashed first, since they differ mostly in
 /// their time bits.
 fn by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) -> Option<NodeId> {
-    let all_zero = nodes.iter().all(|seat| weight(seat) == 0);
-    let draw = |seat: &NodeShare| {
-        let weight = if all_zero { 1 } else { weight(seat) };
+    let all_zero = nodes.iter().all(|share| weight(share) == 0);
+    let draw = |share: &NodeShare| {
+        let weight = if all_zero { 1 } else { weight(share) };
         // −weight / ln(u) for u uniform in (0, 1): each node wins jobs in proportion to its weight.
-        let number = mix(mix(job.get().unsigned_abs()) ^ seat.node.get().unsigned_abs());
+        let number = mix(mix(job.get().unsigned_abs()) ^ share.node.get().unsigned_abs());
         let uniform = (f64::from(u32::try_from(number >> 32).unwrap_or(0)) + 0.5) / 4_294_967_296.0;
         (weight > 0).then(|| -f64::from(weight) / uniform.ln())
     };
-    let drawn = nodes.iter().filter_map(|seat| Some((draw(seat)?, seat.node)));
+    let drawn = nodes.iter().filter_map(|share| Some((draw(share)?, share.node)));
     drawn.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, node)| node)
 }
 
 /// Deals each job to the node with the least load so far, beginning with the job that has the most recent fires.
 fn by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
-    let mut loads: Vec<(u64, NodeId)> = nodes.iter().map(|seat| (seat.load(), seat.node)).collect();
+    let mut loads: Vec<(u64, NodeId)> = nodes.iter().map(|share| (share.load(), share.node)).collect();
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), place(&jobs[*index])));
     let mut homes = vec![None; jobs.len()];
@@ -142,7 +142,7 @@ const SLACK_PART: u64 = 20;
 const SLACK_COUNT: u64 = 2;
 
 fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
-    let Some(own) = nodes.iter().find(|seat| seat.node == this) else { return Vec::new() };
+    let Some(own) = nodes.iter().find(|share| share.node == this) else { return Vec::new() };
     let count = u64::try_from(nodes.len()).unwrap_or(1).max(1);
     let level = nodes.iter().map(NodeShare::load).fold(0, u64::saturating_add) / count;
     let slack = (level / SLACK_PART).max(SLACK_COUNT * JobShare { job: JobId::new(0), recent_fires: 0 }.load());
@@ -151,7 +151,7 @@ fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, 
     }
     let mut left = own.load() - level;
     let mut rooms: Vec<(u64, NodeId)> =
-        nodes.iter().map(|seat| (level.saturating_sub(seat.load()), seat.node)).collect();
+        nodes.iter().map(|share| (level.saturating_sub(share.load()), share.node)).collect();
     // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be one heavy job that is
     // never idle.
     let mut order: Vec<&JobShare> = jobs.iter().collect();
@@ -182,10 +182,10 @@ mod tests {
     use super::*;
     use crate::{IdGen, Timestamp};
 
-    fn seats(weights: &[(i64, u32, u64)]) -> Vec<NodeShare> {
-        let seat =
+    fn nodes(weights: &[(i64, u32, u64)]) -> Vec<NodeShare> {
+        let share =
             |&(node, weight, job_count)| NodeShare { node: NodeId::new(node), weight, job_count, recent_fires: 0 };
-        weights.iter().map(seat).collect()
+        weights.iter().map(share).collect()
     }
 
     /// Jobs with successive ids of one node.
@@ -195,25 +195,25 @@ mod tests {
         (0..count).map(|_| JobShare { job: JobId::new(ids.next(now)), recent_fires: 0 }).collect()
     }
 
-    fn shares(homes: &[Option<NodeId>], seats: &[NodeShare]) -> Vec<usize> {
-        seats.iter().map(|seat| homes.iter().filter(|home| **home == Some(seat.node)).count()).collect()
+    fn shares(homes: &[Option<NodeId>], nodes: &[NodeShare]) -> Vec<usize> {
+        nodes.iter().map(|share| homes.iter().filter(|home| **home == Some(share.node)).count()).collect()
     }
 
     #[test]
     fn hashes_share_out_evenly_and_weights_by_weight() {
         let jobs = jobs(30_000);
-        let seats = seats(&[(1, 1, 0), (2, 2, 0), (3, 0, 0), (9, 3, 0)]);
-        let even = shares(&ClaimStrategy::IdHash.deal(&jobs, &seats), &seats);
+        let nodes = nodes(&[(1, 1, 0), (2, 2, 0), (3, 0, 0), (9, 3, 0)]);
+        let even = shares(&ClaimStrategy::IdHash.deal(&jobs, &nodes), &nodes);
         assert!(even.iter().all(|count| (7_200..7_800).contains(count)), "{even:?}");
-        let weighted = shares(&ClaimStrategy::Weight.deal(&jobs, &seats), &seats);
+        let weighted = shares(&ClaimStrategy::Weight.deal(&jobs, &nodes), &nodes);
         for (count, expected) in weighted.iter().zip([5_000_usize, 10_000, 0, 15_000]) {
             assert!(count.abs_diff(expected) < 300 && (expected > 0 || *count == 0), "{weighted:?}");
         }
     }
 
     #[test]
-    fn who_has_no_weight_gets_nothing_unless_all_have_none() {
-        let all_zero = seats(&[(1, 0, 0), (2, 0, 0)]);
+    fn nodes_without_weight_get_nothing_unless_none_has_weight() {
+        let all_zero = nodes(&[(1, 0, 0), (2, 0, 0)]);
         let shared = shares(&ClaimStrategy::Weight.deal(&jobs(1_000), &all_zero), &all_zero);
         assert!(shared.iter().all(|count| *count > 400), "{shared:?}");
         assert_eq!(ClaimStrategy::Weight.deal(&jobs(1), &[]), [None]);
@@ -221,14 +221,14 @@ mod tests {
 
     #[test]
     fn the_fewest_come_first() {
-        let seats = seats(&[(1, 1, 10), (2, 1, 4), (3, 1, 0)]);
-        let dealt = ClaimStrategy::LeastCount.deal(&jobs(10), &seats);
-        assert_eq!(shares(&dealt, &seats), [0, 3, 7]);
+        let nodes = nodes(&[(1, 1, 10), (2, 1, 4), (3, 1, 0)]);
+        let dealt = ClaimStrategy::LeastCount.deal(&jobs(10), &nodes);
+        assert_eq!(shares(&dealt, &nodes), [0, 3, 7]);
         // Nodes may read the jobs in different orders. The result is the same.
         let mut jobs = jobs(10);
         let before: Vec<_> = jobs.iter().zip(&dealt).map(|(job, home)| (*job, *home)).collect();
         jobs.reverse();
-        let again = ClaimStrategy::LeastCount.deal(&jobs, &seats);
+        let again = ClaimStrategy::LeastCount.deal(&jobs, &nodes);
         assert!(before.iter().rev().map(|(_, home)| *home).eq(again));
     }
 
@@ -236,27 +236,27 @@ mod tests {
     fn counts_are_brought_level_and_then_left_alone() {
         let own = jobs(100);
         let this = NodeId::new(1);
-        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &seats(&[(1, 1, 100), (2, 1, 0), (3, 1, 20)]));
+        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &nodes(&[(1, 1, 100), (2, 1, 0), (3, 1, 20)]));
         let to = |node| given.iter().filter(|(_, to)| *to == NodeId::new(node)).count();
         assert_eq!((to(2), to(3)), (40, 20));
         for counts in [[42, 40, 38], [40, 40, 40], [1, 0, 0]] {
-            let seats = seats(&[(1, 1, counts[0]), (2, 1, counts[1]), (3, 1, counts[2])]);
-            assert_eq!(ClaimStrategy::LeastCount.misplaced(this, &own, &seats), [], "{counts:?}");
+            let nodes = nodes(&[(1, 1, counts[0]), (2, 1, counts[1]), (3, 1, counts[2])]);
+            assert_eq!(ClaimStrategy::LeastCount.misplaced(this, &own, &nodes), [], "{counts:?}");
         }
     }
 
     #[test]
-    fn whoever_comes_first_is_told_nothing_and_gives_away_all_the_same() {
-        let seats = seats(&[(2, 1, 0), (3, 1, 0)]);
-        assert_eq!(ClaimStrategy::Default.misplaced(NodeId::new(1), &jobs(3), &seats), []);
-        let homes = ClaimStrategy::Default.deal_on_leave(&jobs(4), &seats);
-        assert_eq!(shares(&homes, &seats), [2, 2]);
+    fn the_default_strategy_moves_nothing_until_a_node_leaves() {
+        let nodes = nodes(&[(2, 1, 0), (3, 1, 0)]);
+        assert_eq!(ClaimStrategy::Default.misplaced(NodeId::new(1), &jobs(3), &nodes), []);
+        let homes = ClaimStrategy::Default.deal_on_leave(&jobs(4), &nodes);
+        assert_eq!(shares(&homes, &nodes), [2, 2]);
     }
 
     proptest! {
         /// If a node joins or leaves, only its own share of the jobs moves.
         #[test]
-        fn only_the_share_of_who_comes_moves(count in 1_i64..8, weights in proptest::collection::vec(1_u32..5, 8)) {
+        fn only_the_share_of_a_new_node_moves(count in 1_i64..8, weights in proptest::collection::vec(1_u32..5, 8)) {
             let all: Vec<NodeShare> = (1..=count).zip(&weights)
                 .map(|(node, weight)| NodeShare { node: NodeId::new(node), weight: *weight, job_count: 0, recent_fires: 0 }).collect();
             let (last, fewer) = all.split_last().unwrap();
@@ -266,9 +266,9 @@ mod tests {
                 for (before, after) in before.iter().zip(&after) {
                     prop_assert!(before == after || *after == Some(last.node));
                 }
-                for seat in &all {
-                    for (job, to) in strategy.misplaced(seat.node, &jobs, &all) {
-                        prop_assert_ne!(to, seat.node);
+                for share in &all {
+                    for (job, to) in strategy.misplaced(share.node, &jobs, &all) {
+                        prop_assert_ne!(to, share.node);
                         let job = JobShare { job, recent_fires: 0 };
                         prop_assert_eq!(strategy.deal(&[job], &all), [Some(to)]);
                     }
@@ -280,8 +280,8 @@ mod tests {
     #[test]
     fn a_surplus_is_left_alone_up_to_the_slack() {
         let given = |counts: &[(i64, u64)]| {
-            let seats: Vec<(i64, u32, u64)> = counts.iter().map(|&(node, count)| (node, 1, count)).collect();
-            ClaimStrategy::LeastCount.misplaced(NodeId::new(1), &jobs(200), &self::seats(&seats))
+            let nodes: Vec<(i64, u32, u64)> = counts.iter().map(|&(node, count)| (node, 1, count)).collect();
+            ClaimStrategy::LeastCount.misplaced(NodeId::new(1), &jobs(200), &self::nodes(&nodes))
         };
         let to = |given: &[(JobId, NodeId)], node| given.iter().filter(|(_, to)| *to == NodeId::new(node)).count();
         assert_eq!(given(&[(1, 12), (2, 8)]).len(), 0, "two more than the average of ten");
@@ -297,30 +297,30 @@ mod tests {
     const EACH_SECOND: u64 = 866_000;
 
     #[test]
-    fn a_job_of_each_second_and_a_thousand_of_each_year_are_shared_out_by_what_they_do() {
+    fn a_job_of_each_second_and_a_thousand_of_each_year_are_dealt_by_their_fires() {
         let this = NodeId::new(1);
         let mut own = jobs(1_001);
         own[500].recent_fires = EACH_SECOND;
         // All jobs need a home: one node gets the busy job, the other node gets all jobs that hardly ever fire.
-        let homes = ClaimStrategy::LeastCount.deal(&own, &seats(&[(1, 1, 0), (2, 1, 0)]));
+        let homes = ClaimStrategy::LeastCount.deal(&own, &nodes(&[(1, 1, 0), (2, 1, 0)]));
         let alone = homes[500];
         assert_eq!(homes.iter().filter(|home| **home == alone).count(), 1);
         // One node has all jobs and another joins: the busy job stays, since it would load the other node as much.
-        let (one, other) = (seat_of(1, &own), seat_of(2, &[]));
+        let (one, other) = (share_of(1, &own), share_of(2, &[]));
         let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[one, other]);
         assert_eq!(given.len(), 1_000);
         assert!(given.iter().all(|(job, to)| *job != own[500].job && *to == other.node));
         // Of two busy jobs one moves.
         own[700].recent_fires = EACH_SECOND;
-        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[seat_of(1, &own), other]);
+        let given = ClaimStrategy::LeastCount.misplaced(this, &own, &[share_of(1, &own), other]);
         let busy = given.iter().filter(|(job, _)| [own[500].job, own[700].job].contains(job)).count();
         assert_eq!(busy, 1, "{}", given.len());
         // A new job goes to the node with the lowest load, even if that node is home to more jobs.
-        let new = ClaimStrategy::LeastCount.deal(&jobs(1), &[seat_of(1, &own[..600]), seat_of(2, &jobs(5_000))]);
+        let new = ClaimStrategy::LeastCount.deal(&jobs(1), &[share_of(1, &own[..600]), share_of(2, &jobs(5_000))]);
         assert_eq!(new, [Some(NodeId::new(2))]);
     }
 
-    fn seat_of(node: i64, jobs: &[JobShare]) -> NodeShare {
+    fn share_of(node: i64, jobs: &[JobShare]) -> NodeShare {
         NodeShare {
             node: NodeId::new(node),
             weight: 1,
@@ -332,20 +332,20 @@ mod tests {
     proptest! {
         /// For any recent fires of the jobs: the loads of the nodes become more equal, and no job moves twice.
         #[test]
-        fn what_is_given_does_not_come_back(weights in proptest::collection::vec((1_i64..5, 0_u64..1_000_000), 1..120)) {
+        fn a_job_that_was_moved_does_not_come_back(weights in proptest::collection::vec((1_i64..5, 0_u64..1_000_000), 1..120)) {
             let jobs = jobs(weights.len());
             let mut at: Vec<(i64, JobShare)> = jobs.iter().zip(&weights)
                 .map(|(job, (node, recent_fires))| (*node, JobShare { recent_fires: *recent_fires, ..*job })).collect();
             let of = |at: &[(i64, JobShare)], node| -> Vec<JobShare> {
                 at.iter().filter(|(home, _)| *home == node).map(|(_, job)| *job).collect()
             };
-            let seats = |at: &[(i64, JobShare)]| -> Vec<NodeShare> { (1..5).map(|node| seat_of(node, &of(at, node))).collect() };
-            let most = |at: &[(i64, JobShare)]| seats(at).iter().map(NodeShare::load).max();
+            let nodes = |at: &[(i64, JobShare)]| -> Vec<NodeShare> { (1..5).map(|node| share_of(node, &of(at, node))).collect() };
+            let most = |at: &[(i64, JobShare)]| nodes(at).iter().map(NodeShare::load).max();
             let mut moved: Vec<JobId> = Vec::new();
             // The nodes give jobs away one after the other, each with the loads that it sees at that time.
             for node in [1, 2, 3, 4, 1, 2, 3, 4] {
                 let before = most(&at);
-                let given = ClaimStrategy::LeastCount.misplaced(NodeId::new(node), &of(&at, node), &seats(&at));
+                let given = ClaimStrategy::LeastCount.misplaced(NodeId::new(node), &of(&at, node), &nodes(&at));
                 for (job, to) in given {
                     prop_assert!(!moved.contains(&job), "a job moved twice");
                     moved.push(job);
@@ -360,11 +360,11 @@ mod tests {
     #[test]
     fn the_hash_of_the_id_knows_no_weights() {
         let jobs = jobs(2_000);
-        let [equal, weighted] = [[(1, 1, 0), (2, 1, 0)], [(1, 0, 0), (2, 7, 0)]].map(|rows| seats(&rows));
+        let [equal, weighted] = [[(1, 1, 0), (2, 1, 0)], [(1, 0, 0), (2, 7, 0)]].map(|rows| nodes(&rows));
         assert_eq!(ClaimStrategy::IdHash.deal(&jobs, &equal), ClaimStrategy::IdHash.deal(&jobs, &weighted));
         let without = shares(&ClaimStrategy::Weight.deal(&jobs, &weighted), &weighted);
         assert_eq!(without, [0, 2_000]);
-        let zero = seats(&[(1, 0, 0), (2, 0, 0)]);
+        let zero = nodes(&[(1, 0, 0), (2, 0, 0)]);
         assert_eq!(ClaimStrategy::Weight.deal(&jobs, &zero), ClaimStrategy::IdHash.deal(&jobs, &zero));
     }
 }

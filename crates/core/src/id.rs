@@ -215,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn ids_say_when_they_were_made() {
+    fn ids_contain_the_instant_of_their_creation() {
         let at = Timestamp::from_millis(1_800_000_000_123);
         let first = IdGen::first_at(at);
         assert!(IdGen::new(1023).next(Timestamp::from_millis(at.as_millis() - 1)) < first);

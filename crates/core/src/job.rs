@@ -13,7 +13,7 @@ use crate::select::Select;
 use crate::shadow::ModeFrom;
 use crate::spec::{
     CalendarRule, ConcurrencySpec, Delivery, ItemSpec, ItemsSpec, JobSpec, MisfirePolicy, MisfireSpec, NamedKind,
-    NotifySpec, OnSilence, Over, OverlapPolicy, OverlapSpec, RateSpec, Route, ScheduleSpec, check_named,
+    NotifySpec, OnSilence, OverlapPolicy, OverlapSpec, RateSpec, Route, RunEnd, ScheduleSpec, check_named,
     with_params_of_shard,
 };
 use crate::timetable::{AppliedCalendar, Timetable};
@@ -72,7 +72,7 @@ pub struct Job {
     /// Priority among waiting runs: 0 (last) to 9 (first).
     pub priority: u8,
     /// When its runs count as ended.
-    pub over: Over,
+    pub over: RunEnd,
     /// What happens to a run whose executor is lost.
     pub delivery: Delivery,
     /// What an executor does with a run while no server answers it.
@@ -159,7 +159,7 @@ impl Job {
                 backoff_max: waits.1,
                 at_least_once: spec.delivery == Delivery::AtLeastOnce,
                 has_fixed_delay: timetable_delays,
-                awaits_children: spec.over == Over::Children,
+                awaits_children: spec.over == RunEnd::Children,
                 is_pump: pump.is_some(),
             },
             pump,
@@ -223,13 +223,13 @@ pub fn check_params_size(params: &serde_json::Value) -> Result<(), String> {
     }
     let depth = depth(params);
     if depth > PARAMS_DEPTH_MAX {
-        return Err(format!("{depth} levels of arrays and objects; at most {PARAMS_DEPTH_MAX} are kept"));
+        return Err(format!("{depth} levels of arrays and objects; at most {PARAMS_DEPTH_MAX} are allowed"));
     }
     Ok(())
 }
 
 fn params_too_long(len: usize) -> String {
-    format!("{len} bytes of JSON; at most {PARAMS_LEN_MAX} are kept")
+    format!("{len} bytes of JSON; at most {PARAMS_LEN_MAX} are allowed")
 }
 
 fn depth(value: &serde_json::Value) -> usize {
@@ -254,7 +254,7 @@ fn check_names(spec: &JobSpec, errors: &mut Vec<FieldError>) {
     }
     labels::check(&spec.labels, errors);
     if spec.description.len() > DESCRIPTION_LEN_MAX {
-        let message = format!("{} bytes; at most {DESCRIPTION_LEN_MAX} are kept", spec.description.len());
+        let message = format!("{} bytes; at most {DESCRIPTION_LEN_MAX} are allowed", spec.description.len());
         errors.push(FieldError::new("/description", message));
     }
 }
@@ -270,7 +270,7 @@ fn compile_schedules(spec: &JobSpec, errors: &mut Vec<FieldError>) -> Vec<Schedu
     if specs.len() > 1
         && let Some((pointer, _)) = specs.iter().find(|(_, spec)| stands_alone(spec))
     {
-        let message = "delay and after stand alone: their instants follow from runs, not from a clock";
+        let message = "delay and after cannot be combined with other schedules: their instants follow from runs, not from a clock";
         errors.push(FieldError::new(pointer.clone(), message));
         return Vec::new();
     }
@@ -291,7 +291,7 @@ fn apply_calendar(
     let follows_runs = |spec: &ScheduleSpec| spec.delay.is_some() || spec.after.is_some();
     let schedules = spec.schedules();
     if schedules.is_empty() || schedules.iter().any(|(_, spec)| follows_runs(spec)) {
-        errors.push(FieldError::new("/calendar", "belongs to a job with cron, every or at"));
+        errors.push(FieldError::new("/calendar", "applies only to a job with cron, every or at"));
     }
     let calendar = calendar?;
     if calendar.has_times() && matches!(used.rule, CalendarRule::Next | CalendarRule::Previous) {
@@ -323,7 +323,7 @@ fn check_limits(spec: &JobSpec, errors: &mut Vec<FieldError>) {
     if let Some(limit) = &spec.concurrency {
         check_key("/concurrency/key", &limit.key, errors);
         if limit.max == 0 {
-            errors.push(FieldError::new("/concurrency/max", "0 would let nothing run; 1 or more"));
+            errors.push(FieldError::new("/concurrency/max", "0 would allow no run; must be 1 or more"));
         }
     }
     if let Some(rate) = &spec.rate {
@@ -346,11 +346,11 @@ fn check_key(pointer: &str, key: &str, errors: &mut Vec<FieldError>) {
 
 fn check_policies(spec: &JobSpec, errors: &mut Vec<FieldError>) {
     if spec.retry.max > RETRY_MAX {
-        let message = format!("{} retries; at most {RETRY_MAX} are made", spec.retry.max);
+        let message = format!("{} retries; at most {RETRY_MAX} are allowed", spec.retry.max);
         errors.push(FieldError::new("/retry/max", message));
     }
     if spec.misfire.policy == MisfirePolicy::All && !(1..=MISFIRE_MAX).contains(&spec.misfire.max) {
-        let message = format!("{} fires; 1 to {MISFIRE_MAX} can be made up for", spec.misfire.max);
+        let message = format!("{} fires; 1 to {MISFIRE_MAX} can be caught up", spec.misfire.max);
         errors.push(FieldError::new("/misfire/max", message));
     }
     for (index, reason) in spec.notify.skipped.iter().enumerate() {

@@ -32,7 +32,7 @@ pub fn check_key(key: &str) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "{key:?} is no key of a label: 1 to {LABEL_KEY_LEN_MAX} of a-z, A-Z, 0-9, '.', '_', '/' and '-', a letter or a digit first"
+        "{key:?} is not a key of a label: 1 to {LABEL_KEY_LEN_MAX} of a-z, A-Z, 0-9, '.', '_', '/' and '-', a letter or a digit first"
     ))
 }
 
@@ -46,14 +46,17 @@ pub fn check_value(value: &str) -> Result<(), String> {
         return Err(format!("{len} characters; a value has 1 to {LABEL_VALUE_LEN_MAX}"));
     }
     if value.trim() != value || value.chars().any(|c| plain::is_unseen(c) && !plain::is_joiner(c)) {
-        return Err("has blanks around it, or control characters or invisible signs in it".to_owned());
+        return Err("has blanks around it, or control or invisible characters in it".to_owned());
     }
     Ok(())
 }
 
 pub(crate) fn check(labels: &Labels, errors: &mut Vec<FieldError>) {
     if labels.len() > LABEL_COUNT_MAX {
-        errors.push(FieldError::new("/labels", format!("{} labels; at most {LABEL_COUNT_MAX} are kept", labels.len())));
+        errors.push(FieldError::new(
+            "/labels",
+            format!("{} labels; at most {LABEL_COUNT_MAX} are allowed", labels.len()),
+        ));
         return;
     }
     for (key, value) in labels {

@@ -262,7 +262,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_printed_names_its_severity_at_its_beginning() {
+    fn a_printed_line_names_its_severity_at_its_beginning() {
         for (line, expected) in [
             ("ERROR disk full", LineSeverity::Error),
             ("\u{1b}[1;31merror\u{1b}[0m: could not compile", LineSeverity::Error),

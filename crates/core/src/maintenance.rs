@@ -15,14 +15,14 @@ use crate::schedule::just_before;
 use crate::spec::MisfireKeep;
 use crate::status::Trigger;
 use crate::time::Timestamp;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// The longest window.
 pub const LENGTH_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How much of a window is planned at a time.
 pub const SLICE: Duration = Duration::from_secs(60);
 
-words! {
+word_enum! {
     /// What happens to the fires inside of a maintenance window.
     FiresInside {
         /// They are skipped.

@@ -10,13 +10,13 @@ use std::time::Duration;
 use crate::id::{NodeId, RunId};
 use crate::job::Job;
 use crate::reason::Reason;
-use crate::run::{Run, RunOf};
+use crate::run::{Run, RunJob};
 use crate::schedule::{Schedule, just_before};
 use crate::spec::{MisfireKeep, MisfirePolicy};
 use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 use crate::timetable::{Fire, Timetable};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// How many missed fires one plan walks through for a job with several schedules or a calendar; the next scan plans the rest. The missed
 /// fires of one plain schedule are counted without walking.
@@ -38,7 +38,7 @@ impl MissedSpan {
     /// The span's row of the ledger, skipped for `reason`. `owner` is the node that writes it, with its epoch.
     #[must_use]
     #[expect(clippy::too_many_arguments, reason = "a row is made of all of these")]
-    pub fn row(self, id: RunId, of: RunOf, job: &Job, reason: Reason, owner: (NodeId, i64), now: Timestamp) -> Run {
+    pub fn row(self, id: RunId, of: RunJob, job: &Job, reason: Reason, owner: (NodeId, i64), now: Timestamp) -> Run {
         let run = Run {
             status: RunStatus::Skipped,
             reason: Some(reason),
@@ -190,9 +190,9 @@ fn span(missed: &[Fire]) -> Option<MissedSpan> {
     })
 }
 
-/// A fire whose run was planned in time.
+/// A fire whose run was planned in time but never sent.
 #[derive(Clone, Copy, Debug)]
-pub struct PlannedInTime {
+pub struct UnsentFire {
     /// Its instant.
     pub fire_at: Timestamp,
     /// When it should have started.
@@ -204,7 +204,7 @@ pub struct PlannedInTime {
 /// policy runs one missed fire, it is the newest one of the job, whether that fire already has a row or a scan has yet to find
 /// it.
 #[must_use]
-pub fn runs_late(job: &Job, anchor: Timestamp, fire: PlannedInTime, taken_up_at: Timestamp) -> bool {
+pub fn runs_late(job: &Job, anchor: Timestamp, fire: UnsentFire, taken_up_at: Timestamp) -> bool {
     if fire.due_at >= taken_up_at - job.misfire.tolerance {
         return true;
     }
@@ -216,7 +216,7 @@ pub fn runs_late(job: &Job, anchor: Timestamp, fire: PlannedInTime, taken_up_at:
     }
 }
 
-words! {
+word_enum! {
     /// Why a server came late to a fire.
     LateBecause {
         /// Servers were at work, but had more fires to start than they could manage.
@@ -266,7 +266,7 @@ mod tests {
         ] {
             let spec = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"every": "1s"}, "misfire": {"policy": policy}});
             let job = serde_json::from_value::<JobSpec>(spec).unwrap().compile().unwrap();
-            let fire = PlannedInTime { fire_at: Timestamp::from_secs(fire_at), due_at: Timestamp::from_secs(fire_at) };
+            let fire = UnsentFire { fire_at: Timestamp::from_secs(fire_at), due_at: Timestamp::from_secs(fire_at) };
             assert_eq!(runs_late(&job, Timestamp::EPOCH, fire, Timestamp::from_secs(100)), runs, "{policy} {fire_at}");
         }
     }
@@ -292,7 +292,7 @@ mod tests {
     fn a_span_has_an_end_when_it_is_more_than_one_fire() {
         let job = serde_json::from_value::<JobSpec>(json!({"name": "a", "app": "b", "handler": "c"}));
         let job = job.unwrap().compile().unwrap();
-        let of = RunOf {
+        let of = RunJob {
             namespace: crate::NamespaceId::new(1),
             job: crate::JobId::new(1),
             job_version: 1,

@@ -5,7 +5,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 use crate::{IncidentId, RunId, Timestamp};
 
 /// The longest summary, in bytes of UTF-8.
@@ -19,7 +19,7 @@ pub const SAMPLE_COUNT_MAX: usize = 5;
 /// The longest message of a run that a notice shows, in bytes of UTF-8.
 pub const SAMPLE_BYTES_MAX: usize = 500;
 
-words! {
+word_enum! {
     /// Why a message is sent.
     NoticeKind {
         /// The condition of a rule began to hold.
@@ -41,7 +41,7 @@ words! {
     }
 }
 
-words! {
+word_enum! {
     /// What an alert is about.
     NoticeSubject {
         /// A job.
@@ -57,7 +57,7 @@ words! {
     }
 }
 
-words! {
+word_enum! {
     /// How urgent an alert is.
     Severity {
         /// Wake the engineer on call.

@@ -109,7 +109,7 @@ pub struct NextStepPolicy {
 
 /// The facts about the attempt that ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ended {
+pub struct AttemptFacts {
     /// Its number, from 1.
     pub attempt: i32,
     /// How often an executor was lost with this run so far.
@@ -152,7 +152,7 @@ pub enum NextStep {
 /// Decides what follows from the end of an attempt. `jitter` is a number from 0 to 1 that spreads retries.
 ///
 /// ```
-/// use rondel_core::outcome::{NextStep, NextStepPolicy, Ended, Outcome, decide_next};
+/// use rondel_core::outcome::{NextStep, NextStepPolicy, AttemptFacts, Outcome, decide_next};
 /// use rondel_core::{RunStatus, Timestamp};
 /// use std::time::Duration;
 ///
@@ -167,14 +167,20 @@ pub enum NextStep {
 /// };
 /// let now = Timestamp::from_secs(0);
 /// let first =
-///     Ended { attempt: 1, lost_count: 0, unreceived_count: 0, marked: false, may_have_begun: false, cancel_asked: None, unfinished: false, is_unexpanded: false };
+///     AttemptFacts { attempt: 1, lost_count: 0, unreceived_count: 0, marked: false, may_have_begun: false, cancel_asked: None, unfinished: false, is_unexpanded: false };
 /// let failed = Outcome::Failed { retryable: true };
 /// assert!(matches!(decide_next(policy, first, failed, now, 0.0), NextStep::Retry { .. }));
-/// let second = Ended { attempt: 2, ..first };
+/// let second = AttemptFacts { attempt: 2, ..first };
 /// assert_eq!(decide_next(policy, second, failed, now, 0.0), NextStep::Verdict { status: RunStatus::Failed, reason: None });
 /// ```
 #[must_use]
-pub fn decide_next(policy: NextStepPolicy, ended: Ended, outcome: Outcome, now: Timestamp, jitter: f64) -> NextStep {
+pub fn decide_next(
+    policy: NextStepPolicy,
+    ended: AttemptFacts,
+    outcome: Outcome,
+    now: Timestamp,
+    jitter: f64,
+) -> NextStep {
     let verdict = |status, reason| NextStep::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
@@ -222,7 +228,13 @@ pub fn decide_next(policy: NextStepPolicy, ended: Ended, outcome: Outcome, now: 
     }
 }
 
-fn retry(policy: NextStepPolicy, ended: Ended, retryable: bool, now: Timestamp, jitter: f64) -> Option<NextStep> {
+fn retry(
+    policy: NextStepPolicy,
+    ended: AttemptFacts,
+    retryable: bool,
+    now: Timestamp,
+    jitter: f64,
+) -> Option<NextStep> {
     // Attempts whose executor was lost, or that no executor received, do not count against the job's own retries.
     let uncounted = ended.lost_count.saturating_add(ended.unreceived_count);
     let failed_count = u32::try_from(ended.attempt.saturating_sub(uncounted)).unwrap_or(0).max(1);
@@ -236,10 +248,10 @@ fn retry(policy: NextStepPolicy, ended: Ended, retryable: bool, now: Timestamp, 
 
 /// What follows when an executor stopped an attempt because no server answered. That is not the run's fault: where the delivery policy
 /// allows it, the run is sent again without being counted as a retry.
-fn silenced(policy: NextStepPolicy, ended: Ended, has_begun: bool, now: Timestamp, jitter: f64) -> NextStep {
+fn silenced(policy: NextStepPolicy, ended: AttemptFacts, has_begun: bool, now: Timestamp, jitter: f64) -> NextStep {
     if !has_begun {
         // The executor itself reports that the handler never began, so neither the mark nor the delivery policy forbids another send.
-        return lost(policy, Ended { marked: false, ..ended }, Reason::NotReceived, now);
+        return lost(policy, AttemptFacts { marked: false, ..ended }, Reason::NotReceived, now);
     }
     match ended.cancel_asked {
         Some(asked) => NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(asked) },
@@ -250,7 +262,7 @@ fn silenced(policy: NextStepPolicy, ended: Ended, has_begun: bool, now: Timestam
     }
 }
 
-fn lost(policy: NextStepPolicy, ended: Ended, reason: Reason, now: Timestamp) -> NextStep {
+fn lost(policy: NextStepPolicy, ended: AttemptFacts, reason: Reason, now: Timestamp) -> NextStep {
     if let Some(asked) = ended.cancel_asked {
         // A run that no executor received is cancelled for certain. A handler on a lost executor may have succeeded.
         let reason = if reason == Reason::NotReceived { asked } else { reason };

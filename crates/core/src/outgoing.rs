@@ -244,7 +244,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_each_address_is_for() {
+    fn each_address_has_its_kind() {
         use AddressKind::{LinkLocal, Loopback, Metadata, Multicast, Private, Public, Reserved, Shared, Unspecified};
         for (text, expected) in [
             ("1.1.1.1", Public),
@@ -314,7 +314,7 @@ mod tests {
     }
 
     #[test]
-    fn the_allow_list_opens_what_it_names_and_nothing_beside() {
+    fn the_allow_list_opens_only_the_addresses_that_it_names() {
         let allowed = AllowedAddresses::parse(["10.1.0.0/16", "192.168.0.7", "fd12::/16", "0.0.0.0/0"]).unwrap();
         for good in ["10.1.255.255", "192.168.0.7", "::ffff:10.1.0.1", "64:ff9b::10.1.0.1", "fd12::1", "127.0.0.1"] {
             assert_eq!(allowed.check(good.parse().unwrap()), Ok(()), "{good}");
@@ -350,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_network_is_refused() {
+    fn a_text_that_is_not_a_network_is_refused() {
         for (text, words) in [
             ("", "neither a network such as"),
             ("localhost", "neither a network such as"),
@@ -375,7 +375,7 @@ mod tests {
     proptest! {
         /// No address that the standard library classifies as special is public here.
         #[test]
-        fn what_is_special_is_never_public(bits in any::<u32>(), near in 0_usize..SPECIAL_V4.len()) {
+        fn a_special_address_is_never_public(bits in any::<u32>(), near in 0_usize..SPECIAL_V4.len()) {
             // Any address, and one near the edge of a special network.
             let edge = u32::from(SPECIAL_V4[near].0.broadcast()).wrapping_add(bits % 5).wrapping_sub(2);
             for address in [Ipv4Addr::from(bits), Ipv4Addr::from(edge)] {

@@ -181,7 +181,7 @@ impl Overrides {
     pub(crate) fn check(&self, errors: &mut Vec<FieldError>) {
         let Self::Only(pointers) = self else { return };
         if pointers.len() > POINTER_COUNT_MAX {
-            let message = format!("{} pointers; at most {POINTER_COUNT_MAX} are taken", pointers.len());
+            let message = format!("{} pointers; at most {POINTER_COUNT_MAX} are allowed", pointers.len());
             errors.push(FieldError::new("/overrides", message));
             return;
         }
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_be_replaced_is_and_the_rest_stays() {
+    fn only_replaceable_params_are_replaced() {
         let job = json!({"argv": ["report", "today"], "env": {"A": "1", "B": "2"}, "cwd": "/srv"});
         check_applied(&Overrides::All, &job, &json!([1]), &json!([1]));
         check_applied(&Overrides::None, &job, &json!({}), &job);
@@ -359,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn what_may_not_be_replaced_is_named() {
+    fn params_that_may_not_be_replaced_are_named() {
         let job = json!({"argv": ["report", "today"], "env": {"A": "1"}});
         check_refused(
             &Overrides::None,
@@ -409,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn the_form_shows_what_may_be_replaced() {
+    fn the_form_shows_the_replaceable_params() {
         let job = json!({"argv": ["a", "b"], "env": {"A": "1", "B": "2"}});
         assert_eq!(only(&["/env/B", "/day"]).part(&job), json!({"env": {"B": "2"}}));
         assert_eq!(only(&["/argv/1"]).part(&job), json!({"argv": ["a", "b"]}));

@@ -1,9 +1,9 @@
 //! Which part of its fire a run is, if the fire has several runs.
 
 use crate::run::Run;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
-words! {
+word_enum! {
     /// Which part of its fire a run is, if the fire has several runs.
     Part {
         /// The row that stands for all shards.
@@ -41,13 +41,13 @@ impl Part {
 mod tests {
     use super::*;
     use crate::id::{AppId, JobId, NamespaceId, NodeId, RunId};
-    use crate::run::RunOf;
+    use crate::run::RunJob;
     use crate::status::Trigger;
     use crate::time::Timestamp;
 
     #[test]
     fn a_run_is_a_fire_or_a_part_of_one() {
-        let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
+        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
         let one = Run::new(RunId::new(4), of, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
         let root = one.clone().for_all_shards();
         let shard = Run { shard_index: 1, shard_total: Some(3), parent: Some(root.id), ..one.clone() };

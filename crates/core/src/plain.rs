@@ -48,7 +48,7 @@ pub fn check_line(text: &str, len_max: usize) -> Result<(), String> {
         return Ok(());
     }
     Err(format!(
-        "must be 1 to {len_max} characters on one line, without control characters and invisible signs, and without spaces at \
+        "must be 1 to {len_max} characters on one line, without control or invisible characters, and without spaces at \
          its ends"
     ))
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_what_can_be_seen_up_to_its_length() {
+    fn a_line_has_visible_characters_up_to_its_length() {
         for good in ["a", "abc", "a b", "表表表"] {
             assert_eq!(check_line(good, 3), Ok(()), "{good}");
         }

@@ -182,7 +182,7 @@ mod tests {
 
     /// The present lateness of a fire does not count: the policy judges how late it was when the servers had last claimed everything.
     #[test]
-    fn what_became_late_while_servers_were_scanning_is_not_missed() {
+    fn fires_that_became_late_during_a_scan_are_not_missed() {
         let (every, late) = (json!({"every": "10s"}), |fire_at, trigger| (fire_at, trigger));
         let interval = Trigger::Interval;
         for (policy, caught_up, expected, missed_count) in [

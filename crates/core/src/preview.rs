@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use chrono::{NaiveDate, NaiveDateTime, NaiveTime, SecondsFormat, TimeZone as _};
 
+use crate::calendar_effect::{CalendarEffect, calendar_effect};
 use crate::cron::{ClockChange, ClockEffect, Tz};
 use crate::local;
 use crate::schedule::{Kind, Schedule, just_before};
 use crate::spec::CalendarRule;
-use crate::taken::{CalendarEffect, calendar_effect};
 use crate::time::Timestamp;
 use crate::timetable::{AppliedCalendar, Timetable};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 use crate::words::{Lang, moment};
 
 /// Maximum number of fires in one preview.
@@ -62,7 +62,7 @@ pub struct PreviewFire {
     pub local: String,
 }
 
-words! {
+word_enum! {
     /// What a warning is about.
     WarningCode {
         /// There is no fire ahead.
@@ -199,7 +199,7 @@ fn clock_warning(zone: Tz, ClockChange { at, local, effect }: ClockChange) -> Wa
     let (code, en, zh) = match effect {
         ClockEffect::OnceAfter => (
             WarningCode::ClockSkips,
-            format!("it fires once at {then}, when the skipped time is over"),
+            format!("it fires once at {then}, at the end of the skipped time"),
             format!("跳过结束后在 {then} 补触发一次"),
         ),
         ClockEffect::Skipped => {
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn fires_are_told_in_utc_and_by_the_clock() {
+    fn fires_are_listed_in_utc_and_local_time() {
         let schedule = json!([{"cron": "0 0 9 * * ?", "time_zone": "Asia/Shanghai"}, {"every": "12h"}]);
         let preview = of(&schedule, None, "2026-06-01T00:30:00Z");
         let fires: Vec<_> = preview.fires.iter().map(|fire| (fire.at.to_string(), fire.local.as_str())).collect();
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fires_is_said() {
+    fn a_schedule_that_never_fires_is_reported() {
         let never = |schedule: Value| of(&schedule, None, "2026-06-01T00:00:00Z");
         let expected =
             ("never_fires", "It never fires after 2026-06-01 00:00 UTC.", "在 2026-06-01 00:00 UTC 之后永远不会触发。");
@@ -352,7 +352,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fires_often_is_said() {
+    fn a_schedule_that_fires_often_is_reported() {
         let often = |schedule: Value| of(&schedule, None, "2026-06-01T00:00:00Z");
         check(&often(json!({"cron": "0 * * * * ?"})), &[]);
         let seconds = ("fires_often", "It fires up to 86400 times a day.", "每天最多触发 86400 次。");
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_changes_are_told_for_eighteen_months() {
+    fn clock_changes_are_reported_for_eighteen_months() {
         let berlin = |cron: &str, dst: Value| json!({"cron": cron, "time_zone": "Europe/Berlin", "dst": dst});
         let after = "2026-04-01T00:00:00Z";
         check(
@@ -375,8 +375,8 @@ mod tests {
                 ),
                 (
                     "clock_skips",
-                    "On 2027-03-28 the clock of Europe/Berlin skips 02:30: it fires once at 03:00, when the skipped time is \
-                     over.",
+                    "On 2027-03-28 the clock of Europe/Berlin skips 02:30: it fires once at 03:00, at the end of the \
+                     skipped time.",
                     "2027-03-28，Europe/Berlin 的时钟跳过 02:30：跳过结束后在 03:00 补触发一次。",
                 ),
             ],
@@ -440,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn what_never_fires_is_told_whether_fires_were_asked_for_or_not() {
+    fn a_schedule_that_never_fires_is_reported_even_if_no_fires_are_requested() {
         let codes = |at: &str, count| {
             let job = json!({"name": "a", "app": "b", "handler": "c", "schedule": {"at": at}});
             let job = serde_json::from_value::<crate::JobSpec>(job).unwrap().compile().unwrap();
@@ -475,7 +475,7 @@ mod tests {
     }
 
     #[test]
-    fn clock_changes_before_the_start_are_not_told() {
+    fn clock_changes_before_the_start_are_not_reported() {
         let schedule = |start: &str| json!({"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin", "start_at": start});
         let winter = "2026-12-01T00:00:00Z".parse::<Timestamp>().unwrap();
         let early = |start| {

@@ -4,19 +4,19 @@ use crate::reason::Reason;
 use crate::run::Run;
 use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
-words! {
-    /// What becomes of the runs of a job that no executor has when the job is paused or deleted.
-    Queued {
-        /// They run when their turn comes.
+word_enum! {
+    /// What happens to the queued runs of a job, which no executor has, when the job is paused or deleted.
+    QueuedRunsPolicy {
+        /// They run in their turn.
         Run = "run",
         /// They are skipped.
         Drop = "drop",
     }
 }
 
-impl Queued {
+impl QueuedRunsPolicy {
     /// Whether a queued run with this trigger is skipped when its job is paused or deleted (`reason`). By default a pause skips the runs of
     /// the job's schedule, which it switches off, and keeps runs that a caller asked for; a deletion skips everything.
     #[must_use]
@@ -61,17 +61,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_pause_keeps_what_a_caller_asked_for() {
+    fn a_pause_keeps_runs_that_a_caller_requested() {
         for (choice, reason, trigger, expected) in [
             (None, Reason::Paused, Trigger::Cron, true),
             (None, Reason::Paused, Trigger::Parent, true),
             (None, Reason::Paused, Trigger::Manual, false),
             (None, Reason::Paused, Trigger::Backfill, false),
             (None, Reason::Deleted, Trigger::Api, true),
-            (Some(Queued::Run), Reason::Deleted, Trigger::Cron, false),
-            (Some(Queued::Drop), Reason::Paused, Trigger::Api, true),
+            (Some(QueuedRunsPolicy::Run), Reason::Deleted, Trigger::Cron, false),
+            (Some(QueuedRunsPolicy::Drop), Reason::Paused, Trigger::Api, true),
         ] {
-            assert_eq!(Queued::drops(choice, reason, trigger), expected, "{choice:?} {reason:?} {trigger:?}");
+            assert_eq!(QueuedRunsPolicy::drops(choice, reason, trigger), expected, "{choice:?} {reason:?} {trigger:?}");
         }
     }
 }

@@ -60,7 +60,8 @@ impl ReportSchedule {
             errors.push(FieldError::new(format!("/{field}"), message));
         }
         if let Err(error) = name::check(&self.channel) {
-            errors.push(FieldError::new("/channel", format!("{:?} is no name of a channel: {error}", self.channel)));
+            errors
+                .push(FieldError::new("/channel", format!("{:?} is not the name of a channel: {error}", self.channel)));
         }
         if errors.is_empty() { Ok(()) } else { Err(errors) }
     }

@@ -3,21 +3,21 @@
 use std::time::Duration;
 
 use crate::time::{Timestamp, format_duration, parse_duration};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// The longest key of a trigger, in bytes.
 pub const KEY_LEN_MAX: usize = 200;
 /// How far ahead a run may be triggered.
 pub const AHEAD_MAX: Duration = Duration::from_secs(366 * 86_400);
 
-words! {
+word_enum! {
     /// What happens to a trigger if an open run of the job already has its key.
     IfOpen {
         /// It is refused.
         Refuse = "refuse",
         /// A new run gets the key, and the open one is asked to end.
         Replace = "replace",
-        /// No run is made: the open one is the answer.
+        /// No run is created; the open run is returned.
         Keep = "keep",
     }
 }
@@ -68,7 +68,7 @@ pub fn planned_at(text: &str, now: Timestamp) -> Result<Timestamp, String> {
         None => text.parse().map_err(|_| malformed())?,
     };
     if at < now {
-        return Err(format!("{at} is over, it is {now}; leave it out to run now"));
+        return Err(format!("{at} has passed: it is {now} now; leave it out to run immediately"));
     }
     if at > now + AHEAD_MAX {
         return Err(format!("{cut:?} is more than {} ahead", format_duration(AHEAD_MAX)));

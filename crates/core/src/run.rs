@@ -2,7 +2,7 @@
 
 use crate::id::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId};
 pub use crate::reason::Reason;
-use crate::reason::{Detail, WaitFor};
+use crate::reason::{ReasonDetail, WaitFor};
 pub use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 
@@ -37,7 +37,7 @@ pub struct Run {
     /// The reason for its status.
     pub reason: Option<Reason>,
     /// The parameters of the reason, and what the run waits or waited for.
-    pub detail: Option<Box<Detail>>,
+    pub detail: Option<Box<ReasonDetail>>,
     /// Number of the attempt, from 1.
     pub attempt: i32,
     /// When it may start: `fire_at`, or later by jitter, backoff or queueing.
@@ -89,7 +89,7 @@ pub struct Run {
 
 /// The job of a run, with its definition and app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RunOf {
+pub struct RunJob {
     /// The tenant.
     pub namespace: NamespaceId,
     /// The job.
@@ -105,17 +105,17 @@ impl Run {
     /// this epoch. The caller sets what differs, such as the cause of a run that was requested.
     ///
     /// ```
-    /// use rondel_core::run::RunOf;
+    /// use rondel_core::run::RunJob;
     /// use rondel_core::{AppId, JobId, NamespaceId, NodeId, Run, RunId, Timestamp, Trigger};
     ///
-    /// let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
+    /// let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
     /// let fire = Run::new(RunId::new(9), of, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
     /// assert_eq!((fire.due_at, fire.attempt, fire.shard_total), (Timestamp::from_secs(60), 1, Some(1)));
     /// let asked_for = Run { cause: 9, trigger: Trigger::Api, ..fire };
     /// assert!(asked_for.for_all_shards().is_root());
     /// ```
     #[must_use]
-    pub const fn new(id: RunId, of: RunOf, fire_at: Timestamp, trigger: Trigger, owner: (NodeId, i64)) -> Self {
+    pub const fn new(id: RunId, of: RunJob, fire_at: Timestamp, trigger: Trigger, owner: (NodeId, i64)) -> Self {
         Self {
             id,
             namespace: of.namespace,
@@ -250,7 +250,7 @@ pub struct Attempt {
     /// Why the next one exists.
     pub reason: Option<Reason>,
     /// The parameters of that reason.
-    pub detail: Option<Box<Detail>>,
+    pub detail: Option<Box<ReasonDetail>>,
     /// The executor that had it.
     pub executor: Option<String>,
     /// Incarnation of that executor.

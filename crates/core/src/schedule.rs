@@ -194,13 +194,13 @@ fn misplaced(pointer: &str, spec: &ScheduleSpec) -> Vec<FieldError> {
     let zoned = spec.cron.is_some() || spec.every.is_some() || spec.at.is_some();
     let bounded = spec.cron.is_some() || spec.every.is_some() || spec.delay.is_some();
     let checks = [
-        ("time_zone", spec.time_zone.is_some() && !zoned, "belongs to cron, every and at"),
-        ("dst", spec.dst.is_some() && spec.cron.is_none(), "belongs to cron; the others count in UTC"),
-        ("if_past", spec.if_past.is_some() && spec.at.is_none(), "belongs to at"),
-        ("on", spec.on.is_some() && spec.after.is_none(), "belongs to after"),
-        ("start_at", spec.start_at.is_some() && !bounded, "belongs to cron, every and delay"),
-        ("end_at", spec.end_at.is_some() && !bounded, "belongs to cron, every and delay"),
-        ("jitter", spec.jitter.is_some() && spec.after.is_some(), "does not belong to after"),
+        ("time_zone", spec.time_zone.is_some() && !zoned, "applies only to cron, every and at"),
+        ("dst", spec.dst.is_some() && spec.cron.is_none(), "applies only to cron; the others count in UTC"),
+        ("if_past", spec.if_past.is_some() && spec.at.is_none(), "applies only to at"),
+        ("on", spec.on.is_some() && spec.after.is_none(), "applies only to after"),
+        ("start_at", spec.start_at.is_some() && !bounded, "applies only to cron, every and delay"),
+        ("end_at", spec.end_at.is_some() && !bounded, "applies only to cron, every and delay"),
+        ("jitter", spec.jitter.is_some() && spec.after.is_some(), "does not apply to after"),
     ];
     let wrong = checks.into_iter().filter(|(_, wrong, _)| *wrong);
     wrong.map(|(field, _, message)| FieldError::new(format!("{pointer}/{field}"), message)).collect()
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn a_single_instant_is_before_what_follows_it() {
+    fn a_single_instant_is_before_later_instants() {
         let at = Timestamp::from_secs(100);
         let once = Schedule { kind: Kind::At(at), ..every(1) };
         assert_eq!(once.prev_before(at, Timestamp::from_millis(100_001)), Some(at));

@@ -82,7 +82,7 @@ mod tests {
     use crate::{RunId, Timestamp};
 
     #[test]
-    fn words_are_told_with_what_they_mean() {
+    fn words_are_listed_with_their_meaning() {
         let schema = schema_for!(Weekday);
         assert_eq!(schema.get("enum").unwrap().as_array().unwrap().len(), 7);
         let about = schema.get("description").unwrap().as_str().unwrap();
@@ -90,7 +90,7 @@ mod tests {
     }
 
     #[test]
-    fn texts_say_how_they_are_written() {
+    fn texts_have_a_pattern() {
         assert_eq!(schema_for!(RunId).get("pattern").unwrap(), super::ID_PATTERN);
         assert_eq!(schema_for!(Option<Timestamp>).get("type").unwrap(), &serde_json::json!(["string", "null"]));
     }

@@ -35,7 +35,7 @@ pub const KEPT_VERSIONS_MIN: u32 = 30;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ScriptSpec {
-    /// What it is written in: the handler that runs it. It stays with the script.
+    /// The language, which is also the handler that runs the script. It cannot be changed later.
     #[schemars(extend("enum" = ["shell", "python", "node", "php", "powershell"]))]
     pub language: String,
     /// Its text.
@@ -43,7 +43,7 @@ pub struct ScriptSpec {
     /// What this version changes, in its author's words.
     #[serde(default)]
     pub note: String,
-    /// A signature of the source, in base64, as `rondel script sign` makes it: for agents that run signed scripts alone.
+    /// A signature of the source, in base64, as `rondel script sign` makes it: for agents that run only signed scripts.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub signature: Option<String>,
 }
@@ -71,7 +71,7 @@ impl ScriptSpec {
         if self.source.is_empty() {
             errors.push(FieldError::new("/source", "is empty: a script has at least one character"));
         } else if self.source.len() > SOURCE_LEN_MAX {
-            let message = format!("has {} bytes; at most {SOURCE_LEN_MAX} are kept", self.source.len());
+            let message = format!("has {} bytes; at most {SOURCE_LEN_MAX} are allowed", self.source.len());
             errors.push(FieldError::new("/source", message));
         } else if let Some(position) = self.source.find('\0') {
             let message = format!("byte {position} is NUL, which no script can have");
@@ -79,7 +79,7 @@ impl ScriptSpec {
         }
         let note_len = self.note.chars().count();
         if note_len > NOTE_LEN_MAX {
-            let message = format!("has {note_len} characters; at most {NOTE_LEN_MAX} are kept");
+            let message = format!("has {note_len} characters; at most {NOTE_LEN_MAX} are allowed");
             errors.push(FieldError::new("/note", message));
         } else if self.note.contains(|c: char| c.is_control() && c != '\n' && c != '\t') {
             errors.push(FieldError::new("/note", "has a control character other than tab and end of line"));
@@ -106,7 +106,7 @@ pub struct ScriptRef {
     /// Its name in the namespace of the job.
     #[schemars(regex(pattern = NAME_PATTERN))]
     pub name: String,
-    /// One of its versions; left out for the newest at the start of each attempt.
+    /// The version to run. If it is left out, each attempt runs the newest version at its start.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     #[schemars(range(min = 1))]
     pub version: Option<i64>,
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_names_its_field() {
+    fn an_error_names_its_field() {
         let long = "x".repeat(SOURCE_LEN_MAX + 1);
         let note = "ä".repeat(NOTE_LEN_MAX + 1);
         for (spec, pointers) in [

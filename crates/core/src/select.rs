@@ -174,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_condition_is_named() {
+    fn a_text_that_is_not_a_condition_is_named() {
         for text in ["", "=eu", "zone=", "!", "zone==eu", "a b", "zone=é"] {
             let mut errors = Vec::new();
             Select::compile(&SelectSpec { labels: vec![text.to_owned()], executors: Vec::new() }, &mut errors);

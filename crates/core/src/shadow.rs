@@ -5,19 +5,19 @@ pub mod compare;
 use crate::field_error::FieldError;
 use crate::status::Trigger;
 use crate::time::Timestamp;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
-words! {
+word_enum! {
     /// Whether runs are sent to executors.
     Mode {
         /// They are.
         Active = "active",
-        /// They are planned, claimed and routed, and not sent: each is skipped, and names the executor that would have had it.
+        /// They are planned, claimed and routed, but not sent. Each is skipped, and names the executor that would have had it.
         Shadow = "shadow",
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+#[expect(clippy::derivable_impls, reason = "the macro makes the enum")]
 impl Default for Mode {
     fn default() -> Self {
         Self::Active

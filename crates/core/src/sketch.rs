@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_within_a_length_is_counted() {
+    fn values_within_a_length_are_counted() {
         let ten = sketch(&[1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
         let within = |millis| ten.count_within(Duration::from_millis(millis));
         assert_eq!((within(0), within(4), within(10), within(1_000)), (0, 4, 10, 10));
@@ -209,7 +209,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_sketch_is_refused() {
+    fn a_text_that_is_not_a_sketch_is_refused() {
         for text in ["1", "a:1", "1:b", "1:2,3:4", "2:1 1:1", "1:1 1:1"] {
             assert!(text.parse::<Sketch>().is_err(), "{text}");
         }

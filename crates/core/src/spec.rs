@@ -18,8 +18,8 @@ use serde_json::Value;
 
 pub use self::expect::{EXPECT_CHANNEL, ExpectSpec, SuccessBySpec};
 pub use self::policies::{
-    ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence, Over, OverlapPolicy,
-    OverlapScope, OverlapSpec, RateSpec, RetrySpec, Route, SelectSpec,
+    ConcurrencySpec, Delivery, MisfireKeep, MisfirePolicy, MisfireSpec, NotifySpec, OnSilence, OverlapPolicy,
+    OverlapScope, OverlapSpec, RateSpec, RetrySpec, Route, RunEnd, SelectSpec,
 };
 pub use self::pump::{
     ITEM_COUNT_MAX, ITEM_PARAMS_LEN_MAX, ItemCountSpec, ItemSpec, ItemsSpec, PumpMode, PumpSpec, UntilCronSpec,
@@ -77,8 +77,8 @@ pub struct JobSpec {
     /// What the handler gets, any JSON value.
     #[serde(default)]
     pub params: Value,
-    /// Which of the parameters a caller may replace for one run; left out for the default of the handler: `none` for the
-    /// agent's (`shell`, `python`, `node`, `php`, `powershell`, `http`, `pump`), `all` for others.
+    /// Which parameters a caller may replace for one run. The default is `none` for the agent's handlers (`shell`, `python`,
+    /// `node`, `php`, `powershell`, `http`, `pump`) and `all` for others.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub overrides: Option<Overrides>,
     /// When it fires: nothing (manual only), one schedule, or a list of them.
@@ -136,14 +136,14 @@ pub struct JobSpec {
     pub retry: RetrySpec,
     /// When a run counts as ended: at its own end, or when the runs that follow from it have ended too.
     #[serde(default)]
-    pub over: Over,
-    /// Which verdicts are reported to the failure webhook, beside failures.
+    pub over: RunEnd,
+    /// Which verdicts besides failures are reported to the failure webhook.
     #[serde(default, skip_serializing_if = "NotifySpec::is_default")]
     pub notify: NotifySpec,
     /// Expectations of the job; a message is sent when one is not met.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub expect: Option<Box<ExpectSpec>>,
-    /// Whether its schedule fires; it can be triggered by hand either way.
+    /// Whether its schedule fires. A disabled job can still be triggered by hand.
     #[serde(default = "enabled")]
     pub enabled: bool,
     /// Whether its runs are sent to executors.

@@ -1,15 +1,15 @@
 //! The status of a run, and the triggers that create runs.
 
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
-words! {
-    /// Where a run stands. The first three are open, the others are verdicts.
+word_enum! {
+    /// The status of a run. The first three are open, the others are verdicts.
     RunStatus {
         /// Claimed by its home and kept in memory until it is due or an executor is free.
         Pending = "pending",
         /// Due later (a retry, a delay): the scan takes it up again near its `due_at`.
         Waiting = "waiting",
-        /// Known to be held by an executor. Runs that end within about a second never pass through here.
+        /// An executor is known to have it. A run that ends within about a second never gets this status.
         Running = "running",
         /// The handler returned without an error.
         Succeeded = "succeeded",
@@ -34,7 +34,7 @@ impl RunStatus {
     }
 }
 
-words! {
+word_enum! {
     /// Why a run exists.
     Trigger {
         /// A cron schedule.

@@ -281,7 +281,7 @@ mod tests {
     }
 
     #[test]
-    fn a_blackout_removes_what_falls_into_it() {
+    fn a_blackout_removes_the_fires_within_it() {
         let table = timetable(&json!({"cron": "0 0/30 * * * ?"}), "except", &json!({"times": ["22:00-06:00"]}));
         let fires = local_fires(&table, "2026-11-20T20:45:00Z", 4);
         assert_eq!(fires, ["Fri 11-20 21:00", "Fri 11-20 21:30", "Sat 11-21 06:00", "Sat 11-21 06:30"]);
@@ -343,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_that_takes_too_long_says_where_to_go_on() {
+    fn a_search_that_takes_too_long_names_where_to_continue() {
         let after: Timestamp = "2026-01-01T00:00:00Z".parse().unwrap();
         let wanted: Timestamp = "2035-01-01T00:00:00Z".parse().unwrap();
         for rule in ["only", "next"] {

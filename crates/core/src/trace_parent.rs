@@ -110,13 +110,13 @@ fn first_of_fire(run: &Run) -> RunId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::RunOf;
+    use crate::run::RunJob;
     use crate::{AppId, JobId, NamespaceId, NodeId, Timestamp, Trigger};
 
     const TEXT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn only_what_the_standard_takes_is_taken() {
+    fn only_texts_of_the_standard_are_accepted() {
         let parent: TraceParent = TEXT.parse().unwrap();
         assert_eq!(parent.trace_id(), 0x4bf9_2f35_77b3_4da6_a3ce_929d_0e0e_4736);
         assert_eq!((parent.span_id(), parent.is_sampled()), (0x00f0_67aa_0ba9_02b7, true));
@@ -141,7 +141,7 @@ mod tests {
 
     #[test]
     fn all_runs_of_a_fire_are_in_one_trace() {
-        let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
+        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(2), job_version: 1, app: AppId::new(3) };
         let fire = |id: i64| Run::new(RunId::new(id), of, Timestamp::from_secs(60), Trigger::Cron, (NodeId::new(1), 1));
         let first = fire(9);
         let shard = Run { shard_index: 1, shard_total: Some(3), parent: Some(first.id), ..fire(10) };

@@ -10,12 +10,12 @@ use crate::graph;
 use crate::id::RunId;
 use crate::run::Run;
 use crate::status::Trigger;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// How deep a tree can be: each job of a chain may be a broadcast with its shards below it.
 pub const DEPTH_MAX: usize = 2 * graph::DEPTH_MAX;
 
-words! {
+word_enum! {
     /// How a run is related to the run that it names as its parent. The order is that in which they are shown.
     Link {
         /// One shard of the row that stands for all.
@@ -29,7 +29,7 @@ words! {
 
 /// A run in its place in the tree.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Branch {
+pub struct RunInTree {
     /// The run.
     pub run: Run,
     /// How far below the root it is; 0 for the root.
@@ -76,7 +76,7 @@ impl Run {
 
 /// The root and the runs of `found` below it, each after the run that it follows from.
 #[must_use]
-pub fn arrange(root: Run, found: Vec<Run>) -> Vec<Branch> {
+pub fn arrange(root: Run, found: Vec<Run>) -> Vec<RunInTree> {
     let mut below: BTreeMap<RunId, Vec<Run>> = BTreeMap::new();
     for run in found {
         if let Some(parent) = run.parent.filter(|_| run.id != root.id) {
@@ -84,21 +84,21 @@ pub fn arrange(root: Run, found: Vec<Run>) -> Vec<Branch> {
         }
     }
     let mut tree = Vec::new();
-    let mut open = vec![Branch { run: root, depth: 0, link: None, after: Vec::new() }];
+    let mut open = vec![RunInTree { run: root, depth: 0, link: None, after: Vec::new() }];
     while let Some(branch) = open.pop() {
         let mut next = below.remove(&branch.run.id).unwrap_or_default();
         next.sort_by_key(|run| std::cmp::Reverse(run.place_below(&branch.run)));
-        let mut next: Vec<Branch> = next.into_iter().map(|run| branch_below(run, &branch)).collect();
+        let mut next: Vec<RunInTree> = next.into_iter().map(|run| branch_below(run, &branch)).collect();
         open.append(&mut next);
         tree.push(branch);
     }
     tree
 }
 
-fn branch_below(run: Run, above: &Branch) -> Branch {
+fn branch_below(run: Run, above: &RunInTree) -> RunInTree {
     let link = run.link_to(&above.run);
     let after = if link == Link::Child { joined_parents(&run) } else { Vec::new() };
-    Branch { depth: above.depth + 1, link: Some(link), after, run }
+    RunInTree { depth: above.depth + 1, link: Some(link), after, run }
 }
 
 /// The jobs whose results a run was given, if there are several.
@@ -116,11 +116,11 @@ fn joined_parents(run: &Run) -> Vec<String> {
 mod tests {
     use super::*;
     use crate::id::{AppId, JobId, NamespaceId, NodeId};
-    use crate::run::RunOf;
+    use crate::run::RunJob;
     use crate::time::Timestamp;
 
     fn run(id: i64, job: i64, trigger: Trigger) -> Run {
-        let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(job), job_version: 1, app: AppId::new(1) };
+        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(job), job_version: 1, app: AppId::new(1) };
         Run::new(RunId::new(id), of, Timestamp::from_secs(60), trigger, (NodeId::new(1), 1))
     }
 
@@ -140,7 +140,7 @@ mod tests {
     fn drawn(root: &Run, found: &[&Run]) -> Vec<String> {
         let tree = arrange(root.clone(), found.iter().map(|run| (*run).clone()).collect());
         let line =
-            |one: &Branch| format!("{}{}{}", ".".repeat(one.depth), one.run.id, one.link.map_or("", Link::as_str));
+            |one: &RunInTree| format!("{}{}{}", ".".repeat(one.depth), one.run.id, one.link.map_or("", Link::as_str));
         tree.iter().map(line).collect()
     }
 

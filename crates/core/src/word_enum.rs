@@ -1,8 +1,9 @@
 //! Enums whose values have one word each in SQL, JSON and the console.
 
-/// Defines such an enum with its words, its order, its JSON schema, `Display` and `FromStr`.
-macro_rules! words {
-    ($(#[doc = $doc:literal])* $name:ident { $($(#[doc = $vdoc:literal])* $variant:ident = $word:literal),+ $(,)? }) => {
+/// Defines such an enum with its words, its order, its JSON schema, `Display` and `FromStr`. The schema has the name of the type, or
+/// another one that is given after the type.
+macro_rules! word_enum {
+    ($(#[doc = $doc:literal])* $name:ident $(($schema:literal))? { $($(#[doc = $vdoc:literal])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[doc = $doc])*
         #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, serde::Serialize, serde::Deserialize)]
         #[serde(rename_all = "snake_case")]
@@ -30,7 +31,7 @@ macro_rules! words {
 
         impl schemars::JsonSchema for $name {
             fn schema_name() -> std::borrow::Cow<'static, str> {
-                stringify!($name).into()
+                [$($schema,)? stringify!($name)][0].into()
             }
 
             fn json_schema(_: &mut schemars::SchemaGenerator) -> schemars::Schema {
@@ -49,4 +50,4 @@ macro_rules! words {
         }
     };
 }
-pub(crate) use words;
+pub(crate) use word_enum;

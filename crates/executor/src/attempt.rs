@@ -22,7 +22,7 @@ pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> EndedAttem
     let clock = &run.setup().clock;
     let ending = supervise(run, handler).await;
     run.end_tasks();
-    let ending = ending.tidy(run.masks());
+    let ending = ending.sanitize(run.masks());
     EndedAttempt { ending, started_at, finished_at: clock.now().max(started_at) }
 }
 
@@ -46,7 +46,7 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
     if ended.is_none() {
         abort(run, body);
     }
-    settle(run, ended)
+    decide_ending(run, ended)
 }
 
 /// Resolves the secrets, then runs the handler.
@@ -86,7 +86,7 @@ fn abort(run: &RunContext, body: impl Sized) {
 /// pump job keeps its ending, which already takes the cause into account. Any other handler's ending is kept if the
 /// executor itself requested the stop (not a user or the timeout), the handler had not read that request, and it
 /// succeeded, skipped the run, or failed for good.
-fn settle(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
+fn decide_ending(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);
     }

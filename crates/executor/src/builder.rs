@@ -449,7 +449,7 @@ mod tests {
     async fn nothing() {}
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn wrong_settings_are_reported() {
         for (builder, expected) in [
             (Executor::builder("app"), "no server is named"),
             (Executor::builder("App").server("http://a"), "app: \"App\" is not a name"),
@@ -457,7 +457,7 @@ mod tests {
             (builder().namespace(""), "namespace: "),
             (builder().name("a b"), "executor: "),
             (builder().handler("a b", nothing), "handler: "),
-            (builder().handler("a", nothing).handler("a", nothing), "handler \"a\" is there twice"),
+            (builder().handler("a", nothing).handler("a", nothing), "handler \"a\" is registered twice"),
             (builder().declare(Declaration::new("a").cron("x")), "the declared job \"a\": /schedule/cron: "),
             (builder().declare(Declaration::new("a")).declare(Declaration::new("a")), "job \"a\" is declared twice"),
             (builder().slots(0), "slots must be at least 1"),

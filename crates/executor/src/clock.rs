@@ -79,7 +79,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn the_quickest_sample_counts_and_time_goes_on() {
+    async fn the_quickest_sample_counts_and_time_advances() {
         let clock = ServerClock::new();
         clock.observe(Timestamp::from_millis(1_000));
         clock.observe(Timestamp::from_millis(960));
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn only_the_own_lag_is_lifted() {
+    async fn only_the_clocks_own_lag_is_compensated() {
         let clock = ServerClock::new();
         clock.observe(Timestamp::from_millis(1_000));
         assert_eq!(clock.now_not_before(Timestamp::from_millis(1_020)), Timestamp::from_millis(1_020));

@@ -341,8 +341,8 @@ impl Declaration {
         let document = Value::Object(self.document);
         let wrong =
             |pointer: String, message: String| ExecutorError::Declaration { job: job.clone(), pointer, message };
-        let spec: JobSpec = shape::read(document.clone().into()).map_err(|misfit| {
-            let first = misfit.errors.into_iter().next().map(|error| (error.pointer, error.message));
+        let spec: JobSpec = shape::read(document.clone().into()).map_err(|shape_errors| {
+            let first = shape_errors.errors.into_iter().next().map(|error| (error.pointer, error.message));
             let (pointer, message) = first.unwrap_or_default();
             wrong(pointer, message)
         })?;
@@ -362,7 +362,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_wrong_is_said_with_its_place() {
+    fn errors_in_a_declaration_name_their_place() {
         let job = || Declaration::new("a");
         for (declaration, pointer, part) in [
             (Declaration::new("A"), "/name", "\"A\""),
@@ -388,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_said_goes_over_the_wire() {
+    fn only_options_that_were_set_are_sent() {
         let json = Declaration::new("a").after(["b"]).into_spec_json("app").unwrap();
         let wanted = json!({"name": "a", "app": "app", "handler": "a", "schedule": {"after": ["b"]}});
         assert_eq!(serde_json::from_str::<Value>(&json).unwrap(), wanted);

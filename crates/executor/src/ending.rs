@@ -56,7 +56,7 @@ impl Ending {
 
     /// Prepares the ending for sending: the message becomes one masked line of bounded length without NUL, and
     /// the result is masked.
-    pub(crate) fn tidy(mut self, masks: &Masks) -> Self {
+    pub(crate) fn sanitize(mut self, masks: &Masks) -> Self {
         self.message = one_line(&masks.apply(&self.message));
         self.result = self.result.map(|result| masks.apply_json(&result).into_owned());
         self
@@ -120,7 +120,7 @@ fn with_result(value: &impl Serialize) -> Ending {
     match serde_json::to_string(value) {
         Ok(json) if json == "null" => Ending::succeeded(),
         Ok(json) if json.len() > RESULT_BYTES_MAX => JobError::terminal(format_args!(
-            "the result is {} bytes of JSON; {RESULT_BYTES_MAX} is the most that a run may return",
+            "the result is {} bytes of JSON; a run may return at most {RESULT_BYTES_MAX}",
             json.len()
         ))
         .into(),

@@ -22,7 +22,7 @@ pub enum ExecutorError {
         reason: String,
     },
     /// Two handlers have the same name.
-    #[error("handler {0:?} is there twice")]
+    #[error("handler {0:?} is registered twice")]
     DuplicateHandler(String),
     /// A job declared in the code is not a valid definition.
     #[error("the declared job {job:?}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " })]
@@ -38,7 +38,7 @@ pub enum ExecutorError {
     #[error("job {0:?} is declared twice")]
     DuplicateJob(String),
     /// More jobs are declared than a server accepts.
-    #[error("{count} jobs with {bytes} bytes of JSON are declared; at most 1,000 and 1 MiB can be")]
+    #[error("{count} jobs with {bytes} bytes of JSON are declared; at most 1,000 jobs and 1 MiB are allowed")]
     TooManyJobs {
         /// The number of jobs.
         count: usize,

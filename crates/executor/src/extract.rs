@@ -176,7 +176,7 @@ impl<T: Clone + Send + Sync + 'static> FromRun for State<T> {
     fn from_run(run: &RunContext) -> Result<Self, JobError> {
         run.state::<T>().map(State).ok_or_else(|| {
             JobError::terminal(format_args!(
-                "the executor has no state of type {}: .state(value) gives it one",
+                "the executor has no state of type {}: add it with .state(value)",
                 type_name::<T>()
             ))
         })
@@ -354,7 +354,7 @@ mod tests {
         r#"{"table": "orders", "parents": {"b": {"run_id": "7", "status": "succeeded", "result": 3}}}"#;
 
     #[test]
-    fn parents_are_told_to_those_who_ask() {
+    fn parents_are_passed_to_types_that_accept_them() {
         let joined: Joined = read(FOLLOWER).unwrap();
         assert_eq!(joined.parents["b"]["result"], 3);
         assert_eq!(read::<Strict>(FOLLOWER).unwrap(), Strict { table: "orders".to_owned() });
@@ -376,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_named_by_its_place() {
+    fn invalid_params_are_named_by_their_place() {
         #[derive(Debug, PartialEq, serde::Deserialize)]
         #[serde(deny_unknown_fields)]
         struct Import {

@@ -250,7 +250,7 @@ fn read_results(path: &Path) -> io::Result<Vec<v1::Result>> {
     }
     if unreadable > 0 {
         let (path, read) = (path.display(), results.len());
-        tracing::warn!(%path, unreadable, read, "the journal has lines that were written by halves; the others are kept");
+        tracing::warn!(%path, unreadable, read, "the journal has lines that were only partly written; the other lines are kept");
     }
     Ok(results)
 }
@@ -404,7 +404,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_full_disk_tears_costs_one_line() {
+    fn a_full_disk_costs_one_line() {
         let dir = tempfile::tempdir().unwrap();
         let journal = open(dir.path(), 1).journal;
         journal.append(&[result(1)]).unwrap();

@@ -299,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_says_nothing() {
+    fn debug_shows_no_secret() {
         assert!(!format!("{:?}", masks(&["hidden"])).contains("hidden"));
     }
 }

@@ -13,7 +13,7 @@ use crate::lifecycle::lock;
 use crate::table::RunKey;
 
 /// How long a run waits for a reply before it asks again.
-const PATIENCE: Duration = Duration::from_secs(2);
+const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 /// How many times a run asks: each time another server, if there are several.
 const ASK_COUNT: u32 = 15;
 
@@ -36,14 +36,14 @@ struct Waiting {
 impl ScriptRequests {
     /// A server's reply about the script that the run names; `None` if no server has replied.
     pub(crate) async fn ask(&self, key: RunKey, with_source: bool) -> Option<ScriptReply> {
-        let _waiting = Forget { requests: self, key };
+        let _waiting = WaitingGuard { requests: self, key };
         for _ in 0..ASK_COUNT {
             let (answer, answered) = oneshot::channel();
             lock(&self.waiting).insert(key, Waiting { with_source, answer });
             let request = ScriptRequest { run_id: key.run.get(), attempt: key.attempt, with_source };
             lock(&self.unsent).push(request);
             self.wake.notify_one();
-            if let Ok(Ok(reply)) = timeout(PATIENCE, answered).await {
+            if let Ok(Ok(reply)) = timeout(REPLY_TIMEOUT, answered).await {
                 return Some(reply);
             }
         }
@@ -77,12 +77,12 @@ impl ScriptRequests {
 }
 
 /// Removes a waiting run when it ends.
-struct Forget<'a> {
+struct WaitingGuard<'a> {
     requests: &'a ScriptRequests,
     key: RunKey,
 }
 
-impl Drop for Forget<'_> {
+impl Drop for WaitingGuard<'_> {
     fn drop(&mut self) {
         lock(&self.requests.waiting).remove(&self.key);
     }
@@ -98,7 +98,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn it_is_asked_again_and_what_answers_another_question_is_no_answer() {
+    async fn a_request_is_repeated_and_replies_to_other_requests_are_ignored() {
         let requests = ScriptRequests::default();
         let server = async {
             requests.ready().await;

@@ -120,7 +120,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_is_not_there_is_named_and_paths_are_no_names() {
+    async fn missing_secrets_are_named_and_paths_are_refused() {
         let dir = tempfile::tempdir().unwrap();
         let secrets = Secrets::from_env().dir(dir.path());
         let missing = secrets.get("nope").await.unwrap_err();

@@ -84,13 +84,13 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn nothing_to_do_is_nothing_done() {
+    async fn params_without_secrets_are_unchanged() {
         assert_eq!(resolved(r#"{"a":"{{other}}"}"#).await.unwrap(), None);
         assert_eq!(resolved(r#""{{secret.open""#).await.unwrap().as_deref(), Some(r#""{{secret.open""#));
     }
 
     #[tokio::test]
-    async fn what_parents_returned_fetches_no_secret() {
+    async fn results_of_parents_fetch_no_secret() {
         let parent = r#"{"run_id":"7","status":"succeeded","result":"{{secret.key}}"}"#;
         let filled = resolved(&format!(r#"{{"own":"{{{{secret.user}}}}","parents":{{"b":{parent}}}}}"#)).await;
         let filled: Value = serde_json::from_str(&filled.unwrap().unwrap()).unwrap();

@@ -120,7 +120,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_armed_is_read_whole_or_refused() {
+    fn an_armed_failpoint_is_read_whole_or_refused() {
         let armed = |name: &str, left, action| Ok(Armed { name: name.to_owned(), left, action });
         for (text, expected) in [
             ("claim.moved", armed("claim.moved", 1, Action::Abort)),
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_said_once() {
+    fn names_are_unique() {
         let mut names: Vec<String> = points::server().chain(points::executor()).collect();
         names.sort_unstable();
         let count = names.len();

@@ -32,10 +32,10 @@ impl std::fmt::Display for ArmError {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::NotCompiledIn => {
-                out.write_str("this build has no failpoints: they are for tests, in debug builds alone")
+                out.write_str("this build has no failpoints: only debug builds have them, for tests")
             }
             Self::Unknown(name) => write!(out, "there is no failpoint {name:?}"),
-            Self::Count(text) => write!(out, "{text:?} is no number from 1: write NAME@N"),
+            Self::Count(text) => write!(out, "{text:?} is not a number of 1 or more: write NAME@N"),
             Self::Action(text) => write!(
                 out,
                 "{text:?} cannot happen there: abort, stop, pause:MILLISECONDS, or, where a transaction ends, error"

@@ -117,7 +117,7 @@ mutants! {
     /// The misfire policy judges a fire's lateness at the time of its claim, even if the claim itself was late.
     LateIsMissed = "late_is_missed",
     /// Each offer of waiting runs tries the same kinds of runs again, and never reaches the others.
-    LookAheadStandsStill = "look_ahead_stands_still",
+    OfferRetriesSameKinds = "offer_retries_same_kinds",
     /// Late jobs are claimed before those due soon, however many are late.
     LateFirst = "late_first",
     /// The first job may take all memory for open runs.

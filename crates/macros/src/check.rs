@@ -10,21 +10,21 @@ use crate::args::{Arg, Args};
 
 /// Refuses everything that the server would refuse; each error points at its argument.
 pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> {
-    let mut complaints = Complaints(None);
+    let mut errors = ErrorList(None);
     for arg in &args.0 {
         // Each argument is read alone first, so that an unreadable word or length is reported at this argument.
         if let Err(error) = read(document(with_its_field(arg, args), name)) {
-            complaints.add(arg.span, error);
+            errors.add(arg.span, error);
         }
     }
-    if complaints.0.is_none() {
+    if errors.0.is_none() {
         let spec = read(document(&args.0, name));
         let spec = spec.map_err(|error| syn::Error::new(function, error))?;
         for error in spec.compile().err().unwrap_or_default() {
-            complaints.add(span_of(&error.pointer, args, function), error.message);
+            errors.add(span_of(&error.pointer, args, function), error.message);
         }
     }
-    complaints.0.map_or(Ok(()), Err)
+    errors.0.map_or(Ok(()), Err)
 }
 
 /// The argument, together with the other arguments of its field if the field may need them: `success_by` needs a time besides
@@ -44,9 +44,9 @@ fn read(document: Value) -> serde_json::Result<JobSpec> {
     serde_json::from_value(document)
 }
 
-struct Complaints(Option<syn::Error>);
+struct ErrorList(Option<syn::Error>);
 
-impl Complaints {
+impl ErrorList {
     fn add(&mut self, span: Span, message: impl std::fmt::Display) {
         let error = syn::Error::new(span, message);
         match &mut self.0 {
@@ -60,11 +60,11 @@ impl Complaints {
 /// name.
 fn span_of(pointer: &str, args: &Args, function: Span) -> Span {
     let pointer = if pointer == "/handler" { "/name" } else { pointer };
-    let stands_there = |arg: &&Arg| {
+    let is_at_pointer = |arg: &&Arg| {
         let own = arg.kind.path.iter().map(|step| format!("/{step}")).collect::<String>();
         pointer == own || own.starts_with(&format!("{pointer}/")) || pointer.starts_with(&format!("{own}/"))
     };
-    args.0.iter().find(stands_there).map_or(function, |arg| arg.span)
+    args.0.iter().find(is_at_pointer).map_or(function, |arg| arg.span)
 }
 
 fn document<'a>(args: impl IntoIterator<Item = &'a Arg>, name: &str) -> Value {

@@ -5,7 +5,7 @@ use proc_macro2::TokenStream;
 use crate::expand::expand;
 
 /// The errors about a job with these arguments: the source text that each points at, and its message.
-fn complaints(args: &str, item: &str) -> Vec<(String, String)> {
+fn errors_of(args: &str, item: &str) -> Vec<(String, String)> {
     let args: TokenStream = args.parse().unwrap();
     let Err(errors) = expand(args, item.parse().unwrap()) else { return Vec::new() };
     let one = |error: syn::Error| (error.span().source_text().unwrap_or_default(), error.to_string());
@@ -14,7 +14,7 @@ fn complaints(args: &str, item: &str) -> Vec<(String, String)> {
 
 #[track_caller]
 fn check_refused(args: &str, at: &str, words: &str) {
-    let found = complaints(args, "async fn close() {}");
+    let found = errors_of(args, "async fn close() {}");
     let [(place, message)] = found.as_slice() else { panic!("{args}: {found:?}") };
     assert_eq!(place, at, "{message}");
     assert!(message.contains(words), "{message}");
@@ -36,7 +36,7 @@ fn values_are_checked_by_the_servers_own_parsers() {
     check_refused("priority = 10", "10", "0 (last) to 9");
     check_refused(r#"overrides = ["day"]"#, r#"["day"]"#, "is not a JSON pointer");
     check_refused(r#"overrides = "some""#, r#""some""#, "some");
-    check_refused(r#"labels = ["team=pay", ".x=1"]"#, r#"["team=pay", ".x=1"]"#, "is no key of a label");
+    check_refused(r#"labels = ["team=pay", ".x=1"]"#, r#"["team=pay", ".x=1"]"#, "is not a key of a label");
     check_refused(r#"labels = "team=""#, r#""team=""#, "a value has 1 to");
     check_refused(r#"labels = "team""#, r#""team""#, "a pair such as");
     check_refused(r#"labels = ["a=1", "a=2"]"#, r#"["a=1", "a=2"]"#, "different keys");
@@ -47,16 +47,16 @@ fn values_are_checked_by_the_servers_own_parsers() {
 
 #[test]
 fn every_complaint_is_made() {
-    let found = complaints(r#"cron = "x", timeout = "y", overlap = "z""#, "async fn close() {}");
+    let found = errors_of(r#"cron = "x", timeout = "y", overlap = "z""#, "async fn close() {}");
     assert_eq!(found.iter().map(|(place, _)| place.as_str()).collect::<Vec<_>>(), [r#""y""#, r#""z""#]);
-    let found = complaints(r#"cron = "x", priority = 12"#, "async fn close() {}");
+    let found = errors_of(r#"cron = "x", priority = 12"#, "async fn close() {}");
     assert_eq!(found.iter().map(|(place, _)| place.as_str()).collect::<Vec<_>>(), [r#""x""#, "12"]);
 }
 
 #[test]
 fn the_time_and_the_zone_of_an_expectation_are_read_together() {
     let both = r#"cron = "@daily", success_by = "06:00", success_by_zone = "Europe/Berlin""#;
-    assert!(complaints(both, "async fn close() {}").is_empty(), "{:?}", complaints(both, "async fn close() {}"));
+    assert!(errors_of(both, "async fn close() {}").is_empty(), "{:?}", errors_of(both, "async fn close() {}"));
     check_refused(r#"cron = "@daily", success_by_zone = "Europe/Berlin""#, r#""Europe/Berlin""#, "time");
     let wrong = r#"cron = "@daily", success_by = "06:00", success_by_zone = "Mars/Olympus""#;
     check_refused(wrong, r#""Mars/Olympus""#, "Mars/Olympus");
@@ -75,15 +75,15 @@ fn arguments_are_known_and_given_once() {
 
 #[test]
 fn functions_that_cannot_be_jobs() {
-    let found = complaints("", "async fn search() {}");
+    let found = errors_of("", "async fn search() {}");
     assert_eq!(found[0].0, "search");
     assert!(found[0].1.contains("a word that the API uses"), "{}", found[0].1);
-    assert!(complaints("", "async fn close<T>(t: T) {}")[0].1.contains("no type parameters"));
-    assert!(complaints("", "struct Close;")[0].1.contains("expected"));
+    assert!(errors_of("", "async fn close<T>(t: T) {}")[0].1.contains("no type parameters"));
+    assert!(errors_of("", "struct Close;")[0].1.contains("expected"));
 }
 
 #[test]
-fn what_is_emitted_could_be_written_by_hand() {
+fn emitted_code_could_be_written_by_hand() {
     let item = "/// Closes.\npub(crate) async fn close(p: Params<u32>) -> Result<(), E> { Ok(()) }";
     let emitted = expand(r#"cron = "@daily", parent_of = 1"#.parse().unwrap(), item.parse().unwrap());
     assert!(emitted.is_err());
@@ -101,7 +101,7 @@ fn what_is_emitted_could_be_written_by_hand() {
 }
 
 #[test]
-fn a_description_is_what_a_server_takes() {
+fn a_description_has_the_length_that_a_server_accepts() {
     let described = |comment: &str| {
         let item = format!("{comment} async fn close() {{}}");
         let emitted = expand(TokenStream::new(), item.parse().unwrap()).unwrap().to_string();

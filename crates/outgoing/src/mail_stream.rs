@@ -68,7 +68,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Bounded<S> {
         let before = buffer.filled().len();
         ready!(Pin::new(&mut self.stream).poll_read(cx, buffer))?;
         let count = buffer.filled().len() - before;
-        let too_many = || io::Error::other(format!("its answers have more than {ANSWERS_LEN_MAX} bytes"));
+        let too_many = || io::Error::other(format!("the server's answers have more than {ANSWERS_LEN_MAX} bytes"));
         self.left = self.left.checked_sub(count).ok_or_else(too_many)?;
         Poll::Ready(Ok(()))
     }

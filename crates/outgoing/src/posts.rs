@@ -128,7 +128,7 @@ impl PostClient {
             (Some(scheme), Some(authority)) if *scheme == Scheme::HTTP || *scheme == Scheme::HTTPS => {
                 Ok(Target { scheme: scheme.clone(), authority: authority.clone(), path })
             }
-            _ => Err(format!("{url} is not a URL of HTTP")),
+            _ => Err(format!("{url} is not an HTTP URL")),
         }
     }
 

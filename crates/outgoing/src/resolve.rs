@@ -53,15 +53,25 @@ impl Resolve for Guarded {
     }
 }
 
-/// The allowed addresses of a host. The error has the reason, and is `true` if a later try is useless.
+/// Why a host has no allowed address.
+#[cfg(feature = "smtp")]
+#[derive(Debug)]
+pub(crate) struct ResolveError {
+    /// Whether further tries are useless.
+    pub(crate) is_final: bool,
+    pub(crate) reason: String,
+}
+
+/// The allowed addresses of a host.
 #[cfg(feature = "smtp")]
 pub(crate) async fn resolve_allowed(
     host: &str,
     port: u16,
     allowed: &AllowedAddresses,
-) -> Result<Vec<SocketAddr>, (bool, String)> {
+) -> Result<Vec<SocketAddr>, ResolveError> {
     let found = tokio::net::lookup_host((host, port)).await;
-    let found = found.map_err(|error| (false, format!("no address for {host:?}: {error}")))?;
+    let found =
+        found.map_err(|error| ResolveError { is_final: false, reason: format!("no address for {host:?}: {error}") })?;
     let mut refused = None;
     let mut left = Vec::new();
     for address in found {
@@ -71,8 +81,8 @@ pub(crate) async fn resolve_allowed(
         }
     }
     match refused {
-        Some(refusal) if left.is_empty() => Err((true, refusal.to_string())),
-        _ if left.is_empty() => Err((false, format!("no address for {host:?}"))),
+        Some(refusal) if left.is_empty() => Err(ResolveError { is_final: true, reason: refusal.to_string() }),
+        _ if left.is_empty() => Err(ResolveError { is_final: false, reason: format!("no address for {host:?}") }),
         _ => Ok(left),
     }
 }

@@ -138,7 +138,7 @@ async fn talk(
 ) -> Result<AcceptedMail, MailError> {
     let addresses = resolve_allowed(&server.host, server.port, allowed)
         .await
-        .map_err(|(is_final, text)| MailError::new(is_final, text))?;
+        .map_err(|error| MailError::new(error.is_final, error.reason))?;
     let tls_host = (server.security == Security::Tls).then_some(server.host.as_str());
     let stream = connect(&addresses, server.timeout, tls_host).await;
     let stream = stream.map_err(|error| MailError::new(false, chain_in_one_line(&error)))?;
@@ -311,6 +311,9 @@ mod tests {
         let allowed = AllowedAddresses::loopback();
         let (sent, ()) = tokio::join!(send_mail(&server, &mail, &allowed), talk);
         let error = sent.unwrap_err();
-        assert!(!error.is_final && error.text.contains("its answers have more than 1048576 bytes"), "{error:?}");
+        assert!(
+            !error.is_final && error.text.contains("the server's answers have more than 1048576 bytes"),
+            "{error:?}"
+        );
     }
 }

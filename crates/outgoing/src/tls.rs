@@ -24,7 +24,7 @@ fn roots() -> RootCertStore {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn there_is_always_somebody_to_trust() {
+    fn there_is_always_a_trusted_root() {
         assert!(!super::roots().is_empty());
         super::client_config().unwrap();
     }

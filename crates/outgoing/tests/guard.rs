@@ -231,7 +231,7 @@ async fn posts_go_to_allowed_addresses_only() {
         assert!(words.contains("outgoing_allow"), "{host}: {words}");
     }
     let words = client.target(&"ftp://example.com/".parse().unwrap()).unwrap_err();
-    assert_eq!(words, "ftp://example.com/ is not a URL of HTTP");
+    assert_eq!(words, "ftp://example.com/ is not an HTTP URL");
 }
 
 #[tokio::test]

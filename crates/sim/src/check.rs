@@ -18,7 +18,7 @@ const LISTED_MAX: usize = 5;
 pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
     let found = [
         fires::complete(facts, truth),
-        fires::invented(facts, truth),
+        fires::unscheduled(facts, truth),
         fires::chains(facts, truth),
         fires::children(facts),
         fires::shards(facts),
@@ -31,8 +31,8 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         starts::skipped(facts, truth),
         starts::queued_too_long(facts, truth),
         starts::switched_off(facts, truth),
-        starts::elsewhere(facts, truth),
-        maintenance::heeded(facts, truth),
+        starts::wrong_executor(facts, truth),
+        maintenance::inside_window(facts, truth),
         shadow::unsent(facts, truth),
         results::durable(facts, truth),
         results::no_false_success(facts, truth),

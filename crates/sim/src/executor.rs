@@ -88,12 +88,12 @@ pub(crate) struct Executor {
 
 impl ExecutorHost {
     pub(crate) fn new(world: &Arc<World>, index: usize, nodes: &[Arc<NodeHost>]) -> Arc<Self> {
-        let mut chance = world.chance();
-        let app = if index < world.profile.app_count { index } else { chance.index(world.profile.app_count) };
-        let drawn = u32::try_from(chance.between(1, 6)).unwrap_or(1);
+        let mut rng = world.rng();
+        let app = if index < world.profile.app_count { index } else { rng.index(world.profile.app_count) };
+        let drawn = u32::try_from(rng.between(1, 6)).unwrap_or(1);
         let slots = world.profile.slots.unwrap_or(drawn);
-        let has_disk = chance.happens(600_000);
-        drop(chance);
+        let has_disk = rng.happens(600_000);
+        drop(rng);
         Arc::new(Self {
             index,
             name: format!("x{index}"),
@@ -238,16 +238,16 @@ impl Executor {
             }
             failed_count += 1;
             let wait = backoff(Duration::from_millis(100), Duration::from_secs(2), failed_count);
-            let chance = self.world().chance().between(0, 100) as f64 / 100.0;
-            sleep(with_jitter(wait, chance)).await;
+            let share = self.world().rng().between(0, 100) as f64 / 100.0;
+            sleep(with_jitter(wait, share)).await;
         }
     }
 
     async fn connect(&self, node: &Arc<NodeHost>) -> Option<Stream> {
-        use crate::net::Way;
+        use crate::net::Direction;
         let net = &self.world().net;
-        let is_cut = |way| net.cut_until(self.host.index, node.index, way).is_some();
-        if is_cut(Way::Up) || is_cut(Way::Down) {
+        let is_cut = |direction| net.cut_until(self.host.index, node.index, direction).is_some();
+        if is_cut(Direction::Up) || is_cut(Direction::Down) {
             sleep(CONNECT_TIMEOUT).await;
             return None;
         }
@@ -268,7 +268,7 @@ impl Executor {
         let Some((link, silences)) = self.link_up(&welcome, &up, hello_ms) else { return };
         self.world().record("linked", self.incarnation, || format!("{} to n{}", self.host.name, node.index));
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.into());
-        let patience = heartbeat * 3 + Duration::from_secs(1);
+        let idle_timeout = heartbeat * 3 + Duration::from_secs(1);
         let mut beat = interval(heartbeat);
         beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut sequence = 0;
@@ -281,7 +281,7 @@ impl Executor {
                     heard = Instant::now();
                     let is_from_before = *lock(&self.silences) != silences;
                     if (self.is_silence_exceeded() || is_from_before) && !mutant::on(Mutant::NoSilenceRule) {
-                        self.stop_silenced();
+                        self.stop_runs_in_silence();
                         break;
                     }
                     self.heard_at(self.now_ms());
@@ -290,7 +290,7 @@ impl Executor {
                     }
                 }
                 _ = beat.tick() => {
-                    if heard.elapsed() > patience {
+                    if heard.elapsed() > idle_timeout {
                         break;
                     }
                     sequence += 1;
@@ -336,7 +336,7 @@ impl Executor {
         hello_ms: i64,
     ) -> Option<(Arc<Link>, u64)> {
         if self.is_silence_exceeded() && !mutant::on(Mutant::NoSilenceRule) {
-            self.stop_silenced();
+            self.stop_runs_in_silence();
             *lock(&self.silences) += 1;
         }
         *lock(&self.silence) = Duration::from_millis(welcome.silence_ms.into());
@@ -362,7 +362,7 @@ impl Executor {
     }
 
     /// Stops each run whose own limit the silence has exceeded.
-    fn stop_silenced(self: &Arc<Self>) {
+    fn stop_runs_in_silence(self: &Arc<Self>) {
         let (limit, silent) = (*lock(&self.silence), self.silence_length());
         self.stop(Stop::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));
     }
@@ -377,7 +377,7 @@ impl Executor {
     /// may belong to another executor by now.
     fn enforce_silence_limit(self: &Arc<Self>) {
         if self.is_silence_exceeded() && !mutant::on(Mutant::NoSilenceRule) {
-            self.stop_silenced();
+            self.stop_runs_in_silence();
         }
     }
 

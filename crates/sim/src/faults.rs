@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tokio::time::{Instant, sleep_until};
 
-use crate::chance::{Chance, mix};
 use crate::executor::ExecutorHost;
-use crate::net::Way;
+use crate::net::Direction;
 use crate::node::NodeHost;
 use crate::profile::Profile;
+use crate::rng::{SeededRng, mix};
 use crate::world::World;
 
 #[derive(Clone, Debug)]
@@ -45,13 +45,13 @@ enum Fault {
     Cut {
         executor: usize,
         node: usize,
-        ways: Vec<Way>,
+        directions: Vec<Direction>,
         length: Duration,
     },
     /// Cuts the executor off from every node.
     CutAll {
         executor: usize,
-        ways: Vec<Way>,
+        directions: Vec<Direction>,
         length: Duration,
     },
     DatabaseDown {
@@ -85,11 +85,11 @@ const RESTARTS: u64 = 0x4e57_0000;
 pub(crate) struct Plan(Vec<(u64, Fault)>);
 
 impl Plan {
-    pub(crate) fn draw(chance: &mut Chance, profile: &Profile) -> Self {
+    pub(crate) fn draw(rng: &mut SeededRng, profile: &Profile) -> Self {
         let mut plan = Vec::new();
         for _ in 0..profile.fault_count {
-            let at = chance.between(1_500, profile.faulty_ms);
-            if let Some(fault) = fault(chance, profile) {
+            let at = rng.between(1_500, profile.faulty_ms);
+            if let Some(fault) = fault(rng, profile) {
                 plan.push((at, fault));
             }
         }
@@ -99,12 +99,12 @@ impl Plan {
 
     /// Adds executors that drain.
     pub(crate) fn with_drains(mut self, seed: u64, profile: &Profile) -> Self {
-        let mut chance = Chance::new(mix(seed ^ DRAINS));
-        let count = if profile.executor_faults && profile.fault_count > 0 { chance.below(4) } else { 0 };
+        let mut rng = SeededRng::new(mix(seed ^ DRAINS));
+        let count = if profile.executor_faults && profile.fault_count > 0 { rng.below(4) } else { 0 };
         for _ in 0..count {
-            let at = chance.between(1_500, profile.faulty_ms);
-            let executor = chance.index(profile.executor_count);
-            self.0.push((at, Fault::DrainExecutor { executor, back_after: length(&mut chance) }));
+            let at = rng.between(1_500, profile.faulty_ms);
+            let executor = rng.index(profile.executor_count);
+            self.0.push((at, Fault::DrainExecutor { executor, back_after: length(&mut rng) }));
         }
         self.0.sort_by_key(|(at, _)| *at);
         self
@@ -112,11 +112,11 @@ impl Plan {
 
     /// Adds deaths of the only server, which starts again within half a second each time.
     pub(crate) fn with_restarts(mut self, seed: u64, profile: &Profile) -> Self {
-        let mut chance = Chance::new(mix(seed ^ RESTARTS));
-        let count = if profile.is_single_server && profile.node_faults { chance.between(1, 6) } else { 0 };
+        let mut rng = SeededRng::new(mix(seed ^ RESTARTS));
+        let count = if profile.is_single_server && profile.node_faults { rng.between(1, 6) } else { 0 };
         for _ in 0..count {
-            let at = chance.between(1_500, profile.faulty_ms);
-            self.0.push((at, Fault::KillNode { node: 0, back_after: chance.millis(5, 400) }));
+            let at = rng.between(1_500, profile.faulty_ms);
+            self.0.push((at, Fault::KillNode { node: 0, back_after: rng.millis(5, 400) }));
         }
         self.0.sort_by_key(|(at, _)| *at);
         self
@@ -125,35 +125,35 @@ impl Plan {
     /// In some seeds, adds an outage of all servers. It is longer than the silence after which executors stop runs that
     /// must not run twice. In some of these seeds it is also longer than the silence after which they stop any run.
     pub(crate) fn with_blackout(mut self, profile: &Profile) -> Self {
-        let Some(mut chance) = profile.silences.map(|seed| Chance::new(mix(seed ^ BLACKOUTS))) else { return self };
-        if profile.node_faults && chance.happens(200_000) {
-            let at = chance.between(1_500, profile.faulty_ms);
-            self.0.push((at, Fault::Blackout { length: chance.millis(3_000, 12_000) }));
+        let Some(mut rng) = profile.silences.map(|seed| SeededRng::new(mix(seed ^ BLACKOUTS))) else { return self };
+        if profile.node_faults && rng.happens(200_000) {
+            let at = rng.between(1_500, profile.faulty_ms);
+            self.0.push((at, Fault::Blackout { length: rng.millis(3_000, 12_000) }));
             self.0.sort_by_key(|(at, _)| *at);
         }
         self
     }
 }
 
-fn length(chance: &mut Chance) -> Duration {
-    match chance.below(4) {
-        0 => chance.millis(100, 1_500),
-        1 | 2 => chance.millis(1_500, 6_000),
-        _ => chance.millis(6_000, 12_000),
+fn length(rng: &mut SeededRng) -> Duration {
+    match rng.below(4) {
+        0 => rng.millis(100, 1_500),
+        1 | 2 => rng.millis(1_500, 6_000),
+        _ => rng.millis(6_000, 12_000),
     }
 }
 
-fn ways(chance: &mut Chance) -> Vec<Way> {
-    match chance.below(4) {
-        0 => vec![Way::Up],
-        1 => vec![Way::Down],
-        _ => vec![Way::Up, Way::Down],
+fn directions(rng: &mut SeededRng) -> Vec<Direction> {
+    match rng.below(4) {
+        0 => vec![Direction::Up],
+        1 => vec![Direction::Down],
+        _ => vec![Direction::Up, Direction::Down],
     }
 }
 
-fn fault(chance: &mut Chance, profile: &Profile) -> Option<Fault> {
-    let (node, executor) = (chance.index(profile.node_count), chance.index(profile.executor_count));
-    let length = length(chance);
+fn fault(rng: &mut SeededRng, profile: &Profile) -> Option<Fault> {
+    let (node, executor) = (rng.index(profile.node_count), rng.index(profile.executor_count));
+    let length = length(rng);
     let kinds = [
         profile.node_faults,
         profile.executor_faults,
@@ -165,28 +165,28 @@ fn fault(chance: &mut Chance, profile: &Profile) -> Option<Fault> {
     if allowed.is_empty() {
         return None;
     }
-    Some(match *chance.pick(&allowed) {
-        0 => match chance.below(5) {
+    Some(match *rng.pick(&allowed) {
+        0 => match rng.below(5) {
             0 | 1 => Fault::KillNode { node, back_after: length },
             2 => Fault::DrainNode { node, back_after: length },
             _ => Fault::StopNode { node, length },
         },
-        1 => match chance.below(2) {
+        1 => match rng.below(2) {
             0 => Fault::KillExecutor { executor, back_after: length },
             _ => Fault::StopExecutor { executor, length },
         },
-        2 => match chance.below(3) {
-            0 => Fault::CutAll { executor, ways: ways(chance), length },
-            _ => Fault::Cut { executor, node, ways: ways(chance), length },
+        2 => match rng.below(3) {
+            0 => Fault::CutAll { executor, directions: directions(rng), length },
+            _ => Fault::Cut { executor, node, directions: directions(rng), length },
         },
-        3 => match chance.below(3) {
+        3 => match rng.below(3) {
             0 => Fault::DatabaseDown { length },
             1 => Fault::DatabaseCut { node, length },
-            _ => Fault::DatabaseSlow { by: chance.millis(20, 700), length },
+            _ => Fault::DatabaseSlow { by: rng.millis(20, 700), length },
         },
         _ => {
-            let millis = i64::try_from(chance.between(200, 20_000)).unwrap_or(0);
-            let is_back = profile.steps_back && chance.happens(500_000);
+            let millis = i64::try_from(rng.between(200, 20_000)).unwrap_or(0);
+            let is_back = profile.steps_back && rng.happens(500_000);
             Fault::ClockStep { millis: if is_back { -millis / 4 } else { millis } }
         }
     })
@@ -206,11 +206,11 @@ impl Hosts {
         for (at, fault) in plan.0 {
             sleep_until(self.world.began + Duration::from_millis(at)).await;
             self.world.record("fault", 0, || format!("{fault:?}"));
-            self.happen(fault);
+            self.apply(fault);
         }
     }
 
-    fn happen(&self, fault: Fault) {
+    fn apply(&self, fault: Fault) {
         let now = Instant::now();
         match fault {
             Fault::KillNode { node, back_after } => {
@@ -232,9 +232,9 @@ impl Hosts {
             }
             Fault::StopExecutor { executor, length } => self.executors[executor].stop_for(length),
             Fault::DrainExecutor { executor, back_after } => self.executors[executor].drain(DRAIN_GRACE, back_after),
-            Fault::Cut { executor, node, ways, length } => self.cut(executor, node, &ways, now + length),
-            Fault::CutAll { executor, ways, length } => {
-                (0..self.nodes.len()).for_each(|node| self.cut(executor, node, &ways, now + length));
+            Fault::Cut { executor, node, directions, length } => self.cut(executor, node, &directions, now + length),
+            Fault::CutAll { executor, directions, length } => {
+                (0..self.nodes.len()).for_each(|node| self.cut(executor, node, &directions, now + length));
             }
             Fault::DatabaseDown { length } => {
                 let mut database = self.world.database();
@@ -255,8 +255,8 @@ impl Hosts {
         }
     }
 
-    fn cut(&self, executor: usize, node: usize, ways: &[Way], until: Instant) {
-        ways.iter().for_each(|way| self.world.net.cut(executor, node, *way, until));
+    fn cut(&self, executor: usize, node: usize, directions: &[Direction], until: Instant) {
+        directions.iter().for_each(|direction| self.world.net.cut(executor, node, *direction, until));
     }
 
     /// Restarts servers that died at a seam, as a supervisor would.

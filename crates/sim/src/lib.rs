@@ -14,7 +14,6 @@
 //! - `outage`, `neighbours` and `relay` are worlds with one fault each, for which stricter rules hold;
 //! - `truth` records what really happened, `check` has the rules.
 
-mod chance;
 mod check;
 mod executor;
 mod faults;
@@ -30,6 +29,7 @@ mod profile;
 mod pumps;
 mod relay;
 mod requests;
+mod rng;
 mod simulation;
 mod store;
 mod switches;
@@ -39,7 +39,7 @@ mod watch;
 mod world;
 
 pub use neighbours::{NeighbourReport, neighbours};
-pub use outage::{Away, OutageReport, outage};
+pub use outage::{OutageReport, OutageScope, outage};
 pub use pumps::pumps;
 pub use relay::{RelayReport, relay};
 pub use rondel_failpoint::mutant::Mutant;

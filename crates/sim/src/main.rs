@@ -38,8 +38,8 @@ fn main() -> ExitCode {
         }
         Ok(None) => ExitCode::SUCCESS,
         Ok(Some(args)) => match args.seed {
-            Some(seed) => one(seed, &args),
-            None => many(&args),
+            Some(seed) => run_seed(seed, &args),
+            None => run_seeds(&args),
         },
     }
 }
@@ -73,7 +73,7 @@ fn parse(mut words: impl Iterator<Item = String>) -> Result<Option<Args>, String
                 Mutant::ALL.iter().for_each(|(name, _)| print(name));
                 return Ok(None);
             }
-            _ => return Err(format!("what is {word:?}?")),
+            _ => return Err(format!("unknown argument {word:?}")),
         }
     }
     Ok(Some(args))
@@ -92,7 +92,7 @@ fn print(line: &str) {
     println!("{line}");
 }
 
-fn one(seed: u64, args: &Args) -> ExitCode {
+fn run_seed(seed: u64, args: &Args) -> ExitCode {
     let outcome = args.run(seed);
     outcome.lines.iter().for_each(|line| print(line));
     report(&outcome);
@@ -105,7 +105,7 @@ fn report(outcome: &Outcome) {
     outcome.violations.iter().for_each(|violation| print(&format!("  {violation}")));
 }
 
-fn many(args: &Args) -> ExitCode {
+fn run_seeds(args: &Args) -> ExitCode {
     let next = AtomicU64::new(args.from);
     let end = args.from.saturating_add(args.seeds);
     let (failed_count, is_over, lines) = (AtomicU64::new(0), AtomicBool::new(false), Mutex::new(()));

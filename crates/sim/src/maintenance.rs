@@ -9,9 +9,9 @@ use rondel_store::alerts::MaintenanceRecord;
 use rondel_store::{Alerts as _, Namespaces as _};
 use tokio::time::sleep;
 
-use crate::chance::{Chance, mix};
 use crate::faults::Hosts;
 use crate::profile::{Bounds, Profile};
+use crate::rng::{SeededRng, mix};
 use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
@@ -31,31 +31,31 @@ fn is_planned_first(profile: &Profile) -> bool {
 
 /// Plans windows before any server runs.
 pub(crate) async fn plan_first(world: &Arc<World>, seed: u64, last: Timestamp) {
-    let mut chance = Chance::new(mix(seed ^ WINDOWS));
-    if !chance.happens(SHARE_PPM) || !is_planned_first(&world.profile) {
+    let mut rng = SeededRng::new(mix(seed ^ WINDOWS));
+    if !rng.happens(SHARE_PPM) || !is_planned_first(&world.profile) {
         return;
     }
-    for _ in 0..chance.between(1, 2) {
-        let starts_at = world.now() + chance.millis(1_000, 12_000);
-        plan(world, &mut chance, (starts_at, last), None).await;
+    for _ in 0..rng.between(1, 2) {
+        let starts_at = world.now() + rng.millis(1_000, 12_000);
+        plan(world, &mut rng, (starts_at, last), None).await;
     }
 }
 
 /// Plans windows while faults happen, as far ahead as the API lets users plan them.
 pub(crate) async fn plan_ahead(hosts: Hosts, seed: u64, last: Timestamp) {
     let world = &hosts.world;
-    let mut chance = Chance::new(mix(seed ^ WINDOWS));
-    if !chance.happens(SHARE_PPM) || is_planned_first(&world.profile) {
+    let mut rng = SeededRng::new(mix(seed ^ WINDOWS));
+    if !rng.happens(SHARE_PPM) || is_planned_first(&world.profile) {
         return;
     }
-    for _ in 0..chance.between(1, 2) {
-        sleep(chance.millis(0, 3_000)).await;
+    for _ in 0..rng.between(1, 2) {
+        sleep(rng.millis(0, 3_000)).await;
         let app = world.store.app(NAMESPACE, "app0").await.ok().flatten().map(|app| app.id);
-        let app = app.filter(|_| chance.happens(400_000));
-        let starts_at = world.latest_now() + LEAD + chance.millis(0, 4_000);
-        let Some(planned) = plan(world, &mut chance, (starts_at, last), app).await else { continue };
-        if chance.happens(300_000) {
-            let early = starts_at + chance.millis(0, 3_000);
+        let app = app.filter(|_| rng.happens(400_000));
+        let starts_at = world.latest_now() + LEAD + rng.millis(0, 4_000);
+        let Some(planned) = plan(world, &mut rng, (starts_at, last), app).await else { continue };
+        if rng.happens(300_000) {
+            let early = starts_at + rng.millis(0, 3_000);
             let world = Arc::clone(world);
             hosts.world.tracker.spawn(async move {
                 sleep(early.since(world.now())).await;
@@ -67,12 +67,12 @@ pub(crate) async fn plan_ahead(hosts: Hosts, seed: u64, last: Timestamp) {
 
 async fn plan(
     world: &World,
-    chance: &mut Chance,
+    rng: &mut SeededRng,
     (starts_at, last): (Timestamp, Timestamp),
     app: Option<AppId>,
 ) -> Option<MaintenanceId> {
-    let ends_at = (starts_at + chance.millis(500, 10_000)).min(last);
-    let fires = *chance.pick(&[FiresInside::Skip, FiresInside::Hold]);
+    let ends_at = (starts_at + rng.millis(500, 10_000)).min(last);
+    let fires = *rng.pick(&[FiresInside::Skip, FiresInside::Hold]);
     if ends_at <= starts_at {
         return None;
     }

@@ -10,13 +10,13 @@ use rondel_core::{JobSpec, Run, RunId, Timestamp};
 use serde_json::{Value, json};
 use tokio::time::sleep;
 
-use crate::chance::Chance;
 use crate::check::{self, Facts};
 use crate::executor::ExecutorHost;
 use crate::faults::Hosts;
 use crate::node::NodeHost;
 use crate::profile::{Bounds, Profile};
-use crate::simulation::{Options, create, run_on_own_clock, settle};
+use crate::rng::SeededRng;
+use crate::simulation::{Options, create, run_on_own_clock, wait_for_ends};
 use crate::truth::Truth;
 use crate::world::World;
 
@@ -55,8 +55,8 @@ pub fn neighbours(seed: u64, options: Options) -> NeighbourReport {
 }
 
 async fn run_world(seed: u64, options: Options) -> NeighbourReport {
-    let mut chance = Chance::new(seed);
-    let bounds = Bounds { open_runs_max: *chance.pick(&[40, 60]), ..Bounds::draw(&mut chance) };
+    let mut rng = SeededRng::new(seed);
+    let bounds = Bounds { open_runs_max: *rng.pick(&[40, 60]), ..Bounds::draw(&mut rng) };
     let max = bounds.open_runs_max;
     let profile = Profile { app_count: 2, bounds, ..Profile::steady(2, 100) };
     let world = World::new(seed, profile, options.keeps_lines);
@@ -74,13 +74,13 @@ async fn run_world(seed: u64, options: Options) -> NeighbourReport {
         let engine = hosts.nodes[0].engine();
         in_memory_max = engine.map_or(0, |(engine, _)| engine.runs_in_memory()).max(in_memory_max);
     }
-    settle(&hosts, ends_at).await;
+    wait_for_ends(&hosts, ends_at).await;
     let facts = Facts::read(&world, ends_at).await;
     let truth = world.truth();
     let mut report = NeighbourReport { run_count: facts.runs.len(), in_memory_max, ..NeighbourReport::default() };
     report.violations = check::check(&facts, &truth);
     report.violations.extend(verdicts_in_time(&facts, &truth));
-    report.look_at_healthy(&facts, &truth);
+    report.check_healthy(&facts, &truth);
     // The engine may exceed its bound by the reserve for jobs with few runs, by runs that only end, by one run of each
     // app, and by the shards of one fire of each app.
     let bound = max + max / 4 + max / 8 + 1 + 2 * (1 + SHARD_COUNT);
@@ -132,7 +132,7 @@ fn verdicts_in_time(facts: &Facts, truth: &Truth) -> Vec<String> {
 
 impl NeighbourReport {
     /// L2: each fire of a healthy job begins close to its instant.
-    fn look_at_healthy(&mut self, facts: &Facts, truth: &Truth) {
+    fn check_healthy(&mut self, facts: &Facts, truth: &Truth) {
         let is_healthy = |run: &&Run| facts.jobs.get(&run.job).is_some_and(|job| job.spec.name.starts_with("healthy"));
         let began: BTreeMap<RunId, Timestamp> = truth.starts.iter().rev().map(|start| (start.run, start.at)).collect();
         for run in facts.runs.values().filter(is_healthy).filter(|run| !run.is_root()) {

@@ -1,6 +1,6 @@
-//! The network between executors and nodes: a stream has two ways (directions), each with its own delays, cuts and
-//! duplicates. Messages of one way keep their order, as in a TCP connection, but the copy of a duplicated message may
-//! come late.
+//! The network between executors and nodes: a stream has two directions, each with its own delays, cuts and
+//! duplicates. In one direction, messages keep their order, as in a TCP connection, but the copy of a duplicated message
+//! may come late.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -12,14 +12,14 @@ use tokio::time::{Instant, sleep, sleep_until};
 use crate::world::{World, lock};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From the executor to the node.
     Up,
     /// From the node to the executor.
     Down,
 }
 
-/// Which ways are cut, and until when.
+/// Which directions are cut, and until when.
 #[derive(Debug)]
 pub(crate) struct Net {
     node_count: usize,
@@ -31,13 +31,13 @@ impl Net {
         Self { node_count, cuts: Mutex::new(vec![[None; 2]; node_count * executor_count]) }
     }
 
-    pub(crate) fn cut(&self, executor: usize, node: usize, way: Way, until: Instant) {
-        let slot = &mut lock(&self.cuts)[executor * self.node_count + node][way as usize];
+    pub(crate) fn cut(&self, executor: usize, node: usize, direction: Direction, until: Instant) {
+        let slot = &mut lock(&self.cuts)[executor * self.node_count + node][direction as usize];
         *slot = Some(slot.map_or(until, |known| known.max(until)));
     }
 
-    pub(crate) fn cut_until(&self, executor: usize, node: usize, way: Way) -> Option<Instant> {
-        lock(&self.cuts)[executor * self.node_count + node][way as usize].filter(|until| *until > Instant::now())
+    pub(crate) fn cut_until(&self, executor: usize, node: usize, direction: Direction) -> Option<Instant> {
+        lock(&self.cuts)[executor * self.node_count + node][direction as usize].filter(|until| *until > Instant::now())
     }
 
     pub(crate) fn heal(&self) {
@@ -45,12 +45,12 @@ impl Net {
     }
 }
 
-/// One way of one stream.
+/// One direction of one stream.
 pub(crate) struct Pipe {
     pub(crate) world: Arc<World>,
     pub(crate) executor: usize,
     pub(crate) node: usize,
-    pub(crate) way: Way,
+    pub(crate) direction: Direction,
 }
 
 impl Pipe {
@@ -60,7 +60,7 @@ impl Pipe {
         let mut is_first = true;
         while let Some(message) = from.recv().await {
             self.delay().await;
-            while let Some(until) = self.world.net.cut_until(self.executor, self.node, self.way) {
+            while let Some(until) = self.world.net.cut_until(self.executor, self.node, self.direction) {
                 let heals = sleep_until(until.min(Instant::now() + Duration::from_secs(1)));
                 tokio::select! {
                     biased;
@@ -87,15 +87,15 @@ impl Pipe {
     }
 
     fn draw(&self) -> (bool, bool) {
-        let mut chance = self.world.chance();
-        (self.world.is_faulty() && chance.happens(self.world.profile.duplicate_ppm), chance.happens(500_000))
+        let mut rng = self.world.rng();
+        (self.world.is_faulty() && rng.happens(self.world.profile.duplicate_ppm), rng.happens(500_000))
     }
 
     async fn delay(&self) {
         let length = {
-            let mut chance = self.world.chance();
-            let is_long = self.world.is_faulty() && chance.happens(self.world.profile.delay_ppm);
-            if is_long { chance.millis(5, 800) } else { chance.millis(0, 1) }
+            let mut rng = self.world.rng();
+            let is_long = self.world.is_faulty() && rng.happens(self.world.profile.delay_ppm);
+            if is_long { rng.millis(5, 800) } else { rng.millis(0, 1) }
         };
         if !length.is_zero() {
             sleep(length).await;

@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::UnboundedReceiverStream;
 use tonic::Status;
 
-use crate::net::{Pipe, Way};
+use crate::net::{Direction, Pipe};
 use crate::process::Process;
 use crate::profile::engine_config;
 use crate::store::SimStore;
@@ -39,10 +39,10 @@ pub(crate) type Stream = (mpsc::UnboundedSender<v1::ExecutorMessage>, mpsc::Unbo
 impl NodeHost {
     pub(crate) fn new(world: &Arc<World>, index: usize) -> Arc<Self> {
         let (drift, offset) = {
-            let mut chance = world.chance();
-            let drift = chance.below(2 * world.profile.drift_ppm + 1);
+            let mut rng = world.rng();
+            let drift = rng.below(2 * world.profile.drift_ppm + 1);
             let drift = i64::try_from(drift).unwrap_or(0) - i64::try_from(world.profile.drift_ppm).unwrap_or(0);
-            (drift, i64::try_from(chance.between(1_000_000, 1_000_000_000)).unwrap_or(0))
+            (drift, i64::try_from(rng.between(1_000_000, 1_000_000_000)).unwrap_or(0))
         };
         let began = world.began;
         let clock = move || {
@@ -166,9 +166,9 @@ impl NodeHost {
         let (into_node, messages) = mpsc::unbounded_channel();
         let (from_node, down_pipe) = mpsc::unbounded_channel();
         let (into_executor, down) = mpsc::unbounded_channel();
-        let pipe = |way| Pipe { world: Arc::clone(&self.world), executor, node: self.index, way };
-        self.world.tracker.spawn(pipe(Way::Up).carry(up_pipe, into_node));
-        self.world.tracker.spawn(pipe(Way::Down).carry(down_pipe, into_executor));
+        let pipe = |direction| Pipe { world: Arc::clone(&self.world), executor, node: self.index, direction };
+        self.world.tracker.spawn(pipe(Direction::Up).carry(up_pipe, into_node));
+        self.world.tracker.spawn(pipe(Direction::Down).carry(down_pipe, into_executor));
         let (world, process) = (Arc::clone(&self.world), Arc::clone(&running.process));
         let confined = Arc::clone(&process);
         let task = async move {

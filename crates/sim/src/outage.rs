@@ -14,7 +14,7 @@ use crate::executor::ExecutorHost;
 use crate::faults::Hosts;
 use crate::node::NodeHost;
 use crate::profile::Profile;
-use crate::simulation::{Options, create, run_on_own_clock, settle};
+use crate::simulation::{Options, create, run_on_own_clock, wait_for_ends};
 use crate::truth::Truth;
 use crate::world::World;
 
@@ -34,9 +34,9 @@ const STOP_PERIOD: Duration = Duration::from_secs(10);
 const OVERLAPS: [&str; 4] = ["serial", "discard", "cover", "allow"];
 const MISFIRES: [&str; 3] = ["skip", "once", "all"];
 
-/// The part of the cluster that is away, for ten minutes unless noted.
+/// The part of the cluster that has an outage, for ten minutes unless noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Away {
+pub enum OutageScope {
     /// All executors.
     Executors,
     /// All executors, and halfway through the server restarts.
@@ -61,31 +61,31 @@ pub struct OutageReport {
 
 /// Simulates an outage of this part of the cluster, and compares the ledger with the table of outages in docs/API.md.
 #[must_use]
-pub fn outage(away: Away, options: Options) -> OutageReport {
-    run_on_own_clock(options, run_world(away, options))
+pub fn outage(scope: OutageScope, options: Options) -> OutageReport {
+    run_on_own_clock(options, run_world(scope, options))
 }
 
-async fn run_world(away: Away, options: Options) -> OutageReport {
+async fn run_world(scope: OutageScope, options: Options) -> OutageReport {
     let world = World::new(1, Profile::steady(2, 300), options.keeps_lines);
     let nodes = vec![NodeHost::new(&world, 0)];
     let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
     hosts.nodes.iter().for_each(NodeHost::start);
     // Stops of the server are tested while runs wait for earlier ones of their jobs.
-    let (length, period, count) = match away {
-        Away::StoppedServer => (STOP_PERIOD * STOP_COUNT, Duration::from_secs(1), JOB_COUNT / 4),
-        Away::Executors | Away::ExecutorsWithRestart | Away::Server => (LENGTH, PERIOD, JOB_COUNT),
+    let (length, period, count) = match scope {
+        OutageScope::StoppedServer => (STOP_PERIOD * STOP_COUNT, Duration::from_secs(1), JOB_COUNT / 4),
+        OutageScope::Executors | OutageScope::ExecutorsWithRestart | OutageScope::Server => (LENGTH, PERIOD, JOB_COUNT),
     };
     let ends_at = world.now() + BEFORE + length + AFTER;
     create(&hosts, jobs(ends_at, period, count)).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     sleep(BEFORE).await;
     let from = world.now();
-    match away {
-        Away::Executors | Away::ExecutorsWithRestart => {
+    match scope {
+        OutageScope::Executors | OutageScope::ExecutorsWithRestart => {
             hosts.executors.iter().for_each(|executor| executor.kill());
             sleep(LENGTH / 2).await;
-            if away == Away::ExecutorsWithRestart {
+            if scope == OutageScope::ExecutorsWithRestart {
                 let stopped_at = world.now();
                 hosts.nodes[0].kill();
                 sleep(Duration::from_secs(3)).await;
@@ -95,7 +95,7 @@ async fn run_world(away: Away, options: Options) -> OutageReport {
             sleep(LENGTH / 2).await;
             hosts.executors.iter().for_each(ExecutorHost::start);
         }
-        Away::StoppedServer => {
+        OutageScope::StoppedServer => {
             for _ in 0..STOP_COUNT {
                 sleep(STOP_PERIOD / 2).await;
                 let stopped_at = world.now();
@@ -105,7 +105,7 @@ async fn run_world(away: Away, options: Options) -> OutageReport {
                 world.truth().servers_away.push((stopped_at, world.now() + EDGE));
             }
         }
-        Away::Server => {
+        OutageScope::Server => {
             hosts.nodes[0].kill();
             sleep(LENGTH).await;
             hosts.nodes[0].start();
@@ -113,14 +113,16 @@ async fn run_world(away: Away, options: Options) -> OutageReport {
         }
     }
     let until = world.now();
-    settle(&hosts, ends_at).await;
+    wait_for_ends(&hosts, ends_at).await;
     let facts = Facts::read(&world, ends_at).await;
     let truth = world.truth();
     let mut report = OutageReport { run_count: facts.runs.len(), ..OutageReport::default() };
     report.violations = check::check(&facts, &truth);
-    match away {
-        Away::StoppedServer => report.violations.extend(lost_for_nothing(&facts, &truth)),
-        Away::Executors | Away::ExecutorsWithRestart | Away::Server => report.compare(&facts, away, (from, until)),
+    match scope {
+        OutageScope::StoppedServer => report.violations.extend(lost_without_start(&facts, &truth)),
+        OutageScope::Executors | OutageScope::ExecutorsWithRestart | OutageScope::Server => {
+            report.compare(&facts, scope, (from, until))
+        }
     }
     hosts.executors.iter().for_each(|executor| executor.drop_running());
     report
@@ -151,7 +153,7 @@ fn jobs(ends_at: Timestamp, period: Duration, count: usize) -> Vec<JobSpec> {
 }
 
 impl OutageReport {
-    fn compare(&mut self, facts: &Facts, away: Away, (from, until): (Timestamp, Timestamp)) {
+    fn compare(&mut self, facts: &Facts, scope: OutageScope, (from, until): (Timestamp, Timestamp)) {
         for job in facts.jobs.values() {
             let mut words = job.spec.name.split('-').map(str::to_owned);
             let (Some(overlap), Some(misfire)) = (words.next(), words.next()) else { continue };
@@ -161,9 +163,11 @@ impl OutageReport {
             // Runs that were open when the outage began are left out, because they end in other ways.
             let begins = from + QUEUE_TIMEOUT + EDGE;
             let is_inside = |run: &&&Run| run.fire_at >= begins && run.fire_at < until - QUEUE_TIMEOUT - EDGE;
-            let expected = |run: &Run| match away {
-                Away::Server => is_as_missed(&misfire, run),
-                Away::Executors | Away::ExecutorsWithRestart | Away::StoppedServer => is_as_queued(&overlap, run, away),
+            let expected = |run: &Run| match scope {
+                OutageScope::Server => is_as_missed(&misfire, run),
+                OutageScope::Executors | OutageScope::ExecutorsWithRestart | OutageScope::StoppedServer => {
+                    is_as_queued(&overlap, run, scope)
+                }
             };
             for run in fires.iter().filter(is_inside) {
                 let verdict = verdict(run);
@@ -173,7 +177,7 @@ impl OutageReport {
                     self.violations.push(format!("table: {} of {} is {verdict}", job.spec.name, run.fire_at));
                 }
             }
-            if away == Away::Server {
+            if scope == OutageScope::Server {
                 self.compare_missed(&job.spec.name, (&overlap, &misfire), &fires, (from, until));
             } else if !fires
                 .iter()
@@ -210,14 +214,14 @@ impl OutageReport {
         if !is_right || !has_run {
             let ends: BTreeSet<String> = catch_up.iter().map(|run| verdict(run)).collect();
             let what =
-                format!("{} made up for ({ends:?}), {ran} of them ran, {spans} spans, {missed} missed", catch_up.len());
+                format!("{} caught up ({ends:?}), {ran} of them ran, {spans} spans, {missed} missed", catch_up.len());
             self.violations.push(format!("table: {name}: {what}"));
         }
     }
 }
 
 /// Runs that count as lost, or as perhaps begun, although no executor ever had them.
-fn lost_for_nothing(facts: &Facts, truth: &Truth) -> Vec<String> {
+fn lost_without_start(facts: &Facts, truth: &Truth) -> Vec<String> {
     let first = truth.starts.iter().filter(|start| start.attempt == 1);
     let begun: BTreeSet<RunId> = first.map(|start| start.run).collect();
     let is_lost = |run: &&Run| run.attempt > 1 || run.status == RunStatus::Unknown;
@@ -240,15 +244,16 @@ fn verdict(run: &Run) -> String {
 }
 
 /// Whether a fire whose queue time had passed before the executors came back has the expected verdict.
-fn is_as_queued(overlap: &str, run: &Run, away: Away) -> bool {
-    let is_restart = run.reason == Some(Reason::Misfire) && away == Away::ExecutorsWithRestart;
+fn is_as_queued(overlap: &str, run: &Run, scope: OutageScope) -> bool {
+    let is_restart = run.reason == Some(Reason::Misfire) && scope == OutageScope::ExecutorsWithRestart;
     let is_expected = match overlap {
         "discard" => matches!(run.reason, Some(Reason::NoExecutor | Reason::Overlap)),
         "cover" => run.reason == Some(Reason::Covered),
         _ => run.reason == Some(Reason::NoExecutor),
     };
     // A run whose server died gets another attempt. The later fire that covers the run then cancels this attempt.
-    let is_ended = run.status == RunStatus::Cancelled && overlap == "cover" && away == Away::ExecutorsWithRestart;
+    let is_ended =
+        run.status == RunStatus::Cancelled && overlap == "cover" && scope == OutageScope::ExecutorsWithRestart;
     (run.status == RunStatus::Skipped || is_ended) && (is_expected || is_restart)
 }
 

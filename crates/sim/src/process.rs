@@ -151,7 +151,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_stopped_process_stands_still_and_a_dead_one_is_gone() {
+    async fn a_stopped_process_pauses_and_a_dead_one_is_gone() {
         let process = Process::new();
         let beats = Arc::new(AtomicU64::new(0));
         let counted = Arc::clone(&beats);

@@ -4,7 +4,7 @@
 use rondel_admin::EngineConfig;
 use std::time::Duration;
 
-use crate::chance::Chance;
+use crate::rng::SeededRng;
 
 #[derive(Clone, Debug)]
 pub(crate) struct Profile {
@@ -68,7 +68,7 @@ pub(crate) struct Bounds {
     pub(crate) waiting_page: u32,
     pub(crate) dense_from: u32,
     pub(crate) claim_pace: u32,
-    pub(crate) look_past: usize,
+    pub(crate) refused_kinds_max: usize,
     pub(crate) seek_jobs: usize,
     pub(crate) take_up_looks: usize,
     pub(crate) take_up_jobs: usize,
@@ -79,12 +79,12 @@ pub(crate) struct Bounds {
 impl Bounds {
     /// The bounds of a seed. Earlier seeds keep the usual ones, because they show certain known faults with these.
     pub(crate) fn of(seed: u64) -> Self {
-        if seed > FIRST_SMALL { Self::draw(&mut Chance::new(seed)) } else { Self::usual() }
+        if seed > FIRST_SMALL { Self::draw(&mut SeededRng::new(seed)) } else { Self::usual() }
     }
 
-    pub(crate) fn draw(chance: &mut Chance) -> Self {
+    pub(crate) fn draw(rng: &mut SeededRng) -> Self {
         let usual = Self::usual();
-        let mut pick = |usual: u32| *chance.pick(&[2, 3, usual]);
+        let mut pick = |usual: u32| *rng.pick(&[2, 3, usual]);
         let size = |count: u32| usize::try_from(count).unwrap_or(usize::MAX);
         Self {
             claim_page: pick(usual.claim_page),
@@ -95,14 +95,14 @@ impl Bounds {
             waiting_page: pick(usual.waiting_page),
             dense_from: pick(usual.dense_from),
             claim_pace: pick(usual.claim_pace),
-            look_past: size(pick(200)),
+            refused_kinds_max: size(pick(200)),
             seek_jobs: size(pick(500)),
             take_up_looks: size(pick(10_000)),
             take_up_jobs: size(pick(100)),
             take_up_page: pick(usual.take_up_page),
             // Enough for each job and the runs that it waits for. With less, room may become free only by the
             // verdicts of runs that wait in vain.
-            open_runs_max: size(*chance.pick(&[30, 60, 200_000])),
+            open_runs_max: size(*rng.pick(&[30, 60, 200_000])),
         }
     }
 
@@ -118,7 +118,7 @@ impl Bounds {
             waiting_page: config.waiting_page,
             dense_from: config.dense_from,
             claim_pace: config.claim_pace,
-            look_past: config.look_past,
+            refused_kinds_max: config.refused_kinds_max,
             seek_jobs: config.seek_jobs,
             take_up_looks: config.take_up_looks,
             take_up_jobs: config.take_up_jobs,
@@ -129,20 +129,20 @@ impl Bounds {
 }
 
 impl Profile {
-    pub(crate) fn draw(chance: &mut Chance) -> Self {
-        let mut has = |share: u64| chance.happens(share * 10_000);
+    pub(crate) fn draw(rng: &mut SeededRng) -> Self {
+        let mut has = |share: u64| rng.happens(share * 10_000);
         let (node_faults, executor_faults, net_faults) = (has(65), has(55), has(55));
         let (database_faults, clock_faults, steps_back, edits) = (has(40), has(20), has(30), has(40));
         let (stops, kills, lost, errors) = (has(50), has(35), has(45), has(30));
         let (duplicates, delays, is_calm) = (has(50), has(50), has(4));
         let ppm = |on: bool, ppm: u64| if on && !is_calm { ppm } else { 0 };
         Self {
-            node_count: usize::try_from(chance.between(1, 3)).unwrap_or(1),
-            executor_count: usize::try_from(chance.between(1, 4)).unwrap_or(1),
-            app_count: usize::try_from(chance.between(1, 2)).unwrap_or(1),
-            job_count: usize::try_from(chance.between(2, 7)).unwrap_or(1),
-            faulty_ms: chance.between(8_000, 22_000),
-            fault_count: if is_calm { 0 } else { chance.index(9) },
+            node_count: usize::try_from(rng.between(1, 3)).unwrap_or(1),
+            executor_count: usize::try_from(rng.between(1, 4)).unwrap_or(1),
+            app_count: usize::try_from(rng.between(1, 2)).unwrap_or(1),
+            job_count: usize::try_from(rng.between(2, 7)).unwrap_or(1),
+            faulty_ms: rng.between(8_000, 22_000),
+            fault_count: if is_calm { 0 } else { rng.index(9) },
             node_faults,
             executor_faults,
             net_faults,
@@ -150,20 +150,20 @@ impl Profile {
             clock_faults,
             steps_back,
             edits,
-            seam_stop_ppm: ppm(stops, chance.between(200, 3_000)),
-            seam_kill_ppm: ppm(kills, chance.between(100, 1_000)),
-            stop_ms_max: chance.between(500, 8_000),
-            lost_answer_ppm: ppm(lost, chance.between(1_000, 40_000)),
-            store_error_ppm: ppm(errors, chance.between(1_000, 30_000)),
-            duplicate_ppm: ppm(duplicates, chance.between(5_000, 150_000)),
-            delay_ppm: ppm(delays, chance.between(5_000, 100_000)),
+            seam_stop_ppm: ppm(stops, rng.between(200, 3_000)),
+            seam_kill_ppm: ppm(kills, rng.between(100, 1_000)),
+            stop_ms_max: rng.between(500, 8_000),
+            lost_answer_ppm: ppm(lost, rng.between(1_000, 40_000)),
+            store_error_ppm: ppm(errors, rng.between(1_000, 30_000)),
+            duplicate_ppm: ppm(duplicates, rng.between(5_000, 150_000)),
+            delay_ppm: ppm(delays, rng.between(5_000, 100_000)),
             drift_ppm: if clock_faults { 200 } else { 20 },
             slots: None,
             silences: None,
             shadows: None,
             sends_ahead: false,
             is_single_server: false,
-            page: u32::try_from(chance.between(2, 3)).unwrap_or(2),
+            page: u32::try_from(rng.between(2, 3)).unwrap_or(2),
             bounds: Bounds::usual(),
         }
     }
@@ -224,7 +224,7 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         waiting_page: bounds.waiting_page,
         dense_from: bounds.dense_from,
         claim_pace: bounds.claim_pace,
-        look_past: bounds.look_past,
+        refused_kinds_max: bounds.refused_kinds_max,
         seek_jobs: bounds.seek_jobs,
         take_up_looks: bounds.take_up_looks,
         take_up_jobs: bounds.take_up_jobs,
@@ -244,8 +244,8 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         whole_backlog_within: Duration::from_secs(1),
         adopt_page: page,
         adopt_jobs_max: page,
-        sweep_page: page,
-        sweep_pages: 2,
+        stray_page: page,
+        stray_pages: 2,
         ..EngineConfig::default()
     }
 }

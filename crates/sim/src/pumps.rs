@@ -20,20 +20,20 @@ use rondel_store::Catalog as _;
 use tokio::time::sleep_until;
 
 use self::jobs::NAMESPACE;
-use crate::chance::{Chance, mix};
 use crate::check::Facts;
 use crate::executor::ExecutorHost;
 use crate::faults::{Hosts, Plan};
 use crate::node::NodeHost;
 use crate::profile::Profile;
-use crate::simulation::{Options, Outcome, create, run_on_own_clock, settle};
+use crate::rng::{SeededRng, mix};
+use crate::simulation::{Options, Outcome, create, run_on_own_clock, wait_for_ends};
 use crate::switches;
 use crate::world::{World, lock};
 
 /// Salt that keeps the draw of this world independent of the general one of the same seed.
 const PUMPS: u64 = 0x9021_4e55;
 /// How long schedules continue after all faults have ended.
-const AFTERLIFE: Duration = Duration::from_secs(22);
+const SCHEDULES_CONTINUE_FOR: Duration = Duration::from_secs(22);
 
 /// Runs a seed of the world of pump jobs. In the outcome, `start_count` is the number of executions of rows.
 ///
@@ -44,21 +44,21 @@ pub fn pumps(seed: u64, options: Options) -> Outcome {
     run_on_own_clock(options, run_world(seed, options))
 }
 
-fn profile(chance: &mut Chance) -> Profile {
-    let general = Profile::draw(chance);
+fn profile(rng: &mut SeededRng) -> Profile {
+    let general = Profile::draw(rng);
     Profile {
-        executor_count: usize::try_from(chance.between(2, 5)).unwrap_or(2),
+        executor_count: usize::try_from(rng.between(2, 5)).unwrap_or(2),
         app_count: 1,
-        faulty_ms: chance.between(12_000, 45_000),
-        slots: Some(u32::try_from(chance.between(4, 8)).unwrap_or(4)),
+        faulty_ms: rng.between(12_000, 45_000),
+        slots: Some(u32::try_from(rng.between(4, 8)).unwrap_or(4)),
         ..general
     }
 }
 
 async fn run_world(seed: u64, options: Options) -> Outcome {
-    let mut chance = Chance::new(mix(seed ^ PUMPS));
-    let profile = profile(&mut chance);
-    let plan = Plan::draw(&mut chance, &profile).with_drains(seed, &profile);
+    let mut rng = SeededRng::new(mix(seed ^ PUMPS));
+    let profile = profile(&mut rng);
+    let plan = Plan::draw(&mut rng, &profile).with_drains(seed, &profile);
     let world = World::new(seed, profile.clone(), options.keeps_lines);
     world.record("profile", 0, || format!("{profile:?}"));
     lock(&world.pumps).begin(seed, profile.faulty_ms * 3 / 4);
@@ -66,9 +66,9 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
     let heals_at = world.began + Duration::from_millis(profile.faulty_ms);
-    let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + AFTERLIFE;
+    let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + SCHEDULES_CONTINUE_FOR;
     hosts.nodes.iter().for_each(NodeHost::start);
-    let names = create(&hosts, jobs::draw(&mut chance, ends_at)).await;
+    let names = create(&hosts, jobs::draw(&mut rng, ends_at)).await;
     note_full_at_once(&world, &names).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     world.set_faulty(true);
@@ -79,8 +79,8 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     sleep_until(heals_at).await;
     hosts.heal();
     recovery::recover(&hosts, &names).await;
-    recovery::end(&hosts, &names, &mut chance).await;
-    settle(&hosts, ends_at).await;
+    recovery::end(&hosts, &names, &mut rng).await;
+    wait_for_ends(&hosts, ends_at).await;
     let outcome = judge(seed, &hosts, ends_at).await;
     hosts.executors.iter().for_each(|executor| executor.drop_running());
     outcome

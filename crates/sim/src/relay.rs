@@ -14,7 +14,7 @@ use crate::executor::ExecutorHost;
 use crate::faults::Hosts;
 use crate::node::NodeHost;
 use crate::profile::Profile;
-use crate::simulation::{Options, create, run_on_own_clock, settle};
+use crate::simulation::{Options, create, run_on_own_clock, wait_for_ends};
 use crate::truth::Truth;
 use crate::world::World;
 
@@ -61,7 +61,7 @@ async fn run_world(seed: u64, options: Options) -> RelayReport {
     sleep(BEFORE + Duration::from_millis(seed % 10 * 317)).await;
     nodes[0].kill();
     let left = Hosts { world: Arc::clone(&world), nodes: nodes[1..].to_vec(), executors };
-    settle(&left, ends_at).await;
+    wait_for_ends(&left, ends_at).await;
     let facts = Facts::read(&world, ends_at).await;
     let truth = world.truth();
     let mut report = RelayReport { run_count: facts.runs.len(), violations: check::check(&facts, &truth) };

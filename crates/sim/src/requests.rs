@@ -11,8 +11,8 @@ use rondel_store::catalog::JobRecord;
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::chance::{Chance, mix};
 use crate::faults::Hosts;
+use crate::rng::{SeededRng, mix};
 use crate::truth::{JobSwitch, RequestedRun};
 use crate::world::World;
 
@@ -32,17 +32,17 @@ enum RequestKind {
 pub(crate) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
     // In one seed of seven callers name executors, some of them of an app that is not the job's.
-    let mut named = (seed % 7 == 3).then(|| Chance::new(mix(seed ^ NAMED)));
+    let mut named = (seed % 7 == 3).then(|| SeededRng::new(mix(seed ^ NAMED)));
     while world.is_faulty() {
         let (wait, kind, name, node) = {
-            let mut chance = world.chance();
-            let kind = match chance.below(10) {
+            let mut rng = world.rng();
+            let kind = match rng.below(10) {
                 0..=5 => RequestKind::Run,
                 6 => RequestKind::Cancel,
                 _ if world.profile.edits => RequestKind::Switch,
                 _ => RequestKind::Run,
             };
-            (chance.millis(200, 2_500), kind, chance.pick(&names).clone(), chance.index(hosts.nodes.len()))
+            (rng.millis(200, 2_500), kind, rng.pick(&names).clone(), rng.index(hosts.nodes.len()))
         };
         sleep(wait).await;
         let Some((engine, process)) = hosts.nodes[node].engine() else { continue };
@@ -50,11 +50,11 @@ pub(crate) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
         let only = named
             .as_mut()
             .filter(|_| matches!(kind, RequestKind::Run))
-            .and_then(|chance| chance.happens(500_000).then(|| executors[chance.index(executors.len())].name.clone()));
+            .and_then(|rng| rng.happens(500_000).then(|| executors[rng.index(executors.len())].name.clone()));
         let (done, answer) = oneshot::channel();
         let asked = Arc::clone(&world);
         let task = async move {
-            fulfil(&asked, &engine, kind, (&name, only)).await;
+            perform(&asked, &engine, kind, (&name, only)).await;
             done.send(()).ok();
         };
         world.tracker.spawn(process.confine(Box::pin(task)));
@@ -63,7 +63,7 @@ pub(crate) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
     }
 }
 
-async fn fulfil(world: &Arc<World>, engine: &Engine, kind: RequestKind, (name, only): (&str, Option<String>)) {
+async fn perform(world: &Arc<World>, engine: &Engine, kind: RequestKind, (name, only): (&str, Option<String>)) {
     let Ok(Some(record)) = engine.store().job(NAMESPACE, name).await else { return };
     match kind {
         RequestKind::Run => {

@@ -10,7 +10,6 @@ use rondel_store::ledger::RunQuery;
 use rondel_store::{Heal as _, Runs as _};
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::chance::Chance;
 use crate::check::{self, Facts};
 use crate::executor::ExecutorHost;
 use crate::faults::{Hosts, Plan};
@@ -19,12 +18,13 @@ use crate::maintenance;
 use crate::node::NodeHost;
 use crate::profile::{Bounds, FIRST_AHEAD, FIRST_SINGLE, Profile};
 use crate::requests;
+use crate::rng::SeededRng;
 use crate::switches;
 use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// How long schedules continue after all faults have ended.
-const AFTERLIFE: Duration = Duration::from_secs(4);
+const SCHEDULES_CONTINUE_FOR: Duration = Duration::from_secs(4);
 /// How long the next end of a run may take once all faults have ended. It is longer than the longest wait that a drawn
 /// job can have. A serial job without an executor ends its runs one after the other, each after its longest wait.
 const ENDS_WITHIN: Duration = Duration::from_secs(60);
@@ -91,8 +91,8 @@ const fn has_shadows(seed: u64) -> bool {
 }
 
 async fn run_world(seed: u64, options: Options) -> Outcome {
-    let mut chance = Chance::new(seed);
-    let drawn = Profile::draw(&mut chance);
+    let mut rng = SeededRng::new(seed);
+    let drawn = Profile::draw(&mut rng);
     let is_single_server = seed > FIRST_SINGLE;
     let profile = Profile {
         silences: Some(seed),
@@ -103,19 +103,19 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
         node_count: if is_single_server { 1 } else { drawn.node_count },
         ..drawn
     };
-    let plan = Plan::draw(&mut chance, &profile).with_blackout(&profile).with_restarts(seed, &profile);
+    let plan = Plan::draw(&mut rng, &profile).with_blackout(&profile).with_restarts(seed, &profile);
     let world = World::new(seed, profile.clone(), options.keeps_lines);
     world.record("profile", 0, || format!("{profile:?}"));
     let nodes: Vec<_> = (0..profile.node_count).map(|index| NodeHost::new(&world, index)).collect();
     let executors = (0..profile.executor_count).map(|index| ExecutorHost::new(&world, index, &nodes)).collect();
     let hosts = Hosts { world: Arc::clone(&world), nodes, executors };
     let heals_at = world.began + Duration::from_millis(profile.faulty_ms);
-    let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + AFTERLIFE;
+    let ends_at = world.now() + Duration::from_millis(profile.faulty_ms) + SCHEDULES_CONTINUE_FOR;
     // The last window ends while schedules still fire.
     let windows_end_at = ends_at - Duration::from_secs(1);
     maintenance::plan_first(&world, seed, windows_end_at).await;
     hosts.nodes.iter().for_each(NodeHost::start);
-    let names = create_jobs(&hosts, &mut chance, ends_at).await;
+    let names = create_jobs(&hosts, &mut rng, ends_at).await;
     hosts.executors.iter().for_each(ExecutorHost::start);
     world.set_faulty(true);
     world.tracker.spawn(hosts.clone().inject(plan));
@@ -125,14 +125,14 @@ async fn run_world(seed: u64, options: Options) -> Outcome {
     world.tracker.spawn(maintenance::plan_ahead(hosts.clone(), seed, windows_end_at));
     sleep_until(heals_at).await;
     hosts.heal();
-    settle(&hosts, ends_at).await;
+    wait_for_ends(&hosts, ends_at).await;
     let outcome = judge(seed, &hosts, ends_at).await;
     hosts.executors.iter().for_each(|executor| executor.drop_running());
     outcome
 }
 
-async fn create_jobs(hosts: &Hosts, chance: &mut Chance, ends_at: Timestamp) -> Vec<String> {
-    let drawn = draw(chance, &hosts.world.profile, ends_at);
+async fn create_jobs(hosts: &Hosts, rng: &mut SeededRng, ends_at: Timestamp) -> Vec<String> {
+    let drawn = draw(rng, &hosts.world.profile, ends_at);
     create(hosts, drawn).await
 }
 
@@ -157,7 +157,7 @@ pub(crate) async fn create(hosts: &Hosts, specs: Vec<JobSpec>) -> Vec<String> {
 }
 
 /// Waits, up to a limit, until all servers are up, no run is open and nothing will fire.
-pub(crate) async fn settle(hosts: &Hosts, ends_at: Timestamp) {
+pub(crate) async fn wait_for_ends(hosts: &Hosts, ends_at: Timestamp) {
     let world = &hosts.world;
     // If the clock stepped back, the schedules end later.
     let left = ends_at.since(world.now()) + Duration::from_secs(2);

@@ -14,7 +14,7 @@ use crate::watch;
 use crate::world::World;
 
 /// How long a call waits for a database that it cannot reach.
-const PATIENCE: Duration = Duration::from_secs(1);
+const CALL_TIMEOUT: Duration = Duration::from_secs(1);
 
 pub(crate) struct SimStore {
     pub(crate) world: Arc<World>,
@@ -35,8 +35,8 @@ impl SimStore {
 
     async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
         self.world.seam(&self.process, name).await;
-        self.way(name).await?;
-        let refused = self.world.is_faulty() && self.world.chance().happens(self.world.profile.store_error_ppm);
+        self.simulate_hop(name).await?;
+        let refused = self.world.is_faulty() && self.world.rng().happens(self.world.profile.store_error_ppm);
         if refused {
             self.world.record("refused", self.number(), || name.to_owned());
             return Err(StoreError::no_answer(name));
@@ -47,14 +47,14 @@ impl SimStore {
         }
         self.world.record("call", self.number(), || format!("{name}{}", if answer.is_ok() { "" } else { " failed" }));
         self.world.seam(&self.process, name).await;
-        let has_way_back = self.world.chance().happens(200_000);
-        if has_way_back {
-            self.way(name).await?;
+        let simulates_hop_back = self.world.rng().happens(200_000);
+        if simulates_hop_back {
+            self.simulate_hop(name).await?;
         }
-        let lost = self.world.is_faulty() && self.world.chance().happens(self.world.profile.lost_answer_ppm);
+        let lost = self.world.is_faulty() && self.world.rng().happens(self.world.profile.lost_answer_ppm);
         if lost {
             self.world.record("lost answer", self.number(), || name.to_owned());
-            sleep(PATIENCE).await;
+            sleep(CALL_TIMEOUT).await;
             return Err(StoreError::no_answer(name));
         }
         answer
@@ -64,8 +64,8 @@ impl SimStore {
         i64::try_from(self.node).unwrap_or(0)
     }
 
-    /// Simulates the way to the database or back, which takes time and may fail.
-    async fn way(&self, name: &'static str) -> Result<()> {
+    /// Simulates one hop to the database or back, which takes time and may fail.
+    async fn simulate_hop(&self, name: &'static str) -> Result<()> {
         let (down_until, cut_until, slowness) = {
             let database = self.world.database();
             (database.down_until, database.cut_until.get(&self.node).copied(), database.slowness)
@@ -76,13 +76,13 @@ impl SimStore {
             return Err(StoreError::no_answer(name));
         }
         if let Some(until) = cut_until.filter(|until| *until > now) {
-            let gives_up_at = now + PATIENCE;
+            let gives_up_at = now + CALL_TIMEOUT;
             sleep_until(until.min(gives_up_at)).await;
             if until > gives_up_at {
                 return Err(StoreError::no_answer(name));
             }
         }
-        let length = self.world.chance().below(3);
+        let length = self.world.rng().below(3);
         let length = Duration::from_millis(length) + slowness;
         if !length.is_zero() {
             sleep(length).await;

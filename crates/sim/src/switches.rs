@@ -7,8 +7,8 @@ use rondel_core::homes::Switch;
 use rondel_store::{Cluster as _, Namespaces as _};
 use tokio::time::sleep;
 
-use crate::chance::{Chance, mix};
 use crate::faults::Hosts;
+use crate::rng::{SeededRng, mix};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// Salt that keeps the draw of switches independent of other draws of the same seed.
@@ -19,14 +19,14 @@ const SHARE_PPM: u64 = 250_000;
 /// Switches executors off and on while faults happen.
 pub(crate) async fn switch_executors(hosts: Hosts, seed: u64) {
     let world = Arc::clone(&hosts.world);
-    let mut chance = Chance::new(mix(seed ^ SWITCHES));
-    if !chance.happens(SHARE_PPM) {
+    let mut rng = SeededRng::new(mix(seed ^ SWITCHES));
+    if !rng.happens(SHARE_PPM) {
         return;
     }
     while world.is_faulty() {
-        sleep(chance.millis(300, 3_000)).await;
-        let executor = chance.index(hosts.executors.len());
-        let switch = *chance.pick(&[Switch::Draining, Switch::Draining, Switch::Stopped, Switch::Active]);
+        sleep(rng.millis(300, 3_000)).await;
+        let executor = rng.index(hosts.executors.len());
+        let switch = *rng.pick(&[Switch::Draining, Switch::Draining, Switch::Stopped, Switch::Active]);
         set(&hosts, executor, switch).await;
     }
     for executor in 0..hosts.executors.len() {

@@ -2,7 +2,7 @@
 
 use std::sync::Mutex;
 
-use crate::chance::mix;
+use crate::rng::mix;
 use crate::world::lock;
 
 pub(crate) struct Trace {

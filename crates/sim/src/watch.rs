@@ -75,7 +75,7 @@ pub(crate) async fn check_claim(world: &World, token: LeaseToken, claimed: &Clai
     let now = world.now();
     let holds = nodes.iter().any(|node| node.token() == token && node.is_living(now));
     if !holds {
-        world.truth().violate("I5 fencing", &format!("node {} claimed under a lease that is over", token.node));
+        world.truth().violate("I5 fencing", &format!("node {} claimed under a lease that has ended", token.node));
     }
 }
 
@@ -92,7 +92,7 @@ pub(crate) async fn check_sent(world: &World, process: &Process, message: &v1::S
     let (id, epoch) = (triggers.node_id, triggers.node_epoch);
     let holds = |node: &Node| (node.id.get(), node.epoch) == (id, epoch) && node.is_living(now);
     if !nodes.iter().any(holds) {
-        world.truth().violate("I5 lease", &format!("node {id} sent something under epoch {epoch}, which is over"));
+        world.truth().violate("I5 lease", &format!("node {id} sent something under epoch {epoch}, which has ended"));
     }
 }
 

@@ -1,4 +1,4 @@
-//! What all parts of a simulation share: the clock, chance, the store, the network, and the truth.
+//! What all parts of a simulation share: the clock, random numbers, the store, the network, and the truth.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -10,11 +10,11 @@ use rondel_store::MemStore;
 use tokio::time::Instant;
 use tokio_util::task::TaskTracker;
 
-use crate::chance::Chance;
 use crate::net::Net;
 use crate::process::Process;
 use crate::profile::Profile;
 use crate::pumps::truth::PumpTruth;
+use crate::rng::SeededRng;
 use crate::trace::Trace;
 use crate::truth::Truth;
 
@@ -52,7 +52,7 @@ pub(crate) struct World {
     step_ms_max: AtomicI64,
     /// Whether faults happen at random.
     faulty: AtomicBool,
-    chance: Mutex<Chance>,
+    rng: Mutex<SeededRng>,
     database: Mutex<Database>,
     truth: Mutex<Truth>,
     pub(crate) pumps: Mutex<PumpTruth>,
@@ -91,7 +91,7 @@ impl World {
             step_ms,
             step_ms_max: AtomicI64::new(0),
             faulty: AtomicBool::new(false),
-            chance: Mutex::new(Chance::new(seed ^ 0x51E5_7A7E)),
+            rng: Mutex::new(SeededRng::new(seed ^ 0x51E5_7A7E)),
             database: Mutex::new(database),
             truth: Mutex::default(),
             pumps: Mutex::default(),
@@ -129,8 +129,8 @@ impl World {
         self.faulty.store(faulty, Ordering::Relaxed);
     }
 
-    pub(crate) fn chance(&self) -> MutexGuard<'_, Chance> {
-        lock(&self.chance)
+    pub(crate) fn rng(&self) -> MutexGuard<'_, SeededRng> {
+        lock(&self.rng)
     }
 
     pub(crate) fn truth(&self) -> MutexGuard<'_, Truth> {
@@ -164,10 +164,10 @@ impl World {
     }
 
     fn draw_seam(&self) -> (bool, bool, Duration) {
-        let mut chance = self.chance();
-        let dies = chance.happens(self.profile.seam_kill_ppm);
-        let stops = !dies && chance.happens(self.profile.seam_stop_ppm);
-        (dies, stops, chance.millis(50, self.profile.stop_ms_max))
+        let mut rng = self.rng();
+        let dies = rng.happens(self.profile.seam_kill_ppm);
+        let stops = !dies && rng.happens(self.profile.seam_stop_ppm);
+        (dies, stops, rng.millis(50, self.profile.stop_ms_max))
     }
 
     /// SIGSTOP now, SIGCONT later.

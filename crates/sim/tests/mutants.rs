@@ -66,7 +66,7 @@ const UNSEEN: &[&str] = &[
     // `a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it` in
     // crates/admin/src/dispatch/recovery/rollcall/tests.rs.
     "no_hold_in_silence",
-    // `a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it` in crates/executor/tests/it/stopping.rs.
+    // `a_run_continues_without_any_answer_as_long_as_its_job_allows` in crates/executor/tests/it/stopping.rs.
     "continue_without_end",
     // `late_fires_that_come_first_are_noticed` in crates/admin/tests/gateway/overload.rs.
     "late_first",
@@ -87,7 +87,7 @@ const UNSEEN: &[&str] = &[
     // A server that asks again whether a broadcast is expanded names the same shards. `a_broadcast_is_expanded_once` in
     // crates/store/src/conformance/broadcasts.rs.
     "expand_twice",
-    // `queue_time_that_counts_from_the_turn_is_noticed` and `what_is_left_as_perhaps_sent_is_noticed` in
+    // `queue_time_that_counts_from_the_turn_is_noticed` and `runs_left_as_perhaps_sent_are_noticed` in
     // crates/sim/tests/outages.rs.
     "queue_time_from_turn",
     "leave_as_perhaps_sent",
@@ -113,7 +113,7 @@ const UNSEEN: &[&str] = &[
     "released_is_reported_once",
     // `the_lease_holds_at_the_instant` in crates/admin/src/dispatch/transition/ahead_tests.rs.
     "ahead_of_the_lease",
-    // `what_was_sent_ahead_is_due_before_the_end_of_its_lease_and_stream` in crates/admin/tests/gateway/ahead.rs.
+    // `a_run_sent_ahead_is_due_before_the_end_of_its_lease_and_stream` in crates/admin/tests/gateway/ahead.rs.
     "end_before_ahead",
     // `an_executor_that_connects_during_a_change_of_the_lease_connects_again` in crates/admin/tests/gateway/rejoining.rs. Seed 144528173
     // showed this mutant until a change of the engine changed what happens in the seed.
@@ -134,7 +134,7 @@ fn every_mutant_is_caught() {
         let with = simulate(*seed, Options { mutant, ..Options::default() });
         let is_shown = with.violations.iter().any(|violation| violation.starts_with(rule));
         // Any change of the engine may change what happens in a seed. Then another seed must show the mutant.
-        let mut others = [1, AHEAD_FROM, SINGLE_FROM].into_iter().flat_map(|first| first..first + HUNTED);
+        let mut others = [1, AHEAD_FROM, SINGLE_FROM].into_iter().flat_map(|first| first..first + FALLBACK_SEED_COUNT);
         if !is_shown && !others.any(|seed| shows(seed, mutant)) {
             missed.push(format!("{name}: seed {seed} shows {:?}, and no other", with.violations));
         }
@@ -143,7 +143,7 @@ fn every_mutant_is_caught() {
 }
 
 /// How many seeds are tried if the known seed does not show a mutant any more.
-const HUNTED: u64 = 600;
+const FALLBACK_SEED_COUNT: u64 = 600;
 /// From this seed on, triggers are sent ahead of their instants.
 const AHEAD_FROM: u64 = 300_000_001;
 /// From this seed on, there is one server. After a restart, it takes over its old lease immediately.

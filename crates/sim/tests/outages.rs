@@ -3,20 +3,20 @@
 
 #![cfg(test)]
 
-use rondel_sim::{Away, Options, OutageReport, outage};
+use rondel_sim::{Options, OutageReport, OutageScope, outage};
 
 #[track_caller]
-fn check(away: Away) -> OutageReport {
-    let report = outage(away, Options::default());
+fn check(scope: OutageScope) -> OutageReport {
+    let report = outage(scope, Options::default());
     assert!(report.violations.is_empty(), "{:#?}", report.violations.iter().take(20).collect::<Vec<_>>());
     assert!(report.run_count > 5_000, "a world in which nothing happens: {}", report.run_count);
-    println!("{away:?}: {:#?}", report.verdicts);
+    println!("{scope:?}: {:#?}", report.verdicts);
     report
 }
 
 #[test]
-fn ten_minutes_without_executors_end_as_the_table_says() {
-    let report = check(Away::Executors);
+fn ten_minutes_without_executors_match_the_table() {
+    let report = check(OutageScope::Executors);
     let of = |verdict: &str| -> i64 {
         report.verdicts.iter().filter(|((.., found), _)| found == verdict).map(|(_, count)| count).sum()
     };
@@ -24,27 +24,27 @@ fn ten_minutes_without_executors_end_as_the_table_says() {
 }
 
 #[test]
-fn a_server_that_starts_again_in_the_midst_of_it_changes_nothing() {
-    check(Away::ExecutorsWithRestart);
+fn a_restart_of_the_server_during_the_outage_changes_nothing() {
+    check(OutageScope::ExecutorsWithRestart);
 }
 
 #[test]
 fn ten_minutes_without_a_server_end_in_the_misfire_policy() {
-    check(Away::Server);
+    check(OutageScope::Server);
 }
 
 #[test]
-fn a_server_that_is_told_to_stop_loses_nothing_that_it_did_not_send() {
-    let report = outage(Away::StoppedServer, Options::default());
+fn a_server_that_stops_loses_no_run_that_it_did_not_send() {
+    let report = outage(OutageScope::StoppedServer, Options::default());
     assert!(report.violations.is_empty(), "{:#?}", report.violations);
 }
 
 /// A server that stops must mark the runs that it has not sent as never sent.
 #[cfg(debug_assertions)]
 #[test]
-fn what_is_left_as_perhaps_sent_is_noticed() {
+fn runs_left_as_perhaps_sent_are_noticed() {
     let mutant = Some(rondel_sim::Mutant::LeaveAsPerhapsSent);
-    let report = outage(Away::StoppedServer, Options { mutant, ..Options::default() });
+    let report = outage(OutageScope::StoppedServer, Options { mutant, ..Options::default() });
     assert!(report.violations.iter().any(|violation| violation.starts_with("lost:")), "{:#?}", report.violations);
 }
 
@@ -53,7 +53,7 @@ fn what_is_left_as_perhaps_sent_is_noticed() {
 #[test]
 fn queue_time_that_counts_from_the_turn_is_noticed() {
     let mutant = Some(rondel_sim::Mutant::QueueTimeFromTurn);
-    let report = outage(Away::Executors, Options { mutant, ..Options::default() });
+    let report = outage(OutageScope::Executors, Options { mutant, ..Options::default() });
     let is_late = |violation: &String| violation.starts_with("I12 queue time");
     assert!(report.violations.iter().any(is_late), "{:#?}", report.violations);
 }

@@ -46,15 +46,15 @@ fn no_seed_breaks_a_rule_of_pumps() {
 }
 
 /// Seeds that once showed a fault, of the engine or of the checker, which is fixed now.
-const MENDED: &[u64] = &[
+const FIXED_SEEDS: &[u64] = &[
     2120, 2218, 2718, 4798, 5791, 6644, 7309, 9090, 11_205, 12_645, 12_758, 13_393, 14_248, 15_387, 15_612, 18_331,
     504_896, 519_953, 574_151, 581_204,
 ];
 
 #[test]
-fn what_was_mended_of_pumps_stays_so() {
+fn fixed_seeds_of_pumps_stay_clean() {
     let broken = |seed: &u64| (*seed, pumps(*seed, Options::default()).violations);
-    let broken: Vec<_> = MENDED.iter().map(broken).filter(|(_, violations)| !violations.is_empty()).collect();
+    let broken: Vec<_> = FIXED_SEEDS.iter().map(broken).filter(|(_, violations)| !violations.is_empty()).collect();
     assert!(broken.is_empty(), "replay with `cargo run -p rondel-sim -- --pumps --seed N --trace`: {broken:#?}");
 }
 
@@ -76,7 +76,7 @@ fn safeguards_of_pumps_are_missed() {
         let options = Options { mutant: Some(*mutant), ..Options::default() };
         let is_shown = |seed| pumps(seed, options).violations.iter().any(|violation| violation.starts_with(rule));
         // Any change of the engine may change what happens in a seed. Then another seed must show the mutant.
-        if !is_shown(*seed) && !(1..HUNTED).any(is_shown) {
+        if !is_shown(*seed) && !(1..FALLBACK_SEED_COUNT).any(is_shown) {
             missed.push(Mutant::name(*mutant));
         }
     }
@@ -85,7 +85,7 @@ fn safeguards_of_pumps_are_missed() {
 
 /// How many seeds are tried if the known seed does not show a mutant any more.
 #[cfg(debug_assertions)]
-const HUNTED: u64 = 300;
+const FALLBACK_SEED_COUNT: u64 = 300;
 
 #[cfg(debug_assertions)]
 const CAUGHT: &[(rondel_sim::Mutant, u64, &str)] = {

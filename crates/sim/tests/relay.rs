@@ -9,7 +9,7 @@ use rondel_sim::{Options, relay};
 const SEEDS: u64 = 20;
 
 #[test]
-fn a_roll_call_goes_by_way_of_the_server_that_hears_the_executors() {
+fn a_roll_call_is_relayed_by_the_server_that_has_the_executors() {
     for seed in 1..=SEEDS {
         let report = relay(seed, Options::default());
         assert!(report.violations.is_empty(), "seed {seed}: {:#?}", report.violations);

@@ -1,7 +1,7 @@
 //! Alert rules, their incidents and silences, and the runs that rules have not evaluated yet.
 //!
 //! A run that fails or is skipped leaves an event in the transaction of its verdict, if a rule of its namespace covers such runs. The
-//! decisions of rules are written in one transaction: incidents, messages, the events that are done, and when each rule is evaluated next.
+//! decisions of rules are written in one transaction: incidents, messages, the evaluated events, and when each rule is evaluated next.
 //! The transaction names the version of the namespace's alerts that the decisions are based on; if that version is outdated, nothing is
 //! written.
 
@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::alert::expect::{ExpectKind, Expectations};
-use rondel_core::alert::{Incident, OpenIncidents, RuleSpec, SilenceSpec, Standing, SubjectKind, judge};
+use rondel_core::alert::{Incident, IncidentState, OpenIncidents, RuleSpec, SilenceSpec, SubjectKind, judge};
 use rondel_core::maintenance::MaintenanceWindow;
 use rondel_core::{
     AlertRuleId, AppId, IncidentId, JobId, JobSpec, MaintenanceId, NamespaceId, Reason, RunId, RunStatus, SilenceId,
@@ -51,7 +51,7 @@ pub struct RuleRecord {
     /// When it is evaluated next.
     pub check_at: Option<Timestamp>,
     /// How far the current evaluation has come.
-    pub sweep: Option<RuleProgress>,
+    pub progress: Option<RuleProgress>,
 }
 
 /// The progress of an evaluation of a rule through the jobs.
@@ -95,7 +95,7 @@ pub(crate) fn next_evaluation(
         is_on && rule.check_at.is_some_and(|at| at <= change.now)
     };
     match before.filter(is_due) {
-        Some(rule) => (rule.check_at, rule.sweep.clone()),
+        Some(rule) => (rule.check_at, rule.progress.clone()),
         None => (change.check_at, None),
     }
 }
@@ -199,13 +199,13 @@ pub struct AlertWrite<'a> {
     /// Messages to send.
     pub messages: &'a [NewMessage],
     /// Events that every rule has evaluated.
-    pub done: &'a [RunId],
+    pub evaluated_events: &'a [RunId],
     /// When rules are evaluated next, and how far their current evaluations have come.
     pub checks: &'a [RuleCheck],
     /// When expectations of jobs are checked next.
-    pub looks: &'a [ExpectCheck],
+    pub expect_checks: &'a [ExpectCheck],
     /// When open runs are next compared with the expectations of their jobs; `None` if that instant does not change.
-    pub open_look: Option<OpenRunsCheck>,
+    pub open_runs_check: Option<OpenRunsCheck>,
 }
 
 /// When an expectation of a job is checked next.
@@ -237,17 +237,17 @@ pub struct OpenRunExpectations {
 
 /// When the expectations of a job that is saved now are first checked. `before` is the job's previous definition with its checks; `None`
 /// for a new job.
-pub(crate) fn first_looks(
+pub(crate) fn first_checks(
     job: JobId,
     (before, spec): (Option<(&JobSpec, &[ExpectCheck])>, &JobSpec),
     now: Timestamp,
 ) -> Vec<ExpectCheck> {
     let Some(expected) = spec.expectations() else { return Vec::new() };
-    let old = before.and_then(|(spec, looks)| Some((spec.expectations()?, looks)));
+    let old = before.and_then(|(spec, expect_checks)| Some((spec.expectations()?, expect_checks)));
     // A check that is due stays due if its condition is unchanged, because no evaluation has judged the passed deadline yet.
     let due = |kind: ExpectKind| {
-        let (_, looks) = old.as_ref().filter(|(old, _)| old.condition(kind) == expected.condition(kind))?;
-        looks.iter().find(|look| look.kind == kind)?.at.filter(|at| *at <= now)
+        let (_, expect_checks) = old.as_ref().filter(|(old, _)| old.condition(kind) == expected.condition(kind))?;
+        expect_checks.iter().find(|check| check.kind == kind)?.at.filter(|at| *at <= now)
     };
     let at = |kind: ExpectKind| due(kind).or_else(|| expected.first_look(kind, now, before.is_none()));
     expected.kinds().map(|kind| ExpectCheck { job, kind, at: at(kind) }).collect()
@@ -261,7 +261,7 @@ pub struct RuleCheck {
     /// The instant; `None` for never.
     pub at: Option<Timestamp>,
     /// How far the current evaluation has come.
-    pub sweep: Option<RuleProgress>,
+    pub progress: Option<RuleProgress>,
 }
 
 /// A job as rules see it.
@@ -413,7 +413,7 @@ pub trait Alerts {
 impl IncidentQuery<'_> {
     /// Whether it selects this incident, regardless of its place in the order.
     pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
-        let (subject, is_open) = (&record.incident.subject, record.incident.standing == Standing::Firing);
+        let (subject, is_open) = (&record.incident.subject, record.incident.standing == IncidentState::Firing);
         let own = (subject.kind == SubjectKind::App).then_some(&subject.name);
         let app = subject.app.as_ref().or(own);
         self.is_open.is_none_or(|wanted| wanted == is_open)

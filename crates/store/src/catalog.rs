@@ -5,7 +5,7 @@ use std::time::Duration;
 use async_trait::async_trait;
 use rondel_core::calendar::Rule;
 use rondel_core::graph::Edge;
-use rondel_core::queued::Queued;
+use rondel_core::queued::QueuedRunsPolicy;
 use rondel_core::script::ScriptRef;
 use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceId, Run, RunId, Timestamp};
 
@@ -161,7 +161,7 @@ pub struct JobChange<'a> {
     /// Name of the caller that changes it.
     pub author: &'a str,
     /// Id for the row that records the past fires that the change skips. Most changes skip none and do not use it.
-    pub spare: RunId,
+    pub skipped_row_id: RunId,
     /// The current time.
     pub now: Timestamp,
     /// When the definition was validated. An `at` after this instant fires even if it has passed by now, because it was in the future then.
@@ -177,7 +177,7 @@ pub struct JobChange<'a> {
 #[derive(Clone, Copy, Debug)]
 pub struct QueuedDrops<'a> {
     /// The caller's choice.
-    pub choice: Option<Queued>,
+    pub choice: Option<QueuedRunsPolicy>,
     /// Name of the caller.
     pub by: &'a str,
     /// Maximum number of open runs that are examined.
@@ -194,13 +194,13 @@ pub struct JobDeletion<'a> {
     /// The definition that the author saw, compiled with its calendar; `None` if it can no longer be read.
     pub before: Option<&'a Job>,
     /// Id for the row that records the past fires that the deletion skips. Most deletions skip none and do not use it.
-    pub spare: RunId,
+    pub skipped_row_id: RunId,
     /// The current time.
     pub now: Timestamp,
     /// The latest known reading of the database's clock; later than `now` after a step back.
     pub reached: Timestamp,
     /// Whether to delete the job even if other jobs follow from it; they then lose it as a parent.
-    pub leaves_followers: bool,
+    pub detaches_followers: bool,
     /// Which queued runs end; `None` ends none.
     pub drops: Option<QueuedDrops<'a>>,
 }

@@ -9,7 +9,7 @@ use rondel_core::homes::{ClaimStrategy, Switch};
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, RunId, Timestamp};
 use serde::{Deserialize, Serialize};
 
-use crate::error::{Result, StoreError, Trouble};
+use crate::error::{DatabaseTroubleKind, Result, StoreError};
 pub use crate::lease::{Join, JoinRequest, LeaseToken, Renewal};
 pub(crate) use crate::lease::{lease_count, next_ordinal, unlike_fence};
 pub use crate::streams::StreamEnd;
@@ -259,7 +259,7 @@ impl FromStr for HostProcess {
     type Err = String;
 
     fn from_str(text: &str) -> std::result::Result<Self, String> {
-        let wrong = || format!("{text:?} is no process: expected four numbers");
+        let wrong = || format!("{text:?} is not a process: expected four numbers");
         let [boot_id, pid_namespace, pid, started_ticks] = text.split(' ').collect::<Vec<_>>()[..] else {
             return Err(wrong());
         };
@@ -296,9 +296,9 @@ pub trait Cluster {
     }
 
     /// Diagnoses the database from the error of a call; may query the database, for at most a second.
-    async fn trouble(&self, error: &StoreError) -> Trouble {
+    async fn trouble(&self, error: &StoreError) -> DatabaseTroubleKind {
         let _: &StoreError = error;
-        Trouble::Refuses
+        DatabaseTroubleKind::RejectsStatement
     }
 
     /// Takes the lease of the node with this name under the next epoch, unless another server still has it.

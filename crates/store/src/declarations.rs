@@ -10,14 +10,14 @@ use crate::error::Result;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredSet {
     /// Its identity, and when it was seen.
-    pub mark: DeclaredMark,
+    pub header: DeclaredSetHeader,
     /// The definitions, as a JSON array.
     pub specs: String,
 }
 
 /// A set without its definitions: its identity, and when it was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct DeclaredMark {
+pub struct DeclaredSetHeader {
     /// The app.
     pub app: AppId,
     /// SHA-256 of the definitions, in hex.
@@ -42,12 +42,12 @@ pub trait Declarations {
     /// Records that a set was seen at `now`, and stores it if it is new.
     async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()>;
 
-    /// The marks of the sets that were seen since `since`, by app and hash.
-    async fn declared_marks(&self, since: Timestamp) -> Result<Vec<DeclaredMark>>;
+    /// The headers of the sets that were seen since `since`, by app and hash.
+    async fn declared_set_headers(&self, since: Timestamp) -> Result<Vec<DeclaredSetHeader>>;
 
     /// Every set of an app, the most recently seen first.
     async fn declared_sets(&self, app: AppId) -> Result<Vec<DeclaredSet>>;
 
-    /// Removes a set, unless it was seen after the mark's `last_seen_at`.
-    async fn forget_declared_set(&self, mark: &DeclaredMark) -> Result<()>;
+    /// Removes a set, unless it was seen after the header's `last_seen_at`.
+    async fn forget_declared_set(&self, header: &DeclaredSetHeader) -> Result<()>;
 }

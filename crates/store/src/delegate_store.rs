@@ -98,7 +98,7 @@ macro_rules! delegate_store {
             use ::rondel_core::request::IfOpen;
             use ::rondel_core::run::Attempt;
             use ::rondel_core::sketch::Step;
-            use $crate::{LeaseToken, StoreError, Trouble};
+            use $crate::{LeaseToken, StoreError, DatabaseTroubleKind};
             use $crate::access::{
                 Account, AccountChange, AccountChanged, AuditEntry, AuditQuery, KeptAccess, PasswordHash, SignInLink, TokenQuery, TokenRecord, WebSession,
             };
@@ -116,17 +116,17 @@ macro_rules! delegate_store {
                 ExecutorProof, ExecutorRecord, HomeMove, HostProcess, Join, JoinRequest, Node, NodeReport, Renewal, SeenExecutor, Session,
                 StreamEnd, Switches,
             };
-            use $crate::declarations::{DeclaredMark, DeclaredSet};
+            use $crate::declarations::{DeclaredSetHeader, DeclaredSet};
             use $crate::ledger::{
-                Adoption, CancelAsked, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
+                Adoption, CancelOutcome, CancelElsewhere, DueJob, DueRange, FenceRequest, FoundRuns, HeldCount, HomeLoad, RunAtExecutor, JobAtHome, KeyedRun, LimitName,
                 MovedJobs, NotedWait, OpenPage, OrphanedJobs, RelayedAnswer, RunQuery, RunSearch, UnsentPlace, UnsentRun,
             };
             use $crate::logs::{ChunkSize, LogChunk, LogRange, RemovedLogs};
             use $crate::outbox::{FailureWebhook, OutboxItem, TakeOutbox};
             use $crate::pumps::{ChangedItems, PumpJob};
             use $crate::reports::{FailureMessage, FailureQuery, ReportChange, ReportSaved, ReportWrite, ScheduledReport};
-            use $crate::request_keys::{CallState, KeptAnswer, KeyedCall};
-            use $crate::rollups::{ComingJob, JobActivity, JobTrouble, NewestOutcomes, OpenJob, OpenQuery, PointKind, PointQuery, RunMark, StatPoint};
+            use $crate::request_keys::{CallState, StoredAnswer, KeyedCall};
+            use $crate::rollups::{ComingJob, JobActivity, UnsuccessfulRuns, NewestOutcomes, OpenJob, OpenQuery, PointKind, PointQuery, ChartRun, StatPoint};
             use ::rondel_core::shadow::compare::OldFire;
             use $crate::saved_filters::{FilterOwner, FilteredList, SavedFilter};
             use $crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
@@ -194,8 +194,8 @@ macro_rules! delegate_store {
                 fn token(hash: &str) -> Option<TokenRecord>;
                 fn token_by_id(id: TokenId) -> Option<TokenRecord>;
                 fn tokens(query: &TokenQuery) -> Vec<TokenRecord>;
-                fn living_tokens(owner: AccountId, now: Timestamp) -> u64;
-                fn living_tokens_of_line(line: TokenId, now: Timestamp) -> u64;
+                fn count_valid_tokens(owner: AccountId, now: Timestamp) -> u64;
+                fn count_valid_tokens_of_line(line: TokenId, now: Timestamp) -> u64;
                 fn forget_tokens(before: Timestamp, limit: u32) -> u64;
                 fn touch_token(id: TokenId, now: Timestamp) -> ();
                 fn revoke_token(id: TokenId, now: Timestamp) -> bool;
@@ -203,7 +203,7 @@ macro_rules! delegate_store {
             } also {});
             $crate::delegate_store!(@$wrapper, AuditLog {
                 fn add_audit(entry: &AuditEntry) -> ();
-                fn answer_audit(entry: &AuditEntry) -> bool;
+                fn complete_audit(entry: &AuditEntry) -> bool;
                 fn audit(query: &AuditQuery) -> Vec<AuditEntry>;
             } also {});
             $crate::delegate_store!(@$wrapper, Claim {
@@ -230,7 +230,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, Finish {
             } also { $($own_finish)* });
             $crate::delegate_store!(@$wrapper, Cancel {
-                fn ask_cancel(run: RunId, request: CancelRequest<'_>, now: Timestamp) -> CancelAsked;
+                fn ask_cancel(run: RunId, request: CancelRequest<'_>, now: Timestamp) -> CancelOutcome;
                 fn ask_cancels(runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> u64;
                 fn ask_drops(runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> ();
                 fn drops(token: LeaseToken, after: RunId, limit: u32) -> Vec<(RunId, Reason)>;
@@ -292,7 +292,7 @@ macro_rules! delegate_store {
                     self.inner().connections()
                 }
 
-                async fn trouble(&self, error: &StoreError) -> Trouble {
+                async fn trouble(&self, error: &StoreError) -> DatabaseTroubleKind {
                     self.inner().trouble(error).await
                 }
             });
@@ -323,7 +323,7 @@ macro_rules! delegate_store {
                 fn delete_failure_webhook(namespace: NamespaceId) -> bool;
                 fn take_outbox(now: Timestamp, take: TakeOutbox<'_>) -> Vec<OutboxItem>;
                 fn drop_outbox(ids: &[OutboxId]) -> ();
-                fn postpone_outbox(item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> ();
+                fn postpone_outbox(item: &OutboxItem, try_count: i32, due_at: Timestamp) -> ();
             } also {});
             $crate::delegate_store!(@$wrapper, Channels {
                 fn channel(namespace: NamespaceId, name: &str) -> Option<Channel>;
@@ -381,7 +381,7 @@ macro_rules! delegate_store {
             $crate::delegate_store!(@$wrapper, RequestKeys {
                 fn begin_call(call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> CallState;
                 fn renew_call(call: KeyedCall<'_>, now: Timestamp) -> ();
-                fn end_call(call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> ();
+                fn end_call(call: KeyedCall<'_>, answer: Option<&StoredAnswer>) -> ();
                 fn forget_calls(before: Timestamp, limit: u32) -> u64;
             } also {});
             $crate::delegate_store!(@$wrapper, Traces {
@@ -393,9 +393,9 @@ macro_rules! delegate_store {
                 fn declare_job(id: JobId, declared: &Declared) -> bool;
                 fn undeclare_jobs(ids: &[JobId], since: Timestamp) -> u64;
                 fn see_declared_set(app: AppId, hash: &str, specs: &str, now: Timestamp) -> ();
-                fn declared_marks(since: Timestamp) -> Vec<DeclaredMark>;
+                fn declared_set_headers(since: Timestamp) -> Vec<DeclaredSetHeader>;
                 fn declared_sets(app: AppId) -> Vec<DeclaredSet>;
-                fn forget_declared_set(mark: &DeclaredMark) -> ();
+                fn forget_declared_set(header: &DeclaredSetHeader) -> ();
             } also {});
             $crate::delegate_store!(@$wrapper, Calendars {
                 fn calendar(namespace: NamespaceId, name: &str) -> Option<CalendarRecord>;
@@ -439,10 +439,10 @@ macro_rules! delegate_store {
                 fn points(query: &PointQuery<'_>) -> Vec<StatPoint>;
                 fn forget_points(kind: PointKind, step: Step, before: Timestamp, limit: u32) -> u64;
                 fn failing_jobs(namespace: NamespaceId, within: Option<&[AppId]>, limit: u32) -> Vec<NewestOutcomes>;
-                fn troubled_jobs(namespace: NamespaceId, since: RunId, row_count: u32) -> Vec<JobTrouble>;
-                fn marks(jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Vec<RunMark>;
-                fn marks_of_namespace(namespace: NamespaceId, ids: (RunId, RunId), limit: u32) -> Vec<RunMark>;
-                fn open_marks(namespace: NamespaceId, status: RunStatus, limit: u32) -> Vec<RunMark>;
+                fn unsuccessful_runs(namespace: NamespaceId, since: RunId, row_count: u32) -> Vec<UnsuccessfulRuns>;
+                fn chart_runs(jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Vec<ChartRun>;
+                fn chart_runs_of_namespace(namespace: NamespaceId, ids: (RunId, RunId), limit: u32) -> Vec<ChartRun>;
+                fn open_chart_runs(namespace: NamespaceId, status: RunStatus, limit: u32) -> Vec<ChartRun>;
                 fn open_jobs(query: OpenQuery) -> Vec<OpenJob>;
                 fn job_activity(jobs: &[JobId], since: Timestamp) -> Vec<JobActivity>;
                 fn coming_jobs(namespace: NamespaceId, to: Timestamp, limit: u32) -> Vec<ComingJob>;

@@ -56,7 +56,7 @@ impl StoreError {
 
 /// Why a database does not serve requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum DatabaseTroubleKind {
     /// The database does not answer, or the connection broke.
     Unreachable,
     /// It answers too late.
@@ -68,10 +68,10 @@ pub enum Trouble {
     /// It accepts no more connections, or all of this server's are in use.
     Connections,
     /// It rejects a statement: something is wrong with its tables, or with this program.
-    Refuses,
+    RejectsStatement,
 }
 
-impl Trouble {
+impl DatabaseTroubleKind {
     /// Its name in JSON and in the log.
     #[must_use]
     pub const fn as_str(self) -> &'static str {
@@ -81,12 +81,12 @@ impl Trouble {
             Self::ReadOnly => "read_only",
             Self::Full => "full",
             Self::Connections => "connections",
-            Self::Refuses => "refuses",
+            Self::RejectsStatement => "refuses",
         }
     }
 }
 
-impl std::fmt::Display for Trouble {
+impl std::fmt::Display for DatabaseTroubleKind {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.as_str())
     }
@@ -102,13 +102,15 @@ pub enum OpenError {
         url: String,
     },
     /// The password contains a character that must be percent-encoded. The driver would end the password there and use a wrong address.
-    #[error("{url:?} has an @ or # where none can stand: in a password write @ as %40, / as %2F, # as %23, ? as %3F")]
+    #[error(
+        "{url:?} has an @ or # that must be percent-encoded: in a password write @ as %40, / as %2F, # as %23, ? as %3F"
+    )]
     Unencoded {
         /// The URL as given, without its password.
         url: String,
     },
     /// The URL names an unknown kind of pooler.
-    #[error("{url:?} has pooler={word}: it can be transaction or none")]
+    #[error("{url:?} has pooler={word}: expected transaction or none")]
     Pooler {
         /// The URL as given, without its password.
         url: String,
@@ -176,10 +178,7 @@ pub enum OpenError {
         source: sqlx::Error,
     },
     /// The database was migrated by a program whose migration of this number differs.
-    #[error(
-        "migration {version} of this program is not the one that the database was migrated with: use the build that made the \
-         database"
-    )]
+    #[error("the database was migrated with a different migration {version}: use the build that created the database")]
     OtherMigration {
         /// Its number.
         version: i64,

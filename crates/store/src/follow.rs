@@ -6,11 +6,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use rondel_core::graph::{ChildStart, FireGraph, Graph, JobState};
-use rondel_core::reason::Detail;
+use rondel_core::graph::{ChildStart, FireGraph, Graph, JobInFire};
+use rondel_core::reason::ReasonDetail;
 use rondel_core::reason::words::because;
-use rondel_core::run::RunOf;
-use rondel_core::sight::child_ended;
+use rondel_core::run::RunJob;
+use rondel_core::visibility::child_ended;
 use rondel_core::words::Lang;
 use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 use serde_json::{Map, Value, json};
@@ -143,30 +143,30 @@ impl FireFacts<'_> {
         jobs
     }
 
-    fn stands(&self) -> BTreeMap<JobId, JobState> {
+    fn job_states(&self) -> BTreeMap<JobId, JobInFire> {
         let awaiting: BTreeSet<RunId> =
             self.ended.iter().filter(|ended| ended.awaits_children).map(|ended| ended.run).collect();
-        let stand = |member: &Member| {
+        let state = |member: &Member| {
             let awaits = match member.status {
                 RunStatus::Succeeded => awaiting.contains(&member.run),
                 status => status == RunStatus::Running && member.open_children.is_some(),
             };
             match awaits {
-                true => JobState { ended: Some(RunStatus::Succeeded), verdict: None },
+                true => JobInFire { ended: Some(RunStatus::Succeeded), verdict: None },
                 false => {
                     let verdict = member.status.is_terminal().then_some((member.status, member.reason));
-                    JobState { ended: verdict.map(|(status, _)| status), verdict }
+                    JobInFire { ended: verdict.map(|(status, _)| status), verdict }
                 }
             }
         };
-        self.members.iter().map(|(job, member)| (*job, stand(member))).collect()
+        self.members.iter().map(|(job, member)| (*job, state(member))).collect()
     }
 
     /// The plan. `children` are the jobs that have no run in this fire yet.
     pub(crate) fn plan(&self, children: &BTreeMap<JobId, Child>, ids: &IdGen, now: Timestamp) -> FirePlan {
         let jobs: BTreeSet<JobId> = self.jobs();
         let known = jobs.into_iter().filter(|job| self.members.contains_key(job) || children.contains_key(job));
-        let mut fire = FireGraph::new(self.graph, known.collect(), self.stands());
+        let mut fire = FireGraph::new(self.graph, known.collect(), self.job_states());
         let mut made: BTreeMap<JobId, Follower> = BTreeMap::new();
         loop {
             let ready = fire.ready_children();
@@ -178,7 +178,7 @@ impl FireFacts<'_> {
                 let run = self.run(job, child, RunId::new(ids.next(now)), now);
                 let run = match start {
                     ChildStart::Runs if child.spec.enabled => run,
-                    ChildStart::Runs => skipped(run, Reason::Paused, Detail::default(), now),
+                    ChildStart::Runs => skipped(run, Reason::Paused, ReasonDetail::default(), now),
                     ChildStart::Refused(parent) => {
                         let detail = self.refusal(parent, &fire, children);
                         skipped(run, refusal_reason(&fire, parent), detail, now)
@@ -187,7 +187,7 @@ impl FireFacts<'_> {
                 let verdict = run.status.is_terminal().then_some((run.status, run.reason));
                 let parents: Vec<RunId> =
                     fire.parents_of(job).filter_map(|parent| self.run_of(parent, &made)).collect();
-                fire.set(job, JobState { ended: verdict.map(|(status, _)| status), verdict });
+                fire.set(job, JobInFire { ended: verdict.map(|(status, _)| status), verdict });
                 let run = Run { parent: parents.first().copied(), ..run };
                 made.insert(job, Follower { run, parents });
             }
@@ -200,15 +200,15 @@ impl FireFacts<'_> {
         stored.or_else(|| made.get(&job).map(|follower| follower.run.id))
     }
 
-    fn refusal(&self, parent: JobId, fire: &FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> Detail {
+    fn refusal(&self, parent: JobId, fire: &FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> ReasonDetail {
         let stored = self.members.get(&parent).map(|member| member.name.as_str());
         let name = stored.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str()));
-        let parent_status = fire.state_of(parent).and_then(|stand| stand.ended);
-        Detail { parent: name.map(str::to_owned), parent_status, ..Detail::default() }
+        let parent_status = fire.state_of(parent).and_then(|state| state.ended);
+        ReasonDetail { parent: name.map(str::to_owned), parent_status, ..ReasonDetail::default() }
     }
 
     fn run(&self, job: JobId, child: &Child, id: RunId, now: Timestamp) -> Run {
-        let of = RunOf { namespace: child.namespace, job, job_version: child.version, app: child.app };
+        let of = RunJob { namespace: child.namespace, job, job_version: child.version, app: child.app };
         let owner = (child.owner.node, child.owner.epoch);
         let run = Run {
             cause: self.root.run.get(),
@@ -228,7 +228,7 @@ impl FireFacts<'_> {
             let mut has_changed = false;
             for (job, member) in &self.members {
                 let is_awaiting =
-                    |stand: JobState| stand.ended == Some(RunStatus::Succeeded) && stand.verdict.is_none();
+                    |state: JobInFire| state.ended == Some(RunStatus::Succeeded) && state.verdict.is_none();
                 if !fire.state_of(*job).is_some_and(is_awaiting) {
                     continue;
                 }
@@ -250,7 +250,7 @@ impl FireFacts<'_> {
                         fold.message = Some(child_ended(name, status));
                     }
                     let verdict = Some((fold.status, None));
-                    fire.set(*job, JobState { ended: Some(RunStatus::Succeeded), verdict });
+                    fire.set(*job, JobInFire { ended: Some(RunStatus::Succeeded), verdict });
                 }
                 updates.insert(*job, fold);
             }
@@ -270,14 +270,14 @@ impl FireFacts<'_> {
 /// Why a child is refused. The reason is `Shadow` if its parent was itself skipped in shadow mode, because that is no failure of the
 /// parent.
 fn refusal_reason(fire: &FireGraph<'_>, parent: JobId) -> Reason {
-    let verdict = fire.state_of(parent).and_then(|stand| stand.verdict);
+    let verdict = fire.state_of(parent).and_then(|state| state.verdict);
     let is_shadow = verdict == Some((RunStatus::Skipped, Some(Reason::Shadow)));
     if is_shadow { Reason::Shadow } else { Reason::Parent }
 }
 
-fn skipped(run: Run, reason: Reason, detail: Detail, now: Timestamp) -> Run {
+fn skipped(run: Run, reason: Reason, detail: ReasonDetail, now: Timestamp) -> Run {
     let message = Some(because(reason, &detail, Lang::En));
-    let detail = (detail != Detail::default()).then(|| Box::new(detail));
+    let detail = (detail != ReasonDetail::default()).then(|| Box::new(detail));
     Run { status: RunStatus::Skipped, reason: Some(reason), detail, message, finished_at: Some(now), ..run }
 }
 
@@ -382,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_long_is_named_instead() {
+    fn a_result_that_is_too_long_is_left_out_and_named() {
         let long = format!("\"{}\"", "x".repeat(10_000));
         let text = params(&Value::Null, vec![passed("c", Some(&long)), passed("b", Some(&long))]);
         let params: Value = serde_json::from_str(&text).unwrap();

@@ -20,13 +20,13 @@ const POSTGRES: &str = "postgres://USER:PASSWORD@HOST/NAME";
 #[derive(Debug, thiserror::Error)]
 pub enum ForeignError {
     /// The address is not of an expected kind of database.
-    #[error("the database is {0}: {1} is expected")]
+    #[error("the database is {0}; expected {1}")]
     Address(String, &'static str),
     /// It has no such table, or none with these columns.
     #[error("the database has no table {0} with the columns {1}")]
     NoTable(String, String),
     /// The account may not read the table. Contains the statement that would permit it.
-    #[error("the account may not read the table {0}, which it may with: {1}")]
+    #[error("the account may not read the table {0}; to allow it, run: {1}")]
     Unreadable(String, String),
     /// The table is larger than an import expects.
     #[error("the table {0} has more than {ROW_COUNT_MAX} rows")]
@@ -36,7 +36,7 @@ pub enum ForeignError {
     #[error("the table xxl_job_lock has no row schedule_lock: XXL-JOB's servers do not exclude each other")]
     NoLock,
     /// The account may not change the tables of XXL-JOB. Contains the statements that would permit it.
-    #[error("the account may not change XXL-JOB's tables, which it may with: {0}")]
+    #[error("the account may not change XXL-JOB's tables; to allow it, run: {0}")]
     Denied(String),
     /// The database refused a query.
     #[error("the database refused a query")]
@@ -250,7 +250,7 @@ mod tests {
             ("jdbc:mysql://h/x?password=SECRET", "jdbc:mysql://… without a user"),
         ] {
             let sentence = Database::open(url, false).await.unwrap_err().to_string();
-            assert!(sentence.starts_with(&format!("the database is {shown}: mysql://")), "{url}: {sentence}");
+            assert!(sentence.starts_with(&format!("the database is {shown}; expected mysql://")), "{url}: {sentence}");
             assert!(!sentence.contains("SECRET"), "{sentence}");
         }
     }

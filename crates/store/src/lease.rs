@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::edit::ON_ITS_WAY;
+use rondel_core::edit::EDIT_CUTOFF;
 use rondel_core::{IdGen, NodeId, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -72,7 +72,7 @@ impl JoinRequest {
         now: Timestamp,
     ) -> Option<Timestamp> {
         let is_own = self.held == Some(before);
-        let sent_ahead = if mutant::on(Mutant::TakenOverEndsAtOnce) { Duration::ZERO } else { ON_ITS_WAY };
+        let sent_ahead = if mutant::on(Mutant::TakenOverEndsAtOnce) { Duration::ZERO } else { EDIT_CUTOFF };
         let ended_at = if is_own { last } else { last.min(now + sent_ahead) };
         (is_own || last <= now || self.take_over).then(|| ended_at.max(prior))
     }
@@ -143,7 +143,7 @@ mod tests {
         let now = Timestamp::from_millis(1_000);
         let before = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let ended_at = |last| request.ended_at(before, (last, Timestamp::EPOCH), now).expect("it is taken over");
-        assert_eq!(ended_at(now + lease), now + ON_ITS_WAY, "what is due until then may have been sent");
+        assert_eq!(ended_at(now + lease), now + EDIT_CUTOFF, "what is due until then may have been sent");
         let soon = now + Duration::from_millis(300);
         assert_eq!([ended_at(soon), ended_at(now)], [soon, now], "nothing is sent that is due after the lease");
         assert_eq!(request.lease_until(now, now + lease), now + lease - Duration::from_millis(1));

@@ -72,7 +72,7 @@ pub use changes::Changes;
 pub use channels::Channels;
 pub use cluster::{Cluster, Executors, LeaseToken};
 pub use declarations::Declarations;
-pub use error::{OpenError, Result, StoreError, Trouble};
+pub use error::{DatabaseTroubleKind, OpenError, Result, StoreError};
 pub use ledger::{Adopt, Cancel, Claim, Dispatch, Finish, Limits, Move, Relay, Runs, SearchRuns};
 pub use logs::Logs;
 #[cfg(feature = "testing")]

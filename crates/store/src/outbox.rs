@@ -7,8 +7,8 @@ use std::fmt;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::reason::Detail;
-use rondel_core::reason::words::{Subject, sentence};
+use rondel_core::reason::ReasonDetail;
+use rondel_core::reason::words::{RunStatusFacts, sentence};
 use rondel_core::spec::NotifySpec;
 use rondel_core::words::Lang;
 use rondel_core::{NamespaceId, OutboxId, Reason, RunId, RunStatus, Timestamp, Trigger};
@@ -55,7 +55,7 @@ pub struct OutboxItem {
     /// The body, as JSON.
     pub payload: String,
     /// Number of tries to send it.
-    pub attempt_count: i32,
+    pub try_count: i32,
     /// When it was written.
     pub created_at: Timestamp,
     /// No other server takes the message until this instant.
@@ -101,7 +101,7 @@ pub trait Outbox {
     async fn drop_outbox(&self, ids: &[OutboxId]) -> Result<()>;
 
     /// Postpones a message to `due_at`. Does nothing if another server has taken the message since.
-    async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()>;
+    async fn postpone_outbox(&self, item: &OutboxItem, try_count: i32, due_at: Timestamp) -> Result<()>;
 }
 
 /// Whether a run ended in a way that its job may want reported.
@@ -134,7 +134,7 @@ pub(crate) struct RunMessage {
     pub(crate) job_name: String,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
-    pub(crate) detail: Option<Box<Detail>>,
+    pub(crate) detail: Option<Box<ReasonDetail>>,
     pub(crate) attempt: i32,
     pub(crate) trigger: Trigger,
     pub(crate) fire_at: Timestamp,
@@ -153,8 +153,12 @@ impl RunMessage {
 
     /// The body of the message, as JSON.
     pub(crate) fn payload(&self, now: Timestamp) -> String {
-        let subject =
-            Subject { status: self.status, reason: self.reason, detail: self.detail.as_deref(), attempt: self.attempt };
+        let subject = RunStatusFacts {
+            status: self.status,
+            reason: self.reason,
+            detail: self.detail.as_deref(),
+            attempt: self.attempt,
+        };
         let mut data = json!({
             "namespace": self.namespace_name,
             "app": self.app_name,

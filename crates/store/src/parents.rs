@@ -8,11 +8,11 @@ use rondel_core::{FieldError, JobId, JobSpec};
 
 /// Why a definition's parents are refused.
 #[derive(Debug)]
-pub(crate) enum Refused {
+pub(crate) enum ParentError {
     /// Some do not exist.
     Missing(Vec<FieldError>),
     /// They would close a cycle, or make the graph too deep; the message needs the names of the jobs along the path.
-    Bad(BadGraph),
+    Graph(BadGraph),
 }
 
 /// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs by name, `edges` are all edges of the namespace. The
@@ -22,9 +22,9 @@ pub(crate) fn check(
     spec: &JobSpec,
     ids: &HashMap<String, JobId>,
     edges: Vec<Edge>,
-) -> Result<Vec<Edge>, Refused> {
+) -> Result<Vec<Edge>, ParentError> {
     let parents = resolve(job, spec, ids)?;
-    Graph::new(edges).replace(job, &parents).map_err(Refused::Bad)?;
+    Graph::new(edges).replace(job, &parents).map_err(ParentError::Graph)?;
     Ok(parents.into_iter().map(|(parent, on)| Edge { child: job, parent, on }).collect())
 }
 
@@ -47,7 +47,7 @@ pub(crate) fn check_all<'a>(
     Some(added)
 }
 
-fn resolve(job: JobId, spec: &JobSpec, ids: &HashMap<String, JobId>) -> Result<Vec<(JobId, AfterWhat)>, Refused> {
+fn resolve(job: JobId, spec: &JobSpec, ids: &HashMap<String, JobId>) -> Result<Vec<(JobId, AfterWhat)>, ParentError> {
     let mut parents: Vec<(JobId, AfterWhat)> = Vec::new();
     let mut missing = Vec::new();
     for parent in spec.parents() {
@@ -60,15 +60,15 @@ fn resolve(job: JobId, spec: &JobSpec, ids: &HashMap<String, JobId>) -> Result<V
             }
         }
     }
-    if missing.is_empty() { Ok(parents) } else { Err(Refused::Missing(missing)) }
+    if missing.is_empty() { Ok(parents) } else { Err(ParentError::Missing(missing)) }
 }
 
-impl Refused {
+impl ParentError {
     /// The jobs whose names [`errors`](Self::errors) needs.
     pub(crate) fn path(&self) -> &[JobId] {
         match self {
             Self::Missing(_) => &[],
-            Self::Bad(BadGraph::Cycle(path) | BadGraph::TooDeep(path)) => path,
+            Self::Graph(BadGraph::Cycle(path) | BadGraph::TooDeep(path)) => path,
         }
     }
 
@@ -83,11 +83,11 @@ impl Refused {
         };
         match self {
             Self::Missing(errors) => errors.clone(),
-            Self::Bad(BadGraph::Cycle(_)) => {
+            Self::Graph(BadGraph::Cycle(_)) => {
                 let error = FieldError::new(pointer(path.first().copied()), "would run after itself");
                 vec![error.with_jobs(jobs())]
             }
-            Self::Bad(BadGraph::TooDeep(_)) => {
+            Self::Graph(BadGraph::TooDeep(_)) => {
                 let at = path.iter().position(|known| *known == spec.name);
                 let before = at.and_then(|at| path.get(at.checked_sub(1)?));
                 let message = format!(

@@ -18,7 +18,7 @@ pub struct KeyedCall<'a> {
 
 /// A stored answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeptAnswer {
+pub struct StoredAnswer {
     /// Its status.
     pub status: u16,
     /// Its headers, as a JSON object.
@@ -33,11 +33,11 @@ pub enum CallState {
     /// The call is new. The caller must make it, and then end it.
     New,
     /// The call has already been made, with this answer.
-    Answered(KeptAnswer),
+    Answered(StoredAnswer),
     /// The call is in progress.
     InFlight,
     /// A different call has this key.
-    Other,
+    KeyReused,
 }
 
 /// Calls with keys.
@@ -51,7 +51,7 @@ pub trait RequestKeys {
     async fn renew_call(&self, call: KeyedCall<'_>, now: Timestamp) -> Result<()>;
 
     /// Stores the answer of a call that began. `None` removes the call, so that it can be made again.
-    async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()>;
+    async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&StoredAnswer>) -> Result<()>;
 
     /// Removes calls that began before `before`, at most `limit`; returns how many.
     async fn forget_calls(&self, before: Timestamp, limit: u32) -> Result<u64>;

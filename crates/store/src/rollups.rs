@@ -78,12 +78,12 @@ impl Verdicts {
     /// The number of all runs.
     #[must_use]
     pub const fn total(&self) -> u64 {
-        self.succeeded + self.cancelled + self.skipped + self.trouble()
+        self.succeeded + self.cancelled + self.skipped + self.failure_count()
     }
 
     /// Runs that failed, timed out, or whose end is not known.
     #[must_use]
-    pub const fn trouble(&self) -> u64 {
+    pub const fn failure_count(&self) -> u64 {
         self.failed + self.timed_out + self.unknown
     }
 
@@ -241,7 +241,7 @@ pub(crate) const fn decides_failing(status: RunStatus) -> Option<bool> {
 
 /// How often a job's runs ended with one status other than success, among the newest rows of the ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct JobTrouble {
+pub struct UnsuccessfulRuns {
     /// The job.
     pub job: JobId,
     /// How they ended.
@@ -256,7 +256,7 @@ pub struct JobTrouble {
 
 /// A run as a chart shows it.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RunMark {
+pub struct ChartRun {
     /// The run.
     pub id: RunId,
     /// The job.
@@ -281,7 +281,7 @@ pub struct RunMark {
     pub parent: Option<RunId>,
 }
 
-impl From<&Run> for RunMark {
+impl From<&Run> for ChartRun {
     fn from(run: &Run) -> Self {
         Self {
             id: run.id,
@@ -361,19 +361,28 @@ pub trait Rollups {
 
     /// Reads the newest `row_count` rows of a namespace, from run `since` on, that ended without success, and counts them by job and
     /// status, the most frequent first. Cancelled runs among these rows are not counted.
-    async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>>;
+    async fn unsuccessful_runs(
+        &self,
+        namespace: NamespaceId,
+        since: RunId,
+        row_count: u32,
+    ) -> Result<Vec<UnsuccessfulRuns>>;
 
     /// Runs of these jobs for a chart, planned from `from` on and before `to`, without shards. The runs come job by job in the order of
     /// `jobs`, the newest of each job first, at most `limit` of each.
-    async fn marks(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>>;
+    async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>>;
 
     /// Runs and shards of a namespace for a chart, with ids from the first of `ids` on and before the second, the newest first, at most
     /// `limit`.
-    async fn marks_of_namespace(&self, namespace: NamespaceId, ids: (RunId, RunId), limit: u32)
-    -> Result<Vec<RunMark>>;
+    async fn chart_runs_of_namespace(
+        &self,
+        namespace: NamespaceId,
+        ids: (RunId, RunId),
+        limit: u32,
+    ) -> Result<Vec<ChartRun>>;
 
     /// Open runs of a namespace with this status, by their nodes and jobs, at most `limit`; shards are left out.
-    async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>>;
+    async fn open_chart_runs(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<ChartRun>>;
 
     /// The jobs that have the selected open runs, the earliest planned instant first; shards are left out.
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>>;

@@ -43,15 +43,22 @@ impl FromStr for SecretKeys {
         let keys: Vec<_> =
             lines.enumerate().map(|(index, line)| read_key(index + 1, line)).collect::<Result<_, _>>()?;
         if keys.is_empty() {
-            return Err("holds no key: write one of 64 hexadecimal digits, as openssl rand -hex 32 makes it".to_owned());
+            return Err(
+                "has no key: write a key of 64 hexadecimal digits, for example the output of openssl rand -hex 32"
+                    .to_owned(),
+            );
         }
         Ok(Self { keys })
     }
 }
 
 fn read_key(number: usize, line: &str) -> Result<(String, LessSafeKey), String> {
-    let wrong =
-        || format!("key {number} is not {} hexadecimal digits, as openssl rand -hex 32 makes them", KEY_LEN * 2);
+    let wrong = || {
+        format!(
+            "key {number} must be {} hexadecimal digits, for example the output of openssl rand -hex 32",
+            KEY_LEN * 2
+        )
+    };
     let digits: Vec<u8> = line
         .chars()
         .map(|digit| digit.to_digit(16).and_then(|digit| u8::try_from(digit).ok()))
@@ -83,36 +90,36 @@ impl Sealer {
         Self(keys)
     }
 
-    /// The text in its stored form. `place` names its place, such as the table and the key of the row.
-    pub(crate) fn seal(&self, place: &str, text: &str) -> Result<String, String> {
+    /// The text in its stored form. `context` names where it is stored, such as the table and the key of the row.
+    pub(crate) fn seal(&self, context: &str, text: &str) -> Result<String, String> {
         let Some((id, key)) = self.0.as_ref().and_then(|keys| keys.keys.first()) else { return Ok(text.to_owned()) };
         let failed = |_| "the system has no random numbers".to_owned();
         let mut nonce = [0; NONCE_LEN];
         SystemRandom::new().fill(&mut nonce).map_err(failed)?;
         let mut sealed = text.as_bytes().to_vec();
-        let place = Aad::from(place.as_bytes());
-        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), place, &mut sealed).map_err(failed)?;
+        let context = Aad::from(context.as_bytes());
+        key.seal_in_place_append_tag(Nonce::assume_unique_for_key(nonce), context, &mut sealed).map_err(failed)?;
         let bytes = [nonce.as_slice(), &sealed].concat();
         Ok(format!("{PREFIX}{id}:{}", BASE64_STANDARD_NO_PAD.encode(bytes)))
     }
 
-    /// The plain text of what is stored at a place.
-    pub(crate) fn open(&self, place: &str, kept: &str) -> Result<String, String> {
+    /// The plain text of a stored text. Fails if it was sealed with another context.
+    pub(crate) fn open(&self, context: &str, kept: &str) -> Result<String, String> {
         let Some(sealed) = kept.strip_prefix(PREFIX) else { return Ok(kept.to_owned()) };
         let (id, bytes) = sealed.split_once(':').unwrap_or_default();
         let Some(keys) = &self.0 else {
-            return Err(format!("it is sealed with key {id}, and this server has no key: give secret_key_file"));
+            return Err(format!("it is sealed with key {id}, and this server has no key: set secret_key_file"));
         };
         let Some((_, key)) = keys.keys.iter().find(|(known, _)| known == id) else {
             return Err(format!(
-                "it is sealed with key {id}, and this server has {keys:?}: give the file with that key"
+                "it is sealed with key {id}, and this server has {keys:?}: set secret_key_file to a file with that key"
             ));
         };
         let damaged = || format!("it is sealed with key {id} and was changed or moved");
         let mut bytes = BASE64_STANDARD_NO_PAD.decode(bytes).map_err(|_| damaged())?;
         let (nonce, sealed) = bytes.split_at_mut_checked(NONCE_LEN).ok_or_else(damaged)?;
         let nonce = Nonce::try_assume_unique_for_key(nonce).map_err(|_| damaged())?;
-        let text = key.open_in_place(nonce, Aad::from(place.as_bytes()), sealed).map_err(|_| damaged())?;
+        let text = key.open_in_place(nonce, Aad::from(context.as_bytes()), sealed).map_err(|_| damaged())?;
         String::from_utf8(text.to_vec()).map_err(|_| damaged())
     }
 
@@ -136,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_sealed_is_read_by_its_key_and_in_its_place_alone() {
+    fn a_sealed_text_is_opened_only_with_its_key_and_context() {
         let (one, two) = (SecretKeys::generate().unwrap(), SecretKeys::generate().unwrap());
         let (first, both, other) = (sealer(&one), sealer(&format!("{two}\n{one}\n")), sealer(&two));
         let kept = first.seal("webhook 1", "whsec_ä").unwrap();
@@ -145,7 +152,7 @@ mod tests {
         assert_eq!(first.open("webhook 1", &kept).unwrap(), "whsec_ä");
         assert_eq!(both.open("webhook 1", &kept).unwrap(), "whsec_ä");
         assert!(first.open("webhook 2", &kept).unwrap_err().contains("moved"));
-        assert!(other.open("webhook 1", &kept).unwrap_err().contains("give the file with that key"));
+        assert!(other.open("webhook 1", &kept).unwrap_err().contains("a file with that key"));
         assert!(Sealer::default().open("webhook 1", &kept).unwrap_err().contains("secret_key_file"));
         for broken in [&kept[..kept.len() - 2], &kept[..PREFIX.len() + KEY_ID_LEN + 3], &format!("{kept}!")] {
             assert!(first.open("webhook 1", broken).is_err(), "{broken}");

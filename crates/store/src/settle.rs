@@ -4,11 +4,11 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use rondel_core::edit::EditPlan;
-use rondel_core::outcome::{Ended, NextStep, Outcome, decide_next, fold_shards, is_provisional};
-use rondel_core::queued::{Queued, is_queued};
-use rondel_core::reason::{Detail, WaitFor};
+use rondel_core::outcome::{AttemptFacts, NextStep, Outcome, decide_next, fold_shards, is_provisional};
+use rondel_core::queued::{QueuedRunsPolicy, is_queued};
+use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::route::trace::TRACE_LEN_MAX;
-use rondel_core::run::{ROOT_SHARD, RunOf};
+use rondel_core::run::{ROOT_SHARD, RunJob};
 use rondel_core::{ExecutorId, Job, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
@@ -33,7 +33,7 @@ pub(crate) fn skipped_row(
     now: Timestamp,
 ) -> Option<Run> {
     let (span, job) = plan.skipped_span.zip(before)?;
-    let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    let of = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
     Some(span.row(id, of, job, plan.reason, (NodeId::new(0), 0), now))
 }
 
@@ -113,7 +113,7 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     if is_over || (row.awaits_children && finish.outcome != Outcome::Cancelled) {
         return Judgement::Duplicate;
     }
-    let ended = Ended {
+    let ended = AttemptFacts {
         attempt: row.attempt,
         lost_count: row.lost_count,
         unreceived_count: row.unreceived_count,
@@ -217,8 +217,8 @@ pub(crate) fn delayed(
 }
 
 /// The wait to record for a due run that leaves its server unsent without one. The next server replaces it if the run waits there.
-pub(crate) fn wait_of_unsent() -> Detail {
-    Detail { waits_for: Some(WaitFor::Executor), ..Detail::default() }
+pub(crate) fn wait_of_unsent() -> ReasonDetail {
+    ReasonDetail { waits_for: Some(WaitFor::Executor), ..ReasonDetail::default() }
 }
 
 /// Records a wait for a run that leaves its server unsent, if the run is due and its row has none. Without a recorded wait, the next server
@@ -233,7 +233,7 @@ pub(crate) fn note_unsent(run: &mut Run, now: Timestamp) {
 pub(crate) fn queued_to_drop(mut open: Vec<Run>, reason: Reason, drops: QueuedDrops<'_>) -> Vec<RunId> {
     open.sort_by_key(|run| run.id);
     open.truncate(usize::try_from(drops.limit).unwrap_or(usize::MAX));
-    let is_dropped = |run: &&Run| is_queued(run) && Queued::drops(drops.choice, reason, run.trigger);
+    let is_dropped = |run: &&Run| is_queued(run) && QueuedRunsPolicy::drops(drops.choice, reason, run.trigger);
     open.iter().filter(is_dropped).map(|run| run.id).collect()
 }
 
@@ -261,7 +261,7 @@ impl<'f> CleanFinish<'f> {
             message: finish.message.as_deref().map(|text| clean(text, MESSAGE_LEN_MAX)),
             result: finish.result.as_deref().map(|text| clean(text, RESULT_LEN_MAX)),
             trace: finish.trace.as_deref().map(|text| clean(text, TRACE_LEN_MAX)),
-            detail: finish.detail.as_deref().and_then(Detail::to_json),
+            detail: finish.detail.as_deref().and_then(ReasonDetail::to_json),
         }
     }
 
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn text_is_cut_between_characters_and_says_so() {
+    fn text_is_cut_between_characters_with_a_mark() {
         assert_eq!(clean("short", 10), "short");
         assert_eq!(clean("ab\0c", 10), "ab\u{fffd}c");
         assert_eq!(clean("日日日日", 9), "日日…");
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fold_says_what_went_wrong() {
+    fn a_fold_reports_how_many_shards_failed() {
         use RunStatus::{Cancelled, Failed, Skipped, Succeeded, TimedOut};
         let (covered, asked) = (Some(Reason::Covered), Some(Reason::Requested));
         let (later, none) = (Some("a later run"), None);

@@ -27,14 +27,14 @@ mod support;
 use std::time::Duration;
 
 use rondel_core::outcome::{NextStepPolicy, Outcome};
-use rondel_core::run::RunOf;
+use rondel_core::run::RunJob;
 use rondel_core::{
     AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
 use rondel_store::access::TokenQuery;
 use rondel_store::catalog::{Created, NewJob};
 use rondel_store::cluster::{Join, JoinRequest};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, Finished, Finisher, RunAtExecutor};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, EndOutcome, Finisher, RunAtExecutor};
 use rondel_store::outbox::TakeOutbox;
 use rondel_store::upkeep::StuckJob;
 use rondel_store::{
@@ -45,28 +45,28 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor, Row};
 use support::{Scratch, Server};
 
 /// A fresh database of each available kind, with direct access to it.
-struct Place {
+struct TestDatabase {
     config: StoreConfig,
     url: String,
     scratch: Option<Scratch>,
     _folder: Option<tempfile::TempDir>,
 }
 
-impl Place {
+impl TestDatabase {
     async fn all() -> Vec<Self> {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("rondel.db");
         let config =
             StoreConfig { url: format!("sqlite://{}", path.display()).parse().unwrap(), ..StoreConfig::default() };
         let url = format!("sqlite://{}", path.display());
-        let mut places = vec![Self { config, url, scratch: None, _folder: Some(folder) }];
+        let mut databases = vec![Self { config, url, scratch: None, _folder: Some(folder) }];
         for server in [Server::Postgres, Server::MySql] {
             if let Some(scratch) = Scratch::create(server).await {
                 let (config, url) = (scratch.config(), scratch.url.clone());
-                places.push(Self { config, url, scratch: Some(scratch), _folder: None });
+                databases.push(Self { config, url, scratch: Some(scratch), _folder: None });
             }
         }
-        places
+        databases
     }
 
     async fn execute(&self, statement: &str) {
@@ -119,7 +119,7 @@ async fn a_file_that_cannot_be_used_is_named() {
 }
 
 #[tokio::test]
-async fn a_server_that_nobody_is_at_is_said_to_be_unreachable() {
+async fn an_address_without_a_server_is_reported_as_unreachable() {
     // This port was free a moment ago.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     for scheme in ["postgres", "mysql"] {
@@ -142,9 +142,9 @@ async fn a_server_that_nobody_is_at_is_said_to_be_unreachable() {
 }
 
 #[tokio::test]
-async fn a_database_that_is_not_there_is_told_with_what_to_do() {
-    for place in Place::all().await.into_iter().filter(|place| place.scratch.is_some()) {
-        let url = format!("{}_missing", place.url).parse().unwrap();
+async fn a_missing_database_is_reported_with_a_remedy() {
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.scratch.is_some()) {
+        let url = format!("{}_missing", database.url).parse().unwrap();
         let error = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap_err();
         assert!(matches!(error, OpenError::Refused { .. }), "{error:?}");
         let text = error.to_string();
@@ -157,92 +157,95 @@ async fn a_database_that_is_not_there_is_told_with_what_to_do() {
 }
 
 #[tokio::test]
-async fn a_database_whose_user_may_make_no_tables_is_told_with_what_to_do() {
-    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
-        let name = place.url.rsplit('/').next().unwrap().split('?').next().unwrap().to_owned();
+async fn a_user_who_may_not_create_tables_is_reported_with_a_remedy() {
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("postgres")) {
+        let name = database.url.rsplit('/').next().unwrap().split('?').next().unwrap().to_owned();
         let guest = format!("{name}_guest");
-        place.execute(&format!("CREATE ROLE {guest} LOGIN PASSWORD 'guest'")).await;
-        let (_, host) = place.url.split_once('@').unwrap();
+        database.execute(&format!("CREATE ROLE {guest} LOGIN PASSWORD 'guest'")).await;
+        let (_, host) = database.url.split_once('@').unwrap();
         let url = format!("postgres://{guest}:guest@{host}").parse().unwrap();
         let error = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap_err();
         let cure = format!("ALTER DATABASE \"{name}\" OWNER TO \"{guest}\"");
         let text = error.to_string();
         assert!(text.contains("permission denied for schema public") && text.ends_with(&cure), "{text}");
         assert!(!text.contains("at line"), "{text}");
-        place.execute(&format!("DROP ROLE {guest}")).await;
-        place.end().await;
+        database.execute(&format!("DROP ROLE {guest}")).await;
+        database.end().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_schema_that_is_too_new_is_refused_and_one_that_is_newer_is_not() {
-    for place in Place::all().await {
-        SqlStore::open(&place.config).await.unwrap().close().await;
+    for database in TestDatabase::all().await {
+        SqlStore::open(&database.config).await.unwrap().close().await;
         // A later version of the program has applied a migration with the number 999.
-        let blob = if place.config.url.to_string().starts_with("postgres") { "'\\x00'" } else { "x'00'" };
-        place
+        let blob = if database.config.url.to_string().starts_with("postgres") { "'\\x00'" } else { "x'00'" };
+        database
             .execute(&format!(
                 "INSERT INTO _sqlx_migrations (version, description, installed_on, success, checksum, execution_time) \
                  VALUES (999, 'later', CURRENT_TIMESTAMP, TRUE, {blob}, 0)"
             ))
             .await;
-        SqlStore::open(&place.config).await.unwrap().close().await;
-        place.execute("UPDATE schema_compat SET min_server = '99.1.0'").await;
-        let error = SqlStore::open(&place.config).await.unwrap_err();
+        SqlStore::open(&database.config).await.unwrap().close().await;
+        database.execute("UPDATE schema_compat SET min_server = '99.1.0'").await;
+        let error = SqlStore::open(&database.config).await.unwrap_err();
         assert_eq!(error.to_string(), "the database needs rondel 99.1.0 or newer, this is 0.1.0");
-        let newer = StoreConfig { server_version: "99.1.0".to_owned(), ..place.config.clone() };
+        let newer = StoreConfig { server_version: "99.1.0".to_owned(), ..database.config.clone() };
         SqlStore::open(&newer).await.unwrap().close().await;
-        place.end().await;
+        database.end().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn servers_that_start_at_once_migrate_once() {
-    for place in Place::all().await.into_iter().filter(|place| place.scratch.is_some()) {
-        let (a, b, c) =
-            tokio::join!(SqlStore::open(&place.config), SqlStore::open(&place.config), SqlStore::open(&place.config));
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.scratch.is_some()) {
+        let (a, b, c) = tokio::join!(
+            SqlStore::open(&database.config),
+            SqlStore::open(&database.config),
+            SqlStore::open(&database.config)
+        );
         for store in [a, b, c] {
             store.unwrap().close().await;
         }
-        place.end().await;
+        database.end().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_migration_that_was_interrupted_is_finished() {
-    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("mysql")) {
-        SqlStore::open(&place.config).await.unwrap().close().await;
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("mysql")) {
+        SqlStore::open(&database.config).await.unwrap().close().await;
         // The server was killed during the first migration: half of the tables exist, and the migration is not marked as successful.
-        place.execute("DROP TABLE outbox").await;
-        place.execute("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 1").await;
-        let store = SqlStore::open(&place.config).await.unwrap();
+        database.execute("DROP TABLE outbox").await;
+        database.execute("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 1").await;
+        let store = SqlStore::open(&database.config).await.unwrap();
         let take = TakeOutbox { without: &[], namespace_max: 1, each_max: 1, hold: Duration::ZERO };
         assert_eq!(store.take_outbox(Timestamp::EPOCH, take).await.unwrap(), []);
         store.close().await;
         // The server was killed after the last statement of each migration. Each statement can run again.
-        place.execute("UPDATE _sqlx_migrations SET success = FALSE").await;
-        let store = SqlStore::open(&place.config).await.unwrap();
+        database.execute("UPDATE _sqlx_migrations SET success = FALSE").await;
+        let store = SqlStore::open(&database.config).await.unwrap();
         assert_eq!(store.tokens(&TokenQuery { limit: 1, ..TokenQuery::default() }).await.unwrap(), []);
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_have_their_limits() {
-    for place in Place::all().await {
-        let store = SqlStore::open(&place.config).await.unwrap();
-        if place.url.starts_with("sqlite") {
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
+        if database.url.starts_with("sqlite") {
             store.now().await.unwrap();
             let mode: String = {
-                let mut connection = AnyConnection::connect(&place.url).await.unwrap();
+                let mut connection = AnyConnection::connect(&database.url).await.unwrap();
                 connection.fetch_one("PRAGMA journal_mode").await.unwrap().try_get(0).unwrap()
             };
             assert_eq!(mode, "wal");
         } else {
             // Another transaction holds a node's row. The store must give up instead of waiting forever.
             let token = join(&store, "held", Duration::from_secs(60)).await;
-            let mut holder = AnyConnection::connect(&place.url).await.unwrap();
+            let mut holder = AnyConnection::connect(&database.url).await.unwrap();
             let mut transaction = holder.begin().await.unwrap();
             transaction.execute("UPDATE node SET state = 'draining'").await.unwrap();
             // On a busy machine, one of several tries may be slow.
@@ -258,45 +261,45 @@ async fn sessions_have_their_limits() {
             assert!(store.renew(token, Duration::from_secs(60)).await.unwrap().is_some());
         }
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }
 
 #[tokio::test]
-async fn postgres_counts_tables_that_have_outgrown_what_it_knows_of_them() {
-    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
-        let store = SqlStore::open(&place.config).await.unwrap();
+async fn postgres_analyzes_tables_that_have_outgrown_their_statistics() {
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("postgres")) {
+        let store = SqlStore::open(&database.config).await.unwrap();
         pending(&store, 1_500).await;
         // Sets the statistics of an empty table, and prevents PostgreSQL from analyzing the table on its own.
-        place.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
-        place.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
+        database.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
+        database.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
         let known = "SELECT CAST(reltuples AS BIGINT) FROM pg_class WHERE relname = 'run'";
-        assert_eq!(place.number(known).await, 0);
+        assert_eq!(database.number(known).await, 0);
         let end = tokio::time::Instant::now() + Duration::from_secs(60);
         // A connection reports its writes to other sessions only when it is idle.
-        while place.number(known).await < 1_500 {
+        while database.number(known).await < 1_500 {
             assert!(tokio::time::Instant::now() < end, "it was not counted");
             store.stuck_jobs(10).await.unwrap();
             tokio::time::sleep(Duration::from_millis(200)).await;
         }
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }
 
 #[tokio::test]
-async fn postgres_reads_a_batch_by_its_keys_whatever_it_takes_the_table_for() {
+async fn postgres_reads_a_batch_by_its_keys_despite_wrong_statistics() {
     const ROWS: i64 = 5_000;
-    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
-        let store = SqlStore::open(&place.config).await.unwrap();
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("postgres")) {
+        let store = SqlStore::open(&database.config).await.unwrap();
         let (token, runs) = pending(&store, ROWS).await;
         // A connection reports its reads only when it ends.
         store.close().await;
-        place.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
-        place.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
+        database.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
+        database.execute("UPDATE pg_class SET reltuples = 0, relpages = 100 WHERE relname = 'run'").await;
         let read = "SELECT CAST(SUM(idx_tup_read) AS BIGINT) FROM pg_stat_user_indexes WHERE relname = 'run'";
-        let before = place.number(read).await;
-        let store = SqlStore::open(&place.config).await.unwrap();
+        let before = database.number(read).await;
+        let store = SqlStore::open(&database.config).await.unwrap();
         let in_hand = |run: &Run| RunAtExecutor {
             run: run.id,
             attempt: 1,
@@ -310,9 +313,9 @@ async fn postgres_reads_a_batch_by_its_keys_whatever_it_takes_the_table_for() {
         let running = store.runs(&ids).await.unwrap();
         assert_eq!(running.iter().filter(|run| run.status == RunStatus::Running).count(), 100);
         store.close().await;
-        let read = place.number(read).await - before;
+        let read = database.number(read).await - before;
         assert!(read < ROWS, "{read} entries of indexes were read for 100 runs of {ROWS}");
-        place.end().await;
+        database.end().await;
     }
 }
 
@@ -352,7 +355,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
         now,
     };
     assert!(matches!(store.create_job(new).await.unwrap(), Created::Saved(_)));
-    let of = RunOf { namespace, job: id, job_version: 1, app };
+    let of = RunJob { namespace, job: id, job_version: 1, app };
     let fire_at = |number: i64| now + Duration::from_secs(u64::try_from(number).unwrap());
     let run = |number: i64| Run {
         due_at: now,
@@ -374,8 +377,8 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
 }
 
 /// Makes the table refuse one word, as a database may refuse unforeseen data.
-async fn refuse(place: &Place, column: &str) {
-    let statement = if place.url.starts_with("sqlite") {
+async fn refuse(database: &TestDatabase, column: &str) {
+    let statement = if database.url.starts_with("sqlite") {
         format!(
             "CREATE TRIGGER poison BEFORE UPDATE ON run WHEN NEW.{column} = 'poison' \
              BEGIN SELECT RAISE(ABORT, 'poisoned'); END"
@@ -383,15 +386,15 @@ async fn refuse(place: &Place, column: &str) {
     } else {
         format!("ALTER TABLE run ADD CONSTRAINT poison CHECK ({column} <> 'poison')")
     };
-    place.execute(&statement).await;
+    database.execute(&statement).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_that_cannot_be_written_stands_alone() {
-    for place in Place::all().await {
-        let store = SqlStore::open(&place.config).await.unwrap();
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
         let (token, runs) = pending(&store, 40).await;
-        refuse(&place, "message").await;
+        refuse(&database, "message").await;
         let finish = |run: &Run| AttemptEnd {
             run: run.id,
             job: run.job,
@@ -422,25 +425,25 @@ async fn a_result_that_cannot_be_written_stands_alone() {
         let answers = store.finish(Finisher { token, ids: &ids }, &batch).await.unwrap().answers;
         for (number, answer) in answers.iter().enumerate() {
             let is_unwritable = [13, 30].contains(&number);
-            assert_eq!(*answer == Finished::Unwritable, is_unwritable, "{number}: {answer:?}");
+            assert_eq!(*answer == EndOutcome::Unwritable, is_unwritable, "{number}: {answer:?}");
         }
         let poisoned = store.runs(&[runs[13].id]).await.unwrap().pop().unwrap();
         assert_eq!(poisoned.status, RunStatus::Failed);
         assert_eq!(poisoned.message.as_deref(), Some("the result of this run cannot be written to the database"));
-        assert_eq!(place.number("SELECT COUNT(*) FROM run WHERE status = 'succeeded'").await, 38);
+        assert_eq!(database.number("SELECT COUNT(*) FROM run WHERE status = 'succeeded'").await, 38);
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }
 
 /// The store itself never leaves a job in this state. If another program did, the job is found and healed.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_without_its_next_fire_is_found_and_healed() {
-    for place in Place::all().await {
-        let store = SqlStore::open(&place.config).await.unwrap();
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
         let (token, runs) = pending(&store, 1).await;
         assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
-        place.execute("UPDATE job_due SET is_over = 0").await;
+        database.execute("UPDATE job_due SET is_over = 0").await;
         let job = JobId::new(1);
         let seen = StuckJob { job, version: 1, follows: None };
         assert_eq!(store.stuck_jobs(9).await.unwrap(), [seen]);
@@ -448,29 +451,29 @@ async fn a_job_without_its_next_fire_is_found_and_healed() {
         assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
 
         // A job that waits for an open run is not given a next fire, because the end of that run sets it.
-        place.execute(&format!("UPDATE job_due SET is_over = 0, follows_run_id = {}", runs[0].id)).await;
+        database.execute(&format!("UPDATE job_due SET is_over = 0, follows_run_id = {}", runs[0].id)).await;
         let waits = StuckJob { follows: Some(runs[0].id), ..seen };
         assert_eq!(store.stuck_jobs(9).await.unwrap(), [waits]);
         assert!(!store.heal_job(seen, None).await.unwrap());
         assert!(store.heal_job(waits, None).await.unwrap());
         assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
 
-        place.execute("UPDATE job_due SET is_over = 0, follows_run_id = NULL").await;
+        database.execute("UPDATE job_due SET is_over = 0, follows_run_id = NULL").await;
         let next = Timestamp::from_secs(2_000_000_000);
         assert!(store.heal_job(seen, Some(next)).await.unwrap());
         let range = DueRange { from: next, to: next, limit: 9 };
         assert_eq!(store.due_jobs(&[token.node], range).await.unwrap().len(), 1);
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }
 
 #[tokio::test]
 async fn a_database_that_refuses_connections_is_away_and_no_fault() {
-    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
-        let config = StoreConfig { connect_timeout: Duration::from_secs(2), ..place.config.clone() };
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("postgres")) {
+        let config = StoreConfig { connect_timeout: Duration::from_secs(2), ..database.config.clone() };
         let store = SqlStore::open(&config).await.unwrap();
-        let Some(Scratch { server_url, name, .. }) = &place.scratch else { unreachable!() };
+        let Some(Scratch { server_url, name, .. }) = &database.scratch else { unreachable!() };
         let mut connection = AnyConnection::connect(server_url).await.unwrap();
         let end = format!("SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = '{name}'");
         connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS false"))).await.unwrap();
@@ -482,6 +485,6 @@ async fn a_database_that_refuses_connections_is_away_and_no_fault() {
         connection.execute(AssertSqlSafe(format!("ALTER DATABASE \"{name}\" ALLOW_CONNECTIONS true"))).await.unwrap();
         assert_eq!(store.token("none").await.unwrap(), None);
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }

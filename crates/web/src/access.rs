@@ -14,7 +14,7 @@ use rondel_admin::{Limit, LookupError};
 use rondel_core::access::Permission;
 use rondel_store::access::AuthMethod;
 
-use crate::audit::{self, AuditContext, Note};
+use crate::audit::{self, AuditContext, AuditNote};
 use crate::call::{Admitted, named_namespace, shown_namespace};
 use crate::caller::Caller;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH, address};
@@ -22,7 +22,7 @@ use crate::pages::own_namespace::namespace_into_path;
 use crate::problem::{Code, Problem};
 use crate::rate::{self, RateStatus};
 use crate::redirect::{pair, to};
-use crate::route_info::{METRICS_PATH, is_question};
+use crate::route_info::{METRICS_PATH, is_read_only_post};
 use crate::state::Web;
 use crate::{cookies, load, shares, trace};
 
@@ -48,7 +48,7 @@ impl Gate {
 
 /// Whether a request makes a change. A `POST` on a route that only answers a question makes none.
 fn is_change(gate: &Gate, request: &Request) -> bool {
-    !request.method().is_safe() && !is_question(gate.path)
+    !request.method().is_safe() && !is_read_only_post(gate.path)
 }
 
 /// The fields of an audit entry that are known before the request is handled.
@@ -109,7 +109,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
 /// Requests above the rate limit are refused first, so that they cost neither an audit entry nor a permit.
 async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
     trace::routed(request.method(), gate.path);
-    let note = Note::default();
+    let note = AuditNote::default();
     let (mut response, counted) = match count_request(&gate.web, &caller) {
         Ok(counted) => (admit_and_handle(gate, &caller, &note, request, next).await, counted),
         Err((problem, counted)) => (problem.into_response(), Some(counted)),
@@ -131,7 +131,7 @@ fn count_request(web: &Web, caller: &Caller) -> Result<Option<RateStatus>, (Prob
     rate::count(&web.engine, &web.buckets, web.config.rate, caller.key())
 }
 
-async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &Note, request: Request, next: Next) -> Response {
+async fn admit_and_handle(gate: &Gate, caller: &Caller, note: &AuditNote, request: Request, next: Next) -> Response {
     let web = &gate.web;
     let asked = audit_context(gate, &request);
     if let Err(problem) = load::admit_caller(web, &request, caller.key()) {
@@ -212,7 +212,7 @@ pub(crate) async fn signed_in(
 pub(crate) fn cross_origin(web: &Web) -> Problem {
     let detail = match &web.config.advertised {
         Some(url) => {
-            format!("the request comes from another site than {url}, which the server advertises; open that one")
+            format!("the request does not come from {url}, which the server advertises; open that site")
         }
         None => {
             "the request comes from another site; if a proxy is in between, it must keep Host, or be trusted and send \
@@ -225,7 +225,7 @@ pub(crate) fn cross_origin(web: &Web) -> Problem {
 
 /// The refusal of a request for a page without a session.
 pub(crate) fn signed_out() -> Problem {
-    Problem::new(Code::Unauthenticated, "there is no session; sign in, or ask for a link by rondel sign-in-link")
+    Problem::new(Code::Unauthenticated, "there is no session; sign in, or create a link with rondel sign-in-link")
 }
 
 fn to_sign_in(uri: &Uri) -> Response {

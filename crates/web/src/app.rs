@@ -18,7 +18,7 @@ use crate::pages::own_namespace;
 use crate::route_info::RouteInfo;
 use crate::routes::Routes;
 use crate::state::{Web, WebConfig};
-use crate::{api, frame, health, load, mounts, pages, problem};
+use crate::{api, frame, health, load, mounted_routes, pages, problem};
 
 /// The compression level for brotli (of eleven) and gzip (of nine). A page of 100 KB takes about a millisecond. Brotli's level 5 makes
 /// pages an eighth smaller than level 4 in the same time; level 7 takes three times as long.
@@ -33,14 +33,14 @@ pub fn app(engine: Engine, config: WebConfig) -> Router {
     let gateway = from_fn_with_state(web.clone(), load::gateway).layer(gateway);
     let own = routes().into_router(&web);
     let own = match &web.config.mounted {
-        Some(mounted) => own.merge(mounts::routes(mounted)),
+        Some(mounted) => own.merge(mounted_routes::routes(mounted)),
         None => own,
     };
     let routed = own
         .layer(DefaultBodyLimit::max(web.config.body_len_max))
         .layer(from_fn_with_state(web.clone(), load::limit_requests))
         .layer(CatchPanicLayer::custom(problem::panicked))
-        .layer(from_fn_with_state(web, frame::frame))
+        .layer(from_fn_with_state(web, frame::outermost_layer))
         .layer(compression())
         .route_service(GATEWAY_PATH, gateway);
     Router::new().fallback_service(MapRequestLayer::new(own_namespace::namespace_into_query).layer(routed))

@@ -13,7 +13,7 @@ use rondel_core::AuditId;
 use rondel_core::disclosure::{for_audit, for_audit_by_name};
 use rondel_core::error_chain::chain;
 use rondel_store::StoreError;
-use rondel_store::access::{AuditEntry, UNANSWERED, Verdict};
+use rondel_store::access::{AuditEntry, INCOMPLETE, Verdict};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -23,7 +23,7 @@ use crate::state::Web;
 
 /// The fields that the handler adds to the audit entry of its request.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Note(Arc<Mutex<AuditFields>>);
+pub(crate) struct AuditNote(Arc<Mutex<AuditFields>>);
 
 #[derive(Debug, Default)]
 struct AuditFields {
@@ -34,7 +34,7 @@ struct AuditFields {
     is_denied: bool,
 }
 
-impl Note {
+impl AuditNote {
     fn fields(&self) -> MutexGuard<'_, AuditFields> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -116,12 +116,12 @@ impl AuditContext {
     /// Stores the entry of a change before the change is made.
     pub(crate) async fn begin(self, web: &Web, caller: &Caller) -> Result<PendingEntry, Problem> {
         let entry = self.entry(web, caller, Verdict::Allowed);
-        web.engine.store().add_audit(&AuditEntry { after: Some(UNANSWERED.to_owned()), ..entry.clone() }).await?;
+        web.engine.store().add_audit(&AuditEntry { after: Some(INCOMPLETE.to_owned()), ..entry.clone() }).await?;
         Ok(PendingEntry(entry))
     }
 
     /// Stores an entry for a refusal, unless the limit of refusals in this period is reached.
-    pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &Note) {
+    pub(crate) async fn refused(self, web: &Web, caller: &Caller, note: &AuditNote) {
         if web.denials.take(caller.key()) {
             let entry = AuditEntry { namespace: note.shown_namespace(), ..self.entry(web, caller, Verdict::Denied) };
             add(web, &entry).await;
@@ -131,7 +131,7 @@ impl AuditContext {
 
 impl PendingEntry {
     /// Adds the outcome to the entry.
-    pub(crate) async fn end(self, web: &Web, status: StatusCode, note: &Note) {
+    pub(crate) async fn end(self, web: &Web, status: StatusCode, note: &AuditNote) {
         let entry = {
             let mut fields = note.fields();
             let verdict = match status {
@@ -155,7 +155,7 @@ impl PendingEntry {
 }
 
 /// Whether a request was refused. Refusals get an audit entry even if the request is not a change.
-pub(crate) fn is_refusal(status: StatusCode, note: &Note) -> bool {
+pub(crate) fn is_refusal(status: StatusCode, note: &AuditNote) -> bool {
     status == StatusCode::FORBIDDEN || note.fields().is_denied
 }
 
@@ -166,9 +166,9 @@ pub(crate) async fn add(web: &Web, entry: &AuditEntry) {
     }
 }
 
-/// Adds the outcome to an entry that was stored as [`UNANSWERED`]. If that fails, the server log gets an error instead.
+/// Adds the outcome to an entry that was stored as [`INCOMPLETE`]. If that fails, the server log gets an error instead.
 pub(crate) async fn answer(web: &Web, entry: &AuditEntry) {
-    if let Err(error) = web.engine.store().answer_audit(entry).await {
+    if let Err(error) = web.engine.store().complete_audit(entry).await {
         complain(entry, &error);
     }
 }

@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 use serde::de::DeserializeOwned;
 
 use crate::limits::{CallerKey, Share};
-use crate::openapi::{BodyForm, HandlerInputs, Input, Patch, schema_of};
+use crate::openapi::{HandlerInputs, Input, Patch, RequestBodyDoc, schema_of};
 use crate::problem::{Code, Complaint, Problem};
 use crate::state::Web;
 use crate::yaml::{MAP_NODE_COUNT, NODE_COUNT_MAX};
@@ -63,27 +63,28 @@ impl<T: DeserializeOwned + Default + JsonSchema + 'static> OptionalJsonBody<T> {
 const NOT_TAKEN: [Code; 3] = [Code::InvalidJson, Code::RequestTimeout, Code::BodyTooLarge];
 
 impl Input for TextBody {
-    fn describe(taken: &mut HandlerInputs) {
+    fn describe(inputs: &mut HandlerInputs) {
         let media = &["text/calendar", "text/csv", "text/plain"];
-        taken.body = Some(BodyForm { media, schema: schema_of::<String>(), is_required: true });
-        taken.refusals.extend(NOT_TAKEN);
-        taken.refusals.push(Code::InvalidBody);
+        inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<String>(), is_required: true });
+        inputs.refusals.extend(NOT_TAKEN);
+        inputs.refusals.push(Code::InvalidBody);
     }
 }
 
 impl<T: JsonSchema> Input for JsonBody<T> {
-    fn describe(taken: &mut HandlerInputs) {
-        taken.body = Some(BodyForm { media: &["application/json"], schema: schema_of::<T>(), is_required: true });
-        taken.refusals.extend(NOT_TAKEN);
-        taken.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
+    fn describe(inputs: &mut HandlerInputs) {
+        inputs.body =
+            Some(RequestBodyDoc { media: &["application/json"], schema: schema_of::<T>(), is_required: true });
+        inputs.refusals.extend(NOT_TAKEN);
+        inputs.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
     }
 }
 
 impl<T: JsonSchema> Input for PatchBody<T> {
-    fn describe(taken: &mut HandlerInputs) {
-        JsonBody::<T>::describe(taken);
+    fn describe(inputs: &mut HandlerInputs) {
+        JsonBody::<T>::describe(inputs);
         let media = &["application/json", "application/merge-patch+json"];
-        taken.body = Some(BodyForm { media, schema: schema_of::<Patch<T>>(), is_required: true });
+        inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<Patch<T>>(), is_required: true });
     }
 }
 
@@ -97,9 +98,10 @@ impl<T> FromRequest<Web> for PatchBody<T> {
 }
 
 impl<T: JsonSchema> Input for OptionalJsonBody<T> {
-    fn describe(taken: &mut HandlerInputs) {
-        JsonBody::<T>::describe(taken);
-        taken.body = Some(BodyForm { media: &["application/json"], schema: schema_of::<T>(), is_required: false });
+    fn describe(inputs: &mut HandlerInputs) {
+        JsonBody::<T>::describe(inputs);
+        inputs.body =
+            Some(RequestBodyDoc { media: &["application/json"], schema: schema_of::<T>(), is_required: false });
     }
 }
 
@@ -228,7 +230,7 @@ async fn pieces(
             let (own, all) = (tally.take(Some(caller), more, size / 2), tally.take(None, more, size));
             let (Some(own), Some(all)) = (own, all) else {
                 bound.report(web, Limit::BodySize);
-                return Err(Problem::overloaded("too many bytes of requests are on their way; try again", 1));
+                return Err(Problem::overloaded("too many bytes of requests are being received; try again", 1));
             };
             shares.extend([own, all]);
             counted += more;
@@ -282,9 +284,9 @@ fn value_count(bytes: &[u8]) -> usize {
 }
 
 fn fit<T: DeserializeOwned + JsonSchema + 'static>(base: &str, document: Document) -> Result<T, Problem> {
-    shape::read(document).map_err(|misfit| {
-        let complaints = misfit.errors.iter().map(|error| complaint(base, error)).collect();
-        Problem::of_some_complaints(Code::InvalidBody, complaints, misfit.count)
+    shape::read(document).map_err(|shape_errors| {
+        let complaints = shape_errors.errors.iter().map(|error| complaint(base, error)).collect();
+        Problem::of_some_complaints(Code::InvalidBody, complaints, shape_errors.count)
     })
 }
 

@@ -7,11 +7,11 @@ use http::Uri;
 use http::request::Parts;
 use rondel_admin::Engine;
 use rondel_admin::jobs::JobError;
-use rondel_core::access::{Permission, Reach};
+use rondel_core::access::{Permission, PermittedApps};
 use rondel_core::{AppId, FieldError, JobSpec, Run, TraceParent, name};
 use rondel_store::catalog::Namespace;
 
-use crate::audit::Note;
+use crate::audit::AuditNote;
 use crate::body::refuse_value;
 use crate::caller::Caller;
 use crate::openapi::{HandlerInputs, Input};
@@ -32,7 +32,7 @@ const NAMESPACE_UNUSED: Parameter = Parameter::name("namespace").about("Accepted
 pub(crate) struct Admitted {
     pub(crate) caller: Caller,
     pub(crate) needs: Permission,
-    pub(crate) note: Note,
+    pub(crate) note: AuditNote,
 }
 
 /// A call of an endpoint with the parsed query `Q`. `()` is a query that has at most a namespace.
@@ -42,7 +42,7 @@ pub(crate) struct Call<Q = ()> {
     pub(crate) caller: Caller,
     pub(crate) namespace: Namespace,
     pub(crate) query: Q,
-    pub(crate) note: Note,
+    pub(crate) note: AuditNote,
     /// The request's span, the parent of the spans of all work that the call causes.
     pub(crate) trace: Option<TraceParent>,
     /// The permission that the route needs.
@@ -57,7 +57,7 @@ pub(crate) struct GlobalCall<Q = ()> {
     pub(crate) web: Web,
     pub(crate) caller: Caller,
     pub(crate) query: Q,
-    pub(crate) note: Note,
+    pub(crate) note: AuditNote,
     /// The namespace in the query, which pages show as the current one.
     named: Option<String>,
 }
@@ -73,25 +73,25 @@ impl<Q> GlobalCall<Q> {
     }
 }
 
-fn describe_query<Q: FromQuery>(taken: &mut HandlerInputs) {
+fn describe_query<Q: FromQuery>(inputs: &mut HandlerInputs) {
     let parameters = Reader::parameters_of::<Q>();
-    taken.refusals.push(Code::InvalidQuery);
-    taken.refusals.extend(parameters.iter().any(Parameter::is_cursor).then_some(Code::InvalidCursor));
-    taken.query.extend(parameters);
+    inputs.refusals.push(Code::InvalidQuery);
+    inputs.refusals.extend(parameters.iter().any(Parameter::is_cursor).then_some(Code::InvalidCursor));
+    inputs.query.extend(parameters);
 }
 
 impl<Q: FromQuery> Input for GlobalCall<Q> {
-    fn describe(taken: &mut HandlerInputs) {
-        taken.query.push(NAMESPACE_UNUSED);
-        describe_query::<Q>(taken);
+    fn describe(inputs: &mut HandlerInputs) {
+        inputs.query.push(NAMESPACE_UNUSED);
+        describe_query::<Q>(inputs);
     }
 }
 
 impl<Q: FromQuery> Input for Call<Q> {
-    fn describe(taken: &mut HandlerInputs) {
-        taken.query.push(NAMESPACE);
-        taken.refusals.push(Code::NamespaceNotFound);
-        describe_query::<Q>(taken);
+    fn describe(inputs: &mut HandlerInputs) {
+        inputs.query.push(NAMESPACE);
+        inputs.refusals.push(Code::NamespaceNotFound);
+        describe_query::<Q>(inputs);
     }
 }
 
@@ -101,7 +101,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for GlobalCall<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, note, .. } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let named = reader.one(NAMESPACE_UNUSED);
+        let named = reader.single(NAMESPACE_UNUSED);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
         Ok(Self { web: web.clone(), caller, query, note, named })
@@ -144,14 +144,14 @@ impl<Q> Call<Q> {
             return Ok(known);
         }
         self.note.object(app);
-        Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app))))
+        Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted(app))))
     }
 
     /// Checks that the caller may save this definition: the caller needs the permission on the app, and must be able to see the parent
     /// jobs.
     pub(crate) async fn check_definition(&self, spec: &JobSpec) -> Result<(), Problem> {
         self.check_app_name(&spec.app).await?;
-        if self.within(Permission::View).is_none() {
+        if self.apps_with(Permission::View).is_none() {
             return Ok(());
         }
         for parent in spec.parents() {
@@ -159,7 +159,7 @@ impl<Q> Call<Q> {
                 Ok(()) => self.engine().store().job(self.namespace.id, parent.name).await?,
                 Err(_) => None,
             };
-            if !known.is_some_and(|known| self.sees(known.app)) {
+            if !known.is_some_and(|known| self.may_view(known.app)) {
                 let message = format!("there is no job {} that you may see", quoted(parent.name));
                 return Err(refuse_value("/schedule", message));
             }
@@ -168,22 +168,22 @@ impl<Q> Call<Q> {
     }
 
     /// Whether the caller may see the job with this name.
-    pub(crate) async fn sees_job(&self, name: &str) -> Result<bool, Problem> {
-        if self.seen_apps().is_none() {
+    pub(crate) async fn may_view_job(&self, name: &str) -> Result<bool, Problem> {
+        if self.visible_apps().is_none() {
             return Ok(true);
         }
-        Ok(self.engine().store().job(self.namespace.id, name).await?.is_some_and(|job| self.sees(job.app)))
+        Ok(self.engine().store().job(self.namespace.id, name).await?.is_some_and(|job| self.may_view(job.app)))
     }
 
     /// Returns the names of existing jobs that the caller may not see. Names of missing jobs are left out.
     pub(crate) async fn hidden_jobs(&self, names: &[String]) -> Result<BTreeSet<String>, Problem> {
-        if self.seen_apps().is_none() || names.is_empty() {
+        if self.visible_apps().is_none() || names.is_empty() {
             return Ok(BTreeSet::new());
         }
         // An invalid name is not looked up: the database never gets unchecked text from a caller.
         let names: BTreeSet<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
         let found = self.engine().store().jobs_named(self.namespace.id, &names.into_iter().collect::<Vec<_>>()).await?;
-        Ok(found.into_iter().filter(|job| !self.sees(job.app)).map(|job| job.spec.name).collect())
+        Ok(found.into_iter().filter(|job| !self.may_view(job.app)).map(|job| job.spec.name).collect())
     }
 
     /// The problem for an error, limited to what the caller may see: hidden jobs are counted, not named.
@@ -232,7 +232,7 @@ impl<Q> Call<Q> {
         names: BTreeSet<String>,
     ) -> Result<BTreeSet<String>, Problem> {
         let mut without = BTreeSet::new();
-        if self.within(permission).is_none() {
+        if self.apps_with(permission).is_none() {
             return Ok(without);
         }
         for name in names {
@@ -246,33 +246,33 @@ impl<Q> Call<Q> {
     }
 
     /// Whether the caller may see the objects of this app.
-    pub(crate) fn sees(&self, app: AppId) -> bool {
+    pub(crate) fn may_view(&self, app: AppId) -> bool {
         self.caller.rights.allow(Permission::View, self.namespace.id, Some(app))
     }
 
     /// The apps on which the caller has `permission`; `None` if the caller has it on the whole namespace.
-    pub(crate) fn within(&self, permission: Permission) -> Option<Vec<AppId>> {
-        match self.caller.rights.reach(permission, self.namespace.id) {
-            Reach::All => None,
-            Reach::Apps(apps) => Some(apps.into_iter().collect()),
+    pub(crate) fn apps_with(&self, permission: Permission) -> Option<Vec<AppId>> {
+        match self.caller.rights.permitted_apps(permission, self.namespace.id) {
+            PermittedApps::All => None,
+            PermittedApps::Apps(apps) => Some(apps.into_iter().collect()),
         }
     }
 
     /// The apps that the caller may see; `None` for the whole namespace.
-    pub(crate) fn seen_apps(&self) -> Option<Vec<AppId>> {
-        self.within(Permission::View)
+    pub(crate) fn visible_apps(&self) -> Option<Vec<AppId>> {
+        self.apps_with(Permission::View)
     }
 
     /// The names of the apps that the caller may see; `None` for all.
-    pub(crate) async fn seen_app_names(&self) -> Result<Option<Vec<String>>, Problem> {
-        let Some(seen) = self.seen_apps() else { return Ok(None) };
+    pub(crate) async fn visible_app_names(&self) -> Result<Option<Vec<String>>, Problem> {
+        let Some(seen) = self.visible_apps() else { return Ok(None) };
         let apps = self.engine().store().apps(self.namespace.id).await?;
         Ok(Some(apps.into_iter().filter(|app| seen.contains(&app.id)).map(|app| app.name).collect()))
     }
 
     /// Conceals the names of jobs that the caller may not see, in these runs.
     pub(crate) async fn conceal(&self, runs: &mut [Run]) -> Result<(), Problem> {
-        Ok(self.engine().conceal(self.namespace.id, self.seen_apps().as_deref(), runs).await?)
+        Ok(self.engine().conceal(self.namespace.id, self.visible_apps().as_deref(), runs).await?)
     }
 
     /// `path` as a link that keeps the namespace of the request.
@@ -287,7 +287,7 @@ impl<Q: FromQuery + Send> FromRequestParts<Web> for Call<Q> {
     async fn from_request_parts(parts: &mut Parts, web: &Web) -> Result<Self, Problem> {
         let Admitted { caller, needs, note } = admitted(parts)?;
         let mut reader = Reader::new(&parts.uri);
-        let named = reader.one(NAMESPACE);
+        let named = reader.single(NAMESPACE);
         let query = Q::from_query(&mut reader);
         reader.finish()?;
         let namespace = match &named {
@@ -325,7 +325,7 @@ pub(crate) async fn visible_namespaces(engine: &Engine, caller: &Caller) -> Resu
 /// The namespace that the query of a page names.
 pub(crate) fn named_namespace(uri: &Uri) -> Option<String> {
     uri.query()?;
-    Reader::new(uri).one("namespace")
+    Reader::new(uri).single("namespace")
 }
 
 /// The namespace that a page shows as the current one: the one named in its URL, else the caller's default.
@@ -356,7 +356,7 @@ fn no_namespace(wanted: &str) -> Problem {
 
 /// The refusal of an action on an object that the caller may see but not change.
 pub(crate) fn forbidden() -> Problem {
-    Problem::new(Code::Forbidden, "your roles let you look at it, and not do this to it")
+    Problem::new(Code::Forbidden, "your roles let you view it, but do not allow this")
 }
 
 /// Text from the caller for use in a message: cut, quoted, and with control characters escaped.

@@ -44,7 +44,7 @@ impl Listing {
     pub(crate) fn position<T: DeserializeOwned>(&self, cursor: &str) -> Result<T, Problem> {
         let bytes = if cursor.len() <= CURSOR_LEN_MAX { URL_SAFE_NO_PAD.decode(cursor).ok() } else { None };
         let read = bytes.and_then(|bytes| serde_json::from_slice::<Cursor<T>>(&bytes).ok());
-        let Some(read) = read else { return Err(invalid("is not a cursor that this API gave out")) };
+        let Some(read) = read else { return Err(invalid("is not a cursor of this API")) };
         if read.l == self.0 {
             Ok(read.a)
         } else {

@@ -17,18 +17,18 @@ const REST_LEN_MAX: u64 = 64 * 1024;
 /// Timeout for reading the rest.
 const REST_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// A request body. If it is dropped before its end, it passes its unread rest to [`Rest`].
+/// A request body. If it is dropped before its end, it passes its unread rest to [`UnreadBody`].
 #[derive(Debug)]
 pub(crate) struct DrainableBody {
     body: Option<Incoming>,
-    rest: Rest,
+    rest: UnreadBody,
 }
 
 /// Receives the unread rest of a body.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Rest(Arc<Mutex<Option<Incoming>>>);
+pub(crate) struct UnreadBody(Arc<Mutex<Option<Incoming>>>);
 
-impl Rest {
+impl UnreadBody {
     /// Wraps the body of a request so that its unread rest can be handled. Also returns whether the client waits for `100 Continue`.
     pub(crate) fn of(request: Request<Incoming>) -> (Request<DrainableBody>, Self, bool) {
         let rest = Self::default();

@@ -49,10 +49,11 @@ pub(crate) fn mismatch(version: i64) -> Problem {
 }
 
 impl Input for IfMatch {
-    fn describe(taken: &mut HandlerInputs) {
-        let about = "Refuses the change unless this is the version now: `\"v3\"`; several with commas between them; `*` for any.";
-        taken.headers.push(Parameter::text("If-Match").about(about));
-        taken.refusals.extend([Code::InvalidHeader, Code::VersionMismatch]);
+    fn describe(inputs: &mut HandlerInputs) {
+        let about = "Refuses the change unless the current version is this one, such as `\"v3\"`, or one of several, separated by commas; \
+                     `*` allows any.";
+        inputs.headers.push(Parameter::text("If-Match").about(about));
+        inputs.refusals.extend([Code::InvalidHeader, Code::VersionMismatch]);
     }
 }
 

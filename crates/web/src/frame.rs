@@ -31,7 +31,7 @@ const POLICY: &str = "default-src 'none'; frame-ancestors 'none'";
 /// Makes browsers use only HTTPS for a year.
 const HSTS: &str = "max-age=31536000";
 
-pub(crate) async fn frame(State(web): State<Web>, mut request: Request, next: Next) -> Response {
+pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let began = Instant::now();
     let request_id = request_id(request.headers()).unwrap_or_else(|| format!("{:x}", web.engine.new_id()));
     let method = request.method().clone();

@@ -51,7 +51,7 @@ type Refusal = (&'static str, String);
 async fn read_grant(engine: &Engine, wanted: &GrantJson) -> Result<Result<Grant, Problem>, Refusal> {
     let Some(namespace) = &wanted.namespace else {
         if wanted.app.is_some() {
-            return Err(("app", "needs a namespace beside it: an app is one of a namespace".to_owned()));
+            return Err(("app", "needs a namespace too: an app belongs to a namespace".to_owned()));
         }
         return Ok(Ok(Grant::everywhere(wanted.role)));
     };

@@ -64,7 +64,7 @@ struct Trouble {
 async fn metrics(State(web): State<Web>) -> Result<Response, Problem> {
     let text = web.engine.metrics().await.map_err(|error| {
         Problem::new(Code::Internal, "the log of the server has the cause under this request id")
-            .with_cause(format!("the metrics cannot be put into words: {error}"))
+            .with_cause(format!("the metrics cannot be rendered: {error}"))
     })?;
     Ok(([(CONTENT_TYPE, METRICS_MEDIA_TYPE)], text).into_response())
 }
@@ -100,7 +100,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
     let switch = format!("the switch of this node: {}", state.switch);
     vec![
         detail("database", database.map(|known| format!("{} since {}", known.trouble.as_str(), known.since))),
-        detail("lease", unless(state.lease_held, "this node's lease is over, and not renewed")),
+        detail("lease", unless(state.lease_held, "this node's lease has ended and was not renewed")),
         detail(
             "open_runs",
             unless(
@@ -109,7 +109,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
             ),
         ),
         detail("switch", unless(state.switch == Switch::Active, &switch)),
-        detail("stopping", unless(!state.draining, "this node is on its way out")),
+        detail("stopping", unless(!state.draining, "this node is stopping")),
         detail("history", state.regression.as_ref().map(regression)),
         detail(
             "clock",
@@ -121,7 +121,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
 /// The message about a database that went back in time. The node stays ready: its work after the discovery is not affected.
 fn regression(found: &Regression) -> String {
     let by = found.by.map_or_else(
-        || "this node's lease was not there any more".to_owned(),
+        || "this node's lease was missing".to_owned(),
         |by| format!("by at least {}", format_duration(by)),
     );
     format!(

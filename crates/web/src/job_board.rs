@@ -10,8 +10,8 @@ use rondel_admin::shadow::has_shadows;
 use rondel_admin::{Engine, jobs};
 use rondel_core::filter::{Filter, JobState};
 use rondel_core::labels::Labels;
-use rondel_core::sight::JobSight;
 use rondel_core::spec::Mode;
+use rondel_core::visibility::VisibleJobs;
 use rondel_core::{AppId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
@@ -89,7 +89,7 @@ pub(crate) struct Board {
     entries: Arc<BTreeMap<String, Arc<BoardEntry>>>,
     /// Whether the board holds all jobs of the namespace. The number of entries does not show this: jobs may have been deleted since the
     /// read.
-    is_whole: bool,
+    has_all_jobs: bool,
     /// Jobs that were saved up to this instant are on the board.
     saved_to: Timestamp,
     health: Arc<JobHealth>,
@@ -158,7 +158,7 @@ impl JobBoards {
 async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result<Arc<Board>, StoreError> {
     let mut entries = BTreeMap::new();
     let mut query = JobQuery { limit: READ_COUNT, ..JobQuery::default() };
-    let is_whole = loop {
+    let has_all_jobs = loop {
         let jobs = engine.store().jobs(namespace, &query).await?;
         let is_last = jobs.len() < usize::try_from(READ_COUNT).unwrap_or(usize::MAX);
         query.after_name = jobs.last().map(|job| job.spec.name.clone());
@@ -170,7 +170,7 @@ async fn read(engine: &Engine, namespace: NamespaceId, now: Timestamp) -> Result
     let never = Timestamp::EPOCH;
     Ok(Arc::new(Board {
         entries: Arc::new(entries),
-        is_whole,
+        has_all_jobs,
         saved_to: now,
         health: Arc::default(),
         health_at: never,
@@ -187,7 +187,7 @@ async fn update_board(
     now: Timestamp,
 ) -> Result<Arc<Board>, StoreError> {
     // Many jobs of an incomplete board were deleted, so it has room for others.
-    if !board.is_whole && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
+    if !board.has_all_jobs && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
         return read(engine, namespace, now).await;
     }
     let since = board.saved_to.saturating_sub(SAVE_OVERLAP);
@@ -304,15 +304,15 @@ impl Board {
     }
 
     /// Whether the board holds all jobs of its namespace.
-    pub(crate) const fn is_whole(&self) -> bool {
-        self.is_whole
+    pub(crate) const fn has_all_jobs(&self) -> bool {
+        self.has_all_jobs
     }
 
     /// The names of the jobs that a shadow report can contain, in order; `None` if the board does not hold all jobs.
     pub(crate) fn shadow_names(&self, visible: Option<&[AppId]>) -> Option<Vec<String>> {
         let shadows = self.entries.values().filter(|entry| entry.has_shadows);
         let shadows = shadows.filter(|entry| visible.is_none_or(|visible| visible.contains(&entry.app)));
-        self.is_whole().then(|| shadows.map(|entry| entry.name.clone()).collect())
+        self.has_all_jobs().then(|| shadows.map(|entry| entry.name.clone()).collect())
     }
 
     fn admits(&self, filter: &Filter, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
@@ -358,8 +358,8 @@ impl Board {
     }
 
     /// The names of all jobs, divided into those of visible and those of hidden apps.
-    pub(crate) fn sight(&self, visible: &[AppId]) -> JobSight {
-        let mut sight = JobSight::default();
+    pub(crate) fn visible_jobs(&self, visible: &[AppId]) -> VisibleJobs {
+        let mut sight = VisibleJobs::default();
         for entry in self.entries.values() {
             let names = if visible.contains(&entry.app) { &mut sight.seen } else { &mut sight.hidden };
             names.insert(entry.name.clone());

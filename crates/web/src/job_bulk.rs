@@ -19,25 +19,25 @@ use crate::problem::{Code, Complaint, Problem};
 /// Maximum number of jobs that one request may change.
 pub(crate) const BULK_JOB_COUNT_MAX: usize = 500;
 /// How many jobs are changed concurrently.
-const TOGETHER_MAX: usize = 8;
+const CONCURRENT_MAX: usize = 8;
 /// How often a conflicting change is tried.
 const TRY_COUNT: usize = 4;
 
-/// What is to be done with jobs.
+/// An action on jobs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum JobAction {
-    /// Their schedules fire no more.
+    /// Stops their schedules.
     Pause,
-    /// Their schedules fire again.
+    /// Starts their schedules again.
     Resume,
-    /// Each gets a run now, with its own parameters.
+    /// Runs each job now, with its own parameters.
     Run,
-    /// Each gets a label, in the place of another value of the key.
+    /// Sets a label on each job, and replaces another value of the key.
     Label,
-    /// Each loses the label with this key.
+    /// Removes the label with this key from each job.
     Unlabel,
-    /// They are deleted; those that others follow from are not.
+    /// Deletes the jobs, except those from which others follow.
     Delete,
 }
 
@@ -76,7 +76,7 @@ impl BulkJobAction {
                 }
                 Some((key.to_owned(), value.to_owned()))
             }
-            _ if !label.is_empty() => return refuse("is for the actions label and unlabel alone".to_owned()),
+            _ if !label.is_empty() => return refuse("is allowed only for the actions label and unlabel".to_owned()),
             JobAction::Pause | JobAction::Resume | JobAction::Run | JobAction::Delete => None,
         };
         Ok(Self { action, label, trigger })
@@ -121,26 +121,26 @@ pub(crate) struct SelectedJobs {
     pub(crate) after: Option<String>,
 }
 
-/// Selects the jobs with these names that the caller may see.
+/// Selects the jobs with these names that the caller may see. More than [`BULK_JOB_COUNT_MAX`] names are refused before.
 pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<SelectedJobs, Problem> {
     let good = names.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok());
-    let good: Vec<&str> = good.take(BULK_JOB_COUNT_MAX).collect();
+    let good: Vec<&str> = good.collect();
     let found =
         if good.is_empty() { Vec::new() } else { call.engine().store().jobs_named(call.namespace.id, &good).await? };
-    let names = found.into_iter().filter(|job| call.sees(job.app)).map(|job| job.spec.name).collect();
-    Ok(SelectedJobs { names, has_more: good.len() > BULK_JOB_COUNT_MAX, after: None })
+    let names = found.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
+    Ok(SelectedJobs { names, has_more: false, after: None })
 }
 
 /// The jobs that match a filter, in the order of their names. Refused if the board does not hold all jobs: the action would miss matching
 /// jobs, and yet appear complete.
 pub(crate) async fn matching<Q>(call: &Call<Q>, filter: &Filter) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, filter).await?;
-    if !board.is_whole() {
+    if !board.has_all_jobs() {
         let message = "the namespace has too many jobs to find all that match; give the name of each";
         return Err(Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("q", "invalid_value", message)]));
     }
     let mut offers = OfferedHandlers::new(call.engine(), call.namespace.id);
-    Ok(board.matching(filter, call.seen_apps().as_deref(), JobOrder::Name, &mut offers))
+    Ok(board.matching(filter, call.visible_apps().as_deref(), JobOrder::Name, &mut offers))
 }
 
 /// Selects the jobs that match a filter, in the order of their names; with `after`, only those whose names come after it. Jobs that are
@@ -184,9 +184,9 @@ pub(crate) struct JobsDone {
 /// cannot be deleted before the jobs that follow from it.
 pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
-    let together = if bulk.action == JobAction::Delete { 1 } else { TOGETHER_MAX };
+    let concurrent_max = if bulk.action == JobAction::Delete { 1 } else { CONCURRENT_MAX };
     let mut ended = Vec::with_capacity(names.len());
-    for part in names.chunks(together) {
+    for part in names.chunks(concurrent_max) {
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
             changes.push(one(call, bulk, name));
@@ -227,7 +227,7 @@ async fn one<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<Chan
     for _ in 0..TRY_COUNT {
         let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(gone)?;
         if !call.caller.rights.allow(bulk.action.needs(), record.namespace, Some(record.app)) {
-            return Err(if call.sees(record.app) { forbidden() } else { gone() });
+            return Err(if call.may_view(record.app) { forbidden() } else { gone() });
         }
         match attempt(call, bulk, &record, author).await {
             Err(JobError::Conflict { .. }) => {}
@@ -258,7 +258,7 @@ async fn attempt<Q>(
             let spec = bulk.edit(&record.spec);
             if spec == record.spec {
                 if bulk.action == JobAction::Pause {
-                    jobs::settle_paused(engine, record, author).await?;
+                    jobs::end_queued_of_paused(engine, record, author).await?;
                 }
                 return Ok(ChangeOutcome::Unchanged);
             }

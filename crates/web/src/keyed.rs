@@ -20,7 +20,7 @@ use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use rondel_core::TokenId;
 use rondel_core::error_chain::chain;
 use rondel_store::StoreError;
-use rondel_store::request_keys::{CallState, KeptAnswer, KeyedCall};
+use rondel_store::request_keys::{CallState, KeyedCall, StoredAnswer};
 use sha2::{Digest as _, Sha256};
 use tokio::sync::oneshot;
 use tracing::{Instrument as _, Span};
@@ -58,13 +58,13 @@ const RENEWAL_PERIOD: Duration = Duration::from_secs(15);
 const END_TRY_COUNT: u32 = 5;
 const END_PAUSE: Duration = Duration::from_millis(500);
 /// The headers that are stored with an answer.
-const KEPT: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
+const STORED_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
 
 /// Layer around a `POST` route, inside its gate: only callers with the route's permission can use a key.
 pub(crate) async fn keyed(State(web): State<Web>, request: Request, next: Next) -> Response {
     match key(request.headers()) {
         Ok(None) => next.run(request).await,
-        Ok(Some(key)) => match once(&web, key, request, next).await {
+        Ok(Some(key)) => match run_once(&web, key, request, next).await {
             Ok(response) => response,
             Err(problem) => problem.into_response(),
         },
@@ -77,7 +77,7 @@ pub(crate) async fn unkeyed(request: Request, next: Next) -> Response {
     let Some(value) = request.headers().get(KEY) else { return next.run(request).await };
     let value = quoted(&String::from_utf8_lossy(value.as_bytes()));
     let detail = format!(
-        "Idempotency-Key {value}: {} {} keeps no answers, so a call that is sent again is made again; leave the header out",
+        "Idempotency-Key {value}: {} {} stores no answers, so a repeated call would be made again; leave the header out",
         request.method(),
         request.uri().path()
     );
@@ -101,9 +101,9 @@ fn key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     if is_good { Ok(Some(key.to_owned())) } else { Err(wrong()) }
 }
 
-async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Response, Problem> {
+async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Result<Response, Problem> {
     if request.headers().get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
-        let message = "an answer that comes line by line is not kept: leave Idempotency-Key or Accept out";
+        let message = "an answer that is sent line by line is not stored: leave out Idempotency-Key or Accept";
         return Err(Problem::new(Code::InvalidHeader, message));
     }
     let (parts, body) = request.into_parts();
@@ -123,10 +123,11 @@ async fn once(web: &Web, key: String, request: Request, next: Next) -> Result<Re
         CallState::New => {}
         CallState::Answered(kept) => return Ok(replay(kept)),
         CallState::InFlight => {
-            let problem = Problem::new(Code::KeyInFlight, "the same call is being made; ask again for its answer");
+            let problem =
+                Problem::new(Code::KeyInFlight, "the same call is in progress; repeat it later to get its answer");
             return Err(problem.with_header(RETRY_AFTER, HeaderValue::from_static("1")));
         }
-        CallState::Other => {
+        CallState::KeyReused => {
             return Err(Problem::new(
                 Code::KeyReused,
                 "use a new key for a new call, and after the roles of the caller have changed",
@@ -163,7 +164,7 @@ async fn make(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> R
     };
     let (response, kept) = renewed(answered, || store.renew_call(call, web.engine.now())).await;
     if let Err(error) = ended(|| store.end_call(call, kept.as_ref())).await {
-        tracing::error!(target: "http", error = %chain(&error), "the answer of a call with a key is not kept: the same call, a minute later, is made again");
+        tracing::error!(target: "http", error = %chain(&error), "cannot store the answer of a call with a key: if the call is repeated after a minute, it is made again");
     }
     response
 }
@@ -186,7 +187,7 @@ where
     loop {
         tokio::time::sleep(RENEWAL_PERIOD).await;
         if let Err(error) = renew().await {
-            tracing::warn!(target: "http", error = %chain(&error), "a call with a key is not renewed");
+            tracing::warn!(target: "http", error = %chain(&error), "cannot renew a call with a key");
         }
     }
 }
@@ -219,7 +220,7 @@ fn digest(parts: &[&[u8]]) -> String {
 
 /// The parts of an answer that are stored. Refusals are not stored: nothing was done, so the client may correct the call and repeat it.
 /// Server errors and answers that are too long are not stored either.
-async fn keep(response: Response) -> (Response, Option<KeptAnswer>) {
+async fn keep(response: Response) -> (Response, Option<StoredAnswer>) {
     if !response.status().is_success() {
         return (response, None);
     }
@@ -232,9 +233,11 @@ async fn keep(response: Response) -> (Response, Option<KeptAnswer>) {
         }
     };
     let text = std::str::from_utf8(&bytes).ok().filter(|text| text.len() <= ANSWER_LEN_MAX);
-    let headers: BTreeMap<&str, &str> =
-        KEPT.iter().filter_map(|name| Some((name.as_str(), parts.headers.get(name)?.to_str().ok()?))).collect();
-    let kept = text.map(|text| KeptAnswer {
+    let headers: BTreeMap<&str, &str> = STORED_HEADERS
+        .iter()
+        .filter_map(|name| Some((name.as_str(), parts.headers.get(name)?.to_str().ok()?)))
+        .collect();
+    let kept = text.map(|text| StoredAnswer {
         status: parts.status.as_u16(),
         headers: serde_json::to_string(&headers).unwrap_or_default(),
         body: text.to_owned(),
@@ -242,7 +245,7 @@ async fn keep(response: Response) -> (Response, Option<KeptAnswer>) {
     (Response::from_parts(parts, Body::from(bytes)), kept)
 }
 
-fn replay(kept: KeptAnswer) -> Response {
+fn replay(kept: StoredAnswer) -> Response {
     let mut response = Response::new(Body::from(kept.body));
     *response.status_mut() = StatusCode::from_u16(kept.status).unwrap_or(StatusCode::OK);
     let headers: BTreeMap<String, String> = serde_json::from_str(&kept.headers).unwrap_or_default();

@@ -17,11 +17,11 @@ use rondel_core::TokenId;
 use tokio::sync::OwnedSemaphorePermit;
 
 use crate::body::{BodyBound, collect_up_to};
-use crate::guarded::Held;
-use crate::holdings::{LiveShare, StreamKind};
 use crate::limits::{CallerKey, Share, address, network_of};
 use crate::peers::{Connection, Waiting};
+use crate::permits::{LiveShare, StreamKind};
 use crate::problem::{Code, Problem};
+use crate::sending_body::ReleasedAtEnd;
 use crate::state::Web;
 
 /// Maximum length of the body of an unauthenticated request, in bytes. Such bodies are the forms for signing in and for preferences.
@@ -38,10 +38,10 @@ pub(crate) type Work = (OwnedSemaphorePermit, Option<OwnedSemaphorePermit>);
 
 /// The share that a request has until its answer has ended: first one of its address, later one of its caller.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Slot(Arc<Mutex<Holder>>);
+pub(crate) struct RequestShare(Arc<Mutex<ShareOwner>>);
 
 #[derive(Debug, Default)]
-enum Holder {
+enum ShareOwner {
     #[default]
     Nothing,
     Address {
@@ -52,9 +52,9 @@ enum Holder {
     },
 }
 
-impl Slot {
-    fn hold(&self, holder: Holder) {
-        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = holder;
+impl RequestShare {
+    fn set_owner(&self, owner: ShareOwner) {
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = owner;
     }
 }
 
@@ -68,7 +68,7 @@ fn has_credentials(headers: &HeaderMap) -> bool {
 
 /// Layer around every request: takes a share of its address, and sets a timeout until the answer begins. Probes take no share.
 pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request, next: Next) -> Response {
-    let slot = Slot::default();
+    let request_share = RequestShare::default();
     if !is_probe(request.uri().path()) {
         let address = client(&request);
         let key = (network_of(address), has_credentials(request.headers()));
@@ -77,18 +77,18 @@ pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request,
             return Problem::overloaded("too many requests from this address at the same time; try again", 1)
                 .into_response();
         };
-        slot.hold(Holder::Address { _share: share });
-        request.extensions_mut().insert(slot.clone());
+        request_share.set_owner(ShareOwner::Address { _share: share });
+        request.extensions_mut().insert(request_share.clone());
     }
     let answered = tokio::time::timeout(web.config.request_timeout, next.run(request)).await;
     let mut response = answered.unwrap_or_else(|_| {
-        Problem::new(Code::TimedOut, "no answer was ready in time; what was asked for may still happen")
+        Problem::new(Code::TimedOut, "no answer was ready in time; the request may still take effect")
             .with_header(RETRY_AFTER, HeaderValue::from_static("5"))
             .into_response()
     });
     if response.extensions().get::<LongLived>().is_none() {
-        let already_held = response.extensions_mut().remove::<Held>();
-        response.extensions_mut().insert(Held::new((slot, already_held)));
+        let already_held = response.extensions_mut().remove::<ReleasedAtEnd>();
+        response.extensions_mut().insert(ReleasedAtEnd::new((request_share, already_held)));
     }
     response
 }
@@ -103,13 +103,13 @@ pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> R
     if let Some(connection) = request.extensions().get::<Connection>() {
         connection.authenticated(caller);
     }
-    let Some(slot) = request.extensions().get::<Slot>() else { return Ok(()) };
+    let Some(request_share) = request.extensions().get::<RequestShare>() else { return Ok(()) };
     let Some(share) = web.load.by_caller.take(caller, 1, web.config.limits.requests_per_caller) else {
         web.engine.limit_reached(Limit::RequestsPerCaller, &caller);
         let max = web.config.limits.requests_per_caller;
         return Err(Problem::overloaded(&format!("a caller may make {max} requests at the same time; try again"), 1));
     };
-    slot.hold(Holder::Caller { _share: share });
+    request_share.set_owner(ShareOwner::Caller { _share: share });
     Ok(())
 }
 
@@ -154,14 +154,14 @@ async fn with_body(
             let share = web.load.bodies.take(network_of(address), 1, web.config.limits.bodies_per_address);
             let Some(_share) = share else {
                 web.engine.limit_reached(Limit::BodiesPerAddress, &address);
-                return Err(Problem::overloaded("too many bodies from this address are on their way; try again", 1));
+                return Err(Problem::overloaded("too many bodies from this address are being received; try again", 1));
             };
             collecting.await?
         }
     };
     let (bytes, share) = body;
     let mut request = Request::from_parts(parts, Body::from(bytes));
-    request.extensions_mut().insert(Held::new(share));
+    request.extensions_mut().insert(ReleasedAtEnd::new(share));
     Ok(request)
 }
 
@@ -183,11 +183,11 @@ pub(crate) async fn limit_open_route(State(web): State<Web>, request: Request, n
 /// Returns the callback of an endpoint that authenticates its callers itself. The endpoint calls it when it has found a token valid; the
 /// request then no longer counts for its address.
 pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
-    let (slot, connection) =
-        (request.extensions().get::<Slot>().cloned(), request.extensions().get::<Connection>().cloned());
+    let (request_share, connection) =
+        (request.extensions().get::<RequestShare>().cloned(), request.extensions().get::<Connection>().cloned());
     OnAuthenticated(Arc::new(move |token: TokenId| {
-        if let Some(slot) = &slot {
-            slot.hold(Holder::Nothing);
+        if let Some(request_share) = &request_share {
+            request_share.set_owner(ShareOwner::Nothing);
         }
         if let Some(connection) = &connection {
             connection.authenticated(CallerKey::Executor(token));
@@ -243,7 +243,7 @@ pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) ->
     let all = tally.take((kind, None), 1, limits.live_streams).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreams, &caller);
         Problem::overloaded(
-            &format!("this server has {} {noun}, and no more; try another server, or later", limits.live_streams),
+            &format!("this server has {} {noun}, its maximum; try another server, or try later", limits.live_streams),
             10,
         )
     })?;

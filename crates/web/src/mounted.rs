@@ -66,7 +66,7 @@ pub trait Mounted: Debug + Send + Sync {
     fn names(&self) -> &'static [&'static str];
 
     /// The answer to a request for another path in the neighbourhood of a mounted one; such paths are not served.
-    fn moved(&self, path: &str) -> MountedAnswer;
+    fn not_served(&self, path: &str) -> MountedAnswer;
 
     /// Answers a call.
     fn call(&self, call: MountedCall) -> Pin<Box<dyn Future<Output = MountedAnswer> + Send + '_>>;

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use rondel_core::name;
 use rondel_core::report::fold;
-use rondel_core::sight::{JobSight, job_in};
+use rondel_core::visibility::{VisibleJobs, job_in};
 
 use crate::call::Call;
 use crate::problem::Problem;
@@ -14,14 +14,14 @@ const FOLDED: char = '#';
 
 /// Conceals the names of jobs that the caller may not see, in these messages.
 pub(crate) async fn conceal<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Result<(), Problem> {
-    if call.seen_apps().is_none() {
+    if call.visible_apps().is_none() {
         return Ok(());
     }
     let names: BTreeSet<String> = messages.iter().filter_map(|message| job_in(message)).map(str::to_owned).collect();
     if names.is_empty() {
         return Ok(());
     }
-    let sight = sight(call, &names).await?;
+    let sight = visible_jobs(call, &names).await?;
     for message in messages {
         if let Some(shown) = sight.conceal_message(message) {
             *message = shown;
@@ -31,18 +31,18 @@ pub(crate) async fn conceal<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Re
 }
 
 /// Which of the jobs with these names the caller may see. A folded name stands for every job whose name folds to it.
-async fn sight<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<JobSight, Problem> {
-    let mut sight = JobSight::default();
+async fn visible_jobs<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<VisibleJobs, Problem> {
+    let mut sight = VisibleJobs::default();
     // Messages can contain any text of handlers. Text that cannot be a name is not looked up.
     let whole: Vec<&str> = names.iter().map(String::as_str).filter(|name| name::check(name).is_ok()).collect();
     for job in call.engine().store().jobs_named(call.namespace.id, &whole).await? {
-        let side = if call.sees(job.app) { &mut sight.seen } else { &mut sight.hidden };
+        let side = if call.may_view(job.app) { &mut sight.seen } else { &mut sight.hidden };
         side.insert(job.spec.name);
     }
     if names.iter().any(|name| name.contains(FOLDED)) {
         let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
         for entry in board.named(|name| names.contains(&fold(name)), None) {
-            let side = if call.sees(entry.app) { &mut sight.seen } else { &mut sight.hidden };
+            let side = if call.may_view(entry.app) { &mut sight.seen } else { &mut sight.hidden };
             side.insert(fold(&entry.name));
         }
     }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn other_sites_are_told_apart() {
+    fn other_sites_are_recognized() {
         check(&[], true);
         check(&[("sec-fetch-site", "same-origin"), ("origin", "http://evil")], true);
         check(&[("sec-fetch-site", "none")], true);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_advertised_url_counts_whatever_the_host_says() {
+    fn the_advertised_url_takes_precedence_over_the_host_header() {
         for (url, origin, expected) in [
             ("https://jobs.example.com/", "https://jobs.example.com", true),
             ("https://jobs.example.com:443", "https://jobs.example.com", true),

@@ -32,12 +32,12 @@ fn run_of(passed: &Value) -> Option<RunId> {
 pub(crate) async fn as_seen<Q>(call: &Call<Q>, mut params: Value) -> Result<Value, Problem> {
     let Some(parents) = params.get_mut(PARENTS).and_then(Value::as_object_mut) else { return Ok(params) };
     let apps = apps(call, parents).await?;
-    let may_see_all = call.seen_apps().is_none();
+    let may_see_all = call.visible_apps().is_none();
     let mut shown = Map::new();
     for (name, mut passed) in std::mem::take(parents) {
         let app = apps.get(&name).copied();
         if run_of(&passed).is_some() {
-            if !(may_see_all || app.is_some_and(|app| call.sees(app))) {
+            if !(may_see_all || app.is_some_and(|app| call.may_view(app))) {
                 continue;
             }
             let may_edit = call.caller.rights.allow(Permission::Edit, call.namespace.id, app);

@@ -53,9 +53,9 @@ nouns! {
 pub(crate) struct Named<N>(pub(crate) String, pub(crate) PhantomData<fn() -> N>);
 
 impl<N: Noun> Input for Named<N> {
-    fn describe(taken: &mut HandlerInputs) {
-        taken.path.push(N::PARAMETER);
-        taken.refusals.push(N::MISSING);
+    fn describe(inputs: &mut HandlerInputs) {
+        inputs.path.push(N::PARAMETER);
+        inputs.refusals.push(N::MISSING);
     }
 }
 

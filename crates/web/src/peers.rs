@@ -1,5 +1,5 @@
-//! The open connections by address. A connection is a stranger until one of its requests is authenticated. The number of strangers per
-//! address is limited. A stranger is closed to make room for a newer connection, unless the server is working on one of its requests.
+//! The open connections by address. A connection is unauthenticated until one of its requests is authenticated. The number of those per
+//! address is limited. One of them is closed to make room for a newer connection, unless the server is working on one of its requests.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -37,7 +37,7 @@ struct ConnectionTable {
     number: u64,
     count: usize,
     /// By address, then by age (the oldest first).
-    strangers: BTreeMap<IpAddr, BTreeMap<u64, Connection>>,
+    unauthenticated: BTreeMap<IpAddr, BTreeMap<u64, Connection>>,
 }
 
 /// The handle of a connection, for its requests.
@@ -77,17 +77,17 @@ impl Drop for OpenConnection {
 
 impl ConnectionTable {
     fn forget(&mut self, network: IpAddr, number: u64) {
-        if let Some(own) = self.strangers.get_mut(&network) {
+        if let Some(own) = self.unauthenticated.get_mut(&network) {
             own.remove(&number);
             if own.is_empty() {
-                self.strangers.remove(&network);
+                self.unauthenticated.remove(&network);
             }
         }
     }
 
-    /// Closes the oldest stranger of an address that has no request in work. `false` if there is none.
+    /// Closes the oldest unauthenticated connection of an address that has no request in work. `false` if there is none.
     fn evict(&mut self, network: IpAddr) -> bool {
-        let own = self.strangers.get(&network).into_iter().flat_map(BTreeMap::values);
+        let own = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
         let mut idle = own.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);
         let Some(found) = idle.next().cloned() else { return false };
         found.0.evicted.cancel();
@@ -95,10 +95,10 @@ impl ConnectionTable {
         true
     }
 
-    /// The address with the most strangers. Trusted proxies are chosen only if there is no other address.
+    /// The address with the most unauthenticated connections. Trusted proxies are chosen only if there is no other address.
     fn fullest(&self, trusted: &TrustedProxies) -> Option<IpAddr> {
         let rank = |(address, own): &(&IpAddr, &BTreeMap<u64, Connection>)| (!trusted.contains(**address), own.len());
-        self.strangers.iter().max_by_key(rank).map(|(address, _)| *address)
+        self.unauthenticated.iter().max_by_key(rank).map(|(address, _)| *address)
     }
 }
 
@@ -125,11 +125,11 @@ impl Peers {
         }
     }
 
-    /// Registers a new connection. `None` if the limits are reached and no stranger can be closed.
+    /// Registers a new connection. `None` if the limits are reached and no unauthenticated connection can be closed.
     pub(crate) fn admit(self: &Arc<Self>, address: IpAddr) -> Option<OpenConnection> {
         let network = network_of(address);
         let mut open = self.open();
-        let own = open.strangers.get(&network).map_or(0, BTreeMap::len);
+        let own = open.unauthenticated.get(&network).map_or(0, BTreeMap::len);
         if own >= self.limits.connections_per_address && !self.trusted.contains(address) {
             self.report(Limit::ConnectionsPerAddress, address);
             if !open.evict(network) {
@@ -157,13 +157,13 @@ impl Peers {
             evicted: CancellationToken::new(),
             authenticated: Mutex::new(None),
         }));
-        open.strangers.entry(network).or_default().insert(connection.0.number, connection.clone());
+        open.unauthenticated.entry(network).or_default().insert(connection.0.number, connection.clone());
         drop(open);
         Some(OpenConnection(connection))
     }
 
-    /// Makes room after the system had no file handle left for a new connection: closes a stranger, and waits up to `delay` until any
-    /// connection has ended.
+    /// Makes room after the system had no file handle left for a new connection: closes an unauthenticated one, and waits up to `delay`
+    /// until any connection has ended.
     pub(crate) async fn make_room(&self, delay: Duration) {
         let mut ended = std::pin::pin!(self.ended.notified());
         // Registers for the notification first: the connection may end immediately after it is asked to.
@@ -194,7 +194,7 @@ impl Peers {
 
 impl Connection {
     /// Counts the connection for the caller of an authenticated request from now on. If that caller already has its maximum of
-    /// connections, this one remains a stranger.
+    /// connections, this one remains unauthenticated.
     pub(crate) fn authenticated(&self, caller: CallerKey) {
         let Inner { peers, network, number, authenticated, .. } = &*self.0;
         let mut held = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
@@ -347,7 +347,7 @@ mod tests {
     }
 
     #[test]
-    fn the_oldest_idle_stranger_of_an_address_makes_room() {
+    fn the_oldest_idle_unauthenticated_connection_makes_room() {
         let peers = peers(10, 2);
         let working = peers.admit(HERE.into()).unwrap();
         let request = OpenRequest::new(working.0.clone());
@@ -362,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn an_authenticated_connection_is_no_strangers() {
+    fn an_authenticated_connection_counts_for_its_caller() {
         let peers = peers(100, 1);
         let executors: Vec<_> = (0..50)
             .map(|_| {
@@ -378,7 +378,7 @@ mod tests {
         assert!(!executors.iter().any(is_evicted) && !is_evicted(&second));
         drop((executors, first, second));
         let open = peers.open();
-        assert_eq!((open.count, open.strangers.len()), (0, 0));
+        assert_eq!((open.count, open.unauthenticated.len()), (0, 0));
     }
 
     #[test]

@@ -32,7 +32,7 @@ const PLACE_LEN_MAX: usize = 200;
 /// Maximum length of the message in a complaint, in characters.
 const MESSAGE_LEN_MAX: usize = 600;
 
-/// A complaint about one place of the request.
+/// An error in one place of the request.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, JsonSchema)]
 pub(crate) struct Complaint {
     /// A JSON pointer into the body.
@@ -41,7 +41,7 @@ pub(crate) struct Complaint {
     /// The name of a query parameter.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) parameter: Option<String>,
-    /// What kind of complaint.
+    /// The kind of the error.
     #[schemars(extend("enum" = COMPLAINT_CODES))]
     pub(crate) code: &'static str,
     /// A sentence: what was found, and what is expected.
@@ -232,7 +232,7 @@ impl Problem {
                 Self::new(Code::TriggerKeyInUse, detail)
             }
             JobError::NotFound => Self::new(Code::JobNotFound, "the job was deleted meanwhile"),
-            JobError::NotDeclared => Self::new(Code::JobNotDeclared, "there is no declaration to put back"),
+            JobError::NotDeclared => Self::new(Code::JobNotDeclared, "there is no declaration to restore"),
             JobError::Store(error) => Self::of_store_error(error),
         }
     }
@@ -258,7 +258,7 @@ impl IntoResponse for Problem {
     }
 }
 
-/// What went wrong (RFC 9457).
+/// An error (RFC 9457).
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Problem")]
 struct Document<'a> {
@@ -269,12 +269,12 @@ struct Document<'a> {
     /// The status of the answer.
     #[schemars(range(min = 400, max = 599))]
     status: u16,
-    /// A sentence about this very case.
+    /// A sentence about this error.
     detail: &'a str,
-    /// The path; left out where the caller must not learn whether it exists.
+    /// The path; left out if the caller must not learn whether it exists.
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<&'a str>,
-    /// What went wrong, in a word that does not change between releases.
+    /// The kind of the error, in a word that does not change between releases.
     #[schemars(schema_with = "codes")]
     code: &'static str,
     /// The id of the request in the server's log.
@@ -282,7 +282,7 @@ struct Document<'a> {
     /// The current version, if the request named another one.
     #[serde(skip_serializing_if = "Option::is_none")]
     current_version: Option<i64>,
-    /// What is wrong, place by place.
+    /// One entry for each error in the request.
     errors: &'a [Complaint],
 }
 

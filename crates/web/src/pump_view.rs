@@ -90,7 +90,7 @@ pub(crate) async fn read<Q>(call: &Call<Q>, record: &JobRecord) -> Result<Option
     // Runs are read before items: a run that becomes the owner of an item in between is not among them, and is looked up below.
     let mut roots = store.pump_roots(record.id, call.engine().now(), ROOT_COUNT).await?;
     // Runs from before the job moved to its current app belong to its previous app.
-    roots.retain(|run| call.sees(run.app));
+    roots.retain(|run| call.may_view(run.app));
     let root = root_of(roots);
     let groups = match &root {
         Some(root) => group_runs(call, root).await?,
@@ -149,7 +149,7 @@ async fn with_groups<Q>(call: &Call<Q>, items: Vec<Item>, groups: &[Run]) -> Res
         .collect();
     if !others.is_empty() {
         let found = call.engine().store().runs(&others.into_iter().collect::<Vec<_>>()).await?;
-        let seen = found.into_iter().filter(|run| call.sees(run.app));
+        let seen = found.into_iter().filter(|run| call.may_view(run.app));
         owners.extend(seen.map(|run| (run.id, run.for_reader())));
     }
     let with_group = |item: Item| {

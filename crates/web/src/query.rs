@@ -48,7 +48,7 @@ impl Reader {
     }
 
     /// The value of a parameter that may be given at most once.
-    pub(crate) fn one(&mut self, parameter: impl Into<Parameter>) -> Option<String> {
+    pub(crate) fn single(&mut self, parameter: impl Into<Parameter>) -> Option<String> {
         let parameter = parameter.into();
         let name = parameter.name;
         self.known.push(parameter);
@@ -68,7 +68,7 @@ impl Reader {
     ) -> Option<T> {
         let parameter = parameter.into();
         let name = parameter.name;
-        let text = self.one(parameter)?;
+        let text = self.single(parameter)?;
         parse(&text).map_err(|message| self.errors.push(Complaint::query(name, "invalid_value", message))).ok()
     }
 
@@ -97,7 +97,7 @@ impl Reader {
             _ => Err(format!("{text:?} is not a number from 1 to {max}")),
         };
         self.parsed(
-            Parameter::number("limit", 1..=max).with_default(default).about("How many items the answer has at most."),
+            Parameter::number("limit", 1..=max).with_default(default).about("Maximum number of items in the answer."),
             parse,
         )
         .unwrap_or(default)
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_refused() {
+    fn wrong_parameters_are_refused() {
         for query in ["limit=0", "limit=201", "limit=-1", "limit=", "limit=1&limit=2", "other=1", "limit=1&x=%ff"] {
             let mut reader = reader(query);
             reader.limit(50, 200);

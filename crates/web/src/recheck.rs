@@ -61,12 +61,17 @@ impl Recheck {
     }
 
     /// Why the caller may no longer see this namespace or app; `None` while it may. Checked once per [`CHECK_PERIOD`].
-    pub(crate) async fn lapse(&mut self, web: &Web, namespace: NamespaceId, app: Option<AppId>) -> Option<AccessLoss> {
-        self.lapse_unless(web, |rights| rights.allow(Permission::View, namespace, app)).await
+    pub(crate) async fn access_loss(
+        &mut self,
+        web: &Web,
+        namespace: NamespaceId,
+        app: Option<AppId>,
+    ) -> Option<AccessLoss> {
+        self.access_loss_unless(web, |rights| rights.allow(Permission::View, namespace, app)).await
     }
 
-    /// Like `lapse`, for a stream that needs other permissions.
-    pub(crate) async fn lapse_unless(&mut self, web: &Web, may: impl Fn(&Rights) -> bool) -> Option<AccessLoss> {
+    /// Like `access_loss`, for a stream that needs other permissions.
+    pub(crate) async fn access_loss_unless(&mut self, web: &Web, may: impl Fn(&Rights) -> bool) -> Option<AccessLoss> {
         if self.checked_at.elapsed() < CHECK_PERIOD {
             return None;
         }
@@ -77,7 +82,7 @@ impl Recheck {
             }
             Ok(false) => Some(AccessLoss::Ended),
             Err(error) => {
-                tracing::warn!(target: "http", error = chain(&error), "whether a listener may look could not be asked");
+                tracing::warn!(target: "http", error = chain(&error), "cannot check whether the caller of a stream still has its permission");
                 (self.checked_at.elapsed() >= UNCHECKED_MAX).then_some(AccessLoss::Unverified)
             }
         }

@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_of_strangers_and_of_limits_are_bounded() {
+    fn unauthenticated_refusals_and_those_of_limits_are_bounded() {
         for (status, caller, bounded) in [
             (401, "", true),
             (303, "", true),

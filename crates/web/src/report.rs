@@ -114,9 +114,9 @@ impl FromQuery for ReportQuery {
                     period,
                 )
                 .unwrap_or_default(),
-            app: reader.one(Parameter::name("app").about("Only runs of this app.")),
-            job: reader.one(Parameter::name("job").about("Only runs of this job; needs `by=job`.")),
-            label: reader.one(
+            app: reader.single(Parameter::name("app").about("Only runs of this app.")),
+            job: reader.single(Parameter::name("job").about("Only runs of this job; needs `by=job`.")),
+            label: reader.single(
                 Parameter::text("label").about("For `by=label`: the key whose values are the rows, or `key=value` for one of them."),
             ),
             on_time: reader.parsed(
@@ -126,7 +126,7 @@ impl FromQuery for ReportQuery {
                 on_time,
             ),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one(Parameter::cursor()),
+            cursor: reader.single(Parameter::cursor()),
         }
     }
 }
@@ -158,7 +158,7 @@ struct ReportGroups {
 /// Computes a report about what the caller may see.
 pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Result<Report, Problem> {
     let range = range(query, call.engine().now())?;
-    let kind = match (query.by, call.seen_apps()) {
+    let kind = match (query.by, call.visible_apps()) {
         (GroupBy::Namespace, None) if query.app.is_none() => PointKind::Namespace,
         (GroupBy::Namespace | GroupBy::App, _) => PointKind::App,
         (GroupBy::Job | GroupBy::Label, _) => PointKind::Job,
@@ -173,7 +173,7 @@ pub(crate) async fn report<Q: Sync>(call: &Call<Q>, query: &ReportQuery) -> Resu
     };
     let find = find(call, query, app, (kind, range, group_max));
     let failures = async |jobs: Option<&[JobId]>| {
-        let apps = seen_apps(call, app);
+        let apps = visible_apps(call, app);
         let (namespace, from, to) = (call.namespace.id, range.from, range.to);
         let asked = FailureQuery { namespace, jobs, apps: apps.as_deref(), from, to, limit: FAILURE_ROWS };
         let mut found = reports::failures(call.engine().node(), asked).await?;
@@ -240,8 +240,8 @@ async fn counts<Q>(
 }
 
 /// The app if one is named, else the apps that the caller may see; `None` for all.
-fn seen_apps<Q>(call: &Call<Q>, app: Option<AppId>) -> Option<Vec<AppId>> {
-    app.map(|app| vec![app]).or_else(|| call.seen_apps())
+fn visible_apps<Q>(call: &Call<Q>, app: Option<AppId>) -> Option<Vec<AppId>> {
+    app.map(|app| vec![app]).or_else(|| call.visible_apps())
 }
 
 fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
@@ -251,7 +251,7 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
         return Err(wrong("to", format!("{to} is not after from, which is {from}")));
     }
     if to.since(from) > LENGTH_MAX + DAY {
-        return Err(wrong("from", format!("from {from} to {to} are more than 400 days: counts are kept no longer")));
+        return Err(wrong("from", format!("from {from} to {to} is more than 400 days: counts are not kept longer")));
     }
     for (parameter, is_given, by) in
         [("job", query.job.is_some(), GroupBy::Job), ("label", query.label.is_some(), GroupBy::Label)]
@@ -274,7 +274,7 @@ async fn find<Q: Sync>(
     (kind, range, group_max): (PointKind, ReportRange, usize),
 ) -> Result<ReportGroups, Problem> {
     let store = call.engine().store();
-    let apps = seen_apps(call, app);
+    let apps = visible_apps(call, app);
     let whole = |apps: &Option<Vec<AppId>>| match apps {
         None => (PointKind::Namespace, vec![(call.namespace.id.get(), Timestamp::EPOCH)]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| (app.get(), Timestamp::EPOCH)).collect()),
@@ -288,7 +288,7 @@ async fn find<Q: Sync>(
         }
         GroupBy::App => {
             let mut seen = store.apps(call.namespace.id).await?;
-            seen.retain(|one| call.sees(one.id) && app.is_none_or(|app| app == one.id));
+            seen.retain(|one| call.may_view(one.id) && app.is_none_or(|app| app == one.id));
             let is_cut = seen.len() > group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX));
             seen.truncate(group_max.min(usize::try_from(LIMIT_MAX).unwrap_or(usize::MAX)));
             let group = |one: rondel_store::catalog::App| Group {
@@ -331,7 +331,7 @@ async fn jobs<Q: Sync>(
     if let Some(job) = &query.job {
         name::check(job).map_err(|message| wrong("job", message))?;
         let found = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
-        let is_its = |app_of: AppId| call.sees(app_of) && app.is_none_or(|app| app == app_of);
+        let is_its = |app_of: AppId| call.may_view(app_of) && app.is_none_or(|app| app == app_of);
         let Some(record) = found.into_iter().find(|record| is_its(record.app)) else {
             let detail = format!("there is no job {} in namespace {}", quoted(job), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
@@ -348,7 +348,7 @@ async fn jobs<Q: Sync>(
         has_more = page.len() == usize::try_from(wanted).unwrap_or(usize::MAX);
         looked_at += page.len();
         after = page.last().map_or(after, |last| last.name.clone());
-        seen.extend(page.into_iter().filter(|job| call.sees(job.app)));
+        seen.extend(page.into_iter().filter(|job| call.may_view(job.app)));
     }
     let from = from_of(call, &seen, range).await?;
     let group = |job: WatchedJob| Group {
@@ -367,7 +367,7 @@ async fn from_of<Q: Sync>(
     range: ReportRange,
 ) -> Result<BTreeMap<JobId, Timestamp>, Problem> {
     let mut from = BTreeMap::new();
-    if call.seen_apps().is_none() {
+    if call.visible_apps().is_none() {
         return Ok(from);
     }
     let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
@@ -393,7 +393,8 @@ async fn labels<Q: Sync>(
         looked_at += page.len();
         after = page.last().map_or(after, |last| last.name.clone());
         let has = |job: &WatchedJob| {
-            job.labels.get(key).is_some_and(|value| wanted.is_none_or(|wanted| wanted == value)) && call.sees(job.app)
+            job.labels.get(key).is_some_and(|value| wanted.is_none_or(|wanted| wanted == value))
+                && call.may_view(job.app)
         };
         found.extend(page.into_iter().filter(has));
         if found.len() > group_max {

@@ -31,7 +31,7 @@ pub struct RouteInfo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum KeyUse {
     /// The call is made once, and its answer is stored.
-    Kept,
+    Stored,
     /// The request is refused, because answers of this route are not stored.
     Refused,
     /// The request changes nothing, so the key has no meaning.
@@ -41,25 +41,25 @@ pub(crate) enum KeyUse {
 impl RouteInfo {
     /// How the route handles an `Idempotency-Key`. Answers with a secret that is shown only once must not be stored.
     pub(crate) fn key_use(&self) -> KeyUse {
-        if self.method.is_safe() || is_question(self.path) {
+        if self.method.is_safe() || is_read_only_post(self.path) {
             return KeyUse::Ignored;
         }
         match self.access {
             Access::Needs(Permission::SignedIn | Permission::Cluster) | Access::Open | Access::SignedIn(_) => {
                 KeyUse::Refused
             }
-            Access::Needs(_) if self.method == Method::POST => KeyUse::Kept,
+            Access::Needs(_) if self.method == Method::POST => KeyUse::Stored,
             Access::Needs(_) => KeyUse::Refused,
         }
     }
 
     pub(crate) fn is_keyed(&self) -> bool {
-        self.key_use() == KeyUse::Kept
+        self.key_use() == KeyUse::Stored
     }
 }
 
 /// Whether a route only answers a question whose arguments are in the body. Such a `POST` changes nothing.
-pub(crate) fn is_question(path: &str) -> bool {
+pub(crate) fn is_read_only_post(path: &str) -> bool {
     matches!(
         path,
         "/api/v1/schedules/preview" | "/api/v1/alert-rules/preview" | "/job-code" | "/job-params" | "/job-yaml"

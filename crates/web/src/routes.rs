@@ -82,7 +82,7 @@ macro_rules! methods {
             T: Inputs + 'static,
         {
             let info = RouteInfo { method: Method::$method, path, access: Access::Needs(permission) };
-            self.push(info, on(MethodFilter::$method, handler), Some(RouteDoc { doc, taken: T::taken }))
+            self.push(info, on(MethodFilter::$method, handler), Some(RouteDoc { doc, describe_inputs: T::describe_inputs }))
         }
     )+ };
 }
@@ -181,7 +181,7 @@ impl Routes {
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
         for Route { info, handler, .. } in self.routes {
             let handler = match info.key_use() {
-                KeyUse::Kept => handler.layer(from_fn_with_state(web.clone(), keyed)),
+                KeyUse::Stored => handler.layer(from_fn_with_state(web.clone(), keyed)),
                 KeyUse::Refused => handler.layer(from_fn(unkeyed)),
                 KeyUse::Ignored => handler,
             };

@@ -3,14 +3,14 @@
 
 use rondel_admin::jobs;
 use rondel_core::{Run, RunId, RunStatus, Trigger};
-use rondel_store::ledger::{CancelAsked, RunPlace, RunSearch};
+use rondel_store::ledger::{CancelOutcome, RunPlace, RunSearch};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
 use crate::api::runs::retry_request;
 use crate::call::Call;
 use crate::problem::{Code, Problem};
-use crate::run_filter::can_go_on;
+use crate::run_filter::can_continue;
 
 /// Maximum number of runs that one request may change.
 pub(crate) const BULK_RUN_COUNT_MAX: usize = 500;
@@ -19,9 +19,9 @@ pub(crate) const BULK_RUN_COUNT_MAX: usize = 500;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum RunAction {
-    /// Asks those that are open to end.
+    /// Asks open runs to end.
     Cancel,
-    /// Runs those that ended again, with their parameters.
+    /// Repeats ended runs, with their parameters.
     Retry,
     /// Marks failed runs as acknowledged.
     Acknowledge,
@@ -90,7 +90,7 @@ pub(crate) async fn select<Q>(
             let has_more = ids.len() > BULK_RUN_COUNT_MAX;
             ids.truncate(BULK_RUN_COUNT_MAX);
             let mut runs = store.runs(&ids).await?;
-            runs.retain(|run| run.namespace == call.namespace.id && call.sees(run.app));
+            runs.retain(|run| run.namespace == call.namespace.id && call.may_view(run.app));
             (runs, has_more, None)
         }
         RunSelection::Matching(mut search, after) => {
@@ -109,7 +109,7 @@ pub(crate) async fn select<Q>(
             found.runs.truncate(BULK_RUN_COUNT_MAX);
             let after = match is_full {
                 true => found.runs.last().map(|run| run.id),
-                false => found.stopped_at.filter(|_| can_go_on(&search)),
+                false => found.stopped_at.filter(|_| can_continue(&search)),
             };
             (found.runs, is_full || found.stopped_at.is_some(), after)
         }
@@ -159,11 +159,11 @@ async fn one<Q>(
     call.check(Some(run.app), gone)?;
     match action {
         RunAction::Cancel => match call.engine().cancel_run(run.id, by).await? {
-            CancelAsked::Requested(_) | CancelAsked::AlreadyEnded(RunStatus::Cancelled) => Ok(None),
-            CancelAsked::AlreadyEnded(status) => {
-                Err(Problem::new(Code::RunFinished, format!("the run is over: {status}")))
+            CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => Ok(None),
+            CancelOutcome::AlreadyEnded(status) => {
+                Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))
             }
-            CancelAsked::NotFound => Err(gone()),
+            CancelOutcome::NotFound => Err(gone()),
         },
         RunAction::Retry => {
             let (record, again) = retry_request(call, run, trigger).await?;

@@ -113,7 +113,7 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     let mut before = runs.first().filter(|_| is_behind).map(|run| RunPosition::before(&search, run));
     let mut after = runs.last().filter(|_| is_ahead).map(|run| RunPosition::of_run(&search, run));
     let stop = match stopped_at {
-        Some(id) if can_go_on(&search) => Some(RunPosition::at(&search, id)),
+        Some(id) if can_continue(&search) => Some(RunPosition::at(&search, id)),
         Some(id) if search.is_in_one_job() && after.is_none() => {
             let last = call.engine().store().runs(&[id]).await?.pop();
             last.map(|last| RunPosition::at_place(&search, RunSearch::place_below(&last)))
@@ -121,7 +121,7 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
         _ => None,
     };
     let mut searched_to = stopped_at.map(RunId::made_at);
-    if search.is_backward && can_go_on(&search) {
+    if search.is_backward && can_continue(&search) {
         // In a backward search, the runs that were not searched are newer ones.
         searched_to = None;
         before = before.or(stop.map(|place| RunPosition { b: true, ..place }));
@@ -133,7 +133,7 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
 }
 
 /// Whether a search that stopped early can continue after the run with that id. Not within a single job, whose index has another order.
-pub(crate) fn can_go_on(search: &RunSearch) -> bool {
+pub(crate) fn can_continue(search: &RunSearch) -> bool {
     search.order == RunOrder::Newest && search.job_by_fires().is_none()
 }
 
@@ -178,15 +178,15 @@ pub(crate) async fn build_search<Q>(
         jobs.sort_unstable();
         search.texts.push(RunText { text: lower, is_not: text.is_not, jobs });
     }
-    if let Some(seen) = call.seen_apps().filter(|_| !search.texts.is_empty()) {
-        search.sight = Some(Arc::new(board(call).await?.sight(&seen)));
+    if let Some(seen) = call.visible_apps().filter(|_| !search.texts.is_empty()) {
+        search.visible_jobs = Some(Arc::new(board(call).await?.visible_jobs(&seen)));
     }
     Ok(search)
 }
 
 /// The apps that match the filter and that the caller may see; `None` for all apps.
 pub(crate) async fn apps<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<AppId>>, Problem> {
-    let seen = call.seen_apps();
+    let seen = call.visible_apps();
     if filter.apps.is_open() {
         return Ok(seen);
     }
@@ -208,10 +208,10 @@ async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) -> Result<O
     for pattern in patterns {
         let named = match pattern.is_name() && name::check(&pattern.0).is_ok() {
             true => match store.job(call.namespace.id, &pattern.0).await? {
-                Some(job) => Some(job.id).filter(|_| call.sees(job.app)),
+                Some(job) => Some(job.id).filter(|_| call.may_view(job.app)),
                 None => {
                     let deleted = store.deleted_job(call.namespace.id, &pattern.0).await?;
-                    deleted.filter(|job| call.sees(job.app)).map(|job| job.id)
+                    deleted.filter(|job| call.may_view(job.app)).map(|job| job.id)
                 }
             },
             false => None,
@@ -222,7 +222,7 @@ async fn jobs<Q>(call: &Call<Q>, patterns: &[Pattern], is_not: bool) -> Result<O
         }
         let part = pattern.part().to_ascii_lowercase();
         if is_part(&part) {
-            if is_not && !board(call).await?.is_whole() {
+            if is_not && !board(call).await?.has_all_jobs() {
                 return Err(too_many_jobs(pattern));
             }
             let mut jobs = jobs_containing(call, &part).await?;
@@ -248,7 +248,7 @@ fn is_part(text: &str) -> bool {
 }
 
 async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {
-    Ok(board(call).await?.named(|name| name.contains(part), call.seen_apps().as_deref()))
+    Ok(board(call).await?.named(|name| name.contains(part), call.visible_apps().as_deref()))
 }
 
 async fn board<Q>(call: &Call<Q>) -> Result<Arc<Board>, Problem> {
@@ -260,7 +260,7 @@ async fn labelled<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<JobId
     if filter.labels.is_empty() {
         return Ok(None);
     }
-    let mut found = board(call).await?.labelled(filter, call.seen_apps().as_deref());
+    let mut found = board(call).await?.labelled(filter, call.visible_apps().as_deref());
     found.sort_unstable();
     Ok(Some(found))
 }

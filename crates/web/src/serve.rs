@@ -23,12 +23,12 @@ use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
 use tower::ServiceExt as _;
 
-use crate::drain::Rest;
-use crate::guarded::{Guarded, guard};
+use crate::drain::UnreadBody;
 use crate::limits::HttpLimits;
 use crate::origin::ProxiedOrigin;
 use crate::peers::{Connection, OpenConnection, OpenRequest, Peers, Stalled};
 use crate::preface::{Version, sniff};
+use crate::sending_body::{SendingBody, release_at_end};
 use crate::tls::Tls;
 
 /// How often an idle HTTP/2 connection is pinged, and how long the client may take to answer.
@@ -117,7 +117,7 @@ async fn accept(listener: &TcpListener, peers: &Arc<Peers>) -> Option<Accepted> 
         Err(error) => {
             if !matches!(error.kind(), io::ErrorKind::ConnectionAborted | io::ErrorKind::ConnectionReset) {
                 if peers.may_log() {
-                    tracing::warn!(target: "http", %error, "cannot take a connection; logged once a minute");
+                    tracing::warn!(target: "http", %error, "cannot accept a connection; logged once a minute");
                 }
                 peers.make_room(ACCEPT_DELAY).await;
             }
@@ -176,9 +176,9 @@ impl Client {
         Peer(self.peers.trusted.client(self.peer, &lines(&FORWARDED), &lines(&X_FORWARDED_FOR)))
     }
 
-    async fn answer(self, app: Router, request: Request<Incoming>) -> Response<Guarded> {
+    async fn answer(self, app: Router, request: Request<Incoming>) -> Response<SendingBody> {
         let open = OpenRequest::new(self.connection.clone());
-        let (request, rest, waits_for_continue) = Rest::of(request);
+        let (request, rest, waits_for_continue) = UnreadBody::of(request);
         let is_http1 = request.version() < http::Version::HTTP_2;
         let mut request = request.map(Body::new);
         let is_session = request.uri().path() == SESSION_PATH;
@@ -199,7 +199,7 @@ impl Client {
         if is_http1 {
             rest.settle(waits_for_continue, &mut response).await;
         }
-        guard(response, open, is_session)
+        release_at_end(response, open, is_session)
     }
 }
 

@@ -13,10 +13,10 @@ use rondel_admin::Limit;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, timeout_at};
 
-use crate::guarded::Held;
-use crate::holdings::{HeavyWork, Shares};
 use crate::limits::{APPLY_LEN_MAX, CallerKey, Share};
+use crate::permits::{HeavyWork, Shares};
 use crate::problem::{Code, Problem};
+use crate::sending_body::ReleasedAtEnd;
 use crate::state::Web;
 
 /// How long a request waits for its turn to read.
@@ -122,7 +122,7 @@ pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKe
     })?;
     let all = places.take((what, None), 1, all_max).ok_or_else(|| {
         web.engine.limit_reached(all_limit, &caller);
-        Problem::overloaded(&format!("this server has {all_max} {words} under way, and no more; try again"), 5)
+        Problem::overloaded(&format!("this server has {all_max} {words} in progress, its maximum; try again"), 5)
     })?;
     Ok(HeavyWorkShare { _own: own, _all: all })
 }
@@ -139,16 +139,15 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
     let answers = &web.load.shares.answers;
     let Some(own) = answers.take(Some(caller), len, size / 2) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
-        let detail =
-            "answers to you are under way that you have not read, and they take too much memory; read them first";
+        let detail = "your unread answers take too much memory; read them first";
         return too_many(detail, 2).into_response();
     };
     let Some(all) = answers.take(None, len, size) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
-        return Problem::overloaded("too many bytes of answers are on their way; try again", 2).into_response();
+        return Problem::overloaded("too many bytes of answers are being sent; try again", 2).into_response();
     };
-    let before = response.extensions_mut().remove::<Held>();
-    response.extensions_mut().insert(Held::new((own, all, before)));
+    let before = response.extensions_mut().remove::<ReleasedAtEnd>();
+    response.extensions_mut().insert(ReleasedAtEnd::new((own, all, before)));
     response
 }
 

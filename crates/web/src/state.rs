@@ -11,12 +11,12 @@ use rondel_admin::passwords::Passwords;
 use tokio_util::sync::CancellationToken;
 
 use crate::denials::RefusalAuditBudget;
-use crate::holdings::Holdings;
 use crate::job_board::JobBoards;
 use crate::job_order::JobRanks;
 use crate::limits::HttpLimits;
 use crate::mounted::Mounted;
 use crate::origin::PublicEndpoint;
+use crate::permits::Permits;
 use crate::rate::{Buckets, Rate};
 use crate::refused_lines::RefusedLines;
 
@@ -79,7 +79,7 @@ impl Default for WebConfig {
 pub(crate) struct Web {
     pub(crate) engine: Engine,
     pub(crate) config: Arc<WebConfig>,
-    pub(crate) load: Holdings,
+    pub(crate) load: Permits,
     pub(crate) events: Arc<Events>,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) passwords: Arc<Passwords>,
@@ -96,7 +96,7 @@ impl Web {
         Self {
             events: Arc::new(Events::new(engine.new_id())),
             engine,
-            load: Holdings::new(&config.limits),
+            load: Permits::new(&config.limits),
             buckets: Arc::default(),
             passwords: Arc::default(),
             denials: RefusalAuditBudget::default(),

@@ -15,7 +15,7 @@ use tokio_rustls::TlsAcceptor;
 use tokio_util::sync::CancellationToken;
 
 /// How often the files are checked for changes.
-const LOOK_PERIOD: Duration = Duration::from_secs(5);
+const CHECK_PERIOD: Duration = Duration::from_secs(5);
 
 /// The paths of the certificates.
 #[derive(Clone, Debug)]
@@ -43,7 +43,7 @@ pub enum TlsError {
         source: rustls::pki_types::pem::Error,
     },
     /// A file contains no certificate.
-    #[error("{path} holds no certificate in PEM")]
+    #[error("{path} contains no certificate in PEM")]
     Empty {
         /// The file.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum TlsError {
         source: rustls::Error,
     },
     /// The file has nothing with which the certificates of clients could be checked.
-    #[error("{path} holds nothing by which clients can be checked: {message}")]
+    #[error("{path} contains no certificates to verify clients with: {message}")]
     ClientCa {
         /// The file.
         path: PathBuf,
@@ -82,7 +82,7 @@ type Stamps = Vec<Option<(SystemTime, u64)>>;
 
 /// The state of checking the files for changes.
 #[derive(Debug)]
-struct Looks {
+struct FileWatcher {
     /// The files from which the certificates in use were read.
     in_use: Stamps,
     /// Why newer files cannot be used, as last logged.
@@ -91,7 +91,7 @@ struct Looks {
 
 /// The result of a check of the files.
 #[derive(Debug, PartialEq, Eq)]
-enum Look<T> {
+enum CheckResult<T> {
     /// New certificates.
     Changed(T),
     /// The files cannot be used, for this reason.
@@ -100,27 +100,27 @@ enum Look<T> {
     Nothing,
 }
 
-impl Looks {
+impl FileWatcher {
     const fn new(in_use: Stamps) -> Self {
         Self { in_use, error: None }
     }
 
     /// Reads the files, unless they are the ones in use. Files that cannot be used are read again at each check, since the cause may
     /// disappear without a change of the files.
-    fn look<T>(&mut self, found: Stamps, read: impl FnOnce() -> Result<T, TlsError>) -> Look<T> {
+    fn check<T>(&mut self, found: Stamps, read: impl FnOnce() -> Result<T, TlsError>) -> CheckResult<T> {
         if found == self.in_use {
             self.error = None;
-            return Look::Nothing;
+            return CheckResult::Nothing;
         }
         match read() {
             Ok(new) => {
                 *self = Self::new(found);
-                Look::Changed(new)
+                CheckResult::Changed(new)
             }
             Err(error) => {
                 let error = chain(&error);
                 let is_news = self.error.replace(error.clone()).is_none_or(|known| known != error);
-                if is_news { Look::Failed(error) } else { Look::Nothing }
+                if is_news { CheckResult::Failed(error) } else { CheckResult::Nothing }
             }
         }
     }
@@ -152,20 +152,22 @@ impl Tls {
     /// Checks the files for changes until `stop`. New certificates apply to new connections. If they cannot be used, the old ones remain
     /// in use, the files are read again at each check, and each new reason is logged once.
     pub async fn watch(self: Arc<Self>, stop: CancellationToken) {
-        let mut looks = Looks::new(self.loaded.clone());
+        let mut watcher = FileWatcher::new(self.loaded.clone());
         loop {
             tokio::select! {
                 () = stop.cancelled() => return,
-                () = tokio::time::sleep(LOOK_PERIOD) => {}
+                () = tokio::time::sleep(CHECK_PERIOD) => {}
             }
-            match looks.look(stamps(&self.files), || read(&self.files)) {
-                Look::Changed((config, certs)) => {
+            match watcher.check(stamps(&self.files), || read(&self.files)) {
+                CheckResult::Changed((config, certs)) => {
                     *self.config.write().unwrap_or_else(PoisonError::into_inner) = config;
                     self.served.replace(certs.iter().map(|certificate| &**certificate));
                     tracing::info!(path = %self.files.cert.display(), "new certificates are in use");
                 }
-                Look::Failed(error) => tracing::error!(error, "new certificates cannot be used; the old ones stay"),
-                Look::Nothing => {}
+                CheckResult::Failed(error) => {
+                    tracing::error!(error, "cannot use the new certificates; the old ones remain in use")
+                }
+                CheckResult::Nothing => {}
             }
         }
     }
@@ -230,17 +232,17 @@ mod tests {
 
     #[test]
     fn files_are_read_again_until_they_can_be_used() {
-        let mut looks = Looks::new(stamps_of(1));
-        assert_eq!(looks.look(stamps_of(1), || Ok(1)), Look::Nothing, "they are in use");
-        let failed = |path: &str| Look::Failed(TlsError::Empty { path: path.into() }.to_string());
-        assert_eq!(looks.look(stamps_of(2), || refused("a")), failed("a"));
-        assert_eq!(looks.look(stamps_of(2), || refused("a")), Look::Nothing, "it is logged once");
-        assert_eq!(looks.look(stamps_of(2), || refused("b")), failed("b"));
-        assert_eq!(looks.look(stamps_of(2), || Ok(2)), Look::Changed(2));
-        assert_eq!(looks.look(stamps_of(2), || Ok(3)), Look::Nothing);
+        let mut watcher = FileWatcher::new(stamps_of(1));
+        assert_eq!(watcher.check(stamps_of(1), || Ok(1)), CheckResult::Nothing, "they are in use");
+        let failed = |path: &str| CheckResult::Failed(TlsError::Empty { path: path.into() }.to_string());
+        assert_eq!(watcher.check(stamps_of(2), || refused("a")), failed("a"));
+        assert_eq!(watcher.check(stamps_of(2), || refused("a")), CheckResult::Nothing, "it is logged once");
+        assert_eq!(watcher.check(stamps_of(2), || refused("b")), failed("b"));
+        assert_eq!(watcher.check(stamps_of(2), || Ok(2)), CheckResult::Changed(2));
+        assert_eq!(watcher.check(stamps_of(2), || Ok(3)), CheckResult::Nothing);
         // The old files return while the new ones cannot be used. Later the same error occurs again and must be reported again.
-        assert_eq!(looks.look(stamps_of(3), || refused("a")), failed("a"));
-        assert_eq!(looks.look(stamps_of(2), || Ok(4)), Look::Nothing);
-        assert_eq!(looks.look(stamps_of(3), || refused("a")), failed("a"));
+        assert_eq!(watcher.check(stamps_of(3), || refused("a")), failed("a"));
+        assert_eq!(watcher.check(stamps_of(2), || Ok(4)), CheckResult::Nothing);
+        assert_eq!(watcher.check(stamps_of(3), || refused("a")), failed("a"));
     }
 }

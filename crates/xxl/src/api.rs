@@ -20,9 +20,9 @@ use tokio::time::Instant;
 
 use crate::bridge::{App, Bridge};
 use crate::link::Event;
-use crate::looks::REGISTERED_FOR;
+use crate::refresh_state::REGISTERED_FOR;
 use crate::registrations::APP_COUNT_MAX;
-use crate::{moved, wire};
+use crate::{console_calls, wire};
 
 /// Maximum size of a body, in KiB.
 const BODY_KIB_MAX: u32 = 16 * 1024;
@@ -70,8 +70,8 @@ pub struct ApiAnswer {
 }
 
 impl ApiAnswer {
-    fn good() -> Self {
-        Self { status: 200, body: wire::good() }
+    fn success() -> Self {
+        Self { status: 200, body: wire::success() }
     }
 
     /// The answer to a call that is not served, and never will be.
@@ -88,9 +88,9 @@ impl ApiAnswer {
 impl Bridge {
     /// Answers a call to XXL-JOB's console by naming the call to use here instead. `path` is without the prefix.
     #[must_use]
-    pub fn moved(&self, path: &str) -> ApiAnswer {
+    pub fn answer_console_call(&self, path: &str) -> ApiAnswer {
         self.0.shared.engine.count_xxl(XxlCall::Other, XxlOutcome::UnknownCall, 1);
-        moved::answer(path)
+        console_calls::answer(path)
     }
 
     /// Answers a call, and counts it. Refused calls are logged at most once a minute for each kind and address.
@@ -140,11 +140,11 @@ impl Bridge {
             XxlCall::RegistryRemove => self.unregister(&app, &body).await?,
             XxlCall::Callback | XxlCall::Other => {
                 self.callback(&app, &body, call.client).await?;
-                return Ok(ApiAnswer::good());
+                return Ok(ApiAnswer::success());
             }
         }
         self.0.shared.engine.count_xxl(kind, XxlOutcome::Accepted, 1);
-        Ok(ApiAnswer::good())
+        Ok(ApiAnswer::success())
     }
 
     /// Counts and logs calls that were refused or changed nothing.
@@ -180,7 +180,7 @@ impl Bridge {
         let Some(principal) = found else { return Ok(Err(String::new())) };
         if principal.token.kind == TokenKind::Executor {
             let more =
-                " It is of kind executor: make one by rondel token create --kind xxl --role executor:NAMESPACE/APP";
+                " It is of kind executor: create one with rondel token create --kind xxl --role executor:NAMESPACE/APP";
             return Ok(Err(more.to_owned()));
         }
         let place = match principal.rights.grants() {
@@ -231,7 +231,7 @@ impl Bridge {
         if !self.0.registrations.admit(app.id, address.as_str(), Instant::now()) {
             let (name, seconds) = (&app.name, REGISTERED_FOR.as_secs());
             let sentence = format!(
-                "registryValue: {APP_COUNT_MAX} executors of app {name:?} have registered within {seconds} s, which is the most of one app"
+                "registryValue: {APP_COUNT_MAX} executors of app {name:?} have registered within {seconds} s, which is the maximum of one app"
             );
             return Err(Refusal::Wrong(XxlOutcome::ForbiddenAddress, sentence));
         }
@@ -311,9 +311,9 @@ impl Bridge {
         let call = XxlCall::Callback;
         self.0.shared.engine.count_xxl(call, XxlOutcome::Accepted, count(XxlReportOutcome::Taken));
         for (one, outcome, words) in [
-            (XxlReportOutcome::Repeated, XxlOutcome::Repeated, "the end of the run was known"),
-            (XxlReportOutcome::Foreign, XxlOutcome::ForeignRun, "the run is one of another app"),
-            (XxlReportOutcome::Unknown, XxlOutcome::UnknownRun, "no run has this logId, or not any more"),
+            (XxlReportOutcome::Repeated, XxlOutcome::Repeated, "the end of the run was already known"),
+            (XxlReportOutcome::Foreign, XxlOutcome::ForeignRun, "the run belongs to another app"),
+            (XxlReportOutcome::Unknown, XxlOutcome::UnknownRun, "no run has this logId, or its record was removed"),
         ] {
             if count(one) > 0 {
                 self.count((call, outcome, count(one)), client, &format!("app {}: {words}", app.name));

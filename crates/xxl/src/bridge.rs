@@ -19,16 +19,16 @@ use tokio::time::{Instant, MissedTickBehavior, interval};
 use crate::by_hand::Beats;
 use crate::client::Client;
 use crate::config::XxlConfig;
-use crate::forget::forget_again_and_again;
 use crate::lines::LineLimit;
 use crate::link::{Identity, Link, LinkHandle, Presence};
-use crate::looks::{Looks, REGISTERED_FOR};
+use crate::pruning::pruning_loop;
+use crate::refresh_state::{REGISTERED_FOR, RefreshState};
 use crate::registrations::Registrations;
 use crate::tokens::Tokens;
 use crate::wire;
 use crate::writes::Writes;
 
-const LOOK_PERIOD: Duration = Duration::from_secs(1);
+const REFRESH_PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of executors of all apps.
 const EXECUTOR_COUNT_MAX: u32 = 10_000;
 /// After a start of the servers, an executor is expected to register again only if its last registration is at most
@@ -132,14 +132,14 @@ impl Bridge {
         let (links, tokens, poke) = (Mutex::default(), Tokens::default(), Notify::new());
         let (registrations, beats) = (Registrations::default(), Mutex::default());
         let bridge = Self(Arc::new(Inner { shared, links, tokens, registrations, body_room, poke, beats }));
-        let (looking, stop) = (bridge.clone(), lifecycle.hard.clone());
+        let (registering, stop) = (bridge.clone(), lifecycle.hard.clone());
         lifecycle.spawn("xxl", Until::Hard, async move {
-            stop.run_until_cancelled(looking.look_again_and_again()).await;
+            stop.run_until_cancelled(registering.registration_loop()).await;
         });
         let (engine, lines) = (bridge.0.shared.engine.clone(), Arc::clone(&bridge.0.shared.log_limit));
         let stop = lifecycle.hard.clone();
         lifecycle.spawn("xxl forget", Until::Hard, async move {
-            stop.run_until_cancelled(forget_again_and_again(&engine, &lines)).await;
+            stop.run_until_cancelled(pruning_loop(&engine, &lines)).await;
         });
         Ok(bridge)
     }
@@ -150,27 +150,27 @@ impl Bridge {
         self.0.shared.config.prefixes().into_iter().map(|prefix| format!("{prefix}/api")).collect()
     }
 
-    async fn look_again_and_again(&self) {
-        let mut look = interval(LOOK_PERIOD);
-        look.set_missed_tick_behavior(MissedTickBehavior::Delay);
-        let mut looks = Looks::default();
+    async fn registration_loop(&self) {
+        let mut period = interval(REFRESH_PERIOD);
+        period.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        let mut state = RefreshState::default();
         loop {
             tokio::select! {
-                _ = look.tick() => {}
+                _ = period.tick() => {}
                 () = self.0.poke.notified() => {}
             }
-            if let Err(error) = self.look_and_expect(&mut looks).await {
-                looks.note_failure(Instant::now());
+            if let Err(error) = self.refresh_and_expect(&mut state).await {
+                state.note_failure(Instant::now());
                 self.0.shared.store_failed("read registrations", &error);
             }
         }
     }
 
-    /// Looks at the registrations and, after the first look, finds the executors that are expected back.
-    async fn look_and_expect(&self, looks: &mut Looks) -> Result<(), StoreError> {
-        self.look(looks).await?;
-        if looks.is_first() {
-            looks.note_expected(self.executors_with_runs().await?, Instant::now());
+    /// Refreshes the links and, after the first refresh, finds the executors that are expected back.
+    async fn refresh_and_expect(&self, state: &mut RefreshState) -> Result<(), StoreError> {
+        self.refresh_links(state).await?;
+        if state.is_first() {
+            state.note_expected(self.executors_with_runs().await?, Instant::now());
         }
         Ok(())
     }
@@ -208,18 +208,18 @@ impl Bridge {
     }
 
     /// Opens links to executors that have registered, and ends links to executors that have not registered for too long.
-    async fn look(&self, looks: &mut Looks) -> Result<(), StoreError> {
+    async fn refresh_links(&self, state: &mut RefreshState) -> Result<(), StoreError> {
         self.0.shared.refresh_living_nodes().await?;
         let engine = &self.0.shared.engine;
         let since = engine.now() - REGISTERED_FOR;
         let registered = engine.store().xxl_executors(since, EXECUTOR_COUNT_MAX).await?;
-        let found = self.with_registered_by_hand(looks, registered).await?;
-        if looks.is_reported_due(Instant::now()) {
+        let found = self.with_registered_by_hand(state, registered).await?;
+        if state.is_reported_due(Instant::now()) {
             let reported = engine.store().xxl_reported_executors(since, EXECUTOR_COUNT_MAX).await?;
-            looks.note_reported(reported, Instant::now());
+            state.note_reported(reported, Instant::now());
         }
-        let found = looks.with_expected(looks.with_reported(found), Instant::now());
-        let may_expire = looks.may_expire(Instant::now());
+        let found = state.with_expected(state.with_reported(found), Instant::now());
+        let may_expire = state.may_expire(Instant::now());
         let mut missing = Vec::new();
         let client = &self.0.shared.client;
         {
@@ -239,16 +239,16 @@ impl Bridge {
                 };
                 let wanted = if executor.left_at.is_some() { Presence::Leaving } else { Presence::Here };
                 // A link that is ending is replaced once it has ended.
-                let is_news = |presence: &mut Presence| {
+                let set_if_changed = |presence: &mut Presence| {
                     *presence != Presence::Gone && std::mem::replace(presence, wanted) != wanted
                 };
-                handle.presence.send_if_modified(is_news);
+                handle.presence.send_if_modified(set_if_changed);
                 handle.peer.send_if_modified(|peer| {
-                    let is_news = peer.token != executor.token;
-                    if is_news && let Ok(address) = Address::parse(&executor.address) {
+                    let has_new_token = peer.token != executor.token;
+                    if has_new_token && let Ok(address) = Address::parse(&executor.address) {
                         *peer = client.peer(&address, &executor.token);
                     }
-                    is_news
+                    has_new_token
                 });
             }
         }
@@ -275,7 +275,7 @@ impl Bridge {
     /// after that until their attempts are done.
     async fn with_registered_by_hand(
         &self,
-        looks: &mut Looks,
+        state: &mut RefreshState,
         mut found: Vec<XxlExecutor>,
     ) -> Result<Vec<XxlExecutor>, StoreError> {
         let engine = &self.0.shared.engine;
@@ -283,7 +283,7 @@ impl Bridge {
         let by_hand = {
             let links = self.links();
             let has_attempts = |id: ExecutorId| links.get(&id).is_some_and(LinkHandle::has_attempts);
-            looks.with_removed(by_hand, engine.now(), has_attempts)
+            state.with_removed(by_hand, engine.now(), has_attempts)
         };
         let now = Instant::now();
         let places: HashMap<ExecutorId, usize> = (found.iter().map(|one| one.id)).zip(0..).collect();
@@ -318,7 +318,7 @@ impl Bridge {
             if let Err(reason) = answered
                 && let Some(count) = bridge.0.shared.log_limit.count(&format!("by hand {id}"))
             {
-                tracing::warn!(reason, count, "an executor of XXL-JOB that is registered by hand is not there");
+                tracing::warn!(reason, count, "an executor of XXL-JOB that is registered by hand does not answer");
             }
         });
     }
@@ -329,8 +329,9 @@ impl Bridge {
         // The networks may have changed since its registration.
         let address = allowed_address(&executor.address, &shared.config.networks)?;
         let peer = shared.client.peer(&address, &executor.token);
-        let answer = shared.client.ask(&peer, "beat", wire::empty()).await.map_err(|error| error.words().to_owned())?;
-        if answer.is_good() { Ok(()) } else { Err(format!("{}: {}", executor.address, answer.words())) }
+        let answer =
+            shared.client.ask(&peer, "beat", wire::empty()).await.map_err(|error| error.message().to_owned())?;
+        if answer.is_success() { Ok(()) } else { Err(format!("{}: {}", executor.address, answer.message_or_code())) }
     }
 
     fn beats(&self) -> MutexGuard<'_, Beats> {

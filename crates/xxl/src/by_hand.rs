@@ -16,7 +16,7 @@ const BEAT_COUNTS_FOR: Duration = Duration::from_secs(30);
 #[derive(Debug, Default)]
 struct Beat {
     asked_at: Option<Instant>,
-    good_at: Option<Instant>,
+    succeeded_at: Option<Instant>,
     is_asking: bool,
 }
 
@@ -26,7 +26,7 @@ impl Beat {
     }
 
     fn is_available(&self, now: Instant) -> bool {
-        self.good_at.is_some_and(|at| now.duration_since(at) < BEAT_COUNTS_FOR)
+        self.succeeded_at.is_some_and(|at| now.duration_since(at) < BEAT_COUNTS_FOR)
     }
 }
 
@@ -55,14 +55,14 @@ impl Beats {
     }
 
     /// Records an answer; true if the executor was not available before and is now.
-    pub(crate) fn note_answer(&mut self, id: ExecutorId, is_good: bool, now: Instant) -> bool {
+    pub(crate) fn note_answer(&mut self, id: ExecutorId, is_success: bool, now: Instant) -> bool {
         let Some(beat) = self.0.get_mut(&id) else { return false };
         beat.is_asking = false;
         let was_available = beat.is_available(now);
-        if is_good {
-            beat.good_at = Some(now);
+        if is_success {
+            beat.succeeded_at = Some(now);
         }
-        is_good && !was_available
+        is_success && !was_available
     }
 }
 
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_executor_is_there_while_its_last_answer_counts() {
+    fn an_executor_is_available_while_its_last_answer_counts() {
         let id = ExecutorId::new(3);
         let all = [XxlExecutor {
             id,

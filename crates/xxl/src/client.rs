@@ -42,13 +42,13 @@ pub(crate) enum CallError {
 }
 
 impl CallError {
-    pub(crate) fn words(&self) -> &str {
+    pub(crate) fn message(&self) -> &str {
         match self {
-            Self::NotSent(words)
-            | Self::TooLate(words)
-            | Self::Refused(words)
-            | Self::Unclear(words)
-            | Self::TooLong(words) => words,
+            Self::NotSent(message)
+            | Self::TooLate(message)
+            | Self::Refused(message)
+            | Self::Unclear(message)
+            | Self::TooLong(message) => message,
         }
     }
 }
@@ -97,19 +97,19 @@ impl Client {
         body: Vec<u8>,
         (timeout, until): (Duration, Option<Instant>),
     ) -> Result<Answer, CallError> {
-        let not_sent = |words: &str| CallError::NotSent(format!("POST {method} to {}: {words}", to.address));
-        let unclear = |words: &str| CallError::Unclear(format!("POST {method} to {}: {words}", to.address));
-        let (target, token) = to.target.as_ref().map_err(|words| not_sent(words))?;
-        let Ok(_permit) = self.permits.acquire().await else { return Err(not_sent("the server stops")) };
+        let not_sent = |message: &str| CallError::NotSent(format!("POST {method} to {}: {message}", to.address));
+        let unclear = |message: &str| CallError::Unclear(format!("POST {method} to {}: {message}", to.address));
+        let (target, token) = to.target.as_ref().map_err(|message| not_sent(message))?;
+        let Ok(_permit) = self.permits.acquire().await else { return Err(not_sent("the server is stopping")) };
         if until.is_some_and(|until| until <= Instant::now()) {
-            let words = format!("POST {method} to {}: the time in which the run may begin is over", to.address);
-            return Err(CallError::TooLate(words));
+            let message = format!("POST {method} to {}: the time in which the run may begin has passed", to.address);
+            return Err(CallError::TooLate(message));
         }
         let limits = Limits { timeout, len_max: ANSWER_LEN_MAX };
         let answer = self.posts.send(target, method, (TOKEN_HEADER, token.clone()), body, limits).await;
         let answer = answer.map_err(|error| match &error {
-            PostError::NotSent(words) => not_sent(words),
-            PostError::Unclear(words) => unclear(words),
+            PostError::NotSent(message) => not_sent(message),
+            PostError::Unclear(message) => unclear(message),
             PostError::TooLong(_) => CallError::TooLong(format!("POST {method} to {}: {error}", to.address)),
         })?;
         let refuses = matches!(
@@ -128,7 +128,7 @@ impl Client {
         if !answer.status.is_success() {
             return Err(unclear(&format!("it answered {}", answer.status)));
         }
-        wire::executor_answer(&answer.body).map_err(|words| unclear(&words))
+        wire::executor_answer(&answer.body).map_err(|message| unclear(&message))
     }
 }
 
@@ -155,7 +155,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_run_whose_time_to_begin_is_over_is_not_sent() {
+    async fn a_run_whose_time_to_begin_has_passed_is_not_sent() {
         let networks = AllowedAddresses::parse(["127.0.0.0/8"]).expect("a network");
         let config = XxlConfig { networks, prefix: None, callback_timeout: Duration::from_secs(60) };
         let client = Client::new(&config).expect("a client");

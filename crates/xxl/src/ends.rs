@@ -5,7 +5,7 @@ use rondel_proto::v1;
 use rondel_proto::v1::result::Status;
 use rondel_store::xxl::{XXL_STOPPED, XxlRun, XxlRunState};
 
-use crate::wire::{CODE_FAILED, CODE_GOOD, CODE_TIMED_OUT};
+use crate::wire::{CODE_FAILED, CODE_SUCCESS, CODE_TIMED_OUT};
 
 /// The executor stopped the attempt on request.
 pub(crate) const CODE_KILLED: i32 = XXL_STOPPED;
@@ -20,7 +20,7 @@ const MESSAGE_LEN_MAX: usize = 1_000;
 pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
     let code = row.code.unwrap_or(CODE_FAILED);
     let status = match code {
-        CODE_GOOD => Status::Succeeded,
+        CODE_SUCCESS => Status::Succeeded,
         CODE_TIMED_OUT => Status::TimedOut,
         CODE_KILLED => Status::Cancelled,
         _ => Status::Failed,
@@ -45,7 +45,7 @@ pub(crate) fn result(row: &XxlRun, started_at_ms: i64) -> v1::Result {
 
 /// Whether the executor reported a failure that has no stored verdict.
 pub(crate) fn is_failure(row: &XxlRun) -> bool {
-    row.state == XxlRunState::Reported && row.code.is_some_and(|code| code >= 0 && code != CODE_GOOD)
+    row.state == XxlRunState::Reported && row.code.is_some_and(|code| code >= 0 && code != CODE_SUCCESS)
 }
 
 /// Returns the attempt as open if its failure was reported after this instant, else as it is.
@@ -75,7 +75,7 @@ fn message(code: i32, text: &str) -> String {
     let line: String = line.chars().take(MESSAGE_LEN_MAX).collect();
     match code {
         _ if !line.is_empty() => line,
-        code if code > 0 && !matches!(code, CODE_GOOD | CODE_TIMED_OUT | CODE_FAILED) => format!("code {code}"),
+        code if code > 0 && !matches!(code, CODE_SUCCESS | CODE_TIMED_OUT | CODE_FAILED) => format!("code {code}"),
         _ => line,
     }
 }

@@ -4,10 +4,10 @@
 //! - `client` calls an executor: `/run`, `/beat`, `/idleBeat`, `/kill`, `/log`;
 //! - `api` answers calls by executors (`/api/registry`, `/api/registryRemove`, `/api/callback`); `tokens` caches the apps of their tokens,
 //!   `registrations` bounds their number;
-//! - `bridge` keeps a `link` for each registered executor, and calls `/beat` of those registered by hand (`by_hand`); `looks` has the state
-//!   that it keeps between two reads of the registrations;
-//! - `forget` removes old rows;
-//! - `moved` names the replacements for calls to XXL-JOB's console;
+//! - `bridge` keeps a `link` for each registered executor, and calls `/beat` of those registered by hand (`by_hand`);
+//!   `refresh_state` has the state that it keeps between two reads of the registrations;
+//! - `pruning` removes old rows;
+//! - `console_calls` names the replacements for calls to XXL-JOB's console;
 //! - `link` is an executor's end of a session with the engine. `table` holds its attempts, `request` converts triggers to requests, `ends`
 //!   converts reports to results, `log` converts log pages to chunks. `writes` batches the concurrent writes of links into one transaction.
 //!
@@ -19,13 +19,13 @@ mod bridge;
 mod by_hand;
 mod client;
 mod config;
+mod console_calls;
 mod ends;
-mod forget;
 mod lines;
 mod link;
 mod log;
-mod looks;
-mod moved;
+mod pruning;
+mod refresh_state;
 mod registrations;
 mod request;
 mod table;

@@ -245,7 +245,7 @@ impl Link {
             return End::Reopen;
         };
         self.table.take_back_unstored();
-        self.take_up(rows);
+        self.merge_stored_attempts(rows);
         let (up, messages) = mpsc::channel(UP_CAPACITY);
         let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
         if up.send(Ok(hello)).await.is_err() {

@@ -50,14 +50,14 @@ pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Op
             let end = (page.next_line <= from).then_some(ReadEnd::Whole);
             (page, end)
         }
-        Err(CallError::TooLong(words)) => {
-            let words = format!("{REST} is too long to be read: it is on the executor. {words}");
-            (LogPage { lines: vec![words], next_line: from + 1 }, Some(ReadEnd::Cut))
+        Err(CallError::TooLong(message)) => {
+            let message = format!("{REST} is too long to be read: it is on the executor. {message}");
+            (LogPage { lines: vec![message], next_line: from + 1 }, Some(ReadEnd::Cut))
         }
         // Such an executor has no logs to read.
         Err(CallError::Refused(_)) => (nothing, Some(ReadEnd::Whole)),
-        Err(CallError::NotSent(words) | CallError::TooLate(words) | CallError::Unclear(words)) => {
-            (nothing, Some(ReadEnd::Failed(words)))
+        Err(CallError::NotSent(message) | CallError::TooLate(message) | CallError::Unclear(message)) => {
+            (nothing, Some(ReadEnd::Failed(message)))
         }
     }
 }

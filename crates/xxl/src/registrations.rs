@@ -6,7 +6,7 @@ use std::sync::{Mutex, PoisonError};
 use rondel_core::AppId;
 use tokio::time::Instant;
 
-use crate::looks::REGISTERED_FOR;
+use crate::refresh_state::REGISTERED_FOR;
 
 /// Maximum number of registered executors of one app. A server keeps a bounded number of links, for the executors of all apps that
 /// registered last, and no app may take up all of them.

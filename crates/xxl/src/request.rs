@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_gets_its_own_parameters_alone() {
+    fn a_follower_gets_only_its_own_parameters() {
         for (params, expected) in [
             (r#"{"params":"a=1","parents":{"close":{"status":"succeeded"}}}"#, "a=1"),
             (r#"{"params":[1],"parents":{}}"#, "[1]"),
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn a_follower_that_is_repeated_by_hand_gets_its_own_parameters_alone() {
+    fn a_follower_that_is_repeated_by_hand_gets_only_its_own_parameters() {
         let parents = r#""parents":{"close":{"run_id":"7","status":"succeeded","result":3}}"#;
         for (own, expected) in [(r#""params":"a=1","#, "a=1"), ("", ""), (r#""a":1,"#, r#"{"a":1}"#)] {
             let request = made("h", &format!("{{{own}{parents}}}")).expect("a request");

@@ -17,7 +17,7 @@ const UNREAD_MAX: usize = 5_000;
 /// Maximum number of these logs that this node starts to read at the same time.
 const READ_AT_ONCE_MAX: usize = 200;
 /// Time limit for reading the rest of a log after the end of its attempt.
-const LOG_PATIENCE: Duration = Duration::from_secs(30);
+const LOG_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long to wait for an acknowledgement before a result is sent again.
 const RESEND_AFTER: Duration = Duration::from_secs(2);
 
@@ -145,7 +145,7 @@ impl Entry {
 
     /// Whether it has its verdict, and waited too long for its log.
     fn is_log_late(&self, now: Instant) -> bool {
-        self.acked_at.is_some_and(|at| !self.has_whole_log && now.duration_since(at) >= LOG_PATIENCE)
+        self.acked_at.is_some_and(|at| !self.has_whole_log && now.duration_since(at) >= LOG_TIMEOUT)
     }
 
     fn run_ref(&self) -> RunRef {
@@ -310,7 +310,7 @@ impl Table {
 
     /// Takes some of the remembered attempts whose logs this node must read now.
     pub(crate) fn take_unread(&mut self, now: Instant, is_own: impl Fn(&XxlRun) -> bool) -> Vec<XxlRun> {
-        while self.unread.front().is_some_and(|(since, _)| now.duration_since(*since) >= LOG_PATIENCE) {
+        while self.unread.front().is_some_and(|(since, _)| now.duration_since(*since) >= LOG_TIMEOUT) {
             self.unread.pop_front();
         }
         let (mut own, mut others) = (Vec::new(), VecDeque::new());
@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_store_has_is_taken_up() {
+    async fn stored_attempts_are_merged() {
         let now = Instant::now();
         let mut table = Table::default();
         let over = |entries: Vec<Entry>| entries.iter().map(|entry| entry.row.log_id).collect::<Vec<_>>();
@@ -398,7 +398,7 @@ mod tests {
         table.forget();
         assert_eq!(over(table.give_up_logs(now)), [0; 0], "its log is not whole");
         assert!(table.get_mut(1).is_some());
-        assert_eq!(over(table.give_up_logs(now + LOG_PATIENCE)), [1]);
+        assert_eq!(over(table.give_up_logs(now + LOG_TIMEOUT)), [1]);
         assert!(table.get_mut(1).is_none());
         assert_eq!(table.number_of(JobId::new(2)), Some(1_000_000_000));
     }
@@ -456,9 +456,9 @@ mod tests {
         table.insert(row(1, XxlRunState::Open), 0, now);
         let entry = table.get_mut(1).expect("an attempt");
         entry.is_sending = true;
-        assert!(!entry.is_known_at(now + LOG_PATIENCE));
-        entry.end_sending(now + LOG_PATIENCE);
-        assert!(!entry.is_known_at(now) && entry.is_known_at(now + LOG_PATIENCE));
+        assert!(!entry.is_known_at(now + LOG_TIMEOUT));
+        entry.end_sending(now + LOG_TIMEOUT);
+        assert!(!entry.is_known_at(now) && entry.is_known_at(now + LOG_TIMEOUT));
     }
 
     #[tokio::test]
@@ -482,7 +482,7 @@ mod tests {
         (1..=4).for_each(|number| table.leave_unread(&of_node(number, number % 2), now));
         assert_eq!(ids(table.take_unread(now, |_| false)), [0; 0]);
         assert_eq!(ids(table.take_unread(now, |row| row.node == NodeId::new(1))), [1, 3]);
-        assert_eq!(ids(table.take_unread(now + LOG_PATIENCE, |_| true)), [0; 0], "its node has read them");
+        assert_eq!(ids(table.take_unread(now + LOG_TIMEOUT, |_| true)), [0; 0], "its node has read them");
         let too_many = i64::try_from(UNREAD_MAX).unwrap() + 2;
         (0..too_many).for_each(|number| table.leave_unread(&of_node(number, 1), now));
         assert_eq!(ids(table.take_unread(now, |_| true))[..2], [2, 3], "the oldest go first");

@@ -103,7 +103,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn good_tokens_beyond_the_bound_are_good_too() {
+    async fn valid_tokens_beyond_the_bound_are_accepted() {
         let tokens = Tokens::default();
         for number in 0..2 * COUNT_MAX {
             assert!(tokens.app(number.to_string(), async { Ok::<_, ()>("orders") }).await.is_ok());

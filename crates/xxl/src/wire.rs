@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde_json::{Map, Value, json};
 
 /// A handler succeeded.
-pub(crate) const CODE_GOOD: i32 = 200;
+pub(crate) const CODE_SUCCESS: i32 = 200;
 /// A handler failed.
 pub(crate) const CODE_FAILED: i32 = 500;
 /// A handler was stopped at its timeout.
@@ -37,8 +37,8 @@ pub(crate) struct Callback {
 }
 
 /// The body of the answer to a call that succeeded.
-pub(crate) fn good() -> Vec<u8> {
-    answer(CODE_GOOD, Some("Success"))
+pub(crate) fn success() -> Vec<u8> {
+    answer(CODE_SUCCESS, Some("Success"))
 }
 
 /// The body of the answer to a call that is refused.
@@ -47,7 +47,7 @@ pub(crate) fn refused(message: &str) -> Vec<u8> {
 }
 
 fn answer(code: i32, message: Option<&str>) -> Vec<u8> {
-    let body = json!({"code": code, "msg": message, "content": null, "data": null, "success": code == CODE_GOOD});
+    let body = json!({"code": code, "msg": message, "content": null, "data": null, "success": code == CODE_SUCCESS});
     body.to_string().into_bytes()
 }
 
@@ -74,7 +74,10 @@ pub(crate) fn callbacks(body: &[u8]) -> Result<Vec<Callback>, String> {
         _ => return Err("the body is not a list of callbacks".to_owned()),
     };
     if items.len() > CALLBACK_COUNT_MAX {
-        return Err(format!("{} callbacks are too many for one call; the most is {CALLBACK_COUNT_MAX}", items.len()));
+        return Err(format!(
+            "{} callbacks are too many for one call; the maximum is {CALLBACK_COUNT_MAX}",
+            items.len()
+        ));
     }
     items
         .iter()
@@ -154,15 +157,15 @@ pub(crate) struct Answer {
 }
 
 impl Answer {
-    pub(crate) fn is_good(&self) -> bool {
-        self.code == CODE_GOOD
+    pub(crate) fn is_success(&self) -> bool {
+        self.code == CODE_SUCCESS
     }
 
     /// The message, or the code if there is none.
-    pub(crate) fn words(&self) -> String {
+    pub(crate) fn message_or_code(&self) -> String {
         let payload = self.payload.as_ref().and_then(Value::as_str).map(str::to_owned);
-        let words = self.message.clone().filter(|message| !message.is_empty()).or(payload);
-        words.unwrap_or_else(|| format!("code {}", self.code))
+        let message = self.message.clone().filter(|message| !message.is_empty()).or(payload);
+        message.unwrap_or_else(|| format!("code {}", self.code))
     }
 }
 
@@ -200,7 +203,7 @@ pub(crate) struct LogPage {
 /// sentence about a missing file.
 pub(crate) fn log_page(answer: &Answer, from_line: i64) -> LogPage {
     let nothing = LogPage { lines: Vec::new(), next_line: from_line };
-    let Some(page) = answer.payload.as_ref().and_then(Value::as_object).filter(|_| answer.is_good()) else {
+    let Some(page) = answer.payload.as_ref().and_then(Value::as_object).filter(|_| answer.is_success()) else {
         return nothing;
     };
     let content = page.get("logContent").and_then(Value::as_str).unwrap_or_default();

@@ -128,7 +128,7 @@ fn answers_of_every_executor_are_read() {
         ("killed already", r#"{"code":200,"data":"job thread already killed."}"#, 200, "job thread already killed."),
     ] {
         let answer = executor_answer(body.as_bytes()).unwrap_or_else(|why| unreachable!("{who}: {why}"));
-        assert_eq!((answer.code, answer.words().as_str()), (code, words), "{who}");
+        assert_eq!((answer.code, answer.message_or_code().as_str()), (code, words), "{who}");
     }
     for body in ["", "<html></html>", "[]", "[7]", "7", "{}", r#"{"msg":"x"}"#] {
         assert!(executor_answer(body.as_bytes()).is_err(), "{body}");
@@ -191,8 +191,8 @@ fn log_pages_of_every_executor_are_read() {
 
 #[test]
 fn answers_to_executors_suit_all_of_them() {
-    let good: Value = serde_json::from_slice(&good()).unwrap();
-    assert_eq!(good, json!({"code": 200, "msg": "Success", "content": null, "data": null, "success": true}));
+    let success: Value = serde_json::from_slice(&success()).unwrap();
+    assert_eq!(success, json!({"code": 200, "msg": "Success", "content": null, "data": null, "success": true}));
     let refused: Value = serde_json::from_slice(&refused("The access token is wrong.")).unwrap();
     assert_eq!((&refused["code"], &refused["msg"]), (&json!(500), &json!("The access token is wrong.")));
 }

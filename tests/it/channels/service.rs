@@ -21,14 +21,14 @@ pub(super) struct Request {
 
 /// The received requests, and the next answers; once there are none left, 200 and `{"errcode":0}`.
 #[derive(Default)]
-struct Kept {
+struct Recorded {
     requests: Vec<Request>,
     answers: VecDeque<(u16, String)>,
 }
 
 pub(super) struct Service {
     address: String,
-    kept: Arc<Mutex<Kept>>,
+    recorded: Arc<Mutex<Recorded>>,
     server: JoinHandle<()>,
 }
 
@@ -44,15 +44,15 @@ impl Service {
     }
 
     /// A service that accepts connections and never answers.
-    pub(super) async fn hanging() -> Self {
+    pub(super) async fn never_answering() -> Self {
         Self::serving(false).await
     }
 
     async fn serving(answers: bool) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let address = listener.local_addr().expect("an address").to_string();
-        let kept = Arc::new(Mutex::new(Kept::default()));
-        let shared = Arc::clone(&kept);
+        let recorded = Arc::new(Mutex::new(Recorded::default()));
+        let shared = Arc::clone(&recorded);
         #[expect(clippy::disallowed_methods, reason = "the test ends it")]
         let server = tokio::spawn(async move {
             let mut open = Vec::new();
@@ -61,7 +61,7 @@ impl Service {
                 if answers { serve(stream, &shared).await } else { open.push(stream) }
             }
         });
-        Self { address, kept, server }
+        Self { address, recorded, server }
     }
 
     pub(super) fn url(&self, path: &str) -> String {
@@ -70,20 +70,20 @@ impl Service {
 
     /// Adds an answer for a further request.
     pub(super) fn answer(&self, status: u16, body: &str) {
-        lock(&self.kept).answers.push_back((status, body.to_owned()));
+        lock(&self.recorded).answers.push_back((status, body.to_owned()));
     }
 
     pub(super) fn requests(&self) -> Vec<Request> {
-        lock(&self.kept).requests.clone()
+        lock(&self.recorded).requests.clone()
     }
 }
 
-fn lock(kept: &Mutex<Kept>) -> MutexGuard<'_, Kept> {
-    kept.lock().unwrap_or_else(PoisonError::into_inner)
+fn lock(recorded: &Mutex<Recorded>) -> MutexGuard<'_, Recorded> {
+    recorded.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Reads one request, stores it, answers it, and closes.
-async fn serve(mut stream: TcpStream, kept: &Mutex<Kept>) {
+async fn serve(mut stream: TcpStream, recorded: &Mutex<Recorded>) {
     let (mut bytes, mut chunk) = (Vec::new(), [0; 4096]);
     let end = loop {
         let count = stream.read(&mut chunk).await.unwrap_or(0);
@@ -109,9 +109,9 @@ async fn serve(mut stream: TcpStream, kept: &Mutex<Kept>) {
     }
     let body = String::from_utf8(bytes[end + 4..].to_vec()).expect("text");
     let (status, answer) = {
-        let mut kept = lock(kept);
-        kept.requests.push(Request { path, headers, body });
-        kept.answers.pop_front().unwrap_or_else(|| (200, "{\"errcode\":0,\"errmsg\":\"ok\"}".to_owned()))
+        let mut recorded = lock(recorded);
+        recorded.requests.push(Request { path, headers, body });
+        recorded.answers.pop_front().unwrap_or_else(|| (200, "{\"errcode\":0,\"errmsg\":\"ok\"}".to_owned()))
     };
     let len = answer.len();
     let head = format!(

@@ -55,7 +55,7 @@ async fn no_page_has_a_serious_finding() {
             walk.look(&format!("{}, {lang} {theme}", screen.name)).await;
         }
         walk.selections(&url, &format!("{lang} {theme}")).await;
-        assert_eq!(walk.browser.complaints().await, [""; 0], "complaints of the browser");
+        assert_eq!(walk.browser.errors().await, [""; 0], "errors of the browser");
         walk.refusals(&url, &format!("{lang} {theme}")).await;
     }
     walk.as_viewer(&api, &url).await;
@@ -103,9 +103,9 @@ impl Walk {
 
     /// Asserts that the browser complained only about the statuses of refusals.
     async fn only_refused(&mut self) {
-        let complaints = self.browser.complaints().await;
-        let is_refusal = |complaint: &String| complaint.contains("responded with a status of 4");
-        assert!(complaints.iter().all(is_refusal), "{complaints:?}");
+        let errors = self.browser.errors().await;
+        let is_refusal = |error: &String| error.contains("responded with a status of 4");
+        assert!(errors.iter().all(is_refusal), "{errors:?}");
     }
 
     /// Checks the page of the sign-in, and the pages of a user with few rights, who sees disabled controls and

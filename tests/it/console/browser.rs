@@ -28,7 +28,7 @@ pub(super) struct Browser {
     unread: Vec<u8>,
     session: Option<String>,
     last_id: u64,
-    complaints: Vec<String>,
+    errors: Vec<String>,
     _folder: TempDir,
 }
 
@@ -69,7 +69,7 @@ impl Browser {
             unread: Vec::new(),
             session: None,
             last_id: 0,
-            complaints: Vec::new(),
+            errors: Vec::new(),
             _folder: folder,
         };
         browser.open_page().await;
@@ -96,7 +96,7 @@ impl Browser {
 
     /// Sets the time zone of the browser, and the console's cookie with it, so that the first page of the console uses
     /// that zone too.
-    pub(super) async fn live_in(&mut self, url: &str, zone: &str) {
+    pub(super) async fn set_time_zone(&mut self, url: &str, zone: &str) {
         self.call("Emulation.setTimezoneOverride", json!({ "timezoneId": zone })).await;
         self.call("Network.setCookie", json!({"name": "rondel_zone", "value": zone, "url": url})).await;
     }
@@ -154,15 +154,15 @@ impl Browser {
             _ => false,
         };
         if is_bad {
-            self.complaints.push(params.to_string());
+            self.errors.push(params.to_string());
         }
     }
 
     /// The errors and warnings of the page and the browser since the last call.
-    pub(super) async fn complaints(&mut self) -> Vec<String> {
+    pub(super) async fn errors(&mut self) -> Vec<String> {
         // Once this answer has arrived, all earlier messages have been read.
         self.eval("1").await;
-        std::mem::take(&mut self.complaints)
+        std::mem::take(&mut self.errors)
     }
 
     /// The value of an expression in the page.
@@ -217,19 +217,19 @@ impl Browser {
 
     /// Writes a picture of the visible part of the page. This takes long, so it is only for developers who keep the
     /// folders of tests.
-    pub(super) async fn shoot(&mut self, path: &Path) {
+    pub(super) async fn take_screenshot(&mut self, path: &Path) {
         if variable("RONDEL_TEST_KEEP").is_some() {
-            self.shoot_window(path).await;
+            self.take_screenshot_of_window(path).await;
         }
     }
 
     /// Writes a picture of the visible part of the page.
-    pub(super) async fn shoot_window(&mut self, path: &Path) {
+    pub(super) async fn take_screenshot_of_window(&mut self, path: &Path) {
         self.picture(path, json!({"format": "png"})).await;
     }
 
     /// Writes a picture of the page from its top, at most this many pixels high.
-    pub(super) async fn shoot_page(&mut self, path: &Path, height_max: u32) {
+    pub(super) async fn take_screenshot_of_page(&mut self, path: &Path, height_max: u32) {
         let size = "[innerWidth, document.documentElement.scrollHeight]";
         let size = self.eval(size).await;
         let height = size[1].as_u64().unwrap_or_default().min(u64::from(height_max));

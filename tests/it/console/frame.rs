@@ -18,7 +18,7 @@ pub(super) async fn walk_namespaces(browser: &mut Browser, url: &str, api: &Api,
     browser.until("the namespaces are listed", "document.querySelectorAll('.where li').length >= 2").await;
     browser.fill(".where input", "pro").await;
     browser.until("the list is narrow", "document.querySelectorAll('.where li:not([hidden])').length === 1").await;
-    browser.shoot(&shots.join("namespaces.png")).await;
+    browser.take_screenshot(&shots.join("namespaces.png")).await;
     browser.follow(".where li:not([hidden]) a").await;
     browser.goto(&format!("{url}/n/prod/jobs")).await;
     browser.follow("a[href='/n/prod/jobs/hidden.job']").await;
@@ -37,7 +37,7 @@ pub(super) async fn go_by_keys(browser: &mut Browser, url: &str, shots: &Path) {
     type_text(browser, "close-m").await;
     let hit = "document.querySelector('#palette .hit.on')?.getAttribute('href')";
     browser.until("the job is found", &format!("{hit} === '/n/default/jobs/billing.close-month'")).await;
-    browser.shoot(&shots.join("palette.png")).await;
+    browser.take_screenshot(&shots.join("palette.png")).await;
     browser.eval("window.isOld = true").await;
     press(browser, "Enter", false).await;
     browser.until("the job is shown", "!window.isOld && location.pathname.endsWith('/jobs/billing.close-month')").await;
@@ -64,7 +64,7 @@ pub(super) async fn go_by_keys(browser: &mut Browser, url: &str, shots: &Path) {
     assert_eq!(row, 1, "the second row has the focus");
     press(browser, "?", false).await;
     browser.until("the keys are listed", "document.querySelector('#keys').open").await;
-    browser.shoot(&shots.join("keys.png")).await;
+    browser.take_screenshot(&shots.join("keys.png")).await;
     browser.eval("document.querySelector('#keys input').click(); document.querySelector('#keys').close()").await;
     press(browser, "?", false).await;
     assert_eq!(browser.eval("document.querySelector('#keys').open").await, false, "they are turned off");
@@ -88,7 +88,7 @@ pub(super) async fn stay_and_follow(browser: &mut Browser, url: &str, api: &Api,
     browser.click(switch).await;
     browser.until("it is on", &is("true")).await;
     browser.until("there is a message", "document.querySelector('.toast form')").await;
-    browser.shoot(&shots.join("toast.png")).await;
+    browser.take_screenshot(&shots.join("toast.png")).await;
     browser.click(".toast form button").await;
     browser.until("it is off again", &is("false")).await;
     assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
@@ -137,7 +137,7 @@ pub(super) async fn fit_every_width(browser: &mut Browser, url: &str, shots: &Pa
         for path in ["jobs", "runs", "executors", "calendars", "account", "jobs/cache.warm"] {
             browser.goto(&format!("{url}/n/default/{path}")).await;
             let wide = browser.eval("document.documentElement.scrollWidth - innerWidth").await;
-            browser.shoot(&shots.join(format!("{}-{width}.png", path.replace('/', "-")))).await;
+            browser.take_screenshot(&shots.join(format!("{}-{width}.png", path.replace('/', "-")))).await;
             assert!(wide.as_f64().expect("a number") <= 0.0, "{path} at {width}: {wide} px too wide");
         }
     }
@@ -152,18 +152,17 @@ pub(super) async fn fit_every_width(browser: &mut Browser, url: &str, shots: &Pa
 pub(super) async fn lose_the_server(browser: &mut Browser, url: &str, shots: &Path) {
     browser.goto(&format!("{url}/n/default/jobs")).await;
     browser.until("the stream is open", "document.querySelector('#pulse').dataset.state === 'live'").await;
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
     let network = |is_offline: bool| json!({"offline": is_offline, "latency": 0, "downloadThroughput": -1, "uploadThroughput": -1});
     browser.call("Network.emulateNetworkConditions", network(true)).await;
     browser.until("the banner is shown", "!document.querySelector('#stale').hidden").await;
     let words = browser.eval("document.querySelector('#stale').textContent").await;
     assert!(words.as_str().expect("text").contains(':'), "the banner has the time: {words}");
-    browser.shoot(&shots.join("stale.png")).await;
+    browser.take_screenshot(&shots.join("stale.png")).await;
     browser.call("Network.emulateNetworkConditions", network(false)).await;
     browser.until("the banner is gone", "document.querySelector('#stale').hidden").await;
     // The browser notes that it was offline; nothing else may be there.
-    let complaints = browser.complaints().await;
-    let is_offline =
-        |complaint: &String| complaint.contains("ERR_INTERNET_DISCONNECTED") || complaint.contains("Failed to fetch");
-    assert!(complaints.iter().all(is_offline), "{complaints:?}");
+    let errors = browser.errors().await;
+    let is_offline = |error: &String| error.contains("ERR_INTERNET_DISCONNECTED") || error.contains("Failed to fetch");
+    assert!(errors.iter().all(is_offline), "{errors:?}");
 }

@@ -37,7 +37,7 @@ async fn gaps_name_their_reasons_and_labels_are_rows() {
     for is_by_keys in [false, true] {
         label_a_job(&mut Hand::new(&mut browser, is_by_keys), &url, &api).await;
     }
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
     assert!(dev.stop().await.success());
 }
 

@@ -38,13 +38,13 @@ async fn a_log_of_60_000_lines_is_walked() {
     let run = long_run(&api).await;
     open_at_the_end(&mut browser, &format!("{url}/runs/{run}")).await;
     jump_to_the_first_error(&mut browser).await;
-    browser.shoot(&shots.path().join("first-error.png")).await;
+    browser.take_screenshot(&shots.path().join("first-error.png")).await;
     search(&mut browser).await;
     lead_to_lines(&mut browser, &format!("{url}/runs/{run}")).await;
     scroll_through(&mut browser).await;
     follow(&mut browser, &api, &url).await;
     walk_the_runs(&mut browser, &api, &url, shots.path()).await;
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
     assert!(dev.stop().await.success());
 }
 
@@ -218,10 +218,10 @@ async fn walk_the_runs(browser: &mut Browser, api: &Api, url: &str, shots: &Path
         browser.size(width, 1_000).await;
         browser.goto(&format!("{url}/runs/{bad}?lang={lang}")).await;
         browser.eval(&format!("document.documentElement.dataset.theme = '{theme}'")).await;
-        browser.shoot(&shots.join(format!("run-{lang}-{theme}-{width}.png"))).await;
+        browser.take_screenshot(&shots.join(format!("run-{lang}-{theme}-{width}.png"))).await;
         browser.goto(&format!("{url}/runs/{whole}?lang={lang}")).await;
         browser.eval(&format!("document.documentElement.dataset.theme = '{theme}'")).await;
-        browser.shoot(&shots.join(format!("shards-{lang}-{theme}-{width}.png"))).await;
+        browser.take_screenshot(&shots.join(format!("shards-{lang}-{theme}-{width}.png"))).await;
         let is_wide = "document.documentElement.scrollWidth > innerWidth";
         assert_eq!(browser.eval(is_wide).await, false, "{lang} {width}: the page is wider than the screen");
     }

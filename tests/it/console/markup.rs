@@ -86,7 +86,7 @@ async fn no_text_becomes_markup() {
     for path in pages.iter().enumerate().filter(|(at, path)| at % 17 == 0 || is_list(path)).map(|(_, path)| path) {
         open(&mut browser, dev.url(), path).await;
     }
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
     let addresses = addresses(&texts, &runs[0]);
     parse(&mut browser, &addresses, &OF_ADDRESSES, "{headers: {accept: 'text/html'}}").await;
     // The answers of forms to a script: a short message that the script puts into the page.
@@ -96,9 +96,9 @@ async fn no_text_becomes_markup() {
     for path in addresses.iter().step_by(41) {
         open(&mut browser, dev.url(), path).await;
     }
-    let complaints = browser.complaints().await;
-    let is_refusal = |complaint: &String| complaint.contains("responded with a status of 4");
-    assert!(complaints.iter().all(is_refusal), "{complaints:?}");
+    let errors = browser.errors().await;
+    let is_refusal = |error: &String| error.contains("responded with a status of 4");
+    assert!(errors.iter().all(is_refusal), "{errors:?}");
     assert!(dev.stop().await.success());
 }
 

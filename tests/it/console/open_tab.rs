@@ -25,7 +25,7 @@ const GROWTH_KILOBYTES_MAX: i64 = 150_000;
 
 /// The memory of a tab after a garbage collection, and that of the server.
 #[derive(Clone, Copy, Debug)]
-struct Held {
+struct MemoryUse {
     heap: i64,
     nodes: i64,
     listeners: i64,
@@ -46,7 +46,7 @@ async fn a_tab_left_open_stays_small() {
     browser.goto(&format!("{}/n/default/", dev.url())).await;
     browser.until("the stream is open", "document.querySelector('#pulse').dataset.state === 'live'").await;
     browser.eval("window.isTheSame = true").await;
-    let (began, mut held, mut printed_at) = (Instant::now(), Vec::new(), Instant::now());
+    let (began, mut samples, mut printed_at) = (Instant::now(), Vec::new(), Instant::now());
     let mut beat = tokio::time::interval(Duration::from_secs(1));
     while began.elapsed() < length {
         beat.tick().await;
@@ -55,13 +55,13 @@ async fn a_tab_left_open_stays_small() {
         }
         let is_due = printed_at.elapsed() >= length / 12;
         if is_due {
-            let now = Held::read(&mut browser, dev.process().id()).await;
+            let now = MemoryUse::read(&mut browser, dev.process().id()).await;
             print(&format!("after {} s: {now:?}", began.elapsed().as_secs()));
-            held.push(now);
+            samples.push(now);
             printed_at = Instant::now();
         }
     }
-    let (first, last) = (held[held.len() / 3], held[held.len() - 1]);
+    let (first, last) = (samples[samples.len() / 3], samples[samples.len() - 1]);
     assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
     assert!(last.heap - first.heap < GROWTH_BYTES_MAX, "the heap of the tab: {first:?}, {last:?}");
     assert!(last.nodes - first.nodes < GROWTH_COUNT_MAX, "elements: {first:?}, {last:?}");
@@ -84,7 +84,7 @@ async fn a_tab_left_open_stays_small() {
     assert_eq!(browser.eval(count).await, before, "a hidden tab asks for nothing");
     hide(&mut browser, false).await;
     browser.until("it goes on when it is seen", &format!("{count} > {before}")).await;
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
     assert!(dev.stop().await.success());
 }
 
@@ -96,7 +96,7 @@ async fn hide(browser: &mut Browser, is_hidden: bool) {
     browser.eval(&script).await;
 }
 
-impl Held {
+impl MemoryUse {
     async fn read(browser: &mut Browser, server: u32) -> Self {
         // The browser keeps entries of requests up to a bound of its own. They are not a leak of the page.
         browser.eval("performance.clearResourceTimings()").await;

@@ -8,8 +8,8 @@ use rondel_tests::{Backend, Server, left_out_without, scratch, seed, variable, w
 use serde_json::json;
 
 use super::browser::{Browser, program, quoted};
+use super::fixture::{Fixture, VIEWER_NAME, VIEWER_PASSWORD};
 use super::pages::screens;
-use super::stage::{Stage, VIEWER_NAME, VIEWER_PASSWORD};
 
 /// How much of a long page is in its picture, in pixels.
 const HEIGHT_MAX: u32 = 2_400;
@@ -95,7 +95,7 @@ async fn every_screen_fits_its_window() {
     let Some(db) = scratch(backend).await else { return };
     let (jobs, runs) = if out.is_some() { (150, 30_000) } else { (30, 2_000) };
     seed(db.url(), jobs, runs).await;
-    let stage = Stage::new(Server::start(&db).await, out.is_some().then_some(&db)).await;
+    let fixture = Fixture::new(Server::start(&db).await, out.is_some().then_some(&db)).await;
     let some = [("en", "light", 390), ("zh", "dark", 1_024), ("en", "dark", 1_024)];
     let mut looks = some.to_vec();
     if out.is_some() {
@@ -110,21 +110,21 @@ async fn every_screen_fits_its_window() {
     let only = variable("TEST_PICTURES_ONLY").unwrap_or_default();
     let mut camera = Camera {
         browser: Browser::start(&program).await,
-        url: stage.server.url().to_owned(),
+        url: fixture.server.url().to_owned(),
         out,
         only: only.split_whitespace().map(str::to_owned).collect(),
         look: some[0],
         wide: Vec::new(),
     };
-    sign_in(&mut camera.browser, &stage.server).await;
+    sign_in(&mut camera.browser, &fixture.server).await;
     for look in looks.iter().copied() {
         camera.prefer("/account", look).await;
-        for screen in screens(&stage.subjects) {
+        for screen in screens(&fixture.subjects) {
             camera.take(screen.name, &screen.path, screen.is_main).await;
         }
-        assert_eq!(camera.browser.complaints().await, [""; 0], "complaints of the browser");
+        assert_eq!(camera.browser.errors().await, [""; 0], "errors of the browser");
         for (name, path, step, shown) in STEPS {
-            camera.take_after(name, &path.replace("JOB", &stage.subjects.job), step, shown).await;
+            camera.take_after(name, &path.replace("JOB", &fixture.subjects.job), step, shown).await;
         }
         for (name, path) in REFUSED {
             camera.take(name, path, false).await;
@@ -142,7 +142,7 @@ async fn every_screen_fits_its_window() {
     for look in looks {
         camera.prefer("/account", look).await;
         for (name, path) in VIEWER {
-            camera.take(name, &path.replace("JOB", &stage.subjects.job), false).await;
+            camera.take(name, &path.replace("JOB", &fixture.subjects.job), false).await;
         }
     }
     assert_eq!(camera.wide, [""; 0], "pages that are larger than what they show");
@@ -156,9 +156,9 @@ impl Camera {
 
     /// Asserts that the browser complained only about the statuses of refusals.
     async fn expect_refusals(&mut self) {
-        let complaints = self.browser.complaints().await;
-        let is_refusal = |complaint: &String| complaint.contains("responded with a status of 4");
-        assert!(complaints.iter().all(is_refusal), "{complaints:?}");
+        let errors = self.browser.errors().await;
+        let is_refusal = |error: &String| error.contains("responded with a status of 4");
+        assert!(errors.iter().all(is_refusal), "{errors:?}");
     }
 
     /// Chooses language, theme and width, on a page with their switches.
@@ -167,7 +167,7 @@ impl Camera {
         self.browser.size(1_440, 900).await;
         // Each width is shown just before midnight and just after it.
         let hour = if (lang == "en") == (theme == "dark") { 0 } else { 23 };
-        self.browser.live_in(&self.url, &zone_where_it_is(hour)).await;
+        self.browser.set_time_zone(&self.url, &zone_where_it_is(hour)).await;
         self.browser.goto(&format!("{}{path}", self.url)).await;
         self.browser.follow(&format!("button[name=lang][value={lang}]")).await;
         self.browser.follow(&format!("button[name=theme][value={theme}]")).await;
@@ -218,9 +218,9 @@ impl Camera {
             self.wide.push(format!("{how}: {cut}"));
         }
         if let Some(out) = &self.out {
-            self.browser.shoot_page(&out.join(format!("{how}.png")), HEIGHT_MAX).await;
+            self.browser.take_screenshot_of_page(&out.join(format!("{how}.png")), HEIGHT_MAX).await;
             if with_window {
-                self.browser.shoot_window(&out.join(format!("window-{how}.png"))).await;
+                self.browser.take_screenshot_of_window(&out.join(format!("window-{how}.png"))).await;
             }
         }
     }

@@ -19,7 +19,7 @@ const DRAINED: &str = "w7";
 const LIVE: &str = "for i in $(seq 1 2000); do echo \"tick $i\"; sleep 0.2; done";
 
 /// The server, and the objects that the tasks use.
-struct Stage {
+struct Fixture {
     api: Api,
     url: String,
     /// A job whose handler no executor has, and one of its fires, which was skipped.
@@ -39,23 +39,23 @@ async fn each_task_takes_few_interactions() {
     let mut dev = Dev::start_seeded(JOB_COUNT, RUN_COUNT).await;
     let mut browser = Browser::start(&program).await;
     sign_in(&mut dev, &mut browser).await;
-    let stage = Stage::new(dev.api(), dev.url().to_owned()).await;
-    long_run(&stage.api).await;
-    let mut agent = Agent::start_beside(&dev, "depot", DRAINED).await;
+    let fixture = Fixture::new(dev.api(), dev.url().to_owned()).await;
+    long_run(&fixture.api).await;
+    let mut agent = Agent::start_for_dev(&dev, "depot", DRAINED).await;
     for is_by_keys in [false, true] {
         let mut hand = Hand::new(&mut browser, is_by_keys);
-        stage.find_why_a_run_did_not_happen(&mut hand).await;
-        stage.find_failures_and_retry_them(&mut hand).await;
-        stage.follow_a_live_log(&mut hand).await;
-        stage.find_the_first_error(&mut hand).await;
-        stage.restore_a_version(&mut hand, if is_by_keys { "orders.by-keys" } else { "orders.by-mouse" }).await;
-        stage.pause_an_app(&mut hand).await;
-        stage.see_the_herd(&mut hand).await;
-        stage.invite_a_user(&mut hand, if is_by_keys { "jonas" } else { "maria" }).await;
-        stage.drain_an_executor(&mut hand).await;
+        fixture.find_why_a_run_did_not_happen(&mut hand).await;
+        fixture.find_failures_and_retry_them(&mut hand).await;
+        fixture.follow_a_live_log(&mut hand).await;
+        fixture.find_the_first_error(&mut hand).await;
+        fixture.restore_a_version(&mut hand, if is_by_keys { "orders.by-keys" } else { "orders.by-mouse" }).await;
+        fixture.pause_an_app(&mut hand).await;
+        fixture.see_the_herd(&mut hand).await;
+        fixture.invite_a_user(&mut hand, if is_by_keys { "jonas" } else { "maria" }).await;
+        fixture.drain_an_executor(&mut hand).await;
     }
-    assert_eq!(browser.complaints().await, [""; 0], "complaints of the browser");
-    stage.api.post(&format!("/api/v1/runs/{}/cancel", stage.live), json!({})).await.expect(202);
+    assert_eq!(browser.errors().await, [""; 0], "errors of the browser");
+    fixture.api.post(&format!("/api/v1/runs/{}/cancel", fixture.live), json!({})).await.expect(202);
     assert!(agent.stop().await.success());
     assert!(dev.stop().await.success());
 }
@@ -64,7 +64,7 @@ fn text(value: &Value) -> String {
     value.as_str().unwrap_or_else(|| unreachable!("{value} is a text")).to_owned()
 }
 
-impl Stage {
+impl Fixture {
     async fn new(api: Api, url: String) -> Self {
         let unserved = api.get("/api/v1/jobs?q=0007").await.expect(200);
         let unserved = text(&unserved["items"][0]["name"]);

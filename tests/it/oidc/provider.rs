@@ -113,7 +113,7 @@ impl Provider {
     }
 
     /// The claims of every sign-in from now on.
-    pub(super) fn set_person(&self, claims: Value) {
+    pub(super) fn set_user(&self, claims: Value) {
         self.settings().person = claims;
     }
 
@@ -239,4 +239,4 @@ fn signed(settings: &Settings, claims: &Value) -> String {
 }
 
 /// How long the server does not call a provider again that it could not reach.
-pub(super) const AWAY: Duration = Duration::from_secs(20);
+pub(super) const RETRY_DELAY: Duration = Duration::from_secs(20);

@@ -11,7 +11,7 @@ use rondel_tests::{
 };
 use serde_json::json;
 
-use super::stage::{Journal, Worker, job, judged, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, job, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 60;
 const LIMIT: Duration = Duration::from_secs(60);

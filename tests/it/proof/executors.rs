@@ -7,8 +7,8 @@ use rondel_tests::check::{Rules, Start};
 use rondel_tests::{Backend, ScratchDb, Server, scratch, wait_at_most, wait_until};
 use tokio::time::Instant;
 
+use super::fixture::{Chance, Journal, Worker, judged, mixed_jobs, print, server};
 use super::proxy::{Cut, Proxy};
-use super::stage::{Chance, Journal, Worker, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 60;
 /// After this silence an executor is lost; 30 s by default.

@@ -9,9 +9,9 @@ use rondel_tests::{Backend, ScratchDb, Signal, variable, wait_until, wall_clock_
 use serde_json::json;
 
 use super::database::{Postgres, triggers};
+use super::fixture::{Journal, Worker, job, judged, mixed_jobs, print, server};
 use super::galera::Galera;
 use super::proxy::Proxy;
-use super::stage::{Journal, Worker, job, judged, mixed_jobs, print, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// How soon scheduling continues once the next database server takes writes, and the delay that a busy machine adds.

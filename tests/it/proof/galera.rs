@@ -8,8 +8,8 @@ use serde_json::json;
 
 use super::database::free_port;
 use super::failover::{Cluster, End, address_of, place_of};
+use super::fixture::{job, server};
 use super::mariadb::MariaDb;
-use super::stage::{job, server};
 
 /// Where Debian's package `galera-4` has the library, which MariaDB loads.
 const LIBRARY: &str = "/usr/lib/galera/libgalera_smm.so";

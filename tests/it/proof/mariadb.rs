@@ -8,7 +8,7 @@ use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Process, ScratchDb, left_out_without, wait_until, wall_clock_ms};
 
 use super::database::free_port;
-use super::stage::{Journal, Worker, judged, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 30;
 const LIMIT: Duration = Duration::from_secs(60);

@@ -1,9 +1,9 @@
 //! The kill matrix: at each failpoint a process dies under load, repeatedly, and the checker finds nothing wrong.
 //!
-//! A march is a series of deaths in one system: a server that died is restarted with the next failpoint armed. If there
-//! are two servers, the other one takes over meanwhile. After [`LEG`] deaths the march ends, and the checker judges it.
-//! Failpoints (places) that a march did not reach are tried again in a further march. `tests/matrix` runs the long form,
-//! with several marches concurrently and the results as a table.
+//! A series of deaths takes place in one system: a server that died is restarted with the next failpoint armed. If there
+//! are two servers, the other one takes over meanwhile. After [`DEATHS_PER_SERIES`] deaths the series ends, and the checker judges it.
+//! Failpoints (places) that a series did not reach are tried again in a further series. `tests/matrix` runs the long form,
+//! with several series concurrently and the results as a table.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,14 +15,14 @@ use serde_json::{Value, json};
 use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, LocalSet};
 
-use super::proxy::{Cut, Proxy};
-use super::stage::{
+use super::fixture::{
     Chance, Journal, Worker, job, judged, listener, print, record_outcome, rounds, server, server_with_lease,
 };
+use super::proxy::{Cut, Proxy};
 
-/// The number of deaths in one march.
-const LEG: usize = 24;
-/// Deaths of executors at each of their places, in one march.
+/// The number of deaths in one series.
+const DEATHS_PER_SERIES: usize = 24;
+/// Deaths of executors at each of their places, in one series.
 const EXECUTOR_ROUNDS: usize = 5;
 /// How long it may take to reach a place.
 const REACH: Duration = Duration::from_secs(20);
@@ -36,7 +36,7 @@ const PATIENCE: [&str; 2] = ["--continue-max", "30s"];
 /// Longer than the lease: by then another server owns the jobs of the dead one.
 const BEYOND_LEASE: Duration = Duration::from_secs(4);
 
-/// Places that a march does not reach, and why. Each has a test of its own.
+/// Places that a series does not reach, and why. Each has a test of its own.
 const ELSEWHERE: &[(&str, &str)] = &[
     ("add_link", ACCOUNTS),
     ("add_token", ACCOUNTS),
@@ -97,13 +97,13 @@ const IN_CLUSTERS: &[&str] = &["free_jobs", "hand_over", "limit_homes", "move_jo
 const OF_SURVIVORS: &[&str] = &["adopt", "fence", "free_jobs", "move_jobs"];
 /// Places that a server reaches if it does not hear an executor that the other server hears.
 const OF_THE_DEAF: &[&str] = &["hand_over"];
-/// Places that a march may not reach in time. The server is then killed at another moment.
+/// Places that a series may not reach in time. The server is then killed at another moment.
 const BY_CHANCE: &[&str] = &["free_jobs", "hand_over", "move_jobs"];
 /// Places that an executor reaches once for many runs: a quiet second has only a few of them.
 const BATCHED: &[&str] = &["executor.accepted", "executor.journaled", "executor.reported", "executor.acknowledged"];
 /// Gives jobs to a server that has returned.
 const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
-/// The app of an executor whose connection to the mortal server may be cut.
+/// The app of an executor whose connection to the victim server may be cut.
 const FAR: &str = "far";
 
 /// The operation of a place: `claim` of `claim.written`.
@@ -120,39 +120,39 @@ fn server_places(backend: Backend) -> Vec<String> {
 }
 
 /// A system under load, parts of which die.
-struct March {
+struct DeathSeries {
     journal: Journal,
     api: Api,
-    mortal: Server,
+    victim: Server,
     /// The server that takes over, if the database is for several servers.
     other: Option<Server>,
     worker: Worker,
-    /// In a cluster: an executor, and the proxy between it and the mortal server.
+    /// In a cluster: an executor, and the proxy between it and the victim server.
     far: Option<(Worker, Proxy)>,
     chance: Chance,
     clicks: u64,
     last_run: String,
 }
 
-impl March {
+impl DeathSeries {
     async fn begin(db: &ScratchDb) -> Self {
         let chance = Chance::new();
         let journal = Journal::new();
-        let (mortal, other) = match db.backend() {
+        let (victim, other) = match db.backend() {
             Backend::Sqlite => (server_with_lease(db, LEASE, &PATIENCE).await, None),
             Backend::Postgres | Backend::Mysql => {
                 let server = async || server_with_lease(db, LEASE, &[SHARED_OUT, PATIENCE].concat()).await;
                 (server().await, Some(server().await))
             }
         };
-        let api = mortal.api().recording(journal.folder());
+        let api = victim.api().recording(journal.folder());
         load(&api, other.is_some()).await;
-        let servers: Vec<&Server> = [&mortal].into_iter().chain(&other).collect();
+        let servers: Vec<&Server> = [&victim].into_iter().chain(&other).collect();
         let data = journal.folder().join("worker-data");
         let worker = Worker::start(&servers, "worker", &journal, Some(&data), &[]).await;
         let far = match &other {
             Some(other) => {
-                let proxy = Proxy::start(mortal.url()).await;
+                let proxy = Proxy::start(victim.url()).await;
                 let urls = vec![other.url().to_owned(), proxy.url.clone()];
                 let worker = Worker::start_at(other, urls, "far", &journal, None, &["--app", FAR]).await;
                 Some((worker, proxy))
@@ -160,19 +160,19 @@ impl March {
             None => None,
         };
         journal.grows(150).await;
-        Self { journal, api, mortal, other, worker, far, chance, clicks: 0, last_run: String::new() }
+        Self { journal, api, victim, other, worker, far, chance, clicks: 0, last_run: String::new() }
     }
 
-    async fn mortal_is_dead(&mut self) {
-        if self.mortal.process().has_ended().is_none() {
-            self.mortal.kill().await;
+    async fn victim_is_dead(&mut self) {
+        if self.victim.process().has_ended().is_none() {
+            self.victim.kill().await;
         }
-        self.journal.keep_words("mortal", self.mortal.process());
+        self.journal.keep_words("victim", self.victim.process());
     }
 
     /// Lets the server die at a place. Returns false if it does not reach the place; it is then killed at another one.
     async fn server_dies_at(&mut self, place: &str) -> bool {
-        self.mortal_is_dead().await;
+        self.victim_is_dead().await;
         let is_of = |operations: &[&str]| operations.contains(&operation(place).as_str());
         // A place of a start, or of the time after another server's death, is reached once.
         let is_rare = is_of(&["migrate", "join", "open_session"]) || is_of(OF_SURVIVORS) || is_of(OF_THE_DEAF);
@@ -180,7 +180,7 @@ impl March {
         if let Some((_, way)) = &self.far {
             way.cut(if is_of(OF_THE_DEAF) { Cut::Everything } else { Cut::Nothing });
         }
-        if !self.mortal.try_restart_with(&["--failpoint", &armed]).await {
+        if !self.victim.try_restart_with(&["--failpoint", &armed]).await {
             return true;
         }
         if let Some(other) = self.other.as_mut().filter(|_| is_of(OF_SURVIVORS)) {
@@ -191,7 +191,7 @@ impl March {
         }
         let end = tokio::time::Instant::now() + REACH;
         while tokio::time::Instant::now() < end {
-            if self.mortal.process().has_ended().is_some() {
+            if self.victim.process().has_ended().is_some() {
                 return true;
             }
             self.click().await;
@@ -260,8 +260,8 @@ impl March {
 
     /// Restarts all processes, waits until every run has its verdict, and lets the checker judge.
     async fn judge(mut self, what: &str) {
-        self.mortal_is_dead().await;
-        self.mortal.restart().await;
+        self.victim_is_dead().await;
+        self.victim.restart().await;
         if let Some((_, way)) = &self.far {
             way.cut(Cut::Nothing);
         }
@@ -272,7 +272,7 @@ impl March {
         self.journal.grows(300).await;
         let api = self.other.as_ref().map_or_else(|| self.api.clone(), Server::api).recording(self.journal.folder());
         let report = judged(&api, &self.journal, Rules::default()).await;
-        self.journal.keep_words("mortal", self.mortal.process());
+        self.journal.keep_words("victim", self.victim.process());
         if let Some(other) = &mut self.other {
             self.journal.keep_words("other", other.process());
         }
@@ -329,32 +329,32 @@ async fn servers_die(backend: Backend, places: &[String]) {
     };
     let (mut places, mut failed) = (places.to_vec(), 0);
     for _ in 0..tries {
-        let (missed, failures) = march(backend, &places).await;
+        let (missed, failures) = run_all_series(backend, &places).await;
         (places, failed) = (missed, failed + failures);
     }
-    assert_eq!(failed, 0, "some marches on {backend} failed; each is shown above");
+    assert_eq!(failed, 0, "some series on {backend} failed; each is shown above");
     places.retain(|place| !BY_CHANCE.contains(&operation(place).as_str()));
     // In a cluster the other server may have all jobs by then. The server then dies at another moment, which is tested
     // too.
     assert!(places.is_empty() || backend != Backend::Sqlite, "on {backend} no server reached {places:?}");
 }
 
-/// Several marches run concurrently, each with its own database. All of them end before a violation of one is reported.
-/// Returns the places that were not reached, and how many marches failed.
-async fn march(backend: Backend, places: &[String]) -> (Vec<String>, usize) {
+/// Several series run concurrently, each with its own database. All of them end before a violation of one is reported.
+/// Returns the places that were not reached, and how many series failed.
+async fn run_all_series(backend: Backend, places: &[String]) -> (Vec<String>, usize) {
     let lanes = variable("TEST_MATRIX_LANES").and_then(|text| text.parse().ok()).unwrap_or(1);
     let lanes = Arc::new(Semaphore::new(lanes));
     let all = async {
-        let mut marches = JoinSet::new();
-        for leg in places.chunks(LEG) {
-            let (lanes, leg) = (Arc::clone(&lanes), leg.to_vec());
-            marches.spawn_local(async move {
+        let mut series = JoinSet::new();
+        for part in places.chunks(DEATHS_PER_SERIES) {
+            let (lanes, part) = (Arc::clone(&lanes), part.to_vec());
+            series.spawn_local(async move {
                 let _lane = lanes.acquire().await.expect("it is never closed");
-                march_through(backend, &leg).await
+                run_series(backend, &part).await
             });
         }
         let (mut missed, mut failed) = (Vec::new(), 0);
-        while let Some(ended) = marches.join_next().await {
+        while let Some(ended) = series.join_next().await {
             match ended {
                 Ok(places) => missed.extend(places),
                 Err(_) => failed += 1,
@@ -366,19 +366,19 @@ async fn march(backend: Backend, places: &[String]) -> (Vec<String>, usize) {
 }
 
 /// Returns the places that were not reached.
-async fn march_through(backend: Backend, leg: &[String]) -> Vec<String> {
+async fn run_series(backend: Backend, places: &[String]) -> Vec<String> {
     let Some(db) = scratch(backend).await else { return Vec::new() };
-    let mut march = March::begin(&db).await;
+    let mut series = DeathSeries::begin(&db).await;
     let mut deaths = Vec::new();
-    for place in leg {
-        deaths.push((place, march.server_dies_at(place).await));
+    for place in places {
+        deaths.push((place, series.server_dies_at(place).await));
     }
-    march.judge(&format!("{backend}: {}", leg.join(", "))).await;
+    series.judge(&format!("{backend}: {}", places.join(", "))).await;
     // The deaths are recorded once the checker has judged them.
     for (place, came) in &deaths {
         record_outcome(backend, place, if *came { "died" } else { "missed" });
     }
-    record_outcome(backend, "march", "judged");
+    record_outcome(backend, "series", "judged");
     deaths.into_iter().filter(|(_, came)| !came).map(|(place, _)| place.clone()).collect()
 }
 
@@ -433,16 +433,16 @@ async fn executors_die_at_each_place() {
         let mut left = rounds().unwrap_or(1);
         while left > 0 {
             let Some(db) = scratch(*backend).await else { return };
-            let mut march = March::begin(&db).await;
-            // Only a few rounds per march: jobs whose runs take longer than a second fall behind with each death.
+            let mut series = DeathSeries::begin(&db).await;
+            // Only a few rounds per series: jobs whose runs take longer than a second fall behind with each death.
             for _ in 0..left.min(EXECUTOR_ROUNDS) {
                 for place in points::executor() {
-                    let came = march.worker_dies_at(&place).await;
+                    let came = series.worker_dies_at(&place).await;
                     record_outcome(*backend, &place, if came { "died" } else { "missed" });
                     assert!(came, "no executor came by {place}");
                 }
             }
-            march.judge(&format!("{backend}: executors")).await;
+            series.judge(&format!("{backend}: executors")).await;
             left = left.saturating_sub(EXECUTOR_ROUNDS);
         }
     }
@@ -462,19 +462,19 @@ async fn old_runs_go_whatever_dies() {
 async fn old_runs_go(backend: Backend) {
     let Some(db) = scratch(backend).await else { return };
     let journal = Journal::new();
-    let mut mortal = server(&db, &["--retention", "3s", "--log-retention", "3s"]).await;
-    let api = mortal.api();
+    let mut victim = server(&db, &["--retention", "3s", "--log-retention", "3s"]).await;
+    let api = victim.api();
     api.post("/api/v1/jobs", job("logs", json!({"log": true}), json!({}))).await.expect(201);
-    let _worker = Worker::start(&[&mortal], "worker", &journal, None, &[]).await;
+    let _worker = Worker::start(&[&victim], "worker", &journal, None, &[]).await;
     let purge = ["purge.deleted", "purge.written", "purge.committed"];
     let others = ["remove_logs.written", "remove_logs.committed", "roll_up.written", "roll_up.committed"];
     for place in purge.into_iter().chain(others) {
-        mortal.kill().await;
-        assert!(mortal.try_restart_with(&["--failpoint", place]).await, "it does not come there before it listens");
-        let status = mortal.process().wait(REACH * 2).await;
+        victim.kill().await;
+        assert!(victim.try_restart_with(&["--failpoint", place]).await, "it does not come there before it listens");
+        let status = victim.process().wait(REACH * 2).await;
         assert!(!status.success(), "{place}: {status}");
         record_outcome(backend, place, "died");
-        mortal.restart().await;
+        victim.restart().await;
     }
     journal.grows(3).await;
     let limit = Duration::from_secs(30);

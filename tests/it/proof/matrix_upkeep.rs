@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_tests::{Api, Backend, ScratchDb, Server, Signal, has_interpreter, left_out_without, scratch, wait_until};
 use serde_json::{Value, json};
 
-use super::stage::{Journal, Worker, job, record_outcome, rounds, server, settled};
+use super::fixture::{Journal, Worker, job, record_outcome, rounds, server, settled};
 
 /// How long it may take to reach a place: healing has a period of 15 s.
 const REACH: Duration = Duration::from_secs(60);
@@ -250,12 +250,12 @@ async fn unmark(backend: Backend) {
 
 /// Runs the test on `SQLite`; in the long form, several times on each database.
 macro_rules! each_place {
-    ($($story:ident: $test:ident),+ $(,)?) => {$(
+    ($($scenario:ident: $test:ident),+ $(,)?) => {$(
         #[tokio::test]
         async fn $test() {
             for _ in 0..rounds().unwrap_or(1) {
                 for backend in if rounds().is_some() { &Backend::ALL[..] } else { &[Backend::Sqlite] } {
-                    $story(*backend).await;
+                    $scenario(*backend).await;
                 }
             }
         }

@@ -9,7 +9,7 @@ use reqwest::{Client, Method, RequestBuilder};
 use rondel_tests::{Backend, ScratchDb, Server, has_interpreter, left_out_without, scratch};
 use serde_json::Value;
 
-use super::stage::{record_outcome, rounds, server};
+use super::fixture::{record_outcome, rounds, server};
 
 /// How long a server may take to die of a call.
 const DEATH: Duration = Duration::from_secs(30);
@@ -21,13 +21,13 @@ struct Change {
     passing: u32,
     before: &'static [Call],
     call: Call,
-    looks: &'static [Look],
+    checks: &'static [Check],
 }
 
 /// A call. In its texts, `$N` is the number of the test, and other words with a `$` are values from earlier answers.
 #[derive(Clone, Copy)]
 struct Call {
-    who: Who,
+    caller: Caller,
     method: &'static str,
     path: &'static str,
     /// JSON, or the fields of a form.
@@ -37,19 +37,19 @@ struct Call {
 }
 
 #[derive(Clone, Copy)]
-enum Who {
+enum Caller {
     /// With the token that the server made.
     Admin,
-    /// With a token of the story: `$SECRET`.
+    /// With a token of the test: `$SECRET`.
     Bearer,
     /// A browser that is not signed in.
-    Stranger,
+    SignedOut,
     /// A browser that is signed in: `$COOKIE`.
-    Visitor,
+    SignedIn,
 }
 
 /// A check after the death, with its result if nothing was changed, and if everything was.
-enum Look {
+enum Check {
     /// The status of an answer.
     Answers(Call, u16, u16),
     /// How often the answer contains a text.
@@ -60,15 +60,15 @@ enum Look {
 
 impl Call {
     const fn admin(method: &'static str, path: &'static str, body: &'static str) -> Self {
-        Self { who: Who::Admin, method, path, body, keeps: &[] }
+        Self { caller: Caller::Admin, method, path, body, keeps: &[] }
     }
 
     const fn form(path: &'static str, body: &'static str) -> Self {
-        Self { who: Who::Stranger, method: "POST", path, body, keeps: &[] }
+        Self { caller: Caller::SignedOut, method: "POST", path, body, keeps: &[] }
     }
 
-    const fn by(self, who: Who) -> Self {
-        Self { who, ..self }
+    const fn by(self, caller: Caller) -> Self {
+        Self { caller, ..self }
     }
 
     const fn keeping(self, keeps: &'static [(&'static str, &'static str)]) -> Self {
@@ -93,14 +93,14 @@ const SIGN_IN: Call =
     Call::form("/sign-in", "name=eve$N&password=first+password+of+$N").keeping(&[("$COOKIE", "cookie")]);
 const SIGN_IN_WRONGLY: Call = Call::form("/sign-in", "name=eve$N&password=another+password");
 /// A page that only signed-in users see.
-const PAGE: Call = Call::admin("GET", "/n/default/account", "").by(Who::Visitor);
+const PAGE: Call = Call::admin("GET", "/n/default/account", "").by(Caller::SignedIn);
 const LINK: Call = Call::admin("POST", "/api/v1/users/eve$N/sign-in-link", "").keeping(&[("$LINK", "/path")]);
 const ENTER: Call = Call::form("/sign-in", "token=$LINK").keeping(&[("$COOKIE", "cookie")]);
 const TOKEN: Call =
     Call::admin("POST", "/api/v1/tokens", r#"{"kind": "api", "name": "token of $N", "grants": [{"role": "viewer"}]}"#)
         .keeping(&[("$ID", "/id"), ("$SECRET", "/token")]);
 const TOKENS: Call = Call::admin("GET", "/api/v1/tokens?all=true&limit=200", "");
-const ME: Call = Call::admin("GET", "/api/v1/me", "").by(Who::Bearer);
+const ME: Call = Call::admin("GET", "/api/v1/me", "").by(Caller::Bearer);
 const NAMESPACE: Call = Call::admin("POST", "/api/v1/namespaces", r#"{"name": "passing-$N"}"#);
 const WEBHOOK: &str = "/api/v1/namespaces/passing-$N/failure-webhook";
 const APPS: &str = "/api/v1/apps?namespace=passing-$N";
@@ -118,11 +118,11 @@ const CHANGES: &[Change] = &[
         passing: 1,
         before: &[],
         call: USER,
-        looks: &[
-            Look::Counts(ROLES_OF_USER, 0, 1),
-            Look::Answers(SEE_USER, 404, 200),
-            Look::Answers(SIGN_IN, 401, 303),
-            Look::Answers(USER, 201, 409),
+        checks: &[
+            Check::Counts(ROLES_OF_USER, 0, 1),
+            Check::Answers(SEE_USER, 404, 200),
+            Check::Answers(SIGN_IN, 401, 303),
+            Check::Answers(USER, 201, 409),
         ],
     },
     Change {
@@ -134,12 +134,12 @@ const CHANGES: &[Change] = &[
             "/api/v1/users/eve$N",
             r#"{"display_name": "Eve the second", "grants": [{"role": "operator"}]}"#,
         ),
-        looks: &[
-            Look::Counts(ROLES_OF_USER, 1, 1),
-            Look::Contains(SEE_USER, "Eve the second", 0, 1),
-            Look::Contains(SEE_USER, "\"operator\"", 0, 1),
-            Look::Contains(SEE_USER, "\"viewer\"", 1, 0),
-            Look::Answers(PAGE, 200, 303),
+        checks: &[
+            Check::Counts(ROLES_OF_USER, 1, 1),
+            Check::Contains(SEE_USER, "Eve the second", 0, 1),
+            Check::Contains(SEE_USER, "\"operator\"", 0, 1),
+            Check::Contains(SEE_USER, "\"viewer\"", 1, 0),
+            Check::Answers(PAGE, 200, 303),
         ],
     },
     Change {
@@ -147,10 +147,10 @@ const CHANGES: &[Change] = &[
         passing: 1,
         before: &[USER, SIGN_IN],
         call: Call::admin("POST", "/api/v1/users/eve$N/password", r#"{"password": "second password of $N"}"#),
-        looks: &[
-            Look::Answers(PAGE, 200, 303),
-            Look::Answers(SIGN_IN, 303, 401),
-            Look::Answers(Call::form("/sign-in", "name=eve$N&password=second+password+of+$N"), 401, 303),
+        checks: &[
+            Check::Answers(PAGE, 200, 303),
+            Check::Answers(SIGN_IN, 303, 401),
+            Check::Answers(Call::form("/sign-in", "name=eve$N&password=second+password+of+$N"), 401, 303),
         ],
     },
     Change {
@@ -160,18 +160,18 @@ const CHANGES: &[Change] = &[
             USER,
             SIGN_IN,
             LINK,
-            Call::form("/account/tokens", "kind=api&name=own+token+of+$N&grants=viewer").by(Who::Visitor),
+            Call::form("/account/tokens", "kind=api&name=own+token+of+$N&grants=viewer").by(Caller::SignedIn),
         ],
         call: Call::admin("DELETE", "/api/v1/users/eve$N", ""),
-        looks: &[
-            Look::Counts(SIGN_INS_OF_USER, 1, 0),
-            Look::Counts(LINKS_OF_USER, 1, 0),
-            Look::Counts("SELECT COUNT(*) FROM role_grant WHERE subject_id = $UID", 1, 0),
-            Look::Answers(SEE_USER, 200, 404),
-            Look::Answers(PAGE, 200, 303),
-            Look::Contains(TOKENS, "own token of $N", 1, 0),
-            Look::Answers(SIGN_IN, 303, 401),
-            Look::Answers(USER, 409, 201),
+        checks: &[
+            Check::Counts(SIGN_INS_OF_USER, 1, 0),
+            Check::Counts(LINKS_OF_USER, 1, 0),
+            Check::Counts("SELECT COUNT(*) FROM role_grant WHERE subject_id = $UID", 1, 0),
+            Check::Answers(SEE_USER, 200, 404),
+            Check::Answers(PAGE, 200, 303),
+            Check::Contains(TOKENS, "own token of $N", 1, 0),
+            Check::Answers(SIGN_IN, 303, 401),
+            Check::Answers(USER, 409, 201),
         ],
     },
     Change {
@@ -179,21 +179,21 @@ const CHANGES: &[Change] = &[
         passing: 1,
         before: &[],
         call: TOKEN,
-        looks: &[Look::Counts(ROLES_OF_TOKEN, 0, 1), Look::Contains(TOKENS, "\"token of $N\"", 0, 1)],
+        checks: &[Check::Counts(ROLES_OF_TOKEN, 0, 1), Check::Contains(TOKENS, "\"token of $N\"", 0, 1)],
     },
     Change {
         operation: "revoke_token",
         passing: 1,
         before: &[
             TOKEN,
-            Call::admin("POST", "/api/v1/sign-in-links", "{}").by(Who::Bearer).keeping(&[("$LINK", "/path")]),
+            Call::admin("POST", "/api/v1/sign-in-links", "{}").by(Caller::Bearer).keeping(&[("$LINK", "/path")]),
             ENTER,
         ],
         call: Call::admin("DELETE", "/api/v1/tokens/$ID", ""),
-        looks: &[
-            Look::Counts("SELECT COUNT(*) FROM web_session WHERE token_id = $ID", 1, 0),
-            Look::Answers(ME, 200, 401),
-            Look::Answers(PAGE, 200, 303),
+        checks: &[
+            Check::Counts("SELECT COUNT(*) FROM web_session WHERE token_id = $ID", 1, 0),
+            Check::Answers(ME, 200, 401),
+            Check::Answers(PAGE, 200, 303),
         ],
     },
     Change {
@@ -201,7 +201,7 @@ const CHANGES: &[Change] = &[
         passing: 1,
         before: &[TOKEN],
         call: Call::admin("POST", "/api/v1/tokens/$ID/rotate", r#"{"overlap": "0s"}"#),
-        looks: &[Look::Answers(ME, 200, 401), Look::Contains(TOKENS, "\"token of $N\"", 1, 2)],
+        checks: &[Check::Answers(ME, 200, 401), Check::Contains(TOKENS, "\"token of $N\"", 1, 2)],
     },
     Change {
         operation: "add_link",
@@ -209,18 +209,18 @@ const CHANGES: &[Change] = &[
         before: &[USER],
         call: LINK,
         // The creator of the link did not receive it: another link can be created.
-        looks: &[Look::Counts(LINKS_OF_USER, 0, 1), Look::Answers(LINK, 201, 201)],
+        checks: &[Check::Counts(LINKS_OF_USER, 0, 1), Check::Answers(LINK, 201, 201)],
     },
     Change {
         operation: "take_link",
         passing: 1,
         before: &[USER, LINK],
         call: ENTER,
-        looks: &[
-            Look::Counts(LINKS_OF_USER, 1, 0),
-            Look::Counts(SIGN_INS_OF_USER, 0, 0),
-            Look::Answers(Call::admin("GET", "/sign-in?token=$LINK", "").by(Who::Stranger), 200, 410),
-            Look::Answers(ENTER, 303, 410),
+        checks: &[
+            Check::Counts(LINKS_OF_USER, 1, 0),
+            Check::Counts(SIGN_INS_OF_USER, 0, 0),
+            Check::Answers(Call::admin("GET", "/sign-in?token=$LINK", "").by(Caller::SignedOut), 200, 410),
+            Check::Answers(ENTER, 303, 410),
         ],
     },
     Change {
@@ -228,7 +228,11 @@ const CHANGES: &[Change] = &[
         passing: 1,
         before: &[USER],
         call: SIGN_IN,
-        looks: &[Look::Counts(SIGN_INS_OF_USER, 0, 1), Look::Answers(SIGN_IN, 303, 303), Look::Answers(PAGE, 200, 200)],
+        checks: &[
+            Check::Counts(SIGN_INS_OF_USER, 0, 1),
+            Check::Answers(SIGN_IN, 303, 303),
+            Check::Answers(PAGE, 200, 200),
+        ],
     },
     Change {
         operation: "count_attempt",
@@ -247,7 +251,7 @@ const CHANGES: &[Change] = &[
             SIGN_IN_WRONGLY,
         ],
         call: SIGN_IN_WRONGLY,
-        looks: &[Look::Answers(SIGN_IN_WRONGLY, 401, 429)],
+        checks: &[Check::Answers(SIGN_IN_WRONGLY, 401, 429)],
     },
     Change {
         operation: "delete_namespace",
@@ -258,11 +262,11 @@ const CHANGES: &[Change] = &[
             Call::admin("PUT", WEBHOOK, r#"{"url": "http://127.0.0.1:9/"}"#),
         ],
         call: Call::admin("DELETE", "/api/v1/namespaces/passing-$N", ""),
-        looks: &[
-            Look::Counts("SELECT COUNT(*) FROM app WHERE name = 'an-app'", 1, 0),
-            Look::Answers(Call::admin("GET", WEBHOOK, ""), 200, 404),
-            Look::Answers(NAMESPACE, 409, 201),
-            Look::Contains(Call::admin("GET", APPS, ""), "\"an-app\"", 1, 0),
+        checks: &[
+            Check::Counts("SELECT COUNT(*) FROM app WHERE name = 'an-app'", 1, 0),
+            Check::Answers(Call::admin("GET", WEBHOOK, ""), 200, 404),
+            Check::Answers(NAMESPACE, 409, 201),
+            Check::Contains(Call::admin("GET", APPS, ""), "\"an-app\"", 1, 0),
         ],
     },
 ];
@@ -299,13 +303,13 @@ impl<'db> Scene<'db> {
     fn request(&self, call: &Call) -> RequestBuilder {
         let method: Method = call.method.parse().expect("a method");
         let path = self.fill(call.path);
-        let mut request = match call.who {
-            Who::Admin => self.server.api().request(method, &path),
-            Who::Bearer => self.client.request(method, self.url(&path)).bearer_auth(self.fill("$SECRET")),
-            Who::Stranger => self.client.request(method, self.url(&path)),
-            Who::Visitor => self.client.request(method, self.url(&path)).header(COOKIE, self.fill("$COOKIE")),
+        let mut request = match call.caller {
+            Caller::Admin => self.server.api().request(method, &path),
+            Caller::Bearer => self.client.request(method, self.url(&path)).bearer_auth(self.fill("$SECRET")),
+            Caller::SignedOut => self.client.request(method, self.url(&path)),
+            Caller::SignedIn => self.client.request(method, self.url(&path)).header(COOKIE, self.fill("$COOKIE")),
         };
-        if matches!(call.who, Who::Stranger | Who::Visitor) {
+        if matches!(call.caller, Caller::SignedOut | Caller::SignedIn) {
             request = request.header(ORIGIN, self.server.url()).header("accept", "text/html");
         }
         if !call.body.is_empty() {
@@ -362,7 +366,7 @@ impl<'db> Scene<'db> {
         record_outcome(self.db.backend(), place, "died");
     }
 
-    async fn plays(&mut self, change: &Change, number: usize, is_done: bool) {
+    async fn run_change(&mut self, change: &Change, number: usize, is_done: bool) {
         let place = format!("{}.{}", change.operation, if is_done { "committed" } else { "written" });
         self.known = BTreeMap::from([("$N", number.to_string())]);
         for call in change.before {
@@ -376,27 +380,27 @@ impl<'db> Scene<'db> {
         assert!(reply.is_none(), "{place}: it lived to answer {reply:?}");
         self.dies(&place).await;
         // Whether or not the change was made, the audit log has the request.
-        let is_audited = matches!(change.call.who, Who::Admin);
+        let is_audited = matches!(change.call.caller, Caller::Admin);
         assert_eq!(self.unanswered(), unanswered + u32::from(is_audited), "{place}: calls in the audit log");
-        for look in change.looks {
-            if let Look::Counts(statement, without, with) = look {
+        for check in change.checks {
+            if let Check::Counts(statement, without, with) = check {
                 let (found, expected) = (self.db.sql(&self.fill(statement)), if is_done { with } else { without });
                 assert_eq!(found, expected.to_string(), "{place}: {statement}");
             }
         }
         self.server.restart().await;
-        for look in change.looks {
-            match look {
-                Look::Answers(call, without, with) => {
+        for check in change.checks {
+            match check {
+                Check::Answers(call, without, with) => {
                     let (reply, expected) = (self.call(call).await, if is_done { with } else { without });
                     assert_eq!(reply.status, *expected, "{place}: {} {}: {reply:?}", call.method, call.path);
                 }
-                Look::Contains(call, text, without, with) => {
+                Check::Contains(call, text, without, with) => {
                     let (reply, expected) = (self.call(call).await, if is_done { with } else { without });
                     let count = reply.text.matches(&self.fill(text)).count();
                     assert_eq!(count, *expected, "{place}: {text} in the answer to {}: {reply:?}", call.path);
                 }
-                Look::Counts(..) => {}
+                Check::Counts(..) => {}
             }
         }
         self.clean().await;
@@ -440,7 +444,7 @@ impl<'db> Scene<'db> {
 }
 
 /// Tests every second change, each with both of its deaths; `half` selects which ones.
-async fn people_survive(backend: Backend, half: usize) {
+async fn changes_survive(backend: Backend, half: usize) {
     if !has_interpreter("python") {
         return left_out_without("python3", "the client of SQLite is Python's");
     }
@@ -453,8 +457,8 @@ async fn people_survive(backend: Backend, half: usize) {
             scene.call(&ADMIN).await;
         }
         for (number, change) in CHANGES.iter().enumerate().filter(|(number, _)| number % 2 == half) {
-            scene.plays(change, 2 * number, false).await;
-            scene.plays(change, 2 * number + 1, true).await;
+            scene.run_change(change, 2 * number, false).await;
+            scene.run_change(change, 2 * number + 1, true).await;
         }
         record_outcome(backend, "users", "judged");
     }
@@ -463,16 +467,16 @@ async fn people_survive(backend: Backend, half: usize) {
 /// Tests a half of the changes on `SQLite`; in the long form, on each database.
 async fn half_survives(half: usize) {
     for backend in if rounds().is_some() { &Backend::ALL[..] } else { &[Backend::Sqlite] } {
-        people_survive(*backend, half).await;
+        changes_survive(*backend, half).await;
     }
 }
 
 #[tokio::test]
-async fn changes_of_people_are_whole_one_half() {
+async fn changes_of_users_are_complete_or_absent_first_half() {
     half_survives(0).await;
 }
 
 #[tokio::test]
-async fn changes_of_people_are_whole_other_half() {
+async fn changes_of_users_are_complete_or_absent_second_half() {
     half_survives(1).await;
 }

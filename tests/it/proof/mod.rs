@@ -4,6 +4,7 @@
 mod database;
 mod executors;
 mod failover;
+mod fixture;
 mod galera;
 mod mariadb;
 mod matrix;
@@ -13,7 +14,6 @@ mod pooler;
 mod proxy;
 mod pumps;
 mod sleepers;
-mod stage;
 mod two_servers;
 mod xxl;
 mod xxl_load;

@@ -8,7 +8,7 @@ use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Process, ScratchDb, binary, left_out_without, wait_until};
 
 use super::database::{Postgres, as_postgres, run};
-use super::stage::{Journal, Worker, judged, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, judged, mixed_jobs, print, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const JOB_COUNT: usize = 30;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use rondel_tests::{Backend, Process, ScratchDb, Server, Signal, example, scratch, variable, wait_until};
 use serde_json::{Value, json};
 
+use super::fixture::{Chance, print, server};
 use super::proxy::{Cut, Proxy};
-use super::stage::{Chance, print, server};
 
 const ITEM_COUNT: usize = 16;
 /// Short times, so that one minute contains everything. The rules hold for any length.

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 
-use super::stage::{Chance, Journal, Worker, judged, mixed_jobs, print};
+use super::fixture::{Chance, Journal, Worker, judged, mixed_jobs, print};
 
 const JOB_COUNT: usize = 100;
 /// Three leases, but much less than the time after which an executor closes the stream of a silent server (three heartbeats

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_tests::check::{Lateness, Rules, Start};
 use rondel_tests::{Backend, scratch, variable, wall_clock_ms};
 
-use super::stage::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, print, server};
+use super::fixture::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 500;
 /// Gives each server about half of the jobs, whichever server saw them first.
@@ -38,25 +38,25 @@ async fn one_of_two_dies(backend: Backend) {
         tokio::time::sleep(LEASE + TAKE_OVER + Duration::from_secs(3)).await;
         let api = lives.api().recording(journal.folder());
         let report = judged(&api, &journal, Rules::default()).await;
-        let took = Took::of(&journal.starts(), killed_ms);
+        let takeover = Takeover::of(&journal.starts(), killed_ms);
         let witness = witness.end(killed_ms).await;
         print(&format!(
-            "two servers on {backend}, round {round}: {took}; the witness timer's p99 {} ms before and {} ms after; {report}",
+            "two servers on {backend}, round {round}: {takeover}; the witness timer's p99 {} ms before and {} ms after; {report}",
             witness.0.p99, witness.1.p99
         ));
         report.assert_clean();
         // The delays that the machine causes for all jobs are not those of the dead server's jobs.
-        let machine = MACHINE_MS + witness.1.p99.max(took.before.p99);
+        let machine = MACHINE_MS + witness.1.p99.max(takeover.before.p99);
         let limit = i64::try_from((LEASE + TAKE_OVER).as_millis()).expect("short") + machine;
         assert!(
-            took.share == 0 || took.first_ms <= limit,
-            "{took}: the first fire of the dead server's share came late"
+            takeover.share == 0 || takeover.first_ms <= limit,
+            "{takeover}: the first fire of the dead server's share came late"
         );
     }
 }
 
 /// How the survivor took over.
-struct Took {
+struct Takeover {
     /// Jobs of the dead server.
     share: usize,
     /// From the death to the first fire of these jobs, and to the first fire of the last of them.
@@ -67,7 +67,7 @@ struct Took {
     after: Lateness,
 }
 
-impl std::fmt::Display for Took {
+impl std::fmt::Display for Takeover {
     fn fmt(&self, out: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(
             out,
@@ -78,7 +78,7 @@ impl std::fmt::Display for Took {
     }
 }
 
-impl Took {
+impl Takeover {
     /// The dead server's jobs are those that have a gap after its death.
     fn of(starts: &[Start], killed_ms: i64) -> Self {
         let lease_ms = i64::try_from(LEASE.as_millis()).expect("short");

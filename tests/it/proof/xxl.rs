@@ -11,7 +11,7 @@ use rondel_tests::check::{self, Rules};
 use rondel_tests::{Api, Backend, ScratchDb, Server, millis, scratch, wait_until};
 use serde_json::{Value, json};
 
-use super::stage::{Chance, Journal, print, record_outcome, rounds, settled};
+use super::fixture::{Chance, Journal, print, record_outcome, rounds, settled};
 use crate::xxl::stand_in::{Dialect, StandIn};
 
 const APP: &str = "xxl";
@@ -45,7 +45,7 @@ async fn servers_die_where_attempts_are_numbered_and_their_ends_are_stored() {
             let armed = format!("{place}@{}", 1 + chance.below(4));
             if server.try_restart_with(&["--failpoint", &armed]).await {
                 wait_until(REACH, &format!("a server dies at {armed}"), async || {
-                    if server.process().has_ended().is_some() { Ok(()) } else { Err(executor.begun().len()) }
+                    if server.process().has_ended().is_some() { Ok(()) } else { Err(executor.started_runs().len()) }
                 })
                 .await;
             }
@@ -55,7 +55,7 @@ async fn servers_die_where_attempts_are_numbered_and_their_ends_are_stored() {
         }
     }
     server.restart().await;
-    let before = executor.begun().len();
+    let before = executor.started_runs().len();
     executor.wait_for("run", before + 20).await;
     for job in api.all("/api/v1/jobs", &[]).await {
         let name = job["name"].as_str().expect("a name");
@@ -67,7 +67,7 @@ async fn servers_die_where_attempts_are_numbered_and_their_ends_are_stored() {
     let report = check::check(&check::collect(&api, journal.folder()).await, Rules::default());
     print(&format!("{deaths:?}: {report}"));
     report.assert_clean();
-    let begun = executor.begun();
+    let begun = executor.started_runs();
     let ids: BTreeSet<i64> = begun.iter().map(|one| one.log_id).collect();
     assert_eq!(ids.len(), begun.len(), "a number was sent twice");
 }
@@ -108,7 +108,7 @@ async fn write_journal(api: &Api, db: &ScratchDb, executor: &StandIn, journal: &
     let runs = api.all("/api/v1/runs", &[]).await;
     let runs: BTreeMap<&str, &Value> = runs.iter().filter_map(|run| Some((run["id"].as_str()?, run))).collect();
     let (pid, mut text) = (executor.port(), String::new());
-    for one in executor.begun() {
+    for one in executor.started_runs() {
         let (run, attempt) = attempts.get(&one.log_id).expect("a number that was sent has a row");
         let row = runs.get(run.as_str()).expect("a run that was sent has a row");
         let fire_at_ms = row["fire_at"].as_str().and_then(millis).expect("an instant");

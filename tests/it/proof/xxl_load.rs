@@ -10,7 +10,7 @@ use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::process::{Child, Command};
 use tokio::task::JoinSet;
 
-use super::stage::print;
+use super::fixture::print;
 
 const APP: &str = "bench";
 const ARGS: [&str; 2] = ["--xxl-networks", "127.0.0.0/8"];

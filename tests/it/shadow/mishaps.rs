@@ -52,7 +52,7 @@ impl Pair {
     }
 
     /// The status and the next instant of a job in XXL-JOB.
-    pub(super) fn there(&self, job: i64) -> (bool, i64) {
+    pub(super) fn xxl_job_state(&self, job: i64) -> (bool, i64) {
         let row = self.old.sql(&format!("SELECT trigger_status, trigger_next_time FROM xxl_job_info WHERE id = {job}"));
         let (status, next) = row.split_once('\t').expect("two columns");
         (status == "1", next.trim().parse().expect("a number"))
@@ -96,7 +96,7 @@ async fn a_promotion_whose_answer_is_lost_doubles_and_loses_no_job() {
     let lost = pair.switch("promote", &["job-1"], &["--yes"]).await;
     assert_eq!(lost.0.code, Some(0), "{lost:?}");
     lost.check("job-1", "rondel", "runs here from the seam on");
-    assert_eq!(pair.there(1), (false, next * 1_000));
+    assert_eq!(pair.xxl_job_state(1), (false, next * 1_000));
     assert_eq!(seconds(pair.job("job-1").await["mode_from"].as_str().expect("a seam")), next);
     // The edit is not saved, and no answer is certain: the job stays stopped in XXL-JOB, and the same command completes
     // the switch.
@@ -104,7 +104,7 @@ async fn a_promotion_whose_answer_is_lost_doubles_and_loses_no_job() {
     let unclear = pair.switch("promote", &["job-2"], &["--yes"]).await;
     assert_eq!(unclear.0.code, Some(1), "{unclear:?}");
     unclear.check("job-2", "not known", "run the command again");
-    assert_eq!(pair.there(2), (false, next * 1_000));
+    assert_eq!(pair.xxl_job_state(2), (false, next * 1_000));
     pair.relay.rules(&[]);
     let again = pair.switch("promote", &["job-2"], &["--yes"]).await;
     assert_eq!(again.0.code, Some(0), "{again:?}");
@@ -113,8 +113,8 @@ async fn a_promotion_whose_answer_is_lost_doubles_and_loses_no_job() {
     pair.relay.rules(&[rule(Method::PATCH, "job-3", Act::Refuse(403))]);
     let refused = pair.switch("promote", &["job-3"], &["--yes"]).await;
     assert_eq!(refused.0.code, Some(1), "{refused:?}");
-    refused.check("job-3", "xxl-job", "it runs on there");
-    assert_eq!(pair.there(3), (true, next * 1_000));
+    refused.check("job-3", "xxl-job", "it continues to run there");
+    assert_eq!(pair.xxl_job_state(3), (true, next * 1_000));
     assert_eq!(pair.job("job-3").await["mode"], "shadow");
 }
 
@@ -138,7 +138,7 @@ async fn a_promotion_that_is_saved_too_slowly_is_named_or_not_begun() {
     let slow = pair.switch("promote", &["job-2"], &["--yes", "--wait", "1ms"]).await;
     assert_eq!(slow.0.code, Some(1), "{slow:?}");
     slow.check("job-2", "xxl-job", "never was");
-    assert_eq!(pair.there(2), (true, next * 1_000));
+    assert_eq!(pair.xxl_job_state(2), (true, next * 1_000));
     assert_eq!(pair.job("job-2").await["mode"], "shadow");
 }
 
@@ -163,14 +163,14 @@ async fn a_failure_of_the_old_database_leaves_an_outcome_for_each_job() {
     let demoted = pair.switch("demote", &names, &["--yes"]).await;
     assert_eq!(demoted.0.code, Some(1), "{demoted:?}");
     demoted.check("job-1", "xxl-job", "runs in XXL-JOB from");
-    demoted.check("job-2", "not known", "given up here at the seam");
+    demoted.check("job-2", "not known", "stopped here at the seam");
     demoted.check("job-4", "rondel", "nothing was changed");
     // A job that cannot be started in XXL-JOB is not given up in Rondel.
     pair.old.sql("DELETE FROM xxl_job_lock");
     let halted = pair.switch("demote", &["job-4"], &["--yes"]).await;
     assert_eq!(halted.0.code, Some(1), "{halted:?}");
     halted.check("job-4", "rondel", "nothing was changed");
-    assert!(pair.job("job-4").await["mode"] != "shadow" && !pair.there(4).0);
+    assert!(pair.job("job-4").await["mode"] != "shadow" && !pair.xxl_job_state(4).0);
 }
 
 #[tokio::test]
@@ -183,13 +183,13 @@ async fn a_demotion_that_cannot_start_the_job_names_it_and_is_finished_later() {
     pair.relay.rules(&[rule(Method::GET, "job-1/fires", Act::Refuse(503))]);
     let halted = pair.switch("demote", &["job-1"], &["--yes"]).await;
     assert_eq!(halted.0.code, Some(1), "{halted:?}");
-    halted.check("job-1", "nowhere", "given up here at the seam, and not started in XXL-JOB");
+    halted.check("job-1", "nowhere", "stopped here at the seam, and not started in XXL-JOB");
     assert!(halted.item("job-1")["seam"].is_string(), "{halted:?}");
-    assert!(!pair.there(1).0);
+    assert!(!pair.xxl_job_state(1).0);
     pair.relay.rules(&[]);
     let finished = pair.switch("demote", &["job-1"], &["--yes"]).await;
     finished.check("job-1", "xxl-job", "runs in XXL-JOB from");
-    assert!(pair.there(1).0);
+    assert!(pair.xxl_job_state(1).0);
     // The first fire has passed by the time it is known. XXL-JOB would drop it silently.
     let late = Rule { count: 1, ..rule(Method::GET, "job-2/fires", Act::Delay(Duration::from_secs(16))) };
     pair.relay.rules(&[late]);
@@ -197,7 +197,11 @@ async fn a_demotion_that_cannot_start_the_job_names_it_and_is_finished_later() {
     assert_eq!(delayed.0.code, Some(1), "{delayed:?}");
     delayed.check("job-2", "xxl-job", "ran on neither side");
     let seam = seconds(delayed.item("job-2")["seam"].as_str().expect("a seam"));
-    assert!(pair.there(2).0 && pair.there(2).1 >= (seam + 4) * 1_000, "{:?} {delayed:?}", pair.there(2));
+    assert!(
+        pair.xxl_job_state(2).0 && pair.xxl_job_state(2).1 >= (seam + 4) * 1_000,
+        "{:?} {delayed:?}",
+        pair.xxl_job_state(2)
+    );
 }
 
 #[tokio::test]
@@ -222,7 +226,7 @@ async fn parents_and_children_are_switched_by_one_command_and_keep_every_fire() 
             alone.check(refused, "xxl-job", part);
         }
     }
-    assert!(pair.there(1).0 && pair.job("job-3").await["mode"] == "shadow");
+    assert!(pair.xxl_job_state(1).0 && pair.job("job-3").await["mode"] == "shadow");
     let seam = now_s() + 20;
     pair.old.sql(&format!("UPDATE xxl_job_info SET trigger_next_time = {seam}000 WHERE id = 1"));
     let names = ["job-1", "job-2", "job-3"];
@@ -241,7 +245,7 @@ async fn parents_and_children_are_switched_by_one_command_and_keep_every_fire() 
         demoted.check(name, "xxl-job", "runs in XXL-JOB");
         assert_eq!(pair.job(name).await["mode"], "shadow");
     }
-    assert!(pair.there(1).0 && !pair.there(2).0, "only the parent has a schedule there");
+    assert!(pair.xxl_job_state(1).0 && !pair.xxl_job_state(2).0, "only the parent has a schedule there");
 }
 
 /// Waits until the three jobs have run this many fires from the seam on, each fire in all three.
@@ -276,12 +280,12 @@ async fn a_job_that_nothing_would_run_here_is_not_promoted() {
         assert!(unserved.0.code != Some(0), "{unserved:?}");
         unserved.check("job-1", "xxl-job", "no executor of app work is online here");
     }
-    assert_eq!(pair.there(1), (true, next * 1_000));
+    assert_eq!(pair.xxl_job_state(1), (true, next * 1_000));
     let _agent = Agent::start_with(&pair.server, "work", &[]).await;
     pair.old.sql("UPDATE xxl_job_info SET executor_handler = 'other' WHERE id = 2");
     let promoted = pair.command("promote", &["job-1", "job-2"], &["--yes"]).await;
     assert_eq!(promoted.0.code, Some(1), "{promoted:?}");
     promoted.check("job-1", "rondel", "runs here from the seam on");
     promoted.check("job-2", "xxl-job", "has the handler other");
-    assert_eq!((pair.there(1).0, pair.there(2).0), (false, true));
+    assert_eq!((pair.xxl_job_state(1).0, pair.xxl_job_state(2).0), (false, true));
 }

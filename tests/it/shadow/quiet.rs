@@ -43,7 +43,7 @@ async fn a_repeated_import_leaves_out_promoted_jobs_that_were_stopped() {
     assert_eq!(demoted.0.code, Some(0), "{demoted:?}");
     demoted.check("job-1", "nowhere", "stays stopped in XXL-JOB");
     demoted.check("job-2", "xxl-job", "when it is triggered there");
-    assert_eq!([1, 2].map(|job| pair.there(job)), [(false, 0); 2]);
+    assert_eq!([1, 2].map(|job| pair.xxl_job_state(job)), [(false, 0); 2]);
     let back = imported(&pair).await;
     assert_eq!(back.stdout, before.stdout, "as before");
 }
@@ -91,7 +91,7 @@ async fn a_seam_has_no_parts_of_a_second() {
         assert_eq!(promoted.0.code, Some(0), "{promoted:?}");
         promoted.check("job-1", "rondel", result);
         let seam = pair.job("job-1").await["mode_from"].as_str().map(seconds);
-        assert_eq!((seam, pair.there(1)), (Some(next), (false, next * 1_000 + 700)), "{promoted:?}");
+        assert_eq!((seam, pair.xxl_job_state(1)), (Some(next), (false, next * 1_000 + 700)), "{promoted:?}");
     }
     let from = pair.job("job-1").await["mode_from"].clone();
     assert!(from.as_str().is_some_and(|text| !text.contains('.')), "{from}");
@@ -113,7 +113,7 @@ async fn a_demotion_of_an_app_starts_no_job_that_was_stopped_there_before() {
     assert_eq!(demoted.0.code, Some(0), "{demoted:?}");
     demoted.check("job-1", "xxl-job", "runs in XXL-JOB from");
     demoted.check("job-2", "nowhere", "stays stopped in XXL-JOB");
-    assert!(pair.there(1).0 && pair.there(2) == (false, 0), "{demoted:?}");
+    assert!(pair.xxl_job_state(1).0 && pair.xxl_job_state(2) == (false, 0), "{demoted:?}");
 }
 
 /// With and without --yes, the command names the missing right and changes nothing.
@@ -141,7 +141,7 @@ async fn an_account_that_may_only_read_switches_nothing() {
         refused.check("job-1", "xxl-job", "nothing was changed");
     }
     pair.old.sql(&format!("DROP USER '{reader}'@'%'"));
-    assert_eq!(pair.there(1), (true, next * 1_000));
+    assert_eq!(pair.xxl_job_state(1), (true, next * 1_000));
     assert_eq!(pair.job("job-1").await["mode"], Value::from("shadow"));
 }
 

@@ -32,7 +32,7 @@ pub(super) struct Rule {
 }
 
 #[derive(Clone, Debug)]
-struct Inside {
+struct Shared {
     target: String,
     http: reqwest::Client,
     rules: Arc<Mutex<Vec<Rule>>>,
@@ -42,7 +42,7 @@ struct Inside {
 #[derive(Debug)]
 pub(super) struct Relay {
     pub(super) url: String,
-    inside: Inside,
+    shared: Shared,
     _task: JoinSet<()>,
 }
 
@@ -50,22 +50,22 @@ impl Relay {
     pub(super) async fn start(target: &str) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("bind");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
-        let inside = Inside { target: target.to_owned(), http: reqwest::Client::new(), rules: Arc::default() };
-        let app = Router::new().fallback(pass).with_state(inside.clone());
+        let shared = Shared { target: target.to_owned(), http: reqwest::Client::new(), rules: Arc::default() };
+        let app = Router::new().fallback(pass).with_state(shared.clone());
         let mut task = JoinSet::new();
         task.spawn(async move { axum::serve(listener, app).await.expect("serve") });
-        Self { url, inside, _task: task }
+        Self { url, shared, _task: task }
     }
 
     /// Replaces the rules.
     pub(super) fn rules(&self, rules: &[Rule]) {
-        *self.inside.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules.to_vec();
+        *self.shared.rules.lock().unwrap_or_else(PoisonError::into_inner) = rules.to_vec();
     }
 }
 
-async fn pass(State(inside): State<Inside>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
+async fn pass(State(shared): State<Shared>, method: Method, uri: Uri, headers: HeaderMap, body: Bytes) -> Response {
     let act = {
-        let mut rules = inside.rules.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut rules = shared.rules.lock().unwrap_or_else(PoisonError::into_inner);
         let meant = |rule: &&mut Rule| rule.count > 0 && rule.method == method && uri.path().contains(rule.part);
         rules.iter_mut().find(meant).map(|rule| {
             rule.count -= 1;
@@ -77,7 +77,7 @@ async fn pass(State(inside): State<Inside>, method: Method, uri: Uri, headers: H
         Some(Act::Delay(length)) => tokio::time::sleep(length).await,
         Some(Act::LoseAnswer(_)) | None => {}
     }
-    let mut request = inside.http.request(method, format!("{}{uri}", inside.target)).body(body);
+    let mut request = shared.http.request(method, format!("{}{uri}", shared.target)).body(body);
     for name in ["authorization", "content-type", "accept", "if-match"] {
         if let Some(value) = headers.get(name) {
             request = request.header(name, value);

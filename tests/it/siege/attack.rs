@@ -23,24 +23,24 @@ pub(super) struct Attack {
     from: IpAddr,
     parts: JoinSet<()>,
     /// The number of parts of the attack that have taken effect.
-    standing: Arc<AtomicUsize>,
+    effective_count: Arc<AtomicUsize>,
     started: usize,
 }
 
 impl Attack {
     pub(super) fn new(to: &str, from: IpAddr) -> Self {
-        Self { to: to.into(), from, parts: JoinSet::new(), standing: Arc::default(), started: 0 }
+        Self { to: to.into(), from, parts: JoinSet::new(), effective_count: Arc::default(), started: 0 }
     }
 
     fn spawn<F: Future<Output = ()> + Send + 'static>(&mut self, part: impl FnOnce(Arc<str>, Arc<AtomicUsize>) -> F) {
         self.started += 1;
-        self.parts.spawn(part(Arc::clone(&self.to), Arc::clone(&self.standing)));
+        self.parts.spawn(part(Arc::clone(&self.to), Arc::clone(&self.effective_count)));
     }
 
-    pub(super) async fn stands(&self) {
-        wait_until(LIMIT, "the attack stands", async || {
-            let standing = self.standing.load(Ordering::Relaxed);
-            if standing >= self.started { Ok(()) } else { Err((standing, self.started)) }
+    pub(super) async fn wait_until_effective(&self) {
+        wait_until(LIMIT, "the attack is in effect", async || {
+            let effective_count = self.effective_count.load(Ordering::Relaxed);
+            if effective_count >= self.started { Ok(()) } else { Err((effective_count, self.started)) }
         })
         .await;
     }
@@ -53,8 +53,8 @@ impl Attack {
     pub(super) fn half_sent_bodies(&mut self, connections: usize, streams: usize) {
         let from = self.from;
         for _ in 0..connections {
-            self.spawn(|to, standing| async move {
-                let mut has_stood = false;
+            self.spawn(|to, effective_count| async move {
+                let mut is_counted = false;
                 loop {
                     if let Some(mut client) = http2(&to, from).await {
                         let mut held = Vec::new();
@@ -69,7 +69,7 @@ impl Attack {
                             body.send_data(Bytes::from_static(b"name=ann&pass"), false).ok();
                             held.push((answer, body));
                         }
-                        stand(&mut has_stood, &standing);
+                        count_effective(&mut is_counted, &effective_count);
                         tokio::time::sleep(Duration::from_secs(2)).await;
                     }
                     tokio::time::sleep(PAUSE).await;
@@ -81,14 +81,14 @@ impl Attack {
     /// Opens connections and sends nothing. Connections that the server closes are opened again.
     pub(super) fn idle_connections(&mut self, count: usize) {
         let from = self.from;
-        self.spawn(|to, standing| async move {
-            let (mut held, mut has_stood) = (std::collections::VecDeque::new(), false);
+        self.spawn(|to, effective_count| async move {
+            let (mut held, mut is_counted) = (std::collections::VecDeque::new(), false);
             loop {
                 if let Ok(stream) = connect(&to, from).await {
                     held.push_back(stream);
                 }
                 if held.len() >= count {
-                    stand(&mut has_stood, &standing);
+                    count_effective(&mut is_counted, &effective_count);
                     held.pop_front();
                     tokio::time::sleep(PAUSE).await;
                 }
@@ -103,18 +103,18 @@ impl Attack {
         let request: Arc<str> = format!("GET {path} HTTP/1.1\r\nhost: x\r\n{bearer}\r\n").repeat(16).into();
         for _ in 0..count {
             let request = Arc::clone(&request);
-            self.spawn(|to, standing| async move {
-                let mut has_stood = false;
+            self.spawn(|to, effective_count| async move {
+                let mut is_counted = false;
                 loop {
                     if let Ok(mut stream) = connect(&to, from).await {
                         stream.write_all(request.as_bytes()).await.ok();
-                        stand(&mut has_stood, &standing);
+                        count_effective(&mut is_counted, &effective_count);
                         // Reads a byte now and then, until the server closes the connection.
                         while stream.read_u8().await.is_ok() {
                             tokio::time::sleep(Duration::from_millis(500)).await;
                         }
                     }
-                    stand(&mut has_stood, &standing);
+                    count_effective(&mut is_counted, &effective_count);
                     tokio::time::sleep(Duration::from_millis(500)).await;
                 }
             });
@@ -125,8 +125,8 @@ impl Attack {
     pub(super) fn made_up_tokens(&mut self, connections: usize) {
         let from = self.from;
         for connection in 0..connections {
-            self.spawn(move |to, standing| async move {
-                let (mut has_stood, mut number) = (false, 0_u32);
+            self.spawn(move |to, effective_count| async move {
+                let (mut is_counted, mut number) = (false, 0_u32);
                 loop {
                     if let Ok(mut stream) = connect(&to, from).await {
                         let mut answer = [0; 4096];
@@ -140,7 +140,7 @@ impl Attack {
                             if sent.is_err() || !matches!(stream.read(&mut answer).await, Ok(1..)) {
                                 break;
                             }
-                            stand(&mut has_stood, &standing);
+                            count_effective(&mut is_counted, &effective_count);
                         }
                     }
                     tokio::time::sleep(PAUSE).await;
@@ -167,8 +167,8 @@ impl Attack {
     fn flood(&mut self, count: usize, request: fn() -> http::request::Builder) {
         let from = self.from;
         for _ in 0..count {
-            self.spawn(|to, standing| async move {
-                let mut has_stood = false;
+            self.spawn(|to, effective_count| async move {
+                let mut is_counted = false;
                 loop {
                     if let Some(mut client) = http2(&to, from).await {
                         let mut number = 0_u32;
@@ -181,7 +181,7 @@ impl Attack {
                                 body.send_reset(h2::Reason::CANCEL);
                             }
                             if number.is_multiple_of(20) {
-                                stand(&mut has_stood, &standing);
+                                count_effective(&mut is_counted, &effective_count);
                                 tokio::time::sleep(PAUSE).await;
                             }
                         }
@@ -193,10 +193,10 @@ impl Attack {
     }
 }
 
-fn stand(has_stood: &mut bool, standing: &AtomicUsize) {
-    if !*has_stood {
-        *has_stood = true;
-        standing.fetch_add(1, Ordering::Relaxed);
+fn count_effective(is_counted: &mut bool, effective_count: &AtomicUsize) {
+    if !*is_counted {
+        *is_counted = true;
+        effective_count.fetch_add(1, Ordering::Relaxed);
     }
 }
 

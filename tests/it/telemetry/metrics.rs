@@ -63,7 +63,7 @@ fn read(path: &str) -> String {
 }
 
 #[tokio::test]
-async fn documents_dashboards_and_rules_name_what_is_told() {
+async fn documents_dashboards_and_rules_name_existing_metrics() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let scrape = Scrape::of(&server.api()).await;

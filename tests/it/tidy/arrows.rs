@@ -164,7 +164,7 @@ fn the_store_for_tests_is_not_in_the_shipped_binary() {
 }
 
 #[test]
-fn what_must_be_out_of_reach_is() {
+fn forbidden_crates_are_unreachable() {
     for (name, forbidden) in UNREACHABLE {
         let reached = reach(name);
         let found: Vec<_> = forbidden.iter().filter(|one| reached.contains(**one)).collect();

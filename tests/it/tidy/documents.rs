@@ -55,7 +55,7 @@ fn the_life_of_a_run_names_a_file_and_a_function_for_each_step() {
 
 /// Each row of the code index has its own noun, in alphabetical order, and names files that contain its names.
 #[test]
-fn the_code_index_names_what_is_there() {
+fn the_code_index_names_existing_code() {
     let text = read(Path::new("docs/CODE_INDEX.md"));
     let rows: Vec<Vec<&str>> = text
         .lines()
@@ -185,7 +185,7 @@ fn without_fences(text: &str) -> String {
 }
 
 #[test]
-fn a_path_is_told_from_other_words() {
+fn paths_and_other_words_are_distinguished() {
     for path in ["tests/run", "scan.rs", "crates/core", "scheduler/scan.rs", "docs/GONE.md", "migrations/nosuch"] {
         assert!(looks_like_a_path(path), "{path}");
     }

@@ -5,13 +5,13 @@ use std::path::Path;
 use super::read;
 
 /// Each reason: its name, the file that sets it, and the test that produces it (file and function).
-const STORIES: &[(&str, &str, &str, &str)] = &[
-    ("Misfire", "crates/admin/src/dispatch/waits.rs", "tests/it/why.rs", "twelve_stories_are_told"),
+const TESTS: &[(&str, &str, &str, &str)] = &[
+    ("Misfire", "crates/admin/src/dispatch/waits.rs", "tests/it/why.rs", "twelve_reasons_are_explained"),
     (
         "Overlap",
         "crates/admin/src/dispatch/queue/turns.rs",
         "tests/it/why.rs",
-        "what_policies_and_handlers_skip_is_told",
+        "runs_skipped_by_policies_and_handlers_are_explained",
     ),
     ("Paused", "crates/core/src/edit.rs", "crates/store/src/conformance/edits.rs", "an_edit_keeps_settles_and_reopens"),
     (
@@ -21,10 +21,15 @@ const STORIES: &[(&str, &str, &str, &str)] = &[
         "an_edit_keeps_settles_and_reopens",
     ),
     ("Deleted", "crates/core/src/edit.rs", "crates/store/src/conformance/edits.rs", "a_deleted_job_settles_its_rows"),
-    ("NoExecutor", "crates/admin/src/dispatch/waits.rs", "tests/it/why.rs", "twelve_stories_are_told"),
-    ("Expired", "crates/admin/src/dispatch/waits.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
-    ("Retry", "crates/core/src/outcome.rs", "tests/it/why.rs", "twelve_stories_are_told"),
-    ("ExecutorLost", "crates/admin/src/dispatch/streams.rs", "tests/it/why.rs", "twelve_stories_are_told"),
+    ("NoExecutor", "crates/admin/src/dispatch/waits.rs", "tests/it/why.rs", "twelve_reasons_are_explained"),
+    (
+        "Expired",
+        "crates/admin/src/dispatch/waits.rs",
+        "tests/it/why.rs",
+        "runs_skipped_by_policies_and_handlers_are_explained",
+    ),
+    ("Retry", "crates/core/src/outcome.rs", "tests/it/why.rs", "twelve_reasons_are_explained"),
+    ("ExecutorLost", "crates/admin/src/dispatch/streams.rs", "tests/it/why.rs", "twelve_reasons_are_explained"),
     (
         "NotReceived",
         "crates/admin/src/dispatch/recovery/rollcall.rs",
@@ -42,9 +47,14 @@ const STORIES: &[(&str, &str, &str, &str)] = &[
         "Covered",
         "crates/admin/src/dispatch/queue/turns.rs",
         "tests/it/why.rs",
-        "what_policies_and_handlers_skip_is_told",
+        "runs_skipped_by_policies_and_handlers_are_explained",
     ),
-    ("Handler", "crates/admin/src/dispatch/messages.rs", "tests/it/why.rs", "what_policies_and_handlers_skip_is_told"),
+    (
+        "Handler",
+        "crates/admin/src/dispatch/messages.rs",
+        "tests/it/why.rs",
+        "runs_skipped_by_policies_and_handlers_are_explained",
+    ),
     (
         "Stopped",
         "crates/admin/src/dispatch/switches.rs",
@@ -88,14 +98,14 @@ fn names() -> Vec<String> {
 }
 
 #[test]
-fn every_reason_is_set_and_has_its_story() {
-    let listed: Vec<String> = STORIES.iter().map(|(name, ..)| (*name).to_owned()).collect();
-    assert_eq!(names(), listed, "one story for each reason, in the order of the vocabulary");
-    for (name, setter, file, test) in STORIES {
+fn every_reason_is_set_and_has_its_test() {
+    let listed: Vec<String> = TESTS.iter().map(|(name, ..)| (*name).to_owned()).collect();
+    assert_eq!(names(), listed, "one test for each reason, in the order of the vocabulary");
+    for (name, setter, file, test) in TESTS {
         let source = read(Path::new(setter));
         let (product, _) = source.split_once("#[cfg(test)]").unwrap_or((&source, ""));
         assert!(product.contains(&format!("Reason::{name}")), "{setter} does not set {name}");
-        let story = read(Path::new(file));
-        assert!(story.contains(&format!("fn {test}(")), "{file} has no {test}, the story of {name}");
+        let tests = read(Path::new(file));
+        assert!(tests.contains(&format!("fn {test}(")), "{file} has no {test}, the test of {name}");
     }
 }

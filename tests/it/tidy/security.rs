@@ -119,8 +119,8 @@ fn routes_are_made_by_the_builder_that_asks_for_a_permission() {
         ("crates/web/src/app.rs", ".route_service(GATEWAY_PATH, gateway)"),
         // Endpoints of another protocol, off by default: each call is authenticated in crates/xxl/src/api.rs before its body is read, and
         // `bad_calls_are_refused_in_words` has the calls that are refused.
-        ("crates/web/src/mounts.rs", "use axum::routing::any;"),
-        ("crates/web/src/mounts.rs", "let mut router = Router::new();"),
+        ("crates/web/src/mounted_routes.rs", "use axum::routing::any;"),
+        ("crates/web/src/mounted_routes.rs", "let mut router = Router::new();"),
         // This router has no route. Its layer takes the namespace out of the path, and must precede the routing, which
         // reads the path.
         (

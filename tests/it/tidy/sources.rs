@@ -59,7 +59,7 @@ fn migrations_make_indexes_that_may_exist() {
 }
 
 #[test]
-fn every_crate_takes_part_in_what_the_workspace_sets() {
+fn every_crate_inherits_the_settings_of_the_workspace() {
     for package in WORKSPACE.workspace_packages() {
         let path = package.manifest_path.strip_prefix(root()).expect("crates lie in the root");
         let manifest: toml::Table = read(path.as_std_path()).parse().expect("a manifest is TOML");

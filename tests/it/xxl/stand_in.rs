@@ -48,7 +48,7 @@ pub(crate) struct Call {
 
 /// A run that began.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Begun {
+pub(crate) struct StartedRun {
     pub(crate) log_id: i64,
     pub(crate) at_ms: i64,
     /// When it ended, and whether it succeeded.
@@ -56,7 +56,7 @@ pub(crate) struct Begun {
 }
 
 #[derive(Debug)]
-struct Inside {
+struct Shared {
     dialect: Dialect,
     app: String,
     token: String,
@@ -82,7 +82,7 @@ struct Inside {
 /// The executor. It runs until it is dropped.
 #[derive(Debug)]
 pub(crate) struct StandIn {
-    inside: Arc<Inside>,
+    shared: Arc<Shared>,
     tasks: JoinSet<()>,
 }
 
@@ -115,7 +115,7 @@ impl StandIn {
             Dialect::Go => format!("http://127.0.0.1:{port}"),
             Dialect::Node => format!("http://127.0.0.1:{port}/job"),
         };
-        let inside = Arc::new(Inside {
+        let shared = Arc::new(Shared {
             dialect,
             app: app.to_owned(),
             token: token.to_owned(),
@@ -131,97 +131,97 @@ impl StandIn {
             calls: Mutex::default(),
         });
         let path = if dialect == Dialect::Node { "/job/{method}" } else { "/{method}" };
-        let router = Router::new().route(path, post(answer)).with_state(Arc::clone(&inside));
+        let router = Router::new().route(path, post(answer)).with_state(Arc::clone(&shared));
         let mut tasks = JoinSet::new();
         tasks.spawn(async move { axum::serve(listener, router).await.expect("it serves") });
-        Self { inside, tasks }
+        Self { shared, tasks }
     }
 
     /// The executor's name on the server.
     pub(crate) fn name_part(&self) -> String {
-        self.inside.address.trim_start_matches("http://").trim_end_matches('/').replace([':', '/'], "-")
+        self.shared.address.trim_start_matches("http://").trim_end_matches('/').replace([':', '/'], "-")
     }
 
     pub(crate) fn address(&self) -> &str {
-        &self.inside.address
+        &self.shared.address
     }
 
     pub(crate) fn port(&self) -> u16 {
-        let port = self.inside.address.trim_end_matches("/job").trim_end_matches('/').rsplit(':').next();
+        let port = self.shared.address.trim_end_matches("/job").trim_end_matches('/').rsplit(':').next();
         port.and_then(|port| port.parse().ok()).expect("a port")
     }
 
     /// Calls the server, as the executor does.
     pub(crate) async fn call(&self, method: &str, body: Value) -> Value {
-        self.inside.call(method, &body).await.expect("an answer")
+        self.shared.call(method, &body).await.expect("an answer")
     }
 
     pub(crate) async fn register(&self) {
-        let answer = self.call("registry", self.inside.registration()).await;
+        let answer = self.call("registry", self.shared.registration()).await;
         assert_eq!(answer["code"], 200, "{answer}");
     }
 
     /// Registers repeatedly, whether or not a server is there. Real executors do so every half a minute.
     pub(crate) fn keep_registering(&mut self) {
-        let inside = Arc::clone(&self.inside);
+        let shared = Arc::clone(&self.shared);
         self.tasks.spawn(async move {
             loop {
-                drop(inside.call("registry", &inside.registration()).await);
+                drop(shared.call("registry", &shared.registration()).await);
                 tokio::time::sleep(Duration::from_secs(1)).await;
             }
         });
     }
 
     pub(crate) async fn sign_off(&self) {
-        let answer = self.call("registryRemove", self.inside.registration()).await;
+        let answer = self.call("registryRemove", self.shared.registration()).await;
         assert_eq!(answer["code"], 200, "{answer}");
     }
 
     /// The received calls of a method.
     pub(crate) fn calls(&self, method: &str) -> Vec<Value> {
-        lock(&self.inside.seen).iter().filter(|call| call.method == method).map(|call| call.body.clone()).collect()
+        lock(&self.shared.seen).iter().filter(|call| call.method == method).map(|call| call.body.clone()).collect()
     }
 
     /// The requested runs, in the order of the requests.
-    pub(crate) fn begun(&self) -> Vec<Begun> {
-        let ends = lock(&self.inside.ends).clone();
-        let seen = lock(&self.inside.seen);
+    pub(crate) fn started_runs(&self) -> Vec<StartedRun> {
+        let ends = lock(&self.shared.ends).clone();
+        let seen = lock(&self.shared.seen);
         let runs = seen.iter().filter(|call| call.method == "run").filter_map(|call| {
             let log_id = call.body["logId"].as_i64()?;
-            Some(Begun { log_id, at_ms: call.at_ms, end: ends.get(&log_id).copied() })
+            Some(StartedRun { log_id, at_ms: call.at_ms, end: ends.get(&log_id).copied() })
         });
         runs.collect()
     }
 
     /// Ends a run, and calls only this one of the servers.
     pub(crate) async fn finish_at(&self, server: usize, log_id: i64, message: &str) {
-        lock(&self.inside.running).retain(|_, running| *running != log_id);
-        self.inside.ended(log_id, 200);
+        lock(&self.shared.running).retain(|_, running| *running != log_id);
+        self.shared.ended(log_id, 200);
         let end = json!([{"logId": log_id, "logDateTim": 1, "handleCode": 200, "handleMsg": message}]);
-        let answer = self.inside.call_at(&self.inside.apis[server], "callback", &end).await;
+        let answer = self.shared.call_at(&self.shared.apis[server], "callback", &end).await;
         assert_eq!(answer.as_ref().map(|answer| answer["code"].clone()), Ok(json!(200)), "{answer:?}");
     }
 
     /// Adds a line to the log of a run.
     pub(crate) fn write(&self, log_id: i64, line: String) {
-        self.inside.log(log_id, line);
+        self.shared.log(log_id, line);
     }
 
     /// Sets whether requests for logs are answered with an error.
     pub(crate) fn break_logs(&self, are_broken: bool) {
-        *lock(&self.inside.are_logs_broken) = are_broken;
+        *lock(&self.shared.are_logs_broken) = are_broken;
     }
 
     /// From now on, answers a request to stop a run only after a server has accepted the callback about it, as pyxxl
     /// does.
     pub(crate) fn call_back_first(&self) {
-        *lock(&self.inside.is_callback_first) = true;
+        *lock(&self.shared.is_callback_first) = true;
     }
 
     /// Waits until servers have accepted all callbacks.
     pub(crate) async fn all_is_reported(&self) {
         wait_until(LIMIT, "all callbacks are taken", async || {
-            let mut calls = lock(&self.inside.calls);
+            let mut calls = lock(&self.shared.calls);
             while calls.try_join_next().is_some_and(|ended| ended.is_ok()) {}
             if calls.is_empty() { Ok(()) } else { Err(calls.len()) }
         })
@@ -239,9 +239,9 @@ impl StandIn {
 
     /// Ends a run.
     pub(crate) async fn finish(&self, log_id: i64, code: i64, message: &str) {
-        lock(&self.inside.running).retain(|_, running| *running != log_id);
-        self.inside.ended(log_id, code);
-        Arc::clone(&self.inside).call_back(log_id, code, message.to_owned()).await;
+        lock(&self.shared.running).retain(|_, running| *running != log_id);
+        self.shared.ended(log_id, code);
+        Arc::clone(&self.shared).call_back(log_id, code, message.to_owned()).await;
     }
 
     /// Dies: its runs are lost, and it no longer answers.
@@ -259,7 +259,7 @@ pub(crate) fn hold(port: u16) -> TcpSocket {
     socket
 }
 
-impl Inside {
+impl Shared {
     fn registration(&self) -> Value {
         json!({"registryGroup": "EXECUTOR", "registryKey": self.app, "registryValue": self.address})
     }
@@ -346,69 +346,69 @@ impl Inside {
 }
 
 async fn answer(
-    State(inside): State<Arc<Inside>>,
+    State(shared): State<Arc<Shared>>,
     Path(method): Path<String>,
     headers: HeaderMap,
     body: Bytes,
 ) -> Response {
     let is_json = headers.get(CONTENT_TYPE).is_some_and(|kind| kind.as_bytes().starts_with(b"application/json"));
-    if inside.dialect == Dialect::Node && (!is_json || !headers.contains_key("content-length")) {
+    if shared.dialect == Dialect::Node && (!is_json || !headers.contains_key("content-length")) {
         return (http::StatusCode::INTERNAL_SERVER_ERROR, "<html>Is app.use(express.json()) missing?</html>")
             .into_response();
     }
-    if headers.get("xxl-job-access-token").is_none_or(|token| token.as_bytes() != inside.token.as_bytes()) {
+    if headers.get("xxl-job-access-token").is_none_or(|token| token.as_bytes() != shared.token.as_bytes()) {
         return json_text(&json!({"code": 500, "msg": "The access token is wrong."}));
     }
     let body: Value = serde_json::from_slice(&body).unwrap_or(Value::Null);
-    lock(&inside.seen).push(Call { method: method.clone(), body: body.clone(), at_ms: wall_clock_ms() });
+    lock(&shared.seen).push(Call { method: method.clone(), body: body.clone(), at_ms: wall_clock_ms() });
     let job = body["jobId"].as_i64().unwrap_or_default();
     match method.as_str() {
-        "beat" => json_text(&inside.good(&Value::Null)),
-        "idleBeat" if lock(&inside.running).contains_key(&job) => {
+        "beat" => json_text(&shared.good(&Value::Null)),
+        "idleBeat" if lock(&shared.running).contains_key(&job) => {
             json_text(&json!({"code": 500, "msg": "job thread is running or has trigger queue."}))
         }
-        "idleBeat" => json_text(&inside.good(&Value::Null)),
-        "log" if *lock(&inside.are_logs_broken) => http::StatusCode::INTERNAL_SERVER_ERROR.into_response(),
-        "log" => json_text(&inside.log_page(&body)),
+        "idleBeat" => json_text(&shared.good(&Value::Null)),
+        "log" if *lock(&shared.are_logs_broken) => http::StatusCode::INTERNAL_SERVER_ERROR.into_response(),
+        "log" => json_text(&shared.log_page(&body)),
         "kill" => {
-            let killed = lock(&inside.running).remove(&job);
+            let killed = lock(&shared.running).remove(&job);
             if let Some(log_id) = killed {
-                inside.ended(log_id, 500);
-                let call = Arc::clone(&inside).call_back(log_id, 500, "scheduling center kill job.".to_owned());
-                let is_callback_first = *lock(&inside.is_callback_first);
+                shared.ended(log_id, 500);
+                let call = Arc::clone(&shared).call_back(log_id, 500, "scheduling center kill job.".to_owned());
+                let is_callback_first = *lock(&shared.is_callback_first);
                 if is_callback_first {
                     call.await;
                 } else {
-                    lock(&inside.calls).spawn(call);
+                    lock(&shared.calls).spawn(call);
                 }
             }
-            json_text(&inside.good(&Value::Null))
+            json_text(&shared.good(&Value::Null))
         }
-        "run" => run(&inside, &body),
+        "run" => run(&shared, &body),
         _ => http::StatusCode::NOT_FOUND.into_response(),
     }
 }
 
-fn run(inside: &Arc<Inside>, body: &Value) -> Response {
+fn run(shared: &Arc<Shared>, body: &Value) -> Response {
     let (log_id, job) = (body["logId"].as_i64().expect("a log id"), body["jobId"].as_i64().expect("a job id"));
     let params = body["executorParams"].as_str().expect("a text").to_owned();
     let end = |code: i64, message: String| {
-        inside.ended(log_id, code);
-        let inside = Arc::clone(inside);
-        let calls = Arc::clone(&inside);
-        lock(&calls.calls).spawn(async move { inside.call_back(log_id, code, message).await });
+        shared.ended(log_id, code);
+        let shared = Arc::clone(shared);
+        let calls = Arc::clone(&shared);
+        lock(&calls.calls).spawn(async move { shared.call_back(log_id, code, message).await });
     };
     match body["executorHandler"].as_str().expect("a handler") {
         "echo" => {
-            inside.log(log_id, format!("echo of {params}"));
-            inside.log(log_id, "done".to_owned());
+            shared.log(log_id, format!("echo of {params}"));
+            shared.log(log_id, "done".to_owned());
             end(200, format!("{params} {}/{}", body["broadcastIndex"], body["broadcastTotal"]));
         }
         "fail" => end(500, "asked to fail\n\tat Demo.java:7".to_owned()),
         "late" => end(502, "job execute timeout ".to_owned()),
         "sleep" => {
-            inside.log(log_id, "sleeping".to_owned());
-            lock(&inside.running).insert(job, log_id);
+            shared.log(log_id, "sleeping".to_owned());
+            lock(&shared.running).insert(job, log_id);
         }
         "mute" => {}
         // The run succeeds, but the answer to its request cannot be parsed.
@@ -424,9 +424,9 @@ fn run(inside: &Arc<Inside>, body: &Value) -> Response {
         "" if body["glueType"] == "GLUE_SHELL" => {
             end(200, format!("{} {params}", body["glueSource"].as_str().expect("a script").trim()));
         }
-        other => return json_text(&inside.refusal(log_id, &format!("job handler [{other}] not found."))),
+        other => return json_text(&shared.refusal(log_id, &format!("job handler [{other}] not found."))),
     }
-    json_text(&inside.good(&Value::Null))
+    json_text(&shared.good(&Value::Null))
 }
 
 /// Real executors label their JSON as HTML.

@@ -91,7 +91,7 @@ async fn either_server_serves_an_executor(backend: Backend) {
     first.restart().await;
     assert_eq!(online(&first.api(), "demo", 1).await[0]["name"], name);
     assert_eq!(online(&two, "demo", 1).await.len(), 1);
-    let begun = executor.begun();
+    let begun = executor.started_runs();
     let mut ids: Vec<i64> = begun.iter().map(|one| one.log_id).collect();
     ids.sort_unstable();
     ids.dedup();

@@ -13,8 +13,8 @@ pub struct Evidence {
     pub starts: Vec<Start>,
     /// Executors that were killed.
     pub died: Vec<Died>,
-    /// Executors that were stopped for a while.
-    pub stopped: Vec<Stopped>,
+    /// Executors that were paused for a while (by SIGSTOP).
+    pub paused: Vec<Paused>,
     /// The jobs, as the API shows them at the reading.
     pub jobs: Vec<JobFacts>,
     /// All runs, as the API shows them at the reading.
@@ -55,9 +55,9 @@ pub struct Died {
     pub at_ms: i64,
 }
 
-/// A process that was stopped for a while.
+/// A process that was paused for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Stopped {
+pub struct Paused {
     /// The process.
     pub pid: i64,
     /// From when.

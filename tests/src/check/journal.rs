@@ -16,7 +16,7 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use super::evidence::{Died, Evidence, Start, Stopped};
+use super::evidence::{Died, Evidence, Paused, Start};
 
 /// Reads all files of a folder whose names end in `.jsonl`. An incomplete last line is left out: it is being written, or
 /// its process died while writing it.
@@ -70,7 +70,7 @@ fn take(line: &Value, evidence: &mut Evidence, ends: &mut Ends) -> Option<()> {
         }
         "died" => evidence.died.push(Died { pid: number("pid")?, at_ms: number("at_ms")? }),
         "stopped" => {
-            evidence.stopped.push(Stopped { pid: number("pid")?, from_ms: number("from_ms")?, to_ms: number("to_ms")? })
+            evidence.paused.push(Paused { pid: number("pid")?, from_ms: number("from_ms")?, to_ms: number("to_ms")? })
         }
         _ => return None,
     }

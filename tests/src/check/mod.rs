@@ -28,7 +28,7 @@ mod starts;
 mod tests;
 
 pub use collect::collect;
-pub use evidence::{Attempt, Call, Died, Evidence, JobFacts, RunRow, Start, Stopped};
+pub use evidence::{Attempt, Call, Died, Evidence, JobFacts, Paused, RunRow, Start};
 pub use journal::read_journal;
 pub use report::{Invariant, Lateness, Report, Violation};
 

@@ -54,7 +54,7 @@ fn durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64), &Sta
                     .iter()
                     .any(|died| start.is_some_and(|start| start.pid == died.pid) && died.at_ms >= at);
                 let is_young = at > evidence.read_at_ms - 1_000;
-                if died || is_young || start.is_some_and(|start| was_away(evidence, start)) {
+                if died || is_young || start.is_some_and(|start| was_paused(evidence, start)) {
                     continue;
                 }
                 "the handler succeeded, and the ledger does not know it"
@@ -71,7 +71,7 @@ fn was_lost(attempt: &super::evidence::Attempt) -> bool {
     attempt.reason.as_deref() == Some("executor_lost")
 }
 
-/// Whether the process was stopped while it had the run: its report may have come too late.
-fn was_away(evidence: &Evidence, start: &Start) -> bool {
-    evidence.stopped.iter().any(|stop| stop.pid == start.pid && stop.to_ms >= start.begin_ms)
+/// Whether the process was paused while it had the run: its report may have come too late.
+fn was_paused(evidence: &Evidence, start: &Start) -> bool {
+    evidence.paused.iter().any(|stop| stop.pid == start.pid && stop.to_ms >= start.begin_ms)
 }

@@ -127,7 +127,7 @@ fn over_at(evidence: &Evidence, start: &Start) -> Option<i64> {
         .map(|died| died.at_ms)
         .min();
     let slept = evidence
-        .stopped
+        .paused
         .iter()
         .filter(|stop| is_its(stop.pid) && stop.to_ms >= start.begin_ms && stop.to_ms - stop.from_ms >= SILENCE_MS);
     let slept = slept.map(|stop| stop.from_ms.max(start.begin_ms)).min();

@@ -2,7 +2,7 @@
 
 use serde_json::{Value, json};
 
-use super::{Attempt, Call, Died, Evidence, Invariant, JobFacts, Rules, RunRow, Start, Stopped, check, read_journal};
+use super::{Attempt, Call, Died, Evidence, Invariant, JobFacts, Paused, Rules, RunRow, Start, check, read_journal};
 
 /// Two serial jobs with a fire a second from :01 to :10, each of which ran well for 100 ms.
 fn clean() -> Evidence {
@@ -175,7 +175,7 @@ fn again(evidence: &mut Evidence, id: &str, reason: Option<&str>) {
 }
 
 #[test]
-fn what_is_allowed_is_not_found() {
+fn allowed_behaviour_is_no_violation() {
     let mut evidence = clean();
     // Retried with a reason, by a job that may retry.
     again(&mut evidence, "50", Some("retry"));
@@ -205,10 +205,10 @@ fn what_is_allowed_is_not_found() {
     run(&mut evidence, "121").status = "failed".to_owned();
     run(&mut evidence, "121").reason = Some("executor_lost".to_owned());
     evidence.died.push(Died { pid: 10, at_ms: 12_110 });
-    // A process that was stopped for long woke after its run had moved to another executor.
+    // A process that was paused for long woke after its run had moved to another executor.
     start(&mut evidence, "111").pid = 9;
     start(&mut evidence, "111").end = Some((29_000, Some(true)));
-    evidence.stopped.push(Stopped { pid: 9, from_ms: 11_040, to_ms: 29_000 });
+    evidence.paused.push(Paused { pid: 9, from_ms: 11_040, to_ms: 29_000 });
     check(&evidence, Rules::default()).assert_clean();
     // A job that was paused has no rows from then on.
     evidence.calls.push(call("POST", "/api/v1/jobs/b/pause", 12_000, json!({}), json!({})));

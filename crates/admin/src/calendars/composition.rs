@@ -15,7 +15,7 @@ use crate::node::Node;
 const ROUND_COUNT: usize = 5;
 
 /// Calendars by name.
-pub(super) type Parts = BTreeMap<String, CalendarSpec>;
+pub(super) type NamedCalendars = BTreeMap<String, CalendarSpec>;
 
 /// The calendars of a namespace by name, each with the names of the calendars in its rule.
 #[derive(Debug, Default)]
@@ -72,8 +72,8 @@ pub(super) async fn parts(
     namespace: NamespaceId,
     spec: &CalendarSpec,
     instead: Option<&CalendarSpec>,
-) -> Result<Parts, CalendarError> {
-    let mut parts = Parts::new();
+) -> Result<NamedCalendars, CalendarError> {
+    let mut parts = NamedCalendars::new();
     let mut next: Vec<String> = spec.named_calendars().into_iter().map(str::to_owned).collect();
     let mut seen: BTreeSet<String> = next.iter().cloned().collect();
     while let Some(wanted) = next.pop() {
@@ -119,7 +119,7 @@ async fn expand_one(node: &Node, namespace: NamespaceId, name: &str) -> Result<E
     if let Err(errors) = Calendar::compile(&record.spec, find) {
         // A part was deleted, or made circular, while this calendar was being saved.
         let error = errors.first().map(ToString::to_string).unwrap_or_default();
-        tracing::warn!(calendar = name, error, "the calendar stays as it was: its parts do not fit any more");
+        tracing::warn!(calendar = name, error, "the calendar is not changed: its parts no longer fit together");
         return Ok(ExpandResult::Unchanged);
     }
     let expanded = record.spec.expanded(find);

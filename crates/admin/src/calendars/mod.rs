@@ -48,7 +48,7 @@ pub enum CalendarError {
         job_count: u64,
     },
     /// The namespace has reached its maximum number of calendars.
-    #[error("the namespace has {CALENDAR_COUNT_MAX} calendars, more are not kept")]
+    #[error("the namespace has {CALENDAR_COUNT_MAX} calendars, the maximum")]
     TooMany,
     /// There is no such calendar.
     #[error("there is no such calendar")]
@@ -197,7 +197,7 @@ async fn checked(
     node: &Node,
     namespace: NamespaceId,
     spec: &CalendarSpec,
-) -> Result<composition::Parts, CalendarError> {
+) -> Result<composition::NamedCalendars, CalendarError> {
     let composition = composition(node, namespace).await?;
     if composition.len() >= CALENDAR_COUNT_MAX && !composition.has(&spec.name) {
         return Err(CalendarError::TooMany);

@@ -11,7 +11,7 @@ use rondel_outgoing::{Method, Outgoing, Response, failure, header, refusal};
 use rondel_store::channels::Channel;
 
 use super::judge::{Answer, DeliveryError, judge};
-use super::request::{ChannelRequest, Parts, request};
+use super::request::{ChannelRequest, RequestInput, request};
 use super::secrets::SecretSources;
 use super::texts::Texts;
 use crate::config::EngineConfig;
@@ -64,9 +64,10 @@ pub(super) async fn deliver(
     let secrets = sources.resolve(&secrets).await.map_err(later)?;
     let texts = texts(&attempt, &settings, config.advertise_url.as_deref());
     let DeliveryAttempt { notice, id, now, .. } = attempt;
-    let parts = Parts { settings: &settings, secrets: &secrets, lang: channel.lang, notice, texts: &texts, id, now };
+    let input =
+        RequestInput { settings: &settings, secrets: &secrets, lang: channel.lang, notice, texts: &texts, id, now };
     if channel.kind == ChannelKind::Email {
-        let (server, mail) = mail(&parts).map_err(wrong)?;
+        let (server, mail) = mail(&input).map_err(wrong)?;
         return match send_mail(&server, &mail, &config.outgoing_allow).await {
             Ok(AcceptedMail { status, refused }) => {
                 let refused = (!refused.is_empty()).then(|| refused.join("; "));
@@ -78,7 +79,7 @@ pub(super) async fn deliver(
             Err(MailError { is_final, status, text }) => Err(DeliveryError { is_final, status, text, wait: None }),
         };
     }
-    let request = request(channel.kind, &parts).map_err(wrong)?;
+    let request = request(channel.kind, &input).map_err(wrong)?;
     let status = send(client, channel.kind, request, now).await?;
     Ok(Acceptance { status, refused: None })
 }
@@ -122,13 +123,13 @@ async fn send(
     let status = response.status().as_u16();
     let retry_after = response.headers().get(header::RETRY_AFTER).and_then(|value| value.to_str().ok());
     let retry_after = retry_after.map(str::to_owned);
-    let body = read_some(response).await;
+    let body = read_beginning(response).await;
     judge(kind, Answer { status, retry_after: retry_after.as_deref(), body: &body, now })?;
     Ok(status.into())
 }
 
 /// Reads the beginning of an answer. If the connection breaks, the answer is judged by the part received.
-async fn read_some(mut response: Response) -> String {
+async fn read_beginning(mut response: Response) -> String {
     let mut bytes = Vec::new();
     while bytes.len() < ANSWER_BYTES_MAX {
         match response.chunk().await {
@@ -139,24 +140,24 @@ async fn read_some(mut response: Response) -> String {
     String::from_utf8_lossy(&bytes).into_owned()
 }
 
-fn mail(parts: &Parts<'_>) -> Result<(MailServer, Mail), String> {
-    let (security, port) = match parts.value("security").unwrap_or("starttls") {
+fn mail(input: &RequestInput<'_>) -> Result<(MailServer, Mail), String> {
+    let (security, port) = match input.value("security").unwrap_or("starttls") {
         "tls" => (Security::Tls, 465),
         "none" => (Security::None, 25),
         _ => (Security::Starttls, 587),
     };
-    let port = parts.value("port").and_then(|port| port.parse().ok()).unwrap_or(port);
-    let credentials = parts.value("username").zip(parts.value("password"));
+    let port = input.value("port").and_then(|port| port.parse().ok()).unwrap_or(port);
+    let credentials = input.value("username").zip(input.value("password"));
     let credentials = credentials.map(|(user, password)| (user.to_owned(), password.to_owned()));
-    let host = parts.needed("host")?.to_owned();
+    let host = input.needed("host")?.to_owned();
     let server = MailServer { host, port, security, credentials, timeout: TIMEOUT };
     let mail = Mail {
-        from: parts.needed("from")?.trim().to_owned(),
-        to: parts.needed("to")?.split(',').map(|address| address.trim().to_owned()).collect(),
-        subject: cut(&parts.texts.title, SUBJECT_BYTES_MAX),
-        text: parts.texts.plain(MAIL_BYTES_MAX),
-        html: html(parts.texts),
-        id: parts.id.to_owned(),
+        from: input.needed("from")?.trim().to_owned(),
+        to: input.needed("to")?.split(',').map(|address| address.trim().to_owned()).collect(),
+        subject: cut(&input.texts.title, SUBJECT_BYTES_MAX),
+        text: input.texts.plain(MAIL_BYTES_MAX),
+        html: html(input.texts),
+        id: input.id.to_owned(),
     };
     Ok((server, mail))
 }

@@ -54,7 +54,7 @@ pub(super) fn judge(kind: ChannelKind, answer: Answer<'_>) -> Result<(), Deliver
             Some((code, message)) => {
                 refuse(!is_temporary(kind, code), format!("it answered with code {code}: {}", reason(&message)))
             }
-            None => refuse(false, format!("it answered with something else than its JSON: {}", reason(body))),
+            None => refuse(false, format!("it answered with an unexpected body: {}", reason(body))),
         },
         // The connector answers 200 even if Teams refused the card.
         ChannelKind::Teams if body.contains("failed with error") => refuse(!body.contains("429"), reason(body)),
@@ -145,7 +145,7 @@ mod tests {
             Some((true, "310000: sign not match")),
         );
         check(Dingtalk, 200, "{\"errcode\":130101,\"errmsg\":\"send too fast\"}", Some((false, "too fast")));
-        check(Dingtalk, 200, "<html>portal</html>", Some((false, "something else")));
+        check(Dingtalk, 200, "<html>portal</html>", Some((false, "unexpected body")));
         check(Wecom, 200, "{\"errcode\":93000,\"errmsg\":\"invalid webhook url\"}", Some((true, "93000")));
         check(Wecom, 200, "{\"errcode\":45009,\"errmsg\":\"api freq out of limit\"}", Some((false, "45009")));
         check(Feishu, 200, "{\"StatusCode\":0,\"StatusMessage\":\"success\"}", None);

@@ -18,7 +18,7 @@ mod texts;
 mod url;
 mod watchdog;
 
-pub use save::{ChannelError, ChannelView, NewChannel, PutChannel, find, save, test, view};
+pub use save::{ChannelError, ChannelView, NewChannel, SavedChannel, find, save, test, view};
 pub use secrets::SecretSources;
 pub(crate) use sender::ChannelLoop;
 pub(crate) use watchdog::WatchdogLoop;

@@ -36,7 +36,7 @@ pub(super) struct ChannelRequest {
 
 /// Input of a request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Parts<'a> {
+pub(super) struct RequestInput<'a> {
     pub(super) settings: &'a Values,
     /// The secrets, with references replaced by their values.
     pub(super) secrets: &'a Values,
@@ -48,7 +48,7 @@ pub(super) struct Parts<'a> {
     pub(super) now: Timestamp,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> RequestInput<'a> {
     /// A secret or setting, unless it is empty; secrets take precedence.
     pub(super) fn value(&self, name: &str) -> Option<&'a str> {
         let value = self.secrets.get(name).or_else(|| self.settings.get(name));
@@ -65,19 +65,19 @@ impl<'a> Parts<'a> {
 }
 
 /// Builds the request for a service that is called by HTTP.
-pub(super) fn request(kind: ChannelKind, parts: &Parts<'_>) -> Result<ChannelRequest, String> {
+pub(super) fn request(kind: ChannelKind, input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let mut request = match kind {
         ChannelKind::Email => return Err("mail is not sent by HTTP".to_owned()),
-        ChannelKind::Webhook => webhook(parts)?,
-        ChannelKind::Slack => json_request(parts.url()?, &slack(parts)),
-        ChannelKind::Teams => json_request(parts.url()?, &teams(parts)),
-        ChannelKind::Pagerduty => pagerduty(parts)?,
-        ChannelKind::Dingtalk => robots::dingtalk(parts)?,
-        ChannelKind::Wecom => robots::wecom(parts)?,
-        ChannelKind::Feishu => robots::feishu(parts)?,
-        ChannelKind::Ntfy => ntfy(parts)?,
+        ChannelKind::Webhook => webhook(input)?,
+        ChannelKind::Slack => json_request(input.url()?, &slack(input)),
+        ChannelKind::Teams => json_request(input.url()?, &teams(input)),
+        ChannelKind::Pagerduty => pagerduty(input)?,
+        ChannelKind::Dingtalk => robots::dingtalk(input)?,
+        ChannelKind::Wecom => robots::wecom(input)?,
+        ChannelKind::Feishu => robots::feishu(input)?,
+        ChannelKind::Ntfy => ntfy(input)?,
     };
-    request.headers.push(("idempotency-key", parts.id.to_owned()));
+    request.headers.push(("idempotency-key", input.id.to_owned()));
     Ok(request)
 }
 
@@ -87,21 +87,21 @@ pub(super) fn json_request(url: Url, body: &Value) -> ChannelRequest {
 }
 
 /// The whole notice as JSON. With a signing key, the message is signed as Standard Webhooks defines.
-fn webhook(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
-    let Parts { notice, texts, id, now, .. } = *parts;
+fn webhook(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
+    let RequestInput { notice, texts, id, now, .. } = *input;
     let mut data = json!(notice);
     data["title"] = json!(texts.title);
     data["text"] = json!(texts.body);
     data["link"] = json!(texts.link.as_ref().map(|(_, url)| url));
     let body = json!({"type": format!("alert.{}", notice.kind), "timestamp": now, "data": data}).to_string();
     let mut headers = vec![("content-type", "application/json".to_owned()), ("webhook-id", id.to_owned())];
-    if let Some(key) = parts.value("signing_key") {
+    if let Some(key) = input.value("signing_key") {
         let signature = standard_signature(key, id, now.second(), &body)
             .ok_or("signing_key is not a key: it is whsec_ and the key in base64")?;
         headers.push(("webhook-timestamp", now.second().to_string()));
         headers.push(("webhook-signature", signature));
     }
-    Ok(ChannelRequest { url: parts.url()?, headers, body })
+    Ok(ChannelRequest { url: input.url()?, headers, body })
 }
 
 fn cut_chars(text: &str, count_max: usize) -> String {
@@ -112,8 +112,8 @@ fn cut_chars(text: &str, count_max: usize) -> String {
 }
 
 /// Blocks of plain text, so that no name or message is read as markup.
-fn slack(parts: &Parts<'_>) -> Value {
-    let texts = parts.texts;
+fn slack(input: &RequestInput<'_>) -> Value {
+    let texts = input.texts;
     let plain = |text: &str, max| json!({"type": "plain_text", "text": cut_chars(text, max), "emoji": false});
     let mut blocks = vec![json!({"type": "header", "text": plain(&texts.title, SLACK_HEADER_MAX)})];
     if !texts.body.trim().is_empty() {
@@ -133,9 +133,9 @@ fn slack(parts: &Parts<'_>) -> Value {
 }
 
 /// An adaptive card of text runs, so that nothing is read as markup.
-fn teams(parts: &Parts<'_>) -> Value {
-    let texts = parts.texts;
-    let color = match (parts.notice.kind, parts.notice.severity) {
+fn teams(input: &RequestInput<'_>) -> Value {
+    let texts = input.texts;
+    let color = match (input.notice.kind, input.notice.severity) {
         (NoticeKind::Resolved | NoticeKind::Acknowledged, _) => "Good",
         (NoticeKind::Test | NoticeKind::Report, _) => "Accent",
         (_, Severity::Critical) => "Attention",
@@ -168,8 +168,8 @@ fn teams(parts: &Parts<'_>) -> Value {
 }
 
 /// An event of the Events API v2; all messages about one incident share one key.
-fn pagerduty(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
-    let Parts { notice, texts, id, .. } = *parts;
+fn pagerduty(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
+    let RequestInput { notice, texts, id, .. } = *input;
     let action = match notice.kind {
         NoticeKind::Resolved => "resolve",
         NoticeKind::Acknowledged => "acknowledge",
@@ -188,7 +188,7 @@ fn pagerduty(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
         "count": notice.count,
     });
     let mut event = json!({
-        "routing_key": parts.needed("routing_key")?,
+        "routing_key": input.needed("routing_key")?,
         "event_action": action,
         "dedup_key": key,
         "client": "Rondel",
@@ -207,14 +207,14 @@ fn pagerduty(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
         event["client_url"] = json!(url);
         event["links"] = json!([{"href": url, "text": words}]);
     }
-    let url = read_url(parts.value("url").unwrap_or(PAGERDUTY_URL))?;
+    let url = read_url(input.value("url").unwrap_or(PAGERDUTY_URL))?;
     Ok(json_request(url, &event))
 }
 
 /// A message published as JSON, since a header cannot carry every title.
-fn ntfy(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
-    let Parts { notice, texts, .. } = *parts;
-    let priority = match (parts.value("priority").and_then(|own| own.parse::<u8>().ok()), notice.kind, notice.severity)
+fn ntfy(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
+    let RequestInput { notice, texts, .. } = *input;
+    let priority = match (input.value("priority").and_then(|own| own.parse::<u8>().ok()), notice.kind, notice.severity)
     {
         (Some(own), ..) => own,
         (None, NoticeKind::Resolved | NoticeKind::Acknowledged | NoticeKind::Test | NoticeKind::Report, _) => 3,
@@ -230,7 +230,7 @@ fn ntfy(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     };
     let plain = Texts { link: None, ..texts.clone() }.plain(NTFY_MESSAGE_BYTES_MAX);
     let mut message = json!({
-        "topic": parts.needed("topic")?,
+        "topic": input.needed("topic")?,
         "title": cut(&texts.title, NTFY_TITLE_BYTES_MAX),
         "message": plain,
         "priority": priority,
@@ -239,8 +239,8 @@ fn ntfy(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     if let Some((_, url)) = &texts.link {
         message["click"] = json!(url);
     }
-    let mut request = json_request(read_url(parts.value("url").unwrap_or(NTFY_URL))?, &message);
-    if let Some(token) = parts.value("token") {
+    let mut request = json_request(read_url(input.value("url").unwrap_or(NTFY_URL))?, &message);
+    if let Some(token) = input.value("token") {
         request.headers.push(("authorization", format!("Bearer {token}")));
     }
     Ok(request)

@@ -4,7 +4,7 @@ use rondel_core::notice::cut;
 use rondel_core::words::Lang;
 use serde_json::json;
 
-use super::request::{ChannelRequest, Parts, json_request};
+use super::request::{ChannelRequest, RequestInput, json_request};
 use super::sign::{dingtalk_signature, feishu_signature};
 
 /// Maximum size of the text, in bytes: `DingTalk` accepts 20,000 per request, and JSON escapes may double a text.
@@ -15,13 +15,13 @@ const WECOM_BYTES_MAX: usize = 4_096;
 const FEISHU_BYTES_MAX: usize = 9_000;
 
 /// A text message, so that nothing is read as markup. With a signing key, the URL is signed.
-pub(super) fn dingtalk(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
-    let texts = parts.texts;
+pub(super) fn dingtalk(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
+    let texts = input.texts;
     let content = format!("{}\n{}", texts.title, texts.plain(DINGTALK_BYTES_MAX));
     let body = json!({"msgtype": "text", "text": {"content": content}, "at": {"isAtAll": false}});
-    let mut url = parts.url()?;
-    if let Some(key) = parts.value("signing_key") {
-        let timestamp = parts.now.as_millis();
+    let mut url = input.url()?;
+    if let Some(key) = input.value("signing_key") {
+        let timestamp = input.now.as_millis();
         let sign = dingtalk_signature(key, timestamp).ok_or("the message cannot be signed")?;
         url.query_pairs_mut().append_pair("timestamp", &timestamp.to_string()).append_pair("sign", &sign);
     }
@@ -29,8 +29,8 @@ pub(super) fn dingtalk(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
 }
 
 /// Markdown, in which markup characters of names and messages are replaced by their full-width forms.
-pub(super) fn wecom(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
-    let texts = parts.texts;
+pub(super) fn wecom(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
+    let texts = input.texts;
     let head = format!("**{}**\n", unmarked(&texts.title));
     let end = texts.link.as_ref().map(|(words, url)| format!("\n[{words}]({})", url.replace([')', '('], "")));
     let end = end.unwrap_or_default();
@@ -40,7 +40,7 @@ pub(super) fn wecom(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
     let room = WECOM_BYTES_MAX.saturating_sub(head.len() + end.len());
     let content = format!("{head}{}{end}", cut(&lines.join("\n"), room));
     let body = json!({"msgtype": "markdown", "markdown": {"content": content}});
-    Ok(json_request(parts.url()?, &body))
+    Ok(json_request(input.url()?, &body))
 }
 
 /// `WeCom` has no escapes, so markup characters are replaced by their full-width forms.
@@ -59,15 +59,15 @@ fn unmarked(text: &str) -> String {
 }
 
 /// A post of text elements, so that nothing is read as markup. With a signing key, the body carries a signature.
-pub(super) fn feishu(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
-    let texts = parts.texts;
+pub(super) fn feishu(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
+    let texts = input.texts;
     let mut lines: Vec<Vec<serde_json::Value>> = Vec::new();
     let plain = super::texts::Texts { link: None, ..texts.clone() }.plain(FEISHU_BYTES_MAX);
     lines.extend(plain.lines().map(|line| vec![json!({"tag": "text", "text": line})]));
     if let Some((words, url)) = &texts.link {
         lines.push(vec![json!({"tag": "a", "text": words, "href": url})]);
     }
-    let lang = match parts.lang {
+    let lang = match input.lang {
         Lang::En => "en_us",
         Lang::Zh => "zh_cn",
     };
@@ -75,10 +75,10 @@ pub(super) fn feishu(parts: &Parts<'_>) -> Result<ChannelRequest, String> {
         "msg_type": "post",
         "content": {"post": {lang: {"title": texts.title, "content": lines}}},
     });
-    if let Some(key) = parts.value("signing_key") {
-        let timestamp = parts.now.second();
+    if let Some(key) = input.value("signing_key") {
+        let timestamp = input.now.second();
         body["timestamp"] = json!(timestamp.to_string());
         body["sign"] = json!(feishu_signature(key, timestamp).ok_or("the message cannot be signed")?);
     }
-    Ok(json_request(parts.url()?, &body))
+    Ok(json_request(input.url()?, &body))
 }

@@ -38,7 +38,7 @@ pub struct NewChannel {
 
 /// Result of saving a channel.
 #[derive(Clone, Debug)]
-pub struct PutChannel {
+pub struct SavedChannel {
     /// The channel.
     pub channel: Channel,
     /// Whether it is new.
@@ -96,7 +96,7 @@ pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<O
 ///
 /// # Errors
 /// [`ChannelError`].
-pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result<PutChannel, ChannelError> {
+pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result<SavedChannel, ChannelError> {
     let existing = find(node, namespace.id, &new.name).await?;
     let mut secrets = match existing.as_ref().filter(|existing| existing.kind == new.kind) {
         Some(existing) => read_values(&existing.secret).unwrap_or_default(),
@@ -137,7 +137,7 @@ pub async fn save(node: &Node, namespace: &Namespace, new: NewChannel) -> Result
         ChannelSaved::Full => return Err(ChannelError::TooMany),
     };
     channel.id = id;
-    Ok(PutChannel { channel, is_new, signing_key })
+    Ok(SavedChannel { channel, is_new, signing_key })
 }
 
 fn find_errors(node: &Node, new: &NewChannel, settings: &Values, secrets: &Values) -> Vec<FieldError> {
@@ -181,7 +181,7 @@ fn find_moved_secrets(existing: &Channel, new: &NewChannel, settings: &Values) -
     let kept = read_values(&existing.secret).unwrap_or_default().into_iter();
     let kept = kept.filter(|(name, value)| reference(value).is_none() && !new.secrets.contains_key(name));
     let error = |(name, _): (String, String)| {
-        let sentence = format!("give it again: with another {moved} it would be sent elsewhere");
+        let sentence = format!("enter it again: with another {moved} it would be sent elsewhere");
         FieldError::new(format!("/secrets/{name}"), sentence)
     };
     kept.map(error).collect()

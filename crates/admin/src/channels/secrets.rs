@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn references_read_what_the_operator_allows_and_nothing_beside() {
+    async fn references_read_only_sources_that_the_operator_allows() {
         let folder = tempfile::tempdir().unwrap();
         std::fs::write(folder.path().join("slack"), "https://hooks.example.com/x\n").unwrap();
         let sources = SecretSources {

@@ -25,7 +25,7 @@ use crate::node::Shared;
 /// Maximum number of messages of one channel that are taken together.
 const EACH_MAX: u32 = 64;
 /// How long a channel is leased: longer than the sum of [`BUDGET`] and the time of one try.
-const HOLD: Duration = Duration::from_secs(35);
+const LEASE: Duration = Duration::from_secs(35);
 /// Time within which the messages of one lease must be started; the last one may finish later.
 const BUDGET: Duration = Duration::from_secs(10);
 /// Longest pause of a channel after a failed try, and its pause when all its due messages wait for an earlier one.
@@ -46,7 +46,7 @@ pub(crate) struct ChannelLoop {
 
 impl Background for ChannelLoop {
     const NAME: &'static str = "alert_send";
-    const WORK: &'static str = "send the messages of alerts";
+    const WORK: &'static str = "send alert messages";
 
     fn period(&self) -> Option<Duration> {
         Some(self.shared.config.alert_period)
@@ -84,7 +84,7 @@ impl ChannelLoop {
             now: self.shared.clock.now(),
             channel_max: u32::try_from(free).unwrap_or(u32::MAX),
             each_max: EACH_MAX,
-            hold: HOLD,
+            hold: LEASE,
         };
         let leased = self.shared.store.lease_channels(lease).await?;
         let count: usize = leased.iter().map(|leased| leased.messages.len()).sum();
@@ -179,12 +179,12 @@ impl Sender {
             Some(due_at) => {
                 let due_at = due_at.max(now + refused.wait.unwrap_or_default());
                 add(&metrics.alerts_refused, 1);
-                tracing::warn!(message_id, channel, try_count, error, next = %due_at, "a channel did not take a message");
+                tracing::warn!(message_id, channel, try_count, error, next = %due_at, "a message could not be delivered to a channel");
                 AfterTry::Retry(due_at)
             }
             None => {
                 add(&metrics.alerts_given_up, 1);
-                tracing::error!(message_id, channel, try_count, error, "a message of an alert is given up");
+                tracing::error!(message_id, channel, try_count, error, "giving up on an alert message");
                 AfterTry::GivenUp
             }
         }

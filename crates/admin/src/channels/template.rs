@@ -187,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn template_errors_are_named() {
         check_refused("{{ sumary }}", "undefined");
         check_refused("{{ subject.nam }}", "undefined");
         check_refused("{% if %}", "syntax error");

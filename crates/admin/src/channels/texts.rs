@@ -174,7 +174,9 @@ fn samples(notice: &Notice) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use rondel_core::IncidentId;
-    use rondel_core::alert::{Observation, OpenIncidents, RuleSpec, RuleView, Sighting, Subject, SubjectKind, decide};
+    use rondel_core::alert::{
+        ConditionState, Observation, OpenIncidents, RuleSpec, RuleView, Subject, SubjectKind, decide,
+    };
     use serde_json::json;
 
     use super::super::samples::notices;
@@ -187,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn default_texts_name_what_happened_where_and_since_when() {
+    fn default_texts_name_the_event_its_place_and_its_start() {
         let firing = texts(NoticeKind::Firing, Lang::En, &[]).unwrap();
         assert_eq!(firing.title, "[Critical] nightly-close: nightly-close-late");
         let plain = firing.plain(10_000);
@@ -215,8 +217,8 @@ mod tests {
         let rule = json!({"name": "failing", "condition": {"failed": {}}, "channels": ["ops"]});
         let rule: RuleSpec = serde_json::from_value(rule).unwrap();
         let subject = Subject { kind: SubjectKind::Job, id: 1, name: "close".to_owned(), app: None };
-        let sighting = Sighting::Holds { since: Timestamp::EPOCH, new_count: 1 };
-        let seen = Observation { subject, sighting, samples: Vec::new() };
+        let state = ConditionState::Holds { since: Timestamp::EPOCH, new_count: 1 };
+        let seen = Observation { subject, state, samples: Vec::new() };
         let view = RuleView { spec: &rule, namespace: "pay", missing_channels: &[] };
         let mut next_id = || IncidentId::new(7);
         let decision = decide(view, OpenIncidents::default(), &[seen], &[], (Timestamp::EPOCH, &mut next_id));
@@ -226,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn the_note_of_a_rule_follows_what_happened() {
+    fn the_note_of_a_rule_follows_the_event() {
         let mut notice = notices().into_iter().find(|notice| notice.kind == NoticeKind::Firing).unwrap();
         notice.description = "Call the night desk.\n".to_owned();
         let made = |settings: &[(&str, &str)]| {

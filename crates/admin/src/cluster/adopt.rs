@@ -15,7 +15,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::cluster::strays::Strays;
 use crate::cluster::{EndedLease, HeldLease, end_requests, ended_leases};
-use crate::dispatch::{CalledRun, Event, Ready};
+use crate::dispatch::{Event, Ready, RollCallRun};
 use crate::host_process;
 use crate::node::Shared;
 
@@ -177,7 +177,7 @@ impl AdoptLoop {
     /// Lets runs start. The first page of jobs with runs under ended leases has been announced, which is nearly always all of them. The
     /// tick holds back the runs of the remaining jobs until these are announced too.
     async fn let_runs_start(&mut self, held: &HeldLease) {
-        self.shared.note_adopted();
+        self.shared.note_adoption_begun();
         if self.adopted != Some(held.token) {
             drop(self.shared.events.send(Event::LeaseBegun(held.token)).await);
             self.shared.scan_poke.notify_one();
@@ -347,7 +347,7 @@ impl AdoptLoop {
         let called = runs.into_iter().filter_map(|run| {
             let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
             let from = from.get(&run.id).copied();
-            Some(CalledRun { ready: Ready::new(run, definition), from })
+            Some(RollCallRun { ready: Ready::new(run, definition), from })
         });
         // The nodes are read after the adoption, which raised the epochs of the dead ones: their earlier epochs are fenced.
         let ended = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);

@@ -8,7 +8,7 @@ use rondel_core::homes::Switch;
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::cluster::{Join, JoinRequest, Node, NodeReport, Renewal};
 use rondel_store::ledger::HomeLoad;
-use rondel_store::{LeaseToken, Store, StoreError, Trouble};
+use rondel_store::{DatabaseTroubleKind, LeaseToken, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
@@ -100,7 +100,7 @@ impl BeatLoop {
         let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some((shared.store.trouble(&error).await, chain(&error))),
-            Err(_) => Some((Trouble::Slow, format!("no answer within {ANSWER_TIMEOUT:?}"))),
+            Err(_) => Some((DatabaseTroubleKind::Slow, format!("no answer within {ANSWER_TIMEOUT:?}"))),
         };
         let Some((trouble, message)) = failed else {
             if let Some(before) = shared.database.recovered() {
@@ -149,7 +149,7 @@ impl BeatLoop {
         drop(renewal_in_progress);
         self.report().await?;
         let nodes = shared.store.nodes().await?;
-        self.warn_of_others(&nodes);
+        self.warn_of_other_strategies(&nodes);
         shared.membership.set_nodes(nodes, shared.clock.now());
         if shared.switches.set(shared.store.switches().await?) {
             // A dispatcher whose queue is full looks at the switches within a second anyway.
@@ -214,7 +214,7 @@ impl BeatLoop {
     }
 
     /// Logs once if another node has a different claim strategy: such nodes only obstruct each other.
-    fn warn_of_others(&mut self, nodes: &[Node]) {
+    fn warn_of_other_strategies(&mut self, nodes: &[Node]) {
         let own = self.shared.config.claim_strategy;
         let now = self.shared.clock.now();
         let is_other = |node: &&Node| node.is_living(now) && node.report.claim_strategy != own;
@@ -246,7 +246,7 @@ impl BeatLoop {
         if let Some(back_ms) = self.shared.clock.observe(database_now, sent, self.shared.clock.boot_micros()) {
             let until = self.shared.clock.now() + Duration::from_millis(u64::try_from(back_ms).unwrap_or(0));
             self.shared.note_quiet(until);
-            tracing::warn!(back_ms, %until, "the database's clock stepped back; jobs are quiet until it is where it was");
+            tracing::warn!(back_ms, %until, "the database's clock stepped back; no job fires until it has caught up");
         }
     }
 
@@ -257,7 +257,7 @@ impl BeatLoop {
         shared.membership.end();
         let previous_lease = shared.membership.token();
         if self.obstacle.is_none() {
-            tracing::warn!(epoch = previous_lease.epoch, "the lease is over; joining under a new epoch");
+            tracing::warn!(epoch = previous_lease.epoch, "the lease has ended; joining under a new epoch");
         }
         drop(shared.tick.send(Command::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);

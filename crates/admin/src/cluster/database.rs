@@ -4,13 +4,13 @@ use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
 
 use rondel_core::Timestamp;
-use rondel_store::Trouble;
+use rondel_store::DatabaseTroubleKind;
 
 /// The database is not working.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DatabaseTrouble {
     /// The kind of trouble.
-    pub trouble: Trouble,
+    pub trouble: DatabaseTroubleKind,
     /// When it began, by the engine's clock.
     pub since: Timestamp,
     /// The last message of the driver.
@@ -37,7 +37,7 @@ pub(crate) struct DatabaseWatch {
 
 impl DatabaseWatch {
     /// Records a failed call. Returns whether the trouble is new.
-    pub(crate) fn failed(&self, trouble: Trouble, message: &str, now: Timestamp) -> bool {
+    pub(crate) fn failed(&self, trouble: DatabaseTroubleKind, message: &str, now: Timestamp) -> bool {
         let mut known = self.trouble.write().unwrap_or_else(PoisonError::into_inner);
         let since = known.as_ref().map_or(now, |known| known.since);
         let is_news = known.as_ref().is_none_or(|known| known.trouble != trouble);
@@ -73,9 +73,9 @@ mod tests {
     fn trouble_is_news_once_and_keeps_its_beginning() {
         let at = Timestamp::from_secs;
         let watch = DatabaseWatch::default();
-        assert!(watch.failed(Trouble::Unreachable, "refused", at(10)));
-        assert!(!watch.failed(Trouble::Unreachable, "reset", at(11)));
-        assert!(watch.failed(Trouble::Connections, "too many", at(12)), "another trouble is news");
+        assert!(watch.failed(DatabaseTroubleKind::Unreachable, "refused", at(10)));
+        assert!(!watch.failed(DatabaseTroubleKind::Unreachable, "reset", at(11)));
+        assert!(watch.failed(DatabaseTroubleKind::Connections, "too many", at(12)), "another trouble is news");
         let trouble = watch.trouble().unwrap();
         assert_eq!((trouble.since, trouble.message.as_str()), (at(10), "too many"));
         assert_eq!(watch.recovered(), Some(trouble));

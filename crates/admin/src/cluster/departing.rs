@@ -31,10 +31,10 @@ impl Departing {
     pub(crate) fn begin(&self, runs: impl IntoIterator<Item = (RunId, Timestamp)>) {
         let mut known = self.lock();
         known.last.0 += 1;
-        let giving = known.last;
+        let handover = known.last;
         for (run, due_at) in runs {
-            let (due, with) = known.runs.entry(run).or_insert((due_at, Some(giving)));
-            (*due, *with) = (due_at, with.map(|_| giving));
+            let (due, with) = known.runs.entry(run).or_insert((due_at, Some(handover)));
+            (*due, *with) = (due_at, with.map(|_| handover));
         }
     }
 
@@ -61,7 +61,7 @@ impl Departing {
     pub(crate) fn came_back(&self, runs: impl IntoIterator<Item = RunId>, last: HandoverNumber) {
         let mut known = self.lock();
         for run in runs {
-            if known.runs.get(&run).is_some_and(|(_, giving)| giving.is_some_and(|giving| giving <= last)) {
+            if known.runs.get(&run).is_some_and(|(_, handover)| handover.is_some_and(|handover| handover <= last)) {
                 known.runs.remove(&run);
             }
         }
@@ -86,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn runs_are_held_back_until_nobody_has_them_in_mind() {
+    fn runs_are_held_back_until_no_part_of_the_node_has_them() {
         let departing = Departing::default();
         let at = Timestamp::from_secs(100);
         departing.begin([(RunId::new(1), at), (RunId::new(2), at)]);

@@ -24,7 +24,7 @@ async fn forward_cancels_elsewhere(shared: &Shared, held: &HeldLease) -> Result<
     if shared.store.is_single_server() {
         return Ok(());
     }
-    let limit = shared.config.drop_page.max(1);
+    let limit = shared.config.end_request_page.max(1);
     let mut after = RunId::new(0);
     loop {
         let cancels = shared.store.cancels_elsewhere(held.token, after, limit).await?;
@@ -40,7 +40,7 @@ async fn forward_cancels_elsewhere(shared: &Shared, held: &HeldLease) -> Result<
 
 /// Reads, page by page, the runs that are to end unless an executor has them, because their job was paused or deleted.
 async fn forward_drops(shared: &Shared, held: &HeldLease) -> Result<(), StoreError> {
-    let limit = shared.config.drop_page.max(1);
+    let limit = shared.config.end_request_page.max(1);
     let mut after = RunId::new(0);
     loop {
         let drops = shared.store.drops(held.token, after, limit).await?;

@@ -43,13 +43,13 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
         done.send(()).ok();
     });
     if shared.events.send(Event::Drain(done, grace)).await.is_ok() && !wait_for_runs(shared, drained, grace).await {
-        tracing::warn!("runs are still in executors' hands; they keep their results for the next server");
+        tracing::warn!("executors still have runs; they keep their results for the next server");
     }
     shelve(shared).await;
     shared.membership.give_back().await;
     let token = shared.membership.token();
     if let Err(error) = shared.store.release(token, shared.sent_until()).await {
-        tracing::warn!(error = %chain(&error), "cannot give the lease back; it ends by itself");
+        tracing::warn!(error = %chain(&error), "cannot give the lease back; it will expire");
     }
     lifecycle.hard.cancel();
 }
@@ -60,9 +60,9 @@ async fn shelve(shared: &Arc<Shared>) {
     let Some(in_hand) = in_hand(shared).await else { return };
     match shared.store.shelve(held.token, &in_hand).await {
         Ok(0) => {}
-        Ok(count) => tracing::info!(count, "leaving runs that were not sent to the next server"),
+        Ok(count) => tracing::info!(count, "leaving unsent runs to the next server"),
         Err(error) => {
-            tracing::warn!(error = %chain(&error), "cannot note which runs were not sent; the next server asks the executors");
+            tracing::warn!(error = %chain(&error), "cannot record which runs were not sent; the next server asks the executors");
         }
     }
 }
@@ -78,13 +78,13 @@ async fn in_hand(shared: &Arc<Shared>) -> Option<Vec<RunId>> {
 /// Hands over jobs between their fires, until none is left or the time is up.
 async fn hand_over_while_working(shared: &Arc<Shared>) {
     let end = Instant::now() + HAND_OVER_LIMIT;
-    while moves::has_heir(shared) && Instant::now() < end {
+    while moves::has_other_taker(shared) && Instant::now() < end {
         let Some(held) = shared.membership.held() else { return };
         match moves::leave(shared, &held, MovableRuns::NotYetDue).await {
             Ok(0) => return,
             Ok(_) => tokio::time::sleep(PAUSE).await,
             Err(error) => {
-                tracing::warn!(error = %chain(&error), "cannot give jobs to other nodes; they are taken over later");
+                tracing::warn!(error = %chain(&error), "cannot hand over jobs to other nodes; they will be taken over later");
                 return;
             }
         }
@@ -107,7 +107,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
         if let Err(error) = hand_over_rest(shared).await
             && !std::mem::replace(&mut has_warned, true)
         {
-            tracing::warn!(error = %chain(&error), "cannot give jobs to other nodes; they are taken over later");
+            tracing::warn!(error = %chain(&error), "cannot hand over jobs to other nodes; they will be taken over later");
         }
         let wake = (Instant::now() + LAST_PAUSE).min(end);
         match tokio::time::timeout_at(wake, &mut drained).await {
@@ -129,7 +129,7 @@ async fn forward_end_requests(shared: &Shared) -> Result<(), rondel_store::Store
 }
 
 async fn hand_over_rest(shared: &Arc<Shared>) -> Result<(), rondel_store::StoreError> {
-    let Some(held) = shared.membership.held().filter(|_| moves::has_heir(shared)) else { return Ok(()) };
+    let Some(held) = shared.membership.held().filter(|_| moves::has_other_taker(shared)) else { return Ok(()) };
     let Some(in_hand) = in_hand(shared).await else { return Ok(()) };
     let in_hand: HashSet<RunId> = in_hand.into_iter().collect();
     moves::leave(shared, &held, MovableRuns::AllBut(&in_hand)).await.map(drop)

@@ -225,11 +225,11 @@ impl Membership {
 
     /// The nodes among which jobs are distributed, with their weights and loads.
     pub(crate) fn node_shares(&self, now: Timestamp) -> Vec<NodeShare> {
-        let seat = |node: &Node| {
+        let node_share = |node: &Node| {
             let NodeReport { weight, job_count, recent_fires, .. } = node.report;
             NodeShare { node: node.id, weight, job_count, recent_fires }
         };
-        self.nodes().iter().filter(|node| node.takes_jobs(now)).map(seat).collect()
+        self.nodes().iter().filter(|node| node.takes_jobs(now)).map(node_share).collect()
     }
 
     /// How long the set of nodes that take jobs has been the same.
@@ -297,11 +297,11 @@ fn dead_nodes_to_adopt(nodes: &[Node], this: NodeId, now: Timestamp, lease: Dura
     if !living.contains(&this) {
         return Vec::new();
     }
-    let heir = |dead: NodeId| living.iter().copied().find(|id| *id > dead).or(living.first().copied());
+    let adopter = |dead: NodeId| living.iter().copied().find(|id| *id > dead).or(living.first().copied());
     let is_mine = |node: &&Node| {
         node.id != this
             && !node.is_living(now)
-            && (heir(node.id) == Some(this) || now > node.lease_until + lease.saturating_mul(2))
+            && (adopter(node.id) == Some(this) || now > node.lease_until + lease.saturating_mul(2))
     };
     nodes.iter().filter(is_mine).map(|node| (node.id, node.lease_until)).collect()
 }
@@ -328,7 +328,7 @@ mod tests {
         }
     }
 
-    fn heirs(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
+    fn adopted_by(nodes: &[Node], now: i64, this: i64) -> Vec<i64> {
         let lease = Duration::from_secs(5);
         let over = dead_nodes_to_adopt(nodes, NodeId::new(this), Timestamp::from_secs(now), lease);
         over.iter().map(|(node, _)| node.get()).collect()
@@ -337,18 +337,21 @@ mod tests {
     #[test]
     fn each_dead_node_has_one_heir_until_two_leases_are_over() {
         let nodes = [node(1, 100), node(2, 10), node(3, 100), node(4, 10)];
-        assert_eq!((heirs(&nodes, 12, 3), heirs(&nodes, 12, 1)), (vec![2], vec![4]));
-        assert_eq!(heirs(&nodes, 21, 1), [2, 4]);
-        assert!(heirs(&nodes, 5, 1).is_empty());
+        assert_eq!((adopted_by(&nodes, 12, 3), adopted_by(&nodes, 12, 1)), (vec![2], vec![4]));
+        assert_eq!(adopted_by(&nodes, 21, 1), [2, 4]);
+        assert!(adopted_by(&nodes, 5, 1).is_empty());
     }
 
     #[test]
-    fn who_takes_no_jobs_inherits_only_where_nobody_else_can() {
+    fn a_node_that_takes_no_jobs_adopts_only_if_no_other_node_can() {
         let mut nodes = [node(1, 100), node(2, 10), node(3, 100)];
         nodes[2].switch = Switch::Draining;
-        assert_eq!((heirs(&nodes, 12, 1), heirs(&nodes, 12, 3), heirs(&nodes, 30, 3)), (vec![2], vec![], vec![]));
+        assert_eq!(
+            (adopted_by(&nodes, 12, 1), adopted_by(&nodes, 12, 3), adopted_by(&nodes, 30, 3)),
+            (vec![2], vec![], vec![])
+        );
         nodes[0].report.is_leaving = true;
-        assert_eq!((heirs(&nodes, 12, 1), heirs(&nodes, 12, 3)), (vec![], vec![2]));
+        assert_eq!((adopted_by(&nodes, 12, 1), adopted_by(&nodes, 12, 3)), (vec![], vec![2]));
     }
 
     #[test]
@@ -400,7 +403,7 @@ mod tests {
     }
 
     #[test]
-    fn only_who_takes_jobs_may_claim_what_is_not_its_own() {
+    fn only_nodes_that_take_jobs_may_claim_jobs_of_others() {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), Boot::Host);
         let now = Timestamp::from_secs(50);
@@ -415,7 +418,10 @@ mod tests {
         membership.set_nodes(vec![switched, node(2, 10), node(3, 100)], now);
         assert_eq!(membership.claimable_homes(now), []);
         assert_eq!(membership.switch(), Switch::Stopped);
-        assert_eq!(membership.node_shares(now).iter().map(|seat| seat.node).collect::<Vec<_>>(), [NodeId::new(3)]);
+        assert_eq!(
+            membership.node_shares(now).iter().map(|node_share| node_share.node).collect::<Vec<_>>(),
+            [NodeId::new(3)]
+        );
         assert!(membership.is_unsettled(now) && membership.is_unsettled(now + Duration::from_secs(40)));
     }
 

@@ -177,8 +177,8 @@ fn next_moment(now: Timestamp) -> Timestamp {
     MOMENTS.into_iter().map(next).fold(Timestamp::MAX, Timestamp::min)
 }
 
-fn takers(seats: &[NodeShare]) -> Vec<NodeId> {
-    seats.iter().map(|seat| seat.node).collect()
+fn takers(node_shares: &[NodeShare]) -> Vec<NodeId> {
+    node_shares.iter().map(|node_share| node_share.node).collect()
 }
 
 /// Hands over all jobs that may move now. Returns the number of jobs that should move and did not.
@@ -195,9 +195,9 @@ pub(crate) async fn leave(shared: &Shared, held: &HeldLease, movable: MovableRun
 }
 
 /// Whether another node could get this node's jobs.
-pub(crate) fn has_heir(shared: &Shared) -> bool {
+pub(crate) fn has_other_taker(shared: &Shared) -> bool {
     let this = shared.membership.token().node;
-    shared.membership.node_shares(shared.clock.now()).iter().any(|seat| seat.node != this)
+    shared.membership.node_shares(shared.clock.now()).iter().any(|node_share| node_share.node != this)
 }
 
 /// How long before its instant a run may have been marked or sent.
@@ -214,23 +214,23 @@ async fn move_away(
 ) -> Result<Round, StoreError> {
     let now = shared.clock.now();
     let (this, strategy) = (held.token.node, shared.config.claim_strategy);
-    let mut seats = shared.membership.node_shares(now);
+    let mut node_shares = shared.membership.node_shares(now);
     if reason == MoveReason::Leaves {
-        seats.retain(|seat| seat.node != this);
+        node_shares.retain(|node_share| node_share.node != this);
     }
-    if seats.is_empty() {
+    if node_shares.is_empty() {
         return Ok(Round::default());
     }
     if strategy.depends_on_load() || strategy == ClaimStrategy::Default {
-        count_loads(shared, &mut seats, now).await?;
+        count_loads(shared, &mut node_shares, now).await?;
     }
     let share = |one: JobAtHome| JobShare { job: one.job, recent_fires: one.recent_fires.thousandths_at(now) };
     let (jobs, next_after) = jobs_at(shared, this, after).await?;
     let jobs: Vec<JobShare> = jobs.into_iter().map(share).collect();
     let going: Vec<(JobId, NodeId)> = match reason {
-        MoveReason::Shares => strategy.misplaced(this, &jobs, &seats),
+        MoveReason::Shares => strategy.misplaced(this, &jobs, &node_shares),
         MoveReason::Leaves => {
-            let homes = strategy.deal_on_leave(&jobs, &seats);
+            let homes = strategy.deal_on_leave(&jobs, &node_shares);
             jobs.iter().zip(homes).filter_map(|(job, home)| Some((job.job, home?))).collect()
         }
     };
@@ -247,7 +247,7 @@ async fn move_away(
         }
     }
     if moved > 0 {
-        tracing::info!(count = moved, left = going.len() - moved, "gave jobs to other nodes");
+        tracing::info!(count = moved, left = going.len() - moved, "handed over jobs to other nodes");
     }
     Ok(Round { moved, left: going.len() - moved, next_after })
 }
@@ -284,11 +284,12 @@ async fn hand_over_jobs(
 }
 
 /// Reads the loads from the store: the nodes' reports are some seconds old, and lack the jobs that were handed over since.
-async fn count_loads(shared: &Shared, seats: &mut [NodeShare], now: Timestamp) -> Result<(), StoreError> {
-    let loads = shared.store.home_loads(&takers(seats), now).await?;
-    for seat in seats {
-        let load = loads.iter().find(|load| load.node == seat.node);
-        (seat.job_count, seat.recent_fires) = load.map_or((0, 0), |load| (load.job_count, load.recent_fires));
+async fn count_loads(shared: &Shared, node_shares: &mut [NodeShare], now: Timestamp) -> Result<(), StoreError> {
+    let loads = shared.store.home_loads(&takers(node_shares), now).await?;
+    for node_share in node_shares {
+        let load = loads.iter().find(|load| load.node == node_share.node);
+        (node_share.job_count, node_share.recent_fires) =
+            load.map_or((0, 0), |load| (load.job_count, load.recent_fires));
     }
     Ok(())
 }
@@ -355,7 +356,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_move_twice_in_each_second_and_never_with_what_is_due_in_it() {
+    fn jobs_move_twice_in_each_second_and_never_with_runs_due_in_it() {
         let at = |ms: i64| Timestamp::from_millis(7_000 + ms);
         let moments: Vec<Timestamp> = [0, 199, 200, 250, 300, 999].map(|ms| next_moment(at(ms))).into();
         assert_eq!(moments, [at(200), at(200), at(300), at(300), at(1_200), at(1_200)]);

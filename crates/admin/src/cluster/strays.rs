@@ -43,14 +43,14 @@ impl Sweep {
         token: LeaseToken,
         (from, before): (Timestamp, Timestamp),
     ) -> Result<Vec<RunId>, StoreError> {
-        let limit = shared.config.sweep_page;
+        let limit = shared.config.stray_page;
         let enough = usize::try_from(limit).unwrap_or(usize::MAX);
         if mutant::on(Mutant::SweepFromTheStart) {
             self.after = START;
         }
         self.after = self.after.max((from, RunId::new(0)));
         let mut missing = Vec::new();
-        for _ in 0..shared.config.sweep_pages {
+        for _ in 0..shared.config.stray_pages {
             let page = OpenPage { status: self.status, before, after: self.after, limit };
             let keys = shared.store.open_keys(token, page).await?;
             missing.extend(shared.in_memory.missing(keys.iter().map(|(_, run)| *run)));
@@ -87,7 +87,7 @@ impl Strays {
     /// Own pending runs that are overdue and not in memory.
     pub(super) async fn overdue(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let before = shared.clock.now() - STRAY_AFTER;
-        let recent = (before - shared.config.sweep_recent, before);
+        let recent = (before - shared.config.stray_recent, before);
         let mut missing = self.recent.missing(shared, token, recent).await?;
         missing.extend(self.overdue.missing(shared, token, (Timestamp::EPOCH, before)).await?);
         missing.sort_unstable();
@@ -128,7 +128,7 @@ impl Strays {
 mod tests {
     use std::sync::Arc;
 
-    use rondel_core::run::RunOf;
+    use rondel_core::run::RunJob;
     use rondel_core::{NamespaceId, Trigger};
     use rondel_store::{MemStore, Store};
     use serde_json::json;
@@ -147,8 +147,8 @@ mod tests {
         let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
         let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
         let config = EngineConfig {
-            sweep_page: 2,
-            sweep_pages: 1,
+            stray_page: 2,
+            stray_pages: 1,
             boot: crate::clock::Boot::Given(Arc::new(micros)),
             ..EngineConfig::default()
         };
@@ -159,7 +159,7 @@ mod tests {
             json!({"name": "j", "app": "gone", "handler": "h", "overlap": {"policy": "allow"}, "queue_timeout": "1h"});
         crate::jobs::create(&engine, namespace, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let job = store.job(namespace, "j").await.unwrap().unwrap();
-        let of = RunOf { namespace, job: job.id, job_version: job.version, app: job.app };
+        let of = RunJob { namespace, job: job.id, job_version: job.version, app: job.app };
         let token = engine.token();
         for count in 1..=9 {
             let id = RunId::new(count);

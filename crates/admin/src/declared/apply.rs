@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 
 use rondel_core::declared::{
-    DeclarationStep, EffectiveDeclarations, SeenSet, declaration_step, effective_declarations, parents_first,
+    DeclarationStep, DeclaredJobs, EffectiveDeclarations, declaration_step, effective_declarations, parents_first,
 };
-use rondel_core::shape::{self, Misfit};
+use rondel_core::shape::{self, ShapeErrors};
 use rondel_core::{FieldError, JobSpec, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{Declared, JobRecord};
@@ -33,11 +33,11 @@ pub(super) async fn reconcile_app(
     living_since: Timestamp,
 ) -> Result<Vec<DeclarationProblem>, StoreError> {
     let sets = node.store().declared_sets(app.id).await?;
-    for set in sets.iter().skip(SET_COUNT_MAX).filter(|set| set.mark.last_seen_at < living_since) {
-        node.store().forget_declared_set(&set.mark).await?;
+    for set in sets.iter().skip(SET_COUNT_MAX).filter(|set| set.header.last_seen_at < living_since) {
+        node.store().forget_declared_set(&set.header).await?;
     }
     let mut problems = Vec::new();
-    let seen: Vec<SeenSet> = sets.iter().map(|set| seen(set, living_since, &mut problems)).collect();
+    let seen: Vec<DeclaredJobs> = sets.iter().map(|set| seen(set, living_since, &mut problems)).collect();
     let EffectiveDeclarations { jobs, gone } = effective_declarations(&seen, living_since);
     let mut specs = Vec::with_capacity(jobs.len());
     for (name, text) in jobs {
@@ -53,7 +53,7 @@ pub(super) async fn reconcile_app(
         match register(node, app, spec).await {
             Ok(()) => {}
             Err(JobError::Store(error)) if error.is_transient() => return Err(error),
-            Err(error) => problems.extend(complaints(&name, error)),
+            Err(error) => problems.extend(problems_of(&name, error)),
         }
     }
     undeclare(node, app, gone.iter()).await?;
@@ -63,7 +63,7 @@ pub(super) async fn reconcile_app(
 }
 
 /// The jobs of a set, by name. A job without a valid name adds a problem if the set is living.
-fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> SeenSet {
+fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> DeclaredJobs {
     let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
     let mut jobs = BTreeMap::new();
     for (index, spec) in specs.iter().enumerate() {
@@ -71,20 +71,20 @@ fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<Declarati
             Some((name, Ok(()))) => {
                 jobs.insert(name.to_owned(), spec.to_string());
             }
-            Some((name, Err(message))) if set.mark.last_seen_at >= living_since => {
+            Some((name, Err(message))) if set.header.last_seen_at >= living_since => {
                 problems.push(problem(name, "/name", message));
             }
-            None if set.mark.last_seen_at >= living_since => {
+            None if set.header.last_seen_at >= living_since => {
                 problems.push(problem(
                     &job_label(index, spec),
                     "/name",
-                    "the definition is no JSON object with a name".to_owned(),
+                    "the definition is not a JSON object with a name".to_owned(),
                 ));
             }
             _ => {}
         }
     }
-    SeenSet { first_seen_at: set.mark.first_seen_at, last_seen_at: set.mark.last_seen_at, jobs }
+    DeclaredJobs { first_seen_at: set.header.first_seen_at, last_seen_at: set.header.last_seen_at, jobs }
 }
 
 fn problem(job: &str, pointer: &str, message: String) -> DeclarationProblem {
@@ -103,8 +103,8 @@ fn read(text: &str, app: &str) -> Result<JobSpec, Vec<FieldError>> {
         }
         fields.insert("app".to_owned(), Value::from(app));
     }
-    let errors = |misfit: Box<Misfit<JobSpec>>| {
-        misfit.errors.into_iter().map(|error| FieldError::new(error.pointer, error.message)).collect()
+    let errors = |shape_errors: Box<ShapeErrors<JobSpec>>| {
+        shape_errors.errors.into_iter().map(|error| FieldError::new(error.pointer, error.message)).collect()
     };
     shape::read(document.into()).map_err(errors)
 }
@@ -144,8 +144,10 @@ async fn check_parents(node: &Node, app: &App, spec: &JobSpec) -> Result<(), Job
         if known.is_none_or(|known| known.app != app.id) {
             // The message is the same for a job that does not exist and for a job of another app, so that it does not reveal the other
             // app's jobs.
-            let message =
-                format!("there is no job {:?} in app {:?}; code follows jobs of its own app", parent.name, app.name);
+            let message = format!(
+                "there is no job {:?} in app {:?}; declared jobs may follow only jobs of their own app",
+                parent.name, app.name
+            );
             return Err(JobError::Invalid(vec![FieldError::new(&parent.pointer, message)]));
         }
     }
@@ -158,7 +160,7 @@ async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> 
     let after = created.as_ref().ok().map(|record| json!({"version": record.version}));
     audit::end(node, entry, after).await;
     let record = created?;
-    tracing::info!(job = spec.name, app = app.name, "created a job that code declares");
+    tracing::info!(job = spec.name, app = app.name, "created a declared job");
     remember(node, &record, spec).await
 }
 
@@ -179,12 +181,7 @@ async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpe
             let after = saved.as_ref().ok().map(|saved| json!({"version": saved.version, "changed": fields}));
             audit::end(node, entry, after).await;
             let record = saved?;
-            tracing::info!(
-                job = spec.name,
-                app = app.name,
-                version = record.version,
-                "changed a job as code declares it"
-            );
+            tracing::info!(job = spec.name, app = app.name, version = record.version, "changed a declared job");
             remember(node, &record, spec).await
         }
     }
@@ -206,7 +203,7 @@ async fn undeclare(node: &Node, app: &App, gone: impl Iterator<Item = &String>) 
         let Some(record) = node.store().job(app.namespace, name).await? else { continue };
         let is_ours = |declared: &Declared| declared.spec.app == app.name && declared.undeclared_at.is_none();
         if record.declared.as_ref().is_some_and(is_ours) {
-            tracing::info!(job = name, app = app.name, "no code declares this job any more; it goes on as it is");
+            tracing::info!(job = name, app = app.name, "no code declares this job any more; it continues unchanged");
             ids.push(record.id);
         }
     }
@@ -227,7 +224,7 @@ fn changed_fields(before: &JobSpec, after: &JobSpec) -> Vec<String> {
     changed
 }
 
-fn complaints(job: &str, error: JobError) -> Vec<DeclarationProblem> {
+fn problems_of(job: &str, error: JobError) -> Vec<DeclarationProblem> {
     match error {
         JobError::Invalid(errors) => {
             errors.into_iter().map(|error| problem(job, &error.pointer, error.message)).collect()

@@ -2,7 +2,7 @@
 
 use rondel_core::{AppId, AuditId, NamespaceId};
 use rondel_store::StoreError;
-use rondel_store::access::{AuditEntry, AuthMethod, UNANSWERED, Verdict};
+use rondel_store::access::{AuditEntry, AuthMethod, INCOMPLETE, Verdict};
 use serde_json::Value;
 
 use crate::node::Node;
@@ -37,7 +37,7 @@ pub(super) async fn begin(node: &Node, app: &App, action: &str, job: &str) -> Re
         namespace: namespaces.into_iter().find(|one| one.id == app.namespace).map(|one| one.name),
         verdict: Verdict::Allowed,
         before: None,
-        after: Some(UNANSWERED.to_owned()),
+        after: Some(INCOMPLETE.to_owned()),
     };
     node.store().add_audit(&entry).await?;
     Ok(entry)
@@ -47,8 +47,8 @@ pub(super) async fn begin(node: &Node, app: &App, action: &str, job: &str) -> Re
 pub(super) async fn end(node: &Node, entry: AuditEntry, after: Option<Value>) {
     let verdict = if after.is_some() { Verdict::Allowed } else { Verdict::Failed };
     let entry = AuditEntry { verdict, after: after.map(|after| after.to_string()), ..entry };
-    if let Err(error) = node.store().answer_audit(&entry).await {
+    if let Err(error) = node.store().complete_audit(&entry).await {
         let (action, object) = (entry.action, entry.object);
-        tracing::error!(action, object, error = %chain(&error), "cannot write into the audit log what became of a change");
+        tracing::error!(action, object, error = %chain(&error), "cannot record the result of a change in the audit log");
     }
 }

@@ -46,7 +46,7 @@ impl DeclaredSet {
             job: "all".to_owned(),
             pointer: String::new(),
             message: format!(
-                "{} jobs with {bytes} bytes of JSON are declared; at most {COUNT_MAX} and {BYTES_MAX} bytes are taken",
+                "{} jobs with {bytes} bytes of JSON are declared; at most {COUNT_MAX} and {BYTES_MAX} bytes are accepted",
                 declared.len()
             ),
         });
@@ -62,12 +62,12 @@ impl DeclaredSet {
     }
 
     /// Whether the executor declares anything.
-    pub(super) fn is_any(&self) -> bool {
+    pub(super) fn has_content(&self) -> bool {
         !self.names.is_empty() || self.refusal.is_some()
     }
 
     /// The problems of an app that concern this executor's declarations.
-    pub(super) fn own(&self, problems: &[DeclarationProblem]) -> Vec<DeclarationProblem> {
+    pub(super) fn problems_of_executor(&self, problems: &[DeclarationProblem]) -> Vec<DeclarationProblem> {
         let is_own =
             |problem: &&DeclarationProblem| self.refusal.as_ref() == Some(problem) || self.names.contains(&problem.job);
         problems.iter().filter(is_own).cloned().collect()
@@ -173,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn a_set_is_known_by_what_it_says_and_not_by_how_it_is_written() {
+    fn a_set_is_known_by_its_content_and_not_by_its_spelling() {
         let one = DeclaredSet::new(&[job(r#"{"name": "a", "app": "b"}"#), job("{")]);
         let other = DeclaredSet::new(&[job(r#"{"app":"b","name":"a"}"#), job("{")]);
         assert_eq!(one, other);
@@ -191,14 +191,14 @@ mod tests {
         };
         let all = ["a", "all", "b", "job 1"].map(problem);
         let of_executor = |declared_set: &DeclaredSet| {
-            declared_set.own(&all).into_iter().map(|problem| problem.job).collect::<Vec<_>>()
+            declared_set.problems_of_executor(&all).into_iter().map(|problem| problem.job).collect::<Vec<_>>()
         };
         let two = DeclaredSet::new(&[job(r#"{"name": "b"}"#), job("{}")]);
-        assert_eq!((two.is_any(), of_executor(&two)), (true, vec!["b".to_owned(), "job 1".to_owned()]));
+        assert_eq!((two.has_content(), of_executor(&two)), (true, vec!["b".to_owned(), "job 1".to_owned()]));
         let none = DeclaredSet::new(&[]);
-        assert!(!none.is_any() && of_executor(&none).is_empty());
+        assert!(!none.has_content() && of_executor(&none).is_empty());
         let refused = DeclaredSet { refusal: Some(all[1].clone()), ..none };
-        assert_eq!((refused.is_any(), of_executor(&refused)), (true, vec!["all".to_owned()]));
+        assert_eq!((refused.has_content(), of_executor(&refused)), (true, vec!["all".to_owned()]));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use rondel_core::{AppId, ExecutorId, Timestamp};
 use rondel_store::StoreError;
-use rondel_store::declarations::DeclaredMark;
+use rondel_store::declarations::DeclaredSetHeader;
 use tokio_util::sync::CancellationToken;
 
 use super::apply::reconcile_app;
@@ -35,7 +35,7 @@ struct AppState {
 
 impl Background for DeclareLoop {
     const NAME: &'static str = "declare";
-    const WORK: &'static str = "keep the jobs that code declares in step";
+    const WORK: &'static str = "apply declared jobs";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)
@@ -81,10 +81,10 @@ impl DeclareLoop {
             return Ok(0);
         }
         let living_since = now - self.node.lost_after();
-        let marks = self.node.store().declared_marks(living_since).await?;
+        let headers = self.node.store().declared_set_headers(living_since).await?;
         let mut count = 0;
         for (app, online) in &apps {
-            count += u64::from(self.look_at(*app, online, &marks, living_since).await?);
+            count += u64::from(self.look_at(*app, online, &headers, living_since).await?);
         }
         Ok(count)
     }
@@ -94,11 +94,11 @@ impl DeclareLoop {
         &mut self,
         id: AppId,
         online: &[DeclaringExecutor],
-        marks: &[DeclaredMark],
+        headers: &[DeclaredSetHeader],
         living_since: Timestamp,
     ) -> Result<bool, StoreError> {
         let Some(first) = online.first() else { return Ok(false) };
-        let living = marks.iter().filter(|mark| mark.app == id).map(|mark| mark.hash.clone()).collect();
+        let living = headers.iter().filter(|header| header.app == id).map(|header| header.hash.clone()).collect();
         let state =
             AppState { living, online: online.iter().map(|one| (one.session.executor, one.session.number)).collect() };
         let has_problems = !self.node.declared().problems(id).is_empty();
@@ -113,15 +113,15 @@ impl DeclareLoop {
         let is_news = self.node.declared().set_problems(id, &problems);
         for problem in problems.iter().filter(|_| is_news) {
             let (job, pointer, message) = (&problem.job, &problem.pointer, &problem.message);
-            tracing::warn!(app = app.name, job, pointer, message, "cannot take a job as code declares it");
+            tracing::warn!(app = app.name, job, pointer, message, "cannot apply a declared job");
         }
         let before = self.known.insert(id, state);
         let heard_it = |one: &DeclaringExecutor| {
             before.as_ref().is_some_and(|known| known.online.contains(&(one.session.executor, one.session.number)))
         };
         // An executor that was already connected is notified of changes only, a new one of all its problems.
-        for one in online.iter().filter(|one| one.declared_set.is_any()) {
-            let own = one.declared_set.own(&problems);
+        for one in online.iter().filter(|one| one.declared_set.has_content()) {
+            let own = one.declared_set.problems_of_executor(&problems);
             let has_news = if heard_it(one) { is_news } else { !own.is_empty() };
             if has_news {
                 board::send(&one.session, &own);

@@ -9,7 +9,7 @@ use super::ready::Ready;
 use crate::trace::DispatchSpan;
 
 /// A run whose handler has begun is noted in its row as running this long after it was sent. Shorter runs need no such write.
-pub(crate) const NOTE_AFTER: Duration = Duration::from_secs(1);
+pub(crate) const NOTE_RUNNING_AFTER: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
 pub(crate) struct Active {
@@ -66,12 +66,12 @@ impl Active {
     }
 
     /// Records the start of the handler. The first report counts, and no attempt begins before it is due.
-    pub(crate) fn began(&mut self, at: Timestamp, now: Timestamp) {
+    pub(crate) fn record_start(&mut self, at: Timestamp, now: Timestamp) {
         self.began_at.get_or_insert(not_before_due(at, self.ready.run.due_at, now));
     }
 
     /// Records that the executor has answered about this attempt.
-    pub(crate) const fn answered(&mut self) {
+    pub(crate) const fn record_answer(&mut self) {
         self.beats_at_send = None;
     }
 

@@ -3,7 +3,7 @@
 //! make a start later.
 //!
 //! A run is sent ahead only if no later event can require that it is taken back from its executor. Edits never require this: they do not
-//! change runs that are due within a second (`ON_ITS_WAY` in `rondel_core::edit`). All other runs are sent at their instants.
+//! change runs that are due within a second (`EDIT_CUTOFF` in `rondel_core::edit`). All other runs are sent at their instants.
 
 use std::time::Duration;
 

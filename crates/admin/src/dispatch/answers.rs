@@ -53,7 +53,7 @@ fn route_probed(d: &mut Decision<'_>, job: JobId) {
         taken.iter().for_each(|executor| probe.answers.record_taken(*executor));
         match choose(d, &probe, probe.answers.until <= now) {
             RouteDecision::Executor(id, name, trace) => {
-                if question(probe.ready.definition.job.route) == Some(Question::Free) {
+                if question(probe.ready.definition.job.route) == Some(Question::Idle) {
                     taken.push(id);
                 }
                 assign_with_trace(d, probe.ready, id, name, trace);

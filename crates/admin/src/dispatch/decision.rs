@@ -55,7 +55,7 @@ pub(crate) struct Settings {
     pub(crate) overdue_ask: Duration,
     pub(crate) overdue_timeout: Duration,
     /// An offer of free places to parked runs ends once runs of this many kinds could not be placed.
-    pub(crate) look_past: usize,
+    pub(crate) refused_kinds_max: usize,
     /// Maximum number of jobs with parked runs for which this node searches executors at other nodes in one look.
     pub(crate) seek_jobs: usize,
     /// How long before a run's instant its trigger may be sent.

@@ -69,7 +69,7 @@ impl Effect {
     /// again.
     pub(crate) fn ends(&self, run: RunId) -> bool {
         match self {
-            Self::Finish(end) => end.finish.run == run && end.phase_before.is_none(),
+            Self::Finish(end) => end.attempt_end.run == run && end.phase_before.is_none(),
             Self::Forget(runs) => runs.contains(&run),
             Self::ForgetOf(runs) => runs.iter().any(|(forgotten, _)| *forgotten == run),
             _ => false,
@@ -80,7 +80,7 @@ impl Effect {
 /// The end of an attempt, to be stored.
 #[derive(Debug)]
 pub(crate) struct Submission {
-    pub(crate) finish: AttemptEnd,
+    pub(crate) attempt_end: AttemptEnd,
     pub(crate) counted: CountedRun,
     /// The stream of the executor that reported it; `None` if the server decided the end.
     pub(crate) reply_to: Option<SessionHandle>,

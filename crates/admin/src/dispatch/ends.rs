@@ -7,7 +7,7 @@ use rondel_store::ledger::AttemptEnd;
 use super::active::{Active, Phase};
 use super::decision::Decision;
 use super::effect::Submission;
-use super::ready::{Ready, finish_unsent};
+use super::ready::{Ready, end_of_unsent};
 use crate::metrics::CountedRun;
 
 /// Removes a run from its executor. Frees the slot, unless the end of the run has freed it already.
@@ -29,22 +29,22 @@ pub(super) fn free_slot(d: &mut Decision<'_>, executor: ExecutorId) {
 
 pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &Ready, outcome: Outcome, message: Option<String>) {
     let now = d.now;
-    let finish = finish_unsent(&ready.run, &ready.definition, outcome, now, message);
-    submit(d, finish, CountedRun::of_ready(ready));
+    let attempt_end = end_of_unsent(&ready.run, &ready.definition, outcome, now, message);
+    submit(d, attempt_end, CountedRun::of_ready(ready));
 }
 
 /// Stores the end of a run that no executor has. If its lane is full, the run is forgotten: its row is still open, so the standing queries
 /// find it and it is judged again.
-pub(super) fn submit(d: &mut Decision<'_>, finish: AttemptEnd, counted: CountedRun) {
-    debug_assert!(finish.owner.is_some(), "the end of {} names no lease to forget it of", finish.run);
-    d.finish(Submission { finish, counted, reply_to: None, phase_before: None });
+pub(super) fn submit(d: &mut Decision<'_>, attempt_end: AttemptEnd, counted: CountedRun) {
+    debug_assert!(attempt_end.owner.is_some(), "the end of {} names no lease to forget it of", attempt_end.run);
+    d.finish(Submission { attempt_end, counted, reply_to: None, phase_before: None });
 }
 
 /// Stores an end that the executor did not report. If its lane is full, the run's phase is restored.
-pub(super) fn give_up(d: &mut Decision<'_>, run: RunId, finish: AttemptEnd) {
+pub(super) fn give_up(d: &mut Decision<'_>, run: RunId, attempt_end: AttemptEnd) {
     let Some(active) = d.state.runs.active_mut(run) else { return };
     let (executor, counted) = (active.executor, CountedRun::of_ready(&active.ready));
     let phase_before = Some(std::mem::replace(&mut active.phase, Phase::Ending));
     free_slot(d, executor);
-    d.finish(Submission { finish, counted, reply_to: None, phase_before });
+    d.finish(Submission { attempt_end, counted, reply_to: None, phase_before });
 }

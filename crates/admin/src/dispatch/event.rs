@@ -6,13 +6,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::outcome::{NextStepPolicy, Outcome};
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, Reason, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
-use rondel_store::ledger::{AttemptEnd, CancelElsewhere, FenceRequest, Finished, LimitName, RelayedAnswer, RunCheck};
+use rondel_store::ledger::{AttemptEnd, CancelElsewhere, EndOutcome, FenceRequest, LimitName, RelayedAnswer, RunCheck};
 
 use super::active::{Phase, not_before_due};
 use super::ready::{Ready, jitter, lost_detail};
@@ -65,14 +65,14 @@ impl<T> Responder<T> {
         Self(Box::new(take))
     }
 
-    pub(crate) fn give(self, answer: T) {
+    pub(crate) fn respond(self, answer: T) {
         (self.0)(answer);
     }
 }
 
 impl<T> fmt::Debug for Responder<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("Answer")
+        f.write_str("Responder")
     }
 }
 
@@ -122,12 +122,17 @@ pub(crate) struct IncomingResult {
 
 impl IncomingResult {
     /// Converts the result to the end of an attempt of this run. Reported instants before the attempt was due are replaced.
-    pub(crate) fn into_finish(self, run: &Run, policy: NextStepPolicy, executor: (ExecutorId, String)) -> AttemptEnd {
+    pub(crate) fn into_attempt_end(
+        self,
+        run: &Run,
+        policy: NextStepPolicy,
+        executor: (ExecutorId, String),
+    ) -> AttemptEnd {
         // From here on the result's lane counts the memory.
         drop(self.memory);
         let due_at = if self.attempt == run.attempt { run.due_at } else { run.fire_at };
         let at = |at| not_before_due(at, due_at, self.received_at);
-        let silent = |silent_ms| Detail { silent_ms: Some(silent_ms), ..lost_detail(Some(&executor.1)) };
+        let silent = |silent_ms| ReasonDetail { silent_ms: Some(silent_ms), ..lost_detail(Some(&executor.1)) };
         let detail = self.silent_ms.map(|silent_ms| Box::new(silent(silent_ms)));
         AttemptEnd {
             run: self.run,
@@ -204,7 +209,7 @@ pub(crate) enum Event {
     /// Runs that were to be marked before they are sent, and those of them that the store has marked.
     Marked(Vec<(RunId, i32)>, Vec<RunId>),
     /// Runs of ended leases that may have been sent; the sessions of executors that may have got them; and all ended leases.
-    RollCall(Vec<CalledRun>, Vec<Session>, Vec<LeaseToken>),
+    RollCall(Vec<RollCallRun>, Vec<Session>, Vec<LeaseToken>),
     /// Open runs of an ended lease which no executor has in hand: those that have a place at their job's gate keep it.
     Restored(Vec<Ready>),
     /// This lease was taken. The runs that were open before are still to be taken over, job by job; the tick holds back due runs of those
@@ -270,7 +275,7 @@ pub(crate) enum Event {
 
 /// A run that may have been sent under an ended lease.
 #[derive(Debug)]
-pub(crate) struct CalledRun {
+pub(crate) struct RollCallRun {
     pub(crate) ready: Ready,
     /// The lease under which it may have been sent; `None` if that is no longer known.
     pub(crate) from: Option<LeaseToken>,
@@ -292,5 +297,5 @@ pub(crate) struct Settled {
     pub(crate) attempt: i32,
     /// The lease of the server that decided the end; `None` if an executor reported it.
     pub(crate) owner: Option<LeaseToken>,
-    pub(crate) finished: Finished,
+    pub(crate) finished: EndOutcome,
 }

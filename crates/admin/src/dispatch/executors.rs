@@ -78,11 +78,11 @@ impl Online {
     /// Whether the run may go to it: it has the handler, meets the job's conditions, and the caller named no other executor.
     fn is_fit(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
-        self.is_meant(&ready.run) && self.has_handler(job) && job.select.admits(&self.given_name, &self.labels)
+        self.is_allowed_for(&ready.run) && self.has_handler(job) && job.select.admits(&self.given_name, &self.labels)
     }
 
     /// Whether the run's caller named this executor, or none.
-    pub(crate) fn is_meant(&self, run: &Run) -> bool {
+    pub(crate) fn is_allowed_for(&self, run: &Run) -> bool {
         let only = run.only_executor.as_deref();
         only.is_none_or(|only| only == self.given_name) || mutant::on(Mutant::ChosenIsIgnored)
     }
@@ -114,8 +114,8 @@ impl Online {
             (true, None, Some(Refusal::Stopped)) => (ObstacleKind::Stopped, None),
             (true, None, Some(_)) => (ObstacleKind::Full, None),
             (true, None, None) => match question(job.route)? {
-                Question::There => (ObstacleKind::Silent, None),
-                Question::Free => (ObstacleKind::Busy, None),
+                Question::Online => (ObstacleKind::Silent, None),
+                Question::Idle => (ObstacleKind::Busy, None),
             },
         };
         Some(Obstacle { executor: self.name.clone(), kind, condition })
@@ -167,7 +167,7 @@ struct Lost {
     /// When it was last heard.
     heard_at: Timestamp,
     /// Whether it can run nothing any more: its process has ended, or it has stopped even the runs that continue in silence.
-    is_over: bool,
+    has_stopped_all: bool,
 }
 
 /// How long a lost executor is remembered: longer than any run may continue in silence.
@@ -309,13 +309,13 @@ impl Executors {
         self.gone.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
     }
 
-    /// Records that no node has heard it for too long. If it was last heard earlier than `over_before`, it has stopped even the runs that
-    /// continue in silence. False if it has connected meanwhile.
-    pub(crate) fn lose(&mut self, id: ExecutorId, now: Timestamp, over_before: Timestamp) -> bool {
+    /// Records that no node has heard it for too long. If it was last heard earlier than `stopped_before`, it has stopped even the runs
+    /// that continue in silence. False if it has connected meanwhile.
+    pub(crate) fn lose(&mut self, id: ExecutorId, now: Timestamp, stopped_before: Timestamp) -> bool {
         self.lost.retain(|_, lost| lost.at + LOST_KEPT_FOR > now);
         let Some(heard_at) = self.gone.remove(&id) else { return false };
         self.silences.end(id);
-        self.lost.insert(id, Lost { at: now, heard_at, is_over: heard_at < over_before });
+        self.lost.insert(id, Lost { at: now, heard_at, has_stopped_all: heard_at < stopped_before });
         let Self { online, gone, lost, .. } = self;
         self.newest_hellos.retain(|id, _| online.contains_key(id) || gone.contains_key(id) || lost.contains_key(id));
         true
@@ -324,21 +324,21 @@ impl Executors {
     /// Records that its process has ended. False if that is known already, or if it is connected.
     pub(crate) fn end(&mut self, id: ExecutorId, now: Timestamp) -> bool {
         self.lose(id, now, Timestamp::MAX)
-            || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.is_over, true))
+            || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.has_stopped_all, true))
     }
 
     /// Watches a lost executor again if it was last heard earlier than `before`. It must have stopped even the runs that continue in silence,
     /// unless a node has heard it since.
     pub(crate) fn suspect_again(&mut self, id: ExecutorId, before: Timestamp) {
-        if let Some(lost) = self.lost.get(&id).copied().filter(|lost| !lost.is_over && lost.heard_at < before) {
+        if let Some(lost) = self.lost.get(&id).copied().filter(|lost| !lost.has_stopped_all && lost.heard_at < before) {
             self.lost.remove(&id);
             self.gone.insert(id, lost.heard_at);
         }
     }
 
     /// Whether it can run nothing any more, not even in silence.
-    pub(crate) fn is_over(&self, id: ExecutorId) -> bool {
-        self.lost.get(&id).is_some_and(|lost| lost.is_over)
+    pub(crate) fn has_stopped_all(&self, id: ExecutorId) -> bool {
+        self.lost.get(&id).is_some_and(|lost| lost.has_stopped_all)
     }
 
     pub(crate) fn is_lost(&self, id: ExecutorId) -> bool {
@@ -385,10 +385,10 @@ impl Executors {
             let silent = || Obstacle { executor: online.name.clone(), kind: ObstacleKind::Silent, condition: None };
             if is_silent { Some(silent()) } else { online.obstacle(&ready.definition.job, now) }
         };
-        let meant = || self.in_app(ready.run.app).filter(|online| online.is_meant(&ready.run));
-        let mut obstacles: Vec<Obstacle> = meant().filter_map(obstacle).collect();
+        let allowed = || self.in_app(ready.run.app).filter(|online| online.is_allowed_for(&ready.run));
+        let mut obstacles: Vec<Obstacle> = allowed().filter_map(obstacle).collect();
         if let Some(only) = &ready.run.only_executor
-            && meant().next().is_none()
+            && allowed().next().is_none()
         {
             obstacles.push(Obstacle { executor: only.clone(), kind: ObstacleKind::Offline, condition: None });
         }

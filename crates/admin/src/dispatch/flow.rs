@@ -1,6 +1,6 @@
 //! Starts runs: at their instants, when their turn comes, and when an executor has room again.
 
-use rondel_core::reason::{Detail, WaitFor};
+use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::route::question;
 use rondel_core::spec::Delivery;
 use rondel_core::{AppId, ExecutorId, Reason, RunId};
@@ -75,8 +75,8 @@ fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
 
 /// Starts a due run: passes it through the job's gate, then to an executor.
 pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
-    let is_given = d.facts.departing.has(ready.run.id);
-    if is_given || d.state.is_draining || ready.token() != d.facts.token {
+    let is_departing = d.facts.departing.has(ready.run.id);
+    if is_departing || d.state.is_draining || ready.token() != d.facts.token {
         d.forget_of([(ready.run.id, ready.token())]);
         return;
     }
@@ -162,7 +162,7 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
         let run = ready.run.id;
         if ready.is_expired(now) {
             let waited_ms = Some(waited_ms(&ready, now));
-            waits::skip(d, &ready, Reason::Expired, Detail { waited_ms, ..wait_detail(key, &ready) });
+            waits::skip(d, &ready, Reason::Expired, ReasonDetail { waited_ms, ..wait_detail(key, &ready) });
             continue;
         }
         if let Some(ready) = place::place(d, ready) {
@@ -187,7 +187,7 @@ pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: Ready, ahead: Option<
         entered.into_iter().for_each(|ready| place::place_or_park(d, ready));
     } else {
         let waited_ms = Some(waited_ms(&ready, now));
-        let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, waited_ms, ..Detail::default() };
+        let detail = ReasonDetail { waits_for: Some(WaitFor::Run), run: ahead, waited_ms, ..ReasonDetail::default() };
         waits::skip(d, &ready, Reason::Overlap, detail);
     }
 }
@@ -197,7 +197,7 @@ pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
     if !d.state.executors.has_room_in(app, now) {
         return;
     }
-    let mut offer = Offer::new(d.facts.settings.look_past);
+    let mut offer = Offer::new(d.facts.settings.refused_kinds_max);
     while let Some(Waiting { ready, since }) = d.state.parked.next(app, &offer, &mut d.state.runs) {
         let run = ready.run.id;
         let refused = place::place(d, ready);

@@ -20,7 +20,7 @@ pub(super) fn busy_with_groups(d: &Decision<'_>, ready: &Ready) -> Vec<Obstacle>
     let Some(most) = pump.and_then(|pump| pump.per_executor) else { return Vec::new() };
     let executors = &d.state.executors;
     let is_busy = |online: &&Online| {
-        let has_room = online.candidate(Answer::None, d.now).refusal.is_none() && !executors.is_silent(online);
+        let has_room = online.candidate(Answer::Missing, d.now).refusal.is_none() && !executors.is_silent(online);
         has_room && group_count(d, online.session.executor, ready.run.job) >= most
     };
     let busy = executors.eligible(ready).into_iter().filter(is_busy);

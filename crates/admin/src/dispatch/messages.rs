@@ -10,7 +10,7 @@ use rondel_core::{Job, Reason, RunId, Timestamp, TraceParent};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
-use rondel_store::ledger::Finished;
+use rondel_store::ledger::EndOutcome;
 
 use super::event::IncomingResult;
 use super::ready::Ready;
@@ -186,15 +186,15 @@ fn depth(json: &str) -> usize {
 }
 
 /// The answer to a result.
-pub(crate) fn ack(run: RunId, attempt: i32, finished: &Finished) -> v1::ResultAck {
+pub(crate) fn ack(run: RunId, attempt: i32, finished: &EndOutcome) -> v1::ResultAck {
     use v1::result_ack::Kind;
     let kind = match finished {
-        Finished::Stored(..) | Finished::Unwritable => Kind::Stored,
-        Finished::Duplicate => Kind::Duplicate,
-        Finished::Superseded => Kind::Superseded,
-        Finished::Late => Kind::Late,
+        EndOutcome::Stored(..) | EndOutcome::Unwritable => Kind::Stored,
+        EndOutcome::Duplicate => Kind::Duplicate,
+        EndOutcome::Superseded => Kind::Superseded,
+        EndOutcome::Late => Kind::Late,
         // An end under a lease that no longer owns the run is answered like a result of an unknown run.
-        Finished::NoSuchRun | Finished::NotOwner => Kind::NoSuchRun,
+        EndOutcome::NoSuchRun | EndOutcome::NotOwner => Kind::NoSuchRun,
     };
     v1::ResultAck { run_id: run.get(), attempt, kind: kind.into() }
 }
@@ -260,9 +260,12 @@ mod tests {
             let result =
                 v1::Result { attempt: 1, started_at_ms: at_ms, finished_at_ms: at_ms, ..v1::Result::default() };
             let policy = ready.definition.job.next_step_policy;
-            let finish =
-                incoming(result, now).into_finish(&ready.run, policy, (rondel_core::ExecutorId::new(1), String::new()));
-            (finish.started_at, finish.finished_at)
+            let attempt_end = incoming(result, now).into_attempt_end(
+                &ready.run,
+                policy,
+                (rondel_core::ExecutorId::new(1), String::new()),
+            );
+            (attempt_end.started_at, attempt_end.finished_at)
         };
         for (at_ms, expected) in [(1, 1_000), (1_005_000, 1_005), (i64::MAX, 1_010)] {
             assert_eq!(reported(at_ms, at(1_010)), (Some(at(expected)), at(expected)), "{at_ms}");

@@ -41,10 +41,10 @@ mod transition;
 pub(crate) mod waits;
 
 pub(crate) use event::{
-    CalledRun, Event, ExecutorStream, FenceAnswer, IncomingResult, Reply, Report, Responder, SessionHandle,
+    Event, ExecutorStream, FenceAnswer, IncomingResult, Reply, Report, Responder, RollCallRun, SessionHandle,
 };
 pub use executors::given_name;
 pub(crate) use messages::{fence, incoming};
-pub(crate) use ready::{Ready, finish_unsent, jitter};
+pub(crate) use ready::{Ready, end_of_unsent, jitter};
 pub(crate) use run_loop::DispatchLoop;
 pub(crate) use starts::{Start, StartReports, instant};

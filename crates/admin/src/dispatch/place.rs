@@ -7,7 +7,7 @@ use super::ready::Ready;
 use super::runs::{Stage, Waiting};
 use super::step::Step;
 use super::switches::{self, SwitchDecision};
-use super::waits::finish_missed;
+use super::waits::end_of_missed;
 use super::{ends, routing, shadow, waits};
 use crate::metrics::CountedRun;
 
@@ -31,7 +31,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     }
     let ready = shadow::unless_shadow(d, ready)?;
     if ready.taken_up_at.is_some() && ready.is_missed(now) {
-        ends::submit(d, finish_missed(&ready, now), CountedRun::of_ready(&ready));
+        ends::submit(d, end_of_missed(&ready, now), CountedRun::of_ready(&ready));
         return None;
     }
     let is_under_way = ready.run.is_root() && ready.run.shard_total.is_some();

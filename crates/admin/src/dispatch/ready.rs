@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::misfire::{Lateness, PlannedInTime, lateness, runs_late};
+use rondel_core::misfire::{Lateness, UnsentFire, lateness, runs_late};
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::{Detail, WaitFor, milliseconds};
+use rondel_core::reason::{ReasonDetail, WaitFor, milliseconds};
 use rondel_core::spec::Delivery;
 use rondel_core::{Reason, Run, RunId, Timestamp, TraceParent, Trigger};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -134,7 +134,7 @@ impl Ready {
         let is_of_another_kind = matches!(run.trigger, Trigger::Misfire | Trigger::Manual | Trigger::Api);
         let is_scheduled_fire = run.cause == 0 && !is_of_another_kind && run.parent.is_none();
         let is_never_sent = is_scheduled_fire && run.attempt == 1 && run.marked_at.is_none();
-        let fire = PlannedInTime { fire_at: run.fire_at, due_at: run.due_at };
+        let fire = UnsentFire { fire_at: run.fire_at, due_at: run.due_at };
         let is_judged = is_never_sent && !self.is_queued_in_time(now) && !mutant::on(Mutant::NoMisfireAtTick);
         let taken_up_at = self.taken_up_at.map_or(now, |at| at.min(now));
         is_judged && !runs_late(&self.definition.job, self.definition.anchor, fire, taken_up_at)
@@ -142,7 +142,7 @@ impl Ready {
 }
 
 /// The end of a run that no executor has.
-pub(crate) fn finish_unsent(
+pub(crate) fn end_of_unsent(
     run: &Run,
     definition: &Compiled,
     outcome: Outcome,
@@ -181,9 +181,9 @@ pub(crate) fn waited_ms(ready: &Ready, now: Timestamp) -> u64 {
 }
 
 /// The detail for the end of an attempt that an executor had, or may have had.
-pub(crate) fn lost_detail(executor: Option<&str>) -> Detail {
+pub(crate) fn lost_detail(executor: Option<&str>) -> ReasonDetail {
     let executor = executor.filter(|name| !name.is_empty()).map(str::to_owned);
-    Detail { executor, ..Detail::default() }
+    ReasonDetail { executor, ..ReasonDetail::default() }
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use rondel_core::Reason;
 use rondel_store::LeaseToken;
 use rondel_store::ledger::RunAtExecutor;
 
-use super::active::{Active, NOTE_AFTER, Phase};
+use super::active::{Active, NOTE_RUNNING_AFTER, Phase};
 use super::decision::Decision;
 use super::effect::{Effect, Measure};
 use super::queue::turns;
@@ -70,7 +70,7 @@ fn show(d: &mut Decision<'_>) {
 fn note_running(d: &mut Decision<'_>) {
     let now = d.now;
     let note = |active: &mut Active| {
-        let lives_long = active.phase == Phase::Sent && active.sent_at + NOTE_AFTER <= now;
+        let lives_long = active.phase == Phase::Sent && active.sent_at + NOTE_RUNNING_AFTER <= now;
         let began_at = active.began_at.filter(|_| lives_long)?;
         (active.phase, active.is_named) = (Phase::Noted, true);
         Some(active.in_hand(began_at))

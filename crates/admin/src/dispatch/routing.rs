@@ -50,7 +50,7 @@ pub(super) fn route(d: &mut Decision<'_>, mut ready: Ready) -> Option<Ready> {
     }
 }
 
-pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> RouteDecision {
+pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool) -> RouteDecision {
     let now = d.now;
     let (run, job) = (&probe.ready.run, &probe.ready.definition.job);
     let online = d.state.executors.fit(&probe.ready);
@@ -69,14 +69,18 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_over: bool) -> Rout
             candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
         }
     }
-    match d.state.memories.pick(job.route, &route_request((run, job.hash_key.as_deref()), &candidates, is_over, now)) {
+    match d
+        .state
+        .memories
+        .pick(job.route, &route_request((run, job.hash_key.as_deref()), &candidates, is_past_deadline, now))
+    {
         Choice::Take(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
             RouteDecision::Executor(id, name, trace_of(&probe.ready, candidates, Some(index), now))
         }
         Choice::Wait => {
             let open = online.iter().zip(&candidates);
-            let silent = open.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::None);
+            let silent = open.filter(|(_, one)| one.refusal.is_none() && one.answer == Answer::Missing);
             RouteDecision::Wait(silent.map(|(online, _)| online.session.executor).collect())
         }
         Choice::NoExecutor => RouteDecision::NoExecutor,
@@ -91,7 +95,7 @@ fn question_for(ready: &Ready) -> Option<Question> {
 /// Chooses the executor that the caller of the run named, without a router. If several executors share the name, the first one that takes
 /// the run now is chosen.
 fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> RouteDecision {
-    let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
+    let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
     match candidates.iter().position(|candidate| candidate.refusal.is_none()) {
         Some(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
@@ -104,7 +108,7 @@ fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> RouteDecis
 /// A group of a pump job goes to the executor that has the fewest groups of that job.
 fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> RouteDecision {
     let now = d.now;
-    let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::None, now)).collect();
+    let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
     let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
         let room = if candidate.refusal.is_none() { Room::Open } else { Room::Full };
         Load { groups: group_count(d, online.session.executor, ready.run.job), room }
@@ -135,7 +139,7 @@ pub(super) fn assign_with_trace(
 pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
     let now = d.now;
     let online = d.state.executors.fit(ready);
-    let answer = if question_for(ready).is_some() { Answer::No } else { Answer::None };
+    let answer = if question_for(ready).is_some() { Answer::No } else { Answer::Missing };
     let candidates = online.iter().map(|online| online.candidate(answer, now)).collect();
     trace_of(ready, candidates, None, now)
 }
@@ -145,7 +149,7 @@ fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
     if shadow::is_shadow(&probe.ready) {
         return Answer::Yes;
     }
-    if question(job.route) == Some(Question::There) && online.heard_at + RECENTLY_HEARD > now {
+    if question(job.route) == Some(Question::Online) && online.heard_at + RECENTLY_HEARD > now {
         return Answer::Yes;
     }
     probe.answers.answer(online.session.executor)
@@ -154,7 +158,7 @@ fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
 fn route_request<'a>(
     (run, hash_key): (&'a Run, Option<&'a str>),
     candidates: &'a [Candidate<'a>],
-    is_over: bool,
+    is_past_deadline: bool,
     now: Timestamp,
 ) -> RouteRequest<'a> {
     RouteRequest {
@@ -167,7 +171,7 @@ fn route_request<'a>(
         candidates,
         now,
         draw: draw(run),
-        is_over,
+        is_over: is_past_deadline,
     }
 }
 
@@ -192,13 +196,13 @@ fn trace_of(ready: &Ready, mut candidates: Vec<Candidate<'_>>, taken: Option<usi
         let had_it_before = run.attempt > 1 && route != Route::Broadcast && run.only_executor.is_none();
         let refusal = match candidate.answer {
             Answer::No => Some(Refusal::Busy),
-            Answer::None if question_for(ready).is_some() && index < before_taken => Some(Refusal::Silent),
-            Answer::None | Answer::Yes
+            Answer::Missing if question_for(ready).is_some() && index < before_taken => Some(Refusal::Silent),
+            Answer::Missing | Answer::Yes
                 if had_it_before && run.executor.as_deref() == Some(candidate.hashed_name.name()) =>
             {
                 Some(Refusal::HadItBefore)
             }
-            Answer::None | Answer::Yes => None,
+            Answer::Missing | Answer::Yes => None,
         };
         candidate.refusal = candidate.refusal.or(refusal);
     }

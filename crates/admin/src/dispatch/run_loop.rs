@@ -3,16 +3,16 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
-use rondel_store::ledger::{Finished, RunCheck};
+use rondel_store::ledger::{EndOutcome, RunCheck};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
-use super::active::NOTE_AFTER;
 use super::decision::{Decision, Facts, Settings};
 use super::effect::{Effect, Measure, Submission};
 use super::event::{Event, Responder};
@@ -29,6 +29,8 @@ use crate::trace::FireTracer;
 
 /// How many events the loop handles before it checks for due runs again.
 const EVENT_BURST: usize = 64;
+/// The period of [`Event::Round`].
+const ROUND_PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) struct DispatchLoop {
     shared: Arc<Shared>,
@@ -55,7 +57,7 @@ impl DispatchLoop {
             answer_within: config.answer_within,
             overdue_ask: config.overdue_ask,
             overdue_timeout: config.overdue_timeout,
-            look_past: config.look_past,
+            refused_kinds_max: config.refused_kinds_max,
             seek_jobs: config.seek_jobs,
             send_ahead: config.send_ahead,
         };
@@ -82,15 +84,15 @@ impl DispatchLoop {
             }
             let now = self.shared.clock.now();
             self.handle(Event::Wake, now);
-            if now >= self.next_round_at || self.next_round_at > now + NOTE_AFTER {
-                self.next_round_at = now + NOTE_AFTER;
+            if now >= self.next_round_at || self.next_round_at > now + ROUND_PERIOD {
+                self.next_round_at = now + ROUND_PERIOD;
                 self.handle(Event::Round(fences(&self.shared.membership.nodes(), now)), now);
             }
             self.handle(Event::Flush, now);
             if self.state.is_drained()
                 && let Some(drained) = self.drained.take()
             {
-                drained.give(());
+                drained.respond(());
             }
         }
     }
@@ -160,7 +162,7 @@ impl DispatchLoop {
                 if let Some(count) = shared.log_limit.count("results", reporter.session.executor.get()) {
                     tracing::warn!(run_id = %run, attempt, executor = reporter.name, count, "an executor reported a run that was not sent; further cases are logged once a minute");
                 }
-                shared.results.refuse(&reporter.session, (run, attempt), &Finished::NoSuchRun);
+                shared.results.refuse(&reporter.session, (run, attempt), &EndOutcome::NoSuchRun);
             }
             Effect::JudgeForeign(reporter, results) => shared.foreign.offer(&reporter, results, ExpectedFrom::Unknown),
             Effect::JudgeUnexpected(reporter, results) => {
@@ -179,8 +181,8 @@ impl DispatchLoop {
             Effect::Count(what, count) => shared.counters.add(what, count),
             Effect::Measure(measure) => self.measure(measure),
             Effect::EndSpan(span, why) => span.answered(why, now),
-            Effect::AnswerStreamEnded(answer) => answer.give(()),
-            Effect::ListInHand(answer, runs) => answer.give(runs),
+            Effect::AnswerStreamEnded(answer) => answer.respond(()),
+            Effect::ListInHand(answer, runs) => answer.respond(runs),
             Effect::AnswerWhenDrained(answer) => self.drained = Some(answer),
         }
     }
@@ -188,7 +190,7 @@ impl DispatchLoop {
     fn store(&mut self, step: Step, token: LeaseToken, now: Timestamp) {
         let Err(error) = self.steps.try_send(DecidedStep { token, step }) else { return };
         if let Some(count) = self.shared.log_limit.count("steps", 0) {
-            tracing::warn!(count, "too many steps wait for the database; one was dropped and will be made again");
+            tracing::warn!(count, "too many steps wait for the database; one was dropped and will be repeated");
         }
         self.handle(Event::StepRefused(error.into_inner().step), now);
     }
@@ -211,9 +213,9 @@ impl DispatchLoop {
     }
 
     fn finish(&mut self, end: Submission, now: Timestamp) {
-        let Submission { finish, counted, reply_to, phase_before } = end;
-        let (run, attempt, owner) = (finish.run, finish.attempt, finish.owner);
-        if self.shared.results.try_submit(finish, counted, reply_to) {
+        let Submission { attempt_end, counted, reply_to, phase_before } = end;
+        let (run, attempt, owner) = (attempt_end.run, attempt_end.attempt, attempt_end.owner);
+        if self.shared.results.try_submit(attempt_end, counted, reply_to) {
             return;
         }
         match phase_before {

@@ -160,14 +160,14 @@ enum Hand {
     /// An executor has it, or is about to get it.
     Active(Box<Active>),
     /// In a roll call: it may have been sent under a lease that has ended, so an executor may have it.
-    Called(Box<Ready>),
+    InRollCall(Box<Ready>),
 }
 
 impl Hand {
     const fn attempt(&self) -> i32 {
         match self {
             Self::Active(active) => active.ready.run.attempt,
-            Self::Called(ready) => ready.run.attempt,
+            Self::InRollCall(ready) => ready.run.attempt,
         }
     }
 }
@@ -365,8 +365,8 @@ impl OpenRuns {
     }
 
     /// Puts an attempt in hand that an executor may have, until the roll call finds out. False if a later attempt is in hand.
-    pub(crate) fn put_called(&mut self, ready: Ready) -> bool {
-        self.put_hand(ready.run.id, Hand::Called(Box::new(ready)))
+    pub(crate) fn put_in_roll_call(&mut self, ready: Ready) -> bool {
+        self.put_hand(ready.run.id, Hand::InRollCall(Box::new(ready)))
     }
 
     fn put_hand(&mut self, run: RunId, hand: Hand) -> bool {
@@ -414,28 +414,28 @@ impl OpenRuns {
     pub(crate) fn active(&self, run: RunId) -> Option<&Active> {
         match self.in_hand.get(&run)? {
             Hand::Active(active) => Some(active),
-            Hand::Called(_) => None,
+            Hand::InRollCall(_) => None,
         }
     }
 
     pub(crate) fn active_mut(&mut self, run: RunId) -> Option<&mut Active> {
         match self.in_hand.get_mut(&run)? {
             Hand::Active(active) => Some(active),
-            Hand::Called(_) => None,
+            Hand::InRollCall(_) => None,
         }
     }
 
     pub(crate) fn actives(&self) -> impl Iterator<Item = &Active> {
         self.in_hand.values().filter_map(|hand| match hand {
             Hand::Active(active) => Some(&**active),
-            Hand::Called(_) => None,
+            Hand::InRollCall(_) => None,
         })
     }
 
     pub(crate) fn actives_mut(&mut self) -> impl Iterator<Item = &mut Active> {
         self.in_hand.values_mut().filter_map(|hand| match hand {
             Hand::Active(active) => Some(&mut **active),
-            Hand::Called(_) => None,
+            Hand::InRollCall(_) => None,
         })
     }
 
@@ -447,21 +447,21 @@ impl OpenRuns {
         self.active(run)?;
         match self.take_hand(run)? {
             Hand::Active(active) => Some(*active),
-            Hand::Called(_) => None,
+            Hand::InRollCall(_) => None,
         }
     }
 
-    pub(crate) fn called(&self, run: RunId) -> Option<&Ready> {
+    pub(crate) fn in_roll_call(&self, run: RunId) -> Option<&Ready> {
         match self.in_hand.get(&run)? {
-            Hand::Called(ready) => Some(ready),
+            Hand::InRollCall(ready) => Some(ready),
             Hand::Active(_) => None,
         }
     }
 
-    pub(crate) fn take_called(&mut self, run: RunId) -> Option<Ready> {
-        self.called(run)?;
+    pub(crate) fn take_from_roll_call(&mut self, run: RunId) -> Option<Ready> {
+        self.in_roll_call(run)?;
         match self.take_hand(run)? {
-            Hand::Called(ready) => Some(*ready),
+            Hand::InRollCall(ready) => Some(*ready),
             Hand::Active(_) => None,
         }
     }
@@ -473,9 +473,9 @@ impl OpenRuns {
     }
 
     pub(crate) fn drain_called(&mut self) -> Vec<Ready> {
-        let called = self.in_hand.extract_if(|_, hand| matches!(hand, Hand::Called(_)));
+        let called = self.in_hand.extract_if(|_, hand| matches!(hand, Hand::InRollCall(_)));
         let ready = |hand| match hand {
-            Hand::Called(ready) => Some(*ready),
+            Hand::InRollCall(ready) => Some(*ready),
             Hand::Active(_) => None,
         };
         let called: Vec<Ready> = called.filter_map(|(_, hand)| ready(hand)).collect();

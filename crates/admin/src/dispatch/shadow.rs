@@ -2,7 +2,7 @@
 //!
 //! They pass no gate and take no limit: they neither delay nor replace real runs, and no executor is asked.
 
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::shadow::compare::name_all;
 use rondel_core::{Reason, Run};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -37,7 +37,7 @@ pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready>
         None => d.state.executors.obstacles(&ready, d.now),
     };
     let app = Some(job.app.clone());
-    let detail = Detail { executor, app, ..Detail::default() }.with_obstacles(obstacles);
+    let detail = ReasonDetail { executor, app, ..ReasonDetail::default() }.with_obstacles(obstacles);
     waits::skip(d, &ready, Reason::Shadow, detail);
     None
 }

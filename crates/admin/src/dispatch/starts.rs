@@ -7,12 +7,12 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
+use rondel_core::reason::{Obstacle, ObstacleKind, ReasonDetail, WaitFor};
 use rondel_core::{RunId, Timestamp};
 use rondel_proto::v1;
 use rondel_store::ledger::WaitPlace;
 
-use super::active::{Active, NOTE_AFTER, Phase};
+use super::active::{Active, NOTE_RUNNING_AFTER, Phase};
 
 /// An accepted run counts as queued at its executor if no start was reported this long after it was sent: longer than an immediate start
 /// and its report take.
@@ -62,9 +62,9 @@ pub(crate) fn instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> {
 
 /// The wait of a run that its executor has accepted but, as far as this node knows, not begun, and the place of that wait. `None` until the
 /// report of an immediate start would have arrived. If the executor is not connected here, the run may have begun without a report.
-pub(crate) fn begin_wait(active: &Active, is_connected: bool, now: Timestamp) -> Option<(Detail, WaitPlace)> {
+pub(crate) fn begin_wait(active: &Active, is_connected: bool, now: Timestamp) -> Option<(ReasonDetail, WaitPlace)> {
     let is_accepted = active.phase == Phase::Sent && !active.is_unanswered();
-    let patience = if is_connected { QUEUED_AFTER } else { NOTE_AFTER };
+    let patience = if is_connected { QUEUED_AFTER } else { NOTE_RUNNING_AFTER };
     if !is_accepted || active.began_at.is_some() || now < active.sent_at + patience {
         return None;
     }
@@ -76,7 +76,7 @@ pub(crate) fn begin_wait(active: &Active, is_connected: bool, now: Timestamp) ->
     let hand = (!active.ready.is_for_one_executor()).then(|| active.in_hand(active.sent_at));
     let place = WaitPlace::Executor(hand);
     let obstacle = Obstacle { executor: active.executor_name.clone(), kind, condition: None };
-    Some((Detail { waits_for: Some(waits_for), ..Detail::default() }.with_obstacles([obstacle]), place))
+    Some((ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() }.with_obstacles([obstacle]), place))
 }
 
 #[cfg(test)]
@@ -106,14 +106,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_accepted_and_not_begun_waits_there() {
+    fn an_accepted_run_that_has_not_begun_waits_there() {
         assert_eq!(wait(true, 11_999, |_| {}), None, "its start may be on its way");
         assert_eq!(wait(true, 12_000, |_| {}), Some((Some(WaitFor::Slot), true)));
         assert_eq!(wait(false, 10_999, |_| {}), None);
         assert_eq!(wait(false, 11_000, |_| {}), Some((Some(WaitFor::Answer), true)));
         assert_eq!(wait(true, 60_000, |active| active.beats_at_send = Some(0)), None, "it is not answered");
         assert_eq!(wait(true, 60_000, |active| active.phase = Phase::Noted), None);
-        assert_eq!(wait(true, 60_000, |active| active.began(AT(11_000), AT(12_000))), None);
+        assert_eq!(wait(true, 60_000, |active| active.record_start(AT(11_000), AT(12_000))), None);
         let broadcast = definition(&json!({"route": "broadcast"}));
         assert_eq!(
             wait(true, 60_000, |active| active.ready.definition = broadcast),
@@ -129,9 +129,9 @@ mod tests {
         {
             let ready = ready(10, &definition(&json!({})));
             let mut active = Active::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(8_000), Phase::Sent);
-            active.began(AT(at), AT(now));
+            active.record_start(AT(at), AT(now));
             assert_eq!(active.began_at, Some(AT(expected)), "{at} of {now}");
-            active.began(AT(11_500), AT(20_000));
+            active.record_start(AT(11_500), AT(20_000));
             assert_eq!(active.began_at, Some(AT(expected)), "the first report counts");
         }
     }

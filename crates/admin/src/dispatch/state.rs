@@ -11,7 +11,7 @@ use rondel_store::ledger::RunAtExecutor;
 use super::active::Active;
 use super::executors::Executors;
 use super::queue::limits::{LimitKey, Limits};
-use super::queue::noted::Waits;
+use super::queue::noted::NotedWaits;
 use super::queue::overlap::{Admitted, Gates};
 use super::queue::parked::Parked;
 use super::queue::probes::Probes;
@@ -42,7 +42,7 @@ pub(crate) struct State {
     /// For each job, the newest term under which one of its runs was sent.
     pub(super) terms: HashMap<JobId, i64>,
     /// The waits of runs, as stored in their rows.
-    pub(super) waits: Waits,
+    pub(super) waits: NotedWaits,
     /// Whether the server is shutting down: then nothing is sent any more.
     pub(super) is_draining: bool,
 }
@@ -119,7 +119,7 @@ impl State {
             memories: Memories::default(),
             deadlines: Deadlines::default(),
             terms: HashMap::new(),
-            waits: Waits::default(),
+            waits: NotedWaits::default(),
             is_draining: false,
         }
     }

@@ -40,7 +40,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     }
     lose::found_again(d, id, &report);
     reconcile(d, id, &report);
-    note_begins(d, id, &report);
+    record_starts(d, id, &report);
     unanswered::await_no_answers(d, id);
     // The end of its previous stream may have removed it from the online executors after the hello had put it there.
     let unanswered = d.state.executors.silences.of(id);
@@ -72,14 +72,14 @@ fn reconcile(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
 }
 
 /// Records the starts that an executor's hello reports for the runs that it has.
-fn note_begins(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
+fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     let now = d.now;
     for run in lose::sent_to(d, id, |active| report.held.contains(&(active.ready.run.id, active.ready.run.attempt))) {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
         let StartReport::Started(at) = report.starts.get(run, active.ready.run.attempt) else { continue };
-        active.began(at.unwrap_or(active.sent_at), now);
+        active.record_start(at.unwrap_or(active.sent_at), now);
         if let (Some(_), Some(began_at)) = (at, active.began_at) {
-            d.state.deadlines.began(&active.ready, d.facts.boot_micros_at(began_at));
+            d.state.deadlines.record_start(&active.ready, d.facts.boot_micros_at(began_at));
         }
     }
 }
@@ -119,7 +119,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             tracing::warn!(
                 %run, executor_id = %executor,
                 "an executor refused this node's epoch: this node slept through its lease, or its database is from a backup that does \
-                 not know the epoch; restart the executor if this goes on"
+                 not know the epoch; restart the executor if this continues"
             );
             d.count(Count::TriggersFenced, 1);
         }
@@ -134,7 +134,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             active.lost_for = Some(Reason::NotReceived);
             continue;
         }
-        active.answered();
+        active.record_answer();
         let waited = now.since(active.sent_at);
         if let Some(span) = active.span.take() {
             let why = matches!(reply, Reply::Refused(..)).then_some("the executor refused it");
@@ -144,8 +144,8 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             Reply::Accepted => d.effects.push(Effect::Measure(Measure::Accepted(waited))),
             Reply::Refused(..) => d.effects.push(Effect::Measure(Measure::Refused(waited))),
             Reply::Started(start) => {
-                active.began(start.at.unwrap_or(active.sent_at + start.after), now);
-                d.state.deadlines.began(&active.ready, d.facts.boot_micros);
+                active.record_start(start.at.unwrap_or(active.sent_at + start.after), now);
+                d.state.deadlines.record_start(&active.ready, d.facts.boot_micros);
             }
         }
         if let Reply::Refused(why, _) = reply {

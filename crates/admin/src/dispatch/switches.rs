@@ -2,7 +2,7 @@
 
 use rondel_core::homes::Switch;
 use rondel_core::outcome::CancelRequest;
-use rondel_core::reason::{Detail, WaitFor};
+use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{AppId, Reason, RunId};
 use rondel_proto::v1;
 
@@ -42,12 +42,12 @@ pub(super) fn unless_switched_off(d: &mut Decision<'_>, ready: Ready) -> SwitchD
 }
 
 /// The wait of a run that its app's switch keeps from starting; `None` if the app is active.
-pub(super) fn switch_wait(d: &Decision<'_>, ready: &Ready) -> Option<Detail> {
+pub(super) fn switch_wait(d: &Decision<'_>, ready: &Ready) -> Option<ReasonDetail> {
     match d.facts.switches.of_app(ready.run.app) {
         Switch::Active => None,
         switch @ (Switch::Draining | Switch::Stopped) => {
             let app = Some(ready.definition.job.app.clone());
-            Some(Detail { waits_for: Some(WaitFor::App), app, switch: Some(switch), ..Detail::default() })
+            Some(ReasonDetail { waits_for: Some(WaitFor::App), app, switch: Some(switch), ..ReasonDetail::default() })
         }
     }
 }

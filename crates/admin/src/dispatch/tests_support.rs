@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::run::RunOf;
+use rondel_core::run::RunJob;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, Timestamp, Trigger};
 use rondel_proto::v1;
 use tokio::sync::mpsc;
@@ -17,7 +17,7 @@ use crate::registry::OnlineExecutor;
 
 /// A pending run that is due at this instant.
 pub(crate) fn run_due_at(due_at: Timestamp) -> Run {
-    let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+    let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
     Run::new(RunId::new(due_at.as_millis()), of, due_at, Trigger::Cron, (NodeId::new(1), 1))
 }
 

@@ -105,7 +105,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Drain(answer, grace) => {
             waits::note_all_waits(d);
             // Until this process ends, it still counts the runs at executors for its limits.
-            let counted = d.state.limits.take_counted();
+            let counted = d.state.limits.take_limits_at_home();
             drop_unsent(d);
             counted.into_iter().for_each(|name| d.state.limits.count_here(name));
             let grace_ms = u32::try_from(grace.as_millis()).unwrap_or(u32::MAX);
@@ -121,7 +121,10 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
     let state = &mut *d.state;
     match event {
         Event::Awaiting(runs) => {
-            let held = runs.into_iter().filter(|(job, run)| state.gates.keep(*job, *run, &mut state.runs)).collect();
+            let held = runs
+                .into_iter()
+                .filter(|(job, run)| state.gates.keep_for_children(*job, *run, &mut state.runs))
+                .collect();
             d.effects.push(Effect::Await(held));
         }
         Event::AdoptedAwaiting(runs) => runs.iter().for_each(|ready| state.gates.open_place(ready)),
@@ -219,7 +222,7 @@ mod ahead_tests;
 #[cfg(test)]
 mod asking_tests;
 #[cfg(test)]
-mod begins;
+mod begin_tests;
 #[cfg(test)]
 mod chosen_tests;
 #[cfg(test)]

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::words::because;
-use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor, milliseconds};
+use rondel_core::reason::{Obstacle, ObstacleKind, ReasonDetail, WaitFor, milliseconds};
 use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, Timestamp};
 use rondel_store::ledger::{AttemptEnd, NotedWait, WaitPlace};
@@ -18,7 +18,7 @@ use super::executors::is_fit_despite;
 use super::groups::busy_with_groups;
 use super::queue::limits::wait_detail;
 use super::queue::noted::Noted;
-use super::ready::{Ready, finish_unsent, waited_ms};
+use super::ready::{Ready, end_of_unsent, waited_ms};
 use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, answer_wait};
 use super::starts::begin_wait;
 use super::step::Step;
@@ -35,13 +35,13 @@ const LOOK_COUNT_MAX: usize = 1_000;
 const NOTE_COUNT_MAX: usize = 200;
 
 /// Adds the reason to the end of an attempt, as parameters and as an English message.
-pub(crate) fn with_reason(finish: AttemptEnd, reason: Reason, detail: Detail) -> AttemptEnd {
+pub(crate) fn with_reason(attempt_end: AttemptEnd, reason: Reason, detail: ReasonDetail) -> AttemptEnd {
     let message = Some(because(reason, &detail, Lang::En));
-    AttemptEnd { message, detail: Some(Box::new(detail)), ..finish }
+    AttemptEnd { message, detail: Some(Box::new(detail)), ..attempt_end }
 }
 
 /// Why a run whose queue timeout has passed is skipped, by what it waited for.
-const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
+const fn skip_reason(waits_for: Option<WaitFor>) -> Reason {
     match waits_for {
         Some(WaitFor::App) => Reason::Stopped,
         Some(WaitFor::Executor | WaitFor::Answer | WaitFor::RollCall) | None => Reason::NoExecutor,
@@ -52,28 +52,28 @@ const fn waited_in_vain(waits_for: Option<WaitFor>) -> Reason {
 
 /// The end of a run that is too late by its job's misfire policy. A run that a server had queued in time, as its noted wait shows, was not
 /// missed: it waited too long, and that wait is the reason.
-pub(crate) fn finish_missed(ready: &Ready, now: Timestamp) -> AttemptEnd {
+pub(crate) fn end_of_missed(ready: &Ready, now: Timestamp) -> AttemptEnd {
     let is_wait = |what| what != WaitFor::RollCall;
     let noted = ready.run.detail.as_deref().filter(|detail| detail.waits_for.is_some_and(is_wait));
     let (reason, detail) = match noted {
         Some(noted) => {
             let waited_ms = Some(milliseconds(now.since(ready.run.due_at)));
-            (waited_in_vain(noted.waits_for), Detail { waited_ms, ..noted.clone() })
+            (skip_reason(noted.waits_for), ReasonDetail { waited_ms, ..noted.clone() })
         }
-        None => (Reason::Misfire, Detail::default()),
+        None => (Reason::Misfire, ReasonDetail::default()),
     };
-    with_reason(finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None), reason, detail)
+    with_reason(end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None), reason, detail)
 }
 
 /// Skips a run that no executor has.
-pub(super) fn skip(d: &mut Decision<'_>, ready: &Ready, reason: Reason, detail: Detail) {
+pub(super) fn skip(d: &mut Decision<'_>, ready: &Ready, reason: Reason, detail: ReasonDetail) {
     let now = d.now;
-    let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
-    ends::submit(d, with_reason(finish, reason, detail), CountedRun::of_ready(ready));
+    let attempt_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), now, None);
+    ends::submit(d, with_reason(attempt_end, reason, detail), CountedRun::of_ready(ready));
 }
 
 /// The reason for the end of a run that found no executor within its queue timeout.
-pub(super) fn unserved_reason(d: &Decision<'_>, ready: &Ready) -> (Reason, Detail) {
+pub(super) fn unserved_reason(d: &Decision<'_>, ready: &Ready) -> (Reason, ReasonDetail) {
     let now = d.now;
     let mut wait = wait_for_executor(d, ready);
     if wait.waits_for == Some(WaitFor::Slot) && wait.obstacles.is_empty() {
@@ -81,12 +81,12 @@ pub(super) fn unserved_reason(d: &Decision<'_>, ready: &Ready) -> (Reason, Detai
         let noted = d.state.waits.noted.get(&ready.run.id).filter(|noted| noted.attempt == ready.run.attempt);
         wait = noted.map_or(wait, |noted| (*noted.detail).clone());
     }
-    let detail = Detail { waited_ms: Some(waited_ms(ready, now)), ..wait };
-    (waited_in_vain(detail.waits_for), detail)
+    let detail = ReasonDetail { waited_ms: Some(waited_ms(ready, now)), ..wait };
+    (skip_reason(detail.waits_for), detail)
 }
 
 /// The wait of a run that no executor takes now.
-fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
+fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> ReasonDetail {
     let now = d.now;
     if let Some(detail) = switches::switch_wait(d, ready) {
         return detail;
@@ -109,7 +109,7 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> Detail {
     let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
     let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
     let only_executor = ready.run.only_executor.clone();
-    Detail { waits_for, app, handler, only_executor, ..Detail::default() }.with_obstacles(obstacles)
+    ReasonDetail { waits_for, app, handler, only_executor, ..ReasonDetail::default() }.with_obstacles(obstacles)
 }
 
 /// Stores the waits of all waiting runs, so that the next server does not treat these runs as missed.
@@ -190,7 +190,7 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
     let is_chosen = |ready: &Ready| ready.token() == d.facts.token && is_old(ready.run.due_at);
     let queued = d.state.gates.some_queued(is_chosen, count, &d.state.runs);
     let queued = queued.into_iter().map(|(ready, ahead)| {
-        let detail = Detail { waits_for: Some(WaitFor::Run), run: ahead, ..Detail::default() };
+        let detail = ReasonDetail { waits_for: Some(WaitFor::Run), run: ahead, ..ReasonDetail::default() };
         (ready, Wait::Known(Box::new(detail)))
     });
     let limited = d.state.limits.some_waiting(is_chosen, count, &d.state.runs);
@@ -210,13 +210,13 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
 
 /// The wait of a run: already known, or to be derived from the executors that are online.
 enum Wait {
-    Known(Box<Detail>),
+    Known(Box<ReasonDetail>),
     Executor,
     /// Its executor has accepted the run and has not begun it.
-    Begin(Box<(Detail, WaitPlace)>),
+    Begin(Box<(ReasonDetail, WaitPlace)>),
 }
 
-fn described(d: &Decision<'_>, ready: &Ready, wait: Wait) -> (Box<Detail>, WaitPlace) {
+fn described(d: &Decision<'_>, ready: &Ready, wait: Wait) -> (Box<ReasonDetail>, WaitPlace) {
     match wait {
         Wait::Known(detail) => (detail, WaitPlace::Server),
         Wait::Executor => (Box::new(wait_for_executor(d, ready)), WaitPlace::Server),

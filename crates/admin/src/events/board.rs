@@ -71,8 +71,8 @@ struct KnownRun {
 }
 
 #[derive(Debug, Default)]
-pub(super) struct Board {
-    /// When the board was last updated; `None` before the first look.
+pub(super) struct LastSnapshot {
+    /// When it was last updated; `None` before the first look.
     pub(super) seen_at: Option<Timestamp>,
     runs: BTreeMap<RunId, KnownRun>,
     jobs: BTreeMap<JobId, (Timestamp, i64, bool)>,
@@ -80,7 +80,7 @@ pub(super) struct Board {
     nodes: BTreeMap<NodeId, (String, &'static str)>,
 }
 
-impl Board {
+impl LastSnapshot {
     /// Runs with ids above this are to be read.
     pub(super) fn runs_after(&self, now: Timestamp) -> RunId {
         let from = self.seen_at.map_or(now, |seen_at| seen_at.min(now));
@@ -197,76 +197,76 @@ mod tests {
     }
 
     /// Compares, then applies.
-    fn look(board: &mut Board, seen: Snapshot, now: Timestamp) -> Vec<Change> {
-        let changes = board.compare(&seen);
-        board.apply(seen, now);
+    fn look(last_snapshot: &mut LastSnapshot, seen: Snapshot, now: Timestamp) -> Vec<Change> {
+        let changes = last_snapshot.compare(&seen);
+        last_snapshot.apply(seen, now);
         changes
     }
 
     #[test]
-    fn a_run_is_told_each_time_it_stands_elsewhere() {
-        let mut board = Board::default();
+    fn a_run_is_reported_at_each_change_of_its_state() {
+        let mut last_snapshot = LastSnapshot::default();
         let (old, fresh) = (run(at(0), RunStatus::Running), run(at(2), RunStatus::Pending));
-        assert_eq!(look(&mut board, runs([old.clone()]), at(1)), [], "it was so before");
-        assert_eq!(look(&mut board, runs([fresh.clone()]), at(2)), [Change::Run(fresh.clone())]);
-        assert_eq!(look(&mut board, runs([fresh.clone()]), at(3)), []);
+        assert_eq!(look(&mut last_snapshot, runs([old.clone()]), at(1)), [], "it was so before");
+        assert_eq!(look(&mut last_snapshot, runs([fresh.clone()]), at(2)), [Change::Run(fresh.clone())]);
+        assert_eq!(look(&mut last_snapshot, runs([fresh.clone()]), at(3)), []);
         let waits = RunSnapshot { status: RunStatus::Waiting, attempt: 2, ..fresh.clone() };
-        assert_eq!(look(&mut board, runs([waits.clone()]), at(4)), [Change::Run(waits)]);
+        assert_eq!(look(&mut last_snapshot, runs([waits.clone()]), at(4)), [Change::Run(waits)]);
         let over = RunSnapshot { status: RunStatus::Failed, attempt: 2, ..fresh };
-        assert_eq!(look(&mut board, runs([over.clone()]), at(5)), [Change::Run(over.clone())]);
+        assert_eq!(look(&mut last_snapshot, runs([over.clone()]), at(5)), [Change::Run(over.clone())]);
         // An old run is read again by its id only, and is forgotten once it has ended.
-        assert_eq!(board.to_reread(at(6)), [old.id]);
+        assert_eq!(last_snapshot.to_reread(at(6)), [old.id]);
         let ended = RunSnapshot { status: RunStatus::Succeeded, ..old.clone() };
         let seen = Snapshot { reread: vec![ended.id], ..runs([ended.clone()]) };
-        assert_eq!(look(&mut board, seen, at(6)), [Change::Run(ended)]);
-        assert!(board.to_reread(at(7)).is_empty() && !board.runs.contains_key(&old.id));
+        assert_eq!(look(&mut last_snapshot, seen, at(6)), [Change::Run(ended)]);
+        assert!(last_snapshot.to_reread(at(7)).is_empty() && !last_snapshot.runs.contains_key(&old.id));
     }
 
     #[test]
     fn open_runs_are_read_again_when_they_are_due_and_now_and_then() {
-        let mut board = Board::default();
+        let mut last_snapshot = LastSnapshot::default();
         let later = RunSnapshot { due_at: at(600), ..run(at(0), RunStatus::Waiting) };
-        look(&mut board, runs([later.clone()]), at(1));
-        assert_eq!(board.to_reread(at(2)), [], "it is among the newest");
-        look(&mut board, Snapshot::default(), at(8));
-        assert_eq!(board.to_reread(at(9)), []);
-        assert_eq!(board.to_reread(at(11)), [later.id]);
+        look(&mut last_snapshot, runs([later.clone()]), at(1));
+        assert_eq!(last_snapshot.to_reread(at(2)), [], "it is among the newest");
+        look(&mut last_snapshot, Snapshot::default(), at(8));
+        assert_eq!(last_snapshot.to_reread(at(9)), []);
+        assert_eq!(last_snapshot.to_reread(at(11)), [later.id]);
         // Read by its id and not found: it was deleted.
-        look(&mut board, Snapshot { reread: vec![later.id], ..Snapshot::default() }, at(11));
-        assert_eq!(board.to_reread(at(700)), []);
+        look(&mut last_snapshot, Snapshot { reread: vec![later.id], ..Snapshot::default() }, at(11));
+        assert_eq!(last_snapshot.to_reread(at(700)), []);
     }
 
     #[test]
-    fn what_is_stored_late_is_found_and_told_once() {
-        let mut board = Board::default();
-        look(&mut board, Snapshot::default(), at(0));
-        look(&mut board, Snapshot::default(), at(1));
+    fn runs_stored_late_are_found_and_reported_once() {
+        let mut last_snapshot = LastSnapshot::default();
+        look(&mut last_snapshot, Snapshot::default(), at(0));
+        look(&mut last_snapshot, Snapshot::default(), at(1));
         let late = run(at(0), RunStatus::Succeeded);
-        assert!(late.id > board.runs_after(at(2)), "two seconds late");
-        assert_eq!(look(&mut board, runs([late.clone()]), at(2)), [Change::Run(late.clone())]);
-        assert_eq!(look(&mut board, runs([late]), at(3)), []);
+        assert!(late.id > last_snapshot.runs_after(at(2)), "two seconds late");
+        assert_eq!(look(&mut last_snapshot, runs([late.clone()]), at(2)), [Change::Run(late.clone())]);
+        assert_eq!(look(&mut last_snapshot, runs([late]), at(3)), []);
         for second in 4..20 {
-            look(&mut board, Snapshot::default(), at(second));
+            look(&mut last_snapshot, Snapshot::default(), at(second));
         }
-        assert!(board.runs.is_empty());
+        assert!(last_snapshot.runs.is_empty());
     }
 
     #[test]
     fn executors_nodes_and_jobs_come_and_go() {
-        let mut board = Board::default();
+        let mut last_snapshot = LastSnapshot::default();
         let node = |status| BTreeMap::from([(NodeId::new(1), ("a".to_owned(), status))]);
         let seen = |status| Snapshot { nodes: node(status), ..Snapshot::default() };
-        assert_eq!(look(&mut board, seen("active"), at(0)), []);
+        assert_eq!(look(&mut last_snapshot, seen("active"), at(0)), []);
         let heard = HeardExecutor { name: "x".to_owned(), namespace: NamespaceId::new(1), app: AppId::new(2) };
         let (id, stranger) = (ExecutorId::new(9), ExecutorId::new(8));
         let with = Snapshot { executors: BTreeMap::from([(id, heard.clone())]), ..seen("active") };
-        assert_eq!(board.unknown_executors([id, stranger, id].iter()), [stranger, id]);
-        assert_eq!(look(&mut board, with.clone(), at(1)), [Change::Executor(id, heard.clone(), true)]);
-        assert!(board.unknown_executors([id].iter()).is_empty());
-        assert_eq!(look(&mut board, with, at(2)), []);
+        assert_eq!(last_snapshot.unknown_executors([id, stranger, id].iter()), [stranger, id]);
+        assert_eq!(look(&mut last_snapshot, with.clone(), at(1)), [Change::Executor(id, heard.clone(), true)]);
+        assert!(last_snapshot.unknown_executors([id].iter()).is_empty());
+        assert_eq!(look(&mut last_snapshot, with, at(2)), []);
         let expected = [Change::Node("a".to_owned(), "dead"), Change::Executor(id, heard, false)];
-        assert_eq!(look(&mut board, seen("dead"), at(3)), expected);
-        assert_eq!(look(&mut board, Snapshot::default(), at(4)), [Change::Node("a".to_owned(), "gone")]);
+        assert_eq!(look(&mut last_snapshot, seen("dead"), at(3)), expected);
+        assert_eq!(look(&mut last_snapshot, Snapshot::default(), at(4)), [Change::Node("a".to_owned(), "gone")]);
 
         let saved = SavedJob {
             id: JobId::new(5),
@@ -278,32 +278,32 @@ mod tests {
             at: at(5),
         };
         let jobs = |job: &SavedJob| Snapshot { jobs: vec![job.clone()], ..Snapshot::default() };
-        assert_eq!(look(&mut board, jobs(&saved), at(5)), [Change::Job(saved.clone())]);
-        assert_eq!(look(&mut board, jobs(&saved), at(6)), []);
+        assert_eq!(look(&mut last_snapshot, jobs(&saved), at(5)), [Change::Job(saved.clone())]);
+        assert_eq!(look(&mut last_snapshot, jobs(&saved), at(6)), []);
         let gone = SavedJob { is_deleted: true, at: at(7), ..saved };
-        assert_eq!(look(&mut board, jobs(&gone), at(7)), [Change::Job(gone)]);
+        assert_eq!(look(&mut last_snapshot, jobs(&gone), at(7)), [Change::Job(gone)]);
         for second in 8..40 {
-            look(&mut board, Snapshot::default(), at(second));
+            look(&mut last_snapshot, Snapshot::default(), at(second));
         }
-        assert!(board.jobs.is_empty());
+        assert!(last_snapshot.jobs.is_empty());
     }
 
     #[test]
-    fn what_is_too_much_is_a_gap_and_no_more_memory() {
-        let mut board = Board::default();
-        look(&mut board, Snapshot::default(), at(0));
+    fn too_many_runs_are_a_gap_and_use_no_more_memory() {
+        let mut last_snapshot = LastSnapshot::default();
+        look(&mut last_snapshot, Snapshot::default(), at(0));
         let many: Vec<RunSnapshot> = (0..i64::try_from(RUN_COUNT_MAX).unwrap() + 10)
             .map(|number| RunSnapshot {
                 id: RunId::new(IdGen::first_at(at(1)) + number),
                 ..run(at(1), RunStatus::Pending)
             })
             .collect();
-        look(&mut board, runs(&*many), at(1));
-        assert_eq!(board.runs.len(), RUN_COUNT_MAX);
-        assert_eq!(look(&mut board, runs(&many[..1]), at(2)), [Change::Gap]);
-        look(&mut board, Snapshot::default(), at(20));
-        assert_eq!(board.to_reread(at(30)).len(), REREAD_COUNT_MAX);
+        look(&mut last_snapshot, runs(&*many), at(1));
+        assert_eq!(last_snapshot.runs.len(), RUN_COUNT_MAX);
+        assert_eq!(look(&mut last_snapshot, runs(&many[..1]), at(2)), [Change::Gap]);
+        look(&mut last_snapshot, Snapshot::default(), at(20));
+        assert_eq!(last_snapshot.to_reread(at(30)).len(), REREAD_COUNT_MAX);
         let cut = Snapshot { is_cut: true, ..Snapshot::default() };
-        assert!(look(&mut board, cut, at(3)).contains(&Change::Gap));
+        assert!(look(&mut last_snapshot, cut, at(3)).contains(&Change::Gap));
     }
 }

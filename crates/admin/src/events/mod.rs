@@ -11,7 +11,7 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
 use rondel_store::changes::{RunSnapshot, SavedJob};
 
 pub use cursor::Cursor;
-pub use watch::{Events, Listener, Next};
+pub use watch::{Events, ListenResult, Listener};
 
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,12 +23,12 @@ pub struct Event {
     /// The name of the app that it concerns.
     pub app: Option<String>,
     /// The kind of event, with its data.
-    pub what: What,
+    pub kind: EventKind,
 }
 
 /// The kinds of events.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum What {
+pub enum EventKind {
     /// The state of a run changed.
     Run {
         /// Its new state.
@@ -62,10 +62,10 @@ pub enum What {
     Gap,
 }
 
-impl What {
+impl EventKind {
     /// The name of the kind.
     #[must_use]
-    pub const fn kind(&self) -> &'static str {
+    pub const fn name(&self) -> &'static str {
         match self {
             Self::Run { .. } => "run",
             Self::Job(_) => "job",

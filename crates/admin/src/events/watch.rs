@@ -15,8 +15,8 @@ use rondel_store::{Store, StoreError};
 use tokio::sync::Mutex;
 use tokio::time::{Instant, sleep};
 
-use super::board::{Board, Change, HeardExecutor, Snapshot};
-use super::{Cursor, Event, What};
+use super::board::{Change, HeardExecutor, LastSnapshot, Snapshot};
+use super::{Cursor, Event, EventKind};
 use rondel_core::error_chain::chain;
 
 /// How often the store is read while a client listens.
@@ -47,7 +47,7 @@ pub struct Events {
 
 #[derive(Debug, Default)]
 struct State {
-    board: Board,
+    last_snapshot: LastSnapshot,
     looked_at: Option<Instant>,
     swept_at: Option<Instant>,
     /// The kept events; their numbers are consecutive.
@@ -57,7 +57,7 @@ struct State {
     /// The instant since which no event is missing from `kept`.
     since: Option<Timestamp>,
     apps: HashMap<AppId, String>,
-    has_complained: bool,
+    has_logged_failure: bool,
 }
 
 /// A client's subscription.
@@ -72,7 +72,7 @@ pub struct Listener {
 
 /// What a listener receives.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Next {
+pub enum ListenResult {
     /// Listening has started: from now on no event is missed.
     Begun {
         /// The position of the start.
@@ -104,16 +104,16 @@ impl Events {
 
 impl Listener {
     /// Returns the next events; if there are none, waits until the next look is due and tries once more.
-    pub async fn next(&mut self, store: &dyn Store, now: impl Fn() -> Timestamp) -> Next {
+    pub async fn next(&mut self, store: &dyn Store, now: impl Fn() -> Timestamp) -> ListenResult {
         let next = self.take_events(store, now()).await;
-        if next != Next::Nothing {
+        if next != ListenResult::Nothing {
             return next;
         }
         sleep(self.events.until_due().await).await;
         self.take_events(store, now()).await
     }
 
-    async fn take_events(&mut self, store: &dyn Store, now: Timestamp) -> Next {
+    async fn take_events(&mut self, store: &dyn Store, now: Timestamp) -> ListenResult {
         let id = self.events.id;
         let mut state = self.events.state.lock().await;
         if state.looked_at.is_none_or(|at| at.elapsed() >= PERIOD) {
@@ -121,8 +121,8 @@ impl Listener {
         }
         let Some(last) = self.last_delivered else {
             // Before the store has been read once, there is no position to start from.
-            if state.board.seen_at.is_none() {
-                return Next::Nothing;
+            if state.last_snapshot.seen_at.is_none() {
+                return ListenResult::Nothing;
             }
             let (number, is_gap) = match self.cursor.map(|cursor| state.last_received(id, cursor)) {
                 Some(Some(number)) => (number, false),
@@ -130,13 +130,13 @@ impl Listener {
                 None => (state.last, false),
             };
             self.last_delivered = Some(number);
-            return Next::Begun { cursor: state.cursor(id, number), is_gap };
+            return ListenResult::Begun { cursor: state.cursor(id, number), is_gap };
         };
-        let Some(events) = state.newer_than(last) else { return Next::TooSlow };
-        let Some(last) = events.last() else { return Next::Nothing };
+        let Some(events) = state.newer_than(last) else { return ListenResult::TooSlow };
+        let Some(last) = events.last() else { return ListenResult::Nothing };
         self.last_delivered = Some(last.number);
         let cursor = Cursor { watch: id, number: last.number, at: last.at };
-        Next::Events(events, cursor)
+        ListenResult::Events(events, cursor)
     }
 }
 
@@ -150,7 +150,7 @@ impl Events {
 
 impl State {
     fn cursor(&self, watch: i64, number: u64) -> Cursor {
-        Cursor { watch, number, at: self.board.seen_at.unwrap_or(Timestamp::EPOCH) }
+        Cursor { watch, number, at: self.last_snapshot.seen_at.unwrap_or(Timestamp::EPOCH) }
     }
 
     /// The number of the last event that the cursor's client received; `None` if it cannot be determined.
@@ -175,14 +175,14 @@ impl State {
 
     /// Performs a look. If the store does not answer, listeners wait.
     async fn look(&mut self, store: &dyn Store, now: Timestamp) {
-        let is_stale = self.board.seen_at.is_some_and(|seen_at| seen_at + LOOK_GAP_MAX < now);
-        let fresh = Board::default();
+        let is_stale = self.last_snapshot.seen_at.is_some_and(|seen_at| seen_at + LOOK_GAP_MAX < now);
+        let fresh = LastSnapshot::default();
         let is_due = self.swept_at.is_none_or(|at| at.elapsed() >= SWEEP_PERIOD);
-        let board = if is_stale { &fresh } else { &self.board };
-        let sweeps = is_due || board.seen_at.is_none();
+        let last_snapshot = if is_stale { &fresh } else { &self.last_snapshot };
+        let sweeps = is_due || last_snapshot.seen_at.is_none();
         let read = async {
-            let seen = read(store, board, now, sweeps).await?;
-            let changes = board.compare(&seen);
+            let seen = read(store, last_snapshot, now, sweeps).await?;
+            let changes = last_snapshot.compare(&seen);
             let named = ChangeNames::read(store, &changes, &self.apps).await?;
             Ok::<_, StoreError>((seen, changes, named))
         };
@@ -191,45 +191,48 @@ impl State {
         let (seen, changes, named) = match read {
             Ok(read) => read,
             Err(error) => {
-                if !std::mem::replace(&mut self.has_complained, true) {
-                    tracing::warn!(error = chain(&error), "cannot read what happens for those who listen; trying on");
+                if !std::mem::replace(&mut self.has_logged_failure, true) {
+                    tracing::warn!(
+                        error = chain(&error),
+                        "cannot read the changes for listeners of events; trying again"
+                    );
                 }
                 return;
             }
         };
-        self.has_complained = false;
+        self.has_logged_failure = false;
         self.apps.extend(named.apps);
         if sweeps {
             self.swept_at = self.looked_at;
         }
         if is_stale {
-            self.board = fresh;
+            self.last_snapshot = fresh;
             self.since = None;
-            self.keep(now, None, What::Gap);
+            self.keep(now, None, EventKind::Gap);
         }
         self.since = self.since.or(Some(now));
-        self.board.apply(seen, now);
+        self.last_snapshot.apply(seen, now);
         for one in changes {
-            let what = match one {
+            let kind = match one {
                 Change::Run(snapshot) => {
                     let job = named.jobs.get(&snapshot.job).cloned().unwrap_or_default();
-                    What::Run { snapshot, job }
+                    EventKind::Run { snapshot, job }
                 }
-                Change::Job(job) => What::Job(job),
+                Change::Job(job) => EventKind::Job(job),
                 Change::Executor(id, HeardExecutor { name, namespace, app }, is_online) => {
-                    What::Executor { id, name, namespace, app, is_online }
+                    EventKind::Executor { id, name, namespace, app, is_online }
                 }
-                Change::Node(name, status) => What::Node { name, status },
-                Change::Gap => What::Gap,
+                Change::Node(name, status) => EventKind::Node { name, status },
+                Change::Gap => EventKind::Gap,
             };
-            let app = what.place().and_then(|(_, app)| self.apps.get(&app).cloned());
-            self.keep(now, app, what);
+            let app = kind.place().and_then(|(_, app)| self.apps.get(&app).cloned());
+            self.keep(now, app, kind);
         }
     }
 
-    fn keep(&mut self, at: Timestamp, app: Option<String>, what: What) {
+    fn keep(&mut self, at: Timestamp, app: Option<String>, kind: EventKind) {
         self.last += 1;
-        self.kept.push_back(Arc::new(Event { number: self.last, at, app, what }));
+        self.kept.push_back(Arc::new(Event { number: self.last, at, app, kind }));
         if self.kept.len() > KEPT_COUNT
             && let Some(dropped) = self.kept.pop_front()
         {
@@ -239,7 +242,12 @@ impl State {
 }
 
 /// Reads the rows of a look.
-async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) -> Result<Snapshot, StoreError> {
+async fn read(
+    store: &dyn Store,
+    last_snapshot: &LastSnapshot,
+    now: Timestamp,
+    sweeps: bool,
+) -> Result<Snapshot, StoreError> {
     let nodes = store.nodes().await?;
     let mut runs: BTreeMap<RunId, RunSnapshot> = BTreeMap::new();
     let mut is_cut = false;
@@ -250,18 +258,18 @@ async fn read(store: &dyn Store, board: &Board, now: Timestamp, sweeps: bool) ->
             runs.extend(by_id(open));
         }
     }
-    let reread = board.to_reread(now);
+    let reread = last_snapshot.to_reread(now);
     if !reread.is_empty() {
         runs.extend(by_id(store.runs_now(&reread).await?));
     }
-    let fresh = store.runs_after(board.runs_after(now), RUN_LIMIT).await?;
+    let fresh = store.runs_after(last_snapshot.runs_after(now), RUN_LIMIT).await?;
     is_cut |= fresh.len() >= RUN_LIMIT as usize;
     runs.extend(by_id(fresh));
-    let jobs = store.jobs_saved(board.jobs_since(now), JOB_LIMIT).await?;
+    let jobs = store.jobs_saved(last_snapshot.jobs_since(now), JOB_LIMIT).await?;
     is_cut |= jobs.len() >= JOB_LIMIT as usize;
     let sessions = store.sessions(now - HEARD_FOR).await?;
     let nodes = nodes.into_iter().map(|node| (node.id, (node.name.clone(), node.status(now)))).collect();
-    let executors = heard(store, board, &sessions).await?;
+    let executors = heard(store, last_snapshot, &sessions).await?;
     Ok(Snapshot { runs: runs.into_values().collect(), reread, jobs, executors, nodes, is_cut })
 }
 
@@ -278,16 +286,16 @@ fn by_id(runs: Vec<RunSnapshot>) -> impl Iterator<Item = (RunId, RunSnapshot)> {
 /// The executors that some node has a stream to.
 async fn heard(
     store: &dyn Store,
-    board: &Board,
+    last_snapshot: &LastSnapshot,
     sessions: &[Session],
 ) -> Result<BTreeMap<rondel_core::ExecutorId, HeardExecutor>, StoreError> {
     let open = || sessions.iter().filter(|session| session.is_open());
-    let unknown_executors = board.unknown_executors(open().map(|session| &session.executor));
+    let unknown_executors = last_snapshot.unknown_executors(open().map(|session| &session.executor));
     let named =
         if unknown_executors.is_empty() { Vec::new() } else { store.executor_names(&unknown_executors).await? };
     let named: HashMap<_, _> = named.into_iter().map(|(id, namespace, name)| (id, (namespace, name))).collect();
     let heard = |session: &Session| {
-        let known = board.executor(session.executor).cloned();
+        let known = last_snapshot.executor(session.executor).cloned();
         let heard = known.or_else(|| {
             let (namespace, name) = named.get(&session.executor)?.clone();
             Some(HeardExecutor { name, namespace, app: session.app })
@@ -338,7 +346,7 @@ mod tests {
     use std::sync::atomic::{AtomicI64, Ordering};
 
     use rondel_core::homes::Switch;
-    use rondel_core::run::RunOf;
+    use rondel_core::run::RunJob;
     use rondel_core::{IdGen, Run, Trigger};
     use rondel_store::cluster::{Join, JoinRequest};
     use rondel_store::{Claim as _, Cluster as _, MemStore};
@@ -362,7 +370,7 @@ mod tests {
         (store, clock)
     }
 
-    async fn next(listener: &mut Listener, store: &MemStore, clock: &AtomicI64) -> Next {
+    async fn next(listener: &mut Listener, store: &MemStore, clock: &AtomicI64) -> ListenResult {
         tokio::time::advance(PERIOD).await;
         clock.fetch_add(1, Ordering::Relaxed);
         listener.next(store, || Timestamp::from_secs(clock.load(Ordering::Relaxed))).await
@@ -372,19 +380,19 @@ mod tests {
         assert!(store.set_node_switch("a", to).await.unwrap());
     }
 
-    fn begun(next: &Next) -> (Cursor, bool) {
+    fn begun(next: &ListenResult) -> (Cursor, bool) {
         match next {
-            Next::Begun { cursor, is_gap } => (*cursor, *is_gap),
+            ListenResult::Begun { cursor, is_gap } => (*cursor, *is_gap),
             other => unreachable!("{other:?}"),
         }
     }
 
     /// The statuses of nodes and the kinds of other events, and the cursor after them.
-    fn names_of(next: Next) -> (Vec<&'static str>, Cursor) {
-        let Next::Events(events, cursor) = next else { unreachable!("{next:?}") };
-        let word = |event: &Arc<Event>| match &event.what {
-            What::Node { status, .. } => status,
-            other => other.kind(),
+    fn names_of(next: ListenResult) -> (Vec<&'static str>, Cursor) {
+        let ListenResult::Events(events, cursor) = next else { unreachable!("{next:?}") };
+        let word = |event: &Arc<Event>| match &event.kind {
+            EventKind::Node { status, .. } => status,
+            other => other.name(),
         };
         (events.iter().map(word).collect(), cursor)
     }
@@ -397,7 +405,7 @@ mod tests {
         let (start, is_gap) = begun(&next(&mut one, &store, &clock).await);
         assert_eq!((start.watch, start.number, is_gap), (7, 0, false));
         assert!(!begun(&next(&mut two, &store, &clock).await).1);
-        assert_eq!(next(&mut one, &store, &clock).await, Next::Nothing);
+        assert_eq!(next(&mut one, &store, &clock).await, ListenResult::Nothing);
         switch(&store, Switch::Draining).await;
         let (heard, behind) = names_of(next(&mut one, &store, &clock).await);
         assert_eq!(heard, ["draining"]);
@@ -410,7 +418,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn what_may_have_been_missed_is_a_gap() {
+    async fn possibly_missed_events_are_a_gap() {
         let (store, clock) = world().await;
         let events = Arc::new(Events::new(7));
         let mut first = events.listen(None);
@@ -427,7 +435,7 @@ mod tests {
         // No client listened for a long time.
         clock.fetch_add(i64::try_from(LOOK_GAP_MAX.as_secs()).unwrap() + 1, Ordering::Relaxed);
         assert_eq!(names_of(next(&mut first, &store, &clock).await).0, ["gap"]);
-        assert_eq!(next(&mut first, &store, &clock).await, Next::Nothing);
+        assert_eq!(next(&mut first, &store, &clock).await, ListenResult::Nothing);
     }
 
     #[tokio::test]
@@ -435,7 +443,7 @@ mod tests {
         let (store, clock) = world().await;
         let now = Timestamp::from_secs(clock.load(Ordering::Relaxed));
         let token = store.nodes().await.unwrap()[0].token();
-        let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
         let begun_at = now - Duration::from_secs(3_600);
         let add = async |number: u32| {
             let id = RunId::new(IdGen::first_at(begun_at) + i64::from(number));
@@ -443,7 +451,7 @@ mod tests {
             let run = Run::new(id, of, fire_at, Trigger::Manual, (token.node, token.epoch));
             assert_eq!(store.request_run(token, run).await.unwrap().id, id);
         };
-        let is_cut = async || read(&store, &Board::default(), now, true).await.unwrap().is_cut;
+        let is_cut = async || read(&store, &LastSnapshot::default(), now, true).await.unwrap().is_cut;
         for number in 1..SWEEP_LIMIT {
             add(number).await;
         }
@@ -453,7 +461,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn whoever_is_too_slow_is_told() {
+    async fn a_listener_learns_that_it_is_too_slow() {
         let (store, clock) = world().await;
         let events = Arc::new(Events::new(7));
         let mut slow = events.listen(None);
@@ -461,14 +469,14 @@ mod tests {
         {
             let mut state = events.state.lock().await;
             for _ in 0..KEPT_COUNT {
-                state.keep(Timestamp::EPOCH, None, What::Gap);
+                state.keep(Timestamp::EPOCH, None, EventKind::Gap);
             }
         }
-        let Next::Events(heard, _) = slow.take_events(&store, Timestamp::EPOCH).await else { unreachable!() };
+        let ListenResult::Events(heard, _) = slow.take_events(&store, Timestamp::EPOCH).await else { unreachable!() };
         assert_eq!(heard.len(), BATCH, "as many as fit are kept");
         let mut slower = Listener { last_delivered: Some(0), ..slow.clone() };
-        events.state.lock().await.keep(Timestamp::EPOCH, None, What::Gap);
-        assert_eq!(slower.take_events(&store, Timestamp::EPOCH).await, Next::TooSlow);
+        events.state.lock().await.keep(Timestamp::EPOCH, None, EventKind::Gap);
+        assert_eq!(slower.take_events(&store, Timestamp::EPOCH).await, ListenResult::TooSlow);
         assert!(events.state.lock().await.kept.len() <= KEPT_COUNT);
     }
 }

@@ -153,7 +153,7 @@ mod tests {
     use crate::metrics::Histogram;
 
     #[test]
-    fn families_are_told_in_the_words_of_the_format() {
+    fn families_are_written_in_the_text_format() {
         let histogram = Histogram::new(&[1, 10]);
         histogram.observe(std::time::Duration::from_millis(5));
         let text = text_of(vec![

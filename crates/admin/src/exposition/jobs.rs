@@ -69,7 +69,7 @@ pub(super) async fn families(shared: &Shared, now: Timestamp) -> Vec<Family> {
         ),
         Family::gauges(
             "rondel_job_last_run_status",
-            "The newest verdict of a job, by its home; 1 for the one that it is",
+            "The newest verdict of a job, by its home; 1 for that verdict",
             statuses,
         ),
         Family::gauges(
@@ -102,7 +102,7 @@ async fn shown_jobs(shared: &Shared) -> Result<Vec<ShownJob>, StoreError> {
             };
             let is_here = homes.get(&state.job).is_none_or(|home| *home == own || *home == NodeId::new(0));
             if !is_here {
-                series.begin_anew(state.job);
+                series.reset_order_dependent(state.job);
             }
             shown.push(ShownJob { state: state.clone(), record, is_here });
         }
@@ -118,7 +118,7 @@ mod tests {
     use rondel_store::catalog::{Deleted, JobDeletion};
     use rondel_store::cluster::{Join, JoinRequest};
     use rondel_store::ledger::{ClaimJob, DueRange};
-    use rondel_store::{LeaseToken, MemStore, Store, Trouble};
+    use rondel_store::{DatabaseTroubleKind, LeaseToken, MemStore, Store};
     use serde_json::json;
     use tokio::time::Instant;
 
@@ -196,10 +196,10 @@ mod tests {
             id: record.id,
             expected_version: None,
             before: None,
-            spare: RunId::new(engine.new_id()),
+            skipped_row_id: RunId::new(engine.new_id()),
             now: engine.now(),
             reached: engine.now(),
-            leaves_followers: false,
+            detaches_followers: false,
             drops: None,
         };
         assert!(matches!(engine.store().delete_job(deletion).await.unwrap(), Deleted::Done));
@@ -214,7 +214,7 @@ mod tests {
         let lifecycle = Lifecycle::new();
         let engine = started(&lifecycle).await;
         failed_job(&engine).await;
-        engine.shared().database.failed(Trouble::Unreachable, "no answer", engine.now());
+        engine.shared().database.failed(DatabaseTroubleKind::Unreachable, "no answer", engine.now());
         let shown = engine.metrics().await.unwrap();
         assert!(shown.contains("rondel_db_up 0.0\n") && !shown.contains(INFO), "{shown}");
         lifecycle.soft.cancel();

@@ -90,7 +90,7 @@ fn fires(shared: &Shared) -> Vec<Family> {
             "From the instant at which a fire of a schedule was due to its release",
             metrics.fire_lateness.read(),
         ),
-        Family::counters("rondel_runs", "Runs that got their verdict, shards each for itself", runs),
+        Family::counters("rondel_runs", "Runs that got their verdict; each shard counts", runs),
         Family::counters("rondel_retries", "Attempts that were followed by a retry", retries),
         Family::histogram(
             "rondel_run_queue_seconds",
@@ -144,7 +144,7 @@ fn memory(shared: &Shared) -> Vec<Family> {
         Family::gauges("rondel_open_runs", "Open runs in memory, and in each place that holds some of them", places),
         Family::gauge(
             "rondel_open_runs_max",
-            "About how many open runs this node has in memory at most, and so each of the places",
+            "Approximate maximum of open runs in memory, and in each place that holds some of them",
             to_f64(size(shared.config.open_runs_max)),
         ),
         Family::gauge(
@@ -218,12 +218,12 @@ fn edges(shared: &Shared) -> Vec<Family> {
         ),
         Family::counters(
             "rondel_http_limited",
-            "Clients that were turned away or ended by a limit of the port",
+            "Clients that a limit of the port rejected or disconnected",
             metrics.limits.read().map(|(limit, count)| (vec![label("limit", limit.as_str())], count)),
         ),
         Family::counters(
             "rondel_xxl_calls",
-            "Calls of executors of XXL-JOB, by what came of them; of callbacks each run counts",
+            "Calls of executors of XXL-JOB, by outcome; a callback counts once for each of its runs",
             metrics.xxl.read().map(|(call, outcome, count)| {
                 (vec![label("call", call.as_str()), label("outcome", outcome.as_str())], count)
             }),
@@ -241,7 +241,7 @@ fn edges(shared: &Shared) -> Vec<Family> {
         ),
         Family::counters(
             "rondel_alert_deliveries",
-            "Messages about failures, by what became of a try",
+            "Tries to send messages about failures, by outcome",
             [
                 ("delivered", &metrics.alerts_delivered),
                 ("refused", &metrics.alerts_refused),

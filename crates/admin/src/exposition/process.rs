@@ -61,14 +61,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_of_stat_is_read_whatever_the_command_is_called() {
+    fn a_stat_line_is_read_with_any_command_name() {
         let line = "7 (a) b) S 1 2 3 4 5 6 7 8 9 10 100 20 13 14 15 16 17 18 5000 19 321 22";
         assert_eq!(Usage::parse(line), Some(Usage { cpu_ticks: 120, start_ticks: 5_000, resident_pages: 321 }));
         assert_eq!(Usage::parse("7 (a) S 1"), None);
     }
 
     #[test]
-    fn this_process_is_told() {
+    fn this_process_is_measured() {
         assert_eq!(families().len(), 4);
     }
 }

@@ -13,4 +13,4 @@ pub(crate) use send::WebhookLoop;
 pub use test_send::TestSend;
 pub(crate) use test_send::test_failure_webhook;
 pub(crate) use webhook::put_failure_webhook;
-pub use webhook::{WebhookError, WebhookSaved};
+pub use webhook::{SavedWebhook, WebhookError};

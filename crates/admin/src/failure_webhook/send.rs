@@ -21,11 +21,11 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of messages of one namespace that are taken together.
 const EACH_MAX: u32 = 64;
 /// How long a taken message is reserved for its node: longer than the sum of [`BUDGET`] and the timeout of one request.
-const HOLD: Duration = Duration::from_secs(60);
+const LEASE: Duration = Duration::from_secs(60);
 /// Time within which the messages of one namespace must be started; the last one may finish later.
 const BUDGET: Duration = Duration::from_secs(20);
 /// Maximum number of namespaces whose messages are sent concurrently.
-const UNDER_WAY_MAX: usize = 32;
+const CONCURRENT_MAX: usize = 32;
 /// How long the other messages of a namespace wait when its receiver is unreachable; this does not count as a try.
 const PUT_BACK_DELAY: Duration = Duration::from_secs(5);
 /// How long a message being sent may still take once the server is asked to stop.
@@ -66,13 +66,13 @@ impl WebhookLoop {
 
     /// Takes the due messages of each namespace for which no message is being sent, and starts sending them. Returns how many were taken.
     async fn send_due(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
-        let free = UNDER_WAY_MAX.saturating_sub(self.senders.count());
+        let free = CONCURRENT_MAX.saturating_sub(self.senders.count());
         if free == 0 || !self.shared.membership.holds() {
             return Ok(0);
         }
         let without = self.senders.receivers();
         let namespace_max = u32::try_from(free).unwrap_or(u32::MAX);
-        let take = TakeOutbox { without: &without, namespace_max, each_max: EACH_MAX, hold: HOLD };
+        let take = TakeOutbox { without: &without, namespace_max, each_max: EACH_MAX, hold: LEASE };
         let now = self.shared.clock.now();
         let taken = self.shared.store.take_outbox(now, take).await?;
         if taken.is_empty() {
@@ -121,7 +121,7 @@ impl Sender {
                 put_back_at = Some(self.shared.clock.now());
             }
             if let Some(due_at) = put_back_at {
-                store.postpone_outbox(&item, item.attempt_count, due_at).await?;
+                store.postpone_outbox(&item, item.try_count, due_at).await?;
                 continue;
             }
             match self.send(&webhook, &item).await {
@@ -131,7 +131,7 @@ impl Sender {
                     store.drop_outbox(&[item.id]).await?;
                 }
                 Sent::Interrupted => {
-                    store.postpone_outbox(&item, item.attempt_count, self.shared.clock.now()).await?;
+                    store.postpone_outbox(&item, item.try_count, self.shared.clock.now()).await?;
                 }
                 Sent::Refused(refusal) => {
                     self.try_later(&item, &refusal).await?;
@@ -164,13 +164,13 @@ impl Sender {
 
     async fn try_later(&self, item: &OutboxItem, refusal: &Refusal) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
-        let tried_count = item.attempt_count.saturating_add(1);
+        let tried_count = item.try_count.saturating_add(1);
         let run_id = item.run.map(|run| run.to_string()).unwrap_or_default();
         let error = refusal.text();
         match next_try(tried_count, item.created_at, now, rand::random()) {
             Some(due_at) => {
                 add(&self.shared.metrics.alerts_refused, 1);
-                tracing::warn!(run_id, tried_count, error, next = %due_at, "a webhook did not take a message");
+                tracing::warn!(run_id, tried_count, error, next = %due_at, "a message could not be delivered to a webhook");
                 self.shared.store.postpone_outbox(item, tried_count, due_at).await
             }
             None => {
@@ -179,7 +179,7 @@ impl Sender {
                     run_id,
                     tried_count,
                     error,
-                    "a webhook did not take a message for a day; it is given up"
+                    "a message could not be delivered to a webhook for a day; giving up"
                 );
                 self.shared.store.drop_outbox(&[item.id]).await
             }

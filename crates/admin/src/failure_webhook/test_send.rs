@@ -47,7 +47,7 @@ pub(crate) async fn test_failure_webhook(
         kind: WEBHOOK_TEST.to_owned(),
         run: None,
         payload: payload.to_string(),
-        attempt_count: 0,
+        try_count: 0,
         created_at: now,
         held_until: now,
     };

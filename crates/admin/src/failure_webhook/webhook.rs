@@ -24,7 +24,7 @@ pub enum WebhookError {
 
 /// Result of setting a webhook.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum WebhookSaved {
+pub enum SavedWebhook {
     /// The webhook is new: its secret is shown now, and never again.
     Created(FailureWebhook),
     /// The webhook has a new URL and keeps its secret.
@@ -39,13 +39,13 @@ pub(crate) async fn put_failure_webhook(
     node: &Node,
     namespace: NamespaceId,
     url: &str,
-) -> Result<WebhookSaved, WebhookError> {
+) -> Result<SavedWebhook, WebhookError> {
     check_url(url, &node.shared().config.outgoing_allow).map_err(WebhookError::Url)?;
     let now = node.now();
     let secret = generate_secret();
     let webhook = FailureWebhook { url: url.to_owned(), secret, created_at: now, updated_at: now };
     let is_new = node.store().put_failure_webhook(namespace, &webhook).await?;
-    Ok(if is_new { WebhookSaved::Created(webhook) } else { WebhookSaved::Changed })
+    Ok(if is_new { SavedWebhook::Created(webhook) } else { SavedWebhook::Changed })
 }
 
 /// Checks whether messages can be sent to the URL. It checks only the text of the URL; the addresses of a host name are checked at each

@@ -4,14 +4,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rondel_core::fires::{AnswerContext, CAUSE_STEP_COUNT_MAX, ExecutorState, NAMED_COUNT_MAX, OtherRun, ServerState};
 use rondel_core::homes::Switch;
-use rondel_core::reason::{Detail, LimitKind};
+use rondel_core::reason::{LimitKind, ReasonDetail};
 use rondel_core::spec::ConcurrencySpec;
 use rondel_core::{AppId, ExecutorId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::ledger::RunQuery;
 
+use crate::conceal;
 use crate::node::Node;
-use crate::sight;
 
 /// An executor that misses this many heartbeats is silent.
 const SILENT_HEARTBEATS: u32 = 3;
@@ -46,14 +46,14 @@ pub(super) struct ContextReader<'a>(pub(super) &'a Node);
 
 impl ContextReader<'_> {
     /// The context of a run, limited to what a caller with access to these apps may see.
-    pub(super) async fn of(&self, run: &Run, within: Option<&[AppId]>) -> Result<AnswerContext, StoreError> {
+    pub(super) async fn of(&self, run: &Run, visible_apps: Option<&[AppId]>) -> Result<AnswerContext, StoreError> {
         let mut context = AnswerContext::default();
         if run.status.is_terminal() {
             if run.reason == Some(Reason::Parent) {
-                context.causes = self.causes(run, within).await?;
+                context.causes = self.causes(run, visible_apps).await?;
             }
             if run.is_root() && run.status != RunStatus::Succeeded {
-                context.shards = self.shards(run, within).await?;
+                context.shards = self.shards(run, visible_apps).await?;
             }
             return Ok(context);
         }
@@ -64,7 +64,7 @@ impl ContextReader<'_> {
         let only = (run.status == RunStatus::Running).then_some(run.executor_id);
         self.add_executors(&mut context, run.app, only).await?;
         if run.status != RunStatus::Running {
-            self.add_holders(&mut context, run, within).await?;
+            self.add_holders(&mut context, run, visible_apps).await?;
         }
         Ok(context)
     }
@@ -164,9 +164,9 @@ impl ContextReader<'_> {
         &self,
         context: &mut AnswerContext,
         run: &Run,
-        within: Option<&[AppId]>,
+        visible_apps: Option<&[AppId]>,
     ) -> Result<(), StoreError> {
-        let none = Detail::default();
+        let none = ReasonDetail::default();
         let detail = run.detail.as_deref().unwrap_or(&none);
         let ahead = match detail.run {
             Some(id) => self.0.store().runs(&[id]).await?.pop(),
@@ -178,11 +178,11 @@ impl ContextReader<'_> {
             holders.retain(|holder| holder.id != run.id);
             context.holders_more = holders.len().saturating_sub(NAMED_COUNT_MAX);
             holders.truncate(NAMED_COUNT_MAX);
-            context.holders = self.named(holders, within).await?;
+            context.holders = self.named(holders, visible_apps).await?;
             context.limit = Some(key);
         }
         let ahead: Vec<Run> = ahead.into_iter().collect();
-        context.ahead = self.named(ahead, within).await?.pop();
+        context.ahead = self.named(ahead, visible_apps).await?.pop();
         Ok(())
     }
 
@@ -218,27 +218,27 @@ impl ContextReader<'_> {
     }
 
     /// Some shards of a broadcast that have the same verdict as the broadcast, sorted by shard index.
-    async fn shards(&self, run: &Run, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
+    async fn shards(&self, run: &Run, visible_apps: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let limit = u32::try_from(NAMED_COUNT_MAX).unwrap_or(u32::MAX);
         let query = RunQuery { parent: Some(run.id), statuses: vec![run.status], limit, ..RunQuery::default() };
         let mut shards = self.0.store().list_runs(run.namespace, &query).await?;
         shards.sort_by_key(|shard| shard.shard_index);
-        self.named(shards, within).await
+        self.named(shards, visible_apps).await
     }
 
     /// The runs that led to the end of this one, nearest first, up to one that the caller may not see.
-    async fn causes(&self, run: &Run, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
+    async fn causes(&self, run: &Run, visible_apps: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let mut causes: Vec<OtherRun> = Vec::new();
         let mut last = run.clone();
         while causes.len() < CAUSE_STEP_COUNT_MAX && last.reason == Some(Reason::Parent) {
             let Some(parent) = self.refusing_parent(&last).await? else { break };
-            let is_seen = super::is_within(&parent, within);
+            let is_seen = super::is_within(&parent, visible_apps);
             let is_known = |id: RunId| id == run.id || causes.iter().any(|cause| cause.run.id == id);
             if !is_seen || is_known(parent.id) {
                 break;
             }
             last = parent.clone();
-            causes.extend(self.named(vec![parent], within).await?);
+            causes.extend(self.named(vec![parent], visible_apps).await?);
         }
         Ok(causes)
     }
@@ -264,15 +264,15 @@ impl ContextReader<'_> {
     }
 
     /// These runs, each with the name of its job if the caller may see that.
-    async fn named(&self, mut runs: Vec<Run>, within: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
+    async fn named(&self, mut runs: Vec<Run>, visible_apps: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let jobs: BTreeSet<JobId> = runs.iter().map(|run| run.job).collect();
         let names = self.0.store().job_names(&jobs.into_iter().collect::<Vec<_>>()).await?;
         let names: HashMap<JobId, String> = names.into_iter().collect();
         if let Some(namespace) = runs.first().map(|run| run.namespace) {
-            sight::conceal(self.0, namespace, within, &mut runs).await?;
+            conceal::conceal(self.0, namespace, visible_apps, &mut runs).await?;
         }
         let named = |run: Run| {
-            let job = super::is_within(&run, within).then(|| names.get(&run.job).cloned()).flatten();
+            let job = super::is_within(&run, visible_apps).then(|| names.get(&run.job).cloned()).flatten();
             OtherRun { run, job }
         };
         Ok(runs.into_iter().map(named).collect())
@@ -280,7 +280,7 @@ impl ContextReader<'_> {
 }
 
 /// The key of the concurrency limit for which a run waits.
-fn limit_of(detail: &Detail) -> Option<String> {
+fn limit_of(detail: &ReasonDetail) -> Option<String> {
     let limit = detail.limit.as_ref().filter(|limit| limit.kind == LimitKind::Concurrency)?;
     limit.key.clone()
 }

@@ -42,7 +42,7 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     }
     for (field, secret) in [("secret", &hello.secret), ("predecessor_secret", &hello.predecessor_secret)] {
         if secret.len() > SECRET_LEN_MAX {
-            return Err(refusal(field, &format!("{} bytes; at most {SECRET_LEN_MAX} are taken", secret.len())));
+            return Err(refusal(field, &format!("{} bytes; at most {SECRET_LEN_MAX} are accepted", secret.len())));
         }
     }
     at_most("sdk_version", &hello.sdk_version, VERSION_LEN_MAX)?;
@@ -55,7 +55,7 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     ];
     for (field, count, max) in counts {
         if count > max {
-            return Err(refusal(field, &format!("there are {count}; at most {max} are taken")));
+            return Err(refusal(field, &format!("there are {count}; at most {max} are accepted")));
         }
     }
     for handler in &hello.handlers {
@@ -70,7 +70,7 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     }
     let bytes = row_bytes(hello);
     if bytes > ROW_BYTES_MAX {
-        let message = format!("together with the labels they take {bytes} bytes; at most {ROW_BYTES_MAX} are taken");
+        let message = format!("together with the labels they take {bytes} bytes; at most {ROW_BYTES_MAX} are accepted");
         return Err(refusal("handlers", &message));
     }
     Ok(())
@@ -81,7 +81,7 @@ fn at_most(field: &str, value: &str, len_max: usize) -> Result<(), Status> {
         return Ok(());
     }
     let shown = cut(value, SHOWN_LEN_MAX);
-    Err(refusal(field, &format!("{shown:?} has {} bytes; at most {len_max} are taken", value.len())))
+    Err(refusal(field, &format!("{shown:?} has {} bytes; at most {len_max} are accepted", value.len())))
 }
 
 /// Rejects text that a terminal would interpret, or that imitates another text.
@@ -90,7 +90,7 @@ fn visible(field: &str, value: &str) -> Result<(), Status> {
         return Ok(());
     }
     let shown = cut(value, SHOWN_LEN_MAX);
-    Err(refusal(field, &format!("{shown:?} has control characters or invisible signs; take them out")))
+    Err(refusal(field, &format!("{shown:?} has control or invisible characters; remove them")))
 }
 
 fn refusal(field: &str, message: &str) -> Status {
@@ -125,12 +125,12 @@ impl HelloRates {
     /// Counts a hello, or rejects it.
     pub(super) fn admit(&self, token: TokenId, now: Timestamp) -> Result<(), Status> {
         let mut rates = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let is_present = |began: Timestamp| began <= now && now < began + Duration::from_secs(1);
+        let is_in_this_second = |began: Timestamp| began <= now && now < began + Duration::from_secs(1);
         if !rates.contains_key(&token) {
-            rates.retain(|_, (began, _)| is_present(*began));
+            rates.retain(|_, (began, _)| is_in_this_second(*began));
         }
         let (began, count) = rates.entry(token).or_insert((now, 0));
-        if !is_present(*began) {
+        if !is_in_this_second(*began) {
             (*began, *count) = (now, 0);
         }
         *count += 1;

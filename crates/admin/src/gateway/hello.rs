@@ -62,12 +62,12 @@ pub(super) async fn check(
     }
     if shared.membership.switch() == Switch::Stopped {
         return Err(Status::unavailable(
-            "this server is stopped by its switch; another one of the cluster takes executors",
+            "this server is stopped by its switch; connect to another server of the cluster",
         ));
     }
     if !hello.declared.is_empty() && !access.declares {
         return Err(Status::permission_denied(
-            "this token does not let executors declare jobs: make one with rondel token create --declares",
+            "this token does not let executors declare jobs: create one with rondel token create --declares",
         ));
     }
     if let Some(names) = &access.names {
@@ -75,7 +75,7 @@ pub(super) async fn check(
     }
     let denied = || {
         let message =
-            format!("this token does not let in executors of app {:?} in namespace {:?}", hello.app, hello.namespace);
+            format!("this token does not admit executors of app {:?} in namespace {:?}", hello.app, hello.namespace);
         Status::permission_denied(message)
     };
     let unavailable = |error: rondel_store::StoreError| {

@@ -53,7 +53,7 @@ mod tests {
     use super::*;
 
     #[tokio::test(start_paused = true)]
-    async fn a_poke_is_heard_by_those_who_follow_the_run_and_not_forgotten() {
+    async fn a_poke_reaches_the_readers_of_the_run_and_is_not_lost() {
         let readers = LogReaders::default();
         let (mut mine, mut others) = (readers.follow(RunId::new(1)), readers.follow(RunId::new(2)));
         readers.poke([RunId::new(1), RunId::new(3)].into_iter());

@@ -88,8 +88,8 @@ impl RunFacts<'_> {
 pub(super) enum ChunkDecision {
     Whole,
     /// The run's log is full: one line reports this in place of the chunk.
-    LastWord,
-    Nothing,
+    FullNotice,
+    Dropped,
 }
 
 /// The attempts that may log, as found recently, and the number of bytes each run has logged through this node.
@@ -104,7 +104,7 @@ impl LogRights {
     /// stay in it until their chunks are decided.
     pub(super) fn unknown<'a>(
         &mut self,
-        hands: impl Iterator<Item = &'a HeldAttempt>,
+        attempts: impl Iterator<Item = &'a HeldAttempt>,
         now: Timestamp,
     ) -> Vec<HeldAttempt> {
         if self.allowed.len() >= COUNT_MAX {
@@ -113,8 +113,8 @@ impl LogRights {
         if self.allowed.len() >= COUNT_MAX {
             self.allowed.clear();
         }
-        let is_known = |hand: &HeldAttempt| self.allowed.get(hand).is_some_and(|at| *at + ALLOWED_FOR > now);
-        let mut unknown: Vec<HeldAttempt> = hands.filter(|hand| !is_known(hand)).copied().collect();
+        let is_known = |held: &HeldAttempt| self.allowed.get(held).is_some_and(|at| *at + ALLOWED_FOR > now);
+        let mut unknown: Vec<HeldAttempt> = attempts.filter(|held| !is_known(held)).copied().collect();
         unknown.sort_unstable();
         unknown.dedup();
         unknown
@@ -124,33 +124,33 @@ impl LogRights {
     pub(super) fn learn(
         &mut self,
         app: AppId,
-        hand: HeldAttempt,
+        held: HeldAttempt,
         facts: Option<&RunFacts<'_>>,
         now: Timestamp,
     ) -> bool {
-        if facts.is_some_and(|facts| facts.may_log(app, hand, now)) {
-            self.allowed.insert(hand, now);
+        if facts.is_some_and(|facts| facts.may_log(app, held, now)) {
+            self.allowed.insert(held, now);
             return true;
         }
-        self.allowed.remove(&hand);
+        self.allowed.remove(&held);
         false
     }
 
     /// Whether a chunk of this many bytes is accepted.
-    pub(super) fn decide(&mut self, hand: &HeldAttempt, bytes: usize) -> ChunkDecision {
-        if !self.allowed.contains_key(hand) {
-            return ChunkDecision::Nothing;
+    pub(super) fn decide(&mut self, held: &HeldAttempt, bytes: usize) -> ChunkDecision {
+        if !self.allowed.contains_key(held) {
+            return ChunkDecision::Dropped;
         }
-        if self.bytes.len() >= COUNT_MAX && !self.bytes.contains_key(&hand.0) {
+        if self.bytes.len() >= COUNT_MAX && !self.bytes.contains_key(&held.0) {
             self.bytes.clear();
         }
-        let logged = self.bytes.entry(hand.0).or_default();
+        let logged = self.bytes.entry(held.0).or_default();
         let before = *logged;
         *logged = before.saturating_add(bytes);
         match (before > RUN_BYTES_MAX, *logged > RUN_BYTES_MAX) {
             (_, false) => ChunkDecision::Whole,
-            (false, true) => ChunkDecision::LastWord,
-            (true, _) => ChunkDecision::Nothing,
+            (false, true) => ChunkDecision::FullNotice,
+            (true, _) => ChunkDecision::Dropped,
         }
     }
 }
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_are_taken_of_whoever_has_the_attempt_or_had_it_until_not_long_ago() {
+    fn lines_are_accepted_from_the_present_and_recent_holders_of_the_attempt() {
         use RunStatus::{Pending, Running, Succeeded, Waiting};
         let (just_now, long_ago) = (Some(NOW - Duration::from_secs(60)), Some(NOW - Duration::from_secs(4_000)));
         let waiting = Run { due_at: NOW + Duration::from_secs(60), ..run(1, Pending, None, None) };
@@ -209,29 +209,29 @@ mod tests {
                 detail: None,
             };
             let facts = RunFacts { run: &run, attempts: &[ended(1, MINE), ended(2, OTHERS)], sent };
-            let hand = (RunId::new(1), attempt, MINE);
-            assert_eq!(facts.may_log(APP, hand, NOW), wanted, "{run:?} {sent:?} {attempt}");
-            assert!(!facts.may_log(AppId::new(2), hand, NOW));
+            let held = (RunId::new(1), attempt, MINE);
+            assert_eq!(facts.may_log(APP, held, NOW), wanted, "{run:?} {sent:?} {attempt}");
+            assert!(!facts.may_log(AppId::new(2), held, NOW));
         }
     }
 
     #[test]
     fn a_run_logs_only_so_much_and_the_answer_is_asked_for_again() {
         let mut rights = LogRights::default();
-        let hand = (RunId::new(1), 1, MINE);
+        let held = (RunId::new(1), 1, MINE);
         let run = run(1, RunStatus::Running, Some(MINE), None);
         let facts = RunFacts { run: &run, attempts: &[], sent: None };
-        assert_eq!(rights.decide(&hand, 1), ChunkDecision::Nothing);
-        rights.learn(APP, hand, Some(&facts), NOW);
-        assert_eq!(rights.unknown([&hand].into_iter(), NOW), []);
-        assert_eq!(rights.unknown([&hand].into_iter(), NOW + ALLOWED_FOR), [hand]);
-        let taken: Vec<ChunkDecision> = (0..4).map(|_| rights.decide(&hand, RUN_BYTES_MAX / 2)).collect();
+        assert_eq!(rights.decide(&held, 1), ChunkDecision::Dropped);
+        rights.learn(APP, held, Some(&facts), NOW);
+        assert_eq!(rights.unknown([&held].into_iter(), NOW), []);
+        assert_eq!(rights.unknown([&held].into_iter(), NOW + ALLOWED_FOR), [held]);
+        let taken: Vec<ChunkDecision> = (0..4).map(|_| rights.decide(&held, RUN_BYTES_MAX / 2)).collect();
         assert_eq!(
             taken,
-            [ChunkDecision::Whole, ChunkDecision::Whole, ChunkDecision::LastWord, ChunkDecision::Nothing]
+            [ChunkDecision::Whole, ChunkDecision::Whole, ChunkDecision::FullNotice, ChunkDecision::Dropped]
         );
-        rights.learn(APP, hand, None, NOW);
-        assert_eq!(rights.decide(&hand, 1), ChunkDecision::Nothing);
+        rights.learn(APP, held, None, NOW);
+        assert_eq!(rights.decide(&held, 1), ChunkDecision::Dropped);
     }
 
     #[test]
@@ -243,17 +243,17 @@ mod tests {
         for id in 1..=count {
             rights.learn(APP, (RunId::new(id), 1, MINE), Some(&facts), NOW);
         }
-        let hands = [1, count + 1].map(|id| (RunId::new(id), 1, MINE));
-        for hand in rights.unknown(hands.iter(), NOW) {
-            assert!(rights.learn(APP, hand, Some(&facts), NOW));
+        let attempts = [1, count + 1].map(|id| (RunId::new(id), 1, MINE));
+        for held in rights.unknown(attempts.iter(), NOW) {
+            assert!(rights.learn(APP, held, Some(&facts), NOW));
         }
-        assert_eq!(hands.map(|hand| rights.decide(&hand, 1)), [ChunkDecision::Whole; 2]);
+        assert_eq!(attempts.map(|held| rights.decide(&held, 1)), [ChunkDecision::Whole; 2]);
         assert!(rights.allowed.len() < COUNT_MAX);
     }
 
     /// Executor 8 refused the run, which then moved to another node: that node sent it to executor 7.
     #[test]
-    fn what_this_node_sent_does_not_count_against_the_executor_of_the_next_owner() {
+    fn runs_that_this_node_sent_do_not_count_against_the_executor_of_the_next_owner() {
         let sent = SentRuns::default();
         let own = run(1, RunStatus::Pending, None, None);
         sent.note(own.id, 1, OTHERS);
@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_last_is_remembered_and_bounded() {
+    fn the_newest_sent_runs_are_remembered_in_bounded_number() {
         let sent = SentRuns::default();
         let count = i64::try_from(COUNT_MAX).unwrap();
         for id in 1..=count + 1 {

@@ -198,8 +198,8 @@ impl LogLoop {
             let lines: usize = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
             match self.rights.decide(&held_attempt(&session, &chunk), lines + CHUNK_OVERHEAD) {
                 ChunkDecision::Whole => batch.chunks.push(chunk),
-                ChunkDecision::LastWord => batch.chunks.push(full(&chunk)),
-                ChunkDecision::Nothing => add(&self.shared.metrics.log_lines_dropped, size(chunk.lines.len())),
+                ChunkDecision::FullNotice => batch.chunks.push(full(&chunk)),
+                ChunkDecision::Dropped => add(&self.shared.metrics.log_lines_dropped, size(chunk.lines.len())),
             }
         }
         batch.pending.push(pending);
@@ -257,10 +257,10 @@ impl LogLoop {
             runs.extend(found.into_iter().map(|run| (run.id, run)));
         }
         let mut left = EARLIER_COUNT_MAX;
-        for hand in unknown {
-            let Some(app) = apps.get(&hand) else { continue };
-            let run = runs.get(&hand.0);
-            let attempts = match run.filter(|run| run.app == *app && hand.1 < run.attempt && left > 0) {
+        for held in unknown {
+            let Some(app) = apps.get(&held) else { continue };
+            let run = runs.get(&held.0);
+            let attempts = match run.filter(|run| run.app == *app && held.1 < run.attempt && left > 0) {
                 Some(run) => {
                     left -= 1;
                     unless_refused(self.shared.store.attempts(run.id).await)?
@@ -268,12 +268,12 @@ impl LogLoop {
                 None => Vec::new(),
             };
             let this = self.shared.membership.token().node;
-            let sent = |run| self.shared.sent_runs.known_for(run, hand.2, this);
+            let sent = |run| self.shared.sent_runs.known_for(run, held.2, this);
             let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent: sent(run) });
-            if !self.rights.learn(*app, hand, facts.as_ref(), now)
-                && let Some(count) = self.shared.log_limit.count("foreign logs", hand.2.get())
+            if !self.rights.learn(*app, held, facts.as_ref(), now)
+                && let Some(count) = self.shared.log_limit.count("foreign logs", held.2.get())
             {
-                let (run, attempt, executor) = hand;
+                let (run, attempt, executor) = held;
                 tracing::warn!(run_id = %run, attempt, executor_id = %executor, count, "an executor logs into a run that it does not have; the lines are dropped; further cases are logged once a minute");
             }
         }

@@ -36,7 +36,7 @@ fn check_logs(logs: &v1::Logs) -> Result<(), Status> {
     at_most("lines", logs.chunks.iter().map(|chunk| chunk.lines.len()).sum(), LINE_COUNT_MAX)?;
     match logs.chunks.iter().map(encoded_len).max() {
         Some(bytes) if bytes > CHUNK_BYTES_MAX => {
-            Err(refusal(&format!("chunks: one has {bytes} bytes; at most {CHUNK_BYTES_MAX} are taken")))
+            Err(refusal(&format!("chunks: one has {bytes} bytes; at most {CHUNK_BYTES_MAX} are accepted")))
         }
         _ => Ok(()),
     }
@@ -46,7 +46,7 @@ fn at_most(field: &str, count: usize, max: usize) -> Result<(), Status> {
     if count <= max {
         return Ok(());
     }
-    Err(refusal(&format!("{field}: there are {count}; at most {max} are taken")))
+    Err(refusal(&format!("{field}: there are {count}; at most {max} are accepted")))
 }
 
 fn refusal(message: &str) -> Status {
@@ -77,7 +77,7 @@ mod tests {
     #[track_caller]
     fn check_count(field: &str, max: usize, body: impl Fn(usize) -> Body) {
         assert_eq!(refused(&body(max)), "", "{field}");
-        assert_eq!(refused(&body(max + 1)), format!("{field}: there are {}; at most {max} are taken", max + 1));
+        assert_eq!(refused(&body(max + 1)), format!("{field}: there are {}; at most {max} are accepted", max + 1));
     }
 
     fn chunk(count: usize) -> v1::LogChunk {
@@ -112,7 +112,7 @@ mod tests {
         let beside = encoded_len(&of(CHUNK_BYTES_MAX - 100)) - (CHUNK_BYTES_MAX - 100);
         let body = |bytes| Body::Logs(v1::Logs { chunks: vec![chunk(1), of(bytes - beside)] });
         assert_eq!(refused(&body(CHUNK_BYTES_MAX)), "");
-        assert_eq!(refused(&body(CHUNK_BYTES_MAX + 1)), "chunks: one has 262145 bytes; at most 262144 are taken");
+        assert_eq!(refused(&body(CHUNK_BYTES_MAX + 1)), "chunks: one has 262145 bytes; at most 262144 are accepted");
     }
 
     #[test]

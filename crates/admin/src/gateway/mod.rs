@@ -173,12 +173,12 @@ impl ExecutorAccess {
     fn new(
         principal: &tokens::Principal,
         certificates: Certificates,
-        found: Option<&PeerNames>,
+        peer_names: Option<&PeerNames>,
     ) -> Result<Self, Status> {
-        if found.is_none() && certificates != Certificates::Ignored {
+        if peer_names.is_none() && certificates != Certificates::Ignored {
             return Err(Refusal::Certificate.status("executors need a client certificate here"));
         }
-        let names = found.filter(|_| certificates == Certificates::Named).map(|PeerNames(names)| names.clone());
+        let names = peer_names.filter(|_| certificates == Certificates::Named).map(|PeerNames(names)| names.clone());
         let (rights, declares) = (principal.rights.clone(), principal.token.declares);
         Ok(Self { rights, declares, names, authorization: None, token: Some(principal.token.id), any_handler: false })
     }
@@ -273,7 +273,8 @@ impl Gateway for GatewayService {
             );
         };
         if principal.token.kind == TokenKind::Xxl {
-            let words = "this token is for executors of XXL-JOB alone: make one by rondel token create --kind executor";
+            let words =
+                "this token is only for executors of XXL-JOB: create one with rondel token create --kind executor";
             return Err(inner.refuse(&peer, Status::permission_denied(words)));
         }
         inner.hello_rates.admit(principal.token.id, now)?;

@@ -99,8 +99,8 @@ impl ScriptReader {
         let this = self.shared.membership.token().node;
         let sent = self.shared.sent_runs.known_for(run, self.session.executor, this);
         let facts = RunFacts { run, attempts: &[], sent };
-        let hand = (run.id, attempt, self.session.executor);
-        attempt == run.attempt && facts.may_log(self.app, hand, self.shared.clock.now())
+        let held = (run.id, attempt, self.session.executor);
+        attempt == run.attempt && facts.may_log(self.app, held, self.shared.clock.now())
     }
 }
 

@@ -148,7 +148,7 @@ impl Session {
         let mut refusal = None;
         // Silence is counted in timeouts, not in elapsed time: a server that was paused has yet to read the messages that came meanwhile.
         let mut silent_heartbeats = 0;
-        let mut said_goodbye = false;
+        let mut got_goodbye = false;
         let mut recheck =
             interval_at(Instant::now() + self.shared.config.token_recheck, self.shared.config.token_recheck);
         recheck.set_missed_tick_behavior(MissedTickBehavior::Delay);
@@ -158,10 +158,10 @@ impl Session {
                 () = stop.cancelled() => break,
                 () = self.stream.ended() => break,
                 _ = recheck.tick() => {
-                    if self.is_still_let_in().await {
+                    if self.is_still_authorized().await {
                         continue;
                     }
-                    tracing::warn!(executor_id = %self.handle.executor, "the token of an executor is over; ending its stream");
+                    tracing::warn!(executor_id = %self.handle.executor, "the token of an executor is no longer valid; ending its stream");
                     break;
                 }
                 next = tokio::time::timeout(self.shared.config.heartbeat, messages.next()) => next,
@@ -176,11 +176,11 @@ impl Session {
                         break;
                     }
                     if let Some(body) = message.body {
-                        said_goodbye |= matches!(body, Body::Goodbye(_));
+                        got_goodbye |= matches!(body, Body::Goodbye(_));
                         self.handle_message(body).await;
                     }
                     if is_idle && self.shared.membership.switch() == rondel_core::homes::Switch::Stopped {
-                        tracing::info!(executor_id = %self.handle.executor, "this node is stopped; sending an executor away");
+                        tracing::info!(executor_id = %self.handle.executor, "this node is stopped; asking an executor to connect to another node");
                         break;
                     }
                 }
@@ -204,11 +204,11 @@ impl Session {
             refuse.send(status).ok();
         }
         self.queue_marks().await;
-        self.close(said_goodbye, &stop).await;
+        self.close(got_goodbye, &stop).await;
     }
 
     /// Whether its token would still be accepted. If the database does not answer, the executor stays.
-    async fn is_still_let_in(&self) -> bool {
+    async fn is_still_authorized(&self) -> bool {
         let Some(authorization) = self.authorization.as_deref() else { return true };
         let (store, now) = (self.shared.store.as_ref(), self.shared.clock.now());
         match tokens::authenticate(store, Some(authorization), now).await {
@@ -217,7 +217,7 @@ impl Session {
         }
     }
 
-    async fn close(self, said_goodbye: bool, stop: &CancellationToken) {
+    async fn close(self, got_goodbye: bool, stop: &CancellationToken) {
         let Self { shared, inner, handle, stream, process, row, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
@@ -239,7 +239,7 @@ impl Session {
         }
         // Dropping the last sender ends the stream on the executor's side too.
         drop((handle, stream));
-        if said_goodbye {
+        if got_goodbye {
             drop(inner.events.send(Event::ExecutorShutDown(id)).await);
         } else if let Some(process) = process
             && let Some(true) = stop.run_until_cancelled(host_process::is_gone_soon(process)).await
@@ -421,7 +421,7 @@ async fn read_nodes(shared: &Shared) -> Result<Arc<Vec<Node>>, Status> {
         return Ok(shared.membership.nodes());
     }
     let nodes = shared.store.nodes().await.map_err(|error| {
-        tracing::warn!(error = %chain(&error), "cannot read which leases are over, for an executor that connects");
+        tracing::warn!(error = %chain(&error), "cannot read the ended leases for an executor that connects");
         Status::unavailable("the server cannot reach its database now")
     })?;
     Ok(Arc::new(nodes))

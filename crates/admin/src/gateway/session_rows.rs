@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_stream_ends_what_was_stored_last() {
+    fn the_last_stream_ends_the_newest_row() {
         let rows = Arc::new(SessionRows::default());
         let (earlier, later) = (rows.share(ONE), rows.share(ONE));
         later.opened(at(5));

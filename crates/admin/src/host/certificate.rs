@@ -85,7 +85,7 @@ vwIgai9q7RSgIJAbD3gQ79e+lmnid8xHxUmKamJ0AIb3Sa0=
     }
 
     #[test]
-    fn what_is_no_certificate_is_an_error_and_no_panic() {
+    fn an_invalid_certificate_is_an_error_and_no_panic() {
         assert!(first_end([]).is_err_and(|message| message.contains("no certificate")));
         assert!(first_end([&b"!!"[..]]).is_err_and(|message| message.contains("X.509")));
         let bytes = der(SOON);

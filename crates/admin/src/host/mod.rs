@@ -30,12 +30,12 @@ type Measured = (HostReport, Result<(), String>);
 pub(crate) struct HostLoop {
     shared: Arc<Shared>,
     /// The measurement in progress: no second one is started while a disk does not answer.
-    under_way: Option<JoinHandle<Measured>>,
+    measurement: Option<JoinHandle<Measured>>,
 }
 
 impl HostLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, under_way: None }
+        Self { shared, measurement: None }
     }
 }
 
@@ -50,11 +50,11 @@ impl Background for HostLoop {
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {
         let host = self.shared.config.host.clone();
-        let under_way = self.under_way.get_or_insert_with(|| tokio::task::spawn_blocking(move || measure(&host)));
-        let Ok(measured) = tokio::time::timeout(TIMEOUT, under_way).await else {
+        let measurement = self.measurement.get_or_insert_with(|| tokio::task::spawn_blocking(move || measure(&host)));
+        let Ok(measured) = tokio::time::timeout(TIMEOUT, measurement).await else {
             return Err(TickError::new(format!("a disk has not answered for {} s", TIMEOUT.as_secs())));
         };
-        self.under_way = None;
+        self.measurement = None;
         let (report, result) = measured?;
         self.shared.loops.put_host(Self::NAME, report);
         result.map(|()| 0).map_err(TickError::new)
@@ -94,7 +94,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_fails_does_not_hide_the_rest() {
+    fn a_failed_measurement_does_not_hide_the_others() {
         let folder = tempfile::tempdir().unwrap();
         let missing = folder.path().join("missing");
         let folders = vec![missing, folder.path().to_owned()];

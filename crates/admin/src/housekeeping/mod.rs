@@ -44,9 +44,9 @@ const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// may be deleted earlier, because they own no runs by then.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
-/// A housekeeping task. Each has its own loop, so that a slow or failing one does not delay the others.
+/// A housekeeping duty. Each has its own loop, so that a slow or failing one does not delay the others.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Task {
+pub(crate) enum Duty {
     /// Counts runs per job and hour. A run purged before it is counted would be missed, but the retention is far longer.
     Stats,
     OldStats,
@@ -60,7 +60,7 @@ pub(crate) enum Task {
     Nodes,
 }
 
-impl Task {
+impl Duty {
     /// Its name in the loops' reports, and in the table of the last passes.
     const fn name(self) -> &'static str {
         match self {
@@ -77,7 +77,7 @@ impl Task {
         }
     }
 
-    /// What the task does, for the log lines of its failures.
+    /// What the duty does, for the log lines of its failures.
     const fn work(self) -> &'static str {
         match self {
             Self::Stats => "count runs per job and hour",
@@ -94,23 +94,23 @@ impl Task {
     }
 }
 
-/// A task as a type, so that each loop has its name and work as constants.
-pub(crate) trait TaskType: Send {
-    const TASK: Task;
+/// A duty as a type, so that each loop has its name and work as constants.
+pub(crate) trait DutyType: Send {
+    const DUTY: Duty;
 }
 
-macro_rules! tasks {
-    ($($task:ident)*) => {$(
+macro_rules! duties {
+    ($($duty:ident)*) => {$(
         #[derive(Debug)]
-        pub(crate) struct $task;
+        pub(crate) struct $duty;
 
-        impl TaskType for $task {
-            const TASK: Task = Task::$task;
+        impl DutyType for $duty {
+            const DUTY: Duty = Duty::$duty;
         }
     )*};
 }
 
-tasks! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes }
+duties! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes }
 
 pub(crate) struct HousekeepingLoop<T> {
     shared: Arc<Shared>,
@@ -118,15 +118,15 @@ pub(crate) struct HousekeepingLoop<T> {
     keep_period: Duration,
     batch: u32,
     started: Instant,
-    task: PhantomData<T>,
+    duty: PhantomData<T>,
 }
 
-impl<T: TaskType> Background for HousekeepingLoop<T> {
-    const NAME: &'static str = T::TASK.name();
-    const WORK: &'static str = T::TASK.work();
+impl<T: DutyType> Background for HousekeepingLoop<T> {
+    const NAME: &'static str = T::DUTY.name();
+    const WORK: &'static str = T::DUTY.work();
 
     fn period(&self) -> Option<Duration> {
-        // Every task checks this often: another node may have made the last pass, so this node does not know when the next one is due.
+        // Every duty checks this often: another node may have made the last pass, so this node does not know when the next one is due.
         Some(self.keep_period.min(STATS_PERIOD))
     }
 
@@ -142,41 +142,41 @@ impl<T: TaskType> Background for HousekeepingLoop<T> {
     }
 }
 
-impl<T: TaskType> HousekeepingLoop<T> {
+impl<T: DutyType> HousekeepingLoop<T> {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
         let keep_period = period(shared.config.retention.min(shared.config.log_retention));
-        Self { shared, keep_period, batch: BATCH_MAX, started: Instant::now(), task: PhantomData }
+        Self { shared, keep_period, batch: BATCH_MAX, started: Instant::now(), duty: PhantomData }
     }
 
     /// Runs a pass if one is due. Returns the number of rows removed.
     async fn perform(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let (store, now) = (Arc::clone(&self.shared.store), self.shared.clock.now());
-        let period = match T::TASK {
-            Task::Stats => self.keep_period.min(STATS_PERIOD),
-            Task::Purge | Task::Traces | Task::Logs | Task::Messages => self.keep_period,
-            Task::OldStats | Task::Calls | Task::Tokens | Task::Executors | Task::Nodes => PERIOD_MAX,
+        let period = match T::DUTY {
+            Duty::Stats => self.keep_period.min(STATS_PERIOD),
+            Duty::Purge | Duty::Traces | Duty::Logs | Duty::Messages => self.keep_period,
+            Duty::OldStats | Duty::Calls | Duty::Tokens | Duty::Executors | Duty::Nodes => PERIOD_MAX,
         };
-        let is_early = T::TASK == Task::Executors && self.started.elapsed() < SETTLE_TIME;
-        if is_early || !store.begin_pass(T::TASK.name(), period).await? {
+        let is_early = T::DUTY == Duty::Executors && self.started.elapsed() < SETTLE_TIME;
+        if is_early || !store.begin_pass(T::DUTY.name(), period).await? {
             return Ok(0);
         }
         let retention = self.shared.config.retention;
-        match T::TASK {
-            Task::Stats => stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await.map(|()| 0),
-            Task::OldStats => stats::forget_old(&self.shared, stop).await,
-            Task::Purge => self.purge(stop).await,
-            Task::Traces => {
+        match T::DUTY {
+            Duty::Stats => stats::roll_up(&self.shared, stop, Instant::now() + STATS_PERIOD).await.map(|()| 0),
+            Duty::OldStats => stats::forget_old(&self.shared, stop).await,
+            Duty::Purge => self.purge(stop).await,
+            Duty::Traces => {
                 let traces = in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await?;
                 Ok(traces + in_batches(stop, || store.forget_shadow_fires(now - retention, BATCH_MAX)).await?)
             }
-            Task::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.keep_period).await,
-            Task::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
-            Task::Messages => in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
-            Task::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
-            Task::Executors => {
+            Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.keep_period).await,
+            Duty::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
+            Duty::Messages => in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
+            Duty::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
+            Duty::Executors => {
                 in_batches(stop, || store.forget_executors(now - FORGET_EXECUTOR_AFTER, BATCH_MAX)).await
             }
-            Task::Nodes => {
+            Duty::Nodes => {
                 // By then the runs of a dead node are deleted as well.
                 let dead_for = FORGET_NODE_AFTER.max(retention.saturating_add(NODE_MARGIN));
                 store.forget_nodes(now - dead_for, BATCH_MAX).await

@@ -20,7 +20,7 @@ const FIRST_BUCKET: i64 = -1_000_000_000;
 
 /// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Proof {
+pub enum PasswordCheck {
     /// The password is right.
     Right,
     /// The password is wrong.
@@ -33,20 +33,20 @@ pub enum Proof {
 ///
 /// # Errors
 /// The store's, or the system has no randomness to hash the password.
-pub async fn prove(
+pub async fn check(
     store: &dyn Store,
     passwords: &Passwords,
     (account, session): (&Account, SessionId),
     password: &str,
     now: Timestamp,
-) -> Result<Proof, SignInError> {
+) -> Result<PasswordCheck, SignInError> {
     let bucket = FIRST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKETS);
     if let AttemptDecision::Blocked(until) = store.count_attempt(bucket, ATTEMPTS, WINDOW, now).await? {
-        return Ok(Proof::Blocked(until));
+        return Ok(PasswordCheck::Blocked(until));
     }
     if !passwords.verify(password, account.password.as_ref()).await? {
-        return Ok(Proof::Wrong);
+        return Ok(PasswordCheck::Wrong);
     }
     store.forget_attempts(bucket).await?;
-    Ok(Proof::Right)
+    Ok(PasswordCheck::Right)
 }

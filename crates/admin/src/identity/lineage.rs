@@ -14,22 +14,22 @@ pub const GENERATION_MAX: usize = 16;
 /// # Errors
 /// The store's.
 pub async fn ancestors(store: &dyn Store, token: TokenId) -> Result<Vec<TokenRecord>, StoreError> {
-    let (mut line, mut next) = (Vec::new(), Some(token));
-    while let Some(id) = next.filter(|_| line.len() <= GENERATION_MAX) {
+    let (mut chain, mut next) = (Vec::new(), Some(token));
+    while let Some(id) = next.filter(|_| chain.len() <= GENERATION_MAX) {
         let Some(token) = store.token_by_id(id).await? else { break };
         next = token.minted_by;
-        line.push(token);
+        chain.push(token);
     }
-    Ok(line)
+    Ok(chain)
 }
 
 /// The line of a token that `maker` creates; `None` if the new token begins a line. Valid tokens are counted per line, and the count is
 /// limited. A token with all rights could also create accounts, whose tokens are counted separately, so each token that it creates begins a
 /// line.
 #[must_use]
-pub fn line_below(maker: &TokenRecord) -> Option<TokenId> {
-    let may_all = maker.owner.is_none() && maker.grants.contains(&Grant::everywhere(Role::Admin));
-    (!may_all).then_some(maker.line)
+pub fn line_of_child(maker: &TokenRecord) -> Option<TokenId> {
+    let has_all_rights = maker.owner.is_none() && maker.grants.contains(&Grant::everywhere(Role::Admin));
+    (!has_all_rights).then_some(maker.line)
 }
 
 /// The parent of a token's replacement.
@@ -62,7 +62,7 @@ pub async fn of_replacement(
 ) -> Result<Descent, StoreError> {
     let of_old = ancestors(store, old.id).await?;
     // An ancestor may have ended because it rotated itself under an older server. Its successor is the nearest valid ancestor.
-    let maker = of_old.iter().skip(1).find(|token| token.is_good(now)).map(|token| token.id);
+    let maker = of_old.iter().skip(1).find(|token| token.is_valid(now)).map(|token| token.id);
     let Some(caller) = caller else { return Ok(Descent::From(maker)) };
     let of_caller = ancestors(store, caller).await?;
     let series_of_caller = of_caller.first().map(|token| token.series);

@@ -16,11 +16,11 @@ use super::sign_in::{self, SignedIn};
 use super::tokens::{self, Principal};
 
 /// Maximum number of concurrent look-ups, which compete with all other work for database connections.
-const AT_ONCE_MAX: usize = 32;
+const CONCURRENT_MAX: usize = 32;
 /// Maximum number of concurrent look-ups per address.
-const AT_ONCE_PER_ADDRESS: usize = 8;
+const CONCURRENT_PER_ADDRESS_MAX: usize = 8;
 /// How long a request waits for a permit.
-const TURN_TIMEOUT: Duration = Duration::from_secs(5);
+const PERMIT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Number of stored addresses at which unused ones are removed.
 const ADDRESS_COUNT_MAX: usize = 1_000;
 /// How long an unknown token is refused without a look-up. A token created meanwhile is not affected, since no client has sent it before.
@@ -58,7 +58,7 @@ type LookupPermits = (OwnedSemaphorePermit, OwnedSemaphorePermit);
 
 impl Default for Lookups {
     fn default() -> Self {
-        let all = Arc::new(Semaphore::new(AT_ONCE_MAX));
+        let all = Arc::new(Semaphore::new(CONCURRENT_MAX));
         Self { all, by_address: Mutex::default(), unknown: Mutex::default() }
     }
 }
@@ -75,7 +75,7 @@ impl Lookups {
         if self.is_unknown(&hash) {
             return Ok(None);
         }
-        let _turn = self.acquire(client).await?;
+        let _permits = self.acquire(client).await?;
         let Some(record) = store.token(&hash).await? else {
             self.note_unknown(hash);
             return Ok(None);
@@ -90,13 +90,13 @@ impl Lookups {
         (cookie, client): (&str, Option<IpAddr>),
         now: Timestamp,
     ) -> Result<Option<SignedIn>, LookupError> {
-        let _turn = self.acquire(client).await?;
+        let _permits = self.acquire(client).await?;
         Ok(sign_in::by_cookie(store, cookie, now).await?)
     }
 
     /// Waits for the permit of the address first, so that one address has few requests waiting for the shared permits.
     async fn acquire(&self, client: Option<IpAddr>) -> Result<LookupPermits, LookupError> {
-        let end = Instant::now() + TURN_TIMEOUT;
+        let end = Instant::now() + PERMIT_TIMEOUT;
         let own = timeout_at(end, self.permits_of(client.map(network_of)).acquire_owned()).await;
         let own = own.ok().and_then(Result::ok).ok_or(LookupError::Busy)?;
         let all = timeout_at(end, Arc::clone(&self.all).acquire_owned()).await;
@@ -111,7 +111,7 @@ impl Lookups {
         if by_address.len() >= ADDRESS_COUNT_MAX {
             by_address.retain(|_, known| known.strong_count() > 0);
         }
-        let new = Arc::new(Semaphore::new(AT_ONCE_PER_ADDRESS));
+        let new = Arc::new(Semaphore::new(CONCURRENT_PER_ADDRESS_MAX));
         by_address.insert(network, Arc::downgrade(&new));
         new
     }
@@ -147,20 +147,20 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn one_address_has_a_part_of_the_turns_and_a_wait_has_an_end() {
+    async fn one_address_has_a_part_of_the_permits_and_a_wait_has_an_end() {
         let lookups = Lookups::default();
         let mut held = Vec::new();
-        for _ in 0..AT_ONCE_PER_ADDRESS {
+        for _ in 0..CONCURRENT_PER_ADDRESS_MAX {
             held.push(lookups.acquire(address(1)).await.unwrap());
         }
         assert!(matches!(lookups.acquire(address(1)).await, Err(LookupError::Busy)));
         for other in 2..5 {
-            for _ in 0..AT_ONCE_PER_ADDRESS {
+            for _ in 0..CONCURRENT_PER_ADDRESS_MAX {
                 held.push(lookups.acquire(address(other)).await.unwrap());
             }
         }
-        assert_eq!(held.len(), AT_ONCE_MAX);
-        assert!(matches!(lookups.acquire(address(9)).await, Err(LookupError::Busy)), "all turns are taken");
+        assert_eq!(held.len(), CONCURRENT_MAX);
+        assert!(matches!(lookups.acquire(address(9)).await, Err(LookupError::Busy)), "all permits are taken");
         held.pop();
         assert!(lookups.acquire(address(9)).await.is_ok());
     }

@@ -54,7 +54,7 @@ pub fn check(password: &str, account: &str) -> Result<(), String> {
     }
     let first = password.chars().next();
     if password.eq_ignore_ascii_case(account) || password.chars().all(|one| Some(one) == first) {
-        return Err("this password would be guessed at once; take another".to_owned());
+        return Err("this password is easy to guess; choose another one".to_owned());
     }
     Ok(())
 }
@@ -75,16 +75,16 @@ impl Passwords {
     ///
     /// # Errors
     /// As those of [`Self::hash`].
-    pub async fn verify(&self, password: &str, kept: Option<&PasswordHash>) -> Result<bool, PasswordError> {
+    pub async fn verify(&self, password: &str, stored: Option<&PasswordHash>) -> Result<bool, PasswordError> {
         let decoy = self.decoy.get_or_try_init(|| self.hash("the password of no account")).await?;
-        let (has_stored_hash, kept) = (kept.is_some(), kept.unwrap_or(decoy).clone());
+        let (has_stored_hash, stored) = (stored.is_some(), stored.unwrap_or(decoy).clone());
         // Text that is too long for a password is refused without a hash computation, both for known and for unknown accounts.
         if password.len() > PASSWORD_LEN_MAX {
             return Ok(false);
         }
         let _permit = self.permits.acquire().await;
         let password = password.to_owned();
-        let right = tokio::task::spawn_blocking(move || verify(&password, &kept)).await;
+        let right = tokio::task::spawn_blocking(move || verify(&password, &stored)).await;
         Ok(right.map_err(|error| PasswordError(error.to_string()))? && has_stored_hash)
     }
 }
@@ -96,13 +96,13 @@ fn hash(password: &str) -> Result<PasswordHash, PasswordError> {
     Ok(PasswordHash::new(hashed.to_string()))
 }
 
-fn verify(password: &str, kept: &PasswordHash) -> bool {
-    let Ok(kept) = phc::PasswordHash::new(kept.reveal()) else { return false };
-    let (Some(salt), Ok(params)) = (kept.salt, Params::try_from(&kept)) else { return false };
+fn verify(password: &str, stored: &PasswordHash) -> bool {
+    let Ok(stored) = phc::PasswordHash::new(stored.reveal()) else { return false };
+    let (Some(salt), Ok(params)) = (stored.salt, Params::try_from(&stored)) else { return false };
     let Ok(found) = derive(password, salt, params) else { return false };
-    let is_same_way = (found.algorithm, found.version) == (kept.algorithm, kept.version);
+    let is_same_way = (found.algorithm, found.version) == (stored.algorithm, stored.version);
     // Outputs are compared in constant time.
-    is_same_way && found.hash.is_some() && found.hash == kept.hash
+    is_same_way && found.hash.is_some() && found.hash == stored.hash
 }
 
 fn derive(password: &str, salt: phc::Salt, params: Params) -> Result<phc::PasswordHash, PasswordError> {
@@ -133,12 +133,12 @@ mod tests {
     #[tokio::test]
     async fn only_the_password_itself_is_right() {
         let passwords = Passwords::default();
-        let kept = passwords.hash("correct horse").await.unwrap();
-        assert!(kept.reveal().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{}", kept.reveal());
-        assert_ne!(kept, passwords.hash("correct horse").await.unwrap(), "salted");
-        assert!(passwords.verify("correct horse", Some(&kept)).await.unwrap());
+        let stored = passwords.hash("correct horse").await.unwrap();
+        assert!(stored.reveal().starts_with("$argon2id$v=19$m=19456,t=2,p=1$"), "{}", stored.reveal());
+        assert_ne!(stored, passwords.hash("correct horse").await.unwrap(), "salted");
+        assert!(passwords.verify("correct horse", Some(&stored)).await.unwrap());
         for wrong in ["correct horsf", "", "correct horse ", &"x".repeat(100_000)] {
-            assert!(!passwords.verify(wrong, Some(&kept)).await.unwrap());
+            assert!(!passwords.verify(wrong, Some(&stored)).await.unwrap());
         }
         assert!(!passwords.verify("the password of no account", None).await.unwrap());
         // A hash with other parameters, as other programs write it.
@@ -147,7 +147,7 @@ mod tests {
         assert!(passwords.verify("password", Some(&reference)).await.unwrap());
         let broken = PasswordHash::new("plain text".to_owned());
         assert!(!passwords.verify("plain text", Some(&broken)).await.unwrap());
-        assert_eq!(format!("{kept:?}"), "PasswordHash(…)");
+        assert_eq!(format!("{stored:?}"), "PasswordHash(…)");
     }
 
     /// XXL-JOB stores unsalted hashes: equal passwords have equal hashes, and common ones can be looked up.
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_password() {
+    fn refused_passwords() {
         assert!(check("correct horse", "ann").is_ok());
         assert!(check("七転び八起き七転び八起き", "ann").is_ok());
         for (password, account) in [("short", "ann"), ("aaaaaaaaaaaa", "ann"), ("Administrator", "administrator")] {

@@ -156,7 +156,7 @@ pub async fn principal_of(
     token: TokenRecord,
     now: Timestamp,
 ) -> Result<Option<Principal>, StoreError> {
-    if !token.is_good(now) {
+    if !token.is_valid(now) {
         return Ok(None);
     }
     let rights = Rights::new(token.grants.clone());

@@ -153,11 +153,11 @@ pub(super) fn check_with(
     for (index, name) in named.filter(|(_, name)| !channels.contains(*name) && name::check(name).is_ok()) {
         errors.push(no_channel(format!("/expect/channels/{index}"), name, channels.iter().map(String::as_str)));
     }
-    errors.extend(scripts::complaints(&spec, before, scripts));
+    errors.extend(scripts::script_errors(&spec, before, scripts));
     errors.extend(past_instant_errors(&spec, now, before));
     errors.extend(hand_over_error(&spec, before, node.shared().config.silence));
-    errors.extend(params::params_complaints(node, namespace, &spec, before));
-    errors.extend(overrides::overrides_complaints(node, namespace, &spec, before));
+    errors.extend(params::param_errors(node, namespace, &spec, before));
+    errors.extend(overrides::override_errors(node, namespace, &spec, before));
     match compiled {
         Ok(job) if errors.is_empty() => Ok(CheckedDefinition { spec, job, calendar: found, checked_at: now }),
         _ => Err(JobError::Invalid(errors)),
@@ -221,7 +221,7 @@ fn hand_over_error(spec: &JobSpec, before: Option<&JobSpec>, silence: Duration) 
     let is_wrong = given <= stops_within && before.and_then(of) != Some(given);
     let message = || {
         format!(
-            "{} is not longer than {}: so long a group that hears no server may still execute rows ({} of silence, {} to end)",
+            "{} must be longer than {}: a group that hears no server may execute rows for that long ({} of silence, {} to end)",
             format_duration(given),
             format_duration(stops_within),
             format_duration(silence),
@@ -256,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_over_is_refused_unless_it_was_said_before() {
+    fn past_instants_are_refused_unless_they_were_saved_before() {
         let now = "2026-11-20T12:00:00Z".parse().unwrap();
         let refused = |schedule, before: Option<&JobSpec>| -> Vec<String> {
             past_instant_errors(&spec(&schedule), now, before).map(|error| error.pointer).collect()
@@ -289,7 +289,7 @@ mod tests {
             hand_over_error(&pump(wanted), before.as_ref(), Duration::from_millis(silence))
                 .map(|error| error.to_string())
         };
-        let message = "/pump/hand_over: 25s is not longer than 25s: so long a group that hears no server may still execute rows \
+        let message = "/pump/hand_over: 25s must be longer than 25s: a group that hears no server may execute rows for that long \
                        (15s of silence, 10s to end)";
         assert_eq!(refused("25s", None, 15_000).as_deref(), Some(message));
         assert!(refused("25s", Some("45s"), 15_000).is_some());

@@ -12,7 +12,7 @@ mod shards;
 use std::sync::Arc;
 
 use rondel_core::calendar::Calendar;
-use rondel_core::queued::Queued;
+use rondel_core::queued::QueuedRunsPolicy;
 use rondel_core::request::IfOpen;
 use rondel_core::words::counted;
 use rondel_core::{
@@ -25,7 +25,7 @@ use rondel_store::catalog::{
 
 pub use self::checks::calendar;
 pub(crate) use self::checks::no_channel;
-pub use self::overrides::{RunParams, params_again, run_params};
+pub use self::overrides::{RunParams, params_of_repetition, run_params};
 pub use self::params::{JobWarning, handlers, is_offered, params_schema, warnings};
 pub use self::queued::QueuedRuns;
 pub use self::requests::request_run;
@@ -34,7 +34,7 @@ use crate::apps::{self, AppError};
 use crate::jobs::checks::CheckedDefinition;
 use crate::node::Node;
 
-pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving, plan, try_out};
+pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving, dry_run, plan};
 
 /// Why a change of a job was refused.
 #[derive(Debug, thiserror::Error)]
@@ -61,10 +61,10 @@ pub enum JobError {
     #[error("there is no such job")]
     NotFound,
     /// No code ever declared the job.
-    #[error("no code declares this job: there is nothing to put back")]
+    #[error("no code declares this job: there is no declaration to restore")]
     NotDeclared,
     /// An open run of the job has the key of the request.
-    #[error("run {} has the key and is not over", .0.id)]
+    #[error("run {} has the key and has not ended", .0.id)]
     KeyInUse(Box<Run>),
     /// The store failed.
     #[error(transparent)]
@@ -174,7 +174,7 @@ pub async fn change(
 
 /// If a change has paused the job, skips the runs of its schedule that no executor has.
 async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, author: &str) -> Result<(), StoreError> {
-    if before.spec.enabled { settle_paused(node, saved, author).await } else { Ok(()) }
+    if before.spec.enabled { end_queued_of_paused(node, saved, author).await } else { Ok(()) }
 }
 
 /// If a job is paused, skips the runs of its schedule that no executor has. A repeated pause also skips runs that were queued since, or
@@ -182,9 +182,9 @@ async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, au
 ///
 /// # Errors
 /// The store's.
-pub async fn settle_paused(node: &Node, record: &JobRecord, author: &str) -> Result<(), StoreError> {
+pub async fn end_queued_of_paused(node: &Node, record: &JobRecord, author: &str) -> Result<(), StoreError> {
     if !record.spec.enabled {
-        queued::settle(node, record.id, (Reason::Paused, None), author, Vec::new()).await?;
+        queued::end_queued(node, record.id, (Reason::Paused, None), author, Vec::new()).await?;
     }
     Ok(())
 }
@@ -194,12 +194,12 @@ pub async fn settle_paused(node: &Node, record: &JobRecord, author: &str) -> Res
 ///
 /// # Errors
 /// The store's.
-pub async fn settle_deleted(
+pub async fn end_queued_of_deleted(
     node: &Node,
     job: JobId,
-    (queued, author): (Option<Queued>, &str),
+    (queued, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<QueuedRuns, StoreError> {
-    queued::settle(node, job, (Reason::Deleted, queued), author, Vec::new()).await
+    queued::end_queued(node, job, (Reason::Deleted, queued), author, Vec::new()).await
 }
 
 /// Like [`change`], but does not wait for the ends of queued runs. If it pauses the job, its transaction also stores the requests to end
@@ -209,7 +209,7 @@ async fn change_definition(
     record: &JobRecord,
     spec: JobSpec,
     expected_version: Option<i64>,
-    by: (Option<Queued>, &str),
+    by: (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
     check_name(record, &spec)?;
     let checked = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
@@ -242,7 +242,7 @@ async fn save(
     record: &JobRecord,
     checked: CheckedDefinition,
     expected_version: Option<i64>,
-    (queued, author): (Option<Queued>, &str),
+    (queued, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<JobRecord, JobError> {
     let app = app_of(node, record.namespace, &checked.spec, checked.checked_at).await?;
     let before = checks::compile_newest(node, record).await?;
@@ -257,7 +257,7 @@ async fn save(
         calendar: checked.pin(),
         app,
         author,
-        spare: RunId::new(node.new_id()),
+        skipped_row_id: RunId::new(node.new_id()),
         now,
         checked_at: checked.checked_at,
         reached: node.shared().latest_time(),
@@ -265,7 +265,7 @@ async fn save(
     };
     match node.store().change_job(change).await? {
         Changed::Saved(record, reopened) => {
-            node.inject(reopened);
+            node.try_put_own(reopened);
             node.poke_scan();
             Ok(*record)
         }
@@ -282,7 +282,7 @@ async fn save(
     }
 }
 
-fn queued_drops<'a>(node: &Node, choice: Option<Queued>, by: &'a str) -> QueuedDrops<'a> {
+fn queued_drops<'a>(node: &Node, choice: Option<QueuedRunsPolicy>, by: &'a str) -> QueuedDrops<'a> {
     QueuedDrops { choice, by, limit: node.shared().config.queued_max }
 }
 
@@ -308,7 +308,7 @@ async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError>
 /// [`JobError::Conflict`], [`JobError::NotFound`], the store's.
 pub async fn set_enabled(node: &Node, record: &JobRecord, enabled: bool, author: &str) -> Result<JobRecord, JobError> {
     if record.spec.enabled == enabled {
-        settle_paused(node, record, author).await?;
+        end_queued_of_paused(node, record, author).await?;
         return Ok(record.clone());
     }
     let spec = JobSpec { enabled, ..record.spec.clone() };
@@ -323,7 +323,7 @@ pub async fn pause(
     node: &Node,
     record: &JobRecord,
     author: &str,
-    queued: Option<Queued>,
+    queued: Option<QueuedRunsPolicy>,
 ) -> Result<(JobRecord, QueuedRuns), JobError> {
     let spec = JobSpec { enabled: false, ..record.spec.clone() };
     let before = queued::open_runs(node, record.id).await?;
@@ -331,11 +331,11 @@ pub async fn pause(
         true => change_definition(node, record, spec, Some(record.version), (queued, author)).await?,
         false => record.clone(),
     };
-    let runs = queued::settle(node, paused.id, (Reason::Paused, queued), author, before).await?;
+    let runs = queued::end_queued(node, paused.id, (Reason::Paused, queued), author, before).await?;
     Ok((paused, runs))
 }
 
-/// Deletes a job. Its runs stay; those that no executor has are skipped or kept, as the caller chooses. With `leaves_followers` it is
+/// Deletes a job. Its runs stay; those that no executor has are skipped or kept, as the caller chooses. With `detaches_followers` it is
 /// deleted even if other jobs follow from it.
 ///
 /// # Errors
@@ -344,19 +344,20 @@ pub async fn delete(
     node: &Node,
     record: &JobRecord,
     expected_version: Option<i64>,
-    leaves_followers: bool,
-    (queued, author): (Option<Queued>, &str),
+    detaches_followers: bool,
+    (queued, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<Option<QueuedRuns>, JobError> {
-    let (now, spare) = (node.now(), RunId::new(node.new_id()));
+    let (now, skipped_row_id) = (node.now(), RunId::new(node.new_id()));
     let before = checks::compile_newest(node, record).await.ok();
     let reached = node.shared().latest_time();
     let open = queued::open_runs(node, record.id).await?;
     let (id, before, drops) = (record.id, before.as_ref(), Some(queued_drops(node, queued, author)));
-    let deletion = JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers, drops };
+    let deletion =
+        JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers, drops };
     match node.store().delete_job(deletion).await? {
         Deleted::Done => {
             node.shared().definitions.jobs.forget(record.id);
-            Ok(Some(queued::settle(node, id, (Reason::Deleted, queued), author, open).await?))
+            Ok(Some(queued::end_queued(node, id, (Reason::Deleted, queued), author, open).await?))
         }
         Deleted::NotFound => Ok(None),
         Deleted::Conflict(version) => Err(JobError::Conflict { version }),

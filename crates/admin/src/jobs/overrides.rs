@@ -16,8 +16,8 @@ const PARENTS: &str = "parents";
 /// The field that wraps a job's parameters if they are not an object.
 const WRAPPED: &str = "params";
 
-/// Parameters of one run, checked against the job. Only [`run_params`] and [`params_again`] create them, so that no way of requesting a run
-/// can omit the check.
+/// Parameters of one run, checked against the job. Only [`run_params`] and [`params_of_repetition`] create them, so that no way of requesting
+/// a run can omit the check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RunParams(String);
 
@@ -52,7 +52,7 @@ pub fn run_params(node: &Node, record: &JobRecord, given: &Value) -> Result<Opti
 ///
 /// # Errors
 /// [`JobError::Invalid`], and the store's.
-pub async fn params_again(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<RunParams>, JobError> {
+pub async fn params_of_repetition(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<RunParams>, JobError> {
     let is_current = run.job_version == record.version;
     if run.params.is_none() && is_current {
         return Ok(None);
@@ -61,11 +61,11 @@ pub async fn params_again(node: &Node, record: &JobRecord, run: &Run) -> Result<
     let spec = &record.spec;
     let is_same_code = (&before.app, &before.handler) == (&spec.app, &spec.handler);
     let base = if is_same_code { before.params.clone() } else { spec.params.clone() };
-    let again = match run.params.as_deref() {
-        Some(given) => repeated(spec, base, serde_json::from_str(given).unwrap_or_default())?,
+    let params = match run.params.as_deref() {
+        Some(given) => repeated_params(spec, base, serde_json::from_str(given).unwrap_or_default())?,
         None => applied(spec, &base, &before.params)?,
     };
-    Ok(Some(RunParams(again.to_string())))
+    Ok(Some(RunParams(params.to_string())))
 }
 
 /// The definition from which a run was created.
@@ -77,15 +77,15 @@ async fn spec_of(node: &Node, record: &JobRecord, run: &Run) -> Result<Option<Jo
 }
 
 /// Checks the pointers of a definition's overrides against its handler's schema. Pointers that were already saved stay valid.
-pub(super) fn overrides_complaints(
+pub(super) fn override_errors(
     node: &Node,
     namespace: NamespaceId,
     spec: &JobSpec,
     before: Option<&JobSpec>,
 ) -> Vec<FieldError> {
-    let judged = |spec: &JobSpec| (spec.app.clone(), spec.handler.clone(), spec.overrides.clone());
+    let check_inputs = |spec: &JobSpec| (spec.app.clone(), spec.handler.clone(), spec.overrides.clone());
     let Some(Overrides::Only(pointers)) = &spec.overrides else { return Vec::new() };
-    if before.is_some_and(|before| judged(before) == judged(spec)) {
+    if before.is_some_and(|before| check_inputs(before) == check_inputs(spec)) {
         return Vec::new();
     }
     match jobs::params_schema(node, namespace, &spec.app, &spec.handler) {
@@ -99,23 +99,23 @@ fn applied(spec: &JobSpec, base: &Value, given: &Value) -> Result<Value, JobErro
 }
 
 /// The parameters of a repeated run. The field [`PARENTS`], which the server had added, is not checked against the job.
-fn repeated(spec: &JobSpec, base: Value, mut given: Value) -> Result<Value, JobError> {
+fn repeated_params(spec: &JobSpec, base: Value, mut given: Value) -> Result<Value, JobError> {
     let parents = given.as_object_mut().and_then(|fields| fields.remove(PARENTS));
     let base = match base {
         base @ (Value::Object(_) | Value::Null) => base,
         other if parents.is_some() => Value::Object(Map::from_iter([(WRAPPED.to_owned(), other)])),
         other => other,
     };
-    let mut again = applied(spec, &base, &given)?;
+    let mut params = applied(spec, &base, &given)?;
     if let Some(parents) = parents {
-        if again.is_null() {
-            again = Value::Object(Map::new());
+        if params.is_null() {
+            params = Value::Object(Map::new());
         }
-        if let Some(fields) = again.as_object_mut() {
+        if let Some(fields) = params.as_object_mut() {
             fields.insert(PARENTS.to_owned(), parents);
         }
     }
-    Ok(again)
+    Ok(params)
 }
 
 /// Errors for pointers whose first part is not a field of the schema, if the schema allows no other fields.
@@ -127,12 +127,12 @@ fn unknown_pointers(schema: &Value, pointers: &[String]) -> Vec<FieldError> {
         name.replace("~1", "/").replace("~0", "~")
     };
     let unknown = pointers.iter().enumerate().filter(|(_, pointer)| !known.contains_key(&first(pointer)));
-    let complain = |(index, pointer): (usize, &String)| {
+    let error = |(index, pointer): (usize, &String)| {
         let names: Vec<&str> = known.keys().map(String::as_str).collect();
-        let message = format!("{pointer:?} is no parameter of the handler; it has {}", names.join(", "));
+        let message = format!("{pointer:?} is not a parameter of the handler; it has {}", names.join(", "));
         FieldError::new(format!("/overrides/{index}"), message)
     };
-    unknown.map(complain).collect()
+    unknown.map(error).collect()
 }
 
 #[cfg(test)]
@@ -148,9 +148,9 @@ mod tests {
     }
 
     #[test]
-    fn a_repetition_takes_what_the_server_added_and_no_other_code() {
+    fn a_repetition_keeps_the_parents_and_allows_no_other_code() {
         let spec = spec(&json!({}));
-        let again = |base: Value, given: Value| repeated(&spec, base, given);
+        let repeat = |base: Value, given: Value| repeated_params(&spec, base, given);
         let parents = json!({"load": {"result": 1}});
         let with = |params: Value| {
             let mut params = params;
@@ -158,11 +158,11 @@ mod tests {
             params
         };
         let same = with(json!({"argv": ["date"]}));
-        assert_eq!(again(spec.params.clone(), same.clone()).unwrap(), same);
-        assert_eq!(again(json!(3), with(json!({"params": 3}))).unwrap(), with(json!({"params": 3})));
-        assert_eq!(again(json!(null), with(json!({}))).unwrap(), with(json!({})));
+        assert_eq!(repeat(spec.params.clone(), same.clone()).unwrap(), same);
+        assert_eq!(repeat(json!(3), with(json!({"params": 3}))).unwrap(), with(json!({"params": 3})));
+        assert_eq!(repeat(json!(null), with(json!({}))).unwrap(), with(json!({})));
         for given in [json!({"argv": ["id"]}), with(json!({"argv": ["date"], "env": {"PATH": "/tmp"}}))] {
-            assert!(matches!(again(spec.params.clone(), given), Err(JobError::Invalid(_))));
+            assert!(matches!(repeat(spec.params.clone(), given), Err(JobError::Invalid(_))));
         }
     }
 

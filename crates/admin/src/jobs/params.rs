@@ -43,8 +43,8 @@ impl std::fmt::Display for JobWarning {
             }
             Self::MovesApp { from, to } => write!(
                 f,
-                "moves from app {from} to app {to}, and leaves its runs and versions there: where this is another job of the same name, give it \
-                 another one, in imports by --name-prefix"
+                "moves from app {from} to app {to}, and leaves its runs and versions there: if this is a different job with the same name, give it \
+                 another name (in imports with --name-prefix)"
             ),
             Self::Shadow => f.write_str(
                 "is in shadow mode: its fires are planned, and none is sent until it is switched over with rondel shadow promote",
@@ -72,10 +72,10 @@ pub fn params_schema(node: &Node, namespace: NamespaceId, app: &str, handler: &s
 pub(super) fn check_params(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
     let is_follower = !spec.parents().is_empty();
     match node.shared().registry.params_schema(namespace, &spec.app, &spec.handler) {
-        Some(schema) => schema.map_or_else(Vec::new, |schema| schema.complaints(params, is_follower)),
+        Some(schema) => schema.map_or_else(Vec::new, |schema| schema.errors(params, is_follower)),
         // No executor with the handler is connected, but the schemas of the agent's handlers are known.
         None => agent_handlers::params_schema(&spec.handler)
-            .map_or_else(Vec::new, |schema| ParamsSchema::new(schema).complaints(params, is_follower)),
+            .map_or_else(Vec::new, |schema| ParamsSchema::new(schema).errors(params, is_follower)),
     }
 }
 
@@ -101,21 +101,21 @@ pub fn is_offered(node: &Node, namespace: NamespaceId, app: &str, handler: &str)
 
 /// The errors in the parameters of a definition that replaces `before`. Parameters that were already saved are accepted: a job whose
 /// handler has since changed its parameters can still be paused.
-pub(super) fn params_complaints(
+pub(super) fn param_errors(
     node: &Node,
     namespace: NamespaceId,
     spec: &JobSpec,
     before: Option<&JobSpec>,
 ) -> Vec<FieldError> {
-    let is_judged = match before {
-        Some(before) => judged_by(before) != judged_by(spec),
+    let has_changed = match before {
+        Some(before) => check_inputs(before) != check_inputs(spec),
         None => true,
     };
     // A job without a schedule may get its parameters when it is triggered, if callers may give parameters.
     let takes_params = *spec.effective_overrides() != Overrides::None;
     let is_given_later = spec.params.is_null() && spec.schedule.is_none() && takes_params;
     // Parameters that are too long were refused with the rest of the definition.
-    if !is_judged || is_given_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
+    if !has_changed || is_given_later || spec.params.to_string().len() > PARAMS_LEN_MAX {
         return Vec::new();
     }
     if let Err(message) = check_params_size(&spec.params) {
@@ -123,23 +123,23 @@ pub(super) fn params_complaints(
     }
     let named = spec.shards.as_ref().map_or(&[][..], ItemsSpec::named);
     if named.iter().all(|shard| shard.params.is_null()) {
-        return complaints_about(node, namespace, spec, &spec.params);
+        return param_errors_in(node, namespace, spec, &spec.params);
     }
     // Checks the parameters that the handler receives for each shard, since a shard may add parameters that the job omits. Only the first
     // wrong shard is reported.
     let of_shard = |(index, shard): (usize, &ItemSpec)| {
         let params = with_params_of_shard(spec.params.clone(), &shard.params);
-        let complaints = match check_params_size(&params) {
+        let errors = match check_params_size(&params) {
             Err(message) => vec![FieldError::new("/params", message)],
-            Ok(()) => complaints_about(node, namespace, spec, &params),
+            Ok(()) => param_errors_in(node, namespace, spec, &params),
         };
         let below = |error: FieldError| FieldError { pointer: format!("/shards/{index}{}", error.pointer), ..error };
-        complaints.into_iter().map(below).collect::<Vec<_>>()
+        errors.into_iter().map(below).collect::<Vec<_>>()
     };
-    named.iter().enumerate().map(of_shard).find(|complaints| !complaints.is_empty()).unwrap_or_default()
+    named.iter().enumerate().map(of_shard).find(|errors| !errors.is_empty()).unwrap_or_default()
 }
 
-fn complaints_about(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
+fn param_errors_in(node: &Node, namespace: NamespaceId, spec: &JobSpec, params: &Value) -> Vec<FieldError> {
     if node.shared().registry.params_schema(namespace, &spec.app, &spec.handler).is_none()
         && let Some(missing) = agent_handlers::missing_param(&spec.handler, params)
     {
@@ -149,7 +149,7 @@ fn complaints_about(node: &Node, namespace: NamespaceId, spec: &JobSpec, params:
 }
 
 /// The fields on which the check of a definition's parameters depends.
-fn judged_by(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ItemsSpec>), bool, bool) {
+fn check_inputs(spec: &JobSpec) -> (&str, &str, (&Value, Option<&ItemsSpec>), bool, bool) {
     let takes_params = *spec.effective_overrides() != Overrides::None;
     let params = (&spec.params, spec.shards.as_ref());
     (&spec.app, &spec.handler, params, spec.schedule.is_none(), takes_params)

@@ -7,7 +7,7 @@ use std::collections::HashSet;
 use std::time::Duration;
 
 use rondel_core::outcome::CancelRequest;
-use rondel_core::queued::{Queued, is_fire_ahead, is_queued};
+use rondel_core::queued::{QueuedRunsPolicy, is_fire_ahead, is_queued};
 use rondel_core::{JobId, Reason, Run, RunId, RunStatus};
 use rondel_store::StoreError;
 use tokio::time::Instant;
@@ -36,10 +36,10 @@ pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, Store
 /// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time.
 /// If an owner is down, it or its successor ends the runs later. `before` has the runs that were open before the pause or deletion. Some of
 /// them may have ended since because of it; they count too.
-pub(super) async fn settle(
+pub(super) async fn end_queued(
     node: &Node,
     job: JobId,
-    (reason, queued): (Reason, Option<Queued>),
+    (reason, queued): (Reason, Option<QueuedRunsPolicy>),
     by: &str,
     before: Vec<Run>,
 ) -> Result<QueuedRuns, StoreError> {
@@ -48,12 +48,12 @@ pub(super) async fn settle(
     let known: HashSet<RunId> = open.iter().map(|run| run.id).collect();
     // Runs of future fires were already settled when the definition was saved.
     let was_queued = |run: &Run| is_queued(run) && !is_fire_ahead(run, asked_at);
-    let was_dropped = |run: &Run| was_queued(run) && Queued::drops(queued, reason, run.trigger);
+    let was_dropped = |run: &Run| was_queued(run) && QueuedRunsPolicy::drops(queued, reason, run.trigger);
     open.extend(before.into_iter().filter(|run| !known.contains(&run.id) && was_dropped(run)));
     let is_whole = |run: &&Run| run.is_root() || run.shard_total.is_none_or(|total| total <= 1);
     let (waiting, running): (Vec<&Run>, Vec<&Run>) = open.iter().filter(is_whole).partition(|run| is_queued(run));
     let (dropped, kept): (Vec<&Run>, Vec<&Run>) =
-        waiting.into_iter().partition(|run| Queued::drops(queued, reason, run.trigger));
+        waiting.into_iter().partition(|run| QueuedRunsPolicy::drops(queued, reason, run.trigger));
     let count = |runs: usize| u64::try_from(runs).unwrap_or(u64::MAX);
     let mut runs = QueuedRuns { dropped: 0, kept: count(kept.len()), running: count(running.len()) };
     let mut ids: Vec<RunId> = dropped.iter().map(|run| run.id).collect();
@@ -128,7 +128,7 @@ mod tests {
             let config = EngineConfig {
                 node_name: name.to_owned(),
                 open_runs_max,
-                drop_page: 2,
+                end_request_page: 2,
                 boot,
                 ..EngineConfig::default()
             };
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_pause_skips_what_the_schedule_queued_by_whichever_server_and_whether_in_memory_or_not() {
+    async fn a_pause_skips_scheduled_queued_runs_of_every_server_in_memory_or_not() {
         for (server, open_runs_max) in [(0, 1_000), (1, 1_000), (0, 8), (1, 8)] {
             let pair = pair(open_runs_max).await;
             let engine = &pair.servers[server];
@@ -163,9 +163,9 @@ mod tests {
             assert_eq!((runs.kept, runs.running), (1, 0), "{runs:?} by {server}");
             tokio::time::sleep(Duration::from_secs(3)).await;
             assert_eq!(open(&pair).await, [Trigger::Manual]);
-            let (_, runs) = pause(engine, &paused, "li", Some(Queued::Run)).await.unwrap();
+            let (_, runs) = pause(engine, &paused, "li", Some(QueuedRunsPolicy::Run)).await.unwrap();
             assert_eq!((runs.dropped, runs.kept), (0, 1));
-            let (_, runs) = pause(engine, &paused, "li", Some(Queued::Drop)).await.unwrap();
+            let (_, runs) = pause(engine, &paused, "li", Some(QueuedRunsPolicy::Drop)).await.unwrap();
             assert_eq!((runs.dropped, runs.kept), (1, 0));
             assert_eq!(open(&pair).await, []);
         }
@@ -173,11 +173,11 @@ mod tests {
 
     /// The first pause keeps the queued runs, and so does the first deletion.
     #[tokio::test(start_paused = true)]
-    async fn a_repeated_pause_or_deletion_skips_what_the_first_one_left() {
+    async fn a_repeated_pause_or_deletion_skips_the_runs_that_the_first_one_left() {
         let pair = pair(1_000).await;
         let engine = &pair.servers[1];
         let off = JobSpec { enabled: false, ..pair.record.spec.clone() };
-        let by = (Some(Queued::Run), "li");
+        let by = (Some(QueuedRunsPolicy::Run), "li");
         let paused = jobs::change_definition(engine, &pair.record, off, None, by).await.unwrap();
         assert!(open(&pair).await.len() >= 6);
         jobs::set_enabled(engine, &paused, false, "li").await.unwrap();
@@ -187,15 +187,15 @@ mod tests {
             id: paused.id,
             expected_version: None,
             before: None,
-            spare: RunId::new(engine.new_id()),
+            skipped_row_id: RunId::new(engine.new_id()),
             now: engine.now(),
             reached: engine.now(),
-            leaves_followers: false,
+            detaches_followers: false,
             drops: None,
         };
         pair.store.delete_job(deletion).await.unwrap();
         assert_eq!(open(&pair).await, [Trigger::Manual]);
-        let runs = jobs::settle_deleted(engine, paused.id, (None, "li")).await.unwrap();
+        let runs = jobs::end_queued_of_deleted(engine, paused.id, (None, "li")).await.unwrap();
         assert_eq!(runs.dropped, 1);
         tokio::time::sleep(Duration::from_secs(3)).await;
         assert_eq!(open(&pair).await, []);
@@ -213,7 +213,7 @@ mod tests {
             tokio::time::sleep(Duration::from_secs(3)).await;
             assert_eq!(open(&dropping).await, []);
             let keeping = pair(1_000).await;
-            let runs = delete(&keeping, Some(Queued::Run)).await;
+            let runs = delete(&keeping, Some(QueuedRunsPolicy::Run)).await;
             assert!(runs.kept >= 6 && runs.dropped == 0, "{runs:?}");
             assert!(open(&keeping).await.len() >= 6);
         }

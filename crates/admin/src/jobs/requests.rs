@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::request::IfOpen;
-use rondel_core::run::RunOf;
+use rondel_core::run::RunJob;
 use rondel_core::spec::OverlapPolicy;
 use rondel_core::{FieldError, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
@@ -52,7 +52,7 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
     };
     acknowledge_repeated(node, &run).await?;
     if run.status == RunStatus::Pending {
-        node.inject(vec![run.clone()]);
+        node.try_put_own(vec![run.clone()]);
     }
     Ok(run)
 }
@@ -68,7 +68,7 @@ pub(super) async fn acknowledge_repeated(node: &Node, run: &Run) -> Result<(), S
 fn new_requested_run(node: &Node, record: &JobRecord, request: RunRequest) -> Run {
     let (now, id, token) = (node.now(), node.new_id(), node.token());
     let fire_at: Timestamp = request.at.map_or(now, |at| at.max(now));
-    let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    let of = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
     let run = Run {
         cause: id,
         status: if fire_at > now + RING_AHEAD_MAX { RunStatus::Waiting } else { RunStatus::Pending },
@@ -85,7 +85,7 @@ mod tests {
     use std::sync::Arc;
 
     use rondel_core::outcome::CancelRequest;
-    use rondel_core::queued::Queued;
+    use rondel_core::queued::QueuedRunsPolicy;
     use rondel_core::{NamespaceId, Reason, Trigger};
     use rondel_store::{MemStore, Store};
     use serde_json::json;
@@ -170,7 +170,7 @@ mod tests {
         let record = job(&engine).await;
         let plan = || RunRequest { at: Some(engine.now() + Duration::from_secs(600)), ..RunRequest::by(Trigger::Api) };
         let planned = request_run(&engine, &record, plan()).await.unwrap();
-        let (paused, runs) = jobs::pause(&engine, &record, "li", Some(Queued::Drop)).await.unwrap();
+        let (paused, runs) = jobs::pause(&engine, &record, "li", Some(QueuedRunsPolicy::Drop)).await.unwrap();
         assert_eq!((runs.dropped, runs.kept), (1, 0));
         assert_eq!(world.status(planned.id).await, RunStatus::Skipped);
         let planned = request_run(&engine, &paused, plan()).await.unwrap();
@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[tokio::test(start_paused = true)]
-    async fn a_job_that_discards_what_overlaps_does_not_replace() {
+    async fn a_job_that_discards_overlapping_runs_does_not_replace() {
         let world = World::new();
         let (engine, lifecycle) = world.server().await;
         let spec = json!({"name": "j", "app": "gone", "handler": "h", "overlap": {"policy": "discard"}});

@@ -46,21 +46,21 @@ fn named_in(spec: &JobSpec) -> Vec<ScriptRef> {
 }
 
 /// The errors of the scripts that a definition names. A script that `before` already named is accepted.
-pub(super) fn complaints(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundScripts) -> Vec<FieldError> {
+pub(super) fn script_errors(spec: &JobSpec, before: Option<&JobSpec>, found: &FoundScripts) -> Vec<FieldError> {
     let before = before.filter(|before| before.handler == spec.handler).map(params_of_runs).unwrap_or_default();
     let accepted: Vec<&Value> = before.into_iter().filter_map(|(_, params)| params.get("script")).collect();
     let named = params_of_runs(spec).into_iter().filter_map(|(pointer, params)| {
         let script = params.get("script").filter(|script| !accepted.contains(script))?;
-        let message = complaint(&spec.handler, params, script, found)?;
+        let message = script_error(&spec.handler, params, script, found)?;
         Some(FieldError::new(format!("{pointer}/script"), message))
     });
     named.collect()
 }
 
-fn complaint(handler: &str, params: &Value, script: &Value, found: &FoundScripts) -> Option<String> {
+fn script_error(handler: &str, params: &Value, script: &Value, found: &FoundScripts) -> Option<String> {
     let Some(named) = script_ref(handler, params) else {
         let is_meant = script::LANGUAGES.contains(&handler) && script.is_object();
-        let message = "names no script: {\"name\": \"close-orders\"} names the newest version of one, and \"version\" beside it another";
+        let message = "names no script: use {\"name\": \"close-orders\"} for the newest version of a script, and add \"version\" for another version";
         return is_meant.then(|| message.to_owned());
     };
     match found.get(&named) {
@@ -101,11 +101,11 @@ mod tests {
             (json!({"name": "snake"}), Some("the script \"snake\" is written in python: the handler python runs it")),
         ] {
             let spec = spec(of_shard);
-            let errors = complaints(&spec, None, &found);
+            let errors = script_errors(&spec, None, &found);
             let errors: Vec<_> = errors.iter().map(|error| (error.pointer.as_str(), error.message.as_str())).collect();
             let expected: Vec<_> = expected.map(|message| ("/shards/1/params/script", message)).into_iter().collect();
             assert_eq!(errors, expected);
-            assert_eq!(complaints(&spec, Some(&spec), &found), [], "it named it before");
+            assert_eq!(script_errors(&spec, Some(&spec), &found), [], "it named it before");
         }
     }
 }

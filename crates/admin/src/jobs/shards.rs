@@ -1,6 +1,6 @@
 //! Runs the failed shards of a fire again, as a new fire that consists of these shards only.
 
-use rondel_core::run::{ROOT_SHARD, RunOf};
+use rondel_core::run::{ROOT_SHARD, RunJob};
 use rondel_core::{JobSpec, Reason, Route, Run, RunId, RunStatus};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
@@ -22,11 +22,11 @@ pub enum ShardsError {
     #[error("the run has no shards; run it again as a whole")]
     NoShards,
     /// The job is no longer cut into shards.
-    #[error("the job is not cut into shards any more; run it again as a whole")]
+    #[error("the job is no longer split into shards; run it again as a whole")]
     JobNotSharded,
     /// The fire had other shards than the job has now.
     #[error(
-        "the job names {now} shards, and this fire had {then}: a shard's index would stand for another one; run it again as a whole"
+        "the job names {now} shards, and this fire had {then}: the index of a shard would mean another one; run it again as a whole"
     )]
     OtherShards {
         /// How many the definition names.
@@ -41,7 +41,7 @@ pub enum ShardsError {
         index: i32,
     },
     /// The job is a pump job: its groups have no work that could be repeated separately.
-    #[error("a pump job runs again as a whole: its items are dealt to whatever groups it has")]
+    #[error("a pump job can be run again only as a whole: its items are dealt to its present groups")]
     IsPump,
     /// No shard failed.
     #[error("each of its shards succeeded")]
@@ -115,7 +115,7 @@ pub async fn request_failed_shards(
     }
     let mut rows = node.store().request_shards(node.token(), again.clone(), shards).await?;
     let again = if rows.is_empty() { again } else { rows.remove(0) };
-    node.inject(rows);
+    node.try_put_own(rows);
     acknowledge_repeated(node, &again).await?;
     Ok(again)
 }
@@ -135,7 +135,7 @@ async fn renamed_shard(node: &Node, record: &JobRecord, failed: &[Run]) -> Resul
 
 fn fire_of(node: &Node, (record, failed): (&JobRecord, &[Run]), request: &RunRequest) -> (Run, Vec<Run>) {
     let (now, id, token) = (node.now(), node.new_id(), node.token());
-    let of = RunOf { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
+    let of = RunJob { namespace: record.namespace, job: record.id, job_version: record.version, app: record.app };
     let fresh = Run {
         cause: id,
         params: request.params.clone().map(super::RunParams::into_text),

@@ -61,7 +61,7 @@ impl JobSeries {
 
     /// Discards the values that depend on the order of the runs. While the job belongs to another node, this node does not see all of its
     /// runs.
-    fn begin_anew(&self) {
+    fn reset_order_dependent(&self) {
         self.last_status.store(NONE, Ordering::Relaxed);
         self.failures.store(0, Ordering::Relaxed);
     }
@@ -80,12 +80,12 @@ impl JobSeries {
 
 /// The jobs that have series: the first ones that this node read, up to the setting.
 #[derive(Debug, Default)]
-pub(crate) struct Jobs {
+pub(crate) struct JobSeriesTable {
     count_max: usize,
     known: Mutex<BTreeMap<JobId, Arc<JobSeries>>>,
 }
 
-impl Jobs {
+impl JobSeriesTable {
     pub(crate) fn new(count_max: usize) -> Self {
         Self { count_max, known: Mutex::default() }
     }
@@ -113,9 +113,9 @@ impl Jobs {
     }
 
     /// Discards the newest verdicts of a job that belongs to another node now.
-    pub(crate) fn begin_anew(&self, job: JobId) {
+    pub(crate) fn reset_order_dependent(&self, job: JobId) {
         if let Some(series) = self.known.lock().unwrap_or_else(PoisonError::into_inner).get(&job) {
-            series.begin_anew();
+            series.reset_order_dependent();
         }
     }
 
@@ -132,8 +132,8 @@ mod tests {
     const DEFAULT: &str = "default";
 
     #[test]
-    fn only_as_many_jobs_have_series_as_the_setting_says() {
-        let jobs = Jobs::new(2);
+    fn the_setting_bounds_the_number_of_jobs_with_series() {
+        let jobs = JobSeriesTable::new(2);
         let of = |id: i64| jobs.of(JobId::new(id), DEFAULT);
         assert!(of(1).is_some() && of(2).is_some() && of(3).is_none());
         assert!(of(1).is_some());
@@ -142,7 +142,7 @@ mod tests {
         jobs.forget(JobId::new(1));
         assert!(of(3).is_some());
         assert_eq!(known(), [2, 3]);
-        assert!(Jobs::default().of(JobId::new(1), DEFAULT).is_none());
+        assert!(JobSeriesTable::default().of(JobId::new(1), DEFAULT).is_none());
     }
 
     #[test]
@@ -162,7 +162,7 @@ mod tests {
         series.ended(RunStatus::Succeeded, at(9));
         assert_eq!((read().succeeded_at, read().failures), (Some(at(9)), 0));
         series.ended(RunStatus::Failed, at(10));
-        series.begin_anew();
+        series.reset_order_dependent();
         assert_eq!((read().last_status, read().succeeded_at, read().failures), (None, Some(at(9)), 0));
     }
 }

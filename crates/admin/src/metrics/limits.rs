@@ -122,7 +122,7 @@ impl Limits {
         let index = limit as usize;
         let Some(count) = self.counts.get(index) else { return };
         let total = count.fetch_add(1, Ordering::Relaxed) + 1;
-        if let Some(since_last_line) = self.line(index, total) {
+        if let Some(since_last_line) = self.cases_to_log(index, total) {
             tracing::warn!(
                 target: "http",
                 limit = limit.as_str(),
@@ -134,7 +134,7 @@ impl Limits {
     }
 
     /// The number of cases since the last line, if a line is to be written now; `None` while lines about the limit are suppressed.
-    fn line(&self, index: usize, total: u64) -> Option<u64> {
+    fn cases_to_log(&self, index: usize, total: u64) -> Option<u64> {
         let now = Instant::now();
         let mut logged = self.logged.lock().unwrap_or_else(PoisonError::into_inner);
         let entry = logged.get_mut(index)?;
@@ -159,11 +159,11 @@ mod tests {
     #[tokio::test(start_paused = true)]
     async fn a_flood_is_counted_and_logged_once_a_minute() {
         let limits = Limits::default();
-        let lines: Vec<u64> = (1..=10_000).filter_map(|total| limits.line(0, total)).collect();
+        let lines: Vec<u64> = (1..=10_000).filter_map(|total| limits.cases_to_log(0, total)).collect();
         assert_eq!(lines, [1]);
         tokio::time::advance(LOG_PERIOD).await;
-        assert_eq!(limits.line(0, 10_001), Some(10_000));
-        assert_eq!(limits.line(1, 1), Some(1), "each limit for itself");
+        assert_eq!(limits.cases_to_log(0, 10_001), Some(10_000));
+        assert_eq!(limits.cases_to_log(1, 1), Some(1), "each limit for itself");
         limits.reached(Limit::WriteTimeout, &"198.51.100.7");
         assert!(limits.read().all(|(limit, count)| count == u64::from(limit == Limit::WriteTimeout)));
     }

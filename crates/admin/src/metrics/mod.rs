@@ -16,13 +16,13 @@ use std::time::Duration;
 
 use rondel_core::outcome::{NextStep, Outcome};
 use rondel_core::{JobId, NamespaceId, Run, RunId, RunStatus, Timestamp};
-use rondel_store::ledger::{AttemptEnd, Finished};
+use rondel_store::ledger::{AttemptEnd, EndOutcome};
 
 use crate::definitions::Compiled;
 use crate::dispatch::Ready;
 
 pub(crate) use histogram::{Histogram, HistogramSnapshot};
-pub(crate) use jobs::{JobSeries, JobSnapshot, Jobs};
+pub(crate) use jobs::{JobSeries, JobSeriesTable, JobSnapshot};
 pub use labelled::label_name;
 pub(crate) use labelled::{LabelledCounts, LabelledRuns};
 pub(crate) use lateness::RecentLateness;
@@ -146,11 +146,12 @@ impl CountedRun {
     /// has not succeeded yet.
     pub(crate) fn expected_success(
         &self,
-        finished: &Finished,
+        finished: &EndOutcome,
         awaiting: &[(JobId, RunId)],
     ) -> Option<(NamespaceId, JobId, Timestamp)> {
         let definition = &self.definition;
-        let has_ended = matches!(finished, Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, .. }, _));
+        let has_ended =
+            matches!(finished, EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, .. }, _));
         let has_succeeded = has_ended && !awaiting.iter().any(|(job, _)| *job == definition.id);
         let is_expected = definition.job.expect.is_some() && self.is_whole_fire;
         (has_succeeded && is_expected).then_some((definition.namespace, definition.id, self.fire_at))
@@ -207,10 +208,10 @@ impl Metrics {
     }
 
     /// Counts the end of an attempt, if it was stored.
-    pub(crate) fn ended(&self, finish: &AttemptEnd, counted: &CountedRun, finished: &Finished) {
-        let Finished::Stored(after, _) = finished else { return };
+    pub(crate) fn ended(&self, attempt_end: &AttemptEnd, counted: &CountedRun, finished: &EndOutcome) {
+        let EndOutcome::Stored(next_step, _) = finished else { return };
         let counts = &counted.definition.counts;
-        match after {
+        match next_step {
             NextStep::Retry { reason, .. } => counts.retry(*reason),
             NextStep::Verdict { status, .. } => {
                 counts.run(*status);
@@ -218,19 +219,19 @@ impl Metrics {
                     labelled.run(*status);
                 }
                 if let Some(series) = &counted.definition.series {
-                    series.ended(*status, finish.finished_at);
+                    series.ended(*status, attempt_end.finished_at);
                 }
             }
         }
-        if finish.executor.is_none()
+        if attempt_end.executor.is_none()
             && counted.is_unsent_fire
-            && let Some(outcome) = FireOutcome::of_unsent(finish.outcome)
+            && let Some(outcome) = FireOutcome::of_unsent(attempt_end.outcome)
         {
             counts.fires(counted.trigger, outcome, 1);
         }
         // The real end of a lost run is unknown, so its duration is not observed.
-        if let Some(started_at) = finish.started_at.filter(|_| !matches!(finish.outcome, Outcome::Lost(_))) {
-            self.run_duration.observe(finish.finished_at.since(started_at));
+        if let Some(started_at) = attempt_end.started_at.filter(|_| !matches!(attempt_end.outcome, Outcome::Lost(_))) {
+            self.run_duration.observe(attempt_end.finished_at.since(started_at));
         }
     }
 }
@@ -260,7 +261,7 @@ mod tests {
     fn a_run_that_awaits_its_children_meets_no_expectation_yet() {
         let ready = ready(9, &definition(&json!({"over": "children", "expect": {"no_success_for": "1h"}})));
         let counted = CountedRun::of_ready(&ready);
-        let ended = |status, reason| Finished::Stored(NextStep::Verdict { status, reason }, None);
+        let ended = |status, reason| EndOutcome::Stored(NextStep::Verdict { status, reason }, None);
         let (run, succeeded) = (&ready.run, ended(RunStatus::Succeeded, None));
         let expected = Some((run.namespace, run.job, run.fire_at));
         assert_eq!(counted.expected_success(&succeeded, &[]), expected);

@@ -41,7 +41,7 @@ impl Report {
     }
 
     /// The report, if it may wait for one more look because this look did not know its group; `None` if it has waited before.
-    pub(super) fn waiting(group: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
+    pub(super) fn keep_for_next_look(group: ((ExecutorId, Owner), Self)) -> Option<((ExecutorId, Owner), Self)> {
         let (group, report) = group;
         (!report.waited).then_some((group, Self { waited: true, ..report }))
     }
@@ -210,7 +210,7 @@ mod tests {
 
     /// A group reports a change once: the next look gets the reports that a look took and could not write.
     #[test]
-    fn what_could_not_be_written_comes_again_behind_what_is_newer() {
+    fn unwritten_reports_come_again_behind_newer_ones() {
         let (board, executor) = (PumpBoard::default(), ExecutorId::new(2));
         board.take(executor, vec![report(4, 40)]);
         let taken = board.take_news().0;

@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel_core::pump::{
-    DealSettings, Item, ItemChange, JobState, Owner, Pump, Root, RootStep, Totals, deal, next_step,
+    DealSettings, Item, ItemChange, Owner, Pump, PumpJobState, Root, RootStep, Totals, deal, next_step,
 };
 use rondel_core::{ExecutorId, Job, JobId, Run, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -62,7 +62,7 @@ impl Look<'_> {
     }
 
     fn next_step(&self, pump: &Pump, newest: Option<Root>, is_dry: bool) -> RootStep {
-        let state = JobState {
+        let state = PumpJobState {
             version: self.record.version,
             saved_at: self.record.saved_at,
             anchor: self.compiled.anchor,
@@ -98,7 +98,7 @@ impl PumpLoop {
     /// Looks at all pump jobs, and returns how many changes were made. If one job fails, the others are still handled.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let shared = Arc::clone(self.node.shared());
-        if !shared.membership.holds() || !shared.has_adopted() {
+        if !shared.membership.holds() || !shared.has_begun_adoption() {
             // Groups report a change once: what they report now waits for the next lease.
             return Ok(0);
         }
@@ -200,7 +200,7 @@ impl PumpLoop {
             saved_at: look.record.saved_at,
         };
         let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
-        let changes = weakened(changes, &items);
+        let changes = apply_mutants(changes, &items);
         let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());
         count += self.change(look, &mut items, changes).await?;
         self.groups.order(&shared, look, &pump, &items);
@@ -252,7 +252,9 @@ impl PumpLoop {
         let written = self.change(look, items, reported).await;
         let left = match written {
             // An executor that connects may report before its groups are read: reports of unknown groups wait for one more look.
-            Ok(_) => self.groups.unknown_reports(job, reports).into_iter().filter_map(Report::waiting).collect(),
+            Ok(_) => {
+                self.groups.unknown_reports(job, reports).into_iter().filter_map(Report::keep_for_next_look).collect()
+            }
             Err(_) => reports,
         };
         shared.pumps.put_back(BTreeMap::from([(job, left)]));
@@ -288,7 +290,7 @@ impl PumpLoop {
 }
 
 /// Returns the changes unchanged, unless a mutant removes one of their safeguards.
-fn weakened(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) -> Vec<(String, ItemChange)> {
+fn apply_mutants(changes: Vec<(String, ItemChange)>, items: &BTreeMap<String, Item>) -> Vec<(String, ItemChange)> {
     let weaken = |(name, change): (String, ItemChange)| match change {
         ItemChange::Free { .. } if mutant::on(Mutant::EndedAttemptsKeepItems) => None,
         ItemChange::Ask { .. } if mutant::on(Mutant::DealtBeforeReleased) => {

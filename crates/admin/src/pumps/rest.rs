@@ -116,7 +116,7 @@ mod tests {
             other
         };
         let stay = RootStep::Stay;
-        for (what, noticed, now, step, interrupted_window_start) in [
+        for (what, noticed, now, step, still_rests) in [
             ("nothing", noticed(), 109, stay, true),
             ("it rested for long", noticed(), 110, stay, false),
             ("the clock was set back", noticed(), 99, stay, false),
@@ -132,10 +132,10 @@ mod tests {
         ] {
             let mut rests = rests();
             let totals = rests.continue_rest(&noticed, at(now), |_| step);
-            assert_eq!(totals.map(|totals| totals.dealt), interrupted_window_start.then_some(4), "{what}");
+            assert_eq!(totals.map(|totals| totals.dealt), still_rests.then_some(4), "{what}");
             assert_eq!(
                 rests.continue_rest(&noticed, at(now), |_| stay).is_some(),
-                interrupted_window_start,
+                still_rests,
                 "{what}: it is over once"
             );
         }

@@ -55,7 +55,7 @@ impl PumpLoop {
         // A run without groups never began.
         let Some(run) = newest.filter(|run| run.shard_total.is_some() && run.params.is_some()) else { return Ok(None) };
         let Some(record) = self.node.store().jobs_by_id(&[look.record.job]).await?.pop() else { return Ok(None) };
-        match jobs::params_again(&self.node, &record, run).await {
+        match jobs::params_of_repetition(&self.node, &record, run).await {
             Ok(params) => Ok(params.map(RunParams::into_text)),
             Err(JobError::Store(error)) => Err(error),
             Err(error) => {

@@ -18,22 +18,22 @@ const SCHEMA_DEPTH_MAX: usize = 64;
 
 /// What the budget allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Affordable {
+pub(super) enum CheckBudget {
     /// Deciding whether the parameters fit, and collecting all errors.
-    Details,
+    AllErrors,
     /// Only deciding whether the parameters fit.
-    Verdict,
+    ValidityOnly,
     /// Nothing.
-    Nothing,
+    NoCheck,
 }
 
 /// What the budget allows for a check of `params`.
-pub(super) fn affordable(schema: &Value, params: &Value) -> Affordable {
+pub(super) fn check_budget(schema: &Value, params: &Value) -> CheckBudget {
     let mut walk = Walk { root: schema, step_count: 0, copy_count: 0 };
     match walk.visit(schema, params, Place { is_in_choice: false, depth: 0 }) {
-        Err(Exceeded) => Affordable::Nothing,
-        Ok(()) if walk.copy_count > COPY_COUNT_MAX => Affordable::Verdict,
-        Ok(()) => Affordable::Details,
+        Err(Exceeded) => CheckBudget::NoCheck,
+        Ok(()) if walk.copy_count > COPY_COUNT_MAX => CheckBudget::ValidityOnly,
+        Ok(()) => CheckBudget::AllErrors,
     }
 }
 

@@ -35,14 +35,14 @@ fn tree() -> Value {
 
 #[test]
 fn a_recursive_choice_is_bounded_by_steps_and_an_ordinary_one_is_checked() {
-    assert_eq!(affordable(&tree(), &nested(20)), Affordable::Details);
-    assert_eq!(affordable(&bomb(4), &nested(2)), Affordable::Details);
-    assert_eq!(affordable(&bomb(4), &nested(18)), Affordable::Nothing);
-    assert_eq!(affordable(&bomb(2), &nested(13)), Affordable::Verdict);
+    assert_eq!(check_budget(&tree(), &nested(20)), CheckBudget::AllErrors);
+    assert_eq!(check_budget(&bomb(4), &nested(2)), CheckBudget::AllErrors);
+    assert_eq!(check_budget(&bomb(4), &nested(18)), CheckBudget::NoCheck);
+    assert_eq!(check_budget(&bomb(2), &nested(13)), CheckBudget::ValidityOnly);
     for keyword in ["unevaluatedProperties", "allOf", "not"] {
         let mut wrapped = bomb(3);
         wrapped[keyword] = if keyword == "allOf" { json!([bomb(3)]) } else { json!(false) };
-        assert_eq!(affordable(&wrapped, &nested(18)), Affordable::Nothing, "{keyword}");
+        assert_eq!(check_budget(&wrapped, &nested(18)), CheckBudget::NoCheck, "{keyword}");
     }
 }
 
@@ -95,7 +95,7 @@ fn no_schema_takes_long_to_compile_or_to_check() {
     for schema in &schemas {
         let made = schema_of(schema.clone());
         for params in &params {
-            let found = made.complaints(params, false);
+            let found = made.errors(params, false);
             let len: usize = found.iter().map(|one| one.pointer.len() + one.message.len()).sum();
             assert!(len < 100_000, "{len}");
         }

@@ -8,21 +8,21 @@ use jsonschema::{JsonType, PatternOptions, ValidationError, Validator};
 use rondel_core::{AppId, FieldError};
 use serde_json::{Map, Value};
 
-use super::schema_cost::{Affordable, affordable, unsupported};
+use super::schema_cost::{CheckBudget, check_budget, unsupported};
 
 /// Maximum length of a schema that is kept, in bytes.
 const SCHEMA_LEN_MAX: usize = 64 * 1024;
 /// Maximum total length of the schemas of one executor.
 const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
-/// Maximum number of complaints from one check.
-const COMPLAINT_COUNT_MAX: usize = 50;
-/// How much of a value a complaint shows, in characters.
+/// Maximum number of errors from one check.
+const ERROR_COUNT_MAX: usize = 50;
+/// How much of a value an error shows, in characters.
 const SHOWN_LEN_MAX: usize = 100;
 /// Maximum total length of the schemas of one app's executors on this server; a schema that several declare counts once.
 const APP_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How much memory the patterns of a schema may take together.
 const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The longest complaint, in characters: a complaint about a choice repeats the complaints about its branches.
+/// The longest error, in characters: an error about a choice repeats the errors about its branches.
 const MESSAGE_LEN_MAX: usize = 1_000;
 /// Only one check at a time collects errors, since each may take as much memory as [`super::schema_cost`] allows.
 static COLLECTING: Mutex<()> = Mutex::new(());
@@ -58,7 +58,7 @@ impl ParamsSchema {
 
     /// The errors in `params`; none if the schema itself is wrong. `is_follower` is set for a job that follows others: it receives the
     /// field `parents` from them, so its definition does not have that field.
-    pub(crate) fn complaints(&self, params: &Value, is_follower: bool) -> Vec<FieldError> {
+    pub(crate) fn errors(&self, params: &Value, is_follower: bool) -> Vec<FieldError> {
         let made;
         let validator = if self.pattern_count == 0 {
             self.validator.get_or_init(|| self.compile())
@@ -75,21 +75,23 @@ impl ParamsSchema {
         if let Some(fields) = params.as_object_mut().filter(|_| is_follower) {
             fields.remove(PARENTS);
         }
-        let mut allowed = affordable(&self.document, &params);
+        let mut allowed = check_budget(&self.document, &params);
         // For a handler that expects fields, the SDK reads missing parameters as an empty object.
-        if params.is_null() && allowed != Affordable::Nothing && !validator.is_valid(&params) {
+        if params.is_null() && allowed != CheckBudget::NoCheck && !validator.is_valid(&params) {
             params = Value::Object(Map::new());
-            allowed = affordable(&self.document, &params);
+            allowed = check_budget(&self.document, &params);
         }
         match allowed {
-            Affordable::Details => self.details(validator, &params, is_follower),
+            CheckBudget::AllErrors => self.details(validator, &params, is_follower),
             // Without the errors it is not known whether the result depends on values that are filled in later.
-            Affordable::Verdict if is_follower || has_secret(&params) || validator.is_valid(&params) => Vec::new(),
-            Affordable::Verdict => vec![FieldError::new(
+            CheckBudget::ValidityOnly if is_follower || has_secret(&params) || validator.is_valid(&params) => {
+                Vec::new()
+            }
+            CheckBudget::ValidityOnly => vec![FieldError::new(
                 "/params",
                 "do not fit the handler's schema; they are too large or too deep to find where",
             )],
-            Affordable::Nothing => vec![FieldError::new(
+            CheckBudget::NoCheck => vec![FieldError::new(
                 "/params",
                 "are too large or too deep for the handler's schema: checking them takes too many steps. Use smaller \
                  parameters, or a schema without choices that contain themselves",
@@ -103,8 +105,8 @@ impl ParamsSchema {
         }
         let _turn = COLLECTING.lock().unwrap_or_else(PoisonError::into_inner);
         let is_excused = |error: &ValidationError<'_>| is_of_secrets(error) || (is_follower && is_of_parents(error));
-        let errors = validator.iter_errors(params).filter(|error| !is_excused(error)).take(COMPLAINT_COUNT_MAX);
-        errors.flat_map(|error| self.complaint(&error)).take(COMPLAINT_COUNT_MAX).collect()
+        let errors = validator.iter_errors(params).filter(|error| !is_excused(error)).take(ERROR_COUNT_MAX);
+        errors.flat_map(|error| self.field_errors(&error)).take(ERROR_COUNT_MAX).collect()
     }
 
     fn compile(&self) -> Option<Validator> {
@@ -122,7 +124,7 @@ impl ParamsSchema {
         .ok()
     }
 
-    fn complaint(&self, error: &ValidationError<'_>) -> Vec<FieldError> {
+    fn field_errors(&self, error: &ValidationError<'_>) -> Vec<FieldError> {
         let place = format!("/params{}", error.instance_path().as_str());
         match error.kind() {
             Kind::Required { property } => {
@@ -139,7 +141,7 @@ impl ParamsSchema {
         }
     }
 
-    /// The complaints about a choice without a fitting branch. If all branches but one are for `null`, these are the complaints of that
+    /// The errors about a choice without a fitting branch. If all branches but one are for `null`, these are the errors of that
     /// branch.
     fn none_of(
         &self,
@@ -153,19 +155,19 @@ impl ParamsSchema {
         };
         let meant: Vec<_> = context.iter().filter(|branch| !is_other_type(branch)).collect();
         if let [only] = meant.as_slice() {
-            return only.iter().flat_map(|error| self.complaint(error)).collect();
+            return only.iter().flat_map(|error| self.field_errors(error)).collect();
         }
-        let branches = meant.iter().filter_map(|branch| branch.first()).flat_map(|error| self.complaint(error));
+        let branches = meant.iter().filter_map(|branch| branch.first()).flat_map(|error| self.field_errors(error));
         let relative = |one: FieldError| {
             let deeper = one.pointer.strip_prefix(place).unwrap_or_default();
             if deeper.is_empty() { one.message } else { format!("{deeper} {}", one.message) }
         };
-        let choices: Vec<_> = branches.take(COMPLAINT_COUNT_MAX).map(relative).collect();
+        let choices: Vec<_> = branches.take(ERROR_COUNT_MAX).map(relative).collect();
         let message = format!("{} fits none of its choices: {}", shown(error.instance()), choices.join("; "));
         vec![FieldError::new(place, cut(&message, MESSAGE_LEN_MAX))]
     }
 
-    /// The known fields next to an unknown one, for a complaint.
+    /// The known fields next to an unknown one, for an error.
     fn siblings(&self, error: &ValidationError<'_>) -> String {
         let keyword = error.schema_path().as_str();
         let schema = keyword.rsplit_once('/').and_then(|(schema, _)| self.document.pointer(schema));
@@ -260,7 +262,7 @@ pub(crate) fn agreed<'a>(
     schemas.all(|schema| schema.is_some_and(is_same)).then(|| Arc::clone(first))
 }
 
-/// Whether the complaint depends on a text that the executor fills in.
+/// Whether the error depends on a text that the executor fills in.
 fn is_of_secrets(error: &ValidationError<'_>) -> bool {
     let instance: &Value = error.instance();
     match error.kind() {
@@ -287,7 +289,7 @@ fn has_secret(value: &Value) -> bool {
     }
 }
 
-/// Whether the complaint is only that `parents` is missing: a run that follows others gets that field when it runs.
+/// Whether the error is only that `parents` is missing: a run that follows others gets that field when it runs.
 fn is_of_parents(error: &ValidationError<'_>) -> bool {
     error.instance_path().as_str().is_empty() && misses_parents(error)
 }

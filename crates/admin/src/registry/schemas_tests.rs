@@ -26,12 +26,12 @@ fn schema() -> ParamsSchema {
 }
 
 /// Pointers and messages, `place: sentence`.
-fn complaints(params: &Value) -> Vec<String> {
-    schema().complaints(params, false).iter().map(ToString::to_string).collect()
+fn errors(params: &Value) -> Vec<String> {
+    schema().errors(params, false).iter().map(ToString::to_string).collect()
 }
 
 #[test]
-fn complaints_name_the_place_the_value_and_what_would_be_right() {
+fn errors_name_the_place_the_value_and_the_expectation() {
     let long = "x".repeat(5_000);
     let known = "the handler knows table, rows, mode, speed, port, to, a/b, either";
     for (params, wanted) in [
@@ -64,7 +64,7 @@ fn complaints_name_the_place_the_value_and_what_would_be_right() {
             vec![format!("/params/table: \"{}… is longer than 10 characters", &long[..SHOWN_LEN_MAX - 1])],
         ),
     ] {
-        let mut known_order = complaints(&params);
+        let mut known_order = errors(&params);
         known_order.iter_mut().for_each(|line| {
             // The order of an object's keys depends on serde_json.
             if line.contains("the handler knows") {
@@ -77,29 +77,29 @@ fn complaints_name_the_place_the_value_and_what_would_be_right() {
 }
 
 #[test]
-fn what_the_executor_fills_in_is_not_judged() {
+fn values_that_the_executor_fills_in_are_not_checked() {
     let secret = "{{secret.key}}";
     for params in [
         json!({"table": format!("{secret}-and-more")}),
         json!({"table": "t", "port": secret}),
         json!({"table": "t", "mode": secret, "speed": secret, "either": secret}),
     ] {
-        assert_eq!(complaints(&params), Vec::<String>::new());
+        assert_eq!(errors(&params), Vec::<String>::new());
     }
     // A secret in one parameter does not excuse the others.
-    let beside = complaints(&json!({"mode": secret, "rows": "x"}));
+    let beside = errors(&json!({"mode": secret, "rows": "x"}));
     assert_eq!(beside.len(), 2, "{beside:?}");
 }
 
 #[test]
-fn what_parents_tell_is_not_judged() {
+fn values_from_parents_are_not_checked() {
     let schema = ParamsSchema::new(json!({
         "type": "object",
         "properties": {"table": {"type": "string"}, "parents": {"type": "object"}},
         "required": ["table", "parents"],
     }));
     let pointers = |params: &Value, is_follower| -> Vec<String> {
-        schema.complaints(params, is_follower).into_iter().map(|error| error.pointer).collect()
+        schema.errors(params, is_follower).into_iter().map(|error| error.pointer).collect()
     };
     assert_eq!(pointers(&json!({"table": "t"}), true), Vec::<String>::new());
     assert_eq!(pointers(&json!({"table": "t", "parents": 7}), true), Vec::<String>::new());
@@ -117,7 +117,7 @@ fn a_schema_that_is_wrong_refuses_nothing() {
         json!({"pattern": "(((a{1000}){1000}){1000})"}),
     ] {
         let schema = ParamsSchema::new(document.clone());
-        assert_eq!(schema.complaints(&json!("x"), false), Vec::new(), "{document}");
+        assert_eq!(schema.errors(&json!("x"), false), Vec::new(), "{document}");
     }
 }
 
@@ -157,12 +157,12 @@ fn patterns_share_one_bound() {
         schema_of(json!({"allOf": all}))
     };
     assert_eq!((patterns(3).pattern_count, patterns(500).pattern_count), (3, 500));
-    assert!(!patterns(3).complaints(&json!("x"), false).is_empty());
-    assert!(patterns(500).complaints(&json!("x"), false).is_empty(), "it cannot be compiled, and refuses nothing");
+    assert!(!patterns(3).errors(&json!("x"), false).is_empty());
+    assert!(patterns(500).errors(&json!("x"), false).is_empty(), "it cannot be compiled, and refuses nothing");
 }
 
 #[test]
-fn a_schema_counts_where_all_say_the_same() {
+fn a_schema_counts_only_if_all_executors_have_it() {
     let schema = |text| read(text).unwrap();
     let (one, same, other) = (schema(r#"{"a":1,"b":2}"#), schema(r#"{ "b": 2, "a": 1 }"#), schema("{}"));
     let is_agreed = |schemas: &[Option<&Arc<ParamsSchema>>]| agreed(schemas.iter().copied()).is_some();

@@ -150,7 +150,7 @@ impl Row {
 
     fn finish(mut self, on_time: Duration) -> Self {
         let Verdicts { succeeded, skipped, .. } = self.verdicts;
-        self.kept = PerMilleShares::of((succeeded, self.verdicts.trouble(), skipped), &self.lateness, on_time);
+        self.kept = PerMilleShares::of((succeeded, self.verdicts.failure_count(), skipped), &self.lateness, on_time);
         self
     }
 }

@@ -42,7 +42,7 @@ pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
 }
 
 fn counts(row: &Row, lang: Lang) -> String {
-    let (runs, failed, skipped) = (row.verdicts.total(), row.verdicts.trouble(), row.verdicts.skipped);
+    let (runs, failed, skipped) = (row.verdicts.total(), row.verdicts.failure_count(), row.verdicts.skipped);
     match lang {
         Lang::En => format!("Runs: {runs}. Failed: {failed}. Skipped: {skipped}."),
         Lang::Zh => format!("运行 {runs} 次，失败 {failed} 次，跳过 {skipped} 次。"),

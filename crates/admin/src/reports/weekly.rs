@@ -33,7 +33,7 @@ const PERIOD_MAX: Duration = Duration::from_secs(15);
 #[derive(Debug, thiserror::Error)]
 pub enum ScheduleError {
     /// The document is invalid.
-    #[error("the schedule is wrong, the first error is {}", .0.first().map_or_else(String::new, ToString::to_string))]
+    #[error("the schedule is not valid, the first error is {}", .0.first().map_or_else(String::new, ToString::to_string))]
     Invalid(Vec<FieldError>),
     /// The store failed.
     #[error(transparent)]

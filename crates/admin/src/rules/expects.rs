@@ -70,9 +70,9 @@ impl LookContext<'_> {
         let jobs = store.watched_by_id(&ids).await?;
         let jobs: HashMap<JobId, WatchedJob> = jobs.into_iter().map(|job| (job.id, job)).collect();
         for kind in ExpectKind::ALL.iter().copied() {
-            let its: Vec<&ExpectCheck> = looks.iter().filter(|look| look.kind == kind).collect();
-            let newest = self.newest_successes(&its, &jobs).await?;
-            for look in its {
+            let checks: Vec<&ExpectCheck> = looks.iter().filter(|look| look.kind == kind).collect();
+            let newest = self.newest_successes(&checks, &jobs).await?;
+            for look in checks {
                 let expected = jobs.get(&look.job).and_then(|job| Some((job, job.expect.as_ref()?)));
                 let found = expected.and_then(|(job, expect)| Some((job, expect, expect.rule(kind)?)));
                 let Some((job, expect, rule)) = found else {
@@ -83,11 +83,11 @@ impl LookContext<'_> {
                 let newest = newest.get(&job.id).copied().max(job.succeeded_at);
                 let known = Successes { newest, created_at: job.created_at };
                 let look_at = look.at.unwrap_or(self.now);
-                let sighting = expect.judge(kind, known, (look_at, self.now), &is_day);
+                let state = expect.judge(kind, known, (look_at, self.now), &is_day);
                 findings.looks.push(ExpectCheck { at: expect.next_look(kind, known, self.now), ..*look });
-                if !sighting.is_clear() {
+                if !state.is_clear() {
                     let one = seen.of(self.record(rule_id(self.namespace, &rule), rule));
-                    one.seen.push(Observation { subject: facts::subject(job), sighting, samples: Vec::new() });
+                    one.seen.push(Observation { subject: facts::subject(job), state, samples: Vec::new() });
                 }
             }
         }
@@ -164,7 +164,7 @@ impl LookContext<'_> {
             created_at: self.now,
             updated_at: self.now,
             check_at: None,
-            sweep: None,
+            progress: None,
         }
     }
 }
@@ -205,10 +205,10 @@ pub(super) async fn move_on(
         version,
         incidents: &[],
         messages: &[],
-        done: &[],
+        evaluated_events: &[],
         checks: &[],
-        looks: &looks,
-        open_look: None,
+        expect_checks: &looks,
+        open_runs_check: None,
     };
     store.write_alerts(&write).await.map(drop)
 }

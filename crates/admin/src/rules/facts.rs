@@ -6,14 +6,14 @@ use std::time::Duration;
 use rondel_core::alert::deadline::Deadline;
 use rondel_core::alert::judge::{self, EndedRun};
 use rondel_core::alert::{
-    Condition, ConditionKind, Observation, RuleSpec, STREAK_MAX, Scope, Sighting, Subject, SubjectKind,
+    Condition, ConditionKind, ConditionState, Observation, RuleSpec, STREAK_MAX, Scope, Subject, SubjectKind,
 };
 use rondel_core::calendar::Calendar;
 use rondel_core::notice::RunSample;
 use rondel_core::{AppId, JobId, NamespaceId, Reason, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::alerts::{AlertEvent, IncidentRecord, PAGE_MAX, RuleCheck, RuleProgress, RuleRecord, WatchedJob};
-use rondel_store::rollups::RunMark;
+use rondel_store::rollups::ChartRun;
 
 use crate::node::Node;
 
@@ -89,23 +89,23 @@ impl<'a> JobFacts<'a> {
         events: &[AlertEvent],
         due: &[IncidentRecord],
     ) -> Vec<Observation> {
-        let mut its: BTreeMap<JobId, Vec<&AlertEvent>> = BTreeMap::new();
+        let mut events_by_job: BTreeMap<JobId, Vec<&AlertEvent>> = BTreeMap::new();
         for event in events.iter().filter(|event| is_wanted(&rule.spec.condition, event)) {
-            its.entry(event.job).or_default().push(event);
+            events_by_job.entry(event.job).or_default().push(event);
         }
         for record in due.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
-            its.entry(JobId::new(record.incident.subject.id)).or_default();
+            events_by_job.entry(JobId::new(record.incident.subject.id)).or_default();
         }
         let none = NewestEnds::default();
         let mut seen = Vec::new();
-        for (id, events) in its {
+        for (id, events) in events_by_job {
             let Some(job) = self.jobs.get(&id).filter(|job| is_in_scope(&rule.spec.scope, job)) else {
                 // The job was deleted, or the rule no longer watches it.
                 let record = due.iter().find(|record| record.incident.subject.id == id.get());
                 let subject = record.map(|record| record.incident.subject.clone());
                 seen.extend(subject.map(|subject| Observation {
                     subject,
-                    sighting: Sighting::Unwatched,
+                    state: ConditionState::Unwatched,
                     samples: Vec::new(),
                 }));
                 continue;
@@ -113,14 +113,14 @@ impl<'a> JobFacts<'a> {
             let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
             let ended = self.ended.get(&id).unwrap_or(&none);
             let newest = with_older(&ended.runs, &events);
-            let sighting = match judge_runs(&rule.spec.condition, &newest, &runs) {
-                Sighting::Clear if !ended.show_end(&rule.spec.condition) => Sighting::Unknown,
+            let state = match judge_runs(&rule.spec.condition, &newest, &runs) {
+                ConditionState::Clear if !ended.show_end(&rule.spec.condition) => ConditionState::Unknown,
                 // The runs that showed the condition were removed, which does not count as a recovery.
-                Sighting::Clear if !ended.has_end(&rule.spec.condition) => Sighting::Unwatched,
-                sighting => sighting,
+                ConditionState::Clear if !ended.has_end(&rule.spec.condition) => ConditionState::Unwatched,
+                state => state,
             };
             let samples = events.iter().rev().filter_map(|event| self.samples.get(&event.run)).take(SAMPLES_EACH);
-            seen.push(Observation { subject: subject(job), sighting, samples: samples.cloned().collect() });
+            seen.push(Observation { subject: subject(job), state, samples: samples.cloned().collect() });
         }
         seen
     }
@@ -136,7 +136,7 @@ impl<'a> JobFacts<'a> {
         for record in due.iter().filter(|record| record.incident.subject.kind == SubjectKind::Job) {
             let incident = &record.incident;
             let job = self.jobs.get(&JobId::new(incident.subject.id)).filter(|job| is_in_scope(&rule.spec.scope, job));
-            let sighting = match (job, &rule.spec.condition) {
+            let state = match (job, &rule.spec.condition) {
                 (Some(job), Condition::NotSucceededBy { time, zone, weekdays, .. }) => {
                     let from = Deadline::parse(time, zone, weekdays).map(|one| one.counts_from(incident.started_at));
                     let from = from.unwrap_or(incident.started_at);
@@ -148,9 +148,9 @@ impl<'a> JobFacts<'a> {
                     let known = newest.first().map(|(_, at)| *at).max(job.succeeded_at);
                     judge::overdue(Some(known.unwrap_or(job.created_at)), *length, now)
                 }
-                _ => Sighting::Unwatched,
+                _ => ConditionState::Unwatched,
             };
-            seen.push(Observation { subject: incident.subject.clone(), sighting, samples: Vec::new() });
+            seen.push(Observation { subject: incident.subject.clone(), state, samples: Vec::new() });
         }
         Ok(seen)
     }
@@ -171,7 +171,7 @@ fn is_wanted(condition: &Condition, event: &AlertEvent) -> bool {
 }
 
 /// Whether the newest runs of a job fulfil the condition; `events` are the runs that the rule has not seen yet.
-pub(super) fn judge_runs(condition: &Condition, newest: &[EndedRun], events: &[RunId]) -> Sighting {
+pub(super) fn judge_runs(condition: &Condition, newest: &[EndedRun], events: &[RunId]) -> ConditionState {
     match condition {
         Condition::FailuresInRow { count } => judge::failures_in_row(*count, newest, events),
         Condition::Skipped { .. } => judge::skipped(newest, events),
@@ -224,14 +224,14 @@ impl NewestEnds {
 
 pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<NewestEnds, StoreError> {
     let limit = STREAK_MAX + BEYOND_STREAK;
-    let marks = node.store().marks(&[job], Timestamp::EPOCH, now + AHEAD, limit).await?;
+    let marks = node.store().chart_runs(&[job], Timestamp::EPOCH, now + AHEAD, limit).await?;
     Ok(NewestEnds { runs: ended_runs(&marks), has_older: is_full(marks.len(), limit) })
 }
 
 /// The runs that have a verdict, in their order. A shard is omitted if the row of its fire is in the list too.
-fn ended_runs(marks: &[RunMark]) -> Vec<EndedRun> {
+fn ended_runs(marks: &[ChartRun]) -> Vec<EndedRun> {
     let fires: BTreeSet<(RunId, Timestamp)> = marks.iter().map(|mark| (mark.id, mark.fire_at)).collect();
-    let is_shard = |mark: &RunMark| mark.parent.is_some_and(|parent| fires.contains(&(parent, mark.fire_at)));
+    let is_shard = |mark: &ChartRun| mark.parent.is_some_and(|parent| fires.contains(&(parent, mark.fire_at)));
     let ended = marks.iter().filter(|mark| mark.status.is_terminal() && !is_shard(mark));
     let ended = ended.map(|mark| EndedRun { run: mark.id, job: mark.job, fire_at: mark.fire_at, status: mark.status });
     ended.collect()
@@ -291,19 +291,19 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
     let is_day = day_filter(node, rule.namespace, &rule.spec).await?;
     let from = rule.check_at.unwrap_or(now);
     let begun = |at| RuleProgress { at, after: String::new(), next: None };
-    let sweep = rule.sweep.clone().or_else(|| last_passed(&rule.spec, from, now, &is_day).map(begun));
+    let sweep = rule.progress.clone().or_else(|| last_passed(&rule.spec, from, now, &is_day).map(begun));
     let Some(mut sweep) = sweep else {
-        let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), sweep: None };
+        let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), progress: None };
         return Ok(SweepResult { seen: Vec::new(), check, is_more: false });
     };
     let (jobs, last) = page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
     let (seen, next) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
     sweep.next = earlier(sweep.next, next);
     let check = match last {
-        Some(after) => RuleCheck { rule: rule.id, at: Some(now), sweep: Some(RuleProgress { after, ..sweep }) },
-        None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next), sweep: None },
+        Some(after) => RuleCheck { rule: rule.id, at: Some(now), progress: Some(RuleProgress { after, ..sweep }) },
+        None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next), progress: None },
     };
-    Ok(SweepResult { seen, is_more: check.sweep.is_some(), check })
+    Ok(SweepResult { seen, is_more: check.progress.is_some(), check })
 }
 
 /// When a rule about instants is next due. It is due at every deadline, even on a day that is not in its calendar, because the calendar's
@@ -388,16 +388,16 @@ pub(super) async fn observe_page(
     let (mut seen, mut next) = (Vec::with_capacity(jobs.len()), None);
     for job in jobs {
         let succeeded = newest.get(&job.id).copied().max(job.succeeded_at);
-        let sighting = match length {
+        let state = match length {
             None => judge::missed_deadline(at, from, succeeded),
             Some(length) => {
                 let base = succeeded.unwrap_or(job.created_at);
-                let sighting = judge::overdue(Some(base), length, now);
-                next = earlier(next, sighting.is_clear().then_some(base + length));
-                sighting
+                let state = judge::overdue(Some(base), length, now);
+                next = earlier(next, state.is_clear().then_some(base + length));
+                state
             }
         };
-        seen.push(Observation { subject: subject(job), sighting, samples: Vec::new() });
+        seen.push(Observation { subject: subject(job), state, samples: Vec::new() });
     }
     Ok((seen, next))
 }

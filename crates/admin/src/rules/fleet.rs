@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashSet};
 use std::time::Duration;
 
-use rondel_core::alert::{Incident, Observation, Scope, Sighting, Subject, SubjectKind, judge};
+use rondel_core::alert::{ConditionState, Incident, Observation, Scope, Subject, SubjectKind, judge};
 use rondel_core::name::takes_handler;
 use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp, TokenId};
 use rondel_store::StoreError;
@@ -36,11 +36,11 @@ pub(super) async fn no_executor(
     let online: BTreeSet<AppId> = open.into_iter().map(|(app, _)| app).collect();
     let (mut absent, mut jobless) = (Vec::new(), Vec::new());
     for app in store.apps(namespace).await? {
-        let is_its = match scope {
+        let is_in_scope = match scope {
             Scope::App(name) => app.name == *name,
             Scope::All | Scope::Label(_) | Scope::Job(_) => true,
         };
-        if !is_its || online.contains(&app.id) {
+        if !is_in_scope || online.contains(&app.id) {
             continue;
         }
         // An app without jobs needs no executor.
@@ -53,9 +53,9 @@ pub(super) async fn no_executor(
             return Ok(None);
         }
     }
-    let holds = Sighting::Holds { since: now, new_count: 0 };
-    let seen = absent.iter().map(|app| (app, holds)).chain(jobless.iter().map(|app| (app, Sighting::Unwatched)));
-    let seen = seen.map(|(app, sighting)| Observation { subject: app_subject(app), sighting, samples: Vec::new() });
+    let holds = ConditionState::Holds { since: now, new_count: 0 };
+    let seen = absent.iter().map(|app| (app, holds)).chain(jobless.iter().map(|app| (app, ConditionState::Unwatched)));
+    let seen = seen.map(|(app, state)| Observation { subject: app_subject(app), state, samples: Vec::new() });
     Ok(Some(seen.collect()))
 }
 
@@ -92,7 +92,7 @@ pub(super) async fn node_lost(node: &Node, now: Timestamp) -> Result<Vec<Observa
     let lost = nodes.iter().filter(|one| !one.is_living(now) && !one.report.is_leaving);
     let seen = lost.map(|one| Observation {
         subject: node_subject(one),
-        sighting: Sighting::Holds { since: one.lease_until, new_count: 0 },
+        state: ConditionState::Holds { since: one.lease_until, new_count: 0 },
         samples: Vec::new(),
     });
     Ok(seen.collect())
@@ -108,10 +108,10 @@ pub(super) async fn loop_failing(
 }
 
 /// Whether a loop of a server has been failing; unknown if the server is dead, or has not reported yet.
-fn judge_loops(node: &cluster::Node, length: Duration, now: Timestamp) -> Sighting {
+fn judge_loops(node: &cluster::Node, length: Duration, now: Timestamp) -> ConditionState {
     let loops = &node.report.loops;
     if loops.is_empty() || !node.is_living(now) {
-        return Sighting::Unknown;
+        return ConditionState::Unknown;
     }
     judge::overdue(loops.iter().filter_map(|report| report.failing_since).min(), length, now)
 }
@@ -145,21 +145,21 @@ pub(super) async fn certificate_expiring(
     Ok(nodes.iter().map(|one| observe_node(one, judge_host(one, ends, now))).collect())
 }
 
-fn observe_node(node: &cluster::Node, sighting: Sighting) -> Observation {
-    Observation { subject: node_subject(node), sighting, samples: Vec::new() }
+fn observe_node(node: &cluster::Node, state: ConditionState) -> Observation {
+    Observation { subject: node_subject(node), state, samples: Vec::new() }
 }
 
 /// Evaluates a condition on what a server reports about its host. `has_it` returns `None` if the host has no such resource. The result is
 /// unknown while the server is dead, or if it could not measure everything.
-fn judge_host(node: &cluster::Node, has_it: impl Fn(&HostReport) -> Option<bool>, now: Timestamp) -> Sighting {
+fn judge_host(node: &cluster::Node, has_it: impl Fn(&HostReport) -> Option<bool>, now: Timestamp) -> ConditionState {
     let mut reports = node.report.loops.iter().filter(|_| node.is_living(now));
     let measured = reports.find_map(|report| Some((report.host.as_ref()?, report.failing_since)));
-    let Some((host, failing_since)) = measured else { return Sighting::Unknown };
+    let Some((host, failing_since)) = measured else { return ConditionState::Unknown };
     match (has_it(host), failing_since) {
-        (Some(true), _) => Sighting::Holds { since: now, new_count: 0 },
-        (_, Some(_)) => Sighting::Unknown,
-        (Some(false), None) => Sighting::Clear,
-        (None, None) => Sighting::Unwatched,
+        (Some(true), _) => ConditionState::Holds { since: now, new_count: 0 },
+        (_, Some(_)) => ConditionState::Unknown,
+        (Some(false), None) => ConditionState::Clear,
+        (None, None) => ConditionState::Unwatched,
     }
 }
 
@@ -187,11 +187,13 @@ pub(super) async fn token_expiring(
     };
     let ending = tokens.iter().filter(|token| {
         let ends = token.expires_at.is_some_and(|end| end <= now + within && (end > now || is_open(token.id)));
-        ends && token.revoked_at.is_none() && is_of(token, (namespace, name)) && !is_replaced(token, &tokens)
+        ends && token.revoked_at.is_none()
+            && is_token_of_namespace(token, (namespace, name))
+            && !is_replaced(token, &tokens)
     });
     let seen = ending.map(|token| Observation {
         subject: Subject { kind: SubjectKind::Token, id: token.id.get(), name: token.name.clone(), app: None },
-        sighting: Sighting::Holds { since: now, new_count: 0 },
+        state: ConditionState::Holds { since: now, new_count: 0 },
         samples: Vec::new(),
     });
     Ok(seen.collect())
@@ -199,9 +201,9 @@ pub(super) async fn token_expiring(
 
 /// Whether a token belongs to a namespace: it has a role there, or it has a role everywhere and its requests go to this namespace by
 /// default.
-fn is_of(token: &TokenRecord, (namespace, name): (NamespaceId, &str)) -> bool {
-    let is_meant = token.namespace.map_or(name == DEFAULT_NAMESPACE, |meant| meant == namespace);
-    token.grants.iter().any(|grant| grant.namespace.map_or(is_meant, |its| its == namespace))
+fn is_token_of_namespace(token: &TokenRecord, (namespace, name): (NamespaceId, &str)) -> bool {
+    let is_default = token.namespace.map_or(name == DEFAULT_NAMESPACE, |own| own == namespace);
+    token.grants.iter().any(|grant| grant.namespace.map_or(is_default, |granted| granted == namespace))
 }
 
 /// Whether there is a newer token with the same name, owner and roles that ends no earlier, as a rotation creates one.
@@ -262,7 +264,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn what_a_dead_server_or_a_failed_measurement_hides_is_unknown() {
+    fn values_hidden_by_a_dead_server_or_a_failed_measurement_are_unknown() {
         let (now, later) = (Timestamp::from_secs(100), Timestamp::from_secs(200));
         let measured = |free: &[u64], failing_since: Option<Timestamp>| {
             let disks = free.iter().map(|free| DiskReport { free_bytes: *free, ..DiskReport::default() }).collect();
@@ -271,22 +273,22 @@ pub(super) mod tests {
         };
         let has_low = |host: &HostReport| host.disks.first().map(|disk| disk.free_bytes < 10);
         let disks = |loops: Vec<LoopReport>, lease_until| judge_host(&server(loops, lease_until), has_low, now);
-        let holds = Sighting::Holds { since: now, new_count: 0 };
+        let holds = ConditionState::Holds { since: now, new_count: 0 };
         assert_eq!(disks(measured(&[5], None), later), holds);
         assert_eq!(disks(measured(&[5], Some(now)), later), holds);
-        assert_eq!(disks(measured(&[50], None), later), Sighting::Clear);
-        assert_eq!(disks(measured(&[50], Some(now)), later), Sighting::Unknown);
-        assert_eq!(disks(measured(&[50], None), now), Sighting::Unknown, "its lease has ended");
-        assert_eq!(disks(Vec::new(), later), Sighting::Unknown);
-        assert_eq!(disks(measured(&[], None), later), Sighting::Unwatched, "it has no disk");
+        assert_eq!(disks(measured(&[50], None), later), ConditionState::Clear);
+        assert_eq!(disks(measured(&[50], Some(now)), later), ConditionState::Unknown);
+        assert_eq!(disks(measured(&[50], None), now), ConditionState::Unknown, "its lease has ended");
+        assert_eq!(disks(Vec::new(), later), ConditionState::Unknown);
+        assert_eq!(disks(measured(&[], None), later), ConditionState::Unwatched, "it has no disk");
 
         let length = Duration::from_secs(10);
         let loops = |loops: Vec<LoopReport>, lease_until| judge_loops(&server(loops, lease_until), length, now);
         let failing = || vec![LoopReport { failing_since: Some(Timestamp::from_secs(50)), ..LoopReport::default() }];
-        assert_eq!(loops(failing(), later), Sighting::Holds { since: Timestamp::from_secs(60), new_count: 0 });
-        assert_eq!(loops(vec![LoopReport::default()], later), Sighting::Clear);
-        assert_eq!(loops(failing(), now), Sighting::Unknown);
-        assert_eq!(loops(Vec::new(), later), Sighting::Unknown);
+        assert_eq!(loops(failing(), later), ConditionState::Holds { since: Timestamp::from_secs(60), new_count: 0 });
+        assert_eq!(loops(vec![LoopReport::default()], later), ConditionState::Clear);
+        assert_eq!(loops(failing(), now), ConditionState::Unknown);
+        assert_eq!(loops(Vec::new(), later), ConditionState::Unknown);
     }
 
     /// A token with a role in a namespace, or everywhere.
@@ -313,12 +315,13 @@ pub(super) mod tests {
 
     #[test]
     fn a_token_is_one_of_the_namespace_that_it_has_a_role_in() {
-        let is_of = |token: &TokenRecord, id: i64, name: &str| is_of(token, (NamespaceId::new(id), name));
+        let is_token_of_namespace =
+            |token: &TokenRecord, id: i64, name: &str| is_token_of_namespace(token, (NamespaceId::new(id), name));
         let (own, everywhere) = (token(1, Some(2), None), token(2, None, None));
-        assert!(is_of(&own, 2, "pay") && !is_of(&own, 1, "default"));
-        assert!(is_of(&everywhere, 1, "default") && !is_of(&everywhere, 2, "pay"));
+        assert!(is_token_of_namespace(&own, 2, "pay") && !is_token_of_namespace(&own, 1, "default"));
+        assert!(is_token_of_namespace(&everywhere, 1, "default") && !is_token_of_namespace(&everywhere, 2, "pay"));
         let elsewhere = TokenRecord { namespace: Some(NamespaceId::new(2)), ..everywhere };
-        assert!(is_of(&elsewhere, 2, "pay") && !is_of(&elsewhere, 1, "default"));
+        assert!(is_token_of_namespace(&elsewhere, 2, "pay") && !is_token_of_namespace(&elsewhere, 1, "default"));
     }
 
     #[test]

@@ -4,8 +4,8 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use rondel_core::alert::expect::is_expectation;
 use rondel_core::alert::{
-    Condition, ConditionKind, Incident, MessageDraft, Observation, OpenIncidents, RuleSpec, RuleView, Sighting,
-    Silence, SilenceSpec, Standing, Subject, SubjectKind, acknowledge, decide, judge,
+    Condition, ConditionKind, ConditionState, Incident, IncidentState, MessageDraft, Observation, OpenIncidents,
+    RuleSpec, RuleView, Silence, SilenceSpec, Subject, SubjectKind, acknowledge, decide, judge,
 };
 use rondel_core::notice::NoticeKind;
 use rondel_core::{AlertRuleId, ChannelId, IncidentId, JobId, MessageId, NamespaceId, RunId, Timestamp};
@@ -69,24 +69,24 @@ pub(super) async fn evaluate_due(node: &Node, namespace: NamespaceId) -> Result<
         return Ok(LookResult::Done { count: 0, is_more: false });
     };
     let rules = store.alert_rules(namespace).await?;
-    let space = LookContext::read(node, namespace).await?;
+    let context = LookContext::read(node, namespace).await?;
     let mut findings = Findings::default();
     for rule in &rules {
-        space.look_at(rule, &mut findings).await?;
+        context.look_at(rule, &mut findings).await?;
     }
-    space.look_at_expects(&mut findings).await?;
-    let done: Vec<RunId> = space.events.iter().map(|event| event.run).collect();
-    let due_count = space.due.values().map(Vec::len).sum::<usize>();
+    context.look_at_expects(&mut findings).await?;
+    let done: Vec<RunId> = context.events.iter().map(|event| event.run).collect();
+    let due_count = context.due.values().map(Vec::len).sum::<usize>();
     let is_more = findings.is_more || is_full(done.len(), EVENT_COUNT) || is_full(due_count, DUE_COUNT);
     let write = AlertWrite {
         namespace,
         version,
         incidents: &findings.incidents,
         messages: &findings.messages,
-        done: &done,
+        evaluated_events: &done,
         checks: &findings.checks,
-        looks: &findings.looks,
-        open_look: findings.open_look,
+        expect_checks: &findings.looks,
+        open_runs_check: findings.open_look,
     };
     if !store.write_alerts(&write).await? {
         return Ok(LookResult::Lost);
@@ -128,7 +128,7 @@ impl<'a> LookContext<'a> {
         let mut check = None;
         if !rule.spec.enabled {
             seen.extend(current.iter().map(|record| unwatched(&record.incident)));
-            check = rule.check_at.map(|_| RuleCheck { rule: rule.id, at: None, sweep: None });
+            check = rule.check_at.map(|_| RuleCheck { rule: rule.id, at: None, progress: None });
         } else {
             match rule.spec.condition.kind() {
                 ConditionKind::Events => seen.extend(self.facts.observe_events(rule, &self.events, &current)),
@@ -138,17 +138,18 @@ impl<'a> LookContext<'a> {
                     findings.is_more |= swept.is_more;
                 }
                 ConditionKind::Polled if is_checked => {
-                    let space = (self.namespace, self.name.as_str());
+                    let namespace = (self.namespace, self.name.as_str());
                     let open = self.node.store().open_incidents_of(rule.id, OPEN_COUNT).await?;
                     // A state that is not known yet neither opens nor closes an incident.
-                    if let Some(observed) = states::observe(self.node, space, (&rule.spec, &open), self.now).await? {
+                    if let Some(observed) = states::observe(self.node, namespace, (&rule.spec, &open), self.now).await?
+                    {
                         seen = observed;
                         self.observe_rest(rule, &open, &mut seen).await?;
                     }
                     let at = Some(
                         self.now + states::period(&rule.spec.condition, self.node.shared().config.alert_rules_period),
                     );
-                    check = Some(RuleCheck { rule: rule.id, at, sweep: None });
+                    check = Some(RuleCheck { rule: rule.id, at, progress: None });
                 }
                 ConditionKind::Instant | ConditionKind::Polled => {}
             }
@@ -207,7 +208,7 @@ impl<'a> LookContext<'a> {
         let before: BTreeMap<IncidentId, Incident> =
             open.incidents.iter().chain(&open.group).map(|incident| (incident.id, incident.clone())).collect();
         let has_open = !before.is_empty();
-        let holds = seen.iter().any(|one| !one.sighting.is_clear());
+        let holds = seen.iter().any(|one| !one.state.is_clear());
         if !has_open && !holds {
             return Ok(());
         }
@@ -266,7 +267,7 @@ pub(super) async fn acknowledge_once(
     let (store, now) = (node.store(), node.now());
     let Some(version) = store.alert_version(namespace).await? else { return Ok(true) };
     let Some(mut record) = store.incident(namespace, id).await? else { return Ok(true) };
-    if record.incident.standing == Standing::Resolved || record.incident.acknowledged_at.is_some() {
+    if record.incident.standing == IncidentState::Resolved || record.incident.acknowledged_at.is_some() {
         return Ok(true);
     }
     let (name, channels) = names(node, namespace).await?;
@@ -280,10 +281,10 @@ pub(super) async fn acknowledge_once(
         version,
         incidents: &[record],
         messages: &messages,
-        done: &[],
+        evaluated_events: &[],
         checks: &[],
-        looks: &[],
-        open_look: None,
+        expect_checks: &[],
+        open_runs_check: None,
     };
     store.write_alerts(&write).await
 }
@@ -348,12 +349,12 @@ fn is_outdated(spec: &RuleSpec, record: &IncidentRecord) -> bool {
 
 /// The observation for an incident whose subject its rule no longer watches.
 pub(super) fn unwatched(incident: &Incident) -> Observation {
-    Observation { sighting: Sighting::Unwatched, ..clear(incident) }
+    Observation { state: ConditionState::Unwatched, ..clear(incident) }
 }
 
 pub(super) fn clear(incident: &Incident) -> Observation {
-    debug_assert_eq!(incident.standing, Standing::Firing, "resolved ones are not looked at");
-    Observation { subject: incident.subject.clone(), sighting: Sighting::Clear, samples: Vec::new() }
+    debug_assert_eq!(incident.standing, IncidentState::Firing, "resolved ones are not looked at");
+    Observation { subject: incident.subject.clone(), state: ConditionState::Clear, samples: Vec::new() }
 }
 
 #[cfg(test)]

@@ -54,7 +54,7 @@ fn check(request: &MaintenanceRequest, now: Timestamp, lead: Duration) -> Result
     if starts_at < earliest {
         let lead = format_duration(lead);
         let message = format!(
-            "{starts_at} is too early: fires are claimed up to {lead} ahead; {earliest} or later, or nothing for as soon as possible"
+            "{starts_at} is too early: fires are claimed up to {lead} ahead; {earliest} or later is possible, or leave it out to begin as soon as possible"
         );
         errors.push(FieldError::new("/starts_at", message));
     }
@@ -66,7 +66,7 @@ fn check(request: &MaintenanceRequest, now: Timestamp, lead: Duration) -> Result
         WindowEnd::After(length) => ("/length", starts_at.saturating_add(length)),
     };
     if ends_at <= starts_at {
-        let message = format!("{ends_at} is not after the begin, {starts_at}");
+        let message = format!("{ends_at} is not after the start, {starts_at}");
         errors.push(FieldError::new(field, message));
     } else if ends_at.since(starts_at) > LENGTH_MAX {
         let (length, max) = (format_duration(ends_at.since(starts_at)), format_duration(LENGTH_MAX));

@@ -119,7 +119,7 @@ impl RuleLoop {
 
 impl Background for RuleLoop {
     const NAME: &'static str = "alert_rules";
-    const WORK: &'static str = "look at the rules of alerts";
+    const WORK: &'static str = "evaluate alert rules";
 
     fn period(&self) -> Option<Duration> {
         Some(self.period_length())

@@ -4,7 +4,9 @@ use std::time::Duration;
 
 use rondel_core::alert::deadline::Deadline;
 use rondel_core::alert::expect;
-use rondel_core::alert::{Condition, ConditionKind, Incident, Observation, RuleSpec, Sighting, SilenceSpec, Subject};
+use rondel_core::alert::{
+    Condition, ConditionKind, ConditionState, Incident, Observation, RuleSpec, SilenceSpec, Subject,
+};
 use rondel_core::words::counted;
 use rondel_core::{AlertRuleId, FieldError, IdGen, IncidentId, NamespaceId, RunId, SilenceId, Timestamp, name};
 use rondel_store::StoreError;
@@ -42,7 +44,7 @@ pub enum RuleError {
         version: i64,
     },
     /// The namespace has reached its maximum.
-    #[error("the namespace has {count} {what}, more are not kept")]
+    #[error("the namespace has {count} {what}, the maximum")]
     TooMany {
         /// The kind of object.
         what: &'static str,
@@ -264,7 +266,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
         ConditionKind::Instant => observe_scope(node, namespace.0, spec, now).await?,
         ConditionKind::Events => (observe_troubled(node, namespace.0, spec, now).await?, None),
     };
-    let holds = |one: &&Observation| matches!(one.sighting, Sighting::Holds { .. });
+    let holds = |one: &&Observation| matches!(one.state, ConditionState::Holds { .. });
     let subjects: Vec<Subject> = seen.iter().filter(holds).map(|one| one.subject.clone()).collect();
     let count = u64::try_from(subjects.len()).unwrap_or(u64::MAX);
     let deadline = match &spec.condition {
@@ -317,7 +319,7 @@ async fn observe_troubled(
     let store = node.store();
     let since = RunId::new(IdGen::first_at(now - TROUBLE_WITHIN));
     let mut jobs: Vec<_> =
-        store.troubled_jobs(namespace, since, TROUBLE_ROWS).await?.into_iter().map(|trouble| trouble.job).collect();
+        store.unsuccessful_runs(namespace, since, TROUBLE_ROWS).await?.into_iter().map(|trouble| trouble.job).collect();
     jobs.extend(store.failing_jobs(namespace, None, DRY_JOBS).await?.into_iter().map(|pulse| pulse.job));
     jobs.sort_unstable();
     jobs.dedup();
@@ -325,8 +327,8 @@ async fn observe_troubled(
     let mut seen = Vec::new();
     for job in store.watched_by_id(&jobs).await?.iter().filter(|job| facts::is_in_scope(&spec.scope, job)) {
         let newest = facts::newest_ends(node, job.id, now).await?;
-        let sighting = facts::judge_runs(&spec.condition, &newest.runs, &[]);
-        seen.push(Observation { subject: facts::subject(job), sighting, samples: Vec::new() });
+        let state = facts::judge_runs(&spec.condition, &newest.runs, &[]);
+        seen.push(Observation { subject: facts::subject(job), state, samples: Vec::new() });
     }
     Ok(seen)
 }

@@ -3,7 +3,9 @@
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
 
-use rondel_core::alert::{Condition, Incident, Observation, RuleSpec, Scope, Sighting, Subject, SubjectKind, judge};
+use rondel_core::alert::{
+    Condition, ConditionState, Incident, Observation, RuleSpec, Scope, Subject, SubjectKind, judge,
+};
 use rondel_core::notice::RunSample;
 use rondel_core::sketch::{Sketch, Step};
 use rondel_core::{JobId, NamespaceId, RunStatus, Timestamp};
@@ -71,11 +73,11 @@ pub(super) async fn observe(
         }
         Condition::FailureRate { percent, window, min_runs } => {
             let counted = sum_verdicts(node, (namespace, name, &spec.scope), *window, now).await?;
-            let sighting = |verdicts: &Verdicts| {
-                let counts = (verdicts.trouble(), verdicts.trouble() + verdicts.succeeded);
+            let state = |verdicts: &Verdicts| {
+                let counts = (verdicts.failure_count(), verdicts.failure_count() + verdicts.succeeded);
                 judge::failure_rate(*percent, *min_runs, counts, now)
             };
-            observe_counts(counted, sighting)
+            observe_counts(counted, state)
         }
         Condition::LedgerGrowth { runs, window } => {
             let counted = sum_verdicts(node, (namespace, name, &spec.scope), *window, now).await?;
@@ -127,10 +129,10 @@ async fn observe_jobs(
     for (at, open) in found {
         let Some(job) = jobs.get(&open.job) else { continue };
         let (_, seen) = of_job.entry(job.id).or_insert_with(|| {
-            let sighting = Sighting::Holds { since: at, new_count: 0 };
-            (job.clone(), Observation { subject: subject(job), sighting, samples: Vec::new() })
+            let state = ConditionState::Holds { since: at, new_count: 0 };
+            (job.clone(), Observation { subject: subject(job), state, samples: Vec::new() })
         });
-        if let Sighting::Holds { since, .. } = &mut seen.sighting {
+        if let ConditionState::Holds { since, .. } = &mut seen.state {
             *since = at.min(*since);
         }
         seen.samples.extend(sample(&open, job));
@@ -288,10 +290,13 @@ async fn sum_verdicts(
     Ok(Some((subject, sum)))
 }
 
-fn observe_counts(counted: Option<(Subject, Verdicts)>, sighting: impl Fn(&Verdicts) -> Sighting) -> Vec<Observation> {
+fn observe_counts(
+    counted: Option<(Subject, Verdicts)>,
+    state: impl Fn(&Verdicts) -> ConditionState,
+) -> Vec<Observation> {
     let seen = counted.map(|(subject, verdicts)| {
-        let sighting = sighting(&verdicts);
-        Observation { subject, sighting, samples: Vec::new() }
+        let state = state(&verdicts);
+        Observation { subject, state, samples: Vec::new() }
     });
     seen.into_iter().collect()
 }

@@ -34,7 +34,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_left_is_judged_as_of_the_last_scan_that_left_nothing() {
+    fn remaining_jobs_are_judged_as_of_the_last_complete_scan() {
         let mut caught_up = CaughtUp::default();
         let token = |epoch| LeaseToken { node: NodeId::new(1), epoch };
         assert_eq!(caught_up.begin(token(1), 50, 100), 100, "what is late at the first scan is judged");

@@ -45,7 +45,7 @@ pub(crate) struct HealLoop {
 
 impl Background for HealLoop {
     const NAME: &'static str = "heal";
-    const WORK: &'static str = "look for what is to be healed";
+    const WORK: &'static str = "look for jobs and runs to heal";
 
     fn period(&self) -> Option<Duration> {
         Some(PERIOD)

@@ -9,7 +9,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::UnsentPlace;
 
-use crate::scheduler::shares::{Owner, Shares, is_shard};
+use crate::scheduler::shares::{RunOwner, Shares, is_shard};
 
 /// The open runs in memory, each with its attempt and its epoch. The attempt number keeps a late event about an earlier attempt from
 /// changing the attempt in memory. The epoch keeps a late event under an ended lease from changing a run that was taken over since.
@@ -38,7 +38,7 @@ struct LeftInStore {
     place: UnsentPlace,
     /// Since when there are such runs.
     since: Timestamp,
-    owner: Owner,
+    owner: RunOwner,
     /// When the first of their queue timeouts passes; `EPOCH` while this is not known, so that the runs are looked at soon.
     ends_at: Timestamp,
 }
@@ -60,14 +60,14 @@ struct OpenRun {
     judged_as_of: i64,
     /// Since when it waits, if it was left in the store for lack of room.
     queued_from: Option<Timestamp>,
-    owner: Owner,
+    owner: RunOwner,
     /// Whether an executor has, or may have, an attempt of it.
     is_in_hand: bool,
 }
 
 impl Contents {
     fn insert(&mut self, run: &Run, judged_as_of: i64, queued_from: Option<Timestamp>) {
-        let owner = Owner::of(run);
+        let owner = RunOwner::of(run);
         let (attempt, epoch, is_in_hand) = (run.attempt, run.node_epoch, false);
         let open = OpenRun { attempt, epoch, judged_as_of, queued_from, owner, is_in_hand };
         if let Some(replaced) = self.runs.insert(run.id, open) {
@@ -165,9 +165,9 @@ impl InMemory {
                 return false;
             }
             let is_behind = contents.left_in_store.contains_key(&run.job);
-            if may_be_left(run) && (is_behind || !contents.shares.has_room(Owner::of(run), self.max)) {
+            if may_be_left(run) && (is_behind || !contents.shares.has_room(RunOwner::of(run), self.max)) {
                 let place = UnsentPlace::before(run);
-                let (owner, ends_at) = (Owner::of(run), Timestamp::EPOCH);
+                let (owner, ends_at) = (RunOwner::of(run), Timestamp::EPOCH);
                 let left =
                     contents.left_in_store.entry(run.job).or_insert(LeftInStore { place, since: now, owner, ends_at });
                 if place < left.place {
@@ -243,7 +243,7 @@ impl InMemory {
             if !contents.is_new(&run) || !may_be_left(&run) {
                 continue;
             }
-            let has_room = first_blocked.is_none() && contents.shares.has_room(Owner::of(&run), self.max);
+            let has_room = first_blocked.is_none() && contents.shares.has_room(RunOwner::of(&run), self.max);
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
             // A run that the misfire policy catches up on waits without a limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
@@ -299,7 +299,7 @@ impl InMemory {
 
     /// Whether there is room for the shards of a fire.
     pub(crate) fn may_expand(&self, root: &Run) -> bool {
-        self.lock().shares.may_expand(Owner::of(root), self.max)
+        self.lock().shares.may_expand(RunOwner::of(root), self.max)
     }
 
     /// The instant as of which the misfire policy judges the run.
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_of_a_lease_that_is_over_hides_nothing_that_was_taken_over_from_it() {
+    fn runs_of_an_ended_lease_do_not_hide_runs_taken_over_from_it() {
         let known = InMemory::default();
         let before = run_due_at(Timestamp::from_secs(1));
         let after = Run { node_epoch: 2, ..before.clone() };
@@ -429,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn what_has_no_room_is_left_in_the_store_and_taken_up_in_its_order() {
+    fn runs_without_room_are_left_in_the_store_and_taken_up_in_order() {
         let known = InMemory::new(4);
         let runs: Vec<Run> = (1..=6).map(|second| run_due_at(Timestamp::from_secs(second))).collect();
         let (at, never) = (Timestamp::from_secs, |_: &Run, _: Timestamp| Timestamp::MAX);

@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_due_in_a_taken_second_comes_back() {
+    fn runs_due_in_a_taken_second_are_returned() {
         let mut ring = Ring::new(at(100));
         assert!(taken(&mut ring, 110).is_empty());
         assert!(ring.put(run_due_at(Timestamp::from_millis(110_999))).is_some());

@@ -139,7 +139,7 @@ impl ScanLoop {
     /// One scan. Returns the number of jobs whose fires were claimed; `None` if this node may claim none now.
     async fn scan(&mut self) -> Result<Option<u64>, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(None) };
-        if !self.shared.has_adopted() {
+        if !self.shared.has_begun_adoption() {
             return Ok(None);
         }
         let began = self.shared.clock.boot_micros();
@@ -171,7 +171,7 @@ impl ScanLoop {
         now: Timestamp,
     ) -> Result<ClaimOutcome, StoreError> {
         let claim_budget = self.shared.config.claim_budget;
-        let (near, overdue_before) = (now + self.shared.config.near, now - self.shared.config.look_ahead);
+        let (near, overdue_before) = (now + self.shared.config.claim_ahead, now - self.shared.config.look_ahead);
         if mutant::on(Mutant::LateFirst) {
             let late = self.claim_between(held, homes, (overdue_before, just_before(now)), claim_budget).await?;
             if !late.is_exhausted {
@@ -239,9 +239,9 @@ impl ScanLoop {
         if now < self.next_dense_look_at && self.next_dense_look_at < now + config.dense_period * 2 {
             return Ok(ClaimOutcome::NOTHING);
         }
-        let (from, to) = (now + config.near + Duration::from_millis(1), now + config.dense_look_ahead);
+        let (from, to) = (now + config.claim_ahead + Duration::from_millis(1), now + config.dense_look_ahead);
         let all_homes: Vec<NodeId> = std::iter::once(held.token.node).chain(homes.iter().copied()).collect();
-        let pace = ClaimPace { near: config.near, jobs_per_second: config.claim_pace };
+        let pace = ClaimPace { near: config.claim_ahead, jobs_per_second: config.claim_pace };
         let (budget, dense_from, next_look_at) = (config.claim_budget, config.dense_from, now + config.dense_period);
         let range = DueRange { from, to, limit: DENSE_COUNT_MAX };
         let dense = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
@@ -321,9 +321,9 @@ impl ScanLoop {
             ClaimScope::Own => due,
             ClaimScope::Orphaned(_) => {
                 let now = self.shared.clock.now();
-                let seats = self.shared.membership.node_shares(now);
+                let node_shares = self.shared.membership.node_shares(now);
                 let strategy = self.shared.config.claim_strategy;
-                self.left.pick_takeable(due, strategy, (held.token.node, &seats), now)
+                self.left.pick_takeable(due, strategy, (held.token.node, &node_shares), now)
             }
         }
     }

@@ -26,7 +26,7 @@ impl LeftToOthers {
         &mut self,
         due: Vec<DueJob>,
         strategy: ClaimStrategy,
-        (this, seats): (NodeId, &[NodeShare]),
+        (this, node_shares): (NodeId, &[NodeShare]),
         now: Timestamp,
     ) -> Vec<DueJob> {
         if strategy == ClaimStrategy::Default {
@@ -34,7 +34,7 @@ impl LeftToOthers {
         }
         let share = |due: &DueJob| JobShare { job: due.job, recent_fires: due.recent_fires.thousandths_at(now) };
         let jobs: Vec<JobShare> = due.iter().map(share).collect();
-        let homes = strategy.deal(&jobs, seats);
+        let homes = strategy.deal(&jobs, node_shares);
         due.into_iter()
             .zip(homes)
             .filter(|(due, home)| self.takes(due.job, *home, this, now))
@@ -117,10 +117,10 @@ mod tests {
     }
 
     fn taken(left: &mut LeftToOthers, strategy: ClaimStrategy, this: i64, second: i64) -> Vec<i64> {
-        let seat = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
+        let node_share = |node| NodeShare { node: NodeId::new(node), weight: 1, job_count: 0, recent_fires: 0 };
         let jobs = (1..=20).map(due).collect();
-        let seats = [seat(1), seat(2)];
-        let taken = left.pick_takeable(jobs, strategy, (NodeId::new(this), &seats), Timestamp::from_secs(second));
+        let node_shares = [node_share(1), node_share(2)];
+        let taken = left.pick_takeable(jobs, strategy, (NodeId::new(this), &node_shares), Timestamp::from_secs(second));
         taken.iter().map(|due| due.job.get()).collect()
     }
 
@@ -137,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_taken_and_comes_again_is_left_to_others_anew() {
+    fn a_taken_job_that_is_due_again_is_left_to_others_again() {
         let mut one = LeftToOthers::default();
         let own = taken(&mut one, ClaimStrategy::IdHash, 1, 10);
         one.forget_taken(Timestamp::from_secs(19));
@@ -149,15 +149,17 @@ mod tests {
 
     /// The jobs that a dead node fired each second go to the node with the least load.
     #[test]
-    fn jobs_are_dealt_by_what_they_fired_of_late() {
+    fn jobs_are_dealt_by_their_recent_fires() {
         let now = Timestamp::from_secs(10_000);
         let busy = |job: i64| DueJob { recent_fires: RecentFires::default().and(800, now), ..due(job) };
         let jobs = vec![busy(1), due(2), due(3), due(4), busy(5)];
-        let seat = |node, recent_fires| NodeShare { node: NodeId::new(node), weight: 1, job_count: 1, recent_fires };
-        let seats = [seat(1, 100_000), seat(2, 1_600_000)];
+        let node_share =
+            |node, recent_fires| NodeShare { node: NodeId::new(node), weight: 1, job_count: 1, recent_fires };
+        let node_shares = [node_share(1, 100_000), node_share(2, 1_600_000)];
         let taken = |this: i64| {
             let strategy = ClaimStrategy::LeastCount;
-            let taken = LeftToOthers::default().pick_takeable(jobs.clone(), strategy, (NodeId::new(this), &seats), now);
+            let taken =
+                LeftToOthers::default().pick_takeable(jobs.clone(), strategy, (NodeId::new(this), &node_shares), now);
             taken.iter().map(|due| due.job.get()).collect::<Vec<_>>()
         };
         assert_eq!((taken(1), taken(2)), (vec![1, 5], vec![2, 3, 4]));
@@ -165,14 +167,14 @@ mod tests {
         let taken = LeftToOthers::default().pick_takeable(
             jobs.clone(),
             ClaimStrategy::LeastCount,
-            (NodeId::new(2), &[seat(1, 20), seat(2, 0)]),
+            (NodeId::new(2), &[node_share(1, 20), node_share(2, 0)]),
             later,
         );
         assert!(taken.len() >= 3, "what fired long ago weighs little: {taken:?}");
     }
 
     #[test]
-    fn whoever_comes_first_takes_all() {
+    fn with_the_default_strategy_a_node_takes_all_due_jobs() {
         assert_eq!(taken(&mut LeftToOthers::default(), ClaimStrategy::Default, 2, 10).len(), 20);
     }
 }

@@ -36,7 +36,7 @@ const FEW_PART: usize = 16;
 
 /// The job, app and namespace of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Owner {
+pub(crate) struct RunOwner {
     pub(crate) job: JobId,
     pub(crate) app: AppId,
     pub(crate) namespace: NamespaceId,
@@ -44,7 +44,7 @@ pub(crate) struct Owner {
     pub(crate) is_shard: bool,
 }
 
-impl Owner {
+impl RunOwner {
     pub(crate) fn of(run: &Run) -> Self {
         Self { job: run.job, app: run.app, namespace: run.namespace, is_shard: is_shard(run) }
     }
@@ -78,7 +78,7 @@ pub(crate) struct Shares {
 
 impl Shares {
     /// Counts one more run, which waits.
-    pub(crate) fn add(&mut self, owner: Owner) {
+    pub(crate) fn add(&mut self, owner: RunOwner) {
         self.total += 1;
         self.change(owner, |count| {
             count.runs += 1;
@@ -86,7 +86,7 @@ impl Shares {
         });
     }
 
-    pub(crate) fn remove(&mut self, owner: Owner, is_in_hand: bool) {
+    pub(crate) fn remove(&mut self, owner: RunOwner, is_in_hand: bool) {
         if mutant::on(Mutant::RoomIsKept) {
             return;
         }
@@ -99,7 +99,7 @@ impl Shares {
     }
 
     /// Records that an executor got a run, or that the run waits again.
-    pub(crate) fn moved(&mut self, owner: Owner, is_in_hand: bool) {
+    pub(crate) fn moved(&mut self, owner: RunOwner, is_in_hand: bool) {
         if mutant::on(Mutant::HandsCount) {
             return;
         }
@@ -109,19 +109,19 @@ impl Shares {
         });
     }
 
-    fn change(&mut self, owner: Owner, change: impl Fn(&mut RunCounts)) {
+    fn change(&mut self, owner: RunOwner, change: impl Fn(&mut RunCounts)) {
         change_one(&mut self.jobs, owner.job, &change);
         change_one(&mut self.apps, owner.app, &change);
         change_one(&mut self.namespaces, owner.namespace, &change);
     }
 
     /// Whether a memory for `max` runs has room for one more run of this owner. An app without runs in memory may always have one.
-    pub(crate) fn has_room(&self, owner: Owner, max: usize) -> bool {
-        self.has_room_beside(owner, max, 0)
+    pub(crate) fn has_room(&self, owner: RunOwner, max: usize) -> bool {
+        self.has_room_without(owner, max, 0)
     }
 
-    /// Like [`has_room`](Self::has_room), as if the job had `own` fewer waiting runs.
-    fn has_room_beside(&self, owner: Owner, max: usize, own: usize) -> bool {
+    /// Like [`has_room`](Self::has_room), as if the job had `own_waiting` fewer waiting runs.
+    fn has_room_without(&self, owner: RunOwner, max: usize, own_waiting: usize) -> bool {
         if mutant::on(Mutant::NoBound) {
             return true;
         }
@@ -141,7 +141,7 @@ impl Shares {
         let reserve = with_reserve.saturating_sub(self.total);
         let last = with_reserve.saturating_add(max / LAST_RESERVE_PART).saturating_sub(self.total);
         let of_reserve = share(reserve).div_ceil(FEW_PART).min((max / FEW_PART).max(1));
-        let waiting = job.waiting().saturating_sub(own);
+        let waiting = job.waiting().saturating_sub(own_waiting);
         let leaves_room = |free: usize| job.runs < free.saturating_mul(OPEN_FACTOR);
         app.runs == 0
             || waiting == 0 && leaves_room(last)
@@ -154,8 +154,8 @@ impl Shares {
     }
 
     /// Whether a waiting fire of this owner may be expanded into its shards. An app without shards in memory may always have one expanded.
-    pub(crate) fn may_expand(&self, owner: Owner, max: usize) -> bool {
-        count(&self.apps, &owner.app).shards == 0 || self.has_room_beside(owner, max, 1)
+    pub(crate) fn may_expand(&self, owner: RunOwner, max: usize) -> bool {
+        count(&self.apps, &owner.app).shards == 0 || self.has_room_without(owner, max, 1)
     }
 }
 
@@ -179,13 +179,13 @@ fn change_one<Key: Eq + Hash>(counts: &mut HashMap<Key, RunCounts>, key: Key, ch
 mod tests {
     use super::*;
 
-    fn owner(job: i64, app: i64, namespace: i64) -> Owner {
+    fn owner(job: i64, app: i64, namespace: i64) -> RunOwner {
         let (app, namespace) = (AppId::new(app), NamespaceId::new(namespace));
-        Owner { job: JobId::new(job), app, namespace, is_shard: false }
+        RunOwner { job: JobId::new(job), app, namespace, is_shard: false }
     }
 
     /// Takes as much as there is room for.
-    fn fill(shares: &mut Shares, owner: Owner, max: usize) -> usize {
+    fn fill(shares: &mut Shares, owner: RunOwner, max: usize) -> usize {
         let mut count = 0;
         while shares.has_room(owner, max) {
             shares.add(owner);
@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_one_takes_leaves_room_for_the_others() {
+    fn each_job_leaves_room_for_the_others() {
         let mut shares = Shares::default();
         assert_eq!(fill(&mut shares, owner(1, 1, 1), 1_000), 500, "a job has as much as is left");
         assert_eq!(fill(&mut shares, owner(2, 1, 1), 1_000), 250, "another job of its app");
@@ -242,7 +242,7 @@ mod tests {
     #[test]
     fn a_fire_is_cut_where_no_shards_are_or_where_there_is_room() {
         let (mut shares, one) = (Shares::default(), owner(1, 1, 1));
-        let shard = Owner { is_shard: true, ..one };
+        let shard = RunOwner { is_shard: true, ..one };
         (0..4).for_each(|_| shares.add(one));
         assert!(!shares.has_room(one, 4) && shares.may_expand(one, 4), "only fires wait: one may go on");
         shares.add(shard);

@@ -86,7 +86,7 @@ mod tests {
 
     /// A run that has no room in memory can be cancelled, and it ends at its queue timeout.
     #[tokio::test(start_paused = true)]
-    async fn what_is_left_in_the_store_can_be_cancelled_and_ends_with_its_queue_time() {
+    async fn runs_left_in_the_store_can_be_cancelled_and_end_with_their_queue_time() {
         let began = Instant::now();
         let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
         let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);

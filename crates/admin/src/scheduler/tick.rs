@@ -17,8 +17,8 @@ use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
-use crate::dispatch::waits::finish_missed;
-use crate::dispatch::{Event, Ready, finish_unsent};
+use crate::dispatch::waits::end_of_missed;
+use crate::dispatch::{Event, Ready, end_of_unsent};
 use crate::metrics::{CountedRun, size};
 use crate::node::Shared;
 use crate::scheduler::command::Command;
@@ -179,13 +179,13 @@ impl TickLoop {
             let definition = definitions.get(&(run.job, run.job_version));
             match (check, definition) {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition)) => {
-                    let finish = finish_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));
-                    ended.push((finish, CountedRun::of(&run, definition)));
+                    let attempt_end = end_of_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));
+                    ended.push((attempt_end, CountedRun::of(&run, definition)));
                 }
                 (Some(RunCheck { drop_for: Some(reason), .. }), Some(definition)) if run.cause != 0 => {
                     // Its job was paused or deleted while the run was planned, and this server has not ended it since.
-                    let finish = finish_unsent(&run, definition, Outcome::Skipped(*reason), now, None);
-                    ended.push((finish, CountedRun::of(&run, definition)));
+                    let attempt_end = end_of_unsent(&run, definition, Outcome::Skipped(*reason), now, None);
+                    ended.push((attempt_end, CountedRun::of(&run, definition)));
                 }
                 (Some(check), Some(definition)) => {
                     let taken_up_at = self.shared.taken_up_at(run.id);
@@ -195,7 +195,7 @@ impl TickLoop {
                     let run = Ready { term: check.term, trace, queued_at, ..run };
                     // The misfire policy also applies to a fire that was claimed in time and never sent, because its node died or slept.
                     if run.is_missed(now) {
-                        ended.push((finish_missed(&run, now), CountedRun::of(&run.run, definition)));
+                        ended.push((end_of_missed(&run, now), CountedRun::of(&run.run, definition)));
                     } else {
                         ready.push(run);
                     }
@@ -245,14 +245,14 @@ mod tests {
     use crate::dispatch::tests_support::run_due_at;
 
     #[test]
-    fn what_is_left_of_a_lease_before_is_not_read_anew() {
+    fn runs_of_an_earlier_lease_are_not_read_again() {
         let run = run_due_at(Timestamp::from_secs(1));
         let check = RunCheck {
             id: run.id,
             status: RunStatus::Pending,
             attempt: 2,
             job_version: run.job_version,
-            is_noted: false,
+            has_recorded_start: false,
             owner: lease_of(&run).1,
             cancel_by: None,
             drop_for: None,

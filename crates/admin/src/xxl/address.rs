@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused_with_one_that_would_be() {
+    fn an_invalid_address_is_refused_with_a_valid_one() {
         let long = format!("http://h/{}", "a".repeat(300));
         for text in ["", "10.0.0.5:9999", "ftp://h/", "http://", "http://u:p@h/", "http://h/?a=b", "file:///etc", &long]
         {

@@ -32,9 +32,7 @@ pub enum ByHandError {
     #[error("{0}")]
     Token(String),
     /// The app has reached its maximum.
-    #[error(
-        "the app has {BY_HAND_COUNT_MAX} executors that are registered by hand, which is the most; remove one first"
-    )]
+    #[error("the app has {BY_HAND_COUNT_MAX} executors that are registered by hand, the maximum; remove one first")]
     TooMany,
     /// The store failed.
     #[error(transparent)]
@@ -65,7 +63,7 @@ pub async fn add_by_hand(node: &Node, app: &App, address: &str, token: &str) -> 
     let (store, now) = (node.store(), node.now());
     if !is_token_of(node, app, token).await? {
         let sentence = format!(
-            "the token is not a valid one of kind xxl for app {}: make one by rondel token create NAME --kind xxl --role \
+            "the token is not a valid one of kind xxl for app {}: create one with rondel token create NAME --kind xxl --role \
              executor:NAMESPACE/{}, and configure the executor with it",
             app.name, app.name
         );

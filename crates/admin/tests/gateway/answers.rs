@@ -110,7 +110,7 @@ async fn a_run_that_is_never_answered_ends_with_its_queue_time_and_names_the_exe
     };
     assert_eq!((run.status, run.reason), (RunStatus::Skipped, Some(Reason::NoExecutor)));
     assert!(run.attempt > 1, "it was sent again: {run:?}");
-    let sentence = words::sentence(words::Subject::of(&run), Lang::En).unwrap();
+    let sentence = words::sentence(words::RunStatusFacts::of(&run), Lang::En).unwrap();
     assert!(sentence.ends_with(": a did not answer."), "{sentence}");
     let online = world.engine.online_executors();
     assert!(online.iter().all(|one| one.unanswered.is_some_and(|of| of.count > 1)), "{online:?}");

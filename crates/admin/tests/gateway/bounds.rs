@@ -19,7 +19,7 @@ async fn check(world: &World, field: &str, max: usize, body: impl Fn(usize) -> U
     line.send(body(max + 1)).await;
     let status = line.refusal().await;
     assert_eq!(status.code(), Code::InvalidArgument, "{field}: {status}");
-    let found = format!("{field}: there are {}; at most {max} are taken", max + 1);
+    let found = format!("{field}: there are {}; at most {max} are accepted", max + 1);
     assert_eq!(status.message(), found);
 }
 
@@ -75,12 +75,12 @@ async fn a_hello_with_too_long_lists_is_refused() {
         (
             v1::Hello { held: refs(ATTEMPT_COUNT_MAX - 2), finished: refs(2), ..hello("a", 1) },
             v1::Hello { held: refs(ATTEMPT_COUNT_MAX - 2), finished: refs(3), ..hello("a", 2) },
-            "held and finished: there are 131073; at most 131072 are taken",
+            "held and finished: there are 131073; at most 131072 are accepted",
         ),
         (
             v1::Hello { handler_infos: infos(1_000), ..hello("b", 3) },
             v1::Hello { handler_infos: infos(1_001), ..hello("b", 4) },
-            "handler_infos: there are 1001; at most 1000 are taken",
+            "handler_infos: there are 1001; at most 1000 are accepted",
         ),
     ] {
         world.dial(Some(&world.token), good).await.unwrap().wait_until_read(1).await;

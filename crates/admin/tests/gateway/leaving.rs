@@ -116,7 +116,7 @@ rondel_store::delegate_store!(SlowNotes);
 
 /// If the wait of a run were not recorded, the next server would treat the run as missed.
 #[tokio::test]
-async fn what_waits_as_its_server_stops_is_left_with_its_wait() {
+async fn a_run_that_waits_as_its_server_stops_is_left_with_its_wait() {
     let inner = store();
     let slow = Arc::new(SlowNotes(Arc::clone(&inner)));
     let world = World::start_behind(Arc::clone(&inner), slow, EngineConfig::default()).await;

@@ -2,6 +2,7 @@
 
 #![cfg(test)]
 
+mod admission;
 mod ahead;
 mod alert_turns;
 mod answers;
@@ -9,14 +10,12 @@ mod bounds;
 mod claims;
 mod cluster;
 mod declares;
-mod door;
 mod housekeeping;
 mod late_reports;
 mod leaving;
 mod local;
 mod logs;
 mod overload;
-mod pass;
 mod permissions;
 mod pump_requests;
 mod pumps;
@@ -25,4 +24,5 @@ mod resting_pumps;
 mod same_app;
 mod slow;
 mod tenants;
+mod token_scopes;
 mod world;

@@ -121,7 +121,7 @@ fn slow_claims(length: Duration) -> Arc<SlowClaims> {
 /// With three jobs per claim, most jobs are claimed after the tolerance of their misfire policy.
 fn slow_config() -> EngineConfig {
     EngineConfig {
-        near: Duration::from_millis(500),
+        claim_ahead: Duration::from_millis(500),
         claim_page: 3,
         claim_budget: 3,
         backlog_budget: 3,
@@ -131,7 +131,7 @@ fn slow_config() -> EngineConfig {
 }
 
 #[tokio::test]
-async fn what_a_server_claims_late_is_late_and_not_missed() {
+async fn fires_that_a_server_claims_late_are_late_and_not_missed() {
     let store = slow_claims(Duration::from_millis(30));
     let (_, runs) = all_at_once(&store, slow_config(), AHEAD).await;
     assert_eq!(misfires(&runs), 0, "none is skipped");
@@ -148,9 +148,9 @@ async fn what_a_server_claims_late_is_late_and_not_missed() {
 /// Claims the fires of a job that fires each second while 300 others are late. Returns the shortest time between such a claim and the
 /// instant of the fire.
 async fn shortest_lead() -> Duration {
-    let (near, look_ahead) = (Duration::from_millis(900), Duration::from_secs(1));
+    let (claim_ahead, look_ahead) = (Duration::from_millis(900), Duration::from_secs(1));
     let store = slow_claims(Duration::from_millis(30));
-    let config = EngineConfig { near, look_ahead, ..slow_config() };
+    let config = EngineConfig { claim_ahead, look_ahead, ..slow_config() };
     let (at, _) = all_at_once(&store, config, AHEAD).await;
     let asked = store.asked.lock().unwrap();
     let fires = asked.iter().filter(|(_, fire_at)| *fire_at > at);
@@ -203,9 +203,9 @@ async fn the_fires_of_a_dense_instant_are_claimed_earlier() {
 
 /// How long before the instant at which 300 jobs fire their first claim was requested.
 async fn lead_of_a_dense_instant() -> Duration {
-    let near = Duration::from_millis(500);
+    let claim_ahead = Duration::from_millis(500);
     let config = EngineConfig {
-        near,
+        claim_ahead,
         dense_from: 100,
         claim_pace: 100,
         dense_period: Duration::from_millis(100),

@@ -21,12 +21,12 @@ use super::world::{LIMIT, Line, World, begun, create, hello, runs, store};
 
 /// What a worker has: its groups by run and attempt, each with its last order.
 #[derive(Debug, Default)]
-struct Hands {
+struct WorkerState {
     groups: BTreeMap<(i64, i32), Group>,
     /// Whether it answers no order.
-    is_stubborn: bool,
+    ignores_orders: bool,
     /// Whether it finds no rows in any item.
-    is_dry: bool,
+    finds_no_rows: bool,
     /// Every item that it has ever had, with the epoch.
     epochs: Vec<(String, i64)>,
 }
@@ -40,7 +40,7 @@ struct Group {
 
 /// An executor that works for groups of a pump.
 pub(super) struct Worker {
-    hands: Arc<Mutex<Hands>>,
+    state: Arc<Mutex<WorkerState>>,
     /// Messages that it sends without a request of the server.
     unasked: mpsc::UnboundedSender<Up>,
     task: JoinHandle<()>,
@@ -59,33 +59,33 @@ impl Worker {
 
     async fn dial(world: &World, hello: v1::Hello) -> Self {
         let line = world.dial(Some(&world.token), hello).await.unwrap().beat();
-        let hands = Arc::new(Mutex::new(Hands::default()));
+        let state = Arc::new(Mutex::new(WorkerState::default()));
         let (unasked, to_send) = mpsc::unbounded_channel();
         #[expect(clippy::disallowed_methods, reason = "it ends with the test's runtime")]
-        let task = tokio::spawn(work(line, Arc::clone(&hands), to_send));
-        Self { hands, unasked, task }
+        let task = tokio::spawn(work(line, Arc::clone(&state), to_send));
+        Self { state, unasked, task }
     }
 
-    fn with<T>(&self, look: impl FnOnce(&mut Hands) -> T) -> T {
-        look(&mut self.hands.lock().unwrap_or_else(PoisonError::into_inner))
+    fn with<T>(&self, look: impl FnOnce(&mut WorkerState) -> T) -> T {
+        look(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// The items that it has now, with their epochs.
     fn items(&self) -> Vec<(String, i64)> {
-        self.with(|hands| {
-            let groups = hands.groups.values();
+        self.with(|state| {
+            let groups = state.groups.values();
             let held = groups.flat_map(|group| group.order.items.iter().filter(|item| !item.release));
             held.map(|item| (item.name.clone(), item.epoch)).collect()
         })
     }
 
     pub(super) fn group_count(&self) -> usize {
-        self.with(|hands| hands.groups.len())
+        self.with(|state| state.groups.len())
     }
 
     /// A report without items makes the server look at the pump again.
     pub(super) fn report_nothing(&self) {
-        let group = self.with(|hands| hands.groups.iter().next().map(|(key, group)| (*key, group.job)));
+        let group = self.with(|state| state.groups.iter().next().map(|(key, group)| (*key, group.job)));
         let ((run_id, attempt), job_id) = group.unwrap();
         let report = v1::PumpReport { run_id, attempt, job_id, ..v1::PumpReport::default() };
         self.unasked.send(Up::PumpReports(v1::PumpReports { reports: vec![report] })).unwrap();
@@ -94,7 +94,7 @@ impl Worker {
     /// Makes one of its groups fail: the group releases its items with `done` rows done, and ends. Returns its run and attempt, and the
     /// names of the items.
     pub(super) fn fail_group(&self, done: u64) -> ((i64, i32), Vec<String>) {
-        let (key, group) = self.with(|hands| hands.groups.pop_last()).unwrap();
+        let (key, group) = self.with(|state| state.groups.pop_last()).unwrap();
         let progress = |item: &v1::PumpItem| v1::PumpProgress {
             name: item.name.clone(),
             epoch: item.epoch,
@@ -116,10 +116,10 @@ impl Worker {
     }
 }
 
-async fn work(mut line: Line, hands: Arc<Mutex<Hands>>, mut to_send: mpsc::UnboundedReceiver<Up>) {
+async fn work(mut line: Line, state: Arc<Mutex<WorkerState>>, mut to_send: mpsc::UnboundedReceiver<Up>) {
     loop {
         let answers = tokio::select! {
-            body = line.receive_forever() => answers(&mut hands.lock().unwrap_or_else(PoisonError::into_inner), body),
+            body = line.receive_forever() => answers(&mut state.lock().unwrap_or_else(PoisonError::into_inner), body),
             Some(body) = to_send.recv() => vec![body],
         };
         for answer in answers {
@@ -128,19 +128,19 @@ async fn work(mut line: Line, hands: Arc<Mutex<Hands>>, mut to_send: mpsc::Unbou
     }
 }
 
-fn answers(hands: &mut Hands, body: Down) -> Vec<Up> {
+fn answers(state: &mut WorkerState, body: Down) -> Vec<Up> {
     match body {
         Down::Triggers(triggers) => {
             for trigger in &triggers.triggers {
                 let group = Group { job: trigger.job_id, ..Group::default() };
-                hands.groups.insert((trigger.run_id, trigger.attempt), group);
+                state.groups.insert((trigger.run_id, trigger.attempt), group);
             }
             triggers.triggers.iter().map(begun).collect()
         }
-        Down::PumpOrders(orders) => orders.orders.iter().flat_map(|order| obey(hands, order)).collect(),
+        Down::PumpOrders(orders) => orders.orders.iter().flat_map(|order| obey(state, order)).collect(),
         Down::Cancels(cancels) => {
             let ends = cancels.cancels.iter().filter_map(|cancel| {
-                let group = hands.groups.remove(&(cancel.run_id, cancel.attempt))?;
+                let group = state.groups.remove(&(cancel.run_id, cancel.attempt))?;
                 Some(result(&group, v1::result::Status::Cancelled, cancel.run_id, cancel.attempt))
             });
             ends.collect()
@@ -150,13 +150,13 @@ fn answers(hands: &mut Hands, body: Down) -> Vec<Up> {
 }
 
 /// Obeys an order, and releases requested items immediately.
-fn obey(hands: &mut Hands, order: &v1::PumpOrder) -> Vec<Up> {
+fn obey(state: &mut WorkerState, order: &v1::PumpOrder) -> Vec<Up> {
     let key = (order.run_id, order.attempt);
-    let (is_stubborn, is_dry) = (hands.is_stubborn, hands.is_dry);
-    hands.epochs.extend(order.items.iter().map(|item| (item.name.clone(), item.epoch)));
-    let Some(group) = hands.groups.get_mut(&key) else { return Vec::new() };
+    let (ignores_orders, finds_no_rows) = (state.ignores_orders, state.finds_no_rows);
+    state.epochs.extend(order.items.iter().map(|item| (item.name.clone(), item.epoch)));
+    let Some(group) = state.groups.get_mut(&key) else { return Vec::new() };
     group.order = order.clone();
-    if is_stubborn {
+    if ignores_orders {
         return Vec::new();
     }
     let progress = |item: &v1::PumpItem| v1::PumpProgress {
@@ -166,7 +166,7 @@ fn obey(hands: &mut Hands, order: &v1::PumpOrder) -> Vec<Up> {
         fetches: 1,
         rows: 3,
         done: 3,
-        dry: is_dry,
+        dry: finds_no_rows,
         checkpoint: format!("{} at {}", item.name, item.epoch),
         released: item.release,
         ..v1::PumpProgress::default()
@@ -186,7 +186,7 @@ fn obey(hands: &mut Hands, order: &v1::PumpOrder) -> Vec<Up> {
     let mut answers = vec![Up::PumpReports(v1::PumpReports { reports: vec![report] })];
     if order.r#yield {
         answers.push(result(group, v1::result::Status::Yielded, key.0, key.1));
-        hands.groups.remove(&key);
+        state.groups.remove(&key);
     }
     answers
 }
@@ -325,7 +325,7 @@ async fn an_item_that_is_not_given_back_is_fenced_and_its_owners_words_are_refus
     let job = pump(&world, json!({"groups": 2})).await;
     let first = Worker::start(&world, "a", 1).await;
     until("one executor has all", async || all_dealt(&world, &job, &[&first]).await).await;
-    first.with(|hands| hands.is_stubborn = true);
+    first.with(|state| state.ignores_orders = true);
     let second = Worker::start(&world, "b", 2).await;
     until("what was asked back is fenced", async || {
         items(&world, &job).await.iter().filter(|item| item.epoch >= 3).count() == 4
@@ -345,8 +345,8 @@ async fn the_items_of_a_dead_executor_go_to_another_one() {
     until("all are dealt", async || all_dealt(&world, &job, &[&first, &second]).await).await;
     first.die();
     until("the other one has all", async || all_dealt(&world, &job, &[&second]).await).await;
-    let mut dealt: Vec<(String, i64)> = first.with(|hands| hands.epochs.clone());
-    let of_second = second.with(|hands| hands.epochs.clone());
+    let mut dealt: Vec<(String, i64)> = first.with(|state| state.epochs.clone());
+    let of_second = second.with(|state| state.epochs.clone());
     dealt.retain(|one| of_second.contains(one));
     assert_eq!(dealt, [], "no item was with both at one epoch");
     world.die().await;
@@ -365,7 +365,7 @@ async fn a_pump_until_empty_ends_when_all_items_are_dry_and_a_paused_one_begins_
     assert_eq!((ended.status, ended.cancel_reason), (RunStatus::Succeeded, Some(Reason::Paused)), "{ended:?}");
     until("its items are free", async || items(&world, &job).await.iter().all(|item| item.owner.is_none())).await;
 
-    worker.with(|hands| hands.is_dry = true);
+    worker.with(|state| state.finds_no_rows = true);
     rondel_admin::jobs::set_enabled(&world.engine, &paused, true, "test").await.unwrap();
     until("it begins anew and ends dry", async || {
         let root = root(&world).await;
@@ -454,7 +454,7 @@ async fn another_server_goes_on_where_the_first_one_died() {
     let held = || {
         let run_ref =
             |(run_id, attempt): &(i64, i32)| v1::RunRef { run_id: *run_id, attempt: *attempt, ..v1::RunRef::default() };
-        worker.with(|hands| hands.groups.keys().map(run_ref).collect::<Vec<_>>())
+        worker.with(|state| state.groups.keys().map(run_ref).collect::<Vec<_>>())
     };
     let world = World::start_on(Arc::clone(&memory), config("two")).await;
     let again = v1::Hello { held: held(), ..hello("a", 1) };

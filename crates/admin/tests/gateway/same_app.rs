@@ -229,7 +229,7 @@ async fn a_run_that_logs_without_end_is_cut_off() {
 /// The end of a stream does not mean that its executor has left. Runs of other servers may still be with it, even while
 /// it is stopping.
 #[tokio::test]
-async fn only_an_executor_that_says_goodbye_has_left() {
+async fn only_an_executor_that_sends_goodbye_has_left() {
     let world = World::start().await;
     let has_left = async || {
         let sessions = world.store.sessions(Timestamp::EPOCH).await.unwrap();

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_admin::clock::Boot;
 use rondel_admin::jobs::{self, RunRequest};
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
-use rondel_core::run::RunOf;
+use rondel_core::run::RunJob;
 use rondel_core::{NamespaceId, Run, RunId, Trigger};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
@@ -174,7 +174,7 @@ async fn other_jobs_run_while_open_runs_are_taken_over() {
         held: None,
     };
     let Join::Joined { token: dead, .. } = slow.inner.join(&request).await.unwrap() else { unreachable!() };
-    let of = RunOf { namespace: sick.namespace, job: sick.id, job_version: sick.version, app: sick.app };
+    let of = RunJob { namespace: sick.namespace, job: sick.id, job_version: sick.version, app: sick.app };
     let left = Run::new(RunId::new(7), of, engine.now(), Trigger::Api, (dead.node, dead.epoch));
     slow.inner.request_run(dead, Run { cause: 7, ..left }).await.unwrap();
     slow.is_slow.send_replace(true);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::http::Session;
 use super::job::JobChange;
-use super::plan::{PeerKind, PeerPlan, Place};
+use super::plan::{PeerKind, PeerPlan, PeerUrls};
 use super::ratch_admin::RatchAdmin;
 use super::xxl_admin::XxlAdmin;
 use crate::BenchError;
@@ -18,19 +18,19 @@ pub(crate) enum Admin {
 
 impl Admin {
     /// Finds out which kind the server is, unless the plan names it, and signs in.
-    pub(crate) async fn sign_in(plan: &PeerPlan, place: &Place) -> Result<Self, BenchError> {
+    pub(crate) async fn sign_in(plan: &PeerPlan, urls: &PeerUrls) -> Result<Self, BenchError> {
         let (session, user) = (Session::new()?, (plan.user.as_str(), plan.password.reveal()));
         let version = match plan.kind {
             Some(PeerKind::Xxl) => None,
-            None => RatchAdmin::version(&session, place).await?,
+            None => RatchAdmin::version(&session, urls).await?,
             Some(PeerKind::Ratch) => {
-                let version = RatchAdmin::version(&session, place).await?;
+                let version = RatchAdmin::version(&session, urls).await?;
                 Some(version.unwrap_or_else(|| "of an unknown version".to_owned()))
             }
         };
         match version {
-            Some(version) => Ok(Self::Ratch(RatchAdmin::sign_in(session, place, version, user).await?)),
-            None => Ok(Self::Xxl(XxlAdmin::sign_in(session, &place.base, user).await?)),
+            Some(version) => Ok(Self::Ratch(RatchAdmin::sign_in(session, urls, version, user).await?)),
+            None => Ok(Self::Xxl(XxlAdmin::sign_in(session, &urls.base, user).await?)),
         }
     }
 
@@ -59,10 +59,10 @@ impl Admin {
     }
 
     /// Whether the server sends triggers to all of these executors.
-    pub(crate) async fn knows(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
+    pub(crate) async fn has_executors(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
         match self {
-            Self::Xxl(admin) => admin.knows(app, addresses).await,
-            Self::Ratch(admin) => admin.knows(app, addresses).await,
+            Self::Xxl(admin) => admin.has_executors(app, addresses).await,
+            Self::Ratch(admin) => admin.has_executors(app, addresses).await,
         }
     }
 
@@ -106,8 +106,8 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    pub(crate) fn new(place: &Place, token: &str, app: &str) -> Result<Self, BenchError> {
-        let (base, token, app) = (place.base.clone(), token.to_owned(), app.to_owned());
+    pub(crate) fn new(urls: &PeerUrls, token: &str, app: &str) -> Result<Self, BenchError> {
+        let (base, token, app) = (urls.base.clone(), token.to_owned(), app.to_owned());
         Ok(Self { session: Session::new()?, base, token, app })
     }
 

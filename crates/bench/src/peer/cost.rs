@@ -54,7 +54,7 @@ impl Processes {
         for Process { pid, name, before, peak } in self.0 {
             if usage::name(pid).is_none() {
                 let what = format!("--peer-pid: the process {pid} ({name}) ended during the measurement");
-                return Err(BenchError::void(what));
+                return Err(BenchError::failed(what));
             }
             let cpu_s = usage::of_tree(pid).since(before).cpu.as_secs_f64();
             used.push(PeerProcess { pid, name, cpu_s, peak_mb: peak as f64 / 1e6 });

@@ -24,7 +24,7 @@ impl Session {
         rustls::crypto::ring::default_provider().install_default().ok();
         // Redirects are not followed: they lead to the sign-in page, which is not an answer.
         let client = Client::builder().no_proxy().redirect(Policy::none()).timeout(TIMEOUT).build();
-        let client = client.map_err(|error| BenchError::void(format!("no client for HTTP: {error}")))?;
+        let client = client.map_err(|error| BenchError::failed(format!("no client for HTTP: {error}")))?;
         Ok(Self { client, cookie: String::new() })
     }
 
@@ -95,7 +95,7 @@ impl Answer {
 
     /// The error for an answer that does not follow the protocol.
     pub(crate) fn unexpected(&self) -> BenchError {
-        BenchError::void(format!("--peer-url: {}", self.describe()))
+        BenchError::failed(format!("--peer-url: {}", self.describe()))
     }
 }
 

@@ -29,10 +29,10 @@ use tokio_util::sync::CancellationToken;
 use self::admin::{Admin, Registry};
 use self::cost::Processes;
 use self::job::JobChange;
-use self::plan::Place;
+use self::plan::PeerUrls;
 pub use self::plan::{PeerKind, PeerPlan, PeerSecret};
 pub use self::report::{PeerCounts, PeerCpu, PeerProcess, PeerReport};
-use self::starts::{StartBook, settle};
+use self::starts::{StartRecorder, attribute_starts};
 use crate::report::Lateness;
 use crate::usage;
 use crate::witness::Witness;
@@ -58,23 +58,30 @@ const CLEAN_UP_TIMEOUT: Duration = Duration::from_secs(180);
 /// Those of [`BenchError`]; [`BenchError::Stopped`] if `stop` was cancelled.
 pub async fn run_peer(plan: &PeerPlan, stop: &CancellationToken) -> Result<PeerReport, BenchError> {
     plan.check()?;
-    let (place, processes) = (Place::of(plan)?, Processes::find(&plan.pids)?);
+    let (urls, processes) = (PeerUrls::of(plan)?, Processes::find(&plan.pids)?);
     let load_before = usage::load();
     let app = format!("rondel-bench-{}", clock::now().as_millis());
-    let registry = Registry::new(&place, plan.token.reveal(), &app)?;
-    let mut admin = Admin::sign_in(plan, &place).await?;
+    let registry = Registry::new(&urls, plan.token.reveal(), &app)?;
+    let mut admin = Admin::sign_in(plan, &urls).await?;
     let created = admin.create_app(&app).await;
-    let mut round =
-        Round { plan, admin: Arc::new(admin), registry, app, stop, executors: None, book: StartBook::default() };
+    let mut round = Round {
+        plan,
+        admin: Arc::new(admin),
+        registry,
+        app,
+        stop,
+        executors: None,
+        recorder: StartRecorder::default(),
+    };
     let measured = match created {
-        Ok(()) => round.measure(&place, processes).await,
+        Ok(()) => round.measure(&urls, processes).await,
         Err(error) => Err(error),
     };
     let left_behind = round.clean_up().await;
     if let (Err(_), Some(left)) = (&measured, &left_behind) {
         tracing::warn!("left behind: {left}");
     }
-    Ok(PeerReport { left_behind, load_before, url: place.base, ..measured? })
+    Ok(PeerReport { left_behind, load_before, url: urls.base, ..measured? })
 }
 
 /// One measurement.
@@ -85,16 +92,16 @@ struct Round<'a> {
     app: String,
     stop: &'a CancellationToken,
     executors: Option<XxlExecutors>,
-    book: StartBook,
+    recorder: StartRecorder,
 }
 
 impl Round<'_> {
-    async fn measure(&mut self, place: &Place, mut processes: Processes) -> Result<PeerReport, BenchError> {
+    async fn measure(&mut self, urls: &PeerUrls, mut processes: Processes) -> Result<PeerReport, BenchError> {
         let plan = self.plan;
         let target =
-            Target { bases: vec![place.base.clone()], app: self.app.clone(), token: plan.token.reveal().to_owned() };
-        let book = self.book.clone();
-        let executors = XxlExecutors::start(target, plan.executors, move |run| book.note(run)).await?;
+            Target { bases: vec![urls.base.clone()], app: self.app.clone(), token: plan.token.reveal().to_owned() };
+        let recorder = self.recorder.clone();
+        let executors = XxlExecutors::start(target, plan.executors, move |run| recorder.note(run)).await?;
         let executors = self.executors.insert(executors);
         self.registry.register(executors.addresses()).await?;
         wait_until_known(&self.admin, &self.app, executors.addresses(), self.stop).await?;
@@ -108,7 +115,7 @@ impl Round<'_> {
         let from = (clock::now() + self.admin.head_start()).ceil_second() + warm_up;
         let window = from.second()..from.second() + i64::from(plan.seconds);
         let lead = i64::from(LEAD_SECONDS.min(plan.warm_up));
-        self.book.open(window.start - lead..window.end + GRACE_SECONDS);
+        self.recorder.open(window.start - lead..window.end + GRACE_SECONDS);
         sleep_until(from, self.stop).await?;
 
         let witness = Witness::start()?;
@@ -121,10 +128,10 @@ impl Round<'_> {
         let witness = witness.end();
         watched?;
         let processes = processes.end()?;
-        wait_for_last_starts(&self.book, plan.planned(), &window, self.stop).await?;
+        wait_for_last_starts(&self.recorder, plan.planned(), &window, self.stop).await?;
 
-        let (started_in_all, starts) = self.book.take();
-        let fires = settle(starts, &jobs, &window, lead);
+        let (started_in_all, starts) = self.recorder.take();
+        let fires = attribute_starts(starts, &jobs, &window, lead);
         let counts = PeerCounts {
             planned: plan.planned(),
             started: fires.started,
@@ -158,8 +165,8 @@ impl Round<'_> {
     async fn clean_up(mut self) -> Option<String> {
         let app = self.app.clone();
         let removed = tokio::time::timeout(CLEAN_UP_TIMEOUT, self.remove()).await;
-        let removed = removed.unwrap_or_else(|_| Err(BenchError::void("the server took too long")));
-        removed.err().map(|error| format!("the app {app} and perhaps jobs of it: {}", chain_in_one_line(&error)))
+        let removed = removed.unwrap_or_else(|_| Err(BenchError::failed("the server took too long")));
+        removed.err().map(|error| format!("the app {app} and perhaps some of its jobs: {}", chain_in_one_line(&error)))
     }
 
     async fn remove(&mut self) -> Result<(), BenchError> {
@@ -187,11 +194,11 @@ async fn wait_until_known(
     stop: &CancellationToken,
 ) -> Result<(), BenchError> {
     let start = Instant::now();
-    while !admin.knows(app, addresses).await? {
+    while !admin.has_executors(app, addresses).await? {
         if start.elapsed() > KNOWN_TIMEOUT {
             let count = addresses.len();
             let what = format!("the server did not list all of the {count} executors that registered as {app}");
-            return Err(BenchError::void(what));
+            return Err(BenchError::failed(what));
         }
         sleep_until(clock::now() + ASK_AGAIN, stop).await?;
     }
@@ -212,7 +219,7 @@ async fn create_jobs(
         lanes.spawn(async move {
             let mut created = Vec::new();
             for name in names {
-                go_on(&stop)?;
+                check_not_stopped(&stop)?;
                 created.push(admin.create_job(&name).await?);
             }
             Ok::<_, BenchError>(created)
@@ -220,7 +227,7 @@ async fn create_jobs(
     }
     let mut created = Vec::new();
     while let Some(lane) = lanes.join_next().await {
-        created.extend(lane.map_err(|error| BenchError::void(format!("a lane broke: {error}")))??);
+        created.extend(lane.map_err(|error| BenchError::failed(format!("a lane failed: {error}")))??);
     }
     Ok(created)
 }
@@ -238,14 +245,14 @@ async fn change_jobs(
         let (admin, stop) = (Arc::clone(admin), stop.cloned());
         lanes.spawn(async move {
             for job in jobs {
-                stop.as_ref().map_or(Ok(()), go_on)?;
+                stop.as_ref().map_or(Ok(()), check_not_stopped)?;
                 admin.change_job(job, change).await?;
             }
             Ok::<_, BenchError>(())
         });
     }
     while let Some(lane) = lanes.join_next().await {
-        lane.map_err(|error| BenchError::void(format!("a lane broke: {error}")))??;
+        lane.map_err(|error| BenchError::failed(format!("a lane failed: {error}")))??;
     }
     Ok(())
 }
@@ -259,7 +266,7 @@ async fn remove_jobs(admin: &Arc<Admin>, app: &str) -> Result<(), BenchError> {
             return Ok(());
         }
         if jobs == before {
-            return Err(BenchError::void("the server removed no job, and reported success"));
+            return Err(BenchError::failed("the server reported success, but removed no job"));
         }
         change_jobs(admin, &jobs, JobChange::Stop, None).await?;
         change_jobs(admin, &jobs, JobChange::Remove, None).await?;
@@ -278,13 +285,13 @@ async fn watch(processes: &mut Processes, window: &Range<i64>, stop: &Cancellati
 
 /// Waits until all runs of the window have started, up to a limit.
 async fn wait_for_last_starts(
-    book: &StartBook,
+    recorder: &StartRecorder,
     planned: u64,
     window: &Range<i64>,
     stop: &CancellationToken,
 ) -> Result<(), BenchError> {
     let until = Timestamp::from_secs(window.end + GRACE_SECONDS);
-    while (book.fires(window) as u64) < planned && clock::micros_after(until) < 0 {
+    while (recorder.fires(window) as u64) < planned && clock::micros_after(until) < 0 {
         sleep_until(clock::now() + Duration::from_millis(200), stop).await?;
     }
     Ok(())
@@ -297,6 +304,6 @@ async fn sleep_until(at: Timestamp, stop: &CancellationToken) -> Result<(), Benc
     }
 }
 
-fn go_on(stop: &CancellationToken) -> Result<(), BenchError> {
+fn check_not_stopped(stop: &CancellationToken) -> Result<(), BenchError> {
     if stop.is_cancelled() { Err(BenchError::Stopped) } else { Ok(()) }
 }

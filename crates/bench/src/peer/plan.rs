@@ -90,7 +90,7 @@ impl PeerPlan {
 
 /// Where an admin server is; URLs have no slash at their ends.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct PeerUrls {
     /// The URL that executors are configured with.
     pub(crate) base: String,
     /// Its scheme, host and port.
@@ -99,7 +99,7 @@ pub(crate) struct Place {
     pub(crate) console: String,
 }
 
-impl Place {
+impl PeerUrls {
     pub(crate) fn of(plan: &PeerPlan) -> Result<Self, BenchError> {
         let base = parse("--peer-url", &plan.url)?;
         let console = match &plan.console {
@@ -159,18 +159,18 @@ mod tests {
     }
 
     #[test]
-    fn places_follow_from_the_url_of_executors() {
-        let place = Place::of(&plan("http://127.0.0.1:8725/xxl-job-admin/")).unwrap();
+    fn all_urls_follow_from_the_url_of_executors() {
+        let urls = PeerUrls::of(&plan("http://127.0.0.1:8725/xxl-job-admin/")).unwrap();
         let [base, origin, console] =
             ["http://127.0.0.1:8725/xxl-job-admin", "http://127.0.0.1:8725", "http://127.0.0.1:8825"]
                 .map(str::to_owned);
-        assert_eq!(place, Place { base, origin, console });
-        assert_eq!(Place::of(&plan("https://peer")).unwrap().console, "https://peer:543");
-        assert_eq!(Place::of(&plan("http://peer:65535/")).unwrap().base, "http://peer:65535");
+        assert_eq!(urls, PeerUrls { base, origin, console });
+        assert_eq!(PeerUrls::of(&plan("https://peer")).unwrap().console, "https://peer:543");
+        assert_eq!(PeerUrls::of(&plan("http://peer:65535/")).unwrap().base, "http://peer:65535");
 
         let console = Some("http://other:1/ratchjob/".to_owned());
-        let place = Place::of(&PeerPlan { console, ..plan("http://peer:9") }).unwrap();
-        assert_eq!((place.origin.as_str(), place.console.as_str()), ("http://peer:9", "http://other:1"));
+        let urls = PeerUrls::of(&PeerPlan { console, ..plan("http://peer:9") }).unwrap();
+        assert_eq!((urls.origin.as_str(), urls.console.as_str()), ("http://peer:9", "http://other:1"));
     }
 
     #[test]
@@ -182,12 +182,12 @@ mod tests {
             ("http://admin:123456@peer", "--peer-user"),
             ("http://peer/?a=b", "query"),
         ] {
-            let refusal = Place::of(&plan(url)).unwrap_err().to_string();
+            let refusal = PeerUrls::of(&plan(url)).unwrap_err().to_string();
             assert!(refusal.starts_with("--peer-url: ") && refusal.contains(word), "{url}: {refusal}");
             assert!(!refusal.contains("123456"), "{refusal}");
         }
         let console = Some("x".to_owned());
-        let refusal = Place::of(&PeerPlan { console, ..plan("http://peer") }).unwrap_err().to_string();
+        let refusal = PeerUrls::of(&PeerPlan { console, ..plan("http://peer") }).unwrap_err().to_string();
         assert!(refusal.starts_with("--peer-console: "), "{refusal}");
 
         assert!(plan("http://peer").check().is_ok());

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use super::http::{Answer, Session};
 use super::job::JobChange;
-use super::plan::Place;
+use super::plan::PeerUrls;
 use crate::BenchError;
 use crate::recorder::HANDLER;
 
@@ -19,7 +19,7 @@ const VERSION_START: &str = "ratch-job version:";
 
 /// A ratch-job with a signed-in user.
 pub(crate) struct RatchAdmin {
-    place: Place,
+    urls: PeerUrls,
     session: Session,
     version: String,
     app: String,
@@ -27,18 +27,18 @@ pub(crate) struct RatchAdmin {
 
 impl RatchAdmin {
     /// The version, if the server is ratch-job.
-    pub(crate) async fn version(session: &Session, place: &Place) -> Result<Option<String>, BenchError> {
-        let answer = session.get(&format!("{}/{VERSION_PATH}", place.origin), &[]).await?;
+    pub(crate) async fn version(session: &Session, urls: &PeerUrls) -> Result<Option<String>, BenchError> {
+        let answer = session.get(&format!("{}/{VERSION_PATH}", urls.origin), &[]).await?;
         Ok(answer.text.strip_prefix(VERSION_START).map(|version| version.trim().to_owned()))
     }
 
     pub(crate) async fn sign_in(
         session: Session,
-        place: &Place,
+        urls: &PeerUrls,
         version: String,
         (user, password): (&str, &str),
     ) -> Result<Self, BenchError> {
-        let url = api(place, "login/login");
+        let url = api(urls, "login/login");
         let password = BASE64_STANDARD.encode(password);
         let fields = [("username", user), ("password", password.as_str())];
         let answer = session.post_form(&url, &fields).await.map_err(|error| match error {
@@ -50,12 +50,12 @@ impl RatchAdmin {
         })?;
         match outcome(&answer) {
             Some(Outcome::Done(_)) if !answer.cookie.is_empty() => {
-                let (place, app) = (place.clone(), String::new());
-                Ok(Self { place, session: session.with_cookie(answer.cookie), version, app })
+                let (urls, app) = (urls.clone(), String::new());
+                Ok(Self { urls, session: session.with_cookie(answer.cookie), version, app })
             }
             Some(Outcome::Failed(code)) if code == "CAPTCHA_CHECK_ERROR" => {
                 let what = format!(
-                    "--peer-user: the console wants a captcha: start ratch-job with RATCH_CONSOLE_ENABLE_CAPTCHA=false; {}",
+                    "--peer-user: the console requires a captcha: start ratch-job with RATCH_CONSOLE_ENABLE_CAPTCHA=false; {}",
                     answer.describe()
                 );
                 Err(BenchError::Auth { what })
@@ -64,8 +64,8 @@ impl RatchAdmin {
                 Err(BenchError::Auth { what: format!("--peer-user or its password: {}", answer.describe()) })
             }
             Some(Outcome::Done(_)) | None => {
-                let what = format!("--peer-console: no console of ratch-job is there: {}", answer.describe());
-                Err(BenchError::void(what))
+                let what = format!("--peer-console: found no console of ratch-job: {}", answer.describe());
+                Err(BenchError::failed(what))
             }
         }
     }
@@ -81,8 +81,8 @@ impl RatchAdmin {
     }
 
     /// Whether triggers go to all of these executors.
-    pub(crate) async fn knows(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
-        let url = format!("{}/ratch/v1/app/instance/addrs", self.place.origin);
+    pub(crate) async fn has_executors(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
+        let url = format!("{}/ratch/v1/app/instance/addrs", self.urls.origin);
         let answer = self.session.get(&url, &[("namespace", NAMESPACE), ("appName", app)]).await?;
         let known = done(&answer)?;
         let known: Vec<&str> = known.as_array().into_iter().flatten().filter_map(Value::as_str).collect();
@@ -108,7 +108,7 @@ impl RatchAdmin {
             "tryTimes": 0,
         });
         let job = self.post("job/create", &body).await?;
-        let without_id = || BenchError::void(format!("--peer-console: a created job has no id: {job}"));
+        let without_id = || BenchError::failed(format!("--peer-console: a created job has no id: {job}"));
         job["id"].as_i64().ok_or_else(without_id)
     }
 
@@ -125,7 +125,7 @@ impl RatchAdmin {
     /// The first page of the app's jobs.
     pub(crate) async fn jobs(&self, app: &str) -> Result<Vec<i64>, BenchError> {
         let fields = [("namespace", NAMESPACE), ("appName", app), ("pageNo", "1"), ("pageSize", PAGE_SIZE)];
-        let answer = self.session.get(&api(&self.place, "job/list"), &fields).await?;
+        let answer = self.session.get(&api(&self.urls, "job/list"), &fields).await?;
         let page = done(&answer)?;
         let rows = page["list"].as_array().ok_or_else(|| answer.unexpected())?;
         // If the server ignored the filter, jobs of other apps would be removed.
@@ -138,12 +138,12 @@ impl RatchAdmin {
     }
 
     async fn post(&self, path: &str, body: &Value) -> Result<Value, BenchError> {
-        done(&self.session.post_json(&api(&self.place, path), body).await?)
+        done(&self.session.post_json(&api(&self.urls, path), body).await?)
     }
 }
 
-fn api(place: &Place, path: &str) -> String {
-    format!("{}/ratchjob/api/console/v1/{path}", place.console)
+fn api(urls: &PeerUrls, path: &str) -> String {
+    format!("{}/ratchjob/api/console/v1/{path}", urls.console)
 }
 
 /// ratch-job's answers.

@@ -195,7 +195,7 @@ mod tests {
     }
 
     #[test]
-    fn fires_and_what_was_left_behind_are_shown() {
+    fn fires_and_leftovers_are_shown() {
         let mut report = report(Vec::new());
         let fires = "2000 planned, 1999 started, 1 missing, 0 repeated, 0 early";
         assert_eq!(line(&report, "fires").as_deref(), Some(fires));

@@ -29,9 +29,9 @@ struct Inner {
 
 /// Records the starts of the runs of all executors.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct StartBook(Arc<Mutex<Inner>>);
+pub(crate) struct StartRecorder(Arc<Mutex<Inner>>);
 
-impl StartBook {
+impl StartRecorder {
     /// From now on, keeps the starts of runs that the server created in these seconds.
     pub(crate) fn open(&self, seconds: Range<i64>) {
         self.lock().seconds = seconds;
@@ -87,7 +87,7 @@ pub(crate) struct FireCounts {
 ///
 /// Executors do not learn the second for which a run was planned. If a job has two runs in one second, one of them counts as
 /// the late run of an earlier second without a run. If there is no such second, it counts as a repetition.
-pub(crate) fn settle(mut starts: Vec<Start>, jobs: &[i64], window: &Range<i64>, lead: i64) -> FireCounts {
+pub(crate) fn attribute_starts(mut starts: Vec<Start>, jobs: &[i64], window: &Range<i64>, lead: i64) -> FireCounts {
     starts.sort_unstable();
     let mut by_job: BTreeMap<i64, Vec<Start>> = jobs.iter().map(|job| (*job, Vec::new())).collect();
     for start in starts {
@@ -163,7 +163,7 @@ mod tests {
             at_us: (second * 1_000 + late_ms) * 1_000,
             log: log.unwrap_or(1_000 + i64::try_from(index).unwrap()),
         });
-        let fires = settle(starts.collect(), &[1], &(100..105), 3);
+        let fires = attribute_starts(starts.collect(), &[1], &(100..105), 3);
         assert_eq!(fires.lateness.count(), fires.started);
         assert_eq!(fires.started + fires.missing, 5, "{fires:?}");
         [fires.started, fires.started_late, fires.missing, fires.repeated, fires.early]
@@ -214,7 +214,7 @@ mod tests {
             at_us: (second * 1_000 + late_ms) * 1_000,
             log: second * 10 + late_ms,
         });
-        let fires = settle(starts.to_vec(), &[1], &(100..105), 0);
+        let fires = attribute_starts(starts.to_vec(), &[1], &(100..105), 0);
         assert_eq!((fires.started, fires.started_late, fires.lateness.max()), (5, 2, 2_002_000));
     }
 
@@ -240,7 +240,7 @@ mod tests {
     #[test]
     fn jobs_of_others_do_not_count() {
         let start = Start { job: 2, second: 101, at_us: 101_000_000, log: 1 };
-        let fires = settle(vec![start], &[1], &(100..102), 0);
+        let fires = attribute_starts(vec![start], &[1], &(100..102), 0);
         assert_eq!((fires.started, fires.missing, fires.repeated), (0, 2, 0));
     }
 }

@@ -15,20 +15,20 @@ const SIGN_IN_PATHS: [&str; 2] = ["auth/doLogin", "login"];
 
 /// Paths that differ between the versions.
 #[derive(Debug, PartialEq, Eq)]
-struct Names {
+struct AdminPaths {
     create_group: &'static str,
     remove_group: &'static str,
     create_job: &'static str,
     remove_job: &'static str,
 }
 
-static SINCE_3_3: Names = Names {
+static SINCE_3_3: AdminPaths = AdminPaths {
     create_group: "jobgroup/insert",
     remove_group: "jobgroup/delete",
     create_job: "jobinfo/insert",
     remove_job: "jobinfo/delete",
 };
-static BEFORE_3_3: Names = Names {
+static BEFORE_3_3: AdminPaths = AdminPaths {
     create_group: "jobgroup/save",
     remove_group: "jobgroup/remove",
     create_job: "jobinfo/add",
@@ -39,7 +39,7 @@ static BEFORE_3_3: Names = Names {
 pub(crate) struct XxlAdmin {
     base: String,
     session: Session,
-    names: &'static Names,
+    paths: &'static AdminPaths,
     group: Option<String>,
 }
 
@@ -62,44 +62,44 @@ impl XxlAdmin {
                 return Err(BenchError::Auth { what });
             }
             if answer.cookie.is_empty() {
-                return Err(BenchError::void(format!("--peer-url: {}, and no cookie", answer.describe())));
+                return Err(BenchError::failed(format!("--peer-url: {}, without a cookie", answer.describe())));
             }
             let session = session.with_cookie(answer.cookie);
-            return Ok(Self { base: base.to_owned(), session, names: &SINCE_3_3, group: None });
+            return Ok(Self { base: base.to_owned(), session, paths: &SINCE_3_3, group: None });
         }
         let found = unexpected.map(|answer| answer.describe()).unwrap_or_default();
-        Err(BenchError::void(format!("--peer-url: neither XXL-JOB's admin nor ratch-job is there: {found}")))
+        Err(BenchError::failed(format!("--peer-url: found neither XXL-JOB's admin nor ratch-job: {found}")))
     }
 
     pub(crate) fn name(&self) -> &'static str {
-        if *self.names == SINCE_3_3 { "XXL-JOB 3.3 or later" } else { "XXL-JOB before 3.3" }
+        if *self.paths == SINCE_3_3 { "XXL-JOB 3.3 or later" } else { "XXL-JOB before 3.3" }
     }
 
-    /// Creates the group. The path that works shows which names this version has.
+    /// Creates the group. The path that works shows which paths this version has.
     pub(crate) async fn create_app(&mut self, app: &str) -> Result<(), BenchError> {
         let fields = [("appname", app), ("title", TITLE), ("name", TITLE), ("addressType", "0"), ("addressList", "")];
         let mut unexpected = None;
-        for names in [&SINCE_3_3, &BEFORE_3_3] {
-            let answer = self.post(names.create_group, &fields).await?;
+        for paths in [&SINCE_3_3, &BEFORE_3_3] {
+            let answer = self.post(paths.create_group, &fields).await?;
             let Some(envelope) = envelope(&answer) else {
                 unexpected.get_or_insert(answer);
                 continue;
             };
             envelope.check(&answer)?;
-            self.names = names;
+            self.paths = paths;
             self.group = self.find_group(app).await?.and_then(|row| id_of(&row["id"]));
             return match self.group {
                 Some(_) => Ok(()),
                 None => {
-                    Err(BenchError::void(format!("--peer-url: the job group {app} was created, and is not listed")))
+                    Err(BenchError::failed(format!("--peer-url: the job group {app} was created, but is not listed")))
                 }
             };
         }
-        Err(unexpected.map_or_else(|| BenchError::void("no answer"), |answer| answer.unexpected()))
+        Err(unexpected.map_or_else(|| BenchError::failed("no answer"), |answer| answer.unexpected()))
     }
 
     /// Whether triggers go to all of these executors.
-    pub(crate) async fn knows(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
+    pub(crate) async fn has_executors(&self, app: &str, addresses: &[String]) -> Result<bool, BenchError> {
         let group = self.group()?;
         // An update makes the server read the registrations immediately; otherwise it reads them every 30 seconds.
         let fields = [
@@ -138,7 +138,7 @@ impl XxlAdmin {
             ("glueSource", ""),
             ("glueRemark", "rondel bench"),
         ];
-        let answer = self.post(self.names.create_job, &fields).await?;
+        let answer = self.post(self.paths.create_job, &fields).await?;
         let envelope = envelope(&answer).ok_or_else(|| answer.unexpected())?;
         envelope.check(&answer)?;
         let id = id_of(&envelope.payload).and_then(|id| id.parse().ok());
@@ -149,7 +149,7 @@ impl XxlAdmin {
         let path = match change {
             JobChange::Start => "jobinfo/start",
             JobChange::Stop => "jobinfo/stop",
-            JobChange::Remove => self.names.remove_job,
+            JobChange::Remove => self.paths.remove_job,
         };
         let id = id.to_string();
         // The field is named `ids[]` since 3.3, and `id` before.
@@ -179,11 +179,11 @@ impl XxlAdmin {
     /// Removes the group; one that is not there counts as removed.
     pub(crate) async fn remove_app(&self, app: &str) -> Result<(), BenchError> {
         let Some(group) = self.find_group(app).await?.and_then(|row| id_of(&row["id"])) else { return Ok(()) };
-        self.post_and_check(self.names.remove_group, &[("ids[]", group.as_str()), ("id", group.as_str())]).await
+        self.post_and_check(self.paths.remove_group, &[("ids[]", group.as_str()), ("id", group.as_str())]).await
     }
 
     fn group(&self) -> Result<&str, BenchError> {
-        self.group.as_deref().ok_or_else(|| BenchError::void("the job group was not created"))
+        self.group.as_deref().ok_or_else(|| BenchError::failed("the job group was not created"))
     }
 
     async fn find_group(&self, app: &str) -> Result<Option<Value>, BenchError> {

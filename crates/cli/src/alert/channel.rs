@@ -27,7 +27,7 @@ enum ChannelCommand {
     List,
     /// Show a channel without its secrets
     Show(NameArgs),
-    /// Create or change a channel; what is not given stays as it is
+    /// Create or change a channel; settings that are left out stay unchanged
     Set(Box<SetArgs>),
     /// Delete a channel; its messages that were not sent are dropped
     Delete(NameArgs),
@@ -85,7 +85,7 @@ struct SetArgs {
     /// Send messages again
     #[arg(long, conflicts_with = "disable")]
     enable: bool,
-    /// Send nothing; messages for the channel are given up
+    /// Send nothing; messages for the channel are dropped
     #[arg(long)]
     disable: bool,
 }
@@ -106,8 +106,8 @@ const DELIVERIES: View = View {
 impl ChannelArgs {
     pub(super) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         match self.command {
-            ChannelCommand::List => VIEW.list(&client.get(&["channels"], &[]).await?, format),
-            ChannelCommand::Show(args) => VIEW.whole(&client.get(&["channels", &args.name], &[]).await?, format),
+            ChannelCommand::List => VIEW.print_list(&client.get(&["channels"], &[]).await?, format),
+            ChannelCommand::Show(args) => VIEW.print_object(&client.get(&["channels", &args.name], &[]).await?, format),
             ChannelCommand::Set(args) => args.run(client, format).await,
             ChannelCommand::Delete(args) => {
                 delete(client, &["channels", &args.name], &[], &format!("deleted {}", args.name), format).await
@@ -115,7 +115,7 @@ impl ChannelArgs {
             ChannelCommand::Test(args) => test(client, &args.name, format).await,
             ChannelCommand::Deliveries(args) => {
                 let path = ["channels", &args.name, "deliveries"];
-                DELIVERIES.list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
+                DELIVERIES.print_list(&list::read_at(client, &path, &[], &args.bounds).await?, format)
             }
         }
     }
@@ -123,7 +123,7 @@ impl ChannelArgs {
 
 async fn test(client: &Client, name: &str, format: FormatArgs) -> Result<(), Failure> {
     let body = client.post(&["channels", name, "test"], "{}").await?;
-    let written = DELIVERIES.line(&body, format);
+    let written = DELIVERIES.print_row(&body, format);
     let delivery = body.value()?;
     if delivery["verdict"] == "sent" {
         return written;
@@ -139,7 +139,11 @@ impl SetArgs {
         let document = self.document(known)?;
         let saved = client.put(&["channels", &self.name], &document.to_string()).await?;
         // A generated signing key is in this answer only, so all fields are printed.
-        if saved.value()?["signing_key"].is_string() { VIEW.whole(&saved, format) } else { VIEW.line(&saved, format) }
+        if saved.value()?["signing_key"].is_string() {
+            VIEW.print_object(&saved, format)
+        } else {
+            VIEW.print_row(&saved, format)
+        }
     }
 
     /// The channel to save: the stored one with the given flags applied.
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_given_stays_as_it_is() {
+    fn options_that_are_left_out_keep_their_values() {
         let known = json!({
             "name": "ops", "kind": "ntfy", "lang": "zh", "enabled": false,
             "settings": {"url": "https://ntfy.example.com", "priority": "4"}, "secrets": {"topic": "set"},

@@ -56,11 +56,11 @@ impl IncidentArgs {
                 if !resolved {
                     query.push(("standing", "firing"));
                 }
-                VIEW.list(&list::read(client, "incidents", &query, &bounds).await?, format)
+                VIEW.print_list(&list::read(client, "incidents", &query, &bounds).await?, format)
             }
-            IncidentCommand::Show(args) => VIEW.whole(&client.get(&["incidents", &args.id], &[]).await?, format),
+            IncidentCommand::Show(args) => VIEW.print_object(&client.get(&["incidents", &args.id], &[]).await?, format),
             IncidentCommand::Ack(args) => {
-                VIEW.line(&client.post(&["incidents", &args.id, "acknowledge"], "{}").await?, format)
+                VIEW.print_row(&client.post(&["incidents", &args.id, "acknowledge"], "{}").await?, format)
             }
         }
     }

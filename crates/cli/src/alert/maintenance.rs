@@ -25,7 +25,7 @@ enum MaintenanceCommand {
         /// Only the jobs of this app
         #[arg(long, value_name = "APP")]
         app: Option<String>,
-        /// Its begin; a little more than a minute ahead if left out, since fires are claimed ahead
+        /// When it begins; by default a little more than a minute from now, because fires are claimed ahead
         #[arg(long, value_name = "INSTANT")]
         from: Option<String>,
         /// For how long
@@ -34,7 +34,7 @@ enum MaintenanceCommand {
         /// Until when
         #[arg(long, value_name = "INSTANT", conflicts_with = "length")]
         until: Option<String>,
-        /// What happens to the fires inside: skip, or hold (at the end, they meet the misfire policy of their job)
+        /// What happens to the fires inside: skip them, or hold them until the end, when the misfire policy of their job applies
         #[arg(long, value_name = "WHAT", default_value = "skip", value_parser = ["skip", "hold"])]
         fires: String,
         /// Why; shown on every page of the console
@@ -54,12 +54,12 @@ const VIEW: View = View { name: "id", headers: &["ID", "APP", "STARTS", "ENDS", 
 impl MaintenanceArgs {
     pub(crate) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         match self.command {
-            MaintenanceCommand::List => VIEW.list(&client.get(&["maintenance"], &[]).await?, format),
+            MaintenanceCommand::List => VIEW.print_list(&client.get(&["maintenance"], &[]).await?, format),
             MaintenanceCommand::Add { app, from, length, until, fires, reason } => {
                 let body = json!({
                     "app": app, "starts_at": from, "ends_at": until, "length": length, "fires": fires, "reason": reason,
                 });
-                VIEW.line(&client.post(&["maintenance"], &body.to_string()).await?, format)
+                VIEW.print_row(&client.post(&["maintenance"], &body.to_string()).await?, format)
             }
             MaintenanceCommand::End { id } => {
                 delete(client, &["maintenance", &id], &[], &format!("ended maintenance window {id}"), format).await

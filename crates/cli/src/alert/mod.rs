@@ -32,9 +32,9 @@ enum AlertCommand {
     Rule(rule::RuleArgs),
     /// Show incidents, and acknowledge them
     Incident(incident::IncidentArgs),
-    /// Keep messages back for a time
+    /// Suppress messages for a time
     Silence(silence::SilenceArgs),
-    /// Let no job fire for a time
+    /// Stop jobs from firing for a time
     Maintenance(maintenance::MaintenanceArgs),
 }
 

@@ -9,7 +9,7 @@ use rondel_core::alert::{Condition, disk};
 use serde_json::{Map, Value, json};
 
 use super::rule_words::{dry_run_text, warn, with_flags};
-use crate::client::{Ask, Body, Client, JSON, text_of};
+use crate::client::{Body, Call, Client, JSON, text_of};
 use crate::delete::delete;
 use crate::exit::Failure;
 use crate::format::FormatArgs;
@@ -28,7 +28,7 @@ enum RuleCommand {
     List,
     /// Show a rule
     Show(NameArgs),
-    /// Create or change a rule; what is not given stays as it is
+    /// Create or change a rule; settings that are left out stay unchanged
     Set(Box<SetArgs>),
     /// Delete a rule; its open incidents are resolved without a message
     Delete(NameArgs),
@@ -43,9 +43,9 @@ struct NameArgs {
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum Severity {
-    /// It cannot wait
+    /// Needs attention now
     Critical,
-    /// It can wait for the morning
+    /// Can wait until the morning
     Warning,
 }
 
@@ -125,7 +125,7 @@ struct ConditionArgs {
     /// The window over which the failure rate, or the growth of the table of runs, is measured
     #[arg(long, value_name = "DURATION", requires = "counted", default_value = "1h")]
     window: String,
-    /// How many runs a failure rate needs; 10 if left out
+    /// Minimum number of runs for a failure rate; 10 by default
     #[arg(long, value_name = "N", requires = "failure_rate")]
     min_runs: Option<u64>,
     /// A fire was skipped
@@ -170,10 +170,10 @@ struct ConditionArgs {
     /// A loop of a server has been failing for this long
     #[arg(long, value_name = "DURATION", group = "condition")]
     loop_failing: Option<String>,
-    /// An access token ends within this
+    /// An access token expires within this time
     #[arg(long, value_name = "DURATION", group = "condition")]
     token_expiring: Option<String>,
-    /// The TLS certificate of a server ends within this
+    /// The TLS certificate of a server expires within this time
     #[arg(long, value_name = "DURATION", group = "condition")]
     certificate_expiring: Option<String>,
     /// A disk of a server has less free: 10% or 20GiB
@@ -190,8 +190,8 @@ const SUBJECTS: View = View { name: "name", headers: &["KIND", "NAME", "APP"], r
 impl RuleArgs {
     pub(crate) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         match self.command {
-            RuleCommand::List => VIEW.list(&client.get(&["alert-rules"], &[]).await?, format),
-            RuleCommand::Show(args) => VIEW.whole(&client.get(&["alert-rules", &args.name], &[]).await?, format),
+            RuleCommand::List => VIEW.print_list(&client.get(&["alert-rules"], &[]).await?, format),
+            RuleCommand::Show(args) => VIEW.print_object(&client.get(&["alert-rules", &args.name], &[]).await?, format),
             RuleCommand::Set(args) => args.run(client, format).await,
             RuleCommand::Delete(args) => {
                 let path = ["alert-rules", args.name.as_str()];
@@ -220,28 +220,28 @@ impl SetArgs {
         if self.dry_run {
             document["name"] = json!(self.name);
             let path = ["alert-rules", "preview"];
-            let tried = self.ask(client, (Method::POST, &path, &[]), document_text(&document)).await?.value()?;
+            let tried = self.call(client, (Method::POST, &path, &[]), document_text(&document)).await?.value()?;
             let items: Vec<Value> = tried["subjects"].as_array().cloned().unwrap_or_default();
-            crate::output::talk(&dry_run_text(&tried));
-            return SUBJECTS.items(&items, format);
+            crate::output::message(&dry_run_text(&tried));
+            return SUBJECTS.print_items(&items, format);
         }
         let path = ["alert-rules", self.name.as_str()];
         // With `if-match`, the server refuses the change if another user has changed the rule since it was read.
         let headers: Vec<(&str, &str)> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
-        let saved = self.ask(client, (Method::PUT, &path, &headers), document_text(&document)).await?;
-        VIEW.line(&saved, format)?;
+        let saved = self.call(client, (Method::PUT, &path, &headers), document_text(&document)).await?;
+        VIEW.print_row(&saved, format)?;
         warn(&saved.value()?);
         Ok(())
     }
 
     /// Sends a rule. A refusal names the flags that set the refused fields.
-    async fn ask(
+    async fn call(
         &self,
         client: &Client,
         (method, path, headers): (Method, &[&str], &[(&str, &str)]),
         body: Option<(&'static str, String)>,
     ) -> Result<Body, Failure> {
-        match client.ask(Ask { method, path, query: &[], body, headers }).await? {
+        match client.call(Call { method, path, query: &[], body, headers }).await? {
             Ok(body) => Ok(body),
             Err(mut refusal) => {
                 if self.file.is_none() {
@@ -356,8 +356,8 @@ impl ConditionArgs {
 /// The saved rule without the fields that the server adds, with the tag of its version; `None` if there is no such rule.
 async fn present(client: &Client, name: &str) -> Result<Option<(Value, Option<String>)>, Failure> {
     let path = ["alert-rules", name];
-    let ask = Ask { method: Method::GET, path: &path, query: &[], body: None, headers: &[] };
-    let found = match client.ask(ask).await? {
+    let call = Call { method: Method::GET, path: &path, query: &[], body: None, headers: &[] };
+    let found = match client.call(call).await? {
         Ok(body) => body.value()?,
         Err(refusal) if refusal.status == StatusCode::NOT_FOUND => return Ok(None),
         Err(refusal) => return Err(client.failure(&refusal)),

@@ -9,7 +9,7 @@ use crate::client::text_of;
 /// Prints the warnings about a rule that was saved.
 pub(super) fn warn(saved: &Value) {
     for warning in saved["warnings"].as_array().into_iter().flatten() {
-        crate::output::talk(&format!("warning: {}", text_of(warning)));
+        crate::output::message(&format!("warning: {}", text_of(warning)));
     }
 }
 
@@ -43,10 +43,10 @@ pub(super) fn dry_run_text(tried: &Value) -> String {
 /// Replaces the JSON pointers in a refusal with the flags that set these fields.
 pub(super) fn with_flags(problem: &str) -> String {
     let Ok(mut document) = serde_json::from_str::<Value>(problem) else { return problem.to_owned() };
-    for complaint in document["errors"].as_array_mut().into_iter().flatten() {
-        let flag = complaint["pointer"].as_str().and_then(flag);
+    for error in document["errors"].as_array_mut().into_iter().flatten() {
+        let flag = error["pointer"].as_str().and_then(flag);
         if let Some(flag) = flag {
-            complaint["pointer"] = json!(flag);
+            error["pointer"] = json!(flag);
         }
     }
     document.to_string()

@@ -22,7 +22,7 @@ pub(crate) struct SilenceArgs {
 enum SilenceCommand {
     /// List the silences that have not ended
     List,
-    /// Keep messages back that match all that is given; without a rule, a job and an app, all of the namespace
+    /// Suppress messages that match all of the given options; without --rule, --job and --app, all messages of the namespace
     #[command(group = clap::ArgGroup::new("end").required(true))]
     Add {
         /// Messages of this rule
@@ -57,7 +57,7 @@ const VIEW: View = View { name: "id", headers: &["ID", "RULE", "JOB", "APP", "EN
 impl SilenceArgs {
     pub(crate) async fn run(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         match self.command {
-            SilenceCommand::List => VIEW.list(&client.get(&["silences"], &[]).await?, format),
+            SilenceCommand::List => VIEW.print_list(&client.get(&["silences"], &[]).await?, format),
             SilenceCommand::Add { rule, job, app, length, until, reason } => {
                 let ends_at = match (length, until) {
                     (Some(length), _) => {
@@ -69,7 +69,7 @@ impl SilenceArgs {
                 };
                 let body = json!({"rule": rule, "job": job, "app": app, "ends_at": ends_at, "reason": reason.unwrap_or_default()});
                 let added = client.post(&["silences"], &body.to_string()).await?;
-                VIEW.line(&added, format)?;
+                VIEW.print_row(&added, format)?;
                 super::rule_words::warn(&added.value()?);
                 Ok(())
             }

@@ -31,19 +31,19 @@ pub(super) struct PeerArgs {
         ],
     )]
     peer_url: Option<String>,
-    /// What is at --peer-url; the server is asked if it is left out
+    /// The kind of server at --peer-url; by default, the server is asked
     #[arg(long, value_enum, value_name = "KIND", requires = "peer_url")]
     peer_kind: Option<Kind>,
-    /// The URL of ratch-job's console; the port of --peer-url plus 100 if it is left out
+    /// The URL of ratch-job's console; by default at the port of --peer-url plus 100
     #[arg(long, value_name = "URL", requires = "peer_url")]
     peer_console: Option<String>,
-    /// The user that creates the jobs at --peer-url, an administrator; admin if it is left out
+    /// The user that creates the jobs at --peer-url, an administrator; by default admin
     #[arg(long, value_name = "NAME", requires = "peer_url")]
     peer_user: Option<String>,
-    /// The file with that user's password, - for stdin; `RONDEL_PEER_PASSWORD` if it is left out
+    /// The file with that user's password, - for stdin; by default `RONDEL_PEER_PASSWORD`
     #[arg(long, value_name = "FILE", requires = "peer_url")]
     peer_password_file: Option<PathBuf>,
-    /// The file with the access token that the server at --peer-url wants of executors; `RONDEL_PEER_TOKEN` if it is left out
+    /// The file with the access token that the server at --peer-url requires from executors; by default `RONDEL_PEER_TOKEN`
     #[arg(long, value_name = "FILE", requires = "peer_url")]
     peer_token_file: Option<PathBuf>,
     /// A process of the server at --peer-url, or of its database, to count what it and its children use; repeatable

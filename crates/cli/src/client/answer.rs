@@ -15,11 +15,11 @@ struct Problem {
     #[serde(default)]
     request_id: String,
     #[serde(default)]
-    errors: Vec<Complaint>,
+    errors: Vec<ProblemError>,
 }
 
 #[derive(Debug, Deserialize)]
-struct Complaint {
+struct ProblemError {
     #[serde(alias = "parameter", default)]
     pointer: String,
     message: String,
@@ -29,14 +29,14 @@ struct Complaint {
     count: Option<usize>,
 }
 
-/// One complaint of a problem document.
+/// One error of a problem document.
 #[derive(Debug)]
 pub(crate) struct Finding {
     /// The JSON pointer into the request's body, or the name of a parameter.
     pub(crate) pointer: String,
-    /// The complaint, as a sentence.
+    /// The error, as a sentence.
     pub(crate) message: String,
-    /// The indexes of the list items with this complaint; not all of them if there are many.
+    /// The indexes of the list items with this error; not all of them if there are many.
     pub(crate) indexes: Vec<usize>,
     /// How many items have it.
     pub(crate) count: usize,
@@ -65,22 +65,22 @@ pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) 
         _ => String::new(),
     };
     let failure = Failure::new(exit(status), format!("{message}{hint}"));
-    if is_passing(status) { failure.passing() } else { failure }
+    if is_temporary(status) { failure.temporary() } else { failure }
 }
 
 /// Whether the same call may succeed soon: the server, or a proxy in front of it, is stopping, starting or busy.
-const fn is_passing(status: StatusCode) -> bool {
+const fn is_temporary(status: StatusCode) -> bool {
     matches!(status.as_u16(), 429 | 502..=504)
 }
 
-/// The complaints of a problem document.
-pub(crate) fn complaints(text: &str) -> Vec<Finding> {
+/// The errors of a problem document.
+pub(crate) fn findings(text: &str) -> Vec<Finding> {
     let problem: Option<Problem> = serde_json::from_str(text).ok();
-    let finding = |complaint: Complaint| Finding {
-        pointer: complaint.pointer,
-        message: harmless(&complaint.message).into_owned(),
-        indexes: complaint.indexes,
-        count: complaint.count.unwrap_or(1),
+    let finding = |error: ProblemError| Finding {
+        pointer: error.pointer,
+        message: harmless(&error.message).into_owned(),
+        indexes: error.indexes,
+        count: error.count.unwrap_or(1),
     };
     problem.into_iter().flat_map(|problem| problem.errors).map(finding).collect()
 }
@@ -96,16 +96,16 @@ fn exit(status: StatusCode) -> Exit {
 }
 
 fn sentence(problem: &Problem) -> String {
-    let complaint = |complaint: &Complaint| {
-        let separator = if complaint.pointer.is_empty() { "" } else { ": " };
-        harmless(&format!("{}{separator}{}", complaint.pointer, complaint.message)).into_owned()
+    let error = |error: &ProblemError| {
+        let separator = if error.pointer.is_empty() { "" } else { ": " };
+        harmless(&format!("{}{separator}{}", error.pointer, error.message)).into_owned()
     };
     match problem.errors.as_slice() {
         [] if problem.detail.is_empty() => harmless(&problem.title).into_owned(),
         [] => harmless(&problem.detail).into_owned(),
-        [only] => complaint(only),
+        [only] => error(only),
         several => {
-            let lines: Vec<_> = several.iter().map(|one| format!("  {}", complaint(one))).collect();
+            let lines: Vec<_> = several.iter().map(|one| format!("  {}", error(one))).collect();
             format!("{}:\n{}", harmless(&problem.title), lines.join("\n"))
         }
     }
@@ -116,12 +116,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_complaint_is_told_once() {
-        let one = r#"{"title":"The body is not right","detail":"/schedule/cron: bad","errors":[{"pointer":"/schedule/cron","message":"bad"}]}"#;
-        let two = r#"{"title":"The body is not right","errors":[{"pointer":"/a","message":"x"},{"parameter":"b","message":"y"}]}"#;
+    fn each_error_is_reported_once() {
+        let one = r#"{"title":"The body is invalid","detail":"/schedule/cron: bad","errors":[{"pointer":"/schedule/cron","message":"bad"}]}"#;
+        let two = r#"{"title":"The body is invalid","errors":[{"pointer":"/a","message":"x"},{"parameter":"b","message":"y"}]}"#;
         let none = r#"{"title":"There is no such job","detail":"no job \"x\"","errors":[]}"#;
         for (body, text) in
-            [(one, "/schedule/cron: bad"), (two, "The body is not right:\n  /a: x\n  b: y"), (none, "no job \"x\"")]
+            [(one, "/schedule/cron: bad"), (two, "The body is invalid:\n  /a: x\n  b: y"), (none, "no job \"x\"")]
         {
             assert_eq!(sentence(&serde_json::from_str(body).unwrap()), text);
         }

@@ -27,7 +27,7 @@ pub(super) fn unreachable(place: &str, error: reqwest::Error) -> Failure {
         (true, false) => format!("the server {place} does not answer: {cause}"),
         (false, false) => format!("the connection to the server {place} broke: {cause}"),
     };
-    Failure::new(Exit::Unreachable, sentence).passing()
+    Failure::new(Exit::Unreachable, sentence).temporary()
 }
 
 /// The innermost cause of a failed connection: the outer layers only state that it failed.

@@ -41,9 +41,9 @@ impl Lines {
                 Ok(Err(error)) => {
                     let cause = chain_in_one_line(&error.without_url());
                     let sentence = format!("the connection to the server broke: {cause}");
-                    return Err(Failure::new(Exit::Unreachable, sentence).passing());
+                    return Err(Failure::new(Exit::Unreachable, sentence).temporary());
                 }
-                Err(_) => return Err(Failure::new(Exit::Unreachable, "the server has fallen silent").passing()),
+                Err(_) => return Err(Failure::new(Exit::Unreachable, "the server has fallen silent").temporary()),
             }
         }
     }

@@ -18,7 +18,7 @@ use rondel_core::Timestamp;
 
 pub(crate) use address::check_server;
 use address::{SERVER_DEFAULT, is_loopback, is_same_server};
-pub(crate) use answer::{Finding, complaints};
+pub(crate) use answer::{Finding, findings};
 pub(crate) use body::{Body, fields, text_of, time_of};
 pub(crate) use lines::Lines;
 
@@ -34,27 +34,27 @@ const CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Longer than the 30 s after which a server aborts a request, so that the server's own error arrives.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 
-/// Which server, and as whom.
+/// The server to call, and the credentials.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClientArgs {
     // Variables are read in `of_environment`, not by clap: its usage line would show a flag whose variable is set as
     // required.
-    /// The server's URL; else that of `--context`, `RONDEL_SERVER`, that of the context in use, or `http://127.0.0.1:8080`
+    /// The server's URL. Default, in this order: the URL of `--context`, `RONDEL_SERVER`, the URL of the current context, `http://127.0.0.1:8080`
     #[arg(long, global = true, value_name = "URL", help_heading = HEADING)]
     server: Option<String>,
-    /// The context to use instead of `RONDEL_CONTEXT` or the one in use: its server, namespace and token take the place of those
-    /// that variables name; see rondel context
+    /// The context to use; by default `RONDEL_CONTEXT`, else the current context. With this flag, its server,
+    /// namespace and token take precedence over environment variables; see rondel context
     #[arg(long, global = true, value_name = "NAME", help_heading = HEADING, add = crate::complete::contexts())]
     context: Option<String>,
-    /// The file with the API token. Without it: the one that rondel login kept for `--context`, the environment's
-    /// `RONDEL_TOKEN`, the file named by `RONDEL_TOKEN_FILE`, the one that rondel login kept for the context in use, or,
-    /// for a server on this machine, ./rondel-data/admin.token
+    /// The file with the API token. Default, in this order: the token that rondel login stored for `--context`,
+    /// `RONDEL_TOKEN`, the file named by `RONDEL_TOKEN_FILE`, the token that rondel login stored for the current
+    /// context, and for a server on this machine ./rondel-data/admin.token
     #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
     token_file: Option<PathBuf>,
-    /// The file with certificates to trust for an https server, beside those of the host; else `RONDEL_CA_FILE`
+    /// The file with certificates to trust for an https server, in addition to those of the host; by default `RONDEL_CA_FILE`
     #[arg(long, global = true, value_name = "FILE", help_heading = HEADING)]
     ca_file: Option<PathBuf>,
-    /// The namespace; else that of `--context`, `RONDEL_NAMESPACE`, that of the context in use, the token's own, or default
+    /// The namespace. Default, in this order: the namespace of `--context`, `RONDEL_NAMESPACE`, the namespace of the current context, the token's namespace, default
     #[arg(long, global = true, value_name = "NAME", help_heading = HEADING)]
     namespace: Option<String>,
 }
@@ -77,7 +77,7 @@ pub(crate) struct Client {
 
 /// A call of the API.
 #[derive(Debug)]
-pub(crate) struct Ask<'a> {
+pub(crate) struct Call<'a> {
     pub(crate) method: Method,
     /// The segments after `/api/v1`, kept apart so that no name can break out of its segment.
     pub(crate) path: &'a [&'a str],
@@ -89,7 +89,7 @@ pub(crate) struct Ask<'a> {
 
 /// An answer from outside the API.
 #[derive(Debug)]
-pub(crate) struct Plain {
+pub(crate) struct PlainAnswer {
     pub(crate) status: StatusCode,
     /// The server's clock.
     pub(crate) date: Option<Timestamp>,
@@ -122,9 +122,9 @@ impl ClientArgs {
         let base = check_server("--server", server)?;
         // A context's token and namespace are only for that context's server.
         let context = context.filter(|context| is_same_server(&context.server, server));
-        let kept = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
-        let kept = kept.map(|token| Credential { token, from: "that rondel login kept".to_owned() });
-        let token = self.token(&base, kept)?;
+        let stored = name.filter(|_| context.is_some()).map(|name| contexts.token(name)).transpose()?.flatten();
+        let stored = stored.map(|token| Credential { token, from: "stored by rondel login".to_owned() });
+        let token = self.token(&base, stored)?;
         let own = context.and_then(|context| context.namespace.clone());
         let namespace = self.namespace.clone().or(own.clone().filter(|_| is_named)).or(variables.namespace).or(own);
         let ca_file = self.ca_file.clone().or(variables.ca_file);
@@ -197,8 +197,8 @@ impl ClientArgs {
         Ok(Client { token, base, namespace: self.namespace.clone(), http })
     }
 
-    /// The token to send; `kept` is the stored one of the context's server.
-    fn token(&self, base: &Url, kept: Option<Credential>) -> Result<Option<Credential>, Failure> {
+    /// The token to send; `stored` is the stored one of the context's server.
+    fn token(&self, base: &Url, stored: Option<Credential>) -> Result<Option<Credential>, Failure> {
         let of_file = |path: &Path, variable: &str| {
             let from = format!("of {variable} {}", path.display());
             token_file::read_existing(path).map(|token| Some(Credential { token, from }))
@@ -206,8 +206,8 @@ impl ClientArgs {
         if let Some(path) = &self.token_file {
             return of_file(path, "--token-file");
         }
-        if self.context.is_some() && kept.is_some() {
-            return Ok(kept);
+        if self.context.is_some() && stored.is_some() {
+            return Ok(stored);
         }
         if let Some(token) = token_file::from_environment()? {
             return Ok(Some(Credential { token, from: "of RONDEL_TOKEN".to_owned() }));
@@ -215,8 +215,8 @@ impl ClientArgs {
         if let Some(path) = token_file::path_from_environment() {
             return of_file(&path, "RONDEL_TOKEN_FILE");
         }
-        if kept.is_some() {
-            return Ok(kept);
+        if stored.is_some() {
+            return Ok(stored);
         }
         // The token of `rondel dev` must not be sent to other machines.
         if !is_loopback(base) {
@@ -264,7 +264,7 @@ impl Client {
         let tag = version.map(|version| format!("\"v{version}\""));
         let headers: Vec<_> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
         let body = Some((JSON, body.to_owned()));
-        let answer = self.ask(Ask { method: Method::PUT, path, query: &[], body, headers: &headers }).await?;
+        let answer = self.call(Call { method: Method::PUT, path, query: &[], body, headers: &headers }).await?;
         answer.map_err(|refusal| self.failure(&refusal))
     }
 
@@ -296,7 +296,7 @@ impl Client {
         query: &[(&str, &str)],
         body: Option<(&str, String)>,
     ) -> Result<Body, Failure> {
-        match self.ask(Ask { method, path, query, body, headers: &[] }).await? {
+        match self.call(Call { method, path, query, body, headers: &[] }).await? {
             Ok(body) => Ok(body),
             Err(refusal) => Err(self.failure(&refusal).with_hint(&self.similar_jobs_hint(path, &refusal).await)),
         }
@@ -310,8 +310,8 @@ impl Client {
         }
         let part: String = name.chars().take(2).collect();
         let query = [("q", part.as_str()), ("limit", "200")];
-        let ask = Ask { method: Method::GET, path: &["jobs"], query: &query, body: None, headers: &[] };
-        let found = match self.ask(ask).await {
+        let call = Call { method: Method::GET, path: &["jobs"], query: &query, body: None, headers: &[] };
+        let found = match self.call(call).await {
             Ok(Ok(body)) => body.value().unwrap_or_default(),
             Ok(Err(_)) | Err(_) => return String::new(),
         };
@@ -323,18 +323,18 @@ impl Client {
     }
 
     /// Sends any call. A refusal is returned for the caller to handle.
-    pub(crate) async fn ask(&self, ask: Ask<'_>) -> Result<Result<Body, Refusal>, Failure> {
-        let headers = ask.headers;
+    pub(crate) async fn call(&self, call: Call<'_>) -> Result<Result<Body, Refusal>, Failure> {
+        let headers = call.headers;
         // The server reads the first value of a header, so a default must not precede the caller's value.
         let is_given = |wanted: &str| headers.iter().any(|(name, _)| name.eq_ignore_ascii_case(wanted));
-        let mut request = self.request(ask.method, ask.path, ask.query)?.timeout(ANSWER_TIMEOUT);
+        let mut request = self.request(call.method, call.path, call.query)?.timeout(ANSWER_TIMEOUT);
         if !is_given("accept") {
             request = request.header("accept", "application/json, application/yaml;q=0.9");
         }
         for (name, value) in headers {
             request = request.header(*name, *value);
         }
-        if let Some((kind, body)) = ask.body {
+        if let Some((kind, body)) = call.body {
             if !is_given("content-type") {
                 request = request.header("content-type", kind);
             }
@@ -360,7 +360,7 @@ impl Client {
 
     async fn lines(&self, request: RequestBuilder) -> Result<Result<Lines, Refusal>, Failure> {
         let sentence = || format!("the server {} does not answer", self.server_url());
-        let silent = || Failure::new(Exit::Unreachable, sentence()).passing();
+        let silent = || Failure::new(Exit::Unreachable, sentence()).temporary();
         let answered = tokio::time::timeout(ANSWER_TIMEOUT, request.send()).await.map_err(|_| silent())?;
         let response = answered.map_err(|error| self.unreachable(error))?;
         self.check_origin(&response)?;
@@ -403,7 +403,7 @@ impl Client {
     }
 
     /// GET of a path outside the API, without a token.
-    pub(crate) async fn plain(&self, path: &str) -> Result<Plain, Failure> {
+    pub(crate) async fn plain(&self, path: &str) -> Result<PlainAnswer, Failure> {
         let mut url = self.base.clone();
         let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
         if let Ok(mut segments) = url.path_segments_mut() {
@@ -417,7 +417,7 @@ impl Client {
         let date = date.and_then(|text| chrono::DateTime::parse_from_rfc2822(text).ok());
         let (status, date) = (response.status(), date.map(|date| date.to_utc().into()));
         let text = response.text().await.map_err(|error| self.unreachable(error))?;
-        Ok(Plain { status, date, text })
+        Ok(PlainAnswer { status, date, text })
     }
 
     /// The server's URL, without a slash at its end.

@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_meant_is_near() {
+    fn similar_names_are_found() {
         let names = ["report", "report.daily", "import", "repair", "x"];
         let near = |wanted| similar(wanted, names.into_iter());
         assert_eq!(near("reprot"), ["report"]);

@@ -9,7 +9,7 @@ use rondel_core::outgoing::AllowedAddresses;
 
 use super::check::{self, wrong};
 use super::layer::{Layer, settings};
-use super::values::{Length, Size};
+use super::values::{DurationText, Size};
 use crate::exit::Failure;
 use crate::telemetry::{LogFormat, RATIO_DEFAULT, TelemetrySettings};
 
@@ -19,7 +19,7 @@ const NO_APP: &str = "is missing: give --app, RONDEL_AGENT_APP or the config fil
 const LOG_SIZE_MIN: usize = 64 * 1024;
 
 settings! {
-    /// One layer of settings, or several laid over each other.
+    /// One layer of settings, or several merged layers.
     "agent", AgentSettings => AgentValues {
         /// A server's URL; once per server, one of them is enough to find the others
         #[arg(long = "server", global = true, value_name = "URL", env = "RONDEL_AGENT_SERVERS", value_delimiter = ',')]
@@ -30,13 +30,13 @@ settings! {
         /// The namespace of the app
         #[arg(long, global = true, value_name = "NAME", env = "RONDEL_AGENT_NAMESPACE")]
         namespace: String = "default".to_owned();
-        /// This agent's name, the same at each of its starts; else kept in the data folder, or made of the host's name
+        /// This agent's name, the same at each of its starts; by default stored in the data folder, or made from the host's name
         #[arg(long, global = true, value_name = "NAME", env = "RONDEL_AGENT_NAME")]
         name: String, example "\"billing-1\"";
-        /// The file with the token; the environment variable `RONDEL_TOKEN` goes before it
+        /// The file with the token; the environment variable `RONDEL_TOKEN` takes precedence
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_TOKEN_FILE")]
         token_file: PathBuf, example "\"/etc/rondel/executor.token\"";
-        /// The file with certificates to trust for https servers, beside the well-known ones
+        /// The file with certificates to trust for https servers, in addition to the well-known ones
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_CA_FILE")]
         ca_file: PathBuf, example "\"/etc/rondel/tls/ca.pem\"";
         /// The file with a certificate, for servers that ask executors for one
@@ -48,7 +48,7 @@ settings! {
         /// The folder for results that no server has acknowledged yet; without it they live in memory
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_DATA_DIR")]
         data_dir: PathBuf, example "\"/var/lib/rondel-agent\"";
-        /// How many runs at the same time; each of them may be a process
+        /// Maximum number of concurrent runs; each of them may be a process
         #[arg(long, global = true, value_name = "N", env = "RONDEL_AGENT_SLOTS", value_parser = clap::value_parser!(u32).range(1..=10_000))]
         slots: u32 = 16;
         /// A label that jobs can ask for; once per label
@@ -66,10 +66,10 @@ settings! {
         /// The folder with one file per secret, for `{{secret.NAME}}` in parameters
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_SECRETS_DIR")]
         secrets_dir: PathBuf, example "\"/etc/rondel/secrets\"";
-        /// The folder for the working directories of runs; else work in the data folder, or one in the host's temporary folder
+        /// The folder for the working directories of runs; by default work in the data folder, or a folder in the host's temporary folder
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_AGENT_WORK_DIR")]
         work_dir: PathBuf, example "\"/var/tmp/rondel-agent\"";
-        /// A script language that is not offered although this host has it: python, node, php or powershell; once per language
+        /// A script language that this agent does not offer, even if this host has its interpreter: python, node, php or powershell; once per language
         #[arg(
             long = "without-language",
             global = true,
@@ -78,10 +78,10 @@ settings! {
             value_delimiter = ','
         )]
         without_languages: Vec<String> = Vec::new();
-        /// A variable of the agent's environment that runs get beside PATH, HOME, LANG and the like; once per variable
+        /// An environment variable of the agent that runs get too, in addition to PATH, HOME, LANG and similar ones; once per variable
         #[arg(long = "pass-env", global = true, value_name = "NAME", env = "RONDEL_AGENT_PASS_ENV", value_delimiter = ',')]
         pass_env: Vec<String> = Vec::new();
-        /// The absolute path of a program that may be started, interpreters of scripts included; once per program; without it, any may be
+        /// The absolute path of a program, or of an interpreter of scripts, that may be started; once per program; by default all programs may be started
         #[arg(
             long = "allow-program",
             global = true,
@@ -99,28 +99,28 @@ settings! {
             value_name = "NETWORK",
             env = "RONDEL_AGENT_OUTGOING_ALLOW",
             value_delimiter = ',',
-            help = "A network that the handler http may go to beside the public internet, such as 10.1.0.0/16; once per network"
+            help = "A network that the handler http may call, in addition to the public internet, such as 10.1.0.0/16; once per network"
         )]
         outgoing_allow: Vec<String> = Vec::new();
-        /// How many bytes of one attempt's log are kept; of a longer log, the beginning and the end
+        /// Maximum size of one attempt's log; of a longer log, the beginning and the end are kept
         #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_AGENT_LOG_SIZE_MAX")]
         log_size_max: Size = Size(LogLimit::default().bytes as u64);
-        /// How many lines of what one attempt logs are kept
+        /// Maximum number of lines of one attempt's log
         #[arg(long, global = true, value_name = "N", env = "RONDEL_AGENT_LOG_LINES_MAX", value_parser = clap::value_parser!(u32).range(1..))]
         log_lines_max: u32 = u32::try_from(LogLimit::default().lines).unwrap_or(u32::MAX);
-        /// How long a stopping agent waits for the runs it holds
+        /// How long a stopping agent waits for its open runs
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_AGENT_DRAIN_GRACE")]
-        drain_grace: Length = Length(Duration::from_secs(60));
+        drain_grace: DurationText = DurationText(Duration::from_secs(60));
         /// What this agent logs: a level, or filters such as info,tonic=debug
         #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG")]
         log_level: String = "info".to_owned();
-        /// How lines of the log look
+        /// The format of log lines
         #[arg(long, global = true, value_name = "FORM", env = "RONDEL_AGENT_LOG_FORMAT")]
         log_format: LogFormat = LogFormat::Text;
         /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of traces that begin here to export, from 0 to 1; for other traces the decision of their origin holds
+        /// The share of traces that begin here to export, from 0 to 1; for other traces, their origin decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_AGENT_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }

@@ -7,7 +7,7 @@ use rondel_web::HttpLimits;
 
 use super::check::wrong;
 use super::layer::{Layer, settings};
-use super::values::{Length, Size};
+use super::values::{DurationText, Size};
 use crate::exit::Failure;
 
 const SECTION: &str = HttpSettings::SECTION;
@@ -21,84 +21,84 @@ const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
 const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 
 settings! {
-    /// One layer of settings, or several laid over each other.
+    /// One layer of settings, or several merged layers.
     "http", HttpSettings => HttpValues {
         /// The network of a proxy that is believed when it names its client in Forwarded or X-Forwarded-For; once per network
         #[arg(long = "http-trusted-proxy", global = true, value_name = "NETWORK", env = "RONDEL_HTTP_TRUSTED_PROXIES")]
         #[arg(value_delimiter = ',')]
         trusted_proxies: Vec<String> = Vec::new();
-        /// How many connections are open at the same time
+        /// Maximum number of open connections
         #[arg(long = "http-connections", global = true, value_name = "N", env = "RONDEL_HTTP_CONNECTIONS")]
         connections: u32 = number(HttpLimits::default().connections);
-        /// How many connections of one address are open without an authenticated request; trusted proxies have no such bound
+        /// Maximum number of open connections of one address without an authenticated request; trusted proxies have no such limit
         #[arg(long = "http-connections-per-address", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_CONNECTIONS_PER_ADDRESS")]
         connections_per_address: u32 = number(HttpLimits::default().connections_per_address);
-        /// How many connections of one caller count as authenticated; the executors of one token have half of all instead
+        /// Maximum number of connections of one caller that count as authenticated; for the executors of one token, half of all connections
         #[arg(long = "http-connections-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_CONNECTIONS_PER_CALLER")]
         connections_per_caller: u32 = number(HttpLimits::default().connections_per_caller);
-        /// How many requests one HTTP/2 connection carries at the same time
+        /// Maximum number of concurrent requests on one HTTP/2 connection
         #[arg(long = "http-requests-per-connection", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_REQUESTS_PER_CONNECTION")]
         requests_per_connection: u32 = HttpLimits::default().requests_per_connection;
-        /// How many requests are worked on at the same time
+        /// Maximum number of concurrent requests
         #[arg(long = "http-requests", global = true, value_name = "N", env = "RONDEL_HTTP_REQUESTS")]
         requests: u32 = number(HttpLimits::default().requests);
-        /// How many of these are kept for authenticated callers; probes need none
+        /// How many of these are reserved for authenticated callers; probes need none
         #[arg(long = "http-requests-reserved", global = true, value_name = "N", env = "RONDEL_HTTP_REQUESTS_RESERVED")]
         requests_reserved: u32 = number(HttpLimits::default().requests_reserved);
-        /// How many unauthenticated requests of one address are open at the same time
+        /// Maximum number of concurrent unauthenticated requests of one address
         #[arg(long = "http-requests-per-address", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_REQUESTS_PER_ADDRESS")]
         requests_per_address: u32 = number(HttpLimits::default().requests_per_address);
-        /// How many requests of one caller are open at the same time
+        /// Maximum number of concurrent requests of one caller
         #[arg(long = "http-requests-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_REQUESTS_PER_CALLER")]
         requests_per_caller: u32 = number(HttpLimits::default().requests_per_caller);
-        /// How many unauthenticated requests of one address may wait for their bodies
+        /// Maximum number of unauthenticated requests of one address that wait for their bodies
         #[arg(long = "http-bodies-per-address", global = true, value_name = "N", env = "RONDEL_HTTP_BODIES_PER_ADDRESS")]
         bodies_per_address: u32 = number(HttpLimits::default().bodies_per_address);
-        /// How much memory the bodies of requests take; one caller has at most half of it
+        /// Maximum memory for the bodies of requests; one caller has at most half of it
         #[arg(long = "http-body-size", global = true, value_name = "SIZE", env = "RONDEL_HTTP_BODY_SIZE")]
         body_size: Size = Size(HttpLimits::default().body_size as u64);
-        /// How much memory answers take that clients have not read; one caller has at most half of it
+        /// Maximum memory for answers that clients have not read; one caller has at most half of it
         #[arg(long = "http-answer-size", global = true, value_name = "SIZE", env = "RONDEL_HTTP_ANSWER_SIZE")]
         answer_size: Size = Size(HttpLimits::default().answer_size as u64);
-        /// How many requests of one caller read from the database at the same time; its others wait
+        /// Maximum number of requests of one caller that read from the database concurrently; its other requests wait
         #[arg(long = "http-reads-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_READS_PER_CALLER")]
         reads_per_caller: u32 = number(HttpLimits::default().reads_per_caller);
-        /// How many exports there are at the same time
+        /// Maximum number of concurrent exports
         #[arg(long = "http-exports", global = true, value_name = "N", env = "RONDEL_HTTP_EXPORTS")]
         exports: u32 = number(HttpLimits::default().exports);
-        /// How many exports one caller makes at the same time
+        /// Maximum number of concurrent exports of one caller
         #[arg(long = "http-exports-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_EXPORTS_PER_CALLER")]
         exports_per_caller: u32 = number(HttpLimits::default().exports_per_caller);
-        /// How many lists of jobs are read, compared and applied at the same time
+        /// Maximum number of lists of jobs that are read, compared and applied concurrently
         #[arg(long = "http-applies", global = true, value_name = "N", env = "RONDEL_HTTP_APPLIES")]
         applies: u32 = number(HttpLimits::default().applies);
-        /// How many lists of jobs are applied for one caller at the same time
+        /// Maximum number of lists of jobs that are applied concurrently for one caller
         #[arg(long = "http-applies-per-caller", global = true, value_name = "N", env = "RONDEL_HTTP_APPLIES_PER_CALLER")]
         applies_per_caller: u32 = number(HttpLimits::default().applies_per_caller);
-        /// How many event streams there are at the same time, and how many followed logs
+        /// Maximum number of concurrent event streams, and of followed logs
         #[arg(long = "http-live-streams", global = true, value_name = "N", env = "RONDEL_HTTP_LIVE_STREAMS")]
         live_streams: u32 = number(HttpLimits::default().live_streams);
-        /// How many of each one caller has at the same time
+        /// Maximum number of each for one caller
         #[arg(long = "http-live-streams-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_LIVE_STREAMS_PER_CALLER")]
         live_streams_per_caller: u32 = number(HttpLimits::default().live_streams_per_caller);
         /// How long a TLS handshake may take, and the head of a request
         #[arg(long = "http-header-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_HEADER_TIMEOUT")]
-        header_timeout: Length = Length(HttpLimits::default().header_timeout);
+        header_timeout: DurationText = DurationText(HttpLimits::default().header_timeout);
         /// How long the body of a request may take
         #[arg(long = "http-body-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_BODY_TIMEOUT")]
-        body_timeout: Length = Length(HttpLimits::default().body_timeout);
-        /// How long a connection stays open without a request; one of HTTP/1 at most as long as a head may take
+        body_timeout: DurationText = DurationText(HttpLimits::default().body_timeout);
+        /// How long a connection stays open without a request; an HTTP/1 connection at most as long as the head of a request may take
         #[arg(long = "http-idle-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_IDLE_TIMEOUT")]
-        idle_timeout: Length = Length(HttpLimits::default().idle_timeout);
+        idle_timeout: DurationText = DurationText(HttpLimits::default().idle_timeout);
         /// How long a client may read nothing of an answer
         #[arg(long = "http-write-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_WRITE_TIMEOUT")]
-        write_timeout: Length = Length(HttpLimits::default().write_timeout);
+        write_timeout: DurationText = DurationText(HttpLimits::default().write_timeout);
     }
 }
 
@@ -151,7 +151,7 @@ impl HttpSettings {
 
 fn at_least_one(key: &str, number: u32) -> Result<u32, Failure> {
     if number == 0 {
-        return Err(wrong(SECTION, key, "0 would let nothing through, the least is 1"));
+        return Err(wrong(SECTION, key, "0 would admit nothing, the minimum is 1"));
     }
     Ok(number)
 }
@@ -180,14 +180,14 @@ fn reserved(number: u32, requests: usize) -> Result<usize, Failure> {
 
 fn size(key: &str, size: Size, least: u64) -> Result<usize, Failure> {
     if size.0 < least {
-        return Err(wrong(SECTION, key, format!("{size} is too little, the least is {}", Size(least))));
+        return Err(wrong(SECTION, key, format!("{size} is too little, the minimum is {}", Size(least))));
     }
     Ok(size.as_usize())
 }
 
-fn timeout(key: &str, length: Length, least: Duration) -> Result<Duration, Failure> {
+fn timeout(key: &str, length: DurationText, least: Duration) -> Result<Duration, Failure> {
     if length.0 < least {
-        return Err(wrong(SECTION, key, format!("{length} is too short, the shortest is {}", Length(least))));
+        return Err(wrong(SECTION, key, format!("{length} is too short, the minimum is {}", DurationText(least))));
     }
     Ok(length.0)
 }
@@ -208,11 +208,11 @@ mod tests {
             ("connections = 100", "http.connections_per_address: 512 is more than http.connections"),
             ("requests = 256", "http.requests_reserved"),
             ("requests_per_caller = -1", "requests_per_caller"),
-            ("body_size = \"1MiB\"", "the least is 40MiB"),
-            ("answer_size = \"1MiB\"", "http.answer_size: 1MiB is too little, the least is 32MiB"),
+            ("body_size = \"1MiB\"", "the minimum is 40MiB"),
+            ("answer_size = \"1MiB\"", "http.answer_size: 1MiB is too little, the minimum is 32MiB"),
             ("exports_per_caller = 0", "http.exports_per_caller"),
             ("header_timeout = \"10ms\"", "http.header_timeout"),
-            ("write_timeout = \"5s\"", "the shortest is 20s"),
+            ("write_timeout = \"5s\"", "the minimum is 20s"),
             ("read_timeout = \"5s\"", "read_timeout"),
         ] {
             let refused = check(text).unwrap_err();

@@ -12,7 +12,7 @@ use crate::exit::Failure;
 const SECTION: &str = OidcSettings::SECTION;
 
 settings! {
-    /// One layer of settings, or several laid over each other.
+    /// One layer of settings, or several merged layers.
     "oidc", OidcSettings => OidcValues {
         /// The URL of the provider through which users sign in, as it names itself
         #[arg(long = "oidc-issuer", global = true, value_name = "URL", env = "RONDEL_OIDC_ISSUER")]
@@ -20,7 +20,7 @@ settings! {
         /// The client ID of this server at the provider
         #[arg(long = "oidc-client-id", global = true, value_name = "ID", env = "RONDEL_OIDC_CLIENT_ID")]
         client_id: String, example "\"rondel\"";
-        /// The file with the secret that goes with it, read at each sign-in; none for a client without one
+        /// The file with the client's secret, read at each sign-in; left out for a client without a secret
         #[arg(
             long = "oidc-client-secret-file",
             global = true,
@@ -31,7 +31,7 @@ settings! {
         /// The URL to which the provider redirects browsers, as registered there: this server's URL with /sign-in/oidc/callback
         #[arg(long = "oidc-redirect-url", global = true, value_name = "URL", env = "RONDEL_OIDC_REDIRECT_URL")]
         redirect_url: String, example "\"https://rondel.example.com/sign-in/oidc/callback\"";
-        /// The scopes to request from the provider, beside openid; once per scope
+        /// The scopes to request from the provider, in addition to openid; once per scope
         #[arg(long = "oidc-scope", global = true, value_name = "SCOPE", env = "RONDEL_OIDC_SCOPES", value_delimiter = ',')]
         scopes: Vec<String> = vec!["email".to_owned(), "profile".to_owned()];
         /// The claim of the provider's token that lists groups
@@ -44,7 +44,7 @@ settings! {
             env = "RONDEL_OIDC_GROUP_ROLES",
             value_delimiter = ',',
             help = "A role that a group gives: GROUP=ROLE, GROUP=ROLE:NAMESPACE or GROUP=ROLE:NAMESPACE/APP; once per role. \
-                    With any, who signs in so has the roles of their groups, and no others"
+                    If there is any, users of the provider have the roles of their groups, and no others"
         )]
         group_roles: Vec<GroupRoleText> = Vec::new();
         /// Create a user without a role, unless a group has one, for each user of the provider who does not exist here
@@ -61,11 +61,11 @@ impl OidcSettings {
             let alone =
                 [("client_id", settings.client_id.is_some()), ("redirect_url", settings.redirect_url.is_some())];
             return match alone.iter().find(|(_, is_given)| *is_given) {
-                Some((key, _)) => Err(wrong(SECTION, key, "is of no use without issuer: who is the provider?")),
+                Some((key, _)) => Err(wrong(SECTION, key, "has no effect without issuer")),
                 None => Ok(None),
             };
         };
-        let missing = |key: &str| wrong(SECTION, key, "is missing beside issuer");
+        let missing = |key: &str| wrong(SECTION, key, "is missing; issuer requires it");
         let config = OidcConfig {
             issuer,
             client_id: settings.client_id.ok_or_else(|| missing("client_id"))?,

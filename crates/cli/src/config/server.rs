@@ -19,7 +19,7 @@ use rondel_xxl::XxlConfig;
 use super::check::{self, wrong};
 use super::http::HttpConfig;
 use super::layer::{Layer, settings};
-use super::values::{Database, DatabaseParser, ExecutorCertificates, Length, Listen, Size};
+use super::values::{Database, DatabaseParser, DurationText, ExecutorCertificates, Listen, Size};
 use crate::exit::Failure;
 use crate::telemetry::{LogFormat, RATIO_DEFAULT, TelemetrySettings};
 
@@ -57,7 +57,7 @@ const ALERT_PREFIX_LEN_MIN: usize = 8;
 const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(100);
 
 settings! {
-    /// One layer of settings, or several laid over each other.
+    /// One layer of settings, or several merged layers.
     "server", ServerSettings => ServerValues {
         #[arg(long, global = true, value_name = "URL", env = "RONDEL_SERVER_DATABASE", hide_env_values = true)]
         #[arg(value_parser = DatabaseParser)]
@@ -65,23 +65,23 @@ settings! {
             help = "The database: sqlite:///path/file.db, postgres://user:password@host/name or mysql://user:password@host/name"
         )]
         database: Database, example "\"sqlite:///var/lib/rondel/rondel.db\"";
-        /// Where console, REST and gRPC listen; port 0 is a free one
+        /// The address on which console, REST and gRPC listen; port 0 selects a free one
         #[arg(long, global = true, value_name = "ADDR", env = "RONDEL_SERVER_LISTEN")]
         listen: Listen = Listen(SocketAddr::from(([127, 0, 0, 1], 8080)));
-        /// The folder for what this server keeps outside of the database: its name and its API token
+        /// The folder for data of this server that is not in the database: its name and its API token
         #[arg(long, global = true, value_name = "DIR", env = "RONDEL_SERVER_DATA_DIR")]
         data_dir: PathBuf = DATA_DIR.into();
-        /// This server's name, different from every other server's; else made at the first start and kept in the data folder
+        /// This server's name, different from every other server's; by default created at the first start and stored in the data folder
         #[arg(long, global = true, value_name = "NAME", env = "RONDEL_SERVER_NODE_NAME")]
         node_name: String, example "\"rondel-1\"";
-        /// The URL at which executors and browsers reach this server: forms of the console come from its origin alone. Without it, executors that know another server do not learn of this one
+        /// The URL at which executors and browsers reach this server: the console accepts forms only from its origin. Without it, executors that know another server do not learn of this one
         #[arg(long, global = true, value_name = "URL", env = "RONDEL_SERVER_ADVERTISE")]
         advertise: String, example "\"http://rondel-1.example.com:8080\"";
-        /// The file with the API token that may do everything; made where it is missing. Else admin.token in the data folder
+        /// The file with the API token that has all rights; created if it is missing. Default: admin.token in the data folder
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_ADMIN_TOKEN_FILE")]
         admin_token_file: PathBuf, example "\"/etc/rondel/admin.token\"";
-        /// The file with the key that stored secrets are encrypted with, the same for every server of a cluster: 64 hexadecimal
-        /// digits. With SQLite else secret.key in the data folder, made where it is missing
+        /// The file with the key that stored secrets are encrypted with, the same for every server of a cluster: 64
+        /// hexadecimal digits. Default with SQLite: secret.key in the data folder, created if it is missing
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_SECRET_KEY_FILE")]
         secret_key_file: PathBuf, example "\"/etc/rondel/secret.key\"";
         /// The file with the certificate for TLS, in PEM; read again when it changes
@@ -93,18 +93,18 @@ settings! {
         /// The file with the certificates that sign those of executors
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_CLIENT_CA")]
         tls_client_ca: PathBuf, example "\"/etc/rondel/tls/executors-ca.pem\"";
-        /// What executors need beside a token: any certificate that is signed so, or one made out to their app and name
+        /// Which certificate executors need in addition to a token: any that the client CA has signed, or one with their app and name
         #[arg(long, global = true, value_name = "WHICH", env = "RONDEL_SERVER_EXECUTOR_CERTIFICATES")]
         executor_certificates: ExecutorCertificates, example "\"named\"";
-        /// Listen on external addresses without TLS; something else restricts access
+        /// Listen on external addresses without TLS; access must be restricted by other means
         #[arg(long, global = true, env = "RONDEL_SERVER_INSECURE_HTTP", num_args = 0..=1, require_equals = true, default_missing_value = "true", value_name = "BOOL")]
         insecure_http: bool = false;
         /// How long this server may act without renewing its lease; then another one takes over its jobs
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LEASE")]
-        lease: Length = Length(EngineConfig::default().lease);
+        lease: DurationText = DurationText(EngineConfig::default().lease);
         /// How often the lease is renewed; at most a quarter of it
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_BEAT")]
-        beat: Length = Length(EngineConfig::default().beat);
+        beat: DurationText = DurationText(EngineConfig::default().beat);
         #[arg(
             long,
             global = true,
@@ -119,32 +119,32 @@ settings! {
         node_weight: u32 = EngineConfig::default().node_weight;
         /// How often executors send a heartbeat
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_HEARTBEAT")]
-        heartbeat: Length = Length(EngineConfig::default().heartbeat);
+        heartbeat: DurationText = DurationText(EngineConfig::default().heartbeat);
         /// How long no server may answer before an executor stops runs that must not run twice
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_SILENCE")]
-        silence: Length = Length(EngineConfig::default().silence);
+        silence: DurationText = DurationText(EngineConfig::default().silence);
         /// How long an executor may be silent before its runs are given up; at least the silence plus 10s for them to end
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOST_AFTER")]
-        lost_after: Length = Length(EngineConfig::default().lost_after);
-        /// How long an executor may be silent before its runs that continue in silence are given up, if they hold back the next run of their job
+        lost_after: DurationText = DurationText(EngineConfig::default().lost_after);
+        /// How long an executor may be silent before its runs that continue in silence are given up, if the next run of their job waits for them
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_CONTINUE_MAX")]
-        continue_max: Length = Length(EngineConfig::default().continue_max);
-        /// How many versions of a script are kept, beside those that jobs name
+        continue_max: DurationText = DurationText(EngineConfig::default().continue_max);
+        /// How many versions of a script are kept, in addition to those that jobs name
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_SCRIPT_VERSIONS", value_parser = clap::value_parser!(u32).range(30..=10_000))]
         script_versions: u32 = EngineConfig::default().script_versions;
         /// How long runs are kept after their end, with their attempts and logs; the same for every server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_RETENTION")]
-        retention: Length = Length(EngineConfig::default().retention);
+        retention: DurationText = DurationText(EngineConfig::default().retention);
         /// How long logs are kept after their run began; the same for every server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_LOG_RETENTION")]
-        log_retention: Length = Length(EngineConfig::default().log_retention);
+        log_retention: DurationText = DurationText(EngineConfig::default().log_retention);
         /// How often due alert rules are evaluated, on one server of a cluster
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_RULES_PERIOD")]
-        alert_rules_period: Length = Length(EngineConfig::default().alert_rules_period);
+        alert_rules_period: DurationText = DurationText(EngineConfig::default().alert_rules_period);
         /// How much the logs of a namespace may take in the database, compressed; the oldest ones go first. 0B for no limit
         #[arg(long, global = true, value_name = "SIZE", env = "RONDEL_SERVER_LOG_SIZE_MAX")]
         log_size_max: Size = Size(EngineConfig::default().log_size_max);
-        /// How many requests a second one caller may make on this server, an account with all its tokens or a token, five times as many after a pause; 0 for no limit
+        /// Maximum number of requests per second of one caller on this server, five times as many after a pause; a caller is an account with all its tokens, or a token; 0 for no limit
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_API_RATE")]
         api_rate: u32 = 1_000;
         #[arg(
@@ -166,16 +166,16 @@ settings! {
                     Without one such executors are not served"
         )]
         xxl_networks: Vec<String> = Vec::new();
-        /// A path under which executors of XXL-JOB find this server, beside / and /xxl-job-admin
+        /// A path under which executors of XXL-JOB find this server, in addition to / and /xxl-job-admin
         #[arg(long, global = true, value_name = "PATH", env = "RONDEL_SERVER_XXL_PREFIX")]
         xxl_prefix: String, example "\"/scheduler\"";
         /// How long a run may be missing on its XXL-JOB executor, without a callback, before its outcome counts as unknown
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_XXL_CALLBACK_TIMEOUT")]
-        xxl_callback_timeout: Length = Length(Duration::from_secs(60));
+        xxl_callback_timeout: DurationText = DurationText(Duration::from_secs(60));
         /// How often due alert messages are looked for
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_ALERT_PERIOD")]
-        alert_period: Length = Length(EngineConfig::default().alert_period);
-        /// How many channels of alerts this server sends to at the same time
+        alert_period: DurationText = DurationText(EngineConfig::default().alert_period);
+        /// Maximum number of alert channels to which this server sends concurrently
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_ALERT_CONCURRENCY", value_parser = clap::value_parser!(u32).range(1..=500))]
         alert_concurrency: u32 = streams_default(EngineConfig::default().alert_concurrency);
         /// The folder with files that secrets of channels may name; without it there are none
@@ -189,7 +189,7 @@ settings! {
         watchdog_url: String, example "\"https://hc-ping.com/UUID\"";
         /// How often it is called
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_WATCHDOG_PERIOD")]
-        watchdog_period: Length = Length(EngineConfig::default().watchdog_period);
+        watchdog_period: DurationText = DurationText(EngineConfig::default().watchdog_period);
         /// How many jobs have metrics of their own, such as the instant of their last success: the first ones that run; 0 for none
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_METRICS_JOB_MAX")]
         metrics_job_max: u32 = 0;
@@ -202,28 +202,28 @@ settings! {
             help = "A key of jobs' labels by which runs are counted apart in the metrics, such as team; once per key, at most 8"
         )]
         metrics_labels: Vec<String> = Vec::new();
-        /// The file with a secret for reading GET /metrics, which is checked without the database: metrics can be read while it is away, too
+        /// The file with a secret for reading GET /metrics; it is checked without the database, so that metrics can be read while the database is unreachable
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_METRICS_TOKEN_FILE")]
         metrics_token_file: PathBuf, example "\"/etc/rondel/metrics.token\"";
-        /// How many streams executors with one token have open on this server
+        /// Maximum number of open streams of executors with one token on this server
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_EXECUTOR_STREAMS_PER_TOKEN")]
         executor_streams_per_token: u32 = streams_default(EngineConfig::default().executor_streams_per_token);
-        /// How many streams executors at one address have open on this server
+        /// Maximum number of open streams of executors at one address on this server
         #[arg(long, global = true, value_name = "N", env = "RONDEL_SERVER_EXECUTOR_STREAMS_PER_ADDRESS")]
         executor_streams_per_address: u32 = streams_default(EngineConfig::default().executor_streams_per_address);
-        /// How long a stopping server waits for what is under way
+        /// How long a stopping server waits for open work
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_DRAIN_GRACE")]
-        drain_grace: Length = Length(Duration::from_secs(30));
+        drain_grace: DurationText = DurationText(Duration::from_secs(30));
         /// What this server logs: a level, or filters such as info,sqlx=debug
         #[arg(long, global = true, value_name = "FILTER", env = "RUST_LOG")]
         log_level: String = "info".to_owned();
-        /// How lines of the log look
+        /// The format of log lines
         #[arg(long, global = true, value_name = "FORM", env = "RONDEL_SERVER_LOG_FORMAT")]
         log_format: LogFormat = LogFormat::Text;
         /// Where traces go: the URL of a collector that takes OTLP over gRPC; without it there are none
         #[arg(long, global = true, value_name = "URL", env = "OTEL_EXPORTER_OTLP_ENDPOINT")]
         otlp_endpoint: String, example "\"http://127.0.0.1:4317\"";
-        /// The share of traces that begin here to export, from 0 to 1; for other traces the decision of their origin holds
+        /// The share of traces that begin here to export, from 0 to 1; for other traces, their origin decides
         #[arg(long, global = true, value_name = "SHARE", env = "RONDEL_SERVER_TRACE_RATIO")]
         trace_ratio: f64 = RATIO_DEFAULT;
     }
@@ -286,7 +286,7 @@ fn streams_default(count: usize) -> u32 {
 /// Checks a limit on the streams of executors.
 fn streams(key: &str, count: u32) -> Result<usize, Failure> {
     if count == 0 {
-        return Err(wrong(SECTION, key, "0 would let in no executor, the least is 1"));
+        return Err(wrong(SECTION, key, "0 would admit no executor, the minimum is 1"));
     }
     Ok(usize::try_from(count).unwrap_or(usize::MAX))
 }
@@ -296,7 +296,7 @@ fn tls_files(settings: &ServerValues) -> Result<Option<TlsFiles>, Failure> {
     match (settings.tls_cert.clone(), settings.tls_key.clone()) {
         (Some(cert), Some(key)) => Ok(Some(TlsFiles { cert, key, client_ca })),
         (None, None) if client_ca.is_some() => {
-            Err(wrong(SECTION, "tls_client_ca", "is of no use without tls_cert and tls_key"))
+            Err(wrong(SECTION, "tls_client_ca", "has no effect without tls_cert and tls_key"))
         }
         (None, None) => Ok(None),
         (Some(_), None) => Err(wrong(SECTION, "tls_key", "is missing: the key of tls_cert")),
@@ -344,7 +344,7 @@ impl ServerConfig {
         }
         let has_ca = self.tls.as_ref().is_some_and(|tls| tls.client_ca.is_some());
         if self.executor_certificates != Certificates::Ignored && !has_ca {
-            return Err(wrong(SECTION, "executor_certificates", "needs tls_client_ca: by what are they checked?"));
+            return Err(wrong(SECTION, "executor_certificates", "needs tls_client_ca, which checks them"));
         }
         Ok(())
     }
@@ -362,8 +362,8 @@ impl ServerConfig {
         self.check_executors()?;
         for (key, length) in [("retention", self.settings.retention), ("log_retention", self.settings.log_retention)] {
             if length.0 < RETENTION_MIN {
-                let least = Length(RETENTION_MIN);
-                return Err(wrong(SECTION, key, format!("{length} is too short, the shortest is {least}")));
+                let least = DurationText(RETENTION_MIN);
+                return Err(wrong(SECTION, key, format!("{length} is too short, the minimum is {least}")));
             }
         }
         check::within(SECTION, "script_versions", self.settings.script_versions, (KEPT_VERSIONS_MIN, 10_000))?;
@@ -371,7 +371,7 @@ impl ServerConfig {
         self.check_alerts()?;
         let period = self.settings.alert_rules_period;
         if !(RULES_PERIOD_MIN..=RULES_PERIOD_MAX).contains(&period.0) {
-            let (least, most) = (Length(RULES_PERIOD_MIN), Length(RULES_PERIOD_MAX));
+            let (least, most) = (DurationText(RULES_PERIOD_MIN), DurationText(RULES_PERIOD_MAX));
             return Err(wrong(SECTION, "alert_rules_period", format!("{period} is not from {least} to {most}")));
         }
         if self.settings.metrics_job_max > METRICS_JOB_MAX {
@@ -407,7 +407,7 @@ impl ServerConfig {
     fn check_alerts(&self) -> Result<(), Failure> {
         let period = self.settings.alert_period;
         if period.0 < ALERT_PERIOD_MIN || period.0 > ALERT_PERIOD_MAX {
-            let (least, most) = (Length(ALERT_PERIOD_MIN), Length(ALERT_PERIOD_MAX));
+            let (least, most) = (DurationText(ALERT_PERIOD_MIN), DurationText(ALERT_PERIOD_MAX));
             let sentence = format!("{period} is not a period from {least} to {most}");
             return Err(wrong(SECTION, "alert_period", sentence));
         }
@@ -419,8 +419,8 @@ impl ServerConfig {
         }
         let period = self.settings.watchdog_period;
         if period.0 < WATCHDOG_PERIOD_MIN {
-            let least = Length(WATCHDOG_PERIOD_MIN);
-            return Err(wrong(SECTION, "watchdog_period", format!("{period} is too short, the shortest is {least}")));
+            let least = DurationText(WATCHDOG_PERIOD_MIN);
+            return Err(wrong(SECTION, "watchdog_period", format!("{period} is too short, the minimum is {least}")));
         }
         // With an empty prefix, a channel could send any variable of the server anywhere.
         let prefix = self.settings.alert_secrets_env_prefix.as_ref();
@@ -436,8 +436,8 @@ impl ServerConfig {
     fn check_lease(&self) -> Result<(), Failure> {
         let (lease, beat) = (self.settings.lease, self.settings.beat);
         if beat.0 < BEAT_MIN {
-            let least = Length(BEAT_MIN);
-            return Err(wrong(SECTION, "beat", format!("{beat} is too short, the shortest is {least}")));
+            let least = DurationText(BEAT_MIN);
+            return Err(wrong(SECTION, "beat", format!("{beat} is too short, the minimum is {least}")));
         }
         if lease.0 < beat.0.saturating_mul(4) {
             return Err(wrong(
@@ -447,7 +447,7 @@ impl ServerConfig {
             ));
         }
         if lease.0 > LEASE_MAX {
-            let most = Length(LEASE_MAX);
+            let most = DurationText(LEASE_MAX);
             return Err(wrong(SECTION, "lease", format!("{lease} is too long, the longest is {most}")));
         }
         if self.settings.node_weight > WEIGHT_MAX {
@@ -460,8 +460,8 @@ impl ServerConfig {
     /// Checks that an executor without a server stops its runs before they are given to another one.
     fn check_executors(&self) -> Result<(), Failure> {
         let ServerValues { heartbeat, silence, lost_after, continue_max, .. } = self.settings;
-        let too_short = |key, length: Length, least: Duration, what: &str| {
-            let least = Length(least);
+        let too_short = |key, length: DurationText, least: Duration, what: &str| {
+            let least = DurationText(least);
             Err(wrong(SECTION, key, format!("{length} is too short, it must be at least {least}: {what}")))
         };
         if heartbeat.0 < HEARTBEAT_MIN {
@@ -473,7 +473,7 @@ impl ServerConfig {
         }
         let lost_after_min = silence.0.saturating_add(KILL_GRACE);
         if lost_after.0 < lost_after_min {
-            let what = format!("the silence of {silence} and {} for what runs to end", Length(KILL_GRACE));
+            let what = format!("the silence of {silence} and {} for what runs to end", DurationText(KILL_GRACE));
             return too_short("lost_after", lost_after, lost_after_min, &what);
         }
         if continue_max.0 < lost_after.0 {
@@ -481,7 +481,7 @@ impl ServerConfig {
             return too_short("continue_max", continue_max, lost_after.0, &what);
         }
         if continue_max.0 > CONTINUE_MAX {
-            let most = Length(CONTINUE_MAX);
+            let most = DurationText(CONTINUE_MAX);
             return Err(wrong(
                 SECTION,
                 "continue_max",

@@ -33,22 +33,22 @@ macro_rules! text_value {
 
 /// A duration such as `5s`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Length(pub(crate) Duration);
+pub(crate) struct DurationText(pub(crate) Duration);
 
-impl FromStr for Length {
+impl FromStr for DurationText {
     type Err = String;
     fn from_str(text: &str) -> Result<Self, String> {
         parse_duration(text).map(Self).map_err(|error| error.to_string())
     }
 }
 
-impl fmt::Display for Length {
+impl fmt::Display for DurationText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&format_duration(self.0))
     }
 }
 
-text_value!(Length);
+text_value!(DurationText);
 
 /// A number of bytes such as `64KiB`, `10MiB` or `5GiB`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

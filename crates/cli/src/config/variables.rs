@@ -23,7 +23,7 @@ fn unknown_variables() -> Vec<String> {
 /// Prints a warning for each unknown variable, when the settings are only checked.
 pub(crate) fn report_unknown_variables() {
     for variable in unknown_variables() {
-        output::talk(&format!("warning: {variable} is named like a setting, and is none"));
+        output::message(&format!("warning: {variable} is named like a setting, but is not one"));
     }
 }
 
@@ -32,7 +32,7 @@ pub(crate) fn warn_of_unknown_variables() {
     for variable in unknown_variables() {
         tracing::warn!(
             variable,
-            "a variable of the environment is named like a setting, and is none; rondel config-reference lists those"
+            "an environment variable is named like a setting, but is not one; rondel config-reference lists all settings"
         );
     }
 }
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_named_like_a_setting_and_is_none_is_found() {
+    fn unknown_variables_that_are_named_like_settings_are_found() {
         let names = [
             "RONDEL_SERVER_TRUSTED_PROXIES",
             "RONDEL_SERVER_LISTEN",

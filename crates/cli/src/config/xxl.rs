@@ -8,7 +8,7 @@ use rondel_xxl::XxlConfig;
 use super::check::wrong;
 use super::layer::Layer;
 use super::server::{ServerSettings, ServerValues};
-use super::values::Length;
+use super::values::DurationText;
 use crate::exit::Failure;
 
 const SECTION: &str = ServerSettings::SECTION;
@@ -24,7 +24,7 @@ pub(super) fn checked(settings: &ServerValues) -> Result<Option<XxlConfig>, Fail
     let networks = networks.map_err(|sentence| wrong(SECTION, XXL_SETTING, sentence))?;
     let timeout = settings.xxl_callback_timeout;
     if !(XXL_CALLBACK_MIN..=XXL_CALLBACK_MAX).contains(&timeout.0) {
-        let (least, most) = (Length(XXL_CALLBACK_MIN), Length(XXL_CALLBACK_MAX));
+        let (least, most) = (DurationText(XXL_CALLBACK_MIN), DurationText(XXL_CALLBACK_MAX));
         return refuse("xxl_callback_timeout", format!("{timeout} is not from {least} to {most}"));
     }
     if let Some(prefix) = &settings.xxl_prefix {
@@ -37,7 +37,7 @@ pub(super) fn checked(settings: &ServerValues) -> Result<Option<XxlConfig>, Fail
             return refuse("xxl_prefix", format!("{prefix:?} is not a path of its own; write it as /scheduler"));
         }
         if networks.is_empty() {
-            return refuse("xxl_prefix", "is of no use without xxl_networks: no such executor is served".to_owned());
+            return refuse("xxl_prefix", "has no effect without xxl_networks: no such executor is served".to_owned());
         }
     }
     let (prefix, callback_timeout) = (settings.xxl_prefix.clone(), timeout.0);

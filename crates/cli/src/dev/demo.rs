@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The name of the handler.
 pub(super) const HELLO: &str = "demo.hello";
 
-/// Its parameters.
+/// Parameters of the handler demo.hello.
 #[derive(Debug, Deserialize, rondel::schemars::JsonSchema)]
 #[schemars(crate = "rondel::schemars")]
 pub(super) struct Greeting {

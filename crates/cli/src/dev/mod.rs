@@ -37,10 +37,10 @@ pub(crate) struct DevArgs {
     /// The folder for the database, the API token and the executor's results
     #[arg(long, value_name = "DIR", default_value = DATA_DIR)]
     data_dir: PathBuf,
-    /// Where console, REST and gRPC listen; port 0 is a free one
+    /// The address on which console, REST and gRPC listen; port 0 selects a free one
     #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8080")]
     listen: Listen,
-    /// Listen on external addresses without TLS; something else restricts access
+    /// Listen on external addresses without TLS; access must be restricted by other means
     #[arg(long)]
     insecure_http: bool,
     /// Run script text that comes with a job, not only programs named by it
@@ -49,7 +49,7 @@ pub(crate) struct DevArgs {
     /// What is logged: a level, or filters such as info,sqlx=debug
     #[arg(long, value_name = "FILTER", env = "RUST_LOG", default_value = LOG_LEVEL)]
     log_level: String,
-    /// How lines of the log look
+    /// The format of log lines
     #[arg(long, value_name = "FORM", value_enum, default_value_t = LogFormat::Text)]
     log_format: LogFormat,
 }
@@ -86,7 +86,7 @@ impl DevArgs {
                 return Err(failure);
             }
         };
-        startup_files.keep();
+        startup_files.commit();
         node.announce(&welcome::lines(&node, sign_in, &self.data_dir, self.listen));
         let failing = node.failing();
         let stop_requested = async move {

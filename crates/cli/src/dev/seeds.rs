@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn only_what_was_planted_is_moved() {
+    fn only_the_seeded_job_is_moved() {
         assert!(is_own(&http_params("http://127.0.0.1:7")));
         assert!(!is_own(&json!({"url": "http://127.0.0.1:7/livez", "method": "POST"})));
         assert!(!is_own(&json!({"url": "http://example.com/"})));

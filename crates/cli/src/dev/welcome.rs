@@ -48,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_what_is_unusual_is_said() {
+    fn only_flags_that_differ_from_the_defaults_are_named() {
         assert_eq!(flags(USUAL_URL, Path::new("./rondel-data")), "");
         let expected = " --server http://127.0.0.1:9 --token-file /tmp/x/admin.token";
         assert_eq!(flags("http://127.0.0.1:9", Path::new("/tmp/x")), expected);

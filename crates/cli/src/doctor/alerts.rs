@@ -7,7 +7,7 @@ use rondel_core::spec::EXPECT_CHANNEL;
 use serde_json::Value;
 
 use super::names::listed;
-use crate::client::{Ask, Client, text_of};
+use crate::client::{Call, Client, text_of};
 use crate::list::items;
 
 /// A report that reaches no reader.
@@ -34,8 +34,8 @@ impl Alerts {
     pub(super) async fn read(client: &Client) -> Option<Self> {
         let channels = items(client, &["channels"], &[]).await.ok()?;
         let rules = items(client, &["alert-rules"], &[]).await.ok()?;
-        let ask = Ask { method: Method::GET, path: &["reports", "schedule"], query: &[], body: None, headers: &[] };
-        let report = client.ask(ask).await.ok()?.ok().and_then(|body| body.value().ok());
+        let call = Call { method: Method::GET, path: &["reports", "schedule"], query: &[], body: None, headers: &[] };
+        let report = client.call(call).await.ok()?.ok().and_then(|body| body.value().ok());
         Some(Self { channels, rules, report })
     }
 
@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_reported_to_no_channel_is_named() {
+    fn rules_without_a_channel_are_named() {
         let alerts = Alerts {
             channels: vec![json!({"name": "ops"})],
             rules: vec![

@@ -145,12 +145,12 @@ impl Statements<'_> {
             }
         }
         match state {
-            ScanState::Quoted(_) => Err(format!("line {line}: the file ends within a text: the dump is not whole")),
+            ScanState::Quoted(_) => Err(format!("line {line}: the file ends within a text: the dump is incomplete")),
             ScanState::Comment { .. } => {
-                Err(format!("line {line}: the file ends within a comment: the dump is not whole"))
+                Err(format!("line {line}: the file ends within a comment: the dump is incomplete"))
             }
             ScanState::Statement | ScanState::LineComment if !text.trim_ascii().is_empty() => Err(format!(
-                "line {line}: the file ends within a statement, without its semicolon: the dump is not whole"
+                "line {line}: the file ends within a statement, without its semicolon: the dump is incomplete"
             )),
             ScanState::Statement | ScanState::LineComment => Ok(None),
         }
@@ -452,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_dump_is_refused_with_its_line() {
+    fn a_file_that_is_not_a_dump_is_refused_with_its_line() {
         for (dump, words) in [
             ("\nINSERT INTO xxl_job_info VALUES (1);", "line 2: rows of xxl_job_info without the names"),
             (

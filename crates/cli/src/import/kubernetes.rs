@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use rondel_web::yaml;
 use serde_json::{Map, Value, json};
 
-use super::found::{Entry, ImportResult, RETRY_MAX, labels};
+use super::result::{Entry, ImportResult, RETRY_MAX, labels};
 
 /// The default of Kubernetes for `backoffLimit`.
 const BACKOFF_LIMIT: u64 = 6;
@@ -290,7 +290,7 @@ fn shards(job_spec: &Value, entry: &mut Entry) -> Option<u64> {
         entry.changed(format!("{count} completions became {count} shards, each of which runs once"));
     }
     if parallelism < count {
-        entry.not_supported("parallelism: all shards may run at once; concurrency bounds them");
+        entry.not_supported("parallelism: all shards may run concurrently; concurrency limits them");
     }
     Some(count)
 }
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn variables_of_the_kubelet_are_filled_in_and_what_runs_besides_is_named() {
+    fn variables_of_the_kubelet_are_filled_in_and_other_containers_are_named() {
         let job = |namespace: &str| {
             json!({"kind": "CronJob", "metadata": {"name": "a", "namespace": namespace}, "spec": {"schedule": "1 * * * *", "jobTemplate": {"spec": {
             "podFailurePolicy": {"rules": []},
@@ -457,7 +457,7 @@ mod tests {
     }
 
     #[test]
-    fn what_runs_less_than_in_the_cluster_is_named_and_a_variable_may_be_empty() {
+    fn lost_parallelism_is_named_and_a_variable_may_be_empty() {
         let mut found = ImportResult::default();
         let env = json!({"args": ["[$(EMPTY)]"], "env": [{"name": "EMPTY"}]});
         read(

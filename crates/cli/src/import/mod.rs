@@ -4,12 +4,12 @@
 
 mod crontab;
 mod dump;
-mod found;
 mod kubernetes;
 mod names;
 mod page;
 mod quartz;
 mod report;
+mod result;
 mod xxl_job;
 
 use std::io::{BufRead, BufReader};
@@ -23,7 +23,7 @@ use rondel_core::words::counted;
 use crate::exit::Failure;
 use crate::input::read_text;
 use crate::{clock, output, runtime};
-use found::ImportResult;
+use result::ImportResult;
 
 #[derive(Debug, Args)]
 #[command(after_help = "Definitions go to standard output as YAML, the report to standard error.\n\nExamples:\n  \
@@ -53,7 +53,7 @@ enum ImportCommand {
 /// Where the report goes.
 #[derive(Debug, Args)]
 struct ReportArgs {
-    /// Write the report to this file too: as a page where its name ends in .html, else as JSON; may be repeated
+    /// Write the report to this file too: as a page if its name ends in .html, else as JSON; may be repeated
     #[arg(long, value_name = "FILE")]
     report: Vec<PathBuf>,
 }
@@ -85,13 +85,13 @@ struct CrontabArgs {
     /// The app that the jobs belong to: that of the agents that will run them
     #[arg(long, value_name = "APP")]
     app: String,
-    /// The zone of the host that the crontab is from; not needed where it sets `CRON_TZ`
+    /// The zone of the host that the crontab is from; not needed if the crontab sets `CRON_TZ`
     #[arg(long, value_name = "ZONE")]
     time_zone: Option<String>,
     /// The crontab names a user before each command, as /etc/crontab and the files in /etc/cron.d do
     #[arg(long)]
     system: bool,
-    /// The one executor that may run them, such as the agent on the host that the crontab is from
+    /// The only executor that may run them, such as the agent on the host that the crontab is from
     #[arg(long, value_name = "NAME")]
     executor: Option<String>,
     #[command(flatten)]
@@ -129,10 +129,10 @@ struct QuartzArgs {
     /// The app that the jobs belong to: its executors have a handler for each class
     #[arg(long, value_name = "APP")]
     app: String,
-    /// The zone of the servers, for cron triggers that have none of their own
+    /// The zone of the servers, for cron triggers without a zone
     #[arg(long, value_name = "ZONE")]
     time_zone: String,
-    /// Read only this scheduler (the column `SCHED_NAME`); without it all that the tables have
+    /// Read only this scheduler (the column `SCHED_NAME`); by default all schedulers of the tables
     #[arg(long, value_name = "NAME")]
     scheduler: Option<String>,
     #[command(flatten)]
@@ -295,7 +295,7 @@ impl XxlJobArgs {
         }
         if let Some(folder) = &self.history {
             let count = xxl_job::write_history(&tables, options).map_err(|error| cannot_write(folder, &error))?;
-            output::talk(&format!("{} in {}", counted(count, "earlier script"), folder.display()));
+            output::message(&format!("{} in {}", counted(count, "earlier script"), folder.display()));
         }
         if self.commands.is_none() && !found.script().is_empty() {
             let remark =
@@ -342,6 +342,6 @@ fn finish(found: &ImportResult, from: &str, to: &ReportArgs) -> Result<(), Failu
         std::fs::write(path, report).map_err(|error| cannot_write(path, &error))?;
     }
     output::data(&found.yaml())?;
-    output::talk(&found.text(from));
+    output::message(&found.text(from));
     Ok(())
 }

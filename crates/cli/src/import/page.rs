@@ -2,7 +2,7 @@
 
 use std::fmt::Write as _;
 
-use super::found::{Entry, ImportResult, Outcome};
+use super::result::{Entry, ImportResult, Outcome};
 use crate::terminal::harmless;
 
 const STYLE: &str = "\

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 
 use rondel_core::words::counted;
 
-use super::found::{Entry, ImportResult, Subject};
+use super::result::{Entry, ImportResult, Subject};
 use crate::terminal::harmless;
 
 /// A note that more than this many jobs have is printed as one line.

@@ -11,7 +11,7 @@ use serde::Deserialize;
 
 use super::files::{Entry, read_all};
 use super::planned::{Item, Summary, lines};
-use crate::client::{Ask, Body, Client, Finding, Refusal, complaints};
+use crate::client::{Body, Call, Client, Finding, Refusal, findings};
 use crate::exit::{Exit, Failure, after_output};
 use crate::format::{Format, FormatArgs};
 use crate::paint::Paint;
@@ -20,9 +20,9 @@ use crate::terminal::harmless;
 use crate::{clock, output};
 
 const PATH: [&str; 2] = ["jobs", "apply"];
-/// How many complaints are listed.
-const COMPLAINTS_MAX: usize = 20;
-/// How many other jobs with the same complaint are named.
+/// How many errors are listed.
+const FINDINGS_MAX: usize = 20;
+/// How many other jobs with the same error are named.
 const OTHERS_MAX: usize = 10;
 /// How many different warnings are shown.
 const WARNINGS_MAX: usize = 10;
@@ -40,7 +40,7 @@ pub(super) struct FileArgs {
 #[derive(Debug, Args)]
 #[command(
     after_help = "Examples:\n  rondel job plan -f jobs.yaml\n  rondel job plan -f jobs/ --prune-app billing --exit-code\n\n\
-    Exit codes: 0 nothing to change, or without --exit-code; 10 with --exit-code, where something would change; 2 the files are wrong"
+    Exit codes: 0 nothing to change, or without --exit-code; 10 with --exit-code, if something would change; 2 the files are invalid"
 )]
 pub(super) struct PlanArgs {
     #[command(flatten)]
@@ -95,7 +95,7 @@ impl FileArgs {
         let mut query = self.query();
         query.push(("dry_run", "true"));
         let body = Some(("application/json", document(entries)));
-        let answer = client.ask(Ask { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
+        let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
         answer.map_err(|refusal| refused(client, entries, &refusal))
     }
 }
@@ -107,18 +107,17 @@ fn document(entries: &[Entry]) -> String {
 
 /// The failure for a refusal, with places in the files instead of pointers into the list.
 fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
-    let found = complaints(&refusal.text);
+    let found = findings(&refusal.text);
     if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || found.is_empty() {
         return client.failure(refusal);
     }
-    let mut lines_shown: Vec<String> =
-        found.iter().take(COMPLAINTS_MAX).map(|finding| line(entries, finding)).collect();
-    if found.len() > COMPLAINTS_MAX {
-        lines_shown.push(format!("and {} more", found.len() - COMPLAINTS_MAX));
+    let mut lines_shown: Vec<String> = found.iter().take(FINDINGS_MAX).map(|finding| line(entries, finding)).collect();
+    if found.len() > FINDINGS_MAX {
+        lines_shown.push(format!("and {} more", found.len() - FINDINGS_MAX));
     }
     match lines_shown.as_slice() {
         [only] => Failure::refused(format!("{only}; nothing was saved")),
-        several => Failure::refused(format!("the files are wrong; nothing was saved\n  {}", several.join("\n  "))),
+        several => Failure::refused(format!("the files are invalid; nothing was saved\n  {}", several.join("\n  "))),
     }
 }
 
@@ -156,8 +155,10 @@ impl PlanArgs {
         let written = print(&body, &answer, format);
         if matches!(format.format, Format::Table | Format::Wide) {
             match answer.summary {
-                summary if summary.has_no_changes() => output::talk(&format!("nothing to change: {}", summary.words())),
-                summary => output::talk(&format!("applied, this would make {}", summary.words())),
+                summary if summary.has_no_changes() => {
+                    output::message(&format!("nothing to change: {}", summary.words()))
+                }
+                summary => output::message(&format!("applied, this would make {}", summary.words())),
             }
         }
         let has_changes = self.exit_code && !answer.summary.has_no_changes();
@@ -202,10 +203,10 @@ fn warn<'a>(items: impl Iterator<Item = &'a Item>) {
             [one] => (*one).to_owned(),
             several => format!("{} jobs", several.len()),
         };
-        output::talk(&format!("warning: {}: {}", harmless(&jobs), harmless(warning)));
+        output::message(&format!("warning: {}: {}", harmless(&jobs), harmless(warning)));
     }
     if count > WARNINGS_MAX {
-        output::talk(&format!("and {} more warnings", count - WARNINGS_MAX));
+        output::message(&format!("and {} more warnings", count - WARNINGS_MAX));
     }
 }
 
@@ -243,7 +244,7 @@ impl ApplyArgs {
         items.sort_by_key(|(item, _)| item.index.unwrap_or(usize::MAX));
         let written = report(&items, format);
         if matches!(format.format, Format::Table | Format::Wide) {
-            output::talk(&if summary.has_no_changes() {
+            output::message(&if summary.has_no_changes() {
                 format!("nothing changed: {}", summary.words())
             } else {
                 summary.words()
@@ -255,7 +256,7 @@ impl ApplyArgs {
     /// Applies all jobs, and prints the server's answer unchanged.
     async fn in_one_piece(&self, client: &Client, entries: &[Entry], format: FormatArgs) -> Result<(), Failure> {
         let (query, body) = (self.files.query(), Some(("application/json", document(entries))));
-        let answer = client.ask(Ask { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
+        let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
         let body = answer.map_err(|refusal| refused(client, entries, &refusal))?;
         let written = output::document(body.text(), format.format);
         after_output(written, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))

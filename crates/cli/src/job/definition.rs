@@ -41,10 +41,10 @@ pub(crate) struct DefinitionArgs {
     /// Fires once, at an RFC 3339 instant
     #[arg(long, value_name = "INSTANT")]
     at: Option<String>,
-    /// What the handler gets, as JSON
+    /// The parameters of the handler, as JSON
     #[arg(long, value_name = "JSON")]
     params: Option<String>,
-    /// Which parameters a run may change: none, all, or JSON pointers such as /day,/region; else the default of the handler
+    /// Which parameters a run may change: none, all, or JSON pointers such as /day,/region; by default as the handler defines
     #[arg(long, value_name = "WHICH", value_delimiter = ',')]
     overrides: Vec<String>,
     /// Which executor gets a run: round, broadcast, …
@@ -65,19 +65,19 @@ pub(crate) struct DefinitionArgs {
     /// Attempts after a failed first one
     #[arg(long, value_name = "N")]
     retries: Option<u32>,
-    /// Report an incident where no run has succeeded by this time of day, HH:MM
+    /// Report an incident if no run has succeeded by this time of day, HH:MM
     #[arg(long, value_name = "TIME")]
     success_by: Option<String>,
-    /// The time zone of --success-by; else that of --time-zone, or UTC
+    /// The time zone of --success-by; by default that of --time-zone, else UTC
     #[arg(long = "success-by-time-zone", alias = "success-by-zone", value_name = "ZONE", requires = "success_by")]
     success_by_zone: Option<String>,
-    /// Report an incident where no run has succeeded for this long
+    /// Report an incident if no run has succeeded for this long
     #[arg(long, value_name = "DURATION")]
     no_success_for: Option<String>,
-    /// Report an incident where a run takes longer
+    /// Report an incident if a run takes longer
     #[arg(long, value_name = "DURATION")]
     longer_than: Option<String>,
-    /// Report an incident where a run has not started so long after its planned instant
+    /// Report an incident if a run has not started this long after its planned instant
     #[arg(long, value_name = "DURATION")]
     late: Option<String>,
     /// Leave its schedule switched off

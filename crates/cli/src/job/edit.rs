@@ -10,7 +10,7 @@ use reqwest::{Method, StatusCode};
 
 use super::files::{Entry, of_yaml};
 use super::saved;
-use crate::client::{Ask, Body, Client, Finding, complaints};
+use crate::client::{Body, Call, Client, Finding, findings};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
 use crate::output;
@@ -45,12 +45,12 @@ impl EditArgs {
             let edited = match std::fs::read_to_string(&file) {
                 Ok(edited) => without_remarks(&edited),
                 Err(error) => {
-                    let failure = Failure::of("cannot read what was edited", &error);
+                    let failure = Failure::of("cannot read the edited file", &error);
                     return Err(with_kept_file(failure, folder, &file));
                 }
             };
             if edited == original {
-                output::talk("nothing changed");
+                output::message("nothing changed");
                 return Ok(());
             }
             if edited == text {
@@ -74,12 +74,13 @@ impl EditArgs {
         let [entry] = entries else { return Ok(Err(vec!["the file must have one job in it".to_owned()])) };
         let body = Some(("application/json", entry.value.to_string()));
         let (path, headers) = (["jobs", &self.name], [("if-match", tag)]);
-        let answer = client.ask(Ask { method: Method::PUT, path: &path, query: &[], body, headers: &headers }).await?;
+        let answer =
+            client.call(Call { method: Method::PUT, path: &path, query: &[], body, headers: &headers }).await?;
         match answer {
             Ok(job) => Ok(Ok(job)),
             Err(refusal) if refusal.status == StatusCode::UNPROCESSABLE_ENTITY => {
                 let line = |finding: Finding| format!("{}: {}", finding.pointer, finding.message);
-                Ok(Err(complaints(&refusal.text).into_iter().map(line).collect()))
+                Ok(Err(findings(&refusal.text).into_iter().map(line).collect()))
             }
             Err(refusal) => Err(client.failure(&refusal)),
         }
@@ -89,7 +90,7 @@ impl EditArgs {
 /// Keeps the file that could not be saved, and names it in the failure.
 fn with_kept_file(failure: Failure, folder: tempfile::TempDir, file: &Path) -> Failure {
     drop(folder.keep());
-    failure.with_hint(&format!("; what was edited is in {}", file.display()))
+    failure.with_hint(&format!("; the edited file is {}", file.display()))
 }
 
 /// A folder that only its owner may enter: a definition, and the copies that an editor makes next to it, may hold what

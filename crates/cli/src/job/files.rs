@@ -57,7 +57,7 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
             let before = files.len();
             collect(path, 0, &mut files)?;
             if files.len() == before {
-                let message = format!("{}: no .yaml, .yml or .json file is in this folder", path.display());
+                let message = format!("{}: contains no .yaml, .yml or .json file", path.display());
                 return Err(Failure::refused(message));
             }
         } else {
@@ -70,7 +70,7 @@ pub(super) fn read_all(paths: &[PathBuf]) -> Result<Vec<Entry>, Failure> {
     }
     if entries.is_empty() {
         let names: Vec<_> = files.iter().map(|file| file.display().to_string()).collect();
-        return Err(Failure::refused(format!("{}: no job is in there", names.join(", "))));
+        return Err(Failure::refused(format!("{}: contains no job", names.join(", "))));
     }
     let is_wrapped = |entry: &&Entry| entry.value.get("jobs").is_some() && entry.value.get("name").is_none();
     if let Some(wrapped) = entries.iter().find(is_wrapped) {
@@ -155,7 +155,7 @@ fn reason(error: &serde_json::Error) -> String {
     text.rfind(" at line ").map_or_else(|| text.clone(), |end| text[..end].to_owned())
 }
 
-/// The jobs of a YAML text; `file` is its name in complaints.
+/// The jobs of a YAML text; `file` is its name in errors.
 pub(super) fn of_yaml(text: &str, file: &str) -> Result<Vec<Entry>, Failure> {
     let found = documents(text)
         .map_err(|error| Failure::refused(format!("{file}:{}:{}: {}", error.line, error.column, error.message)))?;
@@ -205,7 +205,7 @@ mod tests {
     }
 
     #[test]
-    fn the_server_sees_what_a_json_file_gives_twice() {
+    fn duplicate_keys_of_a_json_file_reach_the_server() {
         let twice = r#"{"name": "a", "timeout": "5m", "timeout": "1m"}"#;
         for text in [twice.to_owned(), format!("[{twice}, {{}}]")] {
             let entries = of_json(&text, "jobs.json").unwrap();

@@ -2,7 +2,7 @@
 
 use clap::Args;
 use rondel_core::reason::words::{because, because_of_end};
-use rondel_core::reason::{Detail, Reason};
+use rondel_core::reason::{Reason, ReasonDetail};
 use rondel_core::words::Lang;
 use rondel_core::{RunStatus, Timestamp};
 use serde_json::Value;
@@ -38,19 +38,19 @@ impl FiresArgs {
         let from = self.from.as_deref().map(|from| ("from", from));
         let to = self.to.as_deref().map(|to| ("to", to));
         let query: Vec<_> = from.into_iter().chain(to).collect();
-        VIEW.list(&list::read_at(client, &["jobs", &self.name, "fires"], &query, &self.bounds).await?, format)
+        VIEW.print_list(&list::read_at(client, &["jobs", &self.name, "fires"], &query, &self.bounds).await?, format)
     }
 }
 
 /// The reason as a sentence if it has parameters, otherwise its code.
 fn reason(fire: &Value) -> String {
     let code = text_of(&fire["reason"]);
-    let detail: Detail = serde_json::from_value(fire["detail"].clone()).unwrap_or_default();
+    let detail: ReasonDetail = serde_json::from_value(fire["detail"].clone()).unwrap_or_default();
     match (code.parse::<Reason>(), text_of(&fire["verdict"]).parse::<RunStatus>()) {
-        (Ok(reason), Ok(status)) if detail != Detail::default() && status.is_terminal() => {
+        (Ok(reason), Ok(status)) if detail != ReasonDetail::default() && status.is_terminal() => {
             because_of_end((status, reason), &detail, Lang::En)
         }
-        (Ok(reason), _) if detail != Detail::default() => because(reason, &detail, Lang::En),
+        (Ok(reason), _) if detail != ReasonDetail::default() => because(reason, &detail, Lang::En),
         _ => code,
     }
 }

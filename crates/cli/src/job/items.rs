@@ -10,12 +10,12 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use crate::client::{Body, Client, text_of, time_of};
-use crate::config::Length;
+use crate::config::DurationText;
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
 use crate::list::{BoundArgs, PAGE_LEN_MAX};
 use crate::paint::{Ink, Paint};
-use crate::retry::while_away;
+use crate::retry::retry_while_unreachable;
 use crate::table::Table;
 use crate::terminal::harmless;
 use crate::view::View;
@@ -40,9 +40,9 @@ pub(super) struct ItemsArgs {
     /// Refresh the table until Ctrl-C, with the rows per second
     #[arg(long)]
     watch: bool,
-    /// How often --watch asks; 2s if left out
+    /// How often --watch refreshes; 2s by default
     #[arg(long, value_name = "DURATION", requires = "watch")]
-    every: Option<Length>,
+    every: Option<DurationText>,
     #[command(flatten)]
     bounds: BoundArgs,
 }
@@ -71,16 +71,16 @@ impl ItemsArgs {
         if self.watch && !is_table {
             return Err(Failure::refused("--watch shows tables; without it, -o json prints the present state"));
         }
-        let period = self.every.as_ref().map_or(PERIOD_DEFAULT, |Length(period)| (*period).max(PERIOD_MIN));
+        let period = self.every.as_ref().map_or(PERIOD_DEFAULT, |DurationText(period)| (*period).max(PERIOD_MIN));
         clock::show_utc(format.utc);
         let mut before = None;
         loop {
             let body = match before {
                 None => self.read(client).await?,
-                Some(_) => while_away(None, async || self.read(client).await).await?,
+                Some(_) => retry_while_unreachable(None, async || self.read(client).await).await?,
             };
             if !is_table {
-                return VIEW.list(&body, format);
+                return VIEW.print_list(&body, format);
             }
             let seen = Snapshot { view: body.value()?, at: Instant::now() };
             if self.watch && std::io::stdout().is_terminal() {
@@ -138,12 +138,12 @@ impl Snapshot {
         let items = self.view["items"].as_array().cloned().unwrap_or_default();
         match before {
             Some(before) => {
-                View { row: row_of_watch, headers: WATCH_HEADERS, ..VIEW }.items(&self.with_rates(before), format)
+                View { row: row_of_watch, headers: WATCH_HEADERS, ..VIEW }.print_items(&self.with_rates(before), format)
             }
-            None => VIEW.items(&items, format),
+            None => VIEW.print_items(&items, format),
         }?;
         if self.view["next_cursor"].is_string() {
-            output::talk(&format!("{} items are shown; --all shows the others too", items.len()));
+            output::message(&format!("{} items are shown; --all shows the others too", items.len()));
         }
         Ok(())
     }

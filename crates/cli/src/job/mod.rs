@@ -74,11 +74,11 @@ enum JobCommand {
     Run(FilterArgs),
     /// Give each job that passes a filter a label, or take it away
     Label(LabelArgs),
-    /// Put back the definition that code declares
+    /// Restore the definition that code declares
     Reset(NameArgs),
     /// Delete a job, or many; their runs stay
     Delete(DeleteArgs),
-    /// Show what became of each planned fire, and what is ahead
+    /// Show the result of each planned fire, and the fires to come
     Fires(FiresArgs),
     /// Show the items of a pump job, the groups that have them, and what was done with their rows
     Items(items::ItemsArgs),
@@ -111,7 +111,7 @@ struct OneOrManyArgs {
 struct PauseArgs {
     #[command(flatten)]
     which: OneOrManyArgs,
-    /// What becomes of its queued runs: `run` or `drop`; left out, those that its schedule made are skipped
+    /// What happens to its queued runs: `run` or `drop`; by default, the runs of its schedule are skipped
     #[arg(long, value_name = "WHAT", conflicts_with = "filter")]
     queued: Option<String>,
 }
@@ -147,10 +147,10 @@ struct LabelArgs {
 struct DeleteArgs {
     #[command(flatten)]
     which: OneOrManyArgs,
-    /// Delete it although other jobs follow from it
+    /// Delete it even if other jobs follow from it
     #[arg(long, conflicts_with = "filter")]
     force: bool,
-    /// What becomes of its queued runs: `run` or `drop`; left out, they are skipped
+    /// What happens to its queued runs: `run` or `drop`; by default, they are skipped
     #[arg(long, value_name = "WHAT", conflicts_with = "filter")]
     queued: Option<String>,
 }
@@ -220,7 +220,7 @@ struct TriggerArgs {
     /// A key that at most one open run of the job has
     #[arg(long, value_name = "KEY")]
     key: Option<String>,
-    /// What happens while an open run of the job has the key: refuse (the default), keep the open run, or replace it
+    /// What happens if an open run of the job has the key: refuse (the default), keep the open run, or replace it
     #[arg(long, value_name = "HOW", requires = "key", value_parser = ["refuse", "keep", "replace"])]
     if_open: Option<String>,
     #[command(flatten)]
@@ -266,11 +266,11 @@ impl JobArgs {
                 let app = args.app.as_deref().map(|app| ("app", app));
                 let filter = args.filter.as_deref().map(|filter| ("q", filter));
                 let query: Vec<_> = app.into_iter().chain(filter).collect();
-                VIEW.list(&list::read(&client, "jobs", &query, &args.bounds).await?, format)
+                VIEW.print_list(&list::read(&client, "jobs", &query, &args.bounds).await?, format)
             }
             JobCommand::Get(args) => {
                 let job = client.get(&["jobs", &args.name], &[]).await?;
-                VIEW.whole_in_words(&job, format, |key, value| pump::summary(value).filter(|_| key == "pump"))
+                VIEW.print_object_with(&job, format, |key, value| pump::summary(value).filter(|_| key == "pump"))
             }
             JobCommand::Versions(args) => versions::list(&client, &args, format).await,
             JobCommand::Diff(args) => versions::diff(&client, &args, format).await,
@@ -283,7 +283,7 @@ impl JobArgs {
             },
             JobCommand::Resume(args) => {
                 match args.which.name_or_run_bulk(&client, ("resume", "resumed"), format).await? {
-                    Some(name) => VIEW.line(&client.post(&["jobs", name, "resume"], "{}").await?, format),
+                    Some(name) => VIEW.print_row(&client.post(&["jobs", name, "resume"], "{}").await?, format),
                     None => Ok(()),
                 }
             }
@@ -326,9 +326,9 @@ async fn pause(client: &Client, name: &str, queued: Option<&str>, format: Format
     let job = client.post_with(&["jobs", name, "pause"], &query, "{}").await?;
     let queued = &job.value()?["queued"];
     if let Some(sentence) = queued_sentence(queued) {
-        output::talk(&sentence);
+        output::message(&sentence);
     }
-    VIEW.line(&job, format)
+    VIEW.print_row(&job, format)
 }
 
 /// What became of the open runs of a paused or deleted job; `None` if none was open.
@@ -346,9 +346,9 @@ pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
 /// Prints a saved job, with the warnings for its author.
 fn saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
     for warning in job.value()?["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
-        output::talk(&format!("warning: {}", harmless(warning)));
+        output::message(&format!("warning: {}", harmless(warning)));
     }
-    VIEW.line(job, format)
+    VIEW.print_row(job, format)
 }
 
 /// If the job exists already, adds its name and the commands that change it.
@@ -384,9 +384,9 @@ async fn cancel(client: &Client, args: &CancelArgs, format: FormatArgs) -> Resul
         Format::Name => output::data(&args.name),
         Format::Table | Format::Wide => {
             let answer = asked.value()?;
-            let more = if answer["has_more"] == true { "; more are open, ask again" } else { "" };
+            let more = if answer["has_more"] == true { "; more are open: repeat the command" } else { "" };
             let asked_count = answer["asked"].as_u64().unwrap_or_default();
-            output::talk(&format!("asked {} of {} to end{more}", counted(asked_count, "run"), args.name));
+            output::message(&format!("asked {} of {} to end{more}", counted(asked_count, "run"), args.name));
             Ok(())
         }
     }

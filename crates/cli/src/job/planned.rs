@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn a_summary_says_what_there_is() {
+    fn a_summary_names_only_the_counts_above_zero() {
         let summary = Summary { created: 1, unchanged: 12, ..Summary::default() };
         assert_eq!(summary.words(), "1 created, 12 unchanged");
         assert!(!summary.has_no_changes() && Summary { unchanged: 1, ..Summary::default() }.has_no_changes());

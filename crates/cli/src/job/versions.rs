@@ -26,10 +26,10 @@ pub(super) struct DiffArgs {
     /// The job's name
     #[arg(value_name = "JOB", add = crate::complete::jobs())]
     name: String,
-    /// From this version; else the one before
+    /// From this version; by default the previous one
     #[arg(long, value_name = "N")]
     from: Option<u32>,
-    /// To this version; else the newest
+    /// To this version; by default the newest
     #[arg(long, value_name = "N")]
     to: Option<u32>,
 }
@@ -52,7 +52,7 @@ const VIEW: View = View { name: "version", headers: &["VERSION", "SAVED", "AUTHO
 /// Lists the versions, the newest first.
 pub(super) async fn list(client: &Client, args: &VersionsArgs, format: FormatArgs) -> Result<(), Failure> {
     let path = ["jobs", &args.name, "versions"];
-    VIEW.list(&list::read_in_pages(client, &path, &[], (&args.bounds, PAGE_LEN_MAX)).await?, format)
+    VIEW.print_list(&list::read_in_pages(client, &path, &[], (&args.bounds, PAGE_LEN_MAX)).await?, format)
 }
 
 /// Prints what changed.
@@ -68,7 +68,7 @@ pub(super) async fn diff(client: &Client, args: &DiffArgs, format: FormatArgs) -
             let text = text_of(&value["text"]);
             let lines: Vec<_> = text.lines().map(|line| harmless(line).to_string()).collect();
             if lines.is_empty() {
-                output::talk(&format!("versions {} and {} are the same", value["from"], value["to"]));
+                output::message(&format!("versions {} and {} are the same", value["from"], value["to"]));
                 return Ok(());
             }
             output::data(&lines.join("\n"))

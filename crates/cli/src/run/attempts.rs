@@ -24,7 +24,7 @@ pub(super) fn print(run: &Body, format: FormatArgs) -> Result<(), Failure> {
         return Ok(());
     }
     output::data("\n")?;
-    VIEW.items(attempts, format)
+    VIEW.print_items(attempts, format)
 }
 
 fn row(attempt: &Value, now: Timestamp) -> Vec<String> {

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use rondel_core::reason::words::{Subject, because_of_end, sentence};
-use rondel_core::reason::{Detail, Reason};
+use rondel_core::reason::words::{RunStatusFacts, because_of_end, sentence};
+use rondel_core::reason::{Reason, ReasonDetail};
 use rondel_core::words::Lang;
 use rondel_core::{RunStatus, Timestamp};
 use serde_json::Value;
@@ -36,12 +36,12 @@ pub(crate) fn message(run: &Value) -> String {
 fn reason(run: &Value) -> Option<String> {
     let status: RunStatus = run["status"].as_str()?.parse().ok()?;
     let reason: Option<Reason> = run["reason"].as_str().and_then(|code| code.parse().ok());
-    let detail: Detail = serde_json::from_value(run["detail"].clone()).unwrap_or_default();
+    let detail: ReasonDetail = serde_json::from_value(run["detail"].clone()).unwrap_or_default();
     match reason {
         Some(reason) if status.is_terminal() => Some(because_of_end((status, reason), &detail, Lang::En)),
         _ => {
             let attempt = run["attempt"].as_i64().and_then(|number| i32::try_from(number).ok()).unwrap_or(1);
-            sentence(Subject { status, reason, detail: Some(&detail), attempt }, Lang::En)
+            sentence(RunStatusFacts { status, reason, detail: Some(&detail), attempt }, Lang::En)
         }
     }
 }

@@ -12,7 +12,7 @@ use crate::exit::{Exit, Failure};
 use crate::format::{Format, FormatArgs};
 use crate::list::PAGE_LEN_MAX;
 use crate::output;
-use crate::retry::while_away;
+use crate::retry::retry_while_unreachable;
 use crate::terminal::harmless;
 
 /// Maximum number of lines in one answer of the server.
@@ -28,22 +28,22 @@ pub(super) struct LogsArgs {
     /// The newest run of this job that has begun
     #[arg(long, value_name = "NAME", conflicts_with = "id")]
     job: Option<String>,
-    /// Go on until the run is over
+    /// Follow the log until the run has ended
     #[arg(short, long)]
     follow: bool,
-    /// Of this attempt; the newest by default
+    /// The attempt; by default the newest
     #[arg(long, value_name = "N")]
     attempt: Option<u32>,
     /// Only lines of these levels: trace to error, stdout, stderr
     #[arg(long, value_name = "LEVELS")]
     level: Option<String>,
-    /// Only lines with this text, whatever its case; the server looks for them; --grep is the same
+    /// Only lines with this text, ignoring case; the server searches for them; --grep is an alias
     #[arg(long, value_name = "TEXT", alias = "grep")]
     contains: Option<String>,
-    /// Only lines of these severities: error, warn, info, debug; of what was printed, the text decides
+    /// Only lines of these severities: error, warn, info, debug; for printed lines, their text decides
     #[arg(long, value_name = "SEVERITIES")]
     severity: Option<String>,
-    /// Begin so many lines before the end
+    /// Begin this many lines before the end
     #[arg(long, value_name = "N", conflicts_with = "from_line")]
     tail: Option<u32>,
     /// Begin with this line; the first is 1
@@ -106,7 +106,7 @@ async fn explain_missing_log(client: &Client, id: &str) -> Result<(), Failure> {
     let run = client.get(&["runs", id], &[]).await?.value()?;
     if run["started_at"].is_null() && !run["finished_at"].is_null() {
         let (status, message) = (text_of(&run["status"]), text_of(&run["message"]));
-        output::talk(&harmless(&format!("the run never began, so it wrote nothing; {status}: {message}")));
+        output::message(&harmless(&format!("the run never began, so it wrote nothing; {status}: {message}")));
     }
     Ok(())
 }
@@ -198,7 +198,7 @@ impl Log<'_> {
                 // The server stops, or the stream has reached its maximum duration.
                 End { complete: false, next_cursor: Some(next) } => {
                     tokio::time::sleep(PAUSE).await;
-                    lines = while_away(None, async || self.open(Some(&next)).await).await?;
+                    lines = retry_while_unreachable(None, async || self.open(Some(&next)).await).await?;
                 }
                 End { .. } => return Ok(()),
             }
@@ -263,7 +263,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_is_told_from_the_end() {
+    fn log_lines_and_the_end_are_distinguished() {
         let line = r#"{"seq":1,"at":"2026-03-08T07:00:00Z","level":"stdout","line":"\u001b[2Jboo","attempt":1}"#;
         assert!(serde_json::from_str::<End>(line).is_err());
         assert_eq!(log_line(&read(line).unwrap()), "2026-03-08T07:00:00Z     stdout \\x1b[2Jboo");

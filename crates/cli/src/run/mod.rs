@@ -44,13 +44,13 @@ enum RunCommand {
     Get(IdArgs),
     /// Wait for a run's verdict
     Wait(wait::WaitForArgs),
-    /// Print what a run wrote
+    /// Print the log of a run
     Logs(LogsArgs),
     /// Ask for a run to be cancelled, or for many
     Cancel(CancelArgs),
     /// Run a finished run again, or many
     Retry(RetryArgs),
-    /// Take failed runs off the list of failures that still need a look (is:dead)
+    /// Remove failed runs from the list of failures that need attention (is:dead)
     Ack(AckArgs),
 }
 
@@ -142,12 +142,12 @@ impl RunArgs {
                 let sort = args.sort.as_deref().map(|sort| ("sort", sort));
                 let query: Vec<_> = job.into_iter().chain(status).chain(filter).chain(sort).collect();
                 let runs = list::read(&client, "runs", &query, &args.bounds).await?;
-                VIEW.list(&runs, format)?;
+                VIEW.print_list(&runs, format)?;
                 talk_of_deleted(&runs)
             }
             RunCommand::Get(args) => {
                 let run = client.get(&["runs", &args.id], &[]).await?;
-                VIEW.whole_in_words(&run, format, in_words)?;
+                VIEW.print_object_with(&run, format, in_words)?;
                 attempts::print(&run, format)?;
                 tree::print(&client, &args.id, format, clock::now()).await
             }
@@ -160,7 +160,7 @@ impl RunArgs {
                         Bulk { collection: "runs", noun: "run", action: "cancel", participle: "asked to end", more };
                     return args.bulk.run(&client, &bulk, format).await;
                 };
-                VIEW.line(&client.post(&["runs", id, "cancel"], &more.to_string()).await?, format)
+                VIEW.print_row(&client.post(&["runs", id, "cancel"], &more.to_string()).await?, format)
             }
             RunCommand::Ack(args) => {
                 let bulk = Bulk {
@@ -171,7 +171,7 @@ impl RunArgs {
                     more: Value::Null,
                 };
                 match &args.id {
-                    Some(id) => bulk.one(&client, id, format).await,
+                    Some(id) => bulk.apply_to_one(&client, id, format).await,
                     None => args.bulk.run(&client, &bulk, format).await,
                 }
             }
@@ -205,7 +205,7 @@ fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
     let first: Value = serde_json::from_str(first.get())?;
     if let Some(at) = first["job_deleted_at"].as_str() {
         let job = text_of(&first["job"]);
-        output::talk(&format!(
+        output::message(&format!(
             "job {} was deleted at {at}; its runs are kept until their retention ends",
             harmless(&job)
         ));

@@ -10,11 +10,11 @@ use tokio::time::Instant;
 use super::VIEW;
 use super::cells::MESSAGE_LEN_MAX;
 use crate::client::{Body, Client, text_of};
-use crate::config::Length;
+use crate::config::DurationText;
 use crate::exit::{Exit, Failure, after_output};
 use crate::format::{Format, FormatArgs};
 use crate::output;
-use crate::retry::while_away;
+use crate::retry::retry_while_unreachable;
 use crate::terminal::harmless;
 
 /// How often the server is asked at first; the period doubles up to [`POLL_MAX`].
@@ -34,15 +34,15 @@ pub(crate) struct WaitArgs {
     /// Wait, and print the progress on stderr
     #[arg(long)]
     watch: bool,
-    /// Wait no longer than this, then end with exit code 7; the run goes on
+    /// Wait no longer than this, then end with exit code 7; the run continues
     #[arg(long, value_name = "DURATION")]
-    wait_timeout: Option<Length>,
+    wait_timeout: Option<DurationText>,
 }
 
 /// `rondel run wait`.
 #[derive(Debug, Args)]
 #[command(
-    after_help = "Exit codes: 0 succeeded, 3 ended otherwise, 7 the timeout is over\n\nExamples:\n  rondel run wait 7301234567890123456\n  \
+    after_help = "Exit codes: 0 succeeded, 3 ended otherwise, 7 the timeout has passed\n\nExamples:\n  rondel run wait 7301234567890123456\n  \
     rondel run wait $(rondel job trigger report.daily -o name) --watch --timeout 10m"
 )]
 pub(super) struct WaitForArgs {
@@ -52,9 +52,9 @@ pub(super) struct WaitForArgs {
     /// Print the progress on stderr
     #[arg(long)]
     watch: bool,
-    /// Wait no longer than this, then end with exit code 7; the run goes on
+    /// Wait no longer than this, then end with exit code 7; the run continues
     #[arg(long, value_name = "DURATION")]
-    timeout: Option<Length>,
+    timeout: Option<DurationText>,
 }
 
 impl WaitArgs {
@@ -80,10 +80,10 @@ pub(crate) async fn print_or_wait(
     format: FormatArgs,
 ) -> Result<(), Failure> {
     if !args.is_given() {
-        return VIEW.line(&made, format);
+        return VIEW.print_row(&made, format);
     }
     let id = text_of(&made.value()?["id"]);
-    let deadline = args.wait_timeout.and_then(|Length(timeout)| Instant::now().checked_add(timeout));
+    let deadline = args.wait_timeout.and_then(|DurationText(timeout)| Instant::now().checked_add(timeout));
     let mut body = made;
     let mut period = POLL_MIN;
     let mut shown = String::new();
@@ -92,14 +92,14 @@ pub(crate) async fn print_or_wait(
         let status = status_of(&body)?;
         let now = progress_text(&body.value()?);
         if args.watch && now != shown {
-            output::talk(&now);
+            output::message(&now);
             shown = now;
             period = POLL_MIN;
         }
         if status.is_terminal() {
-            let written = VIEW.line(&body, format);
+            let written = VIEW.print_row(&body, format);
             if let Some(message) = whole_message(&body.value()?, format.format) {
-                output::talk(&message);
+                output::message(&message);
             }
             let succeeded = status == RunStatus::Succeeded;
             return after_output(written, if succeeded { Ok(()) } else { Err(Failure::silent(Exit::RunFailed)) });
@@ -115,7 +115,7 @@ pub(crate) async fn print_or_wait(
         }
         tokio::time::sleep(deadline.map_or(period, |end| period.min(end - Instant::now()))).await;
         period = (period * 2).min(POLL_MAX);
-        let look = while_away(deadline, async || client.get(&["runs", &id], &[]).await);
+        let look = retry_while_unreachable(deadline, async || client.get(&["runs", &id], &[]).await);
         let looked = match deadline.and_then(|deadline| deadline.checked_add(LAST_LOOK)) {
             Some(end) => tokio::time::timeout_at(end, look).await.unwrap_or_else(|_| {
                 let sentence = format!("run {id} was still {status}, and the server does not answer");
@@ -125,7 +125,7 @@ pub(crate) async fn print_or_wait(
         };
         body = looked.map_err(|failure| {
             let is_over = deadline.is_some_and(|deadline| Instant::now() >= deadline);
-            let failure = match failure.is_passing() && is_over {
+            let failure = match failure.is_temporary() && is_over {
                 true => Failure::new(Exit::TimedOut, format!("run {id} was still {status}: {}", failure.message())),
                 false => failure,
             };
@@ -145,9 +145,9 @@ fn whole_message(run: &Value, format: Format) -> Option<String> {
 async fn report_missing_executor(client: &Client, run: &Value) {
     let job = text_of(&run["job"]);
     if let Some(app) = app_without_executors(client, &job).await {
-        output::talk(&format!(
+        output::message(&format!(
             "still waiting: app {app} of job {job} has no executor online (rondel executor list); Ctrl-C ends the waiting, \
-             the run goes on"
+             the run continues"
         ));
     }
 }
@@ -191,7 +191,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_message_that_a_table_cuts_is_told_whole() {
+    fn a_message_that_a_table_cuts_is_printed_in_full() {
         let run = |message: &str| json!({"status": "failed", "message": message});
         let long = "x".repeat(MESSAGE_LEN_MAX + 1);
         assert_eq!(whole_message(&run(&long), Format::Table), Some(long.clone()));
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_told_how_a_run_goes() {
+    fn the_progress_of_a_run_is_reported() {
         assert_eq!(progress_text(&json!({"status": "waiting", "executor": null, "attempt": 1})), "waiting");
         let run = json!({"status": "running", "executor": "a", "attempt": 2, "progress": {"done": 3, "total": 10}});
         assert_eq!(progress_text(&run), "running on a, attempt 2, 3 of 10");

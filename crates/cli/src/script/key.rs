@@ -58,8 +58,8 @@ pub(super) fn make(path: &Path) -> Result<(), Failure> {
     files.secret_file(path, &pem(SECRET, &[&SECRET_PREFIX, seed].concat()))?;
     let public = pem(PUBLIC, &[&PUBLIC_PREFIX, pair.public_key().as_ref()].concat());
     files.secret_file(public_path, &public)?;
-    files.keep();
-    output::talk(&format!("for agents: --script-key {}", public_path.display()));
+    files.commit();
+    output::message(&format!("for agents: --script-key {}", public_path.display()));
     output::data(public.trim_end())
 }
 

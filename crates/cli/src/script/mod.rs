@@ -69,7 +69,7 @@ struct ShowArgs {
     /// Which version; else the newest
     #[arg(long, value_name = "N")]
     version: Option<u32>,
-    /// Print the source alone, as it is
+    /// Print only the source, unchanged
     #[arg(long)]
     source: bool,
 }
@@ -91,10 +91,10 @@ struct DiffArgs {
     /// The script's name
     #[arg(value_name = "NAME")]
     name: String,
-    /// From this version; else the one before
+    /// From this version; by default the previous one
     #[arg(long, value_name = "N")]
     from: Option<u32>,
-    /// To this version; else the newest
+    /// To this version; by default the newest
     #[arg(long, value_name = "N")]
     to: Option<u32>,
 }
@@ -131,12 +131,14 @@ impl ScriptArgs {
         }
         let (client, format) = (self.client.client()?, self.format);
         match self.command {
-            ScriptCommand::List(bounds) => VIEW.list(&list::read(&client, "scripts", &[], &bounds).await?, format),
+            ScriptCommand::List(bounds) => {
+                VIEW.print_list(&list::read(&client, "scripts", &[], &bounds).await?, format)
+            }
             ScriptCommand::Show(args) => args.run(&client, format).await,
-            ScriptCommand::Push(args) => VIEW.line(&args.run(&client).await?, format),
+            ScriptCommand::Push(args) => VIEW.print_row(&args.run(&client).await?, format),
             ScriptCommand::Versions(args) => {
                 let path = ["scripts", &args.name, "versions"];
-                VERSIONS.list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
+                VERSIONS.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
             }
             ScriptCommand::Diff(args) => args.run(&client, format).await,
             ScriptCommand::Restore(args) => {
@@ -144,11 +146,11 @@ impl ScriptArgs {
                 if let Some(note) = args.note {
                     body["note"] = note.into();
                 }
-                VIEW.line(&client.post(&["scripts", &args.name, "restore"], &body.to_string()).await?, format)
+                VIEW.print_row(&client.post(&["scripts", &args.name, "restore"], &body.to_string()).await?, format)
             }
             ScriptCommand::Jobs(args) => {
                 let path = ["scripts", &args.name, "jobs"];
-                JOBS.list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
+                JOBS.print_list(&list::read_at(&client, &path, &[], &args.bounds).await?, format)
             }
             ScriptCommand::Delete(args) => {
                 delete(&client, &["scripts", &args.name], &[], &format!("deleted {}", args.name), format).await
@@ -165,7 +167,7 @@ impl ShowArgs {
         let query: Vec<_> = version.as_deref().map(|version| ("version", version)).into_iter().collect();
         let body = client.get(&["scripts", &self.name], &query).await?;
         if !self.source {
-            return VIEW.whole(&body, format);
+            return VIEW.print_object(&body, format);
         }
         // Unchanged, so that stdout redirected to a file is the script; for a terminal it is made harmless.
         let source = text_of(&body.value()?["source"]);
@@ -186,7 +188,7 @@ impl DiffArgs {
         let text = text_of(&value["text"]);
         let lines: Vec<_> = text.lines().map(|line| harmless(line).to_string()).collect();
         if lines.is_empty() {
-            output::talk(&format!("versions {} and {} have the same source", value["from"], value["to"]));
+            output::message(&format!("versions {} and {} have the same source", value["from"], value["to"]));
             return Ok(());
         }
         output::data(&lines.join("\n"))

@@ -65,7 +65,7 @@ struct FileArgs {
     /// The file; - for stdin
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// What it is written in: shell, python, node, php or powershell; else the ending of the file's name decides
+    /// The language: shell, python, node, php or powershell; by default, the ending of the file's name decides
     #[arg(long, value_name = "LANGUAGE", value_parser = LANGUAGES)]
     language: Option<String>,
 }
@@ -122,7 +122,9 @@ async fn namespace_of(client: &Client) -> Result<String, Failure> {
     let namespace = me["namespace"].as_str().ok_or_else(|| {
         Failure::refused("--sign-key signs the namespace, and the server does not name the token's: give --namespace")
     })?;
-    output::talk(&format!("signing for the namespace {namespace}, which the server named; --namespace names it here"));
+    output::message(&format!(
+        "signing for the namespace {namespace}, which the server named; --namespace names it here"
+    ));
     Ok(namespace.to_owned())
 }
 

@@ -72,9 +72,9 @@ async fn serve(config: ServerConfig, stop: CancellationToken) -> Result<(), Fail
             return Err(failure);
         }
     };
-    startup_files.keep();
+    startup_files.commit();
     node.announce(&[]);
-    output::talk(&entry);
+    output::message(&entry);
     node.wait_for_stop(&stop).await;
     node.drain(config.settings.drain_grace.0).await
 }

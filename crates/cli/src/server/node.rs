@@ -171,7 +171,7 @@ impl Node {
     pub(crate) async fn sign_in_line(&self) -> Result<String, Failure> {
         let (store, now) = (self.engine.store(), self.engine.now());
         let token = store.token(&self.token.hash()).await?;
-        let Some(token) = token.filter(|token| token.is_good(now)) else {
+        let Some(token) = token.filter(|token| token.is_valid(now)) else {
             return Ok(format!("sign in: {}/sign-in", self.url()));
         };
         let secret = sign_in::link(store, SignInOwner::Token(token.id), now).await?;
@@ -226,7 +226,7 @@ impl Node {
     pub(crate) async fn drain(self, grace: Duration) -> Result<(), Failure> {
         self.engine.drain(grace).await;
         if tokio::time::timeout(CLOSE_TIMEOUT, self.lifecycle.wait()).await.is_err() {
-            tracing::warn!("connections were cut that did not end");
+            tracing::warn!("closed connections that did not end in time");
         }
         if tokio::time::timeout(CLOSE_TIMEOUT, self.store.close()).await.is_err() {
             tracing::warn!("the database's connections did not end");
@@ -283,7 +283,7 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     let opened = SqlStore::open(&store_config).await;
     // The files of a database that another server uses must not be removed if this start fails.
     if !matches!(opened, Err(OpenError::InUse { .. })) {
-        key_of_old.keep();
+        key_of_old.commit();
         for path in missing {
             startup_files.add(path);
         }

@@ -21,8 +21,8 @@ impl Mounted for XxlEndpoints {
         &["registry", "registryRemove", "callback"]
     }
 
-    fn moved(&self, path: &str) -> MountedAnswer {
-        let answer = self.0.moved(path);
+    fn not_served(&self, path: &str) -> MountedAnswer {
+        let answer = self.0.answer_console_call(path);
         (answer.status, answer.body)
     }
 

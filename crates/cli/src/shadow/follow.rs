@@ -60,10 +60,10 @@ pub(super) struct FollowArgs {
     /// The zone that XXL-JOB's servers write times in
     #[arg(long, value_name = "ZONE")]
     time_zone: String,
-    /// What the source is called in reports
+    /// The name of the source in reports
     #[arg(long, value_name = "NAME", default_value = "xxl-job")]
     name: String,
-    /// Report what is there, and end
+    /// Report the existing rows, and end
     #[arg(long)]
     once: bool,
     /// How far back the first report begins
@@ -90,18 +90,18 @@ impl FollowArgs {
         let mut unknown = BTreeSet::new();
         let (mut has_read_all, mut was_warned) = (false, false);
         loop {
-            match self.pass(client, &mut database, &zone, &mut names, (&mut after, &mut unknown)).await {
-                Ok(Pass { stored, is_last, newest }) => {
+            match self.read_page(client, &mut database, &zone, &mut names, (&mut after, &mut unknown)).await {
+                Ok(PageResult { stored, is_last, newest }) => {
                     let is_old = newest.is_some_and(|at| at < clock::now().saturating_sub(BEHIND_MAX));
                     if has_read_all && is_old && !std::mem::replace(&mut was_warned, true) {
-                        output::talk(&format!(
+                        output::message(&format!(
                             "new rows of the log are hours old by --time-zone {}: is that the zone of XXL-JOB's servers?",
                             self.time_zone
                         ));
                     }
                     has_read_all |= is_last;
                     if stored > 0 {
-                        output::talk(&format!("{stored} fires of {} stored, up to number {after}", self.name));
+                        output::message(&format!("{stored} fires of {} stored, up to number {after}", self.name));
                     }
                     if !is_last {
                         continue;
@@ -109,7 +109,7 @@ impl FollowArgs {
                 }
                 Err(failure) if self.once || !is_temporary(&failure) => return Err(failure),
                 Err(failure) => {
-                    output::talk(&format!("{}; trying again", failure.message()));
+                    output::message(&format!("{}; trying again", failure.message()));
                     if let Ok(again) = jobs::open(&self.source).await {
                         database = again;
                     }
@@ -126,14 +126,14 @@ impl FollowArgs {
     }
 
     /// Reads a page of the log and reports it.
-    async fn pass<Z: TimeZone + Sync>(
+    async fn read_page<Z: TimeZone + Sync>(
         &self,
         client: &Client,
         database: &mut XxlDatabase,
         zone: &Z,
         names: &mut Names,
         (after, unknown): (&mut i64, &mut BTreeSet<String>),
-    ) -> Result<Pass, Failure> {
+    ) -> Result<PageResult, Failure> {
         let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::wrong(&error))?;
         let now = clock::now();
         if let Some((row, at)) =
@@ -149,7 +149,7 @@ impl FollowArgs {
         let ready: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
         for title in ready.iter().filter_map(|row| unknown_title(row)) {
             if unknown.len() < UNKNOWN_COUNT_MAX && unknown.insert(title.clone()) {
-                output::talk(&format!(
+                output::message(&format!(
                     "the log has runs with the trigger type {:?}, which no known version has: they count as fires of the schedule",
                     harmless(&title)
                 ));
@@ -158,7 +158,7 @@ impl FollowArgs {
         if ready.iter().any(|row| names.may_lack(row.job, instant(zone, row))) {
             *names = Names::read(client).await?;
         }
-        let fires: Vec<Value> = ready.iter().filter_map(|row| fire(zone, &names.by_number, row)).collect();
+        let fires: Vec<Value> = ready.iter().filter_map(|row| fire_report(zone, &names.by_number, row)).collect();
         let mut stored = 0;
         if !fires.is_empty() {
             let body = json!({"source": self.name, "fires": fires}).to_string();
@@ -168,7 +168,7 @@ impl FollowArgs {
             *after = last.id;
         }
         let newest = ready.iter().filter_map(|row| instant(zone, row)).max();
-        Ok(Pass { stored, is_last: ready.len() < PAGE_LEN as usize, newest })
+        Ok(PageResult { stored, is_last: ready.len() < PAGE_LEN as usize, newest })
     }
 }
 
@@ -191,7 +191,7 @@ impl Names {
     }
 }
 
-struct Pass {
+struct PageResult {
     stored: u64,
     is_last: bool,
     /// When the newest row of the page was sent.
@@ -205,7 +205,7 @@ fn is_temporary(failure: &Failure) -> bool {
 
 /// The report of a row; `None` for jobs that were not imported, for shards after the first, and for runs that no
 /// schedule fired.
-fn fire<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
+fn fire_report<Z: TimeZone>(zone: &Z, names: &BTreeMap<i64, String>, row: &LogRow) -> Option<Value> {
     let (job, at) = (names.get(&row.job)?, instant(zone, row)?);
     let is_first_shard = row.sharding.split('/').next().is_none_or(|shard| shard.is_empty() || shard == "0");
     if !is_first_shard || NOT_SCHEDULED.iter().any(|known| known.eq_ignore_ascii_case(trigger_type(row))) {
@@ -269,7 +269,7 @@ mod tests {
 
     fn reported(row: &LogRow) -> Option<Value> {
         let zone = parse_zone("Asia/Shanghai").expect("a zone");
-        fire(&zone, &BTreeMap::from([(17, "report-17".to_owned())]), row)
+        fire_report(&zone, &BTreeMap::from([(17, "report-17".to_owned())]), row)
     }
 
     #[test]

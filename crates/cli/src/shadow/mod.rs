@@ -38,7 +38,7 @@ enum ShadowCommand {
     Report(ReportArgs),
     /// Switch jobs over to Rondel: stop them in XXL-JOB, and run them here from the first fire that XXL-JOB has not taken up
     Promote(PromoteArgs),
-    /// Switch jobs back to XXL-JOB: run them no more here from an instant on, and start them there with the first fire after it
+    /// Switch jobs back to XXL-JOB: stop them in Rondel at an instant, and start them in XXL-JOB with the first fire after it
     Demote(SwitchArgs),
 }
 

@@ -25,16 +25,16 @@ pub(super) struct ReportArgs {
     /// Only this job
     #[arg(long, value_name = "JOB")]
     job: Option<String>,
-    /// The last so many days, with today; seven if left out
+    /// The last N days, including today; by default seven
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=31), conflicts_with = "from")]
     days: Option<u32>,
     /// The beginning
     #[arg(long, value_name = "INSTANT")]
     from: Option<String>,
-    /// The end; now if left out
+    /// The end; by default now
     #[arg(long, value_name = "INSTANT")]
     to: Option<String>,
-    /// What the source is called, as `rondel shadow follow --name` has it
+    /// The name of the source, as given to `rondel shadow follow --name`
     #[arg(long, value_name = "NAME", default_value = "xxl-job")]
     source: String,
     /// Maximum delay at which a fire there still counts as the same
@@ -77,14 +77,14 @@ impl ReportArgs {
         let query: Vec<(&str, String)> = given.chain(own).collect();
         let query: Vec<(&str, &str)> = query.iter().map(|(name, value)| (*name, value.as_str())).collect();
         let body = list::read_at(client, &["shadow", "report"], &query, &BoundArgs::everything()).await?;
-        VIEW.list(&body, format)?;
+        VIEW.print_list(&body, format)?;
         if matches!(format.format, Format::Table | Format::Wide) {
             let report = body.value()?;
             let observed = match report["items"].as_array().is_some_and(Vec::is_empty) {
                 true => client.get(&["shadow", "fires"], &[("source", &source)]).await?.value()?,
                 false => Value::Null,
             };
-            output::talk(&differences_text(&report, &observed));
+            output::message(&differences_text(&report, &observed));
         }
         Ok(())
     }

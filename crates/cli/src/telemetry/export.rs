@@ -87,8 +87,8 @@ impl Export {
         let ended = tokio::task::spawn_blocking(move || self.0.shutdown_with_timeout(END_TIMEOUT)).await;
         match ended {
             Ok(Ok(())) => {}
-            Ok(Err(error)) => tracing::warn!(%error, "traces were left behind"),
-            Err(error) => tracing::warn!(%error, "traces were left behind"),
+            Ok(Err(error)) => tracing::warn!(%error, "traces were not exported"),
+            Err(error) => tracing::warn!(%error, "traces were not exported"),
         }
     }
 }

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn notices_of_the_driver_are_quiet_until_somebody_asks_for_them() {
+    fn notices_of_the_driver_are_logged_only_on_request() {
         for (filter, is_quiet) in [("info", true), ("sqlx=debug", true), ("info,sqlx::postgres::notice=info", false)] {
             assert_eq!(env_filter(filter).unwrap().to_string().contains(QUIET), is_quiet, "{filter}");
         }

@@ -7,7 +7,7 @@ use rustix::process::Signal;
 use crate::process::{Program, run};
 
 #[test]
-fn a_server_and_an_agent_finish_what_is_under_way() {
+fn a_server_and_an_agent_finish_open_work_before_they_stop() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (database, token) = (format!("sqlite://{}", path("rondel.db")), path("admin.token"));
@@ -39,7 +39,7 @@ fn a_server_and_an_agent_finish_what_is_under_way() {
     assert!(doctor.stdout.contains(warning), "{}", doctor.stdout);
     assert!(doctor.stdout.contains("rondel app handlers work lists the handlers online"), "{}", doctor.stdout);
     agent.signal(Signal::TERM);
-    agent.wait_for("it drains", |agent| agent.output("stderr").contains("once more").then_some(()));
+    agent.wait_for("it drains", |agent| agent.output("stderr").contains("a second signal").then_some(()));
     std::fs::write(&gate, "").unwrap();
     assert_eq!(agent.end().code(), Some(0), "{}", agent.output("stderr"));
     let ended = call(&["run", "get", &id, "-o", "json"]);
@@ -63,7 +63,7 @@ fn an_agent_needs_a_token_file_that_holds_a_token() {
 }
 
 #[test]
-fn what_keeps_runs_waiting_and_agents_out_is_said() {
+fn waiting_runs_and_refused_agents_are_reported_with_the_cause() {
     let folder = tempfile::tempdir().unwrap();
     let path = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
     let (database, token) = (format!("sqlite://{}", path("rondel.db")), path("admin.token"));
@@ -136,8 +136,8 @@ fn what_keeps_runs_waiting_and_agents_out_is_said() {
     for words in [
         "unknown, expired or revoked",
         &format!("that of {} and begins with {}", path("agent.token"), &known.stdout[..17]),
-        "--kind executor --role executor:default/misspelt makes one",
-        "goes on trying, every 2s",
+        "--kind executor --role executor:default/misspelt creates one",
+        "keeps trying, every 2s",
     ] {
         assert!(refused.contains(words), "{words:?} is not in {refused:?}");
     }

@@ -8,13 +8,13 @@ use rustix::process::Signal;
 use crate::process::{Ended, Program, end, rondel};
 
 /// A server, and a folder in which commands run.
-struct Stage {
+struct Fixture {
     server: Program,
     url: String,
     folder: tempfile::TempDir,
 }
 
-impl Stage {
+impl Fixture {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let data = folder.path().join("data");
@@ -61,139 +61,139 @@ fn many(count: usize, cron: &str) -> String {
 
 #[test]
 fn a_thousand_jobs_are_applied_once() {
-    let stage = Stage::start();
-    stage.write("jobs.yaml", &many(1_000, "0 30 2 1 1 ?"));
-    let first = stage.run(&["job", "apply", "-f", "jobs.yaml"]);
+    let fixture = Fixture::start();
+    fixture.write("jobs.yaml", &many(1_000, "0 30 2 1 1 ?"));
+    let first = fixture.run(&["job", "apply", "-f", "jobs.yaml"]);
     assert_eq!(first.code, Some(0), "{}", first.stderr);
     assert!(first.stderr.ends_with("1000 created\n"), "{}", first.stderr);
     assert_eq!(first.stdout.lines().filter(|line| line.starts_with("+ ")).count(), 1_000);
-    let again = stage.run(&["job", "apply", "-f", "jobs.yaml"]);
+    let again = fixture.run(&["job", "apply", "-f", "jobs.yaml"]);
     assert_eq!(
         (again.code, again.stdout.as_str(), again.stderr.as_str()),
         (Some(0), "", "nothing changed: 1000 unchanged\n")
     );
-    let listed = stage.run(&["job", "list", "-o", "name"]);
+    let listed = fixture.run(&["job", "list", "-o", "name"]);
     assert_eq!((listed.stdout.lines().count(), listed.stderr.contains("--all")), (50, true), "{}", listed.stderr);
-    let listed = stage.run(&["job", "list", "-o", "name", "--all"]);
+    let listed = fixture.run(&["job", "list", "-o", "name", "--all"]);
     assert_eq!((listed.stdout.lines().count(), listed.stderr.as_str()), (1_000, ""));
-    let same = stage.run(&["job", "plan", "-f", "jobs.yaml", "--exit-code"]);
+    let same = fixture.run(&["job", "plan", "-f", "jobs.yaml", "--exit-code"]);
     assert_eq!((same.code, same.stdout.as_str()), (Some(0), ""), "{}", same.stderr);
 
-    stage.write("jobs.yaml", &many(1_000, "0 0 3 * * ?"));
-    let planned = stage.run(&["job", "plan", "-f", "jobs.yaml", "--exit-code"]);
+    fixture.write("jobs.yaml", &many(1_000, "0 0 3 * * ?"));
+    let planned = fixture.run(&["job", "plan", "-f", "jobs.yaml", "--exit-code"]);
     assert_eq!(planned.code, Some(10), "{}", planned.stderr);
     assert!(planned.stdout.contains("7 appear"), "{}", &planned.stdout[..400]);
-    assert_eq!(stage.run(&["job", "apply", "-f", "jobs.yaml", "-o", "name"]).stdout.lines().count(), 1_000);
-    let exported = stage.run(&["job", "export"]).stdout;
-    stage.write("exported.yaml", &exported);
-    let again = stage.run(&["job", "apply", "-f", "exported.yaml"]);
+    assert_eq!(fixture.run(&["job", "apply", "-f", "jobs.yaml", "-o", "name"]).stdout.lines().count(), 1_000);
+    let exported = fixture.run(&["job", "export"]).stdout;
+    fixture.write("exported.yaml", &exported);
+    let again = fixture.run(&["job", "apply", "-f", "exported.yaml"]);
     assert_eq!((again.code, again.stderr.as_str()), (Some(0), "nothing changed: 1000 unchanged\n"));
-    stage.write("few.yaml", &many(2, "0 0 3 * * ?"));
-    let unasked = stage.run(&["job", "apply", "-f", "few.yaml", "--prune-app", "billing"]);
+    fixture.write("few.yaml", &many(2, "0 0 3 * * ?"));
+    let unasked = fixture.run(&["job", "apply", "-f", "few.yaml", "--prune-app", "billing"]);
     unasked.refused(2, &["--prune-app billing removes jobs", "no terminal", "add --yes", "nothing was saved"]);
-    let pruned = stage.run(&["job", "apply", "-f", "few.yaml", "--prune-app", "billing", "--yes"]);
+    let pruned = fixture.run(&["job", "apply", "-f", "few.yaml", "--prune-app", "billing", "--yes"]);
     assert!(pruned.stderr.ends_with("998 removed, 2 unchanged\n"), "{}", pruned.stderr);
-    stage.stop();
+    fixture.stop();
 }
 
 #[test]
-fn a_mistake_is_told_with_its_place() {
-    let stage = Stage::start();
-    stage.write("jobs/a.yaml", &many(2, "0 30 2 * * ?"));
-    stage.write("jobs/b.yaml", "- name: x\n  app: billing\n  handler: report\n  schedule:\n    cron: 0 0 24 * * ?\n");
-    stage
+fn an_error_is_reported_with_its_position() {
+    let fixture = Fixture::start();
+    fixture.write("jobs/a.yaml", &many(2, "0 30 2 * * ?"));
+    fixture.write("jobs/b.yaml", "- name: x\n  app: billing\n  handler: report\n  schedule:\n    cron: 0 0 24 * * ?\n");
+    fixture
         .run(&["job", "apply", "-f", "jobs"])
         .refused(2, &["jobs/b.yaml:5:11: /schedule/cron: ", "\"24\"", "nothing was saved"]);
-    stage.run(&["job", "get", "job-0000"]).refused(5, &["job-0000"]);
-    stage.run(&["run", "ack", "1"]).refused(5, &["there is no run 1"]);
-    stage.write("jobs/b.yaml", "name: x\n  app: [\n");
-    stage.run(&["job", "apply", "-f", "jobs"]).refused(2, &["jobs/b.yaml:2:"]);
-    stage.run(&["job", "apply", "-f", "nosuch"]).refused(2, &["cannot read nosuch"]);
-    stage.write("empty.yaml", "# nothing\n");
-    stage.run(&["job", "apply", "-f", "empty.yaml"]).refused(2, &["no job is in there"]);
-    stage.stop();
+    fixture.run(&["job", "get", "job-0000"]).refused(5, &["job-0000"]);
+    fixture.run(&["run", "ack", "1"]).refused(5, &["there is no run 1"]);
+    fixture.write("jobs/b.yaml", "name: x\n  app: [\n");
+    fixture.run(&["job", "apply", "-f", "jobs"]).refused(2, &["jobs/b.yaml:2:"]);
+    fixture.run(&["job", "apply", "-f", "nosuch"]).refused(2, &["cannot read nosuch"]);
+    fixture.write("empty.yaml", "# nothing\n");
+    fixture.run(&["job", "apply", "-f", "empty.yaml"]).refused(2, &["contains no job"]);
+    fixture.stop();
 }
 
 #[test]
 fn a_definition_is_edited() {
-    let stage = Stage::start();
-    stage.write("jobs.yaml", &many(1, "0 30 2 * * ?"));
-    assert_eq!(stage.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
-    let edit = |editor: &str| stage.run_with(&["job", "edit", "job-0000"], &[("EDITOR", editor)]);
+    let fixture = Fixture::start();
+    fixture.write("jobs.yaml", &many(1, "0 30 2 * * ?"));
+    assert_eq!(fixture.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
+    let edit = |editor: &str| fixture.run_with(&["job", "edit", "job-0000"], &[("EDITOR", editor)]);
     let same = edit("true");
     assert_eq!((same.code, same.stderr.as_str()), (Some(0), "nothing changed\n"));
     let changed = edit("sed -i 's/handler: report/handler: other/'");
     assert_eq!(changed.code, Some(0), "{}", changed.stderr);
-    let job = stage.run(&["job", "get", "job-0000", "-o", "json"]).stdout;
+    let job = fixture.run(&["job", "get", "job-0000", "-o", "json"]).stdout;
     assert!(job.contains("\"handler\":\"other\"") && job.contains("\"version\":2"), "{job}");
     for bounds in [&["--all"][..], &["--limit", "51"]] {
-        let versions = stage.run(&[&["job", "versions", "job-0000", "-o", "name"][..], bounds].concat());
+        let versions = fixture.run(&[&["job", "versions", "job-0000", "-o", "name"][..], bounds].concat());
         assert_eq!((versions.code, versions.stdout.lines().count()), (Some(0), 2), "{}", versions.stderr);
     }
     // The editor opens again after the refusal, and leaves the file unchanged.
     let left = edit("sed -i 's/handler: .*/handler: \"\"/'");
-    left.refused(2, &["nothing was saved", "/handler", "what was edited is in "]);
+    left.refused(2, &["nothing was saved", "/handler", "the edited file is "]);
     let kept = Path::new(left.stderr.trim_end().rsplit(' ').next().unwrap());
     assert!(std::fs::read_to_string(kept).unwrap().contains("handler: \"\""));
     std::fs::remove_dir_all(kept.parent().unwrap()).unwrap();
     edit("false").refused(1, &["the editor \"false\" ended"]);
     // Another caller saves the job while the editor is open.
     let other = format!("{} job apply -f jobs.yaml >/dev/null 2>&1", env!("CARGO_BIN_EXE_rondel"));
-    stage.write("edit.sh", &format!("{other} && sed -i 's/handler: .*/handler: third/' \"$1\"\n"));
+    fixture.write("edit.sh", &format!("{other} && sed -i 's/handler: .*/handler: third/' \"$1\"\n"));
     let conflict = edit("sh edit.sh");
-    conflict.refused(6, &["what was edited is in "]);
+    conflict.refused(6, &["the edited file is "]);
     let kept = Path::new(conflict.stderr.trim_end().rsplit(' ').next().unwrap());
     assert!(std::fs::read_to_string(kept).unwrap().contains("handler: third"));
     std::fs::remove_dir_all(kept.parent().unwrap()).unwrap();
     // Ctrl-C is meant for the editor: the command must not end before it.
     let command = "p=$PPID; while [ \"$(cat /proc/$p/comm)\" != rondel ]; do p=$(cut -d' ' -f4 /proc/$p/stat); done";
     let change = "sed -i 's/handler: .*/handler: fourth/' \"$1\"";
-    stage.write("interrupt.sh", &format!("{command}\nkill -INT $p\nsleep 1\n{change}\n"));
+    fixture.write("interrupt.sh", &format!("{command}\nkill -INT $p\nsleep 1\n{change}\n"));
     let interrupted = edit("sh interrupt.sh");
     assert_eq!(interrupted.code, Some(0), "{}", interrupted.stderr);
-    assert!(stage.run(&["job", "get", "job-0000", "-o", "json"]).stdout.contains("\"handler\":\"fourth\""));
-    stage.stop();
+    assert!(fixture.run(&["job", "get", "job-0000", "-o", "json"]).stdout.contains("\"handler\":\"fourth\""));
+    fixture.stop();
 }
 
 #[test]
 fn a_calendar_that_was_printed_can_be_applied() {
-    let stage = Stage::start();
-    stage.write("cn.json", r#"{"name": "cn", "description": "days off", "rule": {"days": ["2026-10-01"]}}"#);
-    assert_eq!(stage.run(&["calendar", "apply", "-f", "cn.json"]).code, Some(0));
-    let printed = stage.run(&["calendar", "get", "cn", "-o", "json"]).stdout;
-    stage.write("printed.json", &printed.replace("2026-10-01", "2026-10-02"));
-    let applied = stage.run(&["calendar", "apply", "-f", "printed.json"]);
+    let fixture = Fixture::start();
+    fixture.write("cn.json", r#"{"name": "cn", "description": "days off", "rule": {"days": ["2026-10-01"]}}"#);
+    assert_eq!(fixture.run(&["calendar", "apply", "-f", "cn.json"]).code, Some(0));
+    let printed = fixture.run(&["calendar", "get", "cn", "-o", "json"]).stdout;
+    fixture.write("printed.json", &printed.replace("2026-10-01", "2026-10-02"));
+    let applied = fixture.run(&["calendar", "apply", "-f", "printed.json"]);
     assert_eq!(applied.code, Some(0), "{}", applied.stderr);
-    let after = stage.run(&["calendar", "get", "cn", "-o", "json"]).stdout;
+    let after = fixture.run(&["calendar", "get", "cn", "-o", "json"]).stdout;
     assert!(after.contains("2026-10-02") && after.contains("days off"), "{after}");
-    stage.write("other.json", r#"{"name": "cn", "rule": {"days": ["2026-10-01"]}, "colour": "red"}"#);
-    stage.run(&["calendar", "apply", "-f", "other.json"]).refused(2, &["/colour"]);
-    stage.stop();
+    fixture.write("other.json", r#"{"name": "cn", "rule": {"days": ["2026-10-01"]}, "colour": "red"}"#);
+    fixture.run(&["calendar", "apply", "-f", "other.json"]).refused(2, &["/colour"]);
+    fixture.stop();
 }
 
 #[test]
-fn a_change_prints_what_the_server_answers() {
-    let stage = Stage::start();
-    stage.write("jobs.yaml", &many(2, "0 30 2 * * ?"));
-    assert_eq!(stage.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
-    assert_eq!(stage.run(&["job", "trigger", "job-0000"]).code, Some(0));
-    let deleted = stage.run(&["job", "delete", "job-0000", "--yes", "-o", "json"]);
+fn a_change_prints_the_servers_answer() {
+    let fixture = Fixture::start();
+    fixture.write("jobs.yaml", &many(2, "0 30 2 * * ?"));
+    assert_eq!(fixture.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
+    assert_eq!(fixture.run(&["job", "trigger", "job-0000"]).code, Some(0));
+    let deleted = fixture.run(&["job", "delete", "job-0000", "--yes", "-o", "json"]);
     assert_eq!(deleted.code, Some(0), "{}", deleted.stderr);
     assert!(deleted.stdout.contains("\"queued\""), "{}", deleted.stdout);
-    let deleted = stage.run(&["job", "delete", "job-0001", "--yes", "-o", "json"]);
+    let deleted = fixture.run(&["job", "delete", "job-0001", "--yes", "-o", "json"]);
     assert_eq!((deleted.code, deleted.stdout.as_str()), (Some(0), ""), "nothing was queued");
-    stage.run(&["job", "pause", "--filter", " ", "--yes"]).refused(2, &["every job passes", "app:*"]);
-    let none = stage.run(&["job", "pause", "--filter", "label:nosuch", "--yes", "-o", "json"]);
+    fixture.run(&["job", "pause", "--filter", " ", "--yes"]).refused(2, &["every job passes", "app:*"]);
+    let none = fixture.run(&["job", "pause", "--filter", "label:nosuch", "--yes", "-o", "json"]);
     assert!(none.code == Some(0) && none.stdout.contains("\"matched\":0"), "{}{}", none.stdout, none.stderr);
-    stage.stop();
+    fixture.stop();
 }
 
 #[test]
 fn a_context_brings_its_server_and_token() {
-    let stage = Stage::start();
+    let fixture = Fixture::start();
     let plain = |args: &[&str], input: &str| {
         let mut command = rondel();
-        command.args(args).current_dir("/").env("XDG_CONFIG_HOME", stage.folder.path().join("config"));
+        command.args(args).current_dir("/").env("XDG_CONFIG_HOME", fixture.folder.path().join("config"));
         command
             .stdin(std::process::Stdio::piped())
             .stdout(std::process::Stdio::piped())
@@ -203,10 +203,10 @@ fn a_context_brings_its_server_and_token() {
         Ended::from(child.wait_with_output().unwrap())
     };
     plain(&["login"], "").refused(1, &["there is no context", "rondel context add"]);
-    assert_eq!(plain(&["context", "add", "here", "--url", &stage.url], "").code, Some(0));
+    assert_eq!(plain(&["context", "add", "here", "--url", &fixture.url], "").code, Some(0));
     plain(&["job", "list"], "").refused(4, &["no token was sent", "rondel login"]);
     plain(&["login"], "not-a-good-token-at-all\n").refused(4, &["token"]);
-    let token = std::fs::read_to_string(stage.folder.path().join("data/admin.token")).unwrap();
+    let token = std::fs::read_to_string(fixture.folder.path().join("data/admin.token")).unwrap();
     let signed_in = plain(&["login"], &token);
     assert_eq!(signed_in.code, Some(0), "{}", signed_in.stderr);
     assert_eq!(plain(&["job", "list", "-o", "json"], "").code, Some(0));
@@ -214,7 +214,7 @@ fn a_context_brings_its_server_and_token() {
     let variables = [("RONDEL_SERVER", "http://127.0.0.1:1"), ("RONDEL_TOKEN", "a-token-of-another-server")];
     let with_variables = |args: &[&str]| {
         let mut command = rondel();
-        command.args(args).current_dir("/").env("XDG_CONFIG_HOME", stage.folder.path().join("config"));
+        command.args(args).current_dir("/").env("XDG_CONFIG_HOME", fixture.folder.path().join("config"));
         end(command.envs(variables))
     };
     let named = with_variables(&["job", "list", "-o", "json", "--context", "here"]);
@@ -223,47 +223,47 @@ fn a_context_brings_its_server_and_token() {
     let chosen = with_variables(&["context", "use", "here"]);
     assert!(chosen.stderr.contains("the variable RONDEL_SERVER decides here"), "{}", chosen.stderr);
     // The token is for the context's server alone.
-    let elsewhere = plain(&["job", "list", "--server", &stage.url.replace("127.0.0.1", "localhost")], "");
+    let elsewhere = plain(&["job", "list", "--server", &fixture.url.replace("127.0.0.1", "localhost")], "");
     assert_eq!(elsewhere.code, Some(4), "{}", elsewhere.stderr);
     assert_eq!(plain(&["logout"], "").code, Some(0));
     assert_eq!(plain(&["job", "list"], "").code, Some(4));
-    stage.stop();
+    fixture.stop();
 }
 
 #[test]
 fn a_closed_pipe_hides_no_changes() {
-    let stage = Stage::start();
-    stage.write("jobs.yaml", &many(1, "0 30 2 * * ?"));
+    let fixture = Fixture::start();
+    fixture.write("jobs.yaml", &many(1, "0 30 2 * * ?"));
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     let mut plan = rondel();
-    plan.args(["job", "plan", "-f", "jobs.yaml", "--exit-code"]).current_dir(stage.folder.path()).stdout(writer);
-    plan.env("RONDEL_SERVER", &stage.url).env("RONDEL_TOKEN_FILE", stage.folder.path().join("data/admin.token"));
+    plan.args(["job", "plan", "-f", "jobs.yaml", "--exit-code"]).current_dir(fixture.folder.path()).stdout(writer);
+    plan.env("RONDEL_SERVER", &fixture.url).env("RONDEL_TOKEN_FILE", fixture.folder.path().join("data/admin.token"));
     let planned = end(&mut plan);
     assert_eq!(planned.code, Some(10), "{}", planned.stderr);
-    stage.stop();
+    fixture.stop();
 }
 
 #[test]
 fn a_shell_completes_names_of_jobs() {
-    let stage = Stage::start();
-    stage.write("jobs.yaml", &many(3, "0 30 2 * * ?"));
-    assert_eq!(stage.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
-    let script = stage.run(&["completions", "bash"]);
+    let fixture = Fixture::start();
+    fixture.write("jobs.yaml", &many(3, "0 30 2 * * ?"));
+    assert_eq!(fixture.run(&["job", "apply", "-f", "jobs.yaml"]).code, Some(0));
+    let script = fixture.run(&["completions", "bash"]);
     assert!(script.stdout.contains("RONDEL_COMPLETE"), "{}", script.stdout);
     let variables = [("RONDEL_COMPLETE", "bash"), ("_CLAP_COMPLETE_INDEX", "3"), ("_CLAP_IFS", "\n")];
-    let found = stage.run_with(&["--", "rondel", "job", "get", "job-00"], &variables);
+    let found = fixture.run_with(&["--", "rondel", "job", "get", "job-00"], &variables);
     let names: Vec<_> = found.stdout.lines().collect();
     assert_eq!(names, ["job-0000", "job-0001", "job-0002"], "{}", found.stderr);
     let found =
-        stage.run_with(&["--", "rondel", "job", "app"], &[("_CLAP_COMPLETE_INDEX", "2"), variables[0], variables[2]]);
+        fixture.run_with(&["--", "rondel", "job", "app"], &[("_CLAP_COMPLETE_INDEX", "2"), variables[0], variables[2]]);
     assert_eq!(found.stdout.lines().collect::<Vec<_>>(), ["apply"], "{}", found.stderr);
-    assert_eq!(stage.run(&["context", "add", "here", "--url", &stage.url]).code, Some(0));
+    assert_eq!(fixture.run(&["context", "add", "here", "--url", &fixture.url]).code, Some(0));
     for (name, args) in [("here", ["context", "use", "h"]), ("billing", ["app", "drain", "b"])] {
-        let found = stage.run_with(&[&["--", "rondel"][..], &args].concat(), &variables);
+        let found = fixture.run_with(&[&["--", "rondel"][..], &args].concat(), &variables);
         assert_eq!(found.stdout.lines().collect::<Vec<_>>(), [name], "{}", found.stderr);
     }
-    stage.stop();
+    fixture.stop();
 }
 
 #[test]

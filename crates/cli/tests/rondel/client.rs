@@ -81,7 +81,7 @@ fn headers_of_the_caller_take_the_place_of_the_own_ones() {
 }
 
 #[test]
-fn what_answers_in_front_of_the_server_is_no_success() {
+fn answers_of_a_proxy_are_not_a_success() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let page = "HTTP/1.1 200 OK\r\ncontent-type: text/html\r\nconnection: close\r\ncontent-length: 7\r\n\r\nsign in";
@@ -248,7 +248,7 @@ fn a_change_of_a_rule_names_the_version_that_was_read() {
 }
 
 #[test]
-fn what_cannot_be_sent_is_refused() {
+fn invalid_requests_are_refused_before_they_are_sent() {
     let server = ["--server", "http://127.0.0.1:1"];
     run(&["job", "list", "--server", "localhost"]).refused(2, &["--server", "http://127.0.0.1:8080"]);
     run(&[&["job", "trigger", "a", "--params", "{"][..], &server].concat()).refused(2, &["--params is not JSON"]);
@@ -275,7 +275,7 @@ fn a_token_file_must_hold_a_token() {
 }
 
 #[test]
-fn the_api_is_told_without_a_server() {
+fn the_api_document_needs_no_server() {
     let ended = run(&["openapi"]);
     assert_eq!((ended.code, ended.stderr.as_str()), (Some(0), ""));
     assert!(ended.stdout == include_str!("../../../../docs/openapi.json"), "it is not docs/openapi.json");

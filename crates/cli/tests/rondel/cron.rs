@@ -14,7 +14,7 @@ fn fires_as_json() {
 }
 
 #[test]
-fn fires_for_people_show_zone_and_utc() {
+fn fires_in_a_table_show_zone_and_utc() {
     let ended = run(&[
         "cron",
         "next",
@@ -33,7 +33,7 @@ fn fires_for_people_show_zone_and_utc() {
 }
 
 #[test]
-fn what_never_fires_has_no_fires_and_is_refused() {
+fn an_expression_that_never_fires_is_refused() {
     let ended = run(&["cron", "next", "0 0 0 31 2 ?", "-o", "json"]);
     assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), "{\"fires\":[]}\n"));
     for command in ["next", "explain"] {
@@ -100,7 +100,7 @@ fn bad_input_is_refused_with_a_sentence() {
 }
 
 #[test]
-fn without_a_question_mark_it_is_said_what_to_write() {
+fn an_expression_without_a_question_mark_gets_a_hint() {
     run(&["cron", "next", "0 0 * * * *"])
         .refused(2, &["only ? here or in day of month", "0 0 8 * * ? or 0 0 8 ? * MON"]);
 }

@@ -77,7 +77,7 @@ fn the_demo_jobs_run_and_their_logs_can_be_read() {
 }
 
 #[test]
-fn commands_do_what_they_say() {
+fn commands_change_and_show_jobs_and_runs() {
     let mut dev = Dev::start();
     let create = ["job", "create", "--name", "once", "--app", "demo", "--handler", "shell", "--params"];
     dev.command(&[&create[..], &["{}"]].concat()).refused(2, &["/params: ", "argv", "is missing"]);
@@ -151,7 +151,7 @@ fn a_second_signal_ends_it_at_once_with_all_that_it_started() {
     assert_eq!(dev.command(&["job", "trigger", "sleeper"]).code, Some(0));
     dev.program.wait_for("the command sleeps", |_| is_running(&wanted).then_some(()));
     dev.program.signal(Signal::TERM);
-    dev.program.wait_for("it drains", |program| program.output("stderr").contains("once more").then_some(()));
+    dev.program.wait_for("it drains", |program| program.output("stderr").contains("a second signal").then_some(()));
     dev.program.signal(Signal::TERM);
     assert_eq!(dev.program.end().code(), Some(143), "{}", dev.program.output("stderr"));
     until("the command has ended as well", || !is_running(&wanted));

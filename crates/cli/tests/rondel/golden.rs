@@ -106,13 +106,13 @@ fn runs_once(name: &str) -> bool {
     )
 }
 
-struct Stage {
+struct Fixture {
     server: Program,
     url: String,
     folder: tempfile::TempDir,
 }
 
-impl Stage {
+impl Fixture {
     fn start() -> Self {
         let folder = tempfile::tempdir().unwrap();
         let token = "rondel_pat_of_nobody_at_all\n";
@@ -288,11 +288,11 @@ fn distances(text: &str) -> String {
 fn golden() {
     let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/golden");
     let is_blessed = std::env::var_os("RONDEL_BLESS").is_some();
-    let mut stage = Stage::start();
+    let mut fixture = Fixture::start();
     let mut wrong = Vec::new();
     for (name, args) in COMMANDS {
         let path: PathBuf = folder.join(format!("{name}.txt"));
-        let shown = stage.shown(name, args);
+        let shown = fixture.shown(name, args);
         if is_blessed {
             std::fs::write(&path, &shown).unwrap();
             continue;
@@ -302,13 +302,13 @@ fn golden() {
             wrong.push(format!("==== {}\n---- kept\n{kept}---- now\n{shown}", path.display()));
         }
     }
-    stage.server.signal(rustix::process::Signal::TERM);
-    stage.server.end();
+    fixture.server.signal(rustix::process::Signal::TERM);
+    fixture.server.end();
     assert!(wrong.is_empty(), "RONDEL_BLESS=1 writes them anew:\n{}", wrong.join("\n"));
 }
 
 #[test]
-fn what_differs_is_replaced() {
+fn values_that_differ_between_runs_are_replaced() {
     let text = "| 7301234567890123456  now (5s ago)    2026-11-20T11:00:00.250Z (in 3h) 2099-01-01T00:00:00Z (kept)\n";
     assert_eq!(normal(text), "| <id>  now (<when>)  <time> (<when>) 2099-01-01T00:00:00Z (kept)\n");
 }

@@ -105,7 +105,7 @@ fn the_reference_config_is_a_config() {
 }
 
 #[test]
-fn the_doctor_checks_what_a_start_checks() {
+fn the_doctor_makes_the_checks_of_a_start() {
     let folder = tempfile::tempdir().unwrap();
     let verdict = |name: &str, text: &str| {
         write(folder.path(), text);

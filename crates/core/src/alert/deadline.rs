@@ -28,7 +28,7 @@ impl Deadline {
     /// # Errors
     /// The name of the wrong field, and a sentence with what would be right.
     pub fn parse(time: &str, zone: &str, weekdays: &[Weekday]) -> Result<Self, (&'static str, String)> {
-        let wrong = || ("time", format!("{time:?} is no time of day: expected HH:MM from 00:00 to 23:59"));
+        let wrong = || ("time", format!("{time:?} is not a time of day: expected HH:MM from 00:00 to 23:59"));
         let time = match time.len() {
             5 => NaiveTime::parse_from_str(time, "%H:%M").map_err(|_| wrong())?,
             _ => return Err(wrong()),

@@ -7,7 +7,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 
-use super::judge::{Observation, Sighting};
+use super::judge::{ConditionState, Observation};
 use super::rule::{ConditionKind, RuleSpec, SubjectKind};
 use super::sentence::{self, notice};
 use super::silence::Silence;
@@ -15,7 +15,7 @@ use super::subject::Subject;
 use crate::id::IncidentId;
 use crate::notice::{Notice, NoticeKind, RunSample, SAMPLE_COUNT_MAX};
 use crate::time::Timestamp;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// Shortest wait before an open incident is checked again.
 const LOOK_MIN: Duration = Duration::from_secs(2);
@@ -26,9 +26,9 @@ const LOOK_AGE_DIVISOR: u32 = 20;
 /// Maximum number of open incidents of a rule. Further subjects are only counted, in the group.
 const OPEN_MAX: u64 = 10_000;
 
-words! {
-    /// Where an incident stands.
-    Standing {
+word_enum! {
+    /// The state of an incident.
+    IncidentState ("Standing") {
         /// The rule holds.
         Firing = "firing",
         /// It does not hold any more.
@@ -46,7 +46,7 @@ pub struct Incident {
     /// The group that reports it together with other incidents.
     pub group: Option<IncidentId>,
     /// Whether it is open.
-    pub standing: Standing,
+    pub standing: IncidentState,
     /// Since when the rule holds.
     pub started_at: Timestamp,
     /// When it was last seen to hold.
@@ -193,19 +193,19 @@ impl<'a> DecisionBuilder<'a> {
     }
 
     fn observe(&mut self, seen: &Observation, next_id: &mut dyn FnMut() -> IncidentId) {
-        let (since, new_count, is_over) = match seen.sighting {
-            Sighting::Holds { since, new_count } => (since, new_count, false),
-            Sighting::HasEnded { since, new_count } => (since, new_count, true),
-            Sighting::Clear | Sighting::Unwatched => {
+        let (since, new_count, is_over) = match seen.state {
+            ConditionState::Holds { since, new_count } => (since, new_count, false),
+            ConditionState::HasEnded { since, new_count } => (since, new_count, true),
+            ConditionState::Clear | ConditionState::Unwatched => {
                 if let Some(id) = self.find(&seen.subject) {
-                    if seen.sighting == Sighting::Unwatched {
+                    if seen.state == ConditionState::Unwatched {
                         self.unwatched.insert(id);
                     }
                     self.resolve(id);
                 }
                 return;
             }
-            Sighting::Unknown => return,
+            ConditionState::Unknown => return,
         };
         let known = self.find(&seen.subject);
         let id = match known {
@@ -236,7 +236,7 @@ impl<'a> DecisionBuilder<'a> {
     fn find(&self, subject: &Subject) -> Option<IncidentId> {
         let is_its = |incident: &&Incident| {
             let its = &incident.subject;
-            incident.standing == Standing::Firing && its.kind == subject.kind && its.id == subject.id
+            incident.standing == IncidentState::Firing && its.kind == subject.kind && its.id == subject.id
         };
         self.incidents.values().find(is_its).map(|incident| incident.id)
     }
@@ -285,7 +285,7 @@ impl<'a> DecisionBuilder<'a> {
 
     fn resolve(&mut self, id: IncidentId) {
         let Some(incident) = self.incidents.get_mut(&id) else { return };
-        (incident.standing, incident.resolved_at) = (Standing::Resolved, Some(self.now));
+        (incident.standing, incident.resolved_at) = (IncidentState::Resolved, Some(self.now));
         let count = if incident.group.is_some() { &mut self.open.member_count } else { &mut self.open.single_count };
         *count = count.saturating_sub(1);
     }
@@ -300,7 +300,7 @@ impl<'a> DecisionBuilder<'a> {
             self.unwatched.insert(id);
         }
         if let Some(group) = self.incidents.get_mut(&id) {
-            (group.standing, group.resolved_at) = (Standing::Resolved, Some(self.now));
+            (group.standing, group.resolved_at) = (IncidentState::Resolved, Some(self.now));
         }
     }
 
@@ -310,7 +310,7 @@ impl<'a> DecisionBuilder<'a> {
         if incident.group.is_none() {
             self.report(&mut incident);
         }
-        incident.act_at = (incident.standing == Standing::Firing).then(|| self.next_look(&incident));
+        incident.act_at = (incident.standing == IncidentState::Firing).then(|| self.next_look(&incident));
         self.incidents.insert(id, incident);
     }
 
@@ -322,7 +322,7 @@ impl<'a> DecisionBuilder<'a> {
             incident.fired_at = Some(self.now);
             self.send(incident, NoticeKind::Firing);
         }
-        if incident.standing == Standing::Resolved {
+        if incident.standing == IncidentState::Resolved {
             // A silence does not hold back the message that a reported incident has ended: its readers wait for it.
             if incident.fired_at.is_some() || incident.escalated_at.is_some() {
                 self.send(incident, NoticeKind::Resolved);
@@ -375,7 +375,7 @@ impl<'a> DecisionBuilder<'a> {
         let ended = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
         let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
         // If the incident has ended since the last look, the message about its beginning still describes the beginning.
-        let standing = if kind == NoticeKind::Resolved { Standing::Resolved } else { Standing::Firing };
+        let standing = if kind == NoticeKind::Resolved { IncidentState::Resolved } else { IncidentState::Firing };
         let notice = notice(rule, &Incident { standing, ..incident.clone() }, kind, self.now);
         let mut sent: Vec<&String> = Vec::new();
         for channel in channels {
@@ -447,7 +447,7 @@ fn new_incident(
         id,
         subject,
         group,
-        standing: Standing::Firing,
+        standing: IncidentState::Firing,
         started_at,
         seen_at: now,
         resolved_at: None,

@@ -36,8 +36,8 @@ impl World {
         }
     }
 
-    fn observe(&mut self, now: i64, seen: &[(i64, Sighting)]) -> Vec<NoticeKind> {
-        let firing = || self.incidents.values().filter(|incident| incident.standing == Standing::Firing);
+    fn observe(&mut self, now: i64, seen: &[(i64, ConditionState)]) -> Vec<NoticeKind> {
+        let firing = || self.incidents.values().filter(|incident| incident.standing == IncidentState::Firing);
         let count = |is_member| firing().filter(|one| one.group.is_some() == is_member && one.subject.id != 0).count();
         let open = OpenIncidents {
             incidents: firing().filter(|one| one.subject.id != 0).cloned().collect(),
@@ -47,9 +47,9 @@ impl World {
         };
         let sample =
             |run| RunSample { run: RunId::new(run), job: "job".to_owned(), fire_at: at(run), message: String::new() };
-        let observation = |(id, sighting): &(i64, Sighting)| Observation {
+        let observation = |(id, state): &(i64, ConditionState)| Observation {
             subject: subject(*id),
-            sighting: *sighting,
+            state: *state,
             samples: vec![sample(*id)],
         };
         let observations: Vec<Observation> = seen.iter().map(observation).collect();
@@ -68,8 +68,8 @@ impl World {
     }
 }
 
-fn holds(since: i64, new_count: u64) -> Sighting {
-    Sighting::Holds { since: at(since), new_count }
+fn holds(since: i64, new_count: u64) -> ConditionState {
+    ConditionState::Holds { since: at(since), new_count }
 }
 
 #[test]
@@ -81,10 +81,10 @@ fn an_incident_fires_once_collects_and_resolves_once() {
     let digest = &world.messages[1].notice;
     assert_eq!((digest.count, digest.summary_en.as_str()), (100_000, "job-1 failed (100000 times)."));
     assert_eq!(world.observe(140, &[(1, holds(9, 0))]), [], "nothing new");
-    assert_eq!(world.observe(150, &[(1, Sighting::Clear)]), [NoticeKind::Resolved]);
-    assert_eq!(world.observe(160, &[(1, Sighting::Clear)]), []);
+    assert_eq!(world.observe(150, &[(1, ConditionState::Clear)]), [NoticeKind::Resolved]);
+    assert_eq!(world.observe(160, &[(1, ConditionState::Clear)]), []);
     assert_eq!(
-        world.observe(170, &[(1, Sighting::HasEnded { since: at(165), new_count: 1 })]),
+        world.observe(170, &[(1, ConditionState::HasEnded { since: at(165), new_count: 1 })]),
         [NoticeKind::Firing, NoticeKind::Resolved]
     );
     let numbers: Vec<u32> = world.messages.iter().map(|message| message.number).collect();
@@ -102,7 +102,7 @@ fn an_incident_is_repeated_and_escalated_until_it_is_acknowledged() {
     (first.acknowledged_at, first.acknowledged_by) = (Some(at(3_700)), Some("ann".to_owned()));
     assert_eq!(world.observe(9_000, &[(1, holds(0, 5))]), [], "an engineer is on it");
     let sent = world.messages.len();
-    assert_eq!(world.observe(9_100, &[(1, Sighting::Clear)]), [NoticeKind::Resolved, NoticeKind::Resolved]);
+    assert_eq!(world.observe(9_100, &[(1, ConditionState::Clear)]), [NoticeKind::Resolved, NoticeKind::Resolved]);
     let channels: Vec<&str> = world.messages[sent..].iter().map(|message| message.channel.as_str()).collect();
     assert_eq!(channels, ["slack", "pager"]);
 }
@@ -115,9 +115,13 @@ fn a_silence_keeps_messages_back_until_its_end() {
     assert_eq!(world.observe(10, &[(1, holds(9, 1)), (2, holds(9, 1))]), [NoticeKind::Firing], "only of the other job");
     assert_eq!(world.observe(100, &[(1, holds(9, 0))]), [NoticeKind::Firing], "its end");
     world.silences[0].ends_at = at(1_000);
-    assert_eq!(world.observe(120, &[(1, Sighting::Clear)]), [NoticeKind::Resolved], "it was reported, so its end is");
+    assert_eq!(
+        world.observe(120, &[(1, ConditionState::Clear)]),
+        [NoticeKind::Resolved],
+        "it was reported, so its end is"
+    );
     assert_eq!(world.observe(130, &[(1, holds(125, 1))]), []);
-    assert_eq!(world.observe(140, &[(1, Sighting::Clear)]), [], "never reported");
+    assert_eq!(world.observe(140, &[(1, ConditionState::Clear)]), [], "never reported");
 }
 
 #[test]
@@ -133,28 +137,28 @@ fn an_incident_without_a_channel_is_not_reported_until_there_is_one() {
     assert_eq!(world.observe(9_010, &[(1, holds(9, 0))]), [NoticeKind::Firing], "it was set up");
     assert_eq!(first(&world).fired_at, Some(at(9_010)));
     world.missing = vec!["slack".to_owned()];
-    assert_eq!(world.observe(9_020, &[(1, Sighting::Clear)]), [NoticeKind::Resolved], "to the pager");
+    assert_eq!(world.observe(9_020, &[(1, ConditionState::Clear)]), [NoticeKind::Resolved], "to the pager");
     world.missing.push("pager".to_owned());
     assert_eq!(world.observe(9_030, &[(1, holds(9_025, 1))]), []);
     assert_eq!(world.observe(20_000, &[(1, holds(9_025, 1))]), []);
-    assert_eq!(world.observe(20_010, &[(1, Sighting::Clear)]), [], "no message began it");
+    assert_eq!(world.observe(20_010, &[(1, ConditionState::Clear)]), [], "no message began it");
 }
 
 #[test]
-fn the_end_of_an_incident_is_what_happened() {
+fn a_resolved_message_names_the_cause() {
     let by = json!({"condition": {"not_succeeded_by": {"time": "01:08", "zone": "Europe/Berlin"}}});
-    let ended = |more: &serde_json::Value, sighting| {
+    let ended = |more: &serde_json::Value, state| {
         let mut world = World::new(more);
         world.observe(10, &[(1, holds(9, 1))]);
-        world.observe(instant("1970-01-01T05:12:40Z").as_millis() / 1_000, &[(1, sighting)]);
+        world.observe(instant("1970-01-01T05:12:40Z").as_millis() / 1_000, &[(1, state)]);
         let message = &world.messages.last().unwrap().notice;
         assert_eq!(message.kind, NoticeKind::Resolved);
         (message.summary_en.clone(), message.summary_zh.clone())
     };
-    let (en, zh) = ended(&by, Sighting::Clear);
+    let (en, zh) = ended(&by, ConditionState::Clear);
     assert_eq!(en, "Resolved: job-1 succeeded, seen at 06:12 Europe/Berlin.");
     assert_eq!(zh, "已恢复：job-1 已成功，确认于 06:12（Europe/Berlin）。");
-    let (en, zh) = ended(&by, Sighting::Unwatched);
+    let (en, zh) = ended(&by, ConditionState::Unwatched);
     assert_eq!(en, "Closed: job-1 is not watched by the rule any more.");
     assert_eq!(zh, "已关闭：规则不再监视 job-1。");
     let conditions = [
@@ -174,7 +178,7 @@ fn the_end_of_an_incident_is_what_happened() {
         json!({"ledger_growth": {"runs": 9, "window": "1h"}}),
     ];
     for condition in conditions {
-        let (en, zh) = ended(&json!({ "condition": condition }), Sighting::Clear);
+        let (en, zh) = ended(&json!({ "condition": condition }), ConditionState::Clear);
         assert!(en.starts_with("Resolved: ") && en.contains("job-1") && zh.starts_with("已恢复："), "{en} {zh}");
         assert!([" no ", " not ", "No longer"].iter().all(|word| !en.contains(word)), "{en}");
     }
@@ -183,17 +187,17 @@ fn the_end_of_an_incident_is_what_happened() {
 #[test]
 fn many_subjects_are_one_group() {
     let mut world = World::new(&json!({"group_over": 3, "digest": "1m"}));
-    let all: Vec<(i64, Sighting)> = (1..=500).map(|id| (id, holds(9, 1))).collect();
+    let all: Vec<(i64, ConditionState)> = (1..=500).map(|id| (id, holds(9, 1))).collect();
     assert_eq!(world.observe(10, &all), [NoticeKind::Firing; 4], "three, and one for all others");
     let summary = &world.messages.iter().find(|one| one.notice.subject.name == "default").unwrap().notice;
     assert_eq!((summary.count, summary.summary_en.as_str()), (497, "497 more in default: failed."));
-    let more: Vec<(i64, Sighting)> = (501..=600).map(|id| (id, holds(9, 1))).collect();
+    let more: Vec<(i64, ConditionState)> = (501..=600).map(|id| (id, holds(9, 1))).collect();
     assert_eq!(world.observe(20, &more), []);
     assert_eq!(world.observe(80, &[(600, holds(9, 0))]), [NoticeKind::Digest]);
-    let members: Vec<(i64, Sighting)> = (1..=600).map(|id| (id, Sighting::Clear)).collect();
+    let members: Vec<(i64, ConditionState)> = (1..=600).map(|id| (id, ConditionState::Clear)).collect();
     assert_eq!(world.observe(90, &members[..500]), [NoticeKind::Resolved; 3]);
     assert_eq!(world.observe(95, &members), [NoticeKind::Resolved], "the last of the group");
-    assert!(world.incidents.values().all(|incident| incident.standing == Standing::Resolved));
+    assert!(world.incidents.values().all(|incident| incident.standing == IncidentState::Resolved));
 }
 
 #[test]
@@ -201,7 +205,7 @@ fn a_group_waits_for_a_member_that_is_not_silenced() {
     let silence = |spec, ends| Silence { spec, ends_at: at(ends), is_maintenance: false };
     let mut world = World::new(&json!({"group_over": 2}));
     world.silences.push(silence(SilenceSpec { app: Some("app".to_owned()), ..SilenceSpec::default() }, 100));
-    let all: Vec<(i64, Sighting)> = (1..=5).map(|id| (id, holds(9, 1))).collect();
+    let all: Vec<(i64, ConditionState)> = (1..=5).map(|id| (id, holds(9, 1))).collect();
     assert_eq!(world.observe(10, &all), []);
     assert_eq!(world.observe(100, &all), [NoticeKind::Firing; 3], "the end of the silence");
 
@@ -214,7 +218,7 @@ fn a_group_waits_for_a_member_that_is_not_silenced() {
 #[test]
 fn a_failure_that_a_success_followed_is_described_before_its_end() {
     let mut world = World::new(&json!({}));
-    world.observe(10, &[(1, Sighting::HasEnded { since: at(9), new_count: 1 })]);
+    world.observe(10, &[(1, ConditionState::HasEnded { since: at(9), new_count: 1 })]);
     let notices = world.messages.iter().map(|message| &message.notice);
     let texts: Vec<(&str, &str)> = notices.map(|one| (one.summary_en.as_str(), one.summary_zh.as_str())).collect();
     let ended = ("Resolved: job-1 succeeded.", "已恢复：job-1 已成功。");
@@ -222,19 +226,19 @@ fn a_failure_that_a_success_followed_is_described_before_its_end() {
 }
 
 #[test]
-fn what_cannot_be_seen_neither_begins_nor_ends_an_incident() {
+fn an_unknown_state_neither_begins_nor_ends_an_incident() {
     let mut world = World::new(&json!({}));
-    assert_eq!(world.observe(10, &[(1, Sighting::Unknown)]), []);
+    assert_eq!(world.observe(10, &[(1, ConditionState::Unknown)]), []);
     assert_eq!(world.observe(20, &[(1, holds(19, 1))]), [NoticeKind::Firing]);
-    assert_eq!(world.observe(30, &[(1, Sighting::Unknown)]), []);
-    assert_eq!(world.observe(40, &[(1, Sighting::Clear)]), [NoticeKind::Resolved]);
+    assert_eq!(world.observe(30, &[(1, ConditionState::Unknown)]), []);
+    assert_eq!(world.observe(40, &[(1, ConditionState::Clear)]), [NoticeKind::Resolved]);
 }
 
 #[test]
 fn a_group_whose_members_are_no_longer_watched_is_closed() {
     let mut world = World::new(&json!({"group_over": 1}));
     assert_eq!(world.observe(10, &[(1, holds(9, 1)), (2, holds(9, 1))]), [NoticeKind::Firing; 2]);
-    world.observe(20, &[(1, Sighting::Unwatched), (2, Sighting::Unwatched)]);
+    world.observe(20, &[(1, ConditionState::Unwatched), (2, ConditionState::Unwatched)]);
     let texts: Vec<&str> = world.messages[2..].iter().map(|message| message.notice.summary_en.as_str()).collect();
     let closed = ["job-1", "default"].map(|name| format!("Closed: {name} is not watched by the rule any more."));
     assert_eq!(texts, closed);
@@ -277,13 +281,13 @@ proptest! {
         let mut now = 0;
         for (id, what, wait) in steps {
             now += wait;
-            let sighting = match what {
-                0 => Sighting::Clear,
+            let state = match what {
+                0 => ConditionState::Clear,
                 1 => holds(now, 1),
                 2 => holds(now, 0),
-                _ => Sighting::HasEnded { since: at(now), new_count: 1 },
+                _ => ConditionState::HasEnded { since: at(now), new_count: 1 },
             };
-            world.observe(now, &[(id, sighting)]);
+            world.observe(now, &[(id, state)]);
         }
         let mut firing: BTreeMap<(String, bool), bool> = BTreeMap::new();
         let mut numbers: BTreeMap<IncidentId, u32> = BTreeMap::new();

@@ -9,12 +9,12 @@ use std::time::Duration;
 use chrono::NaiveDate;
 
 use super::deadline::Deadline;
-use super::judge::{self, Sighting};
+use super::judge::{self, ConditionState};
 use super::rule::{Condition, DIGEST_DEFAULT, GROUP_OVER_DEFAULT, RuleSpec, Scope};
 use crate::id::{AlertRuleId, NamespaceId};
 use crate::spec::ExpectSpec;
 use crate::time::Timestamp;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// Maximum number of deadlines that one search steps through. A search steps over the deadlines that the newest success has
 /// already met, and over all but the last of the deadlines that passed while no server ran.
@@ -23,7 +23,7 @@ const DEADLINE_COUNT_MAX: u32 = 1_000;
 /// The prefix of the names of rules for expectations.
 const RULE_PREFIX: &str = "expect:";
 
-words! {
+word_enum! {
     /// What is expected.
     ExpectKind {
         /// A run succeeded by a time of day.
@@ -133,14 +133,14 @@ impl Expectations {
         known: Successes,
         (look_at, now): (Timestamp, Timestamp),
         is_day: impl Fn(NaiveDate) -> bool,
-    ) -> Sighting {
+    ) -> ConditionState {
         match kind {
             ExpectKind::SuccessBy => self.judge_deadline(known, (look_at, now), is_day),
             ExpectKind::NoSuccessFor => {
                 let length = self.spec.no_success_for.unwrap_or(Duration::MAX);
                 judge::overdue(Some(known.newest.unwrap_or(known.created_at)), length, now)
             }
-            ExpectKind::LongerThan | ExpectKind::Late => Sighting::Clear,
+            ExpectKind::LongerThan | ExpectKind::Late => ConditionState::Clear,
         }
     }
 
@@ -149,8 +149,8 @@ impl Expectations {
         known: Successes,
         (look_at, now): (Timestamp, Timestamp),
         is_day: impl Fn(NaiveDate) -> bool,
-    ) -> Sighting {
-        let Some(deadline) = self.deadline() else { return Sighting::Clear };
+    ) -> ConditionState {
+        let Some(deadline) = self.deadline() else { return ConditionState::Clear };
         let before = look_at - Duration::from_millis(1);
         let (mut last, mut count) = (None, 0);
         while count < DEADLINE_COUNT_MAX
@@ -160,8 +160,8 @@ impl Expectations {
         }
         // Of the deadlines that passed while no server ran, only the last counts.
         match last.map(|at| judge::missed_deadline(at, deadline.counts_from(at), known.newest)) {
-            Some(Sighting::Holds { since, .. }) => Sighting::Holds { since, new_count: 1 },
-            _ => Sighting::Clear,
+            Some(ConditionState::Holds { since, .. }) => ConditionState::Holds { since, new_count: 1 },
+            _ => ConditionState::Clear,
         }
     }
 

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::expect::{ExpectKind, Expectations, Successes, is_expectation, rule_id};
-use super::{Condition, Sighting};
+use super::{Condition, ConditionState};
 use crate::{JobSpec, NamespaceId, Timestamp};
 
 fn expected(expect: &serde_json::Value, schedule: &serde_json::Value) -> Expectations {
@@ -71,18 +71,26 @@ fn a_deadline_that_passed_without_a_success_is_missed() {
     let check = |newest, look_at: &str, now: &str| {
         berlin.judge(ExpectKind::SuccessBy, known(newest), (instant(look_at), instant(now)), |_| true)
     };
-    let missed = |at: &str| Sighting::Holds { since: instant(at), new_count: 1 };
+    let missed = |at: &str| ConditionState::Holds { since: instant(at), new_count: 1 };
     let six = "2026-01-05T05:00:00Z";
     assert_eq!(check(None, six, six), missed(six));
-    assert_eq!(check(Some("2026-01-05T04:59:00Z"), six, six), Sighting::Clear);
+    assert_eq!(check(Some("2026-01-05T04:59:00Z"), six, six), ConditionState::Clear);
     assert_eq!(check(Some("2026-01-04T04:59:00Z"), six, six), missed(six));
-    assert_eq!(check(None, "2026-01-05T05:00:01Z", "2026-01-05T06:00:00Z"), Sighting::Clear, "a look that was early");
+    assert_eq!(
+        check(None, "2026-01-05T05:00:01Z", "2026-01-05T06:00:00Z"),
+        ConditionState::Clear,
+        "a look that was early"
+    );
     // No server ran for three days: the last deadline counts.
     assert_eq!(check(None, six, "2026-01-07T12:00:00Z"), missed("2026-01-07T05:00:00Z"));
-    assert_eq!(check(Some("2026-01-07T03:00:00Z"), six, "2026-01-07T12:00:00Z"), Sighting::Clear);
+    assert_eq!(check(Some("2026-01-07T03:00:00Z"), six, "2026-01-07T12:00:00Z"), ConditionState::Clear);
     let never = |_| false;
     let now = instant(six);
-    assert_eq!(berlin.judge(ExpectKind::SuccessBy, known(None), (now, now), never), Sighting::Clear, "its calendar");
+    assert_eq!(
+        berlin.judge(ExpectKind::SuccessBy, known(None), (now, now), never),
+        ConditionState::Clear,
+        "its calendar"
+    );
 }
 
 #[test]
@@ -97,9 +105,12 @@ fn a_job_is_expected_to_succeed_so_often() {
         let now = instant(now);
         often.judge(kind, known(newest), (now, now), |_| true)
     };
-    assert_eq!(check(Some("2026-01-05T04:00:00Z"), "2026-01-06T05:59:59Z"), Sighting::Clear);
+    assert_eq!(check(Some("2026-01-05T04:00:00Z"), "2026-01-06T05:59:59Z"), ConditionState::Clear);
     let since = instant("2026-01-06T06:00:00Z");
-    assert_eq!(check(Some("2026-01-05T04:00:00Z"), "2026-01-06T06:00:00Z"), Sighting::Holds { since, new_count: 0 });
+    assert_eq!(
+        check(Some("2026-01-05T04:00:00Z"), "2026-01-06T06:00:00Z"),
+        ConditionState::Holds { since, new_count: 0 }
+    );
     let now = instant("2026-01-05T00:00:00Z");
     assert_eq!(often.first_look(kind, now, true), Some(instant("2026-01-06T02:00:00Z")), "it was made now");
     assert_eq!(often.first_look(kind, now, false), Some(now), "it may be overdue already");

@@ -21,14 +21,14 @@ pub struct Observation {
     /// The subject.
     pub subject: Subject,
     /// Whether the condition holds.
-    pub sighting: Sighting,
+    pub state: ConditionState,
     /// Runs that a message names as examples.
     pub samples: Vec<RunSample>,
 }
 
 /// Whether a condition holds for a subject.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sighting {
+pub enum ConditionState {
     /// The condition holds.
     Holds {
         /// Since when.
@@ -51,7 +51,7 @@ pub enum Sighting {
     Unknown,
 }
 
-impl Sighting {
+impl ConditionState {
     /// Whether the condition neither holds nor has held since the last look, as far as is known.
     #[must_use]
     pub const fn is_clear(self) -> bool {
@@ -120,17 +120,17 @@ pub fn is_part_of(
 
 /// Whether at least `bound` runs were planned.
 #[must_use]
-pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> Sighting {
-    if count >= bound { Sighting::Holds { since: now, new_count: 0 } } else { Sighting::Clear }
+pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> ConditionState {
+    if count >= bound { ConditionState::Holds { since: now, new_count: 0 } } else { ConditionState::Clear }
 }
 
 /// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the
 /// ids of the runs that failed since the rule was last checked. A streak that a success has ended since then is found too.
 #[must_use]
-pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sighting {
+pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> ConditionState {
     let counted = newest.iter().filter(|run| run.is_failure() || run.status == RunStatus::Succeeded);
     let mut is_newest = true;
-    let mut best = Sighting::Clear;
+    let mut best = ConditionState::Clear;
     let mut streak: Vec<&EndedRun> = Vec::new();
     let mut end = |streak: &mut Vec<&EndedRun>, is_newest: bool| {
         let needed = usize::try_from(count).unwrap_or(usize::MAX);
@@ -142,8 +142,8 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sig
         if let Some(first) = streak.last().filter(|_| is_long && best.is_clear()) {
             let since = first.fire_at;
             match is_newest {
-                true => best = Sighting::Holds { since, new_count },
-                false if new_count > 0 => best = Sighting::HasEnded { since, new_count },
+                true => best = ConditionState::Holds { since, new_count },
+                false if new_count > 0 => best = ConditionState::HasEnded { since, new_count },
                 false => {}
             }
         }
@@ -163,43 +163,43 @@ pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> Sig
 
 /// Whether the newest of the job's ended fires was skipped. `events` are the fires that were skipped since the last check.
 #[must_use]
-pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> Sighting {
+pub fn skipped(newest: &[EndedRun], events: &[RunId]) -> ConditionState {
     let skip = newest.iter().find(|run| run.status == RunStatus::Skipped);
     let since = skip.map(|run| run.fire_at);
     let is_over = newest.first().is_some_and(|run| run.status != RunStatus::Skipped);
     let new_count = u64::try_from(events.len()).unwrap_or(u64::MAX);
     match (since, is_over) {
-        (Some(since), false) => Sighting::Holds { since, new_count },
-        (Some(since), true) if new_count > 0 => Sighting::HasEnded { since, new_count },
-        _ => Sighting::Clear,
+        (Some(since), false) => ConditionState::Holds { since, new_count },
+        (Some(since), true) if new_count > 0 => ConditionState::HasEnded { since, new_count },
+        _ => ConditionState::Clear,
     }
 }
 
 /// Whether at least `percent` % of the runs failed, and there are at least `min_runs` runs.
 #[must_use]
-pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), since: Timestamp) -> Sighting {
+pub fn failure_rate(percent: u32, min_runs: u64, (troubled, total): (u64, u64), since: Timestamp) -> ConditionState {
     let is_over = u128::from(troubled) * 100 >= u128::from(percent) * u128::from(total);
     match troubled > 0 && total >= min_runs && is_over {
-        true => Sighting::Holds { since, new_count: 0 },
-        false => Sighting::Clear,
+        true => ConditionState::Holds { since, new_count: 0 },
+        false => ConditionState::Clear,
     }
 }
 
 /// Whether at least `length` has passed since an instant.
 #[must_use]
-pub fn overdue(from: Option<Timestamp>, length: Duration, now: Timestamp) -> Sighting {
+pub fn overdue(from: Option<Timestamp>, length: Duration, now: Timestamp) -> ConditionState {
     match from.map(|from| from.saturating_add(length)) {
-        Some(due) if due <= now => Sighting::Holds { since: due, new_count: 0 },
-        _ => Sighting::Clear,
+        Some(due) if due <= now => ConditionState::Holds { since: due, new_count: 0 },
+        _ => ConditionState::Clear,
     }
 }
 
 /// Whether a deadline that has passed was missed: no run that was planned at `counts_from` or later has succeeded.
 #[must_use]
-pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded: Option<Timestamp>) -> Sighting {
+pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded: Option<Timestamp>) -> ConditionState {
     match succeeded.is_some_and(|at| at >= counts_from) {
-        true => Sighting::Clear,
-        false => Sighting::Holds { since: deadline, new_count: 0 },
+        true => ConditionState::Clear,
+        false => ConditionState::Holds { since: deadline, new_count: 0 },
     }
 }
 

@@ -15,9 +15,9 @@ mod silence;
 mod subject;
 
 pub use self::decide::{
-    Decision, Incident, MessageDraft, MessageKind, OpenIncidents, RuleView, Standing, acknowledge, decide,
+    Decision, Incident, IncidentState, MessageDraft, MessageKind, OpenIncidents, RuleView, acknowledge, decide,
 };
-pub use self::judge::{Observation, Sighting};
+pub use self::judge::{ConditionState, Observation};
 pub use self::rule::{
     CHANNEL_COUNT_MAX, Condition, ConditionKind, DIGEST_MIN, Escalation, GROUP_OVER_DEFAULT, RuleSpec, STREAK_MAX,
     Scope, SubjectKind,

@@ -12,7 +12,7 @@ use crate::notice::Severity;
 use crate::schema::{DurationText, NAME_PATTERN};
 use crate::size::{self, format_size};
 use crate::time::{duration_text, format_duration};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 use crate::{Reason, labels, name};
 
 /// Maximum number of channels of a rule.
@@ -33,7 +33,7 @@ const FREE_PERCENT_MAX: u32 = 90;
 const FREE_MAX: u64 = 1 << 50;
 const RUNS_MAX: u64 = 1_000_000_000_000;
 
-words! {
+word_enum! {
     /// What an incident is about.
     SubjectKind {
         /// A job.
@@ -56,7 +56,7 @@ words! {
 #[serde(rename_all = "snake_case", deny_unknown_fields)]
 #[schemars(description = "Which jobs a rule watches.")]
 pub enum Scope {
-    /// All jobs of the namespace; for rules about servers and tokens the only one.
+    /// All jobs of the namespace. Rules about servers and tokens allow only this scope.
     #[default]
     All,
     /// The jobs of an app.
@@ -100,7 +100,7 @@ pub enum Condition {
         #[serde(with = "duration_text")]
         #[schemars(with = "DurationText")]
         window: Duration,
-        /// With fewer runs in the window the rule does not hold.
+        /// The rule holds only if the window has at least this many runs.
         #[serde(default = "min_runs")]
         min_runs: u64,
     },
@@ -147,7 +147,7 @@ pub enum Condition {
         #[serde(default)]
         times_p95: Option<u32>,
     },
-    /// An app has no executor, or none with this handler: it left, or was not heard for `lost_after`.
+    /// No executor of an app, or none with this handler, is online. An executor that was silent for `lost_after` is not online.
     NoExecutor {
         /// The handler.
         #[serde(default)]
@@ -162,14 +162,14 @@ pub enum Condition {
         #[schemars(with = "DurationText")]
         length: Duration,
     },
-    /// An access token ends within this.
+    /// An access token expires within this time.
     TokenExpiring {
         /// How far ahead.
         #[serde(with = "duration_text")]
         #[schemars(with = "DurationText")]
         within: Duration,
     },
-    /// The TLS certificate of a server ends within this.
+    /// The TLS certificate of a server expires within this time.
     CertificateExpiring {
         /// How far ahead.
         #[serde(with = "duration_text")]
@@ -357,7 +357,7 @@ impl RuleSpec {
             Scope::Job(job) => name::check(job).map_err(|message| ("/scope/job", message)),
             Scope::Label(label) => match label.split_once('=') {
                 Some((key, value)) => labels::check_key(key).and_then(|()| labels::check_value(value)),
-                None => Err(format!("{label:?} is no label: expected key=value, such as team=pay")),
+                None => Err(format!("{label:?} is not a label: expected key=value, such as team=pay")),
             }
             .map_err(|message| ("/scope/label", message)),
         };

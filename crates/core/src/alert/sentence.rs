@@ -1,6 +1,6 @@
 //! Rules and incidents in words, in both languages.
 
-use super::decide::{Incident, RuleView, Standing};
+use super::decide::{Incident, IncidentState, RuleView};
 use super::disk;
 use super::rule::{Condition, RuleSpec, Scope, SubjectKind};
 use crate::calendar::Weekday;
@@ -292,7 +292,7 @@ fn chinese_end(condition: &Condition, name: &str, at: Option<Timestamp>) -> Stri
 #[must_use]
 pub fn incident(spec: &RuleSpec, incident: &Incident) -> (String, String) {
     let name = &incident.subject.name;
-    if incident.standing == Standing::Resolved {
+    if incident.standing == IncidentState::Resolved {
         return match spec.enabled {
             true => {
                 let (en, zh) = (ended(spec, incident, Lang::En), ended(spec, incident, Lang::Zh));

@@ -38,7 +38,7 @@ fn check_refused(more: &serde_json::Value, pointer: &str, part: &str) {
 }
 
 #[test]
-fn a_wrong_rule_is_refused_with_the_field_and_what_would_be_right() {
+fn a_wrong_rule_is_refused_with_the_field_and_a_correction() {
     check_refused(&json!({"name": "No Name"}), "/name", "is not a name");
     check_refused(&json!({"scope": {"label": "team"}}), "/scope/label", "key=value");
     check_refused(&json!({"scope": {"job": "Nightly"}}), "/scope/job", "is not a name");
@@ -124,7 +124,7 @@ fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
             id: IncidentId::new(1),
             subject: Subject { kind: SubjectKind::Job, id: 1, name: "j".to_owned(), app: None },
             group: None,
-            standing: Standing::Resolved,
+            standing: IncidentState::Resolved,
             started_at: at(100_000),
             seen_at: at(100_100),
             resolved_at: Some(at(100_200)),
@@ -181,30 +181,30 @@ fn ids(ids: &[i64]) -> Vec<RunId> {
 #[test]
 fn a_streak_is_found_even_where_it_is_over_by_now() {
     let check = |count, letters: &str, events: &[i64]| judge::failures_in_row(count, &runs(letters), &ids(events));
-    let holds = |since, new_count| Sighting::Holds { since: at(since), new_count };
+    let holds = |since, new_count| ConditionState::Holds { since: at(since), new_count };
     assert_eq!(check(3, "fffs", &[4, 3, 2]), holds(2, 3));
-    assert_eq!(check(3, "ffs", &[3, 2]), Sighting::Clear);
+    assert_eq!(check(3, "ffs", &[3, 2]), ConditionState::Clear);
     assert_eq!(check(3, "fcfkfs", &[6]), holds(2, 3), "cancelled and skipped ones do not count");
     assert_eq!(check(3, "ffffs", &[5]), holds(2, 1), "three of the four were counted before");
     assert_eq!(
         check(1, "sfs", &[2]),
-        Sighting::HasEnded { since: at(2), new_count: 1 },
+        ConditionState::HasEnded { since: at(2), new_count: 1 },
         "it failed and succeeded in between"
     );
-    assert_eq!(check(1, "sfs", &[]), Sighting::Clear, "that was reported before");
-    assert_eq!(check(3, "sfff", &[1, 2, 3]), Sighting::HasEnded { since: at(1), new_count: 3 });
-    assert_eq!(check(3, "ffsfff", &[6, 5]), Sighting::Clear, "the events are of the streak that is too short");
-    assert_eq!(check(1, "", &[]), Sighting::Clear);
+    assert_eq!(check(1, "sfs", &[]), ConditionState::Clear, "that was reported before");
+    assert_eq!(check(3, "sfff", &[1, 2, 3]), ConditionState::HasEnded { since: at(1), new_count: 3 });
+    assert_eq!(check(3, "ffsfff", &[6, 5]), ConditionState::Clear, "the events are of the streak that is too short");
+    assert_eq!(check(1, "", &[]), ConditionState::Clear);
     assert_eq!(check(1, "fff", &[]), holds(1, 0), "a recheck finds nothing new");
 }
 
 #[test]
 fn a_skip_holds_until_a_run_is_not_skipped() {
     let check = |letters: &str, events: &[i64]| judge::skipped(&runs(letters), &ids(events));
-    assert_eq!(check("ks", &[2]), Sighting::Holds { since: at(2), new_count: 1 });
-    assert_eq!(check("sk", &[1]), Sighting::HasEnded { since: at(1), new_count: 1 });
-    assert_eq!(check("sk", &[]), Sighting::Clear);
-    assert_eq!(check("s", &[]), Sighting::Clear);
+    assert_eq!(check("ks", &[2]), ConditionState::Holds { since: at(2), new_count: 1 });
+    assert_eq!(check("sk", &[1]), ConditionState::HasEnded { since: at(1), new_count: 1 });
+    assert_eq!(check("sk", &[]), ConditionState::Clear);
+    assert_eq!(check("s", &[]), ConditionState::Clear);
 }
 
 #[test]
@@ -220,7 +220,7 @@ fn a_rate_needs_enough_runs_and_a_failure() {
 fn lengths_are_over_when_they_are_over() {
     let minute = Duration::from_secs(60);
     assert!(judge::overdue(Some(at(0)), minute, at(59)).is_clear());
-    assert_eq!(judge::overdue(Some(at(0)), minute, at(60)), Sighting::Holds { since: at(60), new_count: 0 });
+    assert_eq!(judge::overdue(Some(at(0)), minute, at(60)), ConditionState::Holds { since: at(60), new_count: 0 });
     assert!(judge::overdue(None, minute, at(60)).is_clear());
     let usual = Some(Duration::from_secs(10));
     assert_eq!(judge::longest(Some(minute), None, usual), Some(minute));

@@ -1,8 +1,8 @@
 //! The channels that alerts are sent to.
 
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
-words! {
+word_enum! {
     /// The service that a channel speaks to.
     ChannelKind {
         /// Electronic mail, by SMTP.

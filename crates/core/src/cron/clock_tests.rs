@@ -27,7 +27,7 @@ const CHANGES: [(Tz, &str); 6] = [
 
 fn rules() -> impl Strategy<Value = DstRule> {
     let gap = prop::sample::select(vec![Gap::Auto, Gap::NextValid, Gap::Skip]);
-    let overlap = prop::sample::select(vec![Overlap::Auto, Overlap::First, Overlap::Second, Overlap::Both]);
+    let overlap = prop::sample::select(vec![Fold::Auto, Fold::First, Fold::Second, Fold::Both]);
     (gap, overlap).prop_map(|(gap, overlap)| DstRule { gap, overlap })
 }
 

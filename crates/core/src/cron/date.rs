@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_day_of_three_centuries_is_as_chrono_says() {
+    fn each_day_of_three_centuries_equals_that_of_chrono() {
         let mut date = NaiveDate::from_ymd_opt(1900, 1, 1).unwrap();
         while date.year() < 2205 {
             let epoch_day = date.to_epoch_days();

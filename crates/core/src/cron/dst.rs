@@ -12,9 +12,9 @@ use super::spans::{self, Span, SteadyStretch, UtcSeconds};
 use super::zone::Tz;
 use crate::time::Timestamp;
 
-/// The form of an expression's hour field. It decides how clock changes are treated under [`Gap::Auto`] and [`Overlap::Auto`].
+/// The form of an expression's hour field. It decides how clock changes are treated under [`Gap::Auto`] and [`Fold::Auto`].
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Pace {
+pub(super) enum HourForm {
     /// Fixed hours: each wall-clock time counts once.
     WallClock,
     /// A wildcard, a range or a step: each instant counts.
@@ -41,10 +41,10 @@ pub struct DstRule {
     /// For times that the clock skips.
     pub gap: Gap,
     /// For times that the clock shows twice.
-    pub overlap: Overlap,
+    pub overlap: Fold,
 }
 
-/// What becomes of times that the clock skips.
+/// What happens to times that the clock skips when it is set forward.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "DstGap")]
@@ -58,11 +58,11 @@ pub enum Gap {
     Skip,
 }
 
-/// What becomes of times that the clock shows twice.
+/// What happens to times that the clock shows twice when it is set back.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "DstOverlap")]
-pub enum Overlap {
+pub enum Fold {
     /// `first` where the hours are fixed, `both` where they are a wildcard, a range or a step.
     #[default]
     Auto,
@@ -83,18 +83,18 @@ pub(super) struct ResolvedRule {
 }
 
 impl DstRule {
-    pub(super) fn resolve(self, pace: Pace) -> ResolvedRule {
-        let wall_clock = pace == Pace::WallClock;
+    pub(super) fn resolve(self, hour_form: HourForm) -> ResolvedRule {
+        let wall_clock = hour_form == HourForm::WallClock;
         let fires_after_gap = match self.gap {
             Gap::Auto => wall_clock,
             Gap::NextValid => true,
             Gap::Skip => false,
         };
         let (fires_first, fires_second) = match self.overlap {
-            Overlap::Auto => (true, !wall_clock),
-            Overlap::First => (true, false),
-            Overlap::Second => (false, true),
-            Overlap::Both => (true, true),
+            Fold::Auto => (true, !wall_clock),
+            Fold::First => (true, false),
+            Fold::Second => (false, true),
+            Fold::Both => (true, true),
         };
         ResolvedRule { fires_after_gap, fires_first, fires_second }
     }

@@ -1,10 +1,10 @@
 //! One field of plain values: what it may hold, and how it is read into a set of bits.
 //!
-//! The `cron` crate reads what it can ([`plain`](super::plain)); the reader here takes the rest: ranges that wrap around,
+//! The `cron` crate reads what it can ([`cron_crate`](super::cron_crate)); the reader here takes the rest: ranges that wrap around,
 //! steps beyond the crate's limits, years after 2100, Unix weekdays, and every refusal.
 
 use super::error::{CronError, CronField};
-use super::plain;
+use super::cron_crate;
 use super::token::Token;
 
 /// The first year in which an expression can fire.
@@ -184,7 +184,7 @@ impl FieldSpec {
             return self.read_items(token);
         }
         let numbered_otherwise = self.dialect == FieldDialect::Unix && self.field == CronField::DayOfWeek;
-        if !numbered_otherwise && let Some(values) = plain::read(self.field, token.text) {
+        if !numbered_otherwise && let Some(values) = cron_crate::read(self.field, token.text) {
             let mut bits = Bits::default();
             values.into_iter().for_each(|value| self.insert(&mut bits, value));
             return Ok(bits);

@@ -8,13 +8,13 @@
 //! `MON-FRI` to it, `1W,15W` is `1W`), the expression is refused and the part is named.
 
 mod changes;
+mod cron_crate;
 mod date;
 mod days;
 mod dst;
 mod error;
 mod field;
 mod parse;
-mod plain;
 mod search;
 mod spans;
 mod token;
@@ -32,8 +32,8 @@ use serde::{Deserialize, Serialize};
 
 pub use self::changes::{ClockChange, ClockEffect};
 pub(crate) use self::days::{ALL_DAYS, ALL_WEEKDAYS, DayRule};
-use self::dst::Pace;
-pub use self::dst::{DstRule, Gap, Overlap};
+use self::dst::HourForm;
+pub use self::dst::{DstRule, Fold, Gap};
 pub use self::error::{CronError, CronField};
 pub use self::field::{FIRST_YEAR, LAST_YEAR};
 pub use self::zone::{Tz, ZoneError, parse_zone};
@@ -86,7 +86,7 @@ impl fmt::Display for Dialect {
 pub struct CronExpr {
     source: String,
     dialect: Dialect,
-    pace: Pace,
+    hour_form: HourForm,
     fields: Fields,
 }
 
@@ -141,11 +141,11 @@ impl CronExpr {
         &self.fields
     }
 
-    /// Whether [`Gap::Auto`] and [`Overlap::Auto`] treat this as a wall-clock schedule (its hours are a list of fixed hours)
+    /// Whether [`Gap::Auto`] and [`Fold::Auto`] treat this as a wall-clock schedule (its hours are a list of fixed hours)
     /// rather than as an interval (its hours are a wildcard, a range or a step).
     #[must_use]
     pub fn follows_wall_clock(&self) -> bool {
-        self.pace == Pace::WallClock
+        self.hour_form == HourForm::WallClock
     }
 
     /// The first fire strictly after an instant, a whole second; `None` if the schedule never fires again.
@@ -159,7 +159,7 @@ impl CronExpr {
     /// ```
     #[must_use]
     pub fn next_after(&self, zone: Tz, dst: DstRule, after: Timestamp) -> Option<Timestamp> {
-        dst::next_after(&self.fields, zone, dst.resolve(self.pace), after)
+        dst::next_after(&self.fields, zone, dst.resolve(self.hour_form), after)
     }
 
     /// The last fire strictly before an instant; `None` if there is none since [`FIRST_YEAR`].
@@ -174,7 +174,7 @@ impl CronExpr {
     /// ```
     #[must_use]
     pub fn prev_before(&self, zone: Tz, dst: DstRule, before: Timestamp) -> Option<Timestamp> {
-        dst::prev_before(&self.fields, zone, dst.resolve(self.pace), before)
+        dst::prev_before(&self.fields, zone, dst.resolve(self.hour_form), before)
     }
 
     /// The fires after `from_exclusive` and up to `to_inclusive`, oldest first, at most `max` of them.
@@ -223,14 +223,14 @@ impl CronExpr {
         from_exclusive: Timestamp,
         to_inclusive: Timestamp,
     ) -> Vec<ClockChange> {
-        changes::clock_changes(&self.fields, zone, dst.resolve(self.pace), (from_exclusive, to_inclusive))
+        changes::clock_changes(&self.fields, zone, dst.resolve(self.hour_form), (from_exclusive, to_inclusive))
     }
 
     /// How many fires lie after `from_exclusive` and up to `to_inclusive`. Whole days are counted in one step each, so long
     /// periods are fast.
     #[must_use]
     pub fn count_between(&self, zone: Tz, dst: DstRule, from_exclusive: Timestamp, to_inclusive: Timestamp) -> u64 {
-        dst::count_between(&self.fields, zone, dst.resolve(self.pace), from_exclusive, to_inclusive)
+        dst::count_between(&self.fields, zone, dst.resolve(self.hour_form), from_exclusive, to_inclusive)
     }
 }
 

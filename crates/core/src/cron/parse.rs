@@ -1,7 +1,7 @@
 //! From text to a compiled expression: which dialect it is, and its fields in order.
 
 use super::days::DayRule;
-use super::dst::Pace;
+use super::dst::HourForm;
 use super::error::{CronError, CronField};
 use super::field::{Bits, QUARTZ, UNIX};
 use super::search::Fields;
@@ -24,7 +24,7 @@ const MACRO_NAMES: &str = "@hourly, @daily, @midnight, @weekly, @monthly, @yearl
 /// A compiled expression, without its text.
 struct Compiled {
     dialect: Dialect,
-    pace: Pace,
+    hour_form: HourForm,
     fields: Fields,
 }
 
@@ -66,11 +66,11 @@ fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
 fn wrong_count(text: &str, fields: &[Token<'_>], allowed: &str) -> CronError {
     let count = fields.len();
     let at = fields.get(7).copied().unwrap_or(Token::whole(text));
-    at.refuse(CronField::Expression, format!("{allowed}, and here are {count}"))
+    at.refuse(CronField::Expression, format!("{allowed}; it has {count}"))
 }
 
-fn joined(text: &str, Compiled { dialect, pace, fields }: Compiled) -> CronExpr {
-    CronExpr { source: text.to_owned(), dialect, pace, fields }
+fn joined(text: &str, Compiled { dialect, hour_form, fields }: Compiled) -> CronExpr {
+    CronExpr { source: text.to_owned(), dialect, hour_form, fields }
 }
 
 fn read_macro(name: Token<'_>) -> Result<Compiled, CronError> {
@@ -95,7 +95,11 @@ fn read_quartz(fields: [Token<'_>; 6], year: Option<Token<'_>>) -> Result<Compil
     let days = DayRule::read_quartz([&specs[3], &specs[5]], [day, weekday])?;
     let years = specs[6].read(year.unwrap_or(Token::whole("*")))?;
     let dialect = if year.is_some() { Dialect::Quartz7 } else { Dialect::Quartz6 };
-    Ok(Compiled { dialect, pace: pace(hour), fields: Fields { seconds, minutes, hours, months, days, years } })
+    Ok(Compiled {
+        dialect,
+        hour_form: hour_form(hour),
+        fields: Fields { seconds, minutes, hours, months, days, years },
+    })
 }
 
 fn read_unix([minute, hour, day, month, weekday]: [Token<'_>; 5]) -> Result<Compiled, CronError> {
@@ -109,10 +113,10 @@ fn read_unix([minute, hour, day, month, weekday]: [Token<'_>; 5]) -> Result<Comp
         days: DayRule::read_unix([&UNIX[2], &UNIX[4]], [day, weekday])?,
         years: QUARTZ[6].read(Token::whole("*"))?,
     };
-    Ok(Compiled { dialect: Dialect::Unix5, pace: pace(hour), fields })
+    Ok(Compiled { dialect: Dialect::Unix5, hour_form: hour_form(hour), fields })
 }
 
-fn pace(hour: Token<'_>) -> Pace {
+fn hour_form(hour: Token<'_>) -> HourForm {
     let fixed = hour.text.bytes().all(|byte| byte.is_ascii_digit() || byte == b',');
-    if fixed { Pace::WallClock } else { Pace::Interval }
+    if fixed { HourForm::WallClock } else { HourForm::Interval }
 }

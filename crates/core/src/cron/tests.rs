@@ -156,7 +156,7 @@ fn day_fields_together() {
 }
 
 #[test]
-fn dialects_are_told() {
+fn dialects_are_detected() {
     for (text, dialect) in [
         ("0 0 12 * * ?", Dialect::Quartz6),
         ("0 0 12 * * ? *", Dialect::Quartz7),
@@ -197,26 +197,24 @@ fn fires_by_chosen_rules() {
     check(
         "0 0 * * * ?",
         "America/New_York",
-        rule(Gap::NextValid, Overlap::Auto),
+        rule(Gap::NextValid, Fold::Auto),
         spring,
         summer,
         &["2026-03-08T07:00:00Z", "2026-03-08T08:00:00Z", "2026-03-08T09:00:00Z"],
     );
-    check("0 30 2 * * ?", "America/New_York", rule(Gap::Skip, Overlap::Auto), spring, summer, &[]);
+    check("0 30 2 * * ?", "America/New_York", rule(Gap::Skip, Fold::Auto), spring, summer, &[]);
     let (autumn, winter) = ("2026-11-01T04:30:00Z", "2026-11-01T07:30:00Z");
     let (first, second) = ("2026-11-01T05:30:00Z", "2026-11-01T06:30:00Z");
-    for (overlap, fires) in
-        [(Overlap::First, &[first][..]), (Overlap::Second, &[second]), (Overlap::Both, &[first, second])]
-    {
+    for (overlap, fires) in [(Fold::First, &[first][..]), (Fold::Second, &[second]), (Fold::Both, &[first, second])] {
         check("0 30 1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
         check("0 30 1-1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
     }
     // These fire only in the repeated hour, once a year or once ever: the second pass of that hour comes before the next match on the
     // clock, which is far away or does not exist.
     for text in ["0 30 1 1 11 ?", "0 30 1 1 11 ? 2026"] {
-        check(text, "America/New_York", rule(Gap::Auto, Overlap::Both), autumn, winter, &[first, second]);
+        check(text, "America/New_York", rule(Gap::Auto, Fold::Both), autumn, winter, &[first, second]);
         let (text, zone) = (CronExpr::parse(text).unwrap(), Tz::America__New_York);
-        let before = text.prev_before(zone, rule(Gap::Auto, Overlap::Both), second.parse().unwrap());
+        let before = text.prev_before(zone, rule(Gap::Auto, Fold::Both), second.parse().unwrap());
         assert_eq!(before, Some(first.parse().unwrap()), "{text}");
     }
     // Samoa had no 30 December 2011: the job of that day runs once, as the next day begins.
@@ -291,7 +289,7 @@ fn serde_carries_the_text() {
         serde_json::from_str::<CronExpr>("\"0 0 24 * * ?\"").unwrap_err().to_string().contains("hour at position 4")
     );
     let rule: DstRule = serde_json::from_str(r#"{"gap":"next_valid"}"#).unwrap();
-    assert_eq!(rule, DstRule { gap: Gap::NextValid, overlap: Overlap::Auto });
+    assert_eq!(rule, DstRule { gap: Gap::NextValid, overlap: Fold::Auto });
 }
 
 proptest! {
@@ -307,7 +305,7 @@ proptest! {
         text in r"(\*|[0-9]{1,2}(-[0-9]{1,2})?|20[0-9]{2}(-20[0-9]{2})?)(/[0-9]{1,2})?(,[0-9]{1,2}(-[0-9]{1,2})?){0,2}",
     ) {
         let (spec, token) = (&QUARTZ[place], Token::whole(&text));
-        if plain::read(spec.field, &text).is_some() {
+        if cron_crate::read(spec.field, &text).is_some() {
             prop_assert_eq!(spec.read(token), spec.read_items(token));
         }
     }

@@ -11,7 +11,7 @@ pub struct FilterError {
     /// How many characters are wrong.
     pub length: usize,
     /// What is wrong.
-    pub wrong: FilterProblem,
+    pub problem: FilterProblem,
 }
 
 /// What is wrong with a filter.
@@ -62,48 +62,48 @@ impl FilterError {
     #[must_use]
     pub fn sentence(&self, lang: Lang) -> String {
         match lang {
-            Lang::En => english(&self.wrong),
-            Lang::Zh => chinese(&self.wrong),
+            Lang::En => english(&self.problem),
+            Lang::Zh => chinese(&self.problem),
         }
     }
 }
 
 impl std::fmt::Display for FilterError {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        write!(f, "column {}: {}", self.column, english(&self.wrong))
+        write!(f, "column {}: {}", self.column, english(&self.problem))
     }
 }
 
 impl std::error::Error for FilterError {}
 
-fn english(wrong: &FilterProblem) -> String {
-    match wrong {
+fn english(problem: &FilterProblem) -> String {
+    match problem {
         FilterProblem::TooLong => format!("the filter is longer than {FILTER_LEN_MAX} characters"),
         FilterProblem::TooMany => format!("the filter has more than {TERM_COUNT_MAX} terms"),
         FilterProblem::Control => "control characters cannot be searched for; leave them out".to_owned(),
         FilterProblem::Key { key, meant } => {
             format!("there is no filter {key:?}; write {meant}:… or, to search for the text, put it in quotes")
         }
-        FilterProblem::OtherList(key) => format!("{key}: is no filter of this list"),
+        FilterProblem::OtherList(key) => format!("{key}: is not a filter of this list"),
         FilterProblem::NoValue(key) => format!("{key}: needs a value, such as {}", example(*key)),
         FilterProblem::Word { key, value, known, meant } => match meant {
-            Some(meant) => format!("{value:?} is no {key}; did you mean {key}:{meant}?"),
-            None => format!("{value:?} is no {key}; write one of {}", known.join(", ")),
+            Some(meant) => format!("{value:?} is not a valid {key}; did you mean {key}:{meant}?"),
+            None => format!("{value:?} is not a valid {key}; write one of {}", known.join(", ")),
         },
         FilterProblem::Instant(key, value) => format!(
-            "{value:?} is no time; write {key}:8h, {key}:7d, {key}:yesterday, {key}:2026-11-22 or {key}:2026-11-22T10:00"
+            "{value:?} is not a time; write {key}:8h, {key}:7d, {key}:yesterday, {key}:2026-11-22 or {key}:2026-11-22T10:00"
         ),
         FilterProblem::Length(key, value) => {
-            format!("{value:?} is no bound; write {key}:>5m or {key}:<=250ms, each side at most once")
+            format!("{value:?} is not a bound; write {key}:>5m or {key}:<=250ms, each side at most once")
         }
-        FilterProblem::Label(value) => format!("{value:?} is no label; write label:team=pay or label:team"),
+        FilterProblem::Label(value) => format!("{value:?} is not a label; write label:team=pay or label:team"),
         FilterProblem::NotNegated(key) => format!("{key}: cannot be negated; write it without the minus"),
         FilterProblem::Twice(key) => format!("{key}: is given twice"),
     }
 }
 
-fn chinese(wrong: &FilterProblem) -> String {
-    match wrong {
+fn chinese(problem: &FilterProblem) -> String {
+    match problem {
         FilterProblem::TooLong => format!("筛选条件超过 {FILTER_LEN_MAX} 个字符"),
         FilterProblem::TooMany => format!("筛选条件超过 {TERM_COUNT_MAX} 项"),
         FilterProblem::Control => "不能搜索控制字符，请去掉".to_owned(),

@@ -18,9 +18,9 @@ mod tests;
 pub use self::error::{FilterError, FilterProblem};
 pub use self::suggest::{Names, SUGGESTION_COUNT_MAX, Suggestion, suggest};
 pub use self::terms::{
-    Choice, FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, RunState, Scope, TERM_COUNT_MAX, Text,
+    FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, RunState, Scope, TERM_COUNT_MAX, Text, ValueCondition,
 };
-pub use self::value::{Bound, LabelTest, LengthRange, Pattern, When};
+pub use self::value::{Bound, InstantBound, LabelTest, LengthRange, Pattern};
 
 impl Filter {
     /// Reads a filter.

@@ -3,8 +3,10 @@
 use std::str::FromStr;
 
 use super::error::{FilterError, FilterProblem};
-use super::terms::{Choice, FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, RunState, Scope, TERM_COUNT_MAX, Text};
-use super::value::{LabelTest, LengthRange, Pattern, When};
+use super::terms::{
+    FILTER_LEN_MAX, Filter, JobState, Key, LabelTerm, RunState, Scope, TERM_COUNT_MAX, Text, ValueCondition,
+};
+use super::value::{InstantBound, LabelTest, LengthRange, Pattern};
 use crate::status::{RunStatus, Trigger};
 
 /// A word of the filter as it was written: up to the next blank that is not in quotes.
@@ -74,9 +76,9 @@ impl Token {
         self.chars.iter().map(|(c, _)| c).collect()
     }
 
-    fn refuse(&self, from: usize, wrong: FilterProblem) -> FilterError {
+    fn refuse(&self, from: usize, problem: FilterProblem) -> FilterError {
         let column = (self.start + from).min(self.end.saturating_sub(1));
-        FilterError { column: column + 1, length: (self.end - column).max(1), wrong }
+        FilterError { column: column + 1, length: (self.end - column).max(1), problem }
     }
 }
 
@@ -84,10 +86,10 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
     let count = text.chars().count();
     if count > FILTER_LEN_MAX {
         let length = count - FILTER_LEN_MAX;
-        return Err(FilterError { column: FILTER_LEN_MAX + 1, length, wrong: FilterProblem::TooLong });
+        return Err(FilterError { column: FILTER_LEN_MAX + 1, length, problem: FilterProblem::TooLong });
     }
     if let Some(at) = text.chars().position(|c| c.is_control() && !c.is_whitespace()) {
-        return Err(FilterError { column: at + 1, length: 1, wrong: FilterProblem::Control });
+        return Err(FilterError { column: at + 1, length: 1, problem: FilterProblem::Control });
     }
     let mut filter = Filter::default();
     for (index, token) in tokens(text).iter().enumerate() {
@@ -123,7 +125,7 @@ fn add(filter: &mut Filter, token: &Token, (key, scope): (Key, Scope)) -> Result
         Key::Trigger => words(&mut filter.triggers, token, key, Trigger::WORDS),
         Key::Is if scope == Scope::Runs && token.is_not => Err(token.refuse(0, FilterProblem::NotNegated(key))),
         Key::Is if scope == Scope::Runs => {
-            let mut states = Choice::default();
+            let mut states = ValueCondition::default();
             words(&mut states, token, key, RunState::WORDS)?;
             states.any.into_iter().for_each(|state| push(&mut filter.run_states, state));
             Ok(())
@@ -162,7 +164,7 @@ fn push<T: PartialEq>(values: &mut Vec<T>, value: T) {
 }
 
 fn words<T: FromStr + PartialEq>(
-    choice: &mut Choice<T>,
+    choice: &mut ValueCondition<T>,
     token: &Token,
     key: Key,
     known: &'static [&'static str],
@@ -185,15 +187,15 @@ fn words<T: FromStr + PartialEq>(
 }
 
 #[expect(clippy::unnecessary_wraps, reason = "every kind of value is added in the same way")]
-fn names(choice: &mut Choice<Pattern>, token: &Token, values: Vec<String>) -> Result<(), FilterError> {
+fn names(choice: &mut ValueCondition<Pattern>, token: &Token, values: Vec<String>) -> Result<(), FilterError> {
     let names = if token.is_not { &mut choice.none } else { &mut choice.any };
     values.into_iter().for_each(|value| push(names, Pattern(value)));
     Ok(())
 }
 
-fn instant(slot: &mut Option<When>, token: &Token, key: Key) -> Result<(), FilterError> {
+fn instant(slot: &mut Option<InstantBound>, token: &Token, key: Key) -> Result<(), FilterError> {
     let value = token.values().join(",");
-    let when = When::parse(&value);
+    let when = InstantBound::parse(&value);
     match (when, token.is_not, &slot) {
         (_, true, _) => Err(token.refuse(0, FilterProblem::NotNegated(key))),
         (None, ..) => Err(token.refuse(key.as_str().len() + 1, FilterProblem::Instant(key, value))),

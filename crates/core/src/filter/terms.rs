@@ -1,9 +1,9 @@
 //! The parts of a filter.
 
-use super::value::{LabelTest, LengthRange, Pattern, When};
+use super::value::{InstantBound, LabelTest, LengthRange, Pattern};
 use crate::folded_state::FoldedState;
 use crate::status::{RunStatus, Trigger};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// The longest filter, in characters.
 pub const FILTER_LEN_MAX: usize = 1000;
@@ -19,7 +19,7 @@ pub enum Scope {
     Jobs,
 }
 
-words! {
+word_enum! {
     /// What a term of a filter is about.
     Key {
         /// The status of a run.
@@ -47,7 +47,7 @@ words! {
     }
 }
 
-words! {
+word_enum! {
     /// The problems and the states of a job. [`JobState::folded`] maps a word to the state that is folded from the job's runs.
     JobState {
         /// Its newest verdict is a failure.
@@ -92,7 +92,7 @@ impl JobState {
     }
 }
 
-words! {
+word_enum! {
     /// What still has to be done about a run.
     RunState {
         /// It failed for good, no later run of its job has succeeded, and it was neither acknowledged nor run again.
@@ -114,20 +114,20 @@ impl Scope {
 
 /// A condition on a value: at least one of `any` must match, and none of `none`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Choice<T> {
+pub struct ValueCondition<T> {
     /// One of these; empty for any.
     pub any: Vec<T>,
     /// None of these.
     pub none: Vec<T>,
 }
 
-impl<T> Default for Choice<T> {
+impl<T> Default for ValueCondition<T> {
     fn default() -> Self {
         Self { any: Vec::new(), none: Vec::new() }
     }
 }
 
-impl<T> Choice<T> {
+impl<T> ValueCondition<T> {
     /// Whether every value passes.
     #[must_use]
     pub const fn is_open(&self) -> bool {
@@ -140,7 +140,7 @@ impl<T> Choice<T> {
     }
 }
 
-impl<T: Copy + Ord> Choice<T> {
+impl<T: Copy + Ord> ValueCondition<T> {
     /// The values of `all` that pass; `None` if there is no restriction.
     #[must_use]
     pub fn of(&self, all: &[T]) -> Option<Vec<T>> {
@@ -171,23 +171,23 @@ pub struct Text {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     /// The states and problems of jobs.
-    pub states: Choice<JobState>,
+    pub states: ValueCondition<JobState>,
     /// What still has to be done about a run.
     pub run_states: Vec<RunState>,
     /// The statuses.
-    pub statuses: Choice<RunStatus>,
+    pub statuses: ValueCondition<RunStatus>,
     /// The apps.
-    pub apps: Choice<Pattern>,
+    pub apps: ValueCondition<Pattern>,
     /// The jobs.
-    pub jobs: Choice<Pattern>,
+    pub jobs: ValueCondition<Pattern>,
     /// The earliest instant.
-    pub since: Option<When>,
+    pub since: Option<InstantBound>,
     /// The latest instant.
-    pub until: Option<When>,
+    pub until: Option<InstantBound>,
     /// The executors.
-    pub executors: Choice<Pattern>,
+    pub executors: ValueCondition<Pattern>,
     /// The triggers.
-    pub triggers: Choice<Trigger>,
+    pub triggers: ValueCondition<Trigger>,
     /// How long a run took.
     pub duration: LengthRange,
     /// How late it began.

@@ -62,9 +62,9 @@ fn errors_point_at_their_place() {
         assert!(!error.sentence(Lang::Zh).is_empty());
     }
     let long = "x".repeat(FILTER_LEN_MAX + 1);
-    assert_eq!(Filter::parse(&long, Scope::Runs).unwrap_err().wrong, FilterProblem::TooLong);
+    assert_eq!(Filter::parse(&long, Scope::Runs).unwrap_err().problem, FilterProblem::TooLong);
     let many = "x ".repeat(TERM_COUNT_MAX + 1);
-    assert_eq!(Filter::parse(&many, Scope::Runs).unwrap_err().wrong, FilterProblem::TooMany);
+    assert_eq!(Filter::parse(&many, Scope::Runs).unwrap_err().problem, FilterProblem::TooMany);
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn bounds_are_whole_milliseconds() {
 }
 
 #[test]
-fn what_is_typed_is_completed() {
+fn typed_text_is_completed() {
     let names = ["orders".to_owned(), "pay orders".to_owned()];
     let known = Names { apps: &names, ..Names::default() };
     let all = |text: &str, at: usize| suggest(text, at, Scope::Runs, &known);

@@ -64,7 +64,7 @@ impl LabelTest {
 
 /// A bound of a period, as written in a filter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum When {
+pub enum InstantBound {
     /// This long before now.
     Ago(Duration),
     /// This day.
@@ -79,7 +79,7 @@ pub enum When {
     At(Timestamp),
 }
 
-impl When {
+impl InstantBound {
     pub(super) fn parse(text: &str) -> Option<Self> {
         match text {
             "today" => return Some(Self::Today),
@@ -164,7 +164,7 @@ pub struct LengthRange {
 impl LengthRange {
     /// Whether every length passes.
     #[must_use]
-    pub const fn is_open(self) -> bool {
+    pub const fn is_unbounded(self) -> bool {
         self.over.is_none() && self.under.is_none()
     }
 

@@ -2,8 +2,8 @@
 
 use std::fmt;
 
-use super::terms::{Choice, Filter, Key, LabelTerm, Text};
-use super::value::{Bound, LengthRange, Pattern, When, write_length};
+use super::terms::{Filter, Key, LabelTerm, Text, ValueCondition};
+use super::value::{Bound, InstantBound, LengthRange, Pattern, write_length};
 
 impl fmt::Display for Filter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -30,7 +30,7 @@ pub(super) fn terms(filter: &Filter) -> Vec<String> {
     terms
 }
 
-fn choice<T>(terms: &mut Vec<String>, key: Key, choice: &Choice<T>, write: impl Fn(&T) -> String) {
+fn choice<T>(terms: &mut Vec<String>, key: Key, choice: &ValueCondition<T>, write: impl Fn(&T) -> String) {
     for (minus, values) in [("", &choice.any), ("-", &choice.none)] {
         if !values.is_empty() {
             let values: Vec<String> = values.iter().map(&write).collect();
@@ -39,14 +39,14 @@ fn choice<T>(terms: &mut Vec<String>, key: Key, choice: &Choice<T>, write: impl 
     }
 }
 
-fn instant(when: When) -> String {
+fn instant(when: InstantBound) -> String {
     match when {
-        When::Ago(length) => write_length(length),
-        When::Today => "today".to_owned(),
-        When::Yesterday => "yesterday".to_owned(),
-        When::Day(day) => day.to_string(),
-        When::Local(local) => local.format("%Y-%m-%dT%H:%M:%S").to_string(),
-        When::At(at) => at.to_string(),
+        InstantBound::Ago(length) => write_length(length),
+        InstantBound::Today => "today".to_owned(),
+        InstantBound::Yesterday => "yesterday".to_owned(),
+        InstantBound::Day(day) => day.to_string(),
+        InstantBound::Local(local) => local.format("%Y-%m-%dT%H:%M:%S").to_string(),
+        InstantBound::At(at) => at.to_string(),
     }
 }
 

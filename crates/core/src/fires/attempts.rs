@@ -1,7 +1,7 @@
 //! Sentences about runs of two kinds: the last attempt never began although an earlier one did, or no executor reported the end.
 
 use super::bilingual::{Bilingual, both, executor_named};
-use crate::reason::Detail;
+use crate::reason::ReasonDetail;
 use crate::reason::message::translate;
 use crate::reason::unknown::unconfirmed_cancel;
 use crate::reason::words::because;
@@ -36,7 +36,7 @@ pub(super) fn unconfirmed_cancel_sentence(
     on: &Bilingual,
     moment: impl Fn(Timestamp) -> String,
 ) -> Bilingual {
-    let none = Detail::default();
+    let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let why = both(unconfirmed_cancel(detail, Lang::En), unconfirmed_cancel(detail, Lang::Zh));
     let began = match row.and_then(|row| row.started_at).map(moment) {
@@ -73,7 +73,7 @@ fn cause(attempt: &Attempt) -> Option<Bilingual> {
     let message = attempt.message.as_deref().filter(|message| !message.is_empty());
     let (en, zh) = match attempt.reason.filter(|_| attempt.status == RunStatus::Unknown) {
         Some(reason) => {
-            let none = Detail::default();
+            let none = ReasonDetail::default();
             let detail = attempt.detail.as_deref().unwrap_or(&none);
             both(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh))
         }

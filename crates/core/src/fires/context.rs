@@ -7,7 +7,7 @@ use super::bilingual::{Bilingual, both, executor_named, nothing};
 use crate::homes::Switch;
 use crate::reason::message::translate;
 use crate::reason::words::{because_of_end, outcome, wait_zh, waits_for};
-use crate::reason::{Detail, ObstacleKind, Reason, WaitFor};
+use crate::reason::{ObstacleKind, Reason, ReasonDetail, WaitFor};
 use crate::run::Run;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
@@ -318,7 +318,7 @@ fn shard(shard: &OtherRun) -> Bilingual {
 }
 
 fn cause(run: &Run) -> Bilingual {
-    let none = Detail::default();
+    let none = ReasonDetail::default();
     let detail = run.detail.as_deref().unwrap_or(&none);
     let (en, zh) = match (run.reason, run.message.as_deref().filter(|message| !message.is_empty())) {
         (Some(reason), _) => {

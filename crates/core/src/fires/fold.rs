@@ -1,6 +1,6 @@
 //! Folds verdicts in order: a long stretch of one verdict becomes one entry.
 
-use super::account::{Account, Entry, FOLD_ABOVE, Verdict};
+use super::history::{Entry, FOLD_ABOVE, FireHistory, FireVerdict};
 use crate::time::Timestamp;
 
 /// Consecutive fires with the same verdict.
@@ -8,7 +8,7 @@ pub(super) struct VerdictStretch {
     pub(super) first: Timestamp,
     pub(super) last: Timestamp,
     pub(super) count: u64,
-    pub(super) verdict: Verdict,
+    pub(super) verdict: FireVerdict,
 }
 
 /// Collects entries up to a limit.
@@ -52,15 +52,15 @@ impl Fold {
         self.next.is_some()
     }
 
-    /// The account. It ends with the range, or at `stopped` if the walk stopped early.
-    pub(super) fn finish(mut self, stopped: Option<Timestamp>) -> Account {
+    /// The history. It ends with the range, or at `stopped` if the walk stopped early.
+    pub(super) fn finish(mut self, stopped: Option<Timestamp>) -> FireHistory {
         self.close();
-        Account { entries: self.entries, next: self.next.or(stopped) }
+        FireHistory { entries: self.entries, next: self.next.or(stopped) }
     }
 
     fn close(&mut self) {
         let Some(OpenStretch { stretch, listed }) = self.open.take() else { return };
-        let shares_a_row = matches!(stretch.verdict, Verdict::Span { .. });
+        let shares_a_row = matches!(stretch.verdict, FireVerdict::Span { .. });
         if shares_a_row || stretch.count > FOLD_ABOVE {
             return self.add(stretch);
         }

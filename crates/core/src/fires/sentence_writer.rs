@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::account::{FireInput, Verdict};
 use super::attempts::{last_begun, not_begun, unconfirmed_cancel_sentence};
 use super::bilingual::{
     Bilingual, both, executor_named, in_maintenance_window, in_shadow_mode, nothing, taken_by_calendar, triggered,
 };
 use super::context::{RunInContext, undecided};
+use super::history::{FireInput, FireVerdict};
 use super::why::AnswerSubject;
 use crate::cron::Tz;
 use crate::job::Job;
@@ -15,7 +15,7 @@ use crate::misfire::{LateBecause, Lateness};
 use crate::reason::message::{beyond_timeout, failed_child, translate};
 use crate::reason::unknown::unreported;
 use crate::reason::words::{because, because_again, because_of_end, short, wait_zh, waits_for};
-use crate::reason::{Detail, Reason, WaitFor};
+use crate::reason::{Reason, ReasonDetail, WaitFor};
 use crate::route::trace::{Trace, WaitTimes};
 use crate::run::Run;
 use crate::schedule::Kind;
@@ -63,14 +63,14 @@ impl<'a> SentenceWriter<'a> {
         }
     }
 
-    pub(super) fn verdict(&self, verdict: &Verdict) -> Bilingual {
+    pub(super) fn verdict(&self, verdict: &FireVerdict) -> Bilingual {
         let at = self.moment(self.at);
         let row = |id| self.facts.rows.iter().find(|row| row.id == id);
         let is_ahead = self.at > self.facts.now;
         match verdict {
-            Verdict::Row { run, status, reason, planned, .. } => self.row(row(*run), (*status, *reason), *planned),
-            Verdict::Span { run, reason, .. } => self.span(row(*run), *reason),
-            Verdict::Calendar { calendar, day, moved_to } => {
+            FireVerdict::Row { run, status, reason, planned, .. } => self.row(row(*run), (*status, *reason), *planned),
+            FireVerdict::Span { run, reason, .. } => self.span(row(*run), *reason),
+            FireVerdict::Calendar { calendar, day, moved_to } => {
                 let moved_to = moved_to.map(|to| self.moment(to));
                 taken_by_calendar(
                     (calendar.as_str(), day.as_deref()),
@@ -78,18 +78,18 @@ impl<'a> SentenceWriter<'a> {
                     is_ahead.then_some(at.as_str()),
                 )
             }
-            Verdict::Paused if is_ahead => {
+            FireVerdict::Paused if is_ahead => {
                 both(format!("It will not run at {at}: the job is paused."), format!("{at} 不会执行：任务已暂停。"))
             }
-            Verdict::Paused => both("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
-            Verdict::Maintenance { ends_at, fires } => in_maintenance_window(&at, &self.moment(*ends_at), *fires),
-            Verdict::Undecided => undecided(&at, self.facts.context, |at| self.moment(at)),
-            Verdict::Planned if self.is_shadow(Trigger::Cron) => in_shadow_mode(&at),
-            Verdict::Planned => both(format!("It will run at {at}."), format!("将在 {at} 执行。")),
-            Verdict::Removed => {
+            FireVerdict::Paused => both("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
+            FireVerdict::Maintenance { ends_at, fires } => in_maintenance_window(&at, &self.moment(*ends_at), *fires),
+            FireVerdict::Undecided => undecided(&at, self.facts.context, |at| self.moment(at)),
+            FireVerdict::Planned if self.is_shadow(Trigger::Cron) => in_shadow_mode(&at),
+            FireVerdict::Planned => both(format!("It will run at {at}."), format!("将在 {at} 执行。")),
+            FireVerdict::Removed => {
                 both("Unknown: records of that time have been removed.", "已无法查证：这么久以前的记录已被清理。")
             }
-            Verdict::Missing => both(
+            FireVerdict::Missing => both(
                 format!("There is no record of the fire of {at}, although there should be one: please report it."),
                 format!("没有 {at} 这次触发的记录，而本应有记录：请反馈此问题。"),
             ),
@@ -367,7 +367,7 @@ fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bil
     {
         return beyond;
     }
-    let none = Detail::default();
+    let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let in_both = |words: &dyn Fn(Lang) -> Option<String>| words(Lang::En).zip(words(Lang::Zh));
     let unknown = match reason {
@@ -383,7 +383,7 @@ fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bil
 
 /// The clause of the run's reason in both languages.
 fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
-    let none = Detail::default();
+    let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let reason = reason?;
     let (en, zh) = both(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
@@ -405,7 +405,7 @@ fn executor(row: Option<&Run>) -> Bilingual {
 /// Why an open run has a further attempt; empty for the first attempt.
 fn again(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     let Some((row, reason)) = row.filter(|row| row.attempt > 1).zip(reason) else { return nothing() };
-    let none = Detail::default();
+    let none = ReasonDetail::default();
     let detail = row.detail.as_deref().unwrap_or(&none);
     let attempt = row.attempt;
     both(
@@ -451,7 +451,7 @@ fn late(row: Option<&Run>) -> Bilingual {
     both(format!(", {} late{}", short(late, Lang::En), why.0), format!("，晚了 {}{}", short(late, Lang::Zh), why.1))
 }
 
-fn waited(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&Detail>) -> Bilingual {
+fn waited(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&ReasonDetail>) -> Bilingual {
     if let Some(Lateness { because: LateBecause::Overload, by }) = server.filter(|late| late.by > turn + executor) {
         return both(
             format!(

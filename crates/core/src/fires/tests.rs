@@ -1,7 +1,7 @@
-mod account;
 mod attempts;
 mod context;
 mod sentences;
+mod verdicts;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use crate::calendar::{Calendar, CalendarSpec};
 use crate::id::{AppId, JobId, NamespaceId, NodeId, RunId};
 use crate::job::Job;
 use crate::reason::Reason;
-use crate::run::{Run, RunOf};
+use crate::run::{Run, RunJob};
 use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 use crate::words::Lang;
@@ -50,7 +50,7 @@ fn workdays() -> Arc<Calendar> {
 }
 
 fn row(id: i64, fire_at: Timestamp, status: RunStatus, reason: Option<Reason>) -> Run {
-    let of = RunOf { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+    let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
     Run { status, reason, ..Run::new(RunId::new(id), of, fire_at, Trigger::Cron, (NodeId::new(1), 1)) }
 }
 
@@ -79,16 +79,16 @@ fn facts<'a>(definitions: &'a [Definition], rows: &'a [Run]) -> FireInput<'a> {
 }
 
 fn entries_of(facts: &FireInput<'_>, from: Timestamp, to: Timestamp) -> Vec<String> {
-    let Account { entries, next } = account(facts, Range { from, to, limit: ENTRY_COUNT_MAX });
+    let FireHistory { entries, next } = fire_history(facts, Range { from, to, limit: ENTRY_COUNT_MAX });
     assert_eq!(next, None);
     let describe = |entry: &Entry| {
         let Entry { first, last, count, verdict } = entry;
         let first = first.to_string().replace("2026-", "").replace("1970-01-01T", "");
         let more = if *count == 1 { String::new() } else { format!("+{}x{count}", last.since(entry.first).as_secs()) };
         let detail = match verdict {
-            Verdict::Row { run, planned, .. } => format!(" #{run}{}", if *planned { "" } else { " unplanned" }),
-            Verdict::Span { run, .. } => format!(" #{run}"),
-            Verdict::Calendar { day, moved_to, .. } => {
+            FireVerdict::Row { run, planned, .. } => format!(" #{run}{}", if *planned { "" } else { " unplanned" }),
+            FireVerdict::Span { run, .. } => format!(" #{run}"),
+            FireVerdict::Calendar { day, moved_to, .. } => {
                 let moved = moved_to.map(|to| format!(" to {to}").replace("2026-", "")).unwrap_or_default();
                 format!(" {}{moved}", day.as_deref().unwrap_or("-"))
             }
@@ -100,7 +100,7 @@ fn entries_of(facts: &FireInput<'_>, from: Timestamp, to: Timestamp) -> Vec<Stri
 }
 
 #[test]
-fn each_state_of_a_fire_is_told() {
+fn each_state_of_a_fire_is_listed() {
     let held = [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": {"every": "10s"}})) }];
     let rows = [
         done(1, secs(30)),
@@ -243,15 +243,15 @@ fn a_delay_has_its_rows_and_its_next_fire() {
 }
 
 #[test]
-fn an_account_that_is_full_says_where_to_go_on() {
+fn a_full_history_names_the_next_instant() {
     let held =
         [Definition { from: Timestamp::EPOCH, job: job(json!({"schedule": [{"every": "1s"}, {"every": "2s"}]})) }];
     let rows: Vec<Run> = (1..=9).map(|second| done(second, secs(second))).collect();
     let facts = facts(&held, &rows);
-    let first = account(&facts, Range { from: secs(1), to: secs(9), limit: 4 });
+    let first = fire_history(&facts, Range { from: secs(1), to: secs(9), limit: 4 });
     assert_eq!((first.entries.len(), first.next), (4, Some(secs(5))));
     let year = Range { from: secs(10), to: secs(400 * 86_400), limit: 10 };
-    let part = account(&facts, year);
+    let part = fire_history(&facts, year);
     assert_eq!((part.entries[0].count, part.next), (25_000, Some(Timestamp::from_millis(25_009_001))));
 }
 
@@ -263,7 +263,7 @@ fn check_why(facts: &FireInput<'_>, at: Timestamp, en: &str, zh: &str) {
 
 /// English messages of executors and the server are translated into the language of the answer, and no outcome is named twice.
 #[test]
-fn the_answer_says_the_message_in_its_language_and_the_outcome_once() {
+fn the_answer_has_the_message_in_its_language_and_the_outcome_once() {
     let schedule = json!({"cron": "0 30 2 * * ?", "time_zone": "UTC"});
     let held = [Definition { from: at("06-01T00:00:00"), job: job(json!({"schedule": schedule})) }];
     let night = |day| at(&format!("06-{day:02}T02:30:00"));
@@ -358,7 +358,7 @@ fn the_answer_is_a_sentence() {
 }
 
 #[test]
-fn why_nothing_was_planned_is_said() {
+fn the_reason_why_nothing_was_planned_is_given() {
     let manual = [Definition { from: secs(100), job: job(json!({})) }];
     let child = [Definition { from: secs(100), job: job(json!({"schedule": {"after": ["x", "y"]}})) }];
     let en = |held: &[Definition], deleted_at, at| why(&FireInput { deleted_at, ..facts(held, &[]) }, secs(at)).en;
@@ -404,7 +404,7 @@ proptest! {
 
     /// Each planned fire, each row and each instant that a calendar removes or moves is counted in exactly one entry, and nothing else is.
     #[test]
-    fn every_planned_fire_is_told_once(
+    fn every_planned_fire_is_listed_once(
         definitions in definitions(at("10-07T15:50:00").second()),
         rows in prop::collection::btree_map(0i64..1500, prop::option::of(1i64..200), 0..12),
         (now, next, kept) in (0i64..1500, prop::option::of(0i64..1500), 0i64..1500),
@@ -435,7 +435,7 @@ proptest! {
         let mut parts: Vec<Entry> = Vec::new();
         let mut cursor = Some(from);
         while let Some(from) = cursor {
-            let part = account(&facts, Range { from, to, limit });
+            let part = fire_history(&facts, Range { from, to, limit });
             parts.extend(part.entries);
             prop_assert!(part.next.is_none_or(|next| next > from));
             cursor = part.next;
@@ -453,11 +453,11 @@ proptest! {
 }
 
 #[test]
-fn lateness_is_told_with_what_the_run_waited_for() {
-    use crate::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
+fn lateness_is_explained_by_the_wait() {
+    use crate::reason::{Obstacle, ObstacleKind, ReasonDetail, WaitFor};
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let full = Obstacle { executor: "w1".to_owned(), kind: ObstacleKind::Full, condition: None };
-    let detail = Detail { waits_for: Some(WaitFor::Slot), ..Detail::default() }.with_obstacles([full]);
+    let detail = ReasonDetail { waits_for: Some(WaitFor::Slot), ..ReasonDetail::default() }.with_obstacles([full]);
     let trace = r#"{"route":"round","of":["w1"],"waited":{"executor":38000}}"#;
     let late = Run {
         started_at: Some(secs(99)),

@@ -1,29 +1,29 @@
 //! Walks through a range of time. The range is cut where something changes, and each stretch between two cuts is described as a
 //! whole.
 
-use super::account::{Account, Definition, ENTRY_COUNT_MAX, FireInput, RANGE_MAX, Range, Verdict};
 use super::fold::{Fold, VerdictStretch};
+use super::history::{Definition, ENTRY_COUNT_MAX, FireHistory, FireInput, FireVerdict, RANGE_MAX, Range};
+use crate::calendar_effect::{CalendarEffect, calendar_effect};
 use crate::local;
 use crate::maintenance::FiresInside;
 use crate::run::Run;
 use crate::schedule::{Schedule, just_before};
 use crate::spec::CalendarRule;
-use crate::taken::{CalendarEffect, calendar_effect};
 use crate::time::Timestamp;
 use crate::timetable::AppliedCalendar;
 
-/// Maximum number of steps of one account; the next account covers the rest. In `add_plain`, counting the fires of a stretch or
+/// Maximum number of steps of one history; the next history covers the rest. In `add_plain`, counting the fires of a stretch or
 /// a day is one step. In `add_each`, each search of a schedule for its next instant is one step. Some searches are not counted.
 /// `add_days` searches for the next fire that the calendar leaves, and for the end of the instants that the calendar removes
 /// before it: at most two searches for each counted step and two more for each stretch. One more search checks whether the
 /// definition plans a row.
 const STEP_COUNT_MAX: usize = 50_000;
 
-/// The account of a range.
+/// The history of a range.
 ///
 /// ```
 /// use rondel_core::Timestamp;
-/// use rondel_core::fires::{Definition, FireInput, Range, account};
+/// use rondel_core::fires::{Definition, FireInput, Range, fire_history};
 ///
 /// let spec: rondel_core::JobSpec = serde_json::from_str(
 ///     r#"{"name": "a", "app": "b", "handler": "c", "schedule": {"every": "1s"}, "enabled": false}"#,
@@ -42,12 +42,12 @@ const STEP_COUNT_MAX: usize = 50_000;
 ///     now,
 ///     kept_from: Timestamp::EPOCH,
 /// };
-/// let day = account(&facts, Range { from: Timestamp::from_secs(1), to: Timestamp::from_secs(86_400), limit: 100 });
+/// let day = fire_history(&facts, Range { from: Timestamp::from_secs(1), to: Timestamp::from_secs(86_400), limit: 100 });
 /// assert_eq!((day.entries[0].verdict.code(), day.entries[0].count), ("paused", 86_400));
 /// # Ok::<(), serde_json::Error>(())
 /// ```
 #[must_use]
-pub fn account(facts: &FireInput<'_>, range: Range) -> Account {
+pub fn fire_history(facts: &FireInput<'_>, range: Range) -> FireHistory {
     Walk::new(facts, range).run()
 }
 
@@ -98,18 +98,18 @@ impl<'a> Walk<'a> {
         Self { is_first_wanted: true, ..self }
     }
 
-    pub(super) fn run(mut self) -> Account {
-        self.build_account()
+    pub(super) fn run(mut self) -> FireHistory {
+        self.build_history()
     }
 
     /// Runs the walk and subtracts its steps from `steps`, the budget that is left.
-    pub(super) fn run_within(mut self, steps: &mut usize) -> Account {
-        let account = self.build_account();
+    pub(super) fn run_within(mut self, steps: &mut usize) -> FireHistory {
+        let history = self.build_history();
         *steps = steps.saturating_sub(self.steps.max(1));
-        account
+        history
     }
 
-    fn build_account(&mut self) -> Account {
+    fn build_history(&mut self) -> FireHistory {
         let whole = self.stopped.take();
         let mut cursor = just_before(self.from);
         for cut in self.cuts() {
@@ -146,7 +146,7 @@ impl<'a> Walk<'a> {
         let found =
             self.rows.binary_search_by_key(&until, |row| row.fire_at).ok().and_then(|index| self.rows.get(index));
         if let Some(row) = found.copied() {
-            let verdict = Verdict::of_run(row, definition.is_some_and(|definition| self.plans(definition, row)));
+            let verdict = FireVerdict::of_run(row, definition.is_some_and(|definition| self.plans(definition, row)));
             return self.push(Stretch(until, until), 1, verdict, std::iter::once(until));
         }
         let Some(definition) = definition else { return };
@@ -175,35 +175,35 @@ impl<'a> Walk<'a> {
         begins_by_itself || table.delay().is_some() || table.fire_at(self.facts.anchor, row.fire_at).is_some()
     }
 
-    fn verdict_without_row(&self, definition: &Definition, at: Timestamp) -> Verdict {
+    fn verdict_without_row(&self, definition: &Definition, at: Timestamp) -> FireVerdict {
         let before = self.rows.partition_point(|row| row.fire_at <= at);
         let reaches = |row: &&&Run| row.span_end_at.is_some_and(|end| end >= at);
         if let Some(row) = before.checked_sub(1).and_then(|index| self.rows.get(index)).filter(reaches) {
-            return Verdict::Span { run: row.id, reason: row.reason, detail: row.detail.clone() };
+            return FireVerdict::Span { run: row.id, reason: row.reason, detail: row.detail.clone() };
         }
         let is_claimed = self.facts.next_fire_at.is_none_or(|next| at < next);
         let is_ahead = at > self.facts.now || !is_claimed;
         let open = self.facts.windows.iter().filter(|window| window.has(at) && window.ends_at > self.facts.now);
         let closed = open.max_by_key(|window| (window.fires == FiresInside::Hold, window.ends_at)).filter(|_| is_ahead);
         match (closed, &definition.job) {
-            (_, job) if !job.enabled => Verdict::Paused,
-            (Some(window), _) => Verdict::Maintenance { ends_at: window.ends_at, fires: window.fires },
-            _ if at > self.facts.now => Verdict::Planned,
-            _ if !is_claimed => Verdict::Undecided,
-            _ if at < self.facts.kept_from => Verdict::Removed,
-            _ => Verdict::Missing,
+            (_, job) if !job.enabled => FireVerdict::Paused,
+            (Some(window), _) => FireVerdict::Maintenance { ends_at: window.ends_at, fires: window.fires },
+            _ if at > self.facts.now => FireVerdict::Planned,
+            _ if !is_claimed => FireVerdict::Undecided,
+            _ if at < self.facts.kept_from => FireVerdict::Removed,
+            _ => FireVerdict::Missing,
         }
     }
 
     /// Adds the next fire of a job with a fixed delay: the only one that is known without a row.
-    fn add_delay(&mut self, Stretch(from, until): Stretch, verdict: Verdict) {
+    fn add_delay(&mut self, Stretch(from, until): Stretch, verdict: FireVerdict) {
         if let Some(at) = self.facts.next_fire_at.filter(|at| from < *at && *at <= until) {
             self.push(Stretch(at, at), 1, verdict, std::iter::once(at));
         }
     }
 
     /// Counts the fires of one schedule without visiting each of them.
-    fn add_plain(&mut self, schedule: &Schedule, Stretch(from, until): Stretch, verdict: Verdict) {
+    fn add_plain(&mut self, schedule: &Schedule, Stretch(from, until): Stretch, verdict: FireVerdict) {
         self.steps += 1;
         let anchor = self.facts.anchor;
         let Some(first) = schedule.next_after(anchor, from).filter(|at| *at <= until) else { return };
@@ -219,7 +219,7 @@ impl<'a> Walk<'a> {
         definition: &Definition,
         (schedule, applied): (&Schedule, &AppliedCalendar),
         Stretch(from, until): Stretch,
-        verdict: &Verdict,
+        verdict: &FireVerdict,
     ) {
         let mut cursor = from;
         loop {
@@ -251,7 +251,7 @@ impl<'a> Walk<'a> {
                 local::time_at(schedule.zone, at).date().succ_opt().map(|day| day.and_time(chrono::NaiveTime::MIN));
             let day_ends = tomorrow.map_or(until, |tomorrow| just_before(local::instant(schedule.zone, tomorrow)));
             cursor = day_ends.min(until).max(at);
-            let verdict = verdict_of_taken(applied, calendar_effect(schedule, applied, at));
+            let verdict = verdict_of_effect(applied, calendar_effect(schedule, applied, at));
             self.add_plain(schedule, Stretch(just_before(at), cursor), verdict);
             if self.should_stop(cursor) {
                 return;
@@ -260,7 +260,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Walks through all instants: those of the timetable, and those that its calendar removes or moves.
-    fn add_each(&mut self, definition: &Definition, Stretch(from, until): Stretch, verdict: &Verdict) {
+    fn add_each(&mut self, definition: &Definition, Stretch(from, until): Stretch, verdict: &FireVerdict) {
         let (table, anchor) = (&definition.job.timetable, self.facts.anchor);
         let next_fire = |after| table.next_until(anchor, after, until).map(|fire| fire.at);
         let next_raw = |after| table.uncalendared_after(anchor, after).filter(|(at, _)| *at <= until);
@@ -273,7 +273,7 @@ impl<'a> Walk<'a> {
             let done = match (&table.calendar, raw) {
                 _ if fire == Some(at) => verdict.clone(),
                 (Some(applied), Some((_, schedule))) => {
-                    verdict_of_taken(applied, calendar_effect(schedule, applied, at))
+                    verdict_of_effect(applied, calendar_effect(schedule, applied, at))
                 }
                 _ => return,
             };
@@ -306,7 +306,7 @@ impl<'a> Walk<'a> {
         &mut self,
         Stretch(first, last): Stretch,
         count: u64,
-        verdict: Verdict,
+        verdict: FireVerdict,
         instants: impl Iterator<Item = Timestamp>,
     ) {
         self.has_fire |= verdict.is_fire();
@@ -322,8 +322,8 @@ fn planned_rows(rows: &[Run]) -> Vec<&Run> {
     rows
 }
 
-fn verdict_of_taken(applied: &AppliedCalendar, CalendarEffect { day, moved_to }: CalendarEffect) -> Verdict {
-    Verdict::Calendar { calendar: applied.calendar.name().to_owned(), day, moved_to }
+fn verdict_of_effect(applied: &AppliedCalendar, CalendarEffect { day, moved_to }: CalendarEffect) -> FireVerdict {
+    FireVerdict::Calendar { calendar: applied.calendar.name().to_owned(), day, moved_to }
 }
 
 fn next_millisecond(at: Timestamp) -> Timestamp {

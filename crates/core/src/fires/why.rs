@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::account::{Account, Entry, FireInput, Range, Verdict};
+use super::history::{Entry, FireHistory, FireInput, FireVerdict, Range};
 use super::sentence_writer::SentenceWriter;
-use super::walk::{Walk, account};
+use super::walk::{Walk, fire_history};
 use crate::run::Run;
 use crate::schedule::just_before;
 use crate::status::Trigger;
@@ -14,7 +14,7 @@ use crate::words::Lang;
 /// Distances from an instant, in seconds. The nearest fires are searched within the shortest distance, then within the next
 /// one, and so on.
 const WINDOWS_SECS: [u64; 5] = [60, 3_600, 86_400, 32 * 86_400, 366 * 86_400];
-/// Maximum number of steps of the search for the nearest fires in one answer, counted as in an account. A fire that is not found within
+/// Maximum number of steps of the search for the nearest fires in one answer, counted as in a history. A fire that is not found within
 /// them is left out.
 pub(super) const SEARCH_STEP_COUNT_MAX: usize = 40_000;
 
@@ -77,7 +77,7 @@ impl Why {
 /// The facts need only the rows of the instant and the span that reaches it; nearby fires are found from the definitions alone.
 #[must_use]
 pub fn why(facts: &FireInput<'_>, at: Timestamp) -> Why {
-    let entry = account(facts, Range { from: at, to: at, limit: 1 }).entries.into_iter().next();
+    let entry = fire_history(facts, Range { from: at, to: at, limit: 1 }).entries.into_iter().next();
     let writer = SentenceWriter::new(facts, at);
     let about = AnswerSubject::Instant;
     if let Some(entry) = entry {
@@ -85,7 +85,7 @@ pub fn why(facts: &FireInput<'_>, at: Timestamp) -> Why {
         return Why { at, about, entry: Some(entry), before: None, after: None, en, zh };
     }
     let mut steps = SEARCH_STEP_COUNT_MAX;
-    let before = nearest_before(facts, at, Verdict::is_fire, &mut steps);
+    let before = nearest_before(facts, at, FireVerdict::is_fire, &mut steps);
     let after = nearest_after(facts, at, &mut steps);
     let (en, zh) = writer.nothing(before, after);
     Why { at, about, entry: None, before, after, en, zh }
@@ -94,7 +94,7 @@ pub fn why(facts: &FireInput<'_>, at: Timestamp) -> Why {
 /// Why a run has its status, whatever triggered it. The run must be among the rows of the facts.
 #[must_use]
 pub fn why_run(facts: &FireInput<'_>, run: &Run) -> Why {
-    let verdict = Verdict::of_run(run, true);
+    let verdict = FireVerdict::of_run(run, true);
     let (en, zh) = SentenceWriter::new(facts, run.fire_at).verdict(&verdict);
     let entry = Some(Entry { first: run.fire_at, last: run.fire_at, count: 1, verdict });
     Why { at: run.fire_at, about: AnswerSubject::Instant, entry, before: None, after: None, en, zh }
@@ -141,7 +141,7 @@ pub fn nearest(facts: &FireInput<'_>) -> (Option<Timestamp>, Option<Timestamp>) 
 fn nearest_before(
     facts: &FireInput<'_>,
     at: Timestamp,
-    counts: fn(&Verdict) -> bool,
+    counts: fn(&FireVerdict) -> bool,
     steps: &mut usize,
 ) -> Option<Timestamp> {
     let earliest = at.saturating_sub(window(WINDOWS_SECS[4]));
@@ -169,13 +169,13 @@ fn nearest_before(
 fn last_entry(
     facts: &FireInput<'_>,
     (mut from, to): (Timestamp, Timestamp),
-    counts: fn(&Verdict) -> bool,
+    counts: fn(&FireVerdict) -> bool,
     steps: &mut usize,
 ) -> Option<Timestamp> {
     let mut found = None;
     while *steps > 0 {
         let range = Range { from, to, limit: usize::MAX };
-        let Account { entries, next } = Walk::new(facts, range).within(steps).run_within(steps);
+        let FireHistory { entries, next } = Walk::new(facts, range).within(steps).run_within(steps);
         found = entries.iter().rfind(|entry| counts(&entry.verdict)).map(|entry| entry.last).or(found);
         match next.filter(|next| *next > from && *next <= to) {
             Some(next) => from = next,
@@ -190,8 +190,8 @@ fn nearest_after(facts: &FireInput<'_>, at: Timestamp, steps: &mut usize) -> Opt
     let mut from = at;
     for seconds in WINDOWS_SECS {
         let range = Range { from, to: at.saturating_add(window(seconds)), limit: usize::MAX };
-        let account = Walk::new(facts, range).within(steps).until_first_fire().run_within(steps);
-        let fire = account.entries.iter().find(|entry| entry.verdict.is_fire());
+        let history = Walk::new(facts, range).within(steps).until_first_fire().run_within(steps);
+        let fire = history.entries.iter().find(|entry| entry.verdict.is_fire());
         if fire.is_some() || *steps == 0 {
             return fire.map(|entry| entry.first);
         }

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_count_comes_to_what_the_period_says_and_fades() {
+    fn a_count_approaches_the_rate_of_the_period_and_fades() {
         let hour = Duration::from_secs(3_600);
         let each_second = count_of(Duration::from_secs(1), hour * 3);
         // One fire a second over 600 s / ln 2. Rounding drops less than a thousandth of a fire in each step.

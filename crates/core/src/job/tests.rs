@@ -93,7 +93,7 @@ fn parameters_have_a_size_and_a_depth() {
 }
 
 #[test]
-fn what_is_expected_has_bounds_and_places() {
+fn expectations_have_bounds_and_pointers() {
     let expect = |change: Value| json!({"expect": change});
     check_refused(expect(json!({})), "/expect", "expects nothing");
     check_refused(expect(json!({"late": "0s"})), "/expect/late", "0s is not from 1s");
@@ -112,14 +112,14 @@ fn what_is_expected_has_bounds_and_places() {
 }
 
 #[test]
-fn what_follows_runs_stands_alone_and_has_no_calendar() {
+fn a_schedule_that_follows_runs_stands_alone_and_has_no_calendar() {
     for follows in [json!({"delay": "5s"}), json!({"after": ["p"]})] {
         assert!(spec(json!({"schedule": follows})).compile().is_ok());
-        check_refused(json!({"schedule": [{"every": "1s"}, follows]}), "/schedule/1", "stand alone");
+        check_refused(json!({"schedule": [{"every": "1s"}, follows]}), "/schedule/1", "cannot be combined");
         let with_calendar = json!({"schedule": follows, "calendar": {"name": "c"}});
-        check_refused(with_calendar, "/calendar", "belongs to a job with cron");
+        check_refused(with_calendar, "/calendar", "applies only to a job with cron");
     }
-    check_refused(json!({"calendar": {"name": "c"}}), "/calendar", "belongs to a job with cron");
+    check_refused(json!({"calendar": {"name": "c"}}), "/calendar", "applies only to a job with cron");
 }
 
 #[test]

@@ -69,7 +69,7 @@ fn a_long_window_is_planned_a_minute_at_a_time() {
 }
 
 #[test]
-fn what_a_window_holds_runs_at_its_end_by_the_misfire_policy() {
+fn held_fires_run_at_the_end_of_the_window_by_the_misfire_policy() {
     let windows = [closed(100, 130, FiresInside::Hold)];
     for (policy, kept, skipped) in [
         ("skip", vec![], vec![(100, 120, 3)]),
@@ -92,7 +92,7 @@ fn what_a_window_holds_runs_at_its_end_by_the_misfire_policy() {
 }
 
 #[test]
-fn a_window_that_ends_early_lets_what_it_held_run_within_a_minute() {
+fn after_a_window_that_ends_early_held_fires_run_within_a_minute() {
     let long = [closed(100, 4_000, FiresInside::Hold)];
     let hourly = job(&json!({"every": "30s"}), "once");
     let first = plan_at(&hourly, 120, 118, &long);
@@ -103,7 +103,7 @@ fn a_window_that_ends_early_lets_what_it_held_run_within_a_minute() {
 }
 
 #[test]
-fn what_is_held_waits_for_the_end_of_the_last_of_overlapping_windows() {
+fn held_fires_wait_for_the_end_of_the_last_of_overlapping_windows() {
     let job = job(&json!({"every": "10s"}), "once");
     let windows = [closed(100, 150, FiresInside::Skip), closed(120, 140, FiresInside::Hold)];
     let first = plan_at(&job, 100, 98, &windows);
@@ -115,7 +115,7 @@ fn what_is_held_waits_for_the_end_of_the_last_of_overlapping_windows() {
 }
 
 #[test]
-fn the_policy_decides_once_although_a_skipping_window_divides_what_is_held() {
+fn the_policy_decides_once_although_a_skipping_window_divides_the_held_fires() {
     let windows =
         [closed(100, 130, FiresInside::Hold), closed(120, 160, FiresInside::Skip), closed(150, 180, FiresInside::Hold)];
     for (policy, kept, skipped) in [

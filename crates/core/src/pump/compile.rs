@@ -85,7 +85,8 @@ impl PumpSpec {
         if let Some(max) = self.items_per_group
             && u64::from(max) * u64::from(self.groups) < u64::from(items)
         {
-            let message = format!("{max} items for each of {} groups leave some of {items} items over", self.groups);
+            let message =
+                format!("{max} items for each of {} groups leave some of {items} items without a group", self.groups);
             refuse("items_per_group", message);
         }
         if !(1..=THREADS_MAX).contains(&self.threads) {
@@ -133,7 +134,7 @@ impl PumpSpec {
                         Some(Until::At(Box::new(schedule)))
                     }
                     Ok(_) => {
-                        let message = format!("{:?} never comes, so the pump would never end", end.cron);
+                        let message = format!("{:?} never occurs, so the pump would never end", end.cron);
                         errors.push(FieldError::new("/pump/until/cron", message));
                         None
                     }
@@ -157,10 +158,13 @@ fn refuse_others(job: JobParts<'_>, errors: &mut Vec<FieldError>) {
         refuse("/route", "the groups of a pump job are dealt evenly over the executors; leave it out");
     }
     if (job.overlap.policy, job.overlap.scope) != (OverlapPolicy::Serial, OverlapScope::Cluster) {
-        refuse("/overlap", "a pump job starts when its last run is over; leave it out");
+        refuse("/overlap", "a pump job starts when its last run has ended; leave it out");
     }
     if job.delivery != Delivery::AtLeastOnce {
-        refuse("/delivery", "a group of a pump job goes on elsewhere when its executor is lost; leave it out");
+        refuse(
+            "/delivery",
+            "a group of a pump job continues on another executor when its executor is lost; leave it out",
+        );
     }
     if job.on_silence.is_some() {
         refuse("/on_silence", "a group of a pump job stops when it hears no server; leave it out");

@@ -52,7 +52,7 @@ pub struct DealSettings<'a> {
 pub fn deal(
     items: &BTreeMap<String, Item>,
     groups: &[Group],
-    wanted: DealSettings<'_>,
+    settings: DealSettings<'_>,
     now: Timestamp,
 ) -> Vec<(String, ItemChange)> {
     let mut changes = Vec::new();
@@ -60,12 +60,12 @@ pub fn deal(
         groups.iter().enumerate().map(|(index, group)| (group.owner, index)).collect();
     let mut kept: Vec<Vec<&str>> = vec![Vec::new(); groups.len()];
     let mut free: Vec<(&str, i64)> = Vec::new();
-    for name in wanted.names.keys().filter(|name| !items.contains_key(*name)) {
+    for name in settings.names.keys().filter(|name| !items.contains_key(*name)) {
         changes.push((name.clone(), ItemChange::Add));
         free.push((name, 0));
     }
     for (name, item) in items {
-        let is_wanted = wanted.names.contains_key(name);
+        let is_wanted = settings.names.contains_key(name);
         let mut change = |change| changes.push((name.clone(), change));
         let epoch = match item.owner {
             None => Some(item.epoch),
@@ -74,7 +74,7 @@ pub fn deal(
                     change(ItemChange::Free { owner });
                     Some(item.epoch)
                 }
-                Some(_) if item.asked_at.is_some_and(|asked_at| now >= asked_at + wanted.hand_over) => {
+                Some(_) if item.asked_at.is_some_and(|asked_at| now >= asked_at + settings.hand_over) => {
                     change(ItemChange::Fence { epoch: item.epoch });
                     Some(item.epoch + 1)
                 }
@@ -93,13 +93,13 @@ pub fn deal(
             Some(epoch) if is_wanted => free.push((name, epoch)),
             // `updated_at` alone does not suffice: in a pump that has not run for long, it was old already when the definition
             // lost the item.
-            Some(_) if item.owner.is_none() && now >= item.updated_at.max(wanted.saved_at) + REMOVED_AFTER => {
+            Some(_) if item.owner.is_none() && now >= item.updated_at.max(settings.saved_at) + REMOVED_AFTER => {
                 change(ItemChange::Remove);
             }
             Some(_) | None => {}
         }
     }
-    let quotas = quotas(groups, &kept, wanted);
+    let quotas = quotas(groups, &kept, settings);
     for (index, names) in kept.iter().enumerate() {
         for name in names.iter().skip(quotas[index]) {
             changes.push(((*name).to_owned(), ItemChange::Ask { epoch: items[*name].epoch }));
@@ -119,7 +119,7 @@ pub fn deal(
 }
 
 /// How many items each group gets. The groups that have the most get the remainder, so that the fewest items move.
-fn quotas(groups: &[Group], kept: &[Vec<&str>], wanted: DealSettings<'_>) -> Vec<usize> {
+fn quotas(groups: &[Group], kept: &[Vec<&str>], settings: DealSettings<'_>) -> Vec<usize> {
     let of_mode = |mode| (0..groups.len()).filter(move |index| groups[*index].mode == mode);
     let mut takers: Vec<usize> = of_mode(GroupMode::Takes).collect();
     let mut quotas = vec![0; groups.len()];
@@ -127,9 +127,9 @@ fn quotas(groups: &[Group], kept: &[Vec<&str>], wanted: DealSettings<'_>) -> Vec
     if takers.is_empty() {
         return quotas;
     }
-    let count = wanted.names.len() - quotas.iter().sum::<usize>();
+    let count = settings.names.len() - quotas.iter().sum::<usize>();
     let (each, more) = (count / takers.len(), count % takers.len());
-    let most = wanted.per_group.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
+    let most = settings.per_group.map_or(usize::MAX, |most| usize::try_from(most).unwrap_or(usize::MAX));
     takers.sort_by_key(|index| std::cmp::Reverse(kept[*index].len()));
     for (place, index) in takers.into_iter().enumerate() {
         quotas[index] = (each + usize::from(place < more)).min(most);
@@ -153,7 +153,7 @@ mod tests {
         Owner { run: RunId::new(run), attempt: 1 }
     }
 
-    fn wanted(names: &BTreeMap<String, String>) -> DealSettings<'_> {
+    fn settings(names: &BTreeMap<String, String>) -> DealSettings<'_> {
         DealSettings { names, per_group: None, hand_over: HAND_OVER, saved_at: NOW }
     }
 
@@ -167,7 +167,7 @@ mod tests {
 
     /// Deals once, and returns how many items their owners were asked to release.
     fn step(items: &mut BTreeMap<String, Item>, groups: &[Group], names: &BTreeMap<String, String>) -> usize {
-        let changes = deal(items, groups, wanted(names), NOW);
+        let changes = deal(items, groups, settings(names), NOW);
         for (name, change) in &changes {
             assert!(apply(items, name, change, NOW), "{name}: {change:?}");
         }
@@ -225,7 +225,7 @@ mod tests {
                 let loads = loads(&items, &groups);
                 prop_assert!(loads.iter().max().unwrap() - loads.iter().min().unwrap() <= 1, "{:?}", loads);
                 prop_assert_eq!(loads.iter().sum::<usize>(), count);
-                prop_assert_eq!(deal(&items, &groups, wanted(&names), NOW), vec![]);
+                prop_assert_eq!(deal(&items, &groups, settings(&names), NOW), vec![]);
             }
         }
     }
@@ -236,9 +236,9 @@ mod tests {
         step(&mut items, &groups([1]), &names);
         assert_eq!(step(&mut items, &groups([1, 2]), &names), 1);
         assert_eq!(step(&mut items, &groups([1, 2]), &names), 0, "it was asked for");
-        let wanted = wanted(&names);
-        assert_eq!(deal(&items, &groups([1, 2]), wanted, NOW + HAND_OVER - Duration::from_millis(1)), []);
-        let late = deal(&items, &groups([1, 2]), wanted, NOW + HAND_OVER);
+        let settings = settings(&names);
+        assert_eq!(deal(&items, &groups([1, 2]), settings, NOW + HAND_OVER - Duration::from_millis(1)), []);
+        let late = deal(&items, &groups([1, 2]), settings, NOW + HAND_OVER);
         let fenced = ("00001".to_owned(), ItemChange::Fence { epoch: 1 });
         assert_eq!(late, [fenced, ("00001".to_owned(), ItemChange::Deal { epoch: 2, to: owner(2) })]);
     }
@@ -260,19 +260,19 @@ mod tests {
         let (names, mut items) = (names(1), BTreeMap::new());
         step(&mut items, &groups([1]), &names);
         items.insert("old".to_owned(), Item::new("old", NOW));
-        let wanted = wanted(&names);
-        assert_eq!(deal(&items, &groups([1]), wanted, NOW + REMOVED_AFTER - Duration::from_millis(1)), []);
+        let settings = settings(&names);
+        assert_eq!(deal(&items, &groups([1]), settings, NOW + REMOVED_AFTER - Duration::from_millis(1)), []);
         let removed = [("old".to_owned(), ItemChange::Remove)];
-        assert_eq!(deal(&items, &groups([1]), wanted, NOW + REMOVED_AFTER), removed);
+        assert_eq!(deal(&items, &groups([1]), settings, NOW + REMOVED_AFTER), removed);
     }
 
     #[test]
     fn an_item_that_rested_for_long_is_kept_when_the_definition_loses_it() {
         let (names, items) = (names(1), BTreeMap::from([("old".to_owned(), Item::new("old", NOW))]));
         let lost_at = NOW + REMOVED_AFTER;
-        let wanted = DealSettings { saved_at: lost_at, ..wanted(&names) };
+        let settings = DealSettings { saved_at: lost_at, ..settings(&names) };
         let removed = ("old".to_owned(), ItemChange::Remove);
-        let is_removed = |now| deal(&items, &groups([1]), wanted, now).contains(&removed);
+        let is_removed = |now| deal(&items, &groups([1]), settings, now).contains(&removed);
         assert!(!is_removed(lost_at), "it keeps its epoch and its checkpoint");
         assert!(is_removed(lost_at + REMOVED_AFTER));
     }
@@ -280,8 +280,8 @@ mod tests {
     #[test]
     fn a_group_has_at_most_as_many_as_it_may() {
         let (names, mut items) = (names(10), BTreeMap::new());
-        let wanted = DealSettings { per_group: Some(3), ..wanted(&names) };
-        for (name, change) in deal(&items, &groups([1, 2]), wanted, NOW) {
+        let settings = DealSettings { per_group: Some(3), ..settings(&names) };
+        for (name, change) in deal(&items, &groups([1, 2]), settings, NOW) {
             apply(&mut items, &name, &change, NOW);
         }
         assert_eq!(loads(&items, &groups([1, 2])), [3, 3]);
@@ -300,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_without_a_connection_keeps_what_it_has_and_gets_nothing() {
+    fn a_group_without_a_connection_keeps_its_items_and_gets_none() {
         let (names, mut items) = (names(6), BTreeMap::new());
         step(&mut items, &groups([1, 2]), &names);
         let mut some = groups([1, 2, 3]);

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::id::RunId;
 use crate::time::Timestamp;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// The owner of an item: one attempt of a group's run. The group's next attempt does not inherit the item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -41,7 +41,7 @@ impl Counts {
     }
 }
 
-words! {
+word_enum! {
     /// Whether an item of a pump job has an owner.
     ItemState {
         /// No group has it.

@@ -19,7 +19,7 @@ use std::time::Duration;
 pub use self::deal::{DealSettings, Group, GroupMode, deal};
 pub use self::item::{Counts, Item, ItemChange, ItemState, Owner, Progress, apply};
 pub use self::place::{Load, Room, executor_to_unload, least_loaded};
-pub use self::root::{JobState, Root, RootStep, next_step, trigger_of_continued};
+pub use self::root::{PumpJobState, Root, RootStep, next_step, trigger_of_continued};
 pub use self::totals::Totals;
 use crate::schedule::Schedule;
 use crate::spec::PumpMode;

@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_takes_none_any_more_is_emptied_first() {
+    fn an_executor_that_takes_no_groups_is_emptied_first() {
         let mut loads = loads(&[1, 5, 0]);
         loads[0].room = Room::Off;
         assert_eq!(executor_to_unload(&loads, None), Some(0));
@@ -76,7 +76,7 @@ mod tests {
     }
 
     #[test]
-    fn whoever_is_full_keeps_what_it_has() {
+    fn a_full_executor_keeps_its_groups() {
         let mut loads = loads(&[1, 0]);
         loads[0].room = Room::Full;
         assert_eq!(executor_to_unload(&loads, None), None);

@@ -13,7 +13,7 @@ const AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// For this long after a planned start, the schedule is left to begin the run. After that, this module begins it.
 const AFTER_START: Duration = Duration::from_secs(10);
 /// The reasons after which no other run begins in the same window.
-const FOR_GOOD: [Reason; 6] =
+const FINAL_REASONS: [Reason; 6] =
     [Reason::Requested, Reason::Covered, Reason::WindowOver, Reason::Dry, Reason::Shadow, Reason::Maintenance];
 
 /// The newest root run of a pump job.
@@ -60,7 +60,7 @@ impl Root {
 
 /// The state of a pump job that its definition does not contain.
 #[derive(Clone, Copy, Debug)]
-pub struct JobState {
+pub struct PumpJobState {
     /// The version of its newest definition.
     pub version: i64,
     /// When that definition was saved.
@@ -89,7 +89,7 @@ pub enum RootStep {
 #[must_use]
 pub fn next_step(
     (job, pump): (&Job, &Pump),
-    state: JobState,
+    state: PumpJobState,
     newest: Option<Root>,
     is_dry: bool,
     now: Timestamp,
@@ -134,7 +134,7 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
 
 /// The schedule begins root runs itself, at its instants. This function begins the others: of a pump without a schedule, in a window that
 /// was already open when a server started or a definition was saved, and again after an edit or a failure.
-fn begin(job: &Job, pump: &Pump, state: JobState, newest: Option<Root>, now: Timestamp) -> RootStep {
+fn begin(job: &Job, pump: &Pump, state: PumpJobState, newest: Option<Root>, now: Timestamp) -> RootStep {
     let start = window_start(job, pump, state, now).or_else(|| interrupted_window_start(job, pump, newest?, now));
     let Some(start) = start else { return RootStep::Stay };
     let Some(root) = newest else { return RootStep::Begin(start) };
@@ -153,8 +153,8 @@ fn begin(job: &Job, pump: &Pump, state: JobState, newest: Option<Root>, now: Tim
 
 /// Whether a run ended although its window was open and no user wanted it to end.
 fn was_interrupted(root: Root) -> bool {
-    let is_for_good = root.reason.is_some_and(|reason| FOR_GOOD.contains(&reason));
-    !is_for_good && (root.status != RunStatus::Succeeded || root.was_edited())
+    let is_final = root.reason.is_some_and(|reason| FINAL_REASONS.contains(&reason));
+    !is_final && (root.status != RunStatus::Succeeded || root.was_edited())
 }
 
 /// Start of an interrupted window that is still open outside of the schedule: an edit or a pause interrupted a pump that ends
@@ -166,7 +166,7 @@ fn interrupted_window_start(job: &Job, pump: &Pump, newest: Root, now: Timestamp
 }
 
 /// Start of the window that is open now; `None` if none is.
-fn window_start(job: &Job, pump: &Pump, state: JobState, now: Timestamp) -> Option<Timestamp> {
+fn window_start(job: &Job, pump: &Pump, state: PumpJobState, now: Timestamp) -> Option<Timestamp> {
     let schedules = &job.timetable.schedules;
     let start = if schedules.is_empty() {
         state.saved_at
@@ -218,8 +218,8 @@ mod tests {
         Root { status, reason, finished_at: Some(fire_at), ..root(fire_at) }
     }
 
-    fn state(saved_at: Timestamp) -> JobState {
-        JobState { version: 1, saved_at, anchor: saved_at, is_in_maintenance: false }
+    fn state(saved_at: Timestamp) -> PumpJobState {
+        PumpJobState { version: 1, saved_at, anchor: saved_at, is_in_maintenance: false }
     }
 
     #[track_caller]
@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[track_caller]
-    fn check_in(job: &Job, state: JobState, newest: Option<Root>, now: &str, expected: RootStep) {
+    fn check_in(job: &Job, state: PumpJobState, newest: Option<Root>, now: &str, expected: RootStep) {
         let pump = job.pump.clone().unwrap();
         assert_eq!(next_step((job, &pump), state, newest, false, at(now)), expected, "at {now}");
     }
@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_continues_a_run_by_hand_counts_as_one() {
+    fn a_run_that_continues_one_by_hand_counts_as_one_by_hand() {
         for (trigger, expected) in [
             (Trigger::Manual, Some(Trigger::Manual)),
             (Trigger::Api, Some(Trigger::Api)),
@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn what_continues_a_run_by_hand_and_one_of_the_schedule_counts_as_the_schedules() {
+    fn a_run_that_continues_one_by_hand_and_one_of_the_schedule_counts_as_the_schedules() {
         let pump = nightly(true).pump.unwrap();
         let changed = |fire_at| ended(fire_at, RunStatus::Skipped, Some(Reason::Changed));
         let by_hand = |text: &str| Root { trigger: Trigger::Manual, ..changed(at(text)) };
@@ -302,9 +302,9 @@ mod tests {
     }
 
     #[test]
-    fn nothing_begins_in_a_maintenance_window_and_what_it_skipped_stays_skipped() {
+    fn no_run_begins_in_a_maintenance_window_and_skipped_runs_stay_skipped() {
         let job = nightly(true);
-        let closed = JobState { is_in_maintenance: true, ..state(at("20T12:00")) };
+        let closed = PumpJobState { is_in_maintenance: true, ..state(at("20T12:00")) };
         check_in(&job, closed, None, "25T22:01", RootStep::Stay);
         check_in(&job, closed, Some(root(at("25T22:00"))), "25T23:00", RootStep::Stay);
         check_in(&job, closed, Some(root(at("25T22:00"))), "26T06:00", RootStep::End(Reason::WindowOver));
@@ -317,12 +317,12 @@ mod tests {
     #[test]
     fn the_periods_of_a_window_are_counted_from_the_anchor_of_the_job() {
         let job = job(&json!({"every": "7h"}), &json!({"cron": "0 0 6 * * ?", "time_zone": "Asia/Shanghai"}), true);
-        let state = JobState { anchor: at("20T01:00"), ..state(at("20T12:00")) };
+        let state = PumpJobState { anchor: at("20T01:00"), ..state(at("20T12:00")) };
         check_in(&job, state, None, "20T16:00", RootStep::Begin(at("20T15:00")));
     }
 
     #[test]
-    fn what_ended_within_its_window_begins_anew_only_where_nobody_wanted_it_to_end() {
+    fn a_run_that_ended_within_its_window_is_continued_unless_its_end_was_requested() {
         let job = nightly(true);
         let again = RootStep::Continue(at("25T23:00"));
         for (status, reason, expected) in [

@@ -1,9 +1,9 @@
 //! Describes the wait of a run that was sent to an executor and is not answered yet.
 
-use super::{Detail, ObstacleKind};
+use super::{ObstacleKind, ReasonDetail};
 use crate::words::Lang;
 
-pub(super) fn words(detail: &Detail, lang: Lang) -> String {
+pub(super) fn words(detail: &ReasonDetail, lang: Lang) -> String {
     let obstacle = detail.obstacles.first().map(|one| (one.executor.as_str(), one.kind));
     match (obstacle, lang) {
         (Some((executor, ObstacleKind::Offline)), Lang::En) => {

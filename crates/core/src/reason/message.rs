@@ -80,7 +80,8 @@ fn translate_fixed_message(message: &str) -> Option<String> {
     let text = match message {
         "cancelled" => "已取消",
         "stopped" => "已停止",
-        "stopped: the executor goes away" => "已停止：执行器正在退出",
+        // Executors of earlier versions write the second form.
+        "stopped: the executor is shutting down" | "stopped: the executor goes away" => "已停止：执行器正在退出",
         "ended without an exit code" => "程序结束，没有退出码",
         "panicked" => "处理器 panic",
         "the handler was dropped" => "处理器被丢弃",
@@ -169,7 +170,9 @@ fn translate_clause(text: &str) -> Option<String> {
     if text == "the blocking handler does not return and cannot be aborted: it may still be at work" {
         return Some("阻塞处理器没有返回，无法中止，可能仍在执行".to_owned());
     }
-    if let Some(grace) = text.strip_prefix("aborted, for it did not stop within ").and_then(length) {
+    // Executors of earlier versions write the second form.
+    let starts = ["aborted because it did not stop within ", "aborted, for it did not stop within "];
+    if let Some(grace) = starts.into_iter().find_map(|start| text.strip_prefix(start)).and_then(length) {
         return Some(format!("{grace}内没有停止，已强行中止"));
     }
     let executor = text.strip_prefix("executor ")?.strip_suffix(" did not stop it")?;
@@ -193,9 +196,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_rondel_wrote_is_translated() {
+    fn messages_of_rondel_are_translated() {
         for (message, zh) in [
             ("timed out after 1m 30s", "1 分钟 30 秒后超时"),
+            ("timed out after 2s; aborted because it did not stop within 5s", "2 秒后超时；5 秒内没有停止，已强行中止"),
             ("timed out after 2s; aborted, for it did not stop within 5s", "2 秒后超时；5 秒内没有停止，已强行中止"),
             ("timed out after 2s; executor w1 did not stop it", "2 秒后超时；执行器 w1 没有停止它"),
             (
@@ -206,6 +210,7 @@ mod tests {
                 "timed out after 2s; the blocking handler does not return and cannot be aborted: it may still be at work",
                 "2 秒后超时；阻塞处理器没有返回，无法中止，可能仍在执行",
             ),
+            ("stopped: the executor is shutting down", "已停止：执行器正在退出"),
             ("stopped: the executor goes away", "已停止：执行器正在退出"),
             ("cancelled by li: the disk is full", "被 li 取消：“the disk is full”"),
             ("2 of 4 shards failed", "4 个分片中有 2 个失败"),
@@ -224,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn what_others_wrote_is_not() {
+    fn other_messages_are_not_translated() {
         for message in ["upload failed", "timed out after lunch", "2 of them failed", "exit code three", "", "a; b"] {
             assert_eq!(in_chinese(message), None, "{message}");
             assert_eq!(translate(message, Lang::Zh), format!("“{message}”"));

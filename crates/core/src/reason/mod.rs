@@ -1,6 +1,6 @@
 //! Why a run has its status: one vocabulary of codes with typed parameters, put into words in one place.
 //!
-//! [`Reason`] is the code, as stored in SQL and JSON. [`Detail`] has its parameters, stored as a small JSON document next to
+//! [`Reason`] is the code, as stored in SQL and JSON. [`ReasonDetail`] has its parameters, stored as a small JSON document next to
 //! the code. Only the submodules, above all [`words`], turn both into English and Chinese text.
 
 mod answer;
@@ -23,16 +23,16 @@ use serde::{Deserialize, Serialize};
 use crate::homes::Switch;
 use crate::id::RunId;
 use crate::status::RunStatus;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
-/// The longest stored [`Detail`], in bytes of JSON.
+/// The longest stored [`ReasonDetail`], in bytes of JSON.
 pub const DETAIL_LEN_MAX: usize = 3_000;
-/// Maximum number of executors that one [`Detail`] names; the others are only counted.
+/// Maximum number of executors that one [`ReasonDetail`] names; the others are only counted.
 pub const OBSTACLE_COUNT_MAX: usize = 8;
-/// The longest name or condition in a [`Detail`], in characters.
+/// The longest name or condition in a [`ReasonDetail`], in characters.
 const TEXT_LEN_MAX: usize = 100;
 
-words! {
+word_enum! {
     /// Why a run has its status, if the status alone does not imply it.
     Reason {
         /// The fire was missed (no server was at work) and the job's misfire policy skips it.
@@ -69,7 +69,7 @@ words! {
         Maintenance = "maintenance",
         /// The job is in shadow mode.
         Shadow = "shadow",
-        /// A pump's window is over.
+        /// The time window of a pump has ended.
         WindowOver = "window_over",
         /// No item of a pump had rows left.
         Dry = "dry",
@@ -120,7 +120,7 @@ impl Reason {
     }
 }
 
-words! {
+word_enum! {
     /// What a due run waits for.
     WaitFor {
         /// For an earlier run of its job to end.
@@ -140,7 +140,7 @@ words! {
     }
 }
 
-words! {
+word_enum! {
     /// Why an online executor does not take a run.
     ObstacleKind {
         /// It does not have the handler.
@@ -166,7 +166,7 @@ words! {
     }
 }
 
-words! {
+word_enum! {
     /// What a limit counts.
     LimitKind {
         /// Runs at the same time.
@@ -185,7 +185,7 @@ pub struct Obstacle {
     pub executor: String,
     /// Why it does not take the run.
     pub kind: ObstacleKind,
-    /// The label condition that is not met; only where the kind is `label`.
+    /// The label condition that is not met; only if the kind is `label`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub condition: Option<String>,
 }
@@ -198,10 +198,10 @@ pub struct LimitDetail {
     /// The key that jobs share; absent for the job's own rate.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
-    /// How many it lets through.
+    /// How many it allows.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub max: Option<u32>,
-    /// In how many milliseconds, for a rate.
+    /// For a rate: its period in milliseconds.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub per_ms: Option<u64>,
 }
@@ -209,8 +209,7 @@ pub struct LimitDetail {
 /// The parameters of a reason, and what the run waits or waited for. Parameters that do not apply are left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
-#[schemars(rename = "ReasonDetail")]
-pub struct Detail {
+pub struct ReasonDetail {
     /// What the run waits for, or waited for before it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<WaitFor>,
@@ -221,7 +220,7 @@ pub struct Detail {
     /// The app whose executors were asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub app: Option<String>,
-    /// The handler that is wanted.
+    /// The handler that the run needs.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub handler: Option<String>,
     /// The switch of the app.
@@ -230,7 +229,7 @@ pub struct Detail {
     /// The executor that had the attempt; of a run in shadow mode, the one that would have had it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub executor: Option<String>,
-    /// The only executor that may have the run, where its caller named one, and the run waits or waited for it.
+    /// The only executor that may have the run, if its caller named one and the run waits or waited for it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub only_executor: Option<String>,
     /// The attempt's timeout, in milliseconds, if it passed and the executor reported no end. The verdict is `unknown`, without a code.
@@ -242,7 +241,7 @@ pub struct Detail {
     /// The other run: the earlier one that it waits behind, or the later one that took its place.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub run: Option<RunId>,
-    /// How many runs the job's queue holds, where that is full.
+    /// How many runs the job's queue may hold, if it is full.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub queue_max: Option<u64>,
     /// The limit.
@@ -267,13 +266,13 @@ const fn is_zero(count: &usize) -> bool {
     *count == 0
 }
 
-/// A length of time in milliseconds, as [`Detail`] stores it.
+/// A length of time in milliseconds, as [`ReasonDetail`] stores it.
 #[must_use]
 pub fn milliseconds(length: Duration) -> u64 {
     u64::try_from(length.as_millis()).unwrap_or(u64::MAX)
 }
 
-impl Detail {
+impl ReasonDetail {
     /// As JSON text of at most [`DETAIL_LEN_MAX`] bytes; `None` without parameters.
     #[must_use]
     pub fn to_json(&self) -> Option<String> {

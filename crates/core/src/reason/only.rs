@@ -2,16 +2,16 @@
 //! before it recorded the wait.
 
 use super::words::obstacles;
-use super::{Detail, WaitFor};
+use super::{ReasonDetail, WaitFor};
 use crate::words::Lang;
 
 /// Whether a server stopped with the run before it recorded what the run waits for: executors may be full, switched off or absent.
-fn is_unrecorded(detail: &Detail) -> bool {
+fn is_unrecorded(detail: &ReasonDetail) -> bool {
     detail.waits_for == Some(WaitFor::Executor) && detail.app.is_none() && detail.obstacles.is_empty()
 }
 
 /// What a run waits for if it was triggered for one executor, or if the wait is not recorded; `None` in all other cases.
-pub(super) fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
+pub(super) fn waits_for(detail: &ReasonDetail, lang: Lang) -> Option<String> {
     if is_unrecorded(detail) && detail.only_executor.is_none() {
         return Some(if lang == Lang::En { "for an executor" } else { "执行器" }.to_owned());
     }
@@ -27,7 +27,7 @@ pub(super) fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
 
 /// Why a run was skipped if it was triggered for one executor, or if its wait is not recorded; `None` in all other cases.
 /// `waited` is the text for the length of the wait.
-pub(super) fn no_executor(detail: &Detail, waited: &str, lang: Lang) -> Option<String> {
+pub(super) fn no_executor(detail: &ReasonDetail, waited: &str, lang: Lang) -> Option<String> {
     if is_unrecorded(detail) && detail.only_executor.is_none() {
         return Some(match lang {
             Lang::En => format!("no executor took it{waited} (its server stopped before it recorded why)"),
@@ -54,16 +54,16 @@ fn wrapped(why: Option<String>, before: &str, after: &str) -> String {
 #[cfg(test)]
 mod tests {
     use crate::reason::words::{because, waits_for};
-    use crate::reason::{Detail, Reason, WaitFor};
+    use crate::reason::{Reason, ReasonDetail, WaitFor};
     use crate::words::Lang;
 
     /// The executors may have been full: nothing is known about them.
     #[test]
     fn an_unrecorded_wait_claims_nothing_about_executors() {
-        let left = Detail { waits_for: Some(WaitFor::Executor), ..Detail::default() };
+        let left = ReasonDetail { waits_for: Some(WaitFor::Executor), ..ReasonDetail::default() };
         assert_eq!(waits_for(&left, Lang::En).as_deref(), Some("for an executor"));
         assert_eq!(waits_for(&left, Lang::Zh).as_deref(), Some("执行器"));
-        let skipped = Detail { waited_ms: Some(300_000), ..left };
+        let skipped = ReasonDetail { waited_ms: Some(300_000), ..left };
         let text = |lang| because(Reason::NoExecutor, &skipped, lang);
         assert_eq!(text(Lang::En), "no executor took it for 5 min (its server stopped before it recorded why)");
         assert_eq!(text(Lang::Zh), "5 分钟内没有执行器接收它（服务器停止前没有记录原因）");

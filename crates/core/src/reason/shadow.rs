@@ -1,9 +1,9 @@
 //! Why a run of a job in shadow mode was not sent, in words.
 
-use super::Detail;
+use super::ReasonDetail;
 use crate::words::Lang;
 
-pub(super) fn words(detail: &Detail, lang: Lang) -> String {
+pub(super) fn words(detail: &ReasonDetail, lang: Lang) -> String {
     let executor = detail.executor.as_deref().filter(|name| !name.is_empty());
     match (&detail.parent, executor, &detail.app, lang) {
         (Some(parent), _, _, Lang::En) => format!("parent job {parent} is in shadow mode"),

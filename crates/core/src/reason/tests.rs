@@ -1,4 +1,4 @@
-use super::words::{Subject, attempt_sentence, because, sentence, short, waits_for};
+use super::words::{RunStatusFacts, attempt_sentence, because, sentence, short, waits_for};
 use super::*;
 use crate::run::{Attempt, RunStatus};
 use crate::words::Lang;
@@ -8,14 +8,14 @@ fn obstacle(executor: &str, kind: ObstacleKind) -> Obstacle {
     Obstacle { executor: executor.to_owned(), kind, condition: None }
 }
 
-fn work(obstacles: Vec<Obstacle>) -> Detail {
+fn work(obstacles: Vec<Obstacle>) -> ReasonDetail {
     let (app, handler) = (Some("work".to_owned()), Some("shell".to_owned()));
-    Detail { app, handler, waited_ms: Some(300_000), ..Detail::default() }.with_obstacles(obstacles)
+    ReasonDetail { app, handler, waited_ms: Some(300_000), ..ReasonDetail::default() }.with_obstacles(obstacles)
 }
 
 #[track_caller]
-fn check(reason: Reason, detail: &Detail, en: &str, zh: &str) {
-    let subject = Subject { status: RunStatus::Skipped, reason: Some(reason), detail: Some(detail), attempt: 1 };
+fn check(reason: Reason, detail: &ReasonDetail, en: &str, zh: &str) {
+    let subject = RunStatusFacts { status: RunStatus::Skipped, reason: Some(reason), detail: Some(detail), attempt: 1 };
     assert_eq!(sentence(subject, Lang::En).as_deref(), Some(en));
     assert_eq!(sentence(subject, Lang::Zh).as_deref(), Some(zh));
 }
@@ -49,14 +49,15 @@ fn each_obstacle_is_named() {
         "Skipped: no executor of app work could take it for 5 min: w1 is switched to draining; w2 is switched to stopped.",
         "已跳过：5 分钟内应用 work 没有执行器可以接收它：w1 的开关设为排空；w2 的开关设为停用。",
     );
-    let only = Detail { only_executor: Some("w2".to_owned()), ..work(vec![obstacle("w2", ObstacleKind::Offline)]) };
+    let only =
+        ReasonDetail { only_executor: Some("w2".to_owned()), ..work(vec![obstacle("w2", ObstacleKind::Offline)]) };
     check(
         Reason::NoExecutor,
         &only,
         "Skipped: executor w2, for which alone it was triggered, could not take it for 5 min: w2 is not online.",
         "已跳过：5 分钟内触发时指定的执行器 w2 无法接收它：w2 不在线。",
     );
-    let waiting = Detail { waits_for: Some(WaitFor::Executor), ..only };
+    let waiting = ReasonDetail { waits_for: Some(WaitFor::Executor), ..only };
     assert_eq!(
         waits_for(&waiting, Lang::En).as_deref(),
         Some("for executor w2, for which alone it was triggered (w2 is not online)")
@@ -64,25 +65,25 @@ fn each_obstacle_is_named() {
     assert_eq!(waits_for(&waiting, Lang::Zh).as_deref(), Some("触发时指定的执行器 w2（w2 不在线）"));
     check(
         Reason::Expired,
-        &Detail { waits_for: Some(WaitFor::Slot), ..work(vec![obstacle("w1", Full), obstacle("w2", Full)]) },
+        &ReasonDetail { waits_for: Some(WaitFor::Slot), ..work(vec![obstacle("w1", Full), obstacle("w2", Full)]) },
         "Skipped: it waited 5 min for a free slot on w1, w2.",
         "已跳过：5 分钟内一直在等待 w1、w2 上的空闲槽位。",
     );
 }
 
 #[test]
-fn an_open_run_says_what_it_waits_for() {
-    let behind = Detail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(7)), ..Detail::default() };
-    let open = |status, reason, attempt| Subject { status, reason, detail: Some(&behind), attempt };
+fn an_open_run_names_its_wait() {
+    let behind = ReasonDetail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(7)), ..ReasonDetail::default() };
+    let open = |status, reason, attempt| RunStatusFacts { status, reason, detail: Some(&behind), attempt };
     let sentence_of = |subject, lang| sentence(subject, lang).unwrap_or_default();
     let pending = open(RunStatus::Pending, None, 1);
     assert_eq!(sentence_of(pending, Lang::En), "Waits behind run 7 of the job.");
     assert_eq!(sentence_of(pending, Lang::Zh), "正在等待该任务的运行 7 结束。");
     let again = open(RunStatus::Pending, Some(Reason::Retry), 2);
     assert_eq!(sentence_of(again, Lang::En), "Attempt 2: the previous attempt failed. Waits behind run 7 of the job.");
-    let sent = Detail { waits_for: Some(WaitFor::Answer), ..Detail::default() };
+    let sent = ReasonDetail { waits_for: Some(WaitFor::Answer), ..ReasonDetail::default() };
     let sent = sent.with_obstacles([obstacle("w1", ObstacleKind::Silent)]);
-    let unanswered = Subject { detail: Some(&sent), ..pending };
+    let unanswered = RunStatusFacts { detail: Some(&sent), ..pending };
     assert_eq!(sentence_of(unanswered, Lang::En), "Waits for executor w1 to answer (sent, not answered yet).");
     assert_eq!(sentence_of(unanswered, Lang::Zh), "正在等待执行器 w1 应答（已发送，尚未应答）。");
     // The sentence of a running run no longer names what it waited for, but still has the reason of its attempt.
@@ -93,7 +94,7 @@ fn an_open_run_says_what_it_waits_for() {
 
 #[test]
 fn no_sentence_has_a_hole_where_a_name_is_not_known() {
-    let none = Detail { executor: Some(String::new()), ..Detail::default() };
+    let none = ReasonDetail { executor: Some(String::new()), ..ReasonDetail::default() };
     for reason in Reason::ALL {
         for lang in [Lang::En, Lang::Zh] {
             for text in [because(*reason, &none, lang), words::because_again(*reason, &none, lang)] {
@@ -103,14 +104,14 @@ fn no_sentence_has_a_hole_where_a_name_is_not_known() {
         assert_ne!(because(*reason, &none, Lang::En), because(*reason, &none, Lang::Zh));
     }
     for kind in WaitFor::ALL {
-        let detail = Detail { waits_for: Some(*kind), ..Detail::default() };
+        let detail = ReasonDetail { waits_for: Some(*kind), ..ReasonDetail::default() };
         assert!(Lang::ALL.iter().all(|lang| waits_for(&detail, *lang).is_some_and(|text| !text.contains("  "))));
     }
     let attempt = Attempt {
         attempt: 1,
         status: RunStatus::Unknown,
         reason: Some(Reason::ExecutorLost),
-        detail: Some(Box::new(Detail { executor: Some("w1".to_owned()), ..Detail::default() })),
+        detail: Some(Box::new(ReasonDetail { executor: Some("w1".to_owned()), ..ReasonDetail::default() })),
         executor: None,
         executor_id: None,
         started_at: None,
@@ -121,20 +122,20 @@ fn no_sentence_has_a_hole_where_a_name_is_not_known() {
 }
 
 #[test]
-fn what_is_stored_is_small_and_read_again() {
-    assert_eq!(Detail::default().to_json(), None);
-    assert_eq!(Detail::from_json("not json"), Detail::default());
-    assert_eq!(Detail::from_json(r#"{"waits_for": "slot", "later": 1}"#).waits_for, Some(WaitFor::Slot));
+fn a_stored_detail_is_small_and_is_read_back() {
+    assert_eq!(ReasonDetail::default().to_json(), None);
+    assert_eq!(ReasonDetail::from_json("not json"), ReasonDetail::default());
+    assert_eq!(ReasonDetail::from_json(r#"{"waits_for": "slot", "later": 1}"#).waits_for, Some(WaitFor::Slot));
     let many = (0..500).map(|i| Obstacle {
         condition: Some("值".repeat(1_000)),
         ..obstacle(&format!("{i}{}", "\u{1}".repeat(1_000)), ObstacleKind::Label)
     });
     let text = work(many.collect()).to_json().unwrap();
     assert!(text.len() <= DETAIL_LEN_MAX, "{} bytes", text.len());
-    let read = Detail::from_json(&text);
+    let read = ReasonDetail::from_json(&text);
     assert_eq!(read.obstacles.len() + read.obstacles_more, 500);
     let plain = work(vec![obstacle("w1", ObstacleKind::Full)]);
-    assert_eq!(Detail::from_json(&plain.to_json().unwrap()), plain);
+    assert_eq!(ReasonDetail::from_json(&plain.to_json().unwrap()), plain);
 }
 
 #[test]
@@ -153,7 +154,7 @@ fn lengths_have_their_two_largest_units() {
 }
 
 #[test]
-fn a_length_is_told_in_its_two_largest_units() {
+fn a_length_is_written_in_its_two_largest_units() {
     for (ms, expected) in [
         (0, "0 ms"),
         (999, "999 ms"),
@@ -173,7 +174,7 @@ fn a_length_is_told_in_its_two_largest_units() {
 #[test]
 fn the_first_attempt_has_no_number() {
     let of = |attempt, lang| {
-        let subject = Subject { status: RunStatus::Waiting, reason: Some(Reason::Retry), detail: None, attempt };
+        let subject = RunStatusFacts { status: RunStatus::Waiting, reason: Some(Reason::Retry), detail: None, attempt };
         sentence(subject, lang).unwrap()
     };
     assert!(!of(1, Lang::En).contains("Attempt") && of(2, Lang::En).starts_with("Attempt 2: "));
@@ -183,7 +184,7 @@ fn the_first_attempt_has_no_number() {
 #[test]
 fn a_detail_is_cut_at_its_bounds() {
     let with = |count: usize| {
-        Detail::default().with_obstacles((0..count).map(|n| obstacle(&format!("w{n}"), ObstacleKind::Full)))
+        ReasonDetail::default().with_obstacles((0..count).map(|n| obstacle(&format!("w{n}"), ObstacleKind::Full)))
     };
     let kept = with(OBSTACLE_COUNT_MAX);
     assert_eq!((kept.obstacles.len(), kept.obstacles_more), (OBSTACLE_COUNT_MAX, 0));
@@ -197,18 +198,18 @@ fn a_stored_detail_is_as_long_as_its_bound_and_no_longer() {
         let condition = Some("c".repeat(len));
         let obstacles = (0..OBSTACLE_COUNT_MAX)
             .map(|n| Obstacle { condition: condition.clone(), ..obstacle(&format!("w{n}"), ObstacleKind::Full) });
-        Detail::default().with_obstacles(obstacles).to_json().unwrap()
+        ReasonDetail::default().with_obstacles(obstacles).to_json().unwrap()
     };
     for len in 0..200 {
         let text = of(len);
         assert!(text.len() <= DETAIL_LEN_MAX, "{}", text.len());
-        let read = Detail::from_json(&text);
+        let read = ReasonDetail::from_json(&text);
         assert_eq!(read.obstacles.len() + read.obstacles_more, OBSTACLE_COUNT_MAX);
     }
 }
 
 #[test]
-fn what_a_pump_left_that_failed_at_its_end_is_named() {
+fn the_groups_that_failed_at_the_end_of_a_pump_are_named() {
     for (reason, en, zh) in [
         (Reason::Dry, "Failed: the rows that were left had failed for good.", "失败：剩余的行都已最终失败。"),
         (
@@ -217,7 +218,7 @@ fn what_a_pump_left_that_failed_at_its_end_is_named() {
             "失败：窗口结束时仍有最终失败的行，或无法查询行。",
         ),
     ] {
-        let subject = Subject { status: RunStatus::Failed, reason: Some(reason), detail: None, attempt: 1 };
+        let subject = RunStatusFacts { status: RunStatus::Failed, reason: Some(reason), detail: None, attempt: 1 };
         assert_eq!(sentence(subject, Lang::En).as_deref(), Some(en));
         assert_eq!(sentence(subject, Lang::Zh).as_deref(), Some(zh));
     }

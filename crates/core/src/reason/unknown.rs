@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use super::Detail;
+use super::ReasonDetail;
 use super::words::short;
 use crate::words::Lang;
 
 /// Why the outcome of a run that passed its timeout is unknown: its executor was not lost, but reported no end.
 ///
 /// ```
-/// use rondel_core::reason::Detail;
+/// use rondel_core::reason::ReasonDetail;
 /// use rondel_core::reason::unknown::unreported;
 /// use rondel_core::words::Lang;
 ///
 /// let executor = Some("w1".to_owned());
-/// let detail = Detail { executor, unreported_after_ms: Some(30_000), ..Detail::default() };
+/// let detail = ReasonDetail { executor, unreported_after_ms: Some(30_000), ..ReasonDetail::default() };
 /// let text = unreported(&detail, Lang::En);
 /// assert_eq!(text.as_deref(), Some("it ran past its timeout of 30 s, and executor w1 never reported that it ended"));
 /// ```
 #[must_use]
-pub fn unreported(detail: &Detail, lang: Lang) -> Option<String> {
+pub fn unreported(detail: &ReasonDetail, lang: Lang) -> Option<String> {
     let timeout = short(Duration::from_millis(detail.unreported_after_ms?), lang);
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     Some(match (name, lang) {
@@ -35,7 +35,7 @@ pub fn unreported(detail: &Detail, lang: Lang) -> Option<String> {
 }
 
 /// Why it is not known how a run ended after a cancel was requested: its executor reported no end.
-pub(crate) fn unconfirmed_cancel(detail: &Detail, lang: Lang) -> String {
+pub(crate) fn unconfirmed_cancel(detail: &ReasonDetail, lang: Lang) -> String {
     if let Some(text) = unreported(detail, lang) {
         return text;
     }
@@ -49,7 +49,7 @@ pub(crate) fn unconfirmed_cancel(detail: &Detail, lang: Lang) -> String {
 }
 
 /// Why an executor stopped an attempt; `None` unless it did so because no server answered.
-pub(super) fn silenced(detail: &Detail, lang: Lang) -> Option<String> {
+pub(super) fn silenced(detail: &ReasonDetail, lang: Lang) -> Option<String> {
     let silent = short(Duration::from_millis(detail.silent_ms?), lang);
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     Some(match (name, lang) {
@@ -62,7 +62,7 @@ pub(super) fn silenced(detail: &Detail, lang: Lang) -> Option<String> {
 
 /// Why a run that may start at most once is not sent again: a stored mark records that it may have been sent, and no executor
 /// has it.
-pub(super) fn not_sent_again(detail: &Detail, lang: Lang) -> String {
+pub(super) fn not_sent_again(detail: &ReasonDetail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     match (name, lang) {
         (Some(name), Lang::En) => format!(

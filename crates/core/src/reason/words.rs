@@ -5,7 +5,7 @@ use std::time::Duration;
 
 pub(crate) use super::outcome::outcome;
 use super::unknown::{not_sent_again, silenced, unconfirmed_cancel, unreported};
-use super::{Detail, LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, WaitFor};
+use super::{LimitDetail, LimitKind, Obstacle, ObstacleKind, Reason, ReasonDetail, WaitFor};
 use crate::homes::Switch;
 use crate::run::{Attempt, Run};
 use crate::status::RunStatus;
@@ -13,18 +13,18 @@ use crate::words::Lang;
 
 /// The facts about a run from which a sentence is made.
 #[derive(Clone, Copy, Debug)]
-pub struct Subject<'a> {
+pub struct RunStatusFacts<'a> {
     /// Its status.
     pub status: RunStatus,
     /// The code of the reason.
     pub reason: Option<Reason>,
     /// The parameters of the reason.
-    pub detail: Option<&'a Detail>,
+    pub detail: Option<&'a ReasonDetail>,
     /// The number of its attempt.
     pub attempt: i32,
 }
 
-impl<'a> Subject<'a> {
+impl<'a> RunStatusFacts<'a> {
     /// The run in its present attempt.
     #[must_use]
     pub fn of(run: &'a Run) -> Self {
@@ -36,32 +36,32 @@ impl<'a> Subject<'a> {
 /// Explains the status of a run in sentences; `None` if the status is enough.
 ///
 /// ```
-/// use rondel_core::reason::words::{Subject, sentence};
-/// use rondel_core::reason::{Detail, Reason};
+/// use rondel_core::reason::words::{RunStatusFacts, sentence};
+/// use rondel_core::reason::{ReasonDetail, Reason};
 /// use rondel_core::{RunStatus, words::Lang};
 ///
-/// let detail = Detail { app: Some("work".to_owned()), waited_ms: Some(300_000), ..Detail::default() };
+/// let detail = ReasonDetail { app: Some("work".to_owned()), waited_ms: Some(300_000), ..ReasonDetail::default() };
 /// let (status, reason) = (RunStatus::Skipped, Some(Reason::NoExecutor));
-/// let subject = Subject { status, reason, detail: Some(&detail), attempt: 1 };
-/// let text = sentence(subject, Lang::En);
+/// let facts = RunStatusFacts { status, reason, detail: Some(&detail), attempt: 1 };
+/// let text = sentence(facts, Lang::En);
 /// assert_eq!(text.as_deref(), Some("Skipped: no executor of app work was online for 5 min."));
 /// ```
 #[must_use]
-pub fn sentence(subject: Subject<'_>, lang: Lang) -> Option<String> {
-    let none = Detail::default();
-    let detail = subject.detail.unwrap_or(&none);
+pub fn sentence(facts: RunStatusFacts<'_>, lang: Lang) -> Option<String> {
+    let none = ReasonDetail::default();
+    let detail = facts.detail.unwrap_or(&none);
     let colon = pick(lang, ": ", "：");
-    if subject.status.is_terminal() {
-        let because = match subject.reason {
-            Some(reason) => because_of_end((subject.status, reason), detail, lang),
-            None => unreported(detail, lang).filter(|_| subject.status == RunStatus::Unknown)?,
+    if facts.status.is_terminal() {
+        let because = match facts.reason {
+            Some(reason) => because_of_end((facts.status, reason), detail, lang),
+            None => unreported(detail, lang).filter(|_| facts.status == RunStatus::Unknown)?,
         };
-        return Some(format!("{}{colon}{because}{}", outcome(subject.status, lang), stop(lang)));
+        return Some(format!("{}{colon}{because}{}", outcome(facts.status, lang), stop(lang)));
     }
     let mut parts = Vec::new();
-    if let Some(reason) = subject.reason {
-        let why = if subject.attempt > 1 { because_again(reason, detail, lang) } else { because(reason, detail, lang) };
-        let number = subject.attempt;
+    if let Some(reason) = facts.reason {
+        let why = if facts.attempt > 1 { because_again(reason, detail, lang) } else { because(reason, detail, lang) };
+        let number = facts.attempt;
         parts.push(match lang {
             Lang::En if number > 1 => format!("Attempt {number}: {why}."),
             Lang::En => capitalized(&format!("{why}.")),
@@ -69,7 +69,7 @@ pub fn sentence(subject: Subject<'_>, lang: Lang) -> Option<String> {
             Lang::Zh => format!("{why}。"),
         });
     }
-    let waits = waits_for(detail, lang).filter(|_| subject.status != RunStatus::Running);
+    let waits = waits_for(detail, lang).filter(|_| facts.status != RunStatus::Running);
     parts.extend(waits.map(|waits| match lang {
         Lang::En => format!("Waits {waits}."),
         Lang::Zh => format!("正在{}。", wait_zh(&waits)),
@@ -80,7 +80,7 @@ pub fn sentence(subject: Subject<'_>, lang: Lang) -> Option<String> {
 /// Explains the end of an attempt that was followed by another one.
 #[must_use]
 pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
-    let none = Detail::default();
+    let none = ReasonDetail::default();
     let detail = attempt.detail.as_deref().unwrap_or(&none);
     let because = because(attempt.reason?, detail, lang);
     Some(capitalized(&format!("{because}{}", stop(lang))))
@@ -88,7 +88,7 @@ pub fn attempt_sentence(attempt: &Attempt, lang: Lang) -> Option<String> {
 
 /// Why this attempt ended, or why the run never began, as a clause for the middle of a sentence.
 #[must_use]
-pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
+pub fn because(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
     if let Some(text) = silenced(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
         return text;
     }
@@ -100,7 +100,7 @@ pub fn because(reason: Reason, detail: &Detail, lang: Lang) -> String {
 
 /// Why a run has its verdict. For a reason that keeps attempts from beginning, the clause states that no further attempt could begin.
 #[must_use]
-pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, lang: Lang) -> String {
+pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &ReasonDetail, lang: Lang) -> String {
     match (status, reason) {
         (RunStatus::Unknown, Reason::NotReceived) => return not_sent_again(detail, lang),
         (RunStatus::Cancelled, Reason::ExecutorLost) => return unconfirmed_cancel(detail, lang),
@@ -119,7 +119,7 @@ pub fn because_of_end((status, reason): (RunStatus, Reason), detail: &Detail, la
 
 /// Why there is another attempt, as a clause about the previous one.
 #[must_use]
-pub fn because_again(reason: Reason, detail: &Detail, lang: Lang) -> String {
+pub fn because_again(reason: Reason, detail: &ReasonDetail, lang: Lang) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     if let Some(text) = silenced(detail, lang).filter(|_| reason == Reason::ExecutorLost) {
         return text;
@@ -141,7 +141,7 @@ pub fn because_again(reason: Reason, detail: &Detail, lang: Lang) -> String {
     }
 }
 
-fn because_en(reason: Reason, detail: &Detail) -> String {
+fn because_en(reason: Reason, detail: &ReasonDetail) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     let text = match reason {
         Reason::Misfire => "its instant passed while no server was at work, and the job's misfire policy skips it",
@@ -202,7 +202,7 @@ fn because_en(reason: Reason, detail: &Detail) -> String {
     text.to_owned()
 }
 
-fn because_zh(reason: Reason, detail: &Detail) -> String {
+fn because_zh(reason: Reason, detail: &ReasonDetail) -> String {
     let name = detail.executor.as_deref().filter(|name| !name.is_empty());
     let text = match reason {
         Reason::Misfire => "到期时没有服务器在工作，按任务的错过策略跳过",
@@ -260,7 +260,7 @@ fn because_zh(reason: Reason, detail: &Detail) -> String {
 
 /// What a run waits for, as the words after "waits" or "waited 38 s" (`for a free slot on w1`), or after 等待 (`w1 上的空闲槽位`).
 #[must_use]
-pub fn waits_for(detail: &Detail, lang: Lang) -> Option<String> {
+pub fn waits_for(detail: &ReasonDetail, lang: Lang) -> Option<String> {
     let app = app(detail, lang);
     let only =
         detail.waits_for.filter(|what| *what == WaitFor::Executor).and_then(|_| super::only::waits_for(detail, lang));
@@ -304,7 +304,7 @@ pub fn wait_zh(what: &str) -> String {
     format!("等待{space}{what}")
 }
 
-fn slots(detail: &Detail, lang: Lang) -> String {
+fn slots(detail: &ReasonDetail, lang: Lang) -> String {
     let full: Vec<&str> = detail
         .obstacles
         .iter()
@@ -319,7 +319,7 @@ fn slots(detail: &Detail, lang: Lang) -> String {
     }
 }
 
-fn no_executor(detail: &Detail, lang: Lang) -> String {
+fn no_executor(detail: &ReasonDetail, lang: Lang) -> String {
     let (app, waited) = (app(detail, lang), waited(detail, lang));
     if let Some(only) = super::only::no_executor(detail, &waited, lang) {
         return only;
@@ -351,7 +351,7 @@ fn no_executor(detail: &Detail, lang: Lang) -> String {
     }
 }
 
-fn expired(detail: &Detail, lang: Lang) -> String {
+fn expired(detail: &ReasonDetail, lang: Lang) -> String {
     let waited = waited(detail, lang);
     let waits = waits_for(detail, lang);
     match (waits, lang) {
@@ -387,7 +387,7 @@ fn limit(limit: Option<&LimitDetail>, lang: Lang) -> String {
 }
 
 /// Which executors do not take the run and why, grouped by the obstacle.
-pub(super) fn obstacles(detail: &Detail, lang: Lang) -> Option<String> {
+pub(super) fn obstacles(detail: &ReasonDetail, lang: Lang) -> Option<String> {
     let mut groups: BTreeMap<(ObstacleKind, Option<&str>), Vec<&str>> = BTreeMap::new();
     for Obstacle { executor, kind, condition } in &detail.obstacles {
         groups.entry((*kind, condition.as_deref())).or_default().push(executor);
@@ -437,7 +437,7 @@ fn names<'a>(names: impl Iterator<Item = &'a str>, lang: Lang) -> String {
     names.collect::<Vec<_>>().join(pick(lang, ", ", "、"))
 }
 
-fn more(detail: &Detail, lang: Lang) -> String {
+fn more(detail: &ReasonDetail, lang: Lang) -> String {
     match (detail.obstacles_more, lang) {
         (0, _) => String::new(),
         (count, Lang::En) => format!(" and {count} more"),
@@ -445,7 +445,7 @@ fn more(detail: &Detail, lang: Lang) -> String {
     }
 }
 
-fn app(detail: &Detail, lang: Lang) -> String {
+fn app(detail: &ReasonDetail, lang: Lang) -> String {
     match (&detail.app, lang) {
         (Some(app), Lang::En) => format!("app {app}"),
         (Some(app), Lang::Zh) => format!("应用 {app} "),
@@ -455,7 +455,7 @@ fn app(detail: &Detail, lang: Lang) -> String {
 }
 
 /// ` for 5 min`, or `5 分钟内`.
-fn waited(detail: &Detail, lang: Lang) -> String {
+fn waited(detail: &ReasonDetail, lang: Lang) -> String {
     match (detail.waited_ms, lang) {
         (None, Lang::En) => " until the queue timeout".to_owned(),
         (None, Lang::Zh) => "直到排队超时，".to_owned(),

@@ -1,14 +1,14 @@
 //! The questions that some routers ask executors before they pick one, and what the answers mean.
 
-use super::ask::{Choice, RouteRequest, nth_wrapping};
+use super::request::{Choice, RouteRequest, nth_wrapping};
 
 /// A question to each executor before a router picks. All executors are asked at the same time, and the caller waits briefly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Question {
-    /// Are you there?
-    There,
+    /// Are you online?
+    Online,
     /// Could you start a run of this job immediately, and do you have no other run of it?
-    Free,
+    Idle,
 }
 
 /// What an executor answered.
@@ -16,7 +16,7 @@ pub enum Question {
 pub enum Answer {
     /// Nothing yet, or it was not asked.
     #[default]
-    None,
+    Missing,
     /// Yes.
     Yes,
     /// No.
@@ -25,20 +25,21 @@ pub enum Answer {
 
 /// Picks the first candidate of the list that answered yes. Until the question ends, it waits for the answers of the candidates
 /// before that one. The shards of a fire are dealt over all candidates that answered yes.
-pub(super) fn first_good(ask: &RouteRequest<'_>) -> Choice {
-    let answer = |index: &usize| ask.candidates[*index].answer;
-    if ask.shards > 1 {
-        if !ask.is_over && ask.open().any(|index| answer(&index) == Answer::None) {
+pub(super) fn first_good(request: &RouteRequest<'_>) -> Choice {
+    let answer = |index: &usize| request.candidates[*index].answer;
+    if request.shards > 1 {
+        if !request.is_over && request.open().any(|index| answer(&index) == Answer::Missing) {
             return Choice::Wait;
         }
-        return nth_wrapping(ask.open().filter(|index| answer(index) == Answer::Yes), ask.shard_offset()).into();
+        return nth_wrapping(request.open().filter(|index| answer(index) == Answer::Yes), request.shard_offset())
+            .into();
     }
     let decides = |index: &usize| match answer(index) {
         Answer::Yes => true,
         Answer::No => false,
-        Answer::None => !ask.is_over,
+        Answer::Missing => !request.is_over,
     };
-    match ask.open().find(decides) {
+    match request.open().find(decides) {
         Some(index) if answer(&index) == Answer::Yes => Choice::Take(index),
         Some(_) => Choice::Wait,
         None => Choice::NoExecutor,
@@ -48,7 +49,7 @@ pub(super) fn first_good(ask: &RouteRequest<'_>) -> Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::tests::{all_points, ask, candidates};
+    use crate::route::tests::{all_points, candidates, request};
 
     #[test]
     fn shards_wait_for_every_answer_until_it_is_over() {
@@ -56,9 +57,9 @@ mod tests {
         let pick = |answers: [Answer; 3], is_over| {
             let mut online = candidates(&all_points);
             online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
-            [0, 1].map(|shard| first_good(&RouteRequest { shard, shards: 2, is_over, ..ask(&online) }))
+            [0, 1].map(|shard| first_good(&RouteRequest { shard, shards: 2, is_over, ..request(&online) }))
         };
-        let (yes, no, none) = (Answer::Yes, Answer::No, Answer::None);
+        let (yes, no, none) = (Answer::Yes, Answer::No, Answer::Missing);
         assert_eq!(pick([yes, none, yes], false), [Choice::Wait; 2]);
         assert_eq!(pick([yes, none, yes], true), [Choice::Take(0), Choice::Take(2)]);
         assert_eq!(pick([yes, no, yes], false), [Choice::Take(0), Choice::Take(2)]);

@@ -1,9 +1,9 @@
 //! Busyover: the first executor by name that answers that it has no run of the job and a free slot (XXL-JOB's BUSYOVER). Remembers nothing.
 
 use super::answers;
-use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
+use super::request::{Choice, RouteRequest};
 
-pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    answers::first_good(ask)
+pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
+    answers::first_good(request)
 }

@@ -6,14 +6,14 @@
 //! spread and each shard stays on its executor. A job that was imported from XXL-JOB keeps its id from there as its key. The
 //! points on the ring are hashes of stable names and, for executors of XXL-JOB, of their addresses, as in XXL-JOB.
 
-use super::ask::{Choice, RouteRequest};
 use super::hash_points;
 use super::memory::Memory;
+use super::request::{Choice, RouteRequest};
 
-pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    let job = ask.hash_key.map_or_else(|| ask.job.to_string(), str::to_owned);
-    let key = if ask.shards > 1 { format!("{job}-{}", ask.shard) } else { job };
+pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
+    let job = request.hash_key.map_or_else(|| request.job.to_string(), str::to_owned);
+    let key = if request.shards > 1 { format!("{job}-{}", request.shard) } else { job };
     let at = hash_points::hash(&key);
     // If two executors share a point, the later one in the list has it, as if it had been put on the ring last.
-    ask.open().min_by_key(|index| (ask.candidates[*index].hashed_name.distance(at), usize::MAX - index)).into()
+    request.open().min_by_key(|index| (request.candidates[*index].hashed_name.distance(at), usize::MAX - index)).into()
 }

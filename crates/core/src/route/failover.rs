@@ -1,9 +1,9 @@
 //! Failover: the first executor by name that answers (XXL-JOB's FAILOVER). Remembers nothing.
 
 use super::answers;
-use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
+use super::request::{Choice, RouteRequest};
 
-pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    answers::first_good(ask)
+pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
+    answers::first_good(request)
 }

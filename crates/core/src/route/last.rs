@@ -1,8 +1,8 @@
 //! Last: the last executor by name (XXL-JOB's LAST). Remembers nothing. Shards are dealt from the last on, backwards.
 
-use super::ask::{Choice, RouteRequest, nth_wrapping};
 use super::memory::Memory;
+use super::request::{Choice, RouteRequest, nth_wrapping};
 
-pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    nth_wrapping(ask.open().rev(), ask.shard_offset()).into()
+pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
+    nth_wrapping(request.open().rev(), request.shard_offset()).into()
 }

@@ -2,15 +2,15 @@
 //! online starts with the least count of the others, so that it is not flooded. Among equals it picks at random, so that jobs created
 //! together do not all begin with the first.
 
-use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
+use super::request::{Choice, RouteRequest};
 
 /// All counts are lowered once one of them exceeds this.
 const COUNT_MAX: u32 = 1_000_000;
 
-pub(super) fn pick(ask: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
-    let counts = memory.marks(ask.candidates, |known| known.min());
-    let Some(index) = ask.least(|index| u64::from(counts[index].1)) else { return Choice::NoExecutor };
+pub(super) fn pick(request: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
+    let counts = memory.uses(request.candidates, |known| known.min());
+    let Some(index) = request.least(|index| u64::from(counts[index].1)) else { return Choice::NoExecutor };
     counts[index].1 += 1;
     if counts[index].1 > COUNT_MAX {
         let least = counts.iter().map(|(_, count)| *count).min().unwrap_or(0);
@@ -24,7 +24,7 @@ pub(super) fn pick(ask: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::tests::{all_points, ask, candidates};
+    use crate::route::tests::{all_points, candidates, request};
 
     #[test]
     fn counts_begin_again_beyond_their_bound() {
@@ -32,18 +32,18 @@ mod tests {
         let mut online = candidates(&all_points);
         let mut memory = Memory::default();
         let counts = |memory: &mut Memory| -> Vec<u32> {
-            memory.marks(&candidates(&all_points), |_| 0).iter().map(|(_, count)| *count).collect()
+            memory.uses(&candidates(&all_points), |_| 0).iter().map(|(_, count)| *count).collect()
         };
-        for (_, count) in memory.marks(&online, |_| 0).iter_mut() {
+        for (_, count) in memory.uses(&online, |_| 0).iter_mut() {
             *count = COUNT_MAX - 1;
         }
         online[1].refusal = Some(crate::route::Refusal::HadItBefore);
-        assert_eq!(pick(&ask(&online), &mut memory), Choice::Take(0));
+        assert_eq!(pick(&request(&online), &mut memory), Choice::Take(0));
         assert_eq!(counts(&mut memory), [COUNT_MAX, COUNT_MAX - 1]);
-        assert_eq!(pick(&ask(&online), &mut memory), Choice::Take(0));
+        assert_eq!(pick(&request(&online), &mut memory), Choice::Take(0));
         assert_eq!(counts(&mut memory), [2, 0]);
-        memory.marks(&online, |_| 0)[0].1 = COUNT_MAX;
-        assert_eq!(pick(&ask(&online), &mut memory), Choice::Take(0));
+        memory.uses(&online, |_| 0)[0].1 = COUNT_MAX;
+        assert_eq!(pick(&request(&online), &mut memory), Choice::Take(0));
         assert_eq!(counts(&mut memory), [COUNT_MAX / 2, 0], "the one that never has room holds up none");
     }
 }

@@ -2,12 +2,12 @@
 //! a day. An executor that comes online waits until the others have had their turn. Among those never used it picks at random, so that jobs
 //! created together do not all begin with the first.
 
-use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
+use super::request::{Choice, RouteRequest};
 
-pub(super) fn pick(ask: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
-    let used = memory.marks(ask.candidates, |known| known.max());
-    let Some(index) = ask.least(|index| u64::from(used[index].1)) else { return Choice::NoExecutor };
+pub(super) fn pick(request: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
+    let used = memory.uses(request.candidates, |known| known.max());
+    let Some(index) = request.least(|index| u64::from(used[index].1)) else { return Choice::NoExecutor };
     let newest = used.iter().map(|(_, at)| *at).max().unwrap_or(0);
     match newest.checked_add(1) {
         Some(now) => used[index].1 = now,

@@ -2,9 +2,9 @@
 
 use std::collections::HashMap;
 
-use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
 use super::pick;
+use super::request::{Choice, RouteRequest};
 use crate::id::JobId;
 use crate::spec::Route;
 
@@ -20,16 +20,16 @@ pub struct Memories {
 
 impl Memories {
     /// Routes a run with the memory of its job. Only jobs whose routers remember something use memory here.
-    pub fn pick(&mut self, route: Route, ask: &RouteRequest<'_>) -> Choice {
+    pub fn pick(&mut self, route: Route, request: &RouteRequest<'_>) -> Choice {
         if !matches!(route, Route::Round | Route::Lfu | Route::Lru) {
-            return pick(route, ask, &mut Memory::default());
+            return pick(route, request, &mut Memory::default());
         }
         if self.entry_count > ENTRY_MAX {
             *self = Self::default();
         }
-        let memory = self.of.entry(ask.job).or_default();
+        let memory = self.of.entry(request.job).or_default();
         let before = memory.entry_count();
-        let choice = pick(route, ask, memory);
+        let choice = pick(route, request, memory);
         self.entry_count = self.entry_count - before + memory.entry_count();
         choice
     }
@@ -38,7 +38,7 @@ impl Memories {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::tests::{all_points, ask, candidates};
+    use crate::route::tests::{all_points, candidates, request};
 
     #[test]
     fn all_of_it_is_bounded() {
@@ -46,12 +46,12 @@ mod tests {
         let online = candidates(&all_points);
         let mut memories = Memories::default();
         for job in 0..1_200 {
-            let _ = memories.pick(Route::Lfu, &RouteRequest { job: JobId::new(job), ..ask(&online) });
+            let _ = memories.pick(Route::Lfu, &RouteRequest { job: JobId::new(job), ..request(&online) });
             let kept: usize = memories.of.values().map(Memory::entry_count).sum();
             assert_eq!(memories.entry_count, kept);
             assert!(kept <= ENTRY_MAX + 1_001, "{kept}");
         }
-        assert_eq!(memories.pick(Route::First, &ask(&online)), Choice::Take(0));
+        assert_eq!(memories.pick(Route::First, &request(&online)), Choice::Take(0));
     }
 
     #[test]
@@ -59,12 +59,12 @@ mod tests {
         let all_points = all_points(3);
         let online = candidates(&all_points);
         let mut memories = Memories::default();
-        let _ = memories.pick(Route::Lfu, &ask(&online));
+        let _ = memories.pick(Route::Lfu, &request(&online));
         assert_eq!((memories.entry_count, memories.of.len()), (4, 1));
         memories.entry_count = ENTRY_MAX;
-        let _ = memories.pick(Route::Round, &RouteRequest { job: JobId::new(2), ..ask(&online) });
+        let _ = memories.pick(Route::Round, &RouteRequest { job: JobId::new(2), ..request(&online) });
         assert_eq!((memories.entry_count, memories.of.len()), (ENTRY_MAX + 1, 2));
-        let _ = memories.pick(Route::Round, &RouteRequest { job: JobId::new(3), ..ask(&online) });
+        let _ = memories.pick(Route::Round, &RouteRequest { job: JobId::new(3), ..request(&online) });
         assert_eq!((memories.entry_count, memories.of.len()), (1, 1));
     }
 }

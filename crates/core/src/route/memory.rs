@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::time::Duration;
 
-use super::ask::Candidate;
+use super::request::Candidate;
 use crate::spec::Route;
 use crate::time::Timestamp;
 
@@ -16,20 +16,20 @@ pub struct Memory {
     route: Option<Route>,
     since: Option<Timestamp>,
     turn: Option<u32>,
-    /// The key of each online executor with its mark (how often, or how recently, it was used), in the order of the names.
-    marks: Vec<(u64, u32)>,
+    /// The key of each online executor with a number for how often, or how recently, it was used, in the order of the names.
+    uses: Vec<(u64, u32)>,
 }
 
-/// The marks of the executors that were candidates before and still are.
-pub(super) struct KnownMarks<'a>(&'a [(u64, u32)]);
+/// The uses of the executors that were candidates before and still are.
+pub(super) struct KnownUses<'a>(&'a [(u64, u32)]);
 
-impl KnownMarks<'_> {
+impl KnownUses<'_> {
     pub(super) fn min(&self) -> u32 {
-        self.0.iter().map(|(_, mark)| *mark).min().unwrap_or(0)
+        self.0.iter().map(|(_, used)| *used).min().unwrap_or(0)
     }
 
     pub(super) fn max(&self) -> u32 {
-        self.0.iter().map(|(_, mark)| *mark).max().unwrap_or(0)
+        self.0.iter().map(|(_, used)| *used).max().unwrap_or(0)
     }
 }
 
@@ -50,35 +50,35 @@ impl Memory {
         self.turn = Some(turn);
     }
 
-    /// The mark of each candidate. Executors that are no longer candidates are forgotten; `newcomer` returns the mark of new ones.
-    pub(super) fn marks(
+    /// The uses of each candidate. Executors that are no longer candidates are forgotten; `newcomer` returns the uses of new ones.
+    pub(super) fn uses(
         &mut self,
         candidates: &[Candidate<'_>],
-        newcomer: impl Fn(&KnownMarks<'_>) -> u32,
+        newcomer: impl Fn(&KnownUses<'_>) -> u32,
     ) -> &mut [(u64, u32)] {
-        let is_same = self.marks.len() == candidates.len()
-            && self.marks.iter().zip(candidates).all(|((key, _), candidate)| *key == candidate.hashed_name.key());
+        let is_same = self.uses.len() == candidates.len()
+            && self.uses.iter().zip(candidates).all(|((key, _), candidate)| *key == candidate.hashed_name.key());
         if !is_same {
-            let before: HashMap<u64, u32> = std::mem::take(&mut self.marks).into_iter().collect();
+            let before: HashMap<u64, u32> = std::mem::take(&mut self.uses).into_iter().collect();
             let stay = candidates.iter().filter_map(|candidate| before.get_key_value(&candidate.hashed_name.key()));
-            let stay: Vec<(u64, u32)> = stay.map(|(key, mark)| (*key, *mark)).collect();
-            let start = newcomer(&KnownMarks(&stay));
-            let mark = |key| (key, before.get(&key).copied().unwrap_or(start));
-            self.marks = candidates.iter().map(|candidate| mark(candidate.hashed_name.key())).collect();
+            let stay: Vec<(u64, u32)> = stay.map(|(key, used)| (*key, *used)).collect();
+            let start = newcomer(&KnownUses(&stay));
+            let used = |key| (key, before.get(&key).copied().unwrap_or(start));
+            self.uses = candidates.iter().map(|candidate| used(candidate.hashed_name.key())).collect();
         }
-        &mut self.marks
+        &mut self.uses
     }
 
     /// Its number of entries, which is limited over all jobs; 0 before a router has used it.
     pub(super) fn entry_count(&self) -> usize {
-        if self.route.is_some() { 1 + self.marks.len() } else { 0 }
+        if self.route.is_some() { 1 + self.uses.len() } else { 0 }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::route::tests::{all_points, ask, candidates};
+    use crate::route::tests::{all_points, candidates, request};
     use crate::route::{RouteRequest, pick};
 
     #[test]
@@ -86,14 +86,14 @@ mod tests {
         let all_points = all_points(2);
         let online = candidates(&all_points);
         let mut memory = Memory::default();
-        let at = |second| RouteRequest { now: Timestamp::from_secs(second), ..ask(&online) };
+        let at = |second| RouteRequest { now: Timestamp::from_secs(second), ..request(&online) };
         let _ = pick(Route::Lfu, &at(100), &mut memory);
         let _ = pick(Route::Lfu, &at(86_499), &mut memory);
-        assert_eq!(memory.marks.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [1, 1]);
+        assert_eq!(memory.uses.iter().map(|(_, count)| *count).collect::<Vec<_>>(), [1, 1]);
         let _ = pick(Route::Lfu, &at(86_500), &mut memory);
-        assert_eq!(memory.marks.iter().map(|(_, count)| *count).sum::<u32>(), 1);
+        assert_eq!(memory.uses.iter().map(|(_, count)| *count).sum::<u32>(), 1);
         let _ = pick(Route::Round, &at(86_501), &mut memory);
-        assert_eq!(memory.marks, []);
+        assert_eq!(memory.uses, []);
     }
 
     #[test]
@@ -101,8 +101,8 @@ mod tests {
         let all_points = all_points(3);
         let all = candidates(&all_points);
         let mut memory = Memory::default();
-        memory.marks(&all[..2], |_| 5)[0].1 = 9;
-        let marks: Vec<u32> = memory.marks(&all[1..], |known| known.max() + 1).iter().map(|(_, mark)| *mark).collect();
-        assert_eq!(marks, [5, 6]);
+        memory.uses(&all[..2], |_| 5)[0].1 = 9;
+        let uses: Vec<u32> = memory.uses(&all[1..], |known| known.max() + 1).iter().map(|(_, used)| *used).collect();
+        assert_eq!(uses, [5, 6]);
     }
 }

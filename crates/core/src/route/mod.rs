@@ -5,7 +5,6 @@
 //! the table for users, and the steps for adding one.
 
 mod answers;
-mod ask;
 mod broadcast;
 mod busyover;
 mod consistent_hash;
@@ -19,6 +18,7 @@ mod lru;
 mod memories;
 mod memory;
 mod random;
+mod request;
 mod round;
 #[cfg(test)]
 mod tests;
@@ -28,10 +28,10 @@ mod weight;
 use crate::spec::Route;
 
 pub use answers::{Answer, Question};
-pub use ask::{Candidate, Choice, RouteRequest};
 pub use hash_points::HashPoints;
 pub use memories::Memories;
 pub use memory::Memory;
+pub use request::{Candidate, Choice, RouteRequest};
 pub use trace::Refusal;
 
 /// A router. Pure: the same input and memory give the same choice.
@@ -59,8 +59,8 @@ const fn router(route: Route) -> Router {
 #[must_use]
 pub const fn question(route: Route) -> Option<Question> {
     match route {
-        Route::Failover => Some(Question::There),
-        Route::Busyover => Some(Question::Free),
+        Route::Failover => Some(Question::Online),
+        Route::Busyover => Some(Question::Idle),
         Route::First
         | Route::Last
         | Route::Round
@@ -81,27 +81,28 @@ pub const fn question(route: Route) -> Option<Question> {
 /// use rondel_core::{JobId, Route, Timestamp};
 ///
 /// let all_points = [HashPoints::new("a"), HashPoints::new("b")];
-/// let open = |points| Candidate { hashed_name: points, weight: 1, active: 0, refusal: None, answer: Answer::None };
+/// let open = |points| Candidate { hashed_name: points, weight: 1, active: 0, refusal: None, answer: Answer::Missing };
 /// let candidates: Vec<_> = all_points.iter().map(open).collect();
-/// let ask = RouteRequest {
+/// let request = RouteRequest {
 ///     job: JobId::new(1), hash_key: None, shard: 0, shards: 1, attempt: 1, executor: None,
 ///     candidates: &candidates, now: Timestamp::EPOCH, draw: 7, is_over: false,
 /// };
-/// assert_eq!(pick(Route::Last, &ask, &mut Memory::default()), Choice::Take(1));
+/// assert_eq!(pick(Route::Last, &request, &mut Memory::default()), Choice::Take(1));
 /// // The attempt before was on b.
-/// let again = RouteRequest { attempt: 2, executor: Some("b"), ..ask };
+/// let again = RouteRequest { attempt: 2, executor: Some("b"), ..request };
 /// assert_eq!(pick(Route::Last, &again, &mut Memory::default()), Choice::Take(0));
 /// ```
 #[must_use]
-pub fn pick(route: Route, ask: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
-    memory.begin(route, ask.now);
+pub fn pick(route: Route, request: &RouteRequest<'_>, memory: &mut Memory) -> Choice {
+    memory.begin(route, request.now);
     let router = router(route);
-    if let Some(name) = ask.executor.filter(|_| ask.attempt > 1 && route != Route::Broadcast) {
-        let others: Vec<Candidate<'_>> = ask.candidates.iter().map(|candidate| candidate.unless_named(name)).collect();
-        let among_others = router(&RouteRequest { candidates: &others, ..*ask }, memory);
+    if let Some(name) = request.executor.filter(|_| request.attempt > 1 && route != Route::Broadcast) {
+        let others: Vec<Candidate<'_>> =
+            request.candidates.iter().map(|candidate| candidate.unless_named(name)).collect();
+        let among_others = router(&RouteRequest { candidates: &others, ..*request }, memory);
         if among_others != Choice::NoExecutor {
             return among_others;
         }
     }
-    router(ask, memory)
+    router(request, memory)
 }

@@ -1,9 +1,9 @@
 //! Random: any executor (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire are dealt in turn, from one random executor
 //! on.
 
-use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
+use super::request::{Choice, RouteRequest};
 
-pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    ask.dealt(ask.draw).into()
+pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
+    request.dealt(request.draw).into()
 }

@@ -11,11 +11,11 @@ pub(super) fn all_points(count: usize) -> Vec<HashPoints> {
 }
 
 pub(super) fn candidates(all_points: &[HashPoints]) -> Vec<Candidate<'_>> {
-    let open = |points| Candidate { hashed_name: points, weight: 1, active: 0, refusal: None, answer: Answer::None };
+    let open = |points| Candidate { hashed_name: points, weight: 1, active: 0, refusal: None, answer: Answer::Missing };
     all_points.iter().map(open).collect()
 }
 
-pub(super) fn ask<'a>(candidates: &'a [Candidate<'a>]) -> RouteRequest<'a> {
+pub(super) fn request<'a>(candidates: &'a [Candidate<'a>]) -> RouteRequest<'a> {
     RouteRequest {
         job: JobId::new(1),
         hash_key: None,
@@ -30,8 +30,8 @@ pub(super) fn ask<'a>(candidates: &'a [Candidate<'a>]) -> RouteRequest<'a> {
     }
 }
 
-fn once(route: Route, ask: &RouteRequest<'_>) -> Choice {
-    pick(route, ask, &mut Memory::default())
+fn once(route: Route, request: &RouteRequest<'_>) -> Choice {
+    pick(route, request, &mut Memory::default())
 }
 
 /// How often each name is picked in `count` runs.
@@ -39,15 +39,15 @@ fn shares(route: Route, candidates: &[Candidate<'_>], memory: &mut Memory, count
     let mut shares: BTreeMap<String, u32> =
         candidates.iter().map(|candidate| (candidate.hashed_name.name().to_owned(), 0)).collect();
     for turn in 0..count {
-        let ask = RouteRequest { draw: turn.wrapping_mul(0x9E37_79B9), ..ask(candidates) };
-        let Choice::Take(index) = pick(route, &ask, memory) else { panic!("no executor for {route}") };
+        let request = RouteRequest { draw: turn.wrapping_mul(0x9E37_79B9), ..request(candidates) };
+        let Choice::Take(index) = pick(route, &request, memory) else { panic!("no executor for {route}") };
         *shares.get_mut(candidates[index].hashed_name.name()).unwrap() += 1;
     }
     shares
 }
 
 #[test]
-fn nobody_is_picked_from_nobody_nor_from_the_full() {
+fn no_executor_is_picked_if_none_is_online_or_all_are_full() {
     let all_points = all_points(2);
     let mut full = candidates(&all_points);
     full.iter_mut().for_each(|candidate| candidate.refusal = Some(Refusal::Full));
@@ -56,12 +56,12 @@ fn nobody_is_picked_from_nobody_nor_from_the_full() {
             for attempt in [1, 2] {
                 let executor = Some("e000");
                 assert_eq!(
-                    once(*route, &RouteRequest { shards, attempt, executor, ..ask(&[]) }),
+                    once(*route, &RouteRequest { shards, attempt, executor, ..request(&[]) }),
                     Choice::NoExecutor,
                     "{route}"
                 );
                 assert_eq!(
-                    once(*route, &RouteRequest { shards, attempt, executor, ..ask(&full) }),
+                    once(*route, &RouteRequest { shards, attempt, executor, ..request(&full) }),
                     Choice::NoExecutor,
                     "{route}"
                 );
@@ -75,9 +75,9 @@ fn first_last_random() {
     let all_points = all_points(4);
     let mut online = candidates(&all_points);
     online[0].refusal = Some(Refusal::Full);
-    assert_eq!(once(Route::First, &ask(&online)), Choice::Take(1));
-    assert_eq!(once(Route::Last, &ask(&online)), Choice::Take(3));
-    assert_eq!(once(Route::Random, &RouteRequest { draw: 5, ..ask(&online) }), Choice::Take(3));
+    assert_eq!(once(Route::First, &request(&online)), Choice::Take(1));
+    assert_eq!(once(Route::Last, &request(&online)), Choice::Take(3));
+    assert_eq!(once(Route::Random, &RouteRequest { draw: 5, ..request(&online) }), Choice::Take(3));
 }
 
 #[test]
@@ -85,7 +85,8 @@ fn round_takes_each_in_turn_from_a_drawn_start_and_survives_a_shorter_list() {
     let all_points = all_points(3);
     let online = candidates(&all_points);
     let mut memory = Memory::default();
-    let mut picks = |count: usize| pick(Route::Round, &RouteRequest { draw: 1, ..ask(&online[..count]) }, &mut memory);
+    let mut picks =
+        |count: usize| pick(Route::Round, &RouteRequest { draw: 1, ..request(&online[..count]) }, &mut memory);
     let taken: Vec<Choice> = (0..4).map(|_| picks(3)).collect();
     assert_eq!(taken, [1, 2, 0, 1].map(Choice::Take));
     assert_eq!(picks(2), Choice::Take(0));
@@ -105,7 +106,7 @@ fn round_lfu_and_lru_are_even_to_within_one() {
 }
 
 #[test]
-fn who_joins_is_not_flooded_and_who_leaves_is_forgotten() {
+fn an_executor_that_joins_is_not_flooded_and_one_that_leaves_is_forgotten() {
     let all_points = all_points(4);
     let online = candidates(&all_points);
     for route in [Route::Lfu, Route::Lru] {
@@ -120,7 +121,7 @@ fn who_joins_is_not_flooded_and_who_leaves_is_forgotten() {
 }
 
 #[test]
-fn who_is_full_for_a_while_is_not_forgotten() {
+fn an_executor_that_is_full_for_a_while_is_not_forgotten() {
     let all_points = all_points(3);
     let online = candidates(&all_points);
     let mut full = online.clone();
@@ -138,7 +139,7 @@ fn jobs_born_together_do_not_all_begin_with_the_first() {
     let all_points = all_points(4);
     let online = candidates(&all_points);
     for route in [Route::Round, Route::Lfu, Route::Lru, Route::Random, Route::LeastActive] {
-        let first = |draw| once(route, &RouteRequest { draw, ..ask(&online) });
+        let first = |draw| once(route, &RouteRequest { draw, ..request(&online) });
         let began: std::collections::HashSet<usize> = (0..4)
             .map(|draw| match first(draw) {
                 Choice::Take(index) => index,
@@ -156,7 +157,7 @@ fn consistent_hash_picks_as_xxl_job_does() {
     let online = candidates(&all_points);
     let expected = [9, 9, 9, 8, 8, 9, 8, 8, 8, 7, 8, 8];
     for (job, last) in (1..).zip(expected) {
-        let picked = once(Route::ConsistentHash, &RouteRequest { job: JobId::new(job), ..ask(&online) });
+        let picked = once(Route::ConsistentHash, &RouteRequest { job: JobId::new(job), ..request(&online) });
         assert_eq!(picked, Choice::Take(last - 7), "job {job}");
     }
     // The same executors with names of their own, placed by their addresses, and the ids from XXL-JOB as the keys of the jobs.
@@ -164,7 +165,7 @@ fn consistent_hash_picks_as_xxl_job_does() {
     let online = candidates(&all_points);
     for (job, last) in (1..).zip(expected) {
         let key = job.to_string();
-        let asked = RouteRequest { job: JobId::new(77), hash_key: Some(&key), ..ask(&online) };
+        let asked = RouteRequest { job: JobId::new(77), hash_key: Some(&key), ..request(&online) };
         assert_eq!(once(Route::ConsistentHash, &asked), Choice::Take(last - 7), "job {job}");
     }
 }
@@ -176,7 +177,8 @@ fn few_jobs_move_when_an_executor_leaves_and_none_of_the_others_jobs() {
         let all_points = all_points(count);
         let online = candidates(&all_points);
         let picks = |online: &[Candidate<'_>]| -> Vec<String> {
-            let of = |job| match once(Route::ConsistentHash, &RouteRequest { job: JobId::new(job), ..ask(online) }) {
+            let of = |job| match once(Route::ConsistentHash, &RouteRequest { job: JobId::new(job), ..request(online) })
+            {
                 Choice::Take(index) => online[index].hashed_name.name().to_owned(),
                 other => panic!("{other:?}"),
             };
@@ -207,7 +209,7 @@ fn a_weight_is_a_share() {
     online.iter_mut().for_each(|candidate| candidate.weight = 0);
     assert!(shares(Route::Weight, &online, &mut Memory::default(), 300).values().all(|count| *count > 0));
     online.iter_mut().for_each(|candidate| candidate.weight = u32::MAX);
-    assert_eq!(once(Route::Weight, &RouteRequest { draw: u32::MAX, ..ask(&online) }), Choice::Take(2));
+    assert_eq!(once(Route::Weight, &RouteRequest { draw: u32::MAX, ..request(&online) }), Choice::Take(2));
 }
 
 #[test]
@@ -216,31 +218,31 @@ fn least_active_takes_the_idlest() {
     let mut online = candidates(&all_points);
     (online[0].active, online[1].active, online[2].active) = (2, 1, 1);
     for draw in 0..4 {
-        assert_ne!(once(Route::LeastActive, &RouteRequest { draw, ..ask(&online) }), Choice::Take(0));
+        assert_ne!(once(Route::LeastActive, &RouteRequest { draw, ..request(&online) }), Choice::Take(0));
     }
     online[1].refusal = Some(Refusal::Full);
-    assert_eq!(once(Route::LeastActive, &ask(&online)), Choice::Take(2));
+    assert_eq!(once(Route::LeastActive, &request(&online)), Choice::Take(2));
 }
 
 #[test]
 fn failover_and_busyover_take_the_first_good_answer_in_list_order() {
-    use Answer::{No, None, Yes};
+    use Answer::{Missing, No, Yes};
     let all_points = all_points(3);
     for (answers, is_over, expected) in [
         ([Yes, Yes, Yes], false, Choice::Take(0)),
-        ([No, Yes, None], false, Choice::Take(1)),
-        ([None, Yes, Yes], false, Choice::Wait),
-        ([None, Yes, Yes], true, Choice::Take(1)),
-        ([No, No, None], false, Choice::Wait),
-        ([No, No, None], true, Choice::NoExecutor),
+        ([No, Yes, Missing], false, Choice::Take(1)),
+        ([Missing, Yes, Yes], false, Choice::Wait),
+        ([Missing, Yes, Yes], true, Choice::Take(1)),
+        ([No, No, Missing], false, Choice::Wait),
+        ([No, No, Missing], true, Choice::NoExecutor),
         ([No, No, No], false, Choice::NoExecutor),
-        ([None, None, None], false, Choice::Wait),
+        ([Missing, Missing, Missing], false, Choice::Wait),
     ] {
         let mut online = candidates(&all_points);
         online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
         for route in [Route::Failover, Route::Busyover] {
             assert!(question(route).is_some());
-            assert_eq!(once(route, &RouteRequest { is_over, ..ask(&online) }), expected, "{answers:?}");
+            assert_eq!(once(route, &RouteRequest { is_over, ..request(&online) }), expected, "{answers:?}");
         }
     }
 }
@@ -252,10 +254,10 @@ fn a_retry_goes_to_another_one_if_there_is_one() {
     online.iter_mut().for_each(|candidate| candidate.answer = Answer::Yes);
     for route in Route::ALL.iter().filter(|route| **route != Route::Broadcast) {
         for (before, other) in [("e000", 1), ("e001", 0)] {
-            let retry = RouteRequest { attempt: 2, executor: Some(before), ..ask(&online) };
+            let retry = RouteRequest { attempt: 2, executor: Some(before), ..request(&online) };
             assert_eq!(once(*route, &retry), Choice::Take(other), "{route}");
         }
-        let alone = RouteRequest { attempt: 2, executor: Some("e000"), ..ask(&online[..1]) };
+        let alone = RouteRequest { attempt: 2, executor: Some("e000"), ..request(&online[..1]) };
         assert_eq!(once(*route, &alone), Choice::Take(0), "{route}");
     }
 }
@@ -265,7 +267,10 @@ fn a_broadcast_shard_goes_where_it_belongs() {
     let all_points = all_points(3);
     let mut online = candidates(&all_points);
     fn shard(online: &[Candidate<'_>], attempt: i32, executor: &str) -> Choice {
-        once(Route::Broadcast, &RouteRequest { shard: 1, shards: 3, attempt, executor: Some(executor), ..ask(online) })
+        once(
+            Route::Broadcast,
+            &RouteRequest { shard: 1, shards: 3, attempt, executor: Some(executor), ..request(online) },
+        )
     }
     assert_eq!(shard(&online, 1, "e002"), Choice::Take(2));
     assert_eq!(shard(&online[..2], 1, "e002"), Choice::NoExecutor);
@@ -278,7 +283,7 @@ fn a_broadcast_shard_goes_where_it_belongs() {
 /// Routes the shards of a fire one by one, with one memory for all of them.
 fn deal_of(route: Route, online: &[Candidate<'_>], shards: usize, draw: u32) -> Vec<usize> {
     let mut memory = Memory::default();
-    let one = |shard| match pick(route, &RouteRequest { shard, shards, draw, ..ask(online) }, &mut memory) {
+    let one = |shard| match pick(route, &RouteRequest { shard, shards, draw, ..request(online) }, &mut memory) {
         Choice::Take(index) => index,
         other => panic!("{route}: {other:?}"),
     };
@@ -300,7 +305,7 @@ proptest! {
     }
 
     #[test]
-    fn only_who_is_open_is_picked(
+    fn only_an_open_executor_is_picked(
         open in prop::collection::vec(any::<bool>(), 0..12),
         turns in prop::collection::vec((any::<u32>(), 0_usize..3, 1_i32..3), 1..20),
     ) {
@@ -313,8 +318,8 @@ proptest! {
         for route in Route::ALL {
             let mut memory = Memory::default();
             for (draw, shard, attempt) in &turns {
-                let ask = RouteRequest { draw: *draw, shard: *shard, shards: 3, attempt: *attempt, ..ask(&online) };
-                match pick(*route, &ask, &mut memory) {
+                let request = RouteRequest { draw: *draw, shard: *shard, shards: 3, attempt: *attempt, ..request(&online) };
+                match pick(*route, &request, &mut memory) {
                     Choice::Take(index) => prop_assert!(open[index]),
                     Choice::NoExecutor => prop_assert!(!open.contains(&true) || *route == Route::Broadcast),
                     Choice::Wait => prop_assert!(false, "{} waits", route),
@@ -328,7 +333,7 @@ proptest! {
 fn only_a_further_attempt_avoids_the_executor_before() {
     let all_points = all_points(2);
     let online = candidates(&all_points);
-    let after = |route, attempt| once(route, &RouteRequest { attempt, executor: Some("e000"), ..ask(&online) });
+    let after = |route, attempt| once(route, &RouteRequest { attempt, executor: Some("e000"), ..request(&online) });
     assert_eq!((after(Route::First, 1), after(Route::First, 2)), (Choice::Take(0), Choice::Take(1)));
     assert_eq!(after(Route::Broadcast, 2), after(Route::Broadcast, 1));
 }
@@ -337,7 +342,7 @@ fn only_a_further_attempt_avoids_the_executor_before() {
 fn attempts_draw_different_numbers_and_the_first_draws_the_fires_own() {
     let all_points = all_points(7);
     let online = candidates(&all_points);
-    let drawn = |attempt, draw| once(Route::LeastActive, &RouteRequest { attempt, draw, ..ask(&online) });
+    let drawn = |attempt, draw| once(Route::LeastActive, &RouteRequest { attempt, draw, ..request(&online) });
     for draw in 0..7 {
         assert_eq!(drawn(1, draw), Choice::Take(draw as usize));
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 
-use super::ask::Candidate;
+use super::request::Candidate;
 use crate::misfire::{LateBecause, Lateness};
 use crate::reason::words::short;
 use crate::time::millis;
@@ -70,7 +70,7 @@ pub struct WaitTimes {
 /// use rondel_core::route::{Answer, Candidate, Refusal, HashPoints, trace};
 ///
 /// let all_points = [HashPoints::new("a"), HashPoints::new("b")];
-/// let open = Candidate { hashed_name: &all_points[0], weight: 1, active: 0, refusal: None, answer: Answer::None };
+/// let open = Candidate { hashed_name: &all_points[0], weight: 1, active: 0, refusal: None, answer: Answer::Missing };
 /// let full = Candidate { hashed_name: &all_points[1], refusal: Some(Refusal::Full), ..open };
 /// let text = trace::text("round", &[open, full], trace::WaitTimes::default());
 /// assert_eq!(text, r#"{"route":"round","of":["a"],"refused":{"b":"full"}}"#);
@@ -301,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_not_waited_for_is_not_written() {
+    fn waits_of_zero_are_not_written() {
         let all_points = [HashPoints::new("a")];
         let of = |turn, executor| {
             let (turn, executor) = (Duration::from_millis(turn), Duration::from_millis(executor));

@@ -1,17 +1,17 @@
 //! Weight: random, in proportion to the weights that executors declare (from easyJob). An executor that declares 0 gets nothing, unless all
 //! do. Remembers nothing.
 
-use super::ask::{Choice, RouteRequest};
 use super::memory::Memory;
+use super::request::{Choice, RouteRequest};
 
-pub(super) fn pick(ask: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    let weight = |index: usize| u128::from(ask.candidates[index].weight);
-    let total: u128 = ask.open().map(weight).sum();
+pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
+    let weight = |index: usize| u128::from(request.candidates[index].weight);
+    let total: u128 = request.open().map(weight).sum();
     if total == 0 {
-        return ask.dealt(ask.draw).into();
+        return request.dealt(request.draw).into();
     }
-    let mut left = (u128::from(ask.chance()) * total) >> 32;
-    let hit = ask.open().find(|index| match left.checked_sub(weight(*index)) {
+    let mut left = (u128::from(request.chance()) * total) >> 32;
+    let hit = request.open().find(|index| match left.checked_sub(weight(*index)) {
         Some(rest) => {
             left = rest;
             false

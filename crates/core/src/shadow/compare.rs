@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::id::RunId;
 use crate::time::Timestamp;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// Maximum difference between the two schedulers' instants of one fire: the other one may store rounded seconds.
 const NEAR: Duration = Duration::from_millis(1_500);
@@ -16,7 +16,7 @@ pub const DIFFERENCE_COUNT_MAX: usize = 100;
 
 /// A fire of Rondel.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct OwnFire {
+pub struct RondelFire {
     /// Its run.
     pub run: RunId,
     /// The planned instant.
@@ -27,7 +27,7 @@ pub struct OwnFire {
     pub executor: Option<String>,
 }
 
-words! {
+word_enum! {
     /// How a fire ended in the other scheduler.
     OldOutcome {
         /// It was sent; no end was known.
@@ -62,7 +62,7 @@ impl OldFire {
     }
 }
 
-words! {
+word_enum! {
     /// How a fire differs on both sides.
     DifferenceKind {
         /// The other scheduler had it, and Rondel did not.
@@ -86,7 +86,7 @@ words! {
 pub struct Difference {
     /// How.
     pub kind: DifferenceKind,
-    /// The planned instant; of a fire that only the other scheduler had, when it was sent there.
+    /// The planned instant or, for a fire that only the other scheduler had, the instant at which it was sent there.
     pub at: Timestamp,
     /// The run here.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -106,7 +106,7 @@ pub struct Difference {
 }
 
 impl Difference {
-    fn of(kind: DifferenceKind, at: Timestamp, own: Option<&OwnFire>, old: Option<&OldFire>) -> Self {
+    fn of(kind: DifferenceKind, at: Timestamp, own: Option<&RondelFire>, old: Option<&OldFire>) -> Self {
         Self {
             kind,
             at,
@@ -122,7 +122,7 @@ impl Difference {
 /// How late the fires of one side were.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "ShadowLateness")]
-pub struct Lateness {
+pub struct LatenessStats {
     /// On average, in milliseconds.
     pub mean_ms: u64,
     /// At most, in milliseconds.
@@ -148,9 +148,9 @@ pub struct Comparison {
     /// Fires of both that went to another executor.
     pub other_executor: u64,
     /// How late the other scheduler was with the fires of both.
-    pub old_lateness: Lateness,
+    pub old_lateness: LatenessStats,
     /// How late Rondel was with them.
-    pub rondel_lateness: Lateness,
+    pub rondel_lateness: LatenessStats,
     /// The fires that differ, by instant, then those that went to another executor; at most 100.
     pub differences: Vec<Difference>,
     /// How many more there are.
@@ -188,7 +188,7 @@ impl Range {
 /// Rondel's last fire before it, within the tolerance: as the late pair of that fire or, if that fire has a pair already, as a
 /// repetition.
 #[must_use]
-pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Comparison {
+pub fn compare(mut own: Vec<RondelFire>, mut old: Vec<OldFire>, range: Range) -> Comparison {
     own.sort_by_key(|fire| (fire.fire_at, fire.run));
     old.sort_by_key(|fire| (fire.at(), fire.source_id));
     let near = near(&own);
@@ -233,12 +233,12 @@ pub fn compare(mut own: Vec<OwnFire>, mut old: Vec<OldFire>, range: Range) -> Co
 
 /// How far apart the instants of one fire may be: [`NEAR`], but at most half of the shortest gap between fires, so that no fire is taken
 /// for its neighbour.
-fn near(own: &[OwnFire]) -> Duration {
+fn near(own: &[RondelFire]) -> Duration {
     let gaps = own.windows(2).map(|pair| pair[1].fire_at.since(pair[0].fire_at)).filter(|gap| !gap.is_zero());
     gaps.min().map_or(NEAR, |gap| NEAR.min(gap / 2))
 }
 
-fn nearest_free(own: &[OwnFire], pairs: &[Option<usize>], at: Timestamp, near: Duration) -> Option<usize> {
+fn nearest_free(own: &[RondelFire], pairs: &[Option<usize>], at: Timestamp, near: Duration) -> Option<usize> {
     let first = own.partition_point(|fire| fire.fire_at < at - near);
     let reach = own[first..].iter().take_while(|fire| fire.fire_at <= at + near).count();
     let distance = |place: &usize| own[*place].fire_at.since(at).max(at.since(own[*place].fire_at));
@@ -253,14 +253,14 @@ struct ComparisonBuilder {
 }
 
 impl ComparisonBuilder {
-    fn add_pair(&mut self, own: &OwnFire, old: &OldFire, late_from: Duration) {
+    fn add_pair(&mut self, own: &RondelFire, old: &OldFire, late_from: Duration) {
         let comparison = &mut self.comparison;
         comparison.both += 1;
         let (own_late, old_late) =
             (own.sent_at.map_or(Duration::ZERO, |at| at.since(own.fire_at)), old.started_at.since(own.fire_at));
         self.own_sum += own_late;
         self.old_sum += old_late;
-        let raise = |lateness: &mut Lateness, late| lateness.max_ms = lateness.max_ms.max(milliseconds(late));
+        let raise = |lateness: &mut LatenessStats, late| lateness.max_ms = lateness.max_ms.max(milliseconds(late));
         raise(&mut comparison.rondel_lateness, own_late);
         raise(&mut comparison.old_lateness, old_late);
         if is_other_executor(own.executor.as_deref(), &old.executor) {
@@ -285,7 +285,7 @@ impl ComparisonBuilder {
         &mut self,
         kind: DifferenceKind,
         at: Timestamp,
-        own: Option<&OwnFire>,
+        own: Option<&RondelFire>,
         old: Option<&OldFire>,
         late: Option<Duration>,
     ) {
@@ -337,10 +337,10 @@ fn milliseconds(length: Duration) -> u64 {
 mod tests {
     use super::*;
 
-    fn own(ms: i64) -> OwnFire {
+    fn own(ms: i64) -> RondelFire {
         let fire_at = Timestamp::EPOCH + Duration::from_millis(ms.unsigned_abs());
         let executor = Some("10.0.0.5-9999".to_owned());
-        OwnFire { run: RunId::new(ms + 1), fire_at, sent_at: Some(fire_at + Duration::from_millis(3)), executor }
+        RondelFire { run: RunId::new(ms + 1), fire_at, sent_at: Some(fire_at + Duration::from_millis(3)), executor }
     }
 
     fn old(id: i64, ms: i64) -> OldFire {
@@ -377,8 +377,8 @@ mod tests {
         let executors = (other.executor.as_deref(), other.old_executor.as_deref());
         assert_eq!(executors, (Some("10.0.0.5-9999"), Some("10.0.0.6-9999")));
         assert_eq!((comparison.both, comparison.other_executor), (9, 1));
-        assert_eq!(comparison.old_lateness, Lateness { mean_ms: 2_222, max_ms: 20_000 });
-        assert_eq!(comparison.rondel_lateness, Lateness { mean_ms: 3, max_ms: 3 });
+        assert_eq!(comparison.old_lateness, LatenessStats { mean_ms: 2_222, max_ms: 20_000 });
+        assert_eq!(comparison.rondel_lateness, LatenessStats { mean_ms: 3, max_ms: 3 });
     }
 
     #[test]
@@ -420,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn what_belongs_to_the_range_before_or_after_is_left_out() {
+    fn fires_of_the_range_before_or_after_are_left_out() {
         let fires = vec![own(99_000), own(100_000), own(150_000), own(200_000)];
         let there = vec![old(1, 99_000), old(2, 110_000), old(3, 99_000), old(4, 170_000), old(5, 200_000)];
         let comparison = compare(fires, there, range(100, 200));

@@ -52,7 +52,7 @@ pub struct ShapeError {
 
 /// A document that does not have the shape of `T`.
 #[derive(Clone, Debug)]
-pub struct Misfit<T> {
+pub struct ShapeErrors<T> {
     /// The errors in the order of the document, at most [`ERROR_COUNT_MAX`].
     pub errors: Vec<ShapeError>,
     /// The number of all errors, including those that are not kept.
@@ -74,7 +74,7 @@ impl ErrorKind {
     }
 }
 
-impl<T> Misfit<T> {
+impl<T> ShapeErrors<T> {
     /// Of the errors that further checks `found` in the repaired document, returns those that no deviation can have caused: the
     /// pointer of such an error lies neither above nor below the pointer of a deviation.
     pub fn independent(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
@@ -94,7 +94,7 @@ impl<T> Misfit<T> {
 ///
 /// # Errors
 /// Everything in which the document deviates from the shape of `T`.
-pub fn read<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> Result<T, Box<Misfit<T>>> {
+pub fn read<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> Result<T, Box<ShapeErrors<T>>> {
     let schema = schema_of::<T>();
     let Document { mut value, duplicates } = document;
     let mut checker = Checker::new(&schema, &duplicates);
@@ -105,10 +105,10 @@ pub fn read<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> R
             Ok(read) => return Ok(read),
             Err(error) => of_serde(&error),
         };
-        return Err(Box::new(Misfit { errors: vec![error], count: 1, repaired: None }));
+        return Err(Box::new(ShapeErrors { errors: vec![error], count: 1, repaired: None }));
     }
     let repaired = fits.then(|| T::deserialize(value).ok()).flatten();
-    Err(Box::new(Misfit { errors, count, repaired }))
+    Err(Box::new(ShapeErrors { errors, count, repaired }))
 }
 
 /// The schema of a type, generated once per process.

@@ -7,9 +7,9 @@ use crate::spec::JobSpec;
 #[track_caller]
 fn errors_of<T: DeserializeOwned + JsonSchema + 'static>(document: &str) -> Vec<(String, &'static str, String)> {
     let document: Document = serde_json::from_str(document).unwrap();
-    let Err(misfit) = read::<T>(document) else { panic!("it fits") };
-    assert_eq!(misfit.count, misfit.errors.len());
-    misfit.errors.into_iter().map(|error| (error.pointer, error.kind.as_str(), error.message)).collect()
+    let Err(shape_errors) = read::<T>(document) else { panic!("it fits") };
+    assert_eq!(shape_errors.count, shape_errors.errors.len());
+    shape_errors.errors.into_iter().map(|error| (error.pointer, error.kind.as_str(), error.message)).collect()
 }
 
 #[track_caller]
@@ -24,7 +24,7 @@ fn check_one<T: DeserializeOwned + JsonSchema + 'static>(document: &str, pointer
 }
 
 #[test]
-fn each_deviation_has_a_place_and_says_what_is_right() {
+fn each_deviation_has_a_pointer_and_names_a_correction() {
     let job = |rest: &str| format!(r#"{{"name": "a", "app": "a", "handler": "h"{rest}}}"#);
     for (rest, pointer, kind, message) in [
         (
@@ -113,15 +113,15 @@ fn everything_is_reported_and_the_rest_is_checked() {
         "schedule": [{"every": "0s"}, {"evry": "1s"}, {"cron": "99 * * * * ?", "jitter": {}}],
         "retry": {"max": "3", "backoff": "never"},
     });
-    let misfit = read::<JobSpec>(document.into()).unwrap_err();
-    let mut pointers: Vec<_> = misfit.errors.iter().map(|error| error.pointer.as_str()).collect();
+    let shape_errors = read::<JobSpec>(document.into()).unwrap_err();
+    let mut pointers: Vec<_> = shape_errors.errors.iter().map(|error| error.pointer.as_str()).collect();
     pointers.sort_unstable();
     assert_eq!(
         pointers,
         ["/app", "/colour", "/handler", "/retry/max", "/schedule/1/evry", "/schedule/2/jitter/max", "/timeout"]
     );
-    let further = misfit.repaired.as_ref().unwrap().compile().unwrap_err();
-    let mut further: Vec<_> = misfit.independent(further).map(|error| error.pointer).collect();
+    let further = shape_errors.repaired.as_ref().unwrap().compile().unwrap_err();
+    let mut further: Vec<_> = shape_errors.independent(further).map(|error| error.pointer).collect();
     further.sort_unstable();
     assert_eq!(further, ["/name", "/priority", "/retry/backoff", "/schedule/0/every", "/schedule/2/cron"]);
 }
@@ -129,12 +129,12 @@ fn everything_is_reported_and_the_rest_is_checked() {
 #[test]
 fn many_errors_are_counted_and_few_are_kept() {
     let fields: Value = (0..5_000).map(|index| (format!("f{index}"), Value::Null)).collect();
-    let misfit = read::<JobSpec>(fields.into()).unwrap_err();
-    assert_eq!((misfit.errors.len(), misfit.count), (ERROR_COUNT_MAX, 5_003));
+    let shape_errors = read::<JobSpec>(fields.into()).unwrap_err();
+    assert_eq!((shape_errors.errors.len(), shape_errors.count), (ERROR_COUNT_MAX, 5_003));
 }
 
 #[test]
-fn what_serde_writes_fits() {
+fn a_document_written_by_serde_fits() {
     let document = json!({
         "name": "a", "app": "b", "handler": "c", "params": {"a": [1, {"b": null}]}, "route": "broadcast",
         "schedule": [
@@ -177,16 +177,16 @@ fn only_near_words_are_proposed() {
     assert!(!found("x").contains("did you mean") && !found(&"only_one".repeat(13)).contains("did you mean"));
     let [(pointer, ..)] = &errors_of::<One>(r#"{"word": "only_one", "many": [1, "2", 3]}"#)[..] else { panic!("one") };
     assert_eq!(pointer, "/many/1");
-    let Err(misfit) = read::<One>(serde_json::from_str("[]").unwrap()) else { panic!("it fits") };
-    assert_eq!(misfit.count, 1);
+    let Err(shape_errors) = read::<One>(serde_json::from_str("[]").unwrap()) else { panic!("it fits") };
+    assert_eq!(shape_errors.count, 1);
     assert!(read::<One>(serde_json::from_str(r#"{"word": "only_one"}"#).unwrap()).is_ok());
 }
 
 #[test]
 fn a_wrong_field_is_repaired_by_whether_it_is_required() {
     let document = r#"{"name": 7, "app": "a", "handler": "h", "priority": "high"}"#;
-    let Err(misfit) = read::<JobSpec>(serde_json::from_str(document).unwrap()) else { panic!("it fits") };
-    assert_eq!(misfit.count, 2);
-    let repaired = misfit.repaired.unwrap();
+    let Err(shape_errors) = read::<JobSpec>(serde_json::from_str(document).unwrap()) else { panic!("it fits") };
+    assert_eq!(shape_errors.count, 2);
+    let repaired = shape_errors.repaired.unwrap();
     assert_eq!((repaired.name.as_str(), repaired.app.as_str(), repaired.priority), ("x", "a", 5));
 }

@@ -30,7 +30,7 @@ pub struct ExpectSpec {
     #[serde(default, with = "super::optional_duration", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DurationText>")]
     pub no_success_for: Option<Duration>,
-    /// No run takes longer than this. The run goes on; `timeout` ends it.
+    /// No run takes longer than this. A longer run is reported, not stopped; `timeout` stops it.
     #[serde(default, with = "super::optional_duration", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DurationText>")]
     pub longer_than: Option<Duration>,

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 use crate::reason::Reason;
 use crate::schema::DurationText;
 use crate::time::{duration_text, format_duration, parse_duration};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
-words! {
+word_enum! {
     /// Which executor of the app gets a run.
     Route {
         /// The first by name.
@@ -21,7 +21,7 @@ words! {
         Round = "round",
         /// Any.
         Random = "random",
-        /// The same for the same job, and few changes when executors come and go.
+        /// Each job stays on one executor; few jobs move when executors join or leave.
         ConsistentHash = "consistent_hash",
         /// The one that this job used least often.
         Lfu = "lfu",
@@ -40,7 +40,7 @@ words! {
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+#[expect(clippy::derivable_impls, reason = "the macro makes the enum")]
 impl Default for Route {
     fn default() -> Self {
         Self::Round
@@ -69,7 +69,7 @@ impl Default for MisfireSpec {
     }
 }
 
-words! {
+word_enum! {
     /// What to do about missed fires.
     MisfirePolicy {
         /// Skip them, with a verdict.
@@ -81,8 +81,8 @@ words! {
     }
 }
 
-words! {
-    /// Which of the missed fires run, where not all of them do.
+word_enum! {
+    /// Which of the missed fires run, if not all of them do.
     MisfireKeep {
         /// The newest.
         Newest = "newest",
@@ -109,8 +109,8 @@ impl Default for OverlapSpec {
     }
 }
 
-words! {
-    /// What to do with a run that comes due while an earlier one is not over.
+word_enum! {
+    /// What to do with a run that is due while an earlier one has not ended.
     OverlapPolicy {
         /// It waits for its turn.
         Serial = "serial",
@@ -123,7 +123,7 @@ words! {
     }
 }
 
-words! {
+word_enum! {
     /// Where runs of one job count as overlapping.
     OverlapScope {
         /// Anywhere.
@@ -133,7 +133,7 @@ words! {
     }
 }
 
-words! {
+word_enum! {
     /// What happens to a run whose executor is lost.
     Delivery {
         /// It is sent again.
@@ -143,19 +143,19 @@ words! {
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+#[expect(clippy::derivable_impls, reason = "the macro makes the enum")]
 impl Default for Delivery {
     fn default() -> Self {
         Self::AtLeastOnce
     }
 }
 
-words! {
+word_enum! {
     /// What an executor does with a run while no server answers it.
     OnSilence {
         /// The run continues, for a bounded time if runs of the job must not overlap; the next run waits meanwhile.
         Continue = "continue",
-        /// It stops the run after 15 s, and the run is sent again as one whose executor was lost.
+        /// It stops the run after 15 s. The run is then sent again, like a run whose executor was lost.
         Stop = "stop",
     }
 }
@@ -211,25 +211,24 @@ impl RetrySpec {
     }
 }
 
-words! {
-    /// When a run counts as over.
-    Over {
-        /// With its own end.
+word_enum! {
+    /// When a run counts as ended.
+    RunEnd ("Over") {
+        /// When it ends itself.
         Run = "run",
-        /// When the runs that follow from it are over too: until then it is `running`, and its verdict is folded from
-        /// theirs.
+        /// When the runs that follow from it have ended too. Until then it is `running`; its verdict depends on theirs.
         Children = "children",
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
-impl Default for Over {
+#[expect(clippy::derivable_impls, reason = "the macro makes the enum")]
+impl Default for RunEnd {
     fn default() -> Self {
         Self::Run
     }
 }
 
-/// Which verdicts are reported to the namespace's failure webhook, beside failures.
+/// Which verdicts besides failures are reported to the namespace's failure webhook.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NotifySpec {

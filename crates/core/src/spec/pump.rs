@@ -8,15 +8,14 @@ use serde_json::Value;
 
 use crate::schema::{DurationText, NAME_PATTERN};
 use crate::time::duration_text;
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// Maximum number of items of a pump job.
 pub const ITEM_COUNT_MAX: u32 = 10_000;
 /// The longest parameters of an item, in bytes of JSON text.
 pub const ITEM_PARAMS_LEN_MAX: usize = 4 * 1024;
 
-/// A job that works off rows: a number of groups run all the time, each with its share of the items, fetch rows of these items and
-/// execute them.
+/// A job that processes rows. Groups run all the time; each fetches and executes the rows of its share of the items.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PumpSpec {
@@ -60,7 +59,7 @@ pub struct PumpSpec {
     #[serde(default = "default_hand_over", with = "duration_text")]
     #[schemars(with = "DurationText")]
     pub hand_over: Duration,
-    /// When it ends after it has begun by its schedule or by hand; left out for a pump that goes on until it is paused or cancelled.
+    /// When it ends after it has begun by its schedule or by hand; left out for a pump that runs until it is paused or cancelled.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub until: Option<UntilSpec>,
 }
@@ -98,7 +97,7 @@ pub struct ItemSpec {
     pub params: Value,
 }
 
-words! {
+word_enum! {
     /// Who fetches rows in a group of a pump job.
     PumpMode {
         /// Only the last worker that runs out of rows fetches; the others wait.
@@ -108,7 +107,7 @@ words! {
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+#[expect(clippy::derivable_impls, reason = "the macro makes the enum")]
 impl Default for PumpMode {
     fn default() -> Self {
         Self::Sleep
@@ -125,7 +124,7 @@ pub enum UntilSpec {
     Cron(UntilCronSpec),
 }
 
-words! {
+word_enum! {
     /// When a pump ends that has no instant for it.
     UntilWord {
         /// When no item has rows left.

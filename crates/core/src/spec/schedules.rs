@@ -5,10 +5,10 @@ use std::time::Duration;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 
-use crate::cron::{DstRule, Gap, Overlap as DstOverlap};
+use crate::cron::{DstRule, Fold, Gap};
 use crate::schema::{DurationText, NAME_PATTERN};
 use crate::time::{Timestamp, duration_text};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 /// One schedule, or several.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize, JsonSchema)]
@@ -50,7 +50,7 @@ pub struct ScheduleSpec {
     /// What is done about an `at` that lies in the past when the definition is saved.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub if_past: Option<IfPast>,
-    /// After these jobs: once all of them that belong to the same fire have ended as `on` asks.
+    /// The parent jobs. The job runs when all of them that belong to the same fire have ended as `on` requires.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub after: Option<Vec<String>>,
     /// How the jobs of `after` must have ended.
@@ -82,34 +82,34 @@ pub struct JitterSpec {
     pub by: JitterBy,
 }
 
-words! {
-    /// What a jitter is drawn by.
+word_enum! {
+    /// Whether jobs or fires get different delays.
     JitterBy {
-        /// The job: the same for each of its fires, so that the period stays.
+        /// Each job has one delay for all of its fires, which keeps the period.
         Job = "job",
-        /// The fire: another one for each.
+        /// Each fire has its own delay.
         Fire = "fire",
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+#[expect(clippy::derivable_impls, reason = "the macro makes the enum")]
 impl Default for JitterBy {
     fn default() -> Self {
         Self::Job
     }
 }
 
-words! {
+word_enum! {
     /// What is done about an `at` in the past.
     IfPast {
         /// The definition is refused.
         Refuse = "refuse",
-        /// It runs at once.
+        /// It runs immediately.
         Run = "run",
     }
 }
 
-words! {
+word_enum! {
     /// How a parent must have ended for its children to run.
     AfterWhat {
         /// It succeeded.
@@ -121,7 +121,7 @@ words! {
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+#[expect(clippy::derivable_impls, reason = "the macro makes the enum")]
 impl Default for AfterWhat {
     fn default() -> Self {
         Self::Success
@@ -135,7 +135,7 @@ pub struct DstSpec {
     /// For times that the clock skips.
     pub gap: Gap,
     /// For times that the clock shows twice.
-    pub overlap: DstOverlap,
+    pub overlap: Fold,
 }
 
 impl From<DstSpec> for DstRule {
@@ -156,7 +156,7 @@ pub struct CalendarUse {
     pub rule: CalendarRule,
 }
 
-words! {
+word_enum! {
     /// What a calendar does to a job's fires.
     CalendarRule {
         /// Only the fires that are in the calendar are kept.
@@ -170,7 +170,7 @@ words! {
     }
 }
 
-#[expect(clippy::derivable_impls, reason = "the words macro makes the enum")]
+#[expect(clippy::derivable_impls, reason = "the macro makes the enum")]
 impl Default for CalendarRule {
     fn default() -> Self {
         Self::Only

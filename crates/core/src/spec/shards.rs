@@ -32,9 +32,11 @@ pub(crate) fn check_named(items: &[ItemSpec], (pointer, what): (&str, NamedKind)
         let len = params_text(&item.params).len();
         if len > ITEM_PARAMS_LEN_MAX {
             let message = match what {
-                NamedKind::Item => format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one item"),
+                NamedKind::Item => {
+                    format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are allowed for one item")
+                }
                 NamedKind::Shard => {
-                    format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are kept for one shard")
+                    format!("{len} bytes of JSON; at most {ITEM_PARAMS_LEN_MAX} are allowed for one shard")
                 }
             };
             refuse(format!("{pointer}/{index}/params"), message);

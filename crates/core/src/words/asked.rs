@@ -111,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn what_users_type_is_read_on_the_clock_of_the_zone() {
+    fn typed_times_are_read_on_the_clock_of_the_zone() {
         for (text, expected) in [
             ("08:00", "2026-03-29T00:00:00Z"),
             ("今天 08:00", "2026-03-29T00:00:00Z"),

@@ -18,14 +18,14 @@ mod tests;
 use std::fmt;
 
 use crate::cron::{CronExpr, Dialect};
-use crate::word_enum::words;
+use crate::word_enum::word_enum;
 
 pub use self::asked::asked_instants;
 pub use self::length::length;
 pub use self::moment::{instants, moment};
 pub use self::schedule::{calendar, schedule, schedule_spec, timetable};
 
-words! {
+word_enum! {
     /// A language that sentences are made in.
     Lang {
         /// English.

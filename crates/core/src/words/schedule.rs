@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Lang, cron, length, moment};
-use crate::cron::{DstRule, Gap, Overlap};
+use crate::cron::{DstRule, Fold, Gap};
 use crate::schedule::{After, Jitter, Kind, Schedule};
 use crate::spec::{AfterWhat, CalendarRule, JitterBy, ScheduleSpec};
 use crate::timetable::Timetable;
@@ -144,12 +144,10 @@ fn clock_changes(dst: DstRule, lang: Lang) -> Vec<String> {
         Gap::Skip => Some(("times that the clock skips do not fire", "被跳过的时刻不触发")),
     };
     let overlap = match dst.overlap {
-        Overlap::Auto => None,
-        Overlap::First => Some(("times that the clock shows twice fire the first time", "重复出现的时刻在第一次触发")),
-        Overlap::Second => {
-            Some(("times that the clock shows twice fire the second time", "重复出现的时刻在第二次触发"))
-        }
-        Overlap::Both => Some(("times that the clock shows twice fire both times", "重复出现的时刻两次都触发")),
+        Fold::Auto => None,
+        Fold::First => Some(("times that the clock shows twice fire the first time", "重复出现的时刻在第一次触发")),
+        Fold::Second => Some(("times that the clock shows twice fire the second time", "重复出现的时刻在第二次触发")),
+        Fold::Both => Some(("times that the clock shows twice fire both times", "重复出现的时刻两次都触发")),
     };
     let describe = |(en, zh): (&str, &str)| match lang {
         Lang::En => en.to_owned(),

@@ -126,7 +126,7 @@ fn check_schedule(spec: Value, en: &str, zh: &str) {
 }
 
 #[test]
-fn schedules_say_all_that_they_are() {
+fn sentences_describe_schedules_completely() {
     check_schedule(json!({"every": "1m"}), "every minute", "每分钟");
     check_schedule(json!({"every": "90m"}), "every 1 hour 30 minutes", "每1小时30分钟");
     check_schedule(json!({"delay": "20s"}), "20 seconds after the end of the run before", "上一次执行结束后20秒");
@@ -166,7 +166,7 @@ fn a_schedule_that_is_not_valid_has_no_sentence() {
 }
 
 #[test]
-fn calendars_and_dialects_are_said() {
+fn calendars_and_dialects_are_described() {
     assert_eq!(calendar("cn", CalendarRule::Only, Lang::En), "only in the calendar cn");
     assert_eq!(calendar("cn", CalendarRule::Next, Lang::Zh), "日历 cn 之外的日子顺延到之内的下一天");
     let read = |text: &str, lang| dialect(CronExpr::parse(text).unwrap().dialect(), lang);

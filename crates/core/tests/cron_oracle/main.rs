@@ -12,14 +12,14 @@ use chrono::{Duration, NaiveDate};
 use proptest::prelude::*;
 use proptest::sample::{Index, select};
 use rondel_core::Timestamp;
-use rondel_core::cron::{CronExpr, DstRule, Gap, Overlap, Tz};
+use rondel_core::cron::{CronExpr, DstRule, Fold, Gap, Tz};
 
 use self::oracle::{Oracle, changes};
 use self::spec::{Days, Field, Part, Spec, any_days, any_spec, list};
 
 fn any_rule() -> impl Strategy<Value = DstRule> {
     let gap = select(vec![Gap::Auto, Gap::Auto, Gap::NextValid, Gap::Skip]);
-    let overlap = select(vec![Overlap::Auto, Overlap::Auto, Overlap::First, Overlap::Second, Overlap::Both]);
+    let overlap = select(vec![Fold::Auto, Fold::Auto, Fold::First, Fold::Second, Fold::Both]);
     (gap, overlap).prop_map(|(gap, overlap)| DstRule { gap, overlap })
 }
 

@@ -2,7 +2,7 @@
 
 use chrono::{DateTime, NaiveDateTime, Offset, TimeZone};
 use rondel_core::Timestamp;
-use rondel_core::cron::{DstRule, Gap, Overlap, Tz};
+use rondel_core::cron::{DstRule, Fold, Gap, Tz};
 
 use crate::spec::{Days, Spec};
 
@@ -47,7 +47,7 @@ pub(crate) struct Oracle<'a> {
     pub(crate) changes: Vec<Change>,
     first_offset: i64,
     gap: Gap,
-    overlap: Overlap,
+    overlap: Fold,
 }
 
 pub(crate) const LONGEST_CHANGE: i64 = 26 * 3600;
@@ -61,8 +61,8 @@ impl<'a> Oracle<'a> {
             chosen => chosen,
         };
         let overlap = match rule.overlap {
-            Overlap::Auto if fixed => Overlap::First,
-            Overlap::Auto => Overlap::Both,
+            Fold::Auto if fixed => Fold::First,
+            Fold::Auto => Fold::Both,
             chosen => chosen,
         };
         let changes = changes(zone, from - LONGEST_CHANGE, to + LONGEST_CHANGE, 900);
@@ -81,9 +81,9 @@ impl<'a> Oracle<'a> {
         let shown_before = self.changes.iter().any(|it| (it.at..it.at + it.before - it.after).contains(&at));
         let shown_again = self.changes.iter().any(|it| (it.at - it.before + it.after..it.at).contains(&at));
         match self.overlap {
-            Overlap::First => !shown_before,
-            Overlap::Second => !shown_again,
-            Overlap::Auto | Overlap::Both => true,
+            Fold::First => !shown_before,
+            Fold::Second => !shown_again,
+            Fold::Auto | Fold::Both => true,
         }
     }
 

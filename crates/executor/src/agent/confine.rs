@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use tokio::process::Command;
 
 use super::config::AgentConfig;
-use super::family::WORK_DIR;
+use super::process_tree::WORK_DIR;
 use crate::job_error::JobError;
 
 /// Variables with this prefix are the agent's own settings and secrets: runs do not get them.
@@ -63,7 +63,7 @@ const LOADERS: [&str; 33] = [
     "_JAVA_OPTIONS",
 ];
 /// Variables with a prefix of [`LOADER_PREFIXES`] that run no code.
-const HARMLESS: [&str; 4] = ["PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8"];
+const NON_LOADERS: [&str; 4] = ["PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8"];
 
 /// The user of this host that runs are started as. The agent must be root.
 ///
@@ -127,7 +127,7 @@ impl Confinement {
             return Ok(());
         }
         Err(JobError::terminal(
-            "this agent runs signed scripts alone (--script-key); with --allow-program it starts the programs of that list, too",
+            "this agent runs only signed scripts (--script-key); with --allow-program it also starts the programs of that list",
         ))
     }
 
@@ -137,7 +137,7 @@ impl Confinement {
             return Ok(());
         }
         Err(JobError::terminal(
-            "params: interpreter cannot be chosen: this agent runs signed scripts alone (--script-key)",
+            "params: interpreter cannot be chosen: this agent runs only signed scripts (--script-key)",
         ))
     }
 
@@ -152,20 +152,22 @@ impl Confinement {
     ) -> Result<Command, JobError> {
         let (program, arguments) = argv.split_first().ok_or_else(|| JobError::terminal("params: argv is empty"))?;
         if let Some(name) = env.keys().find(|name| name.starts_with(OWN_PREFIX)) {
-            return Err(JobError::terminal(format_args!("params: env: {name} is a name of the agent's own")));
+            return Err(JobError::terminal(format_args!("params: env: {name} is reserved for the agent")));
         }
         // A variable named `PATH=/tmp` with the value `x` would set PATH to `/tmp=x`.
         if let Some(name) = env.keys().find(|name| name.contains('=')) {
-            return Err(JobError::terminal(format_args!("params: env: {name:?} is no name of a variable: it has a =")));
+            return Err(JobError::terminal(format_args!(
+                "params: env: {name:?} is not the name of a variable: it contains ="
+            )));
         }
         if let Some(name) = env.keys().find(|name| self.allowed.is_some() && is_loader(name)) {
             return Err(JobError::terminal(format_args!(
-                "params: env: {name} would run other code than the programs of --allow-program"
+                "params: env: {name} can run code other than the programs of --allow-program"
             )));
         }
         if let Some(name) = env.keys().find(|name| self.signed_only && is_loader(name)) {
             return Err(JobError::terminal(format_args!(
-                "params: env: {name} would run other code than the signed script (--script-key)"
+                "params: env: {name} can run code other than the signed script (--script-key)"
             )));
         }
         let path = self.find(program, cwd)?;
@@ -245,7 +247,7 @@ impl RunAs {
         let cwd = std::path::absolute(cwd).unwrap_or_else(|_| cwd.to_owned());
         let mut command = Command::new(launcher);
         command.args(first).arg("--cwd").arg(cwd).arg("--").arg(program).args(arguments).env_clear().current_dir("/");
-        // The mark by which the run's processes are found.
+        // The marker by which the run's processes are found.
         command.envs(variables.get(OsStr::new(WORK_DIR)).map(|folder| (WORK_DIR, folder)));
         let prefixed = |(name, value): (OsString, OsString)| {
             let mut longer = OsString::from(Self::VARIABLE_PREFIX);
@@ -273,7 +275,7 @@ impl RunAs {
 /// Whether a variable is known to make an allowed program run other code. The list cannot be complete.
 fn is_loader(name: &str) -> bool {
     let has_prefix = LOADER_PREFIXES.iter().any(|prefix| name.starts_with(prefix));
-    LOADERS.contains(&name) || (has_prefix && !HARMLESS.contains(&name))
+    LOADERS.contains(&name) || (has_prefix && !NON_LOADERS.contains(&name))
 }
 
 /// The absolute path of a program, resolved as the system would.
@@ -337,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn what_changes_the_user_gets_nothing_that_a_job_chooses() {
+    fn the_launcher_gets_no_variable_that_a_job_chooses() {
         let confinement = Confinement { run_as: Some(jobs()), ..Confinement::default() };
         let env = BTreeMap::from([("LD_PRELOAD".to_owned(), "/tmp/x.so".to_owned())]);
         let own = BTreeMap::from([(WORK_DIR, OsString::from("/work/run-1"))]);
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn the_linker_is_not_told_to_load_other_code() {
+    fn variables_that_load_other_code_are_refused() {
         let sh = Path::new("/bin/sh");
         let command = |confinement: &Confinement, name: &str| {
             let env = BTreeMap::from([(name.to_owned(), "x".to_owned())]);
@@ -412,7 +414,7 @@ mod tests {
         }
         assert!(command(&Confinement::default(), "LD_PRELOAD").is_ok());
         assert!(command(&Confinement::default(), "RONDEL_TOKEN").is_err());
-        assert!(command(&Confinement::default(), "PATH=/tmp").unwrap_err().message().contains("it has a ="));
+        assert!(command(&Confinement::default(), "PATH=/tmp").unwrap_err().message().contains("it contains ="));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use std::sync::Mutex;
 use tempfile::TempDir;
 
 use super::confine::RunAs;
-use super::family::{WORK_DIR, kill_marked};
+use super::process_tree::{WORK_DIR, kill_marked};
 use crate::lifecycle::lock;
 use crate::run::RunContext;
 
@@ -26,7 +26,7 @@ const NEW_PREFIX: &str = ".new-";
 const LOCK: &str = "lock";
 const OWNER_ONLY: u32 = 0o700;
 /// Other users may pass through to their own folders inside, and see nothing else.
-const PASSAGE: u32 = 0o711;
+const TRAVERSE_ONLY: u32 = 0o711;
 const SECRET_FILE: u32 = 0o600;
 
 /// The folder of this agent.
@@ -59,7 +59,7 @@ impl Folders {
         watcher: Option<&[PathBuf]>,
         run_as: Option<&RunAs>,
     ) -> io::Result<Self> {
-        let mode = if run_as.is_some() { PASSAGE } else { OWNER_ONLY };
+        let mode = if run_as.is_some() { TRAVERSE_ONLY } else { OWNER_ONLY };
         let base = open_base(base, shared, mode)?;
         remove_dead(&base);
         let (new, lock) = new_folder(&base, mode)?;
@@ -104,7 +104,7 @@ impl Folders {
         drop(new.keep());
         *held = fresh;
         let folder = self.path.display();
-        tracing::warn!(%folder, "the folder of the working directories was removed; it is made again");
+        tracing::warn!(%folder, "the folder of the working directories was removed; it is created again");
         Ok(())
     }
 }
@@ -132,7 +132,7 @@ fn open_base(base: &Path, shared: bool, mode: u32) -> io::Result<PathBuf> {
         return Err(io::Error::new(io::ErrorKind::PermissionDenied, "it belongs to another user"));
     }
     let base = base.canonicalize()?;
-    if shared && mode == PASSAGE {
+    if shared && mode == TRAVERSE_ONLY {
         // Another agent of this user may have made the base with access for itself alone.
         std::fs::set_permissions(&base, Permissions::from_mode(mode))?;
     }
@@ -162,7 +162,7 @@ fn start_watcher(command: &[PathBuf], path: &Path) -> Option<Child> {
     command.args(arguments).arg(path).env_clear().stdin(Stdio::piped()).stdout(Stdio::null()).process_group(0);
     let started = command.spawn();
     let warn = |error: &io::Error| {
-        tracing::warn!(%error, "no watcher: what runs while this agent is killed goes on until an agent starts here");
+        tracing::warn!(%error, "no watcher: if this agent is killed, the processes of its runs continue until an agent starts here");
     };
     started.inspect_err(warn).ok()
 }
@@ -186,7 +186,7 @@ fn remove_dead(base: &Path) {
             && is_dead(&path)
             && let Err(error) = end_left_over(&path)
         {
-            tracing::warn!(%error, folder = %path.display(), "cannot remove what a dead agent left");
+            tracing::warn!(%error, folder = %path.display(), "cannot remove the folder of a dead agent");
         }
     }
 }
@@ -200,7 +200,7 @@ fn is_dead(path: &Path) -> bool {
 fn end_left_over(folder: &Path) -> io::Result<()> {
     let count = kill_marked(WORK_DIR, &format!("{}/", folder.display()));
     if count > 0 {
-        tracing::warn!(count, folder = %folder.display(), "ended processes that a dead agent had left");
+        tracing::warn!(count, folder = %folder.display(), "ended processes that a dead agent had left running");
     }
     match remove_all(folder) {
         Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
@@ -313,7 +313,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_a_dead_agent_left_goes_at_the_next_start_and_a_living_ones_stays() {
+    async fn folders_of_dead_agents_are_removed_at_the_next_start() {
         let base = tempfile::tempdir().unwrap();
         let living = Folders::open(base.path(), true, None, None).unwrap();
         let dead = base.path().join("agent-dead");

@@ -118,7 +118,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     let body = read_body(&mut response, body_bytes_max).await;
     let body = body.map_err(|error| error.unwrap_or_else(failed))?;
     log.info(format!("{status}, {} bytes in {} ms", body.len(), began.elapsed().as_millis()));
-    show(&body, log);
+    log_body(&body, log);
     if expected.iter().any(|expected| expected.holds(status.as_u16())) {
         return Ok(HttpResult { status: status.as_u16(), body_bytes: body.len() });
     }
@@ -131,7 +131,7 @@ fn body_bytes_max(params: &HttpParams) -> Result<usize, JobError> {
     if max > MAX_BODY_BYTES_MAX {
         return Err(param_error(
             "max_body_bytes",
-            format_args!("{max} bytes; at most {MAX_BODY_BYTES_MAX} can be asked for"),
+            format_args!("{max} bytes; at most {MAX_BODY_BYTES_MAX} can be requested"),
         ));
     }
     Ok(max)
@@ -201,7 +201,7 @@ async fn read_body(response: &mut Response, max: usize) -> Result<Vec<u8>, BodyE
 
 /// Logs the beginning of a body. Secrets are hidden before the body is cut; otherwise the log would show the first
 /// part of a secret at the cut.
-fn show(body: &[u8], log: &Log) {
+fn log_body(body: &[u8], log: &Log) {
     let beginning = |len: usize| &body[..body.len().min(len)];
     let searched = beginning(LOGGED_BYTES + SECRET_BYTES_MAX);
     let (shown, more) = match log.buffer().masks().apply(&String::from_utf8_lossy(searched)) {

@@ -5,17 +5,17 @@
 
 mod config;
 mod confine;
-mod family;
 mod folder;
 mod http;
-mod kept;
 mod lines;
 mod output;
+mod process_tree;
 mod program;
 mod pump;
 mod script;
 mod shell;
 mod signature;
+mod stored_scripts;
 
 use std::sync::Arc;
 
@@ -32,11 +32,11 @@ use confine::Confinement;
 pub use confine::RunAs;
 use folder::Folders;
 pub use folder::clean_up_after;
-use kept::KeptScripts;
 use program::ProgramResult;
 pub use rondel_core::outgoing::AllowedAddresses;
 use script::Interpreter;
 pub use signature::ScriptKey;
+use stored_scripts::StoredScripts;
 
 /// Adds the handlers `shell`, `pump` and `http`, a handler for each script language whose interpreter this host has,
 /// and the secrets for their params.
@@ -82,7 +82,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
     let confinement = Arc::new(Confinement::new(config));
     let folders = open_folders(config)?;
     let allow_scripts = config.allow_scripts;
-    let kept = open_kept(config)?;
+    let scripts = open_scripts(config)?;
     let client = http::client(config.outgoing_allow.clone())?;
     let http = move |Params(params): Params<http::HttpParams>, run: RunContext, cancel: Cancel, log: Log| {
         http::run(client.clone(), http::with_trace_header(params, run.traceparent()), cancel, log)
@@ -90,12 +90,12 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
     let mut builder = builder.secrets(secrets).handler("http", http);
     if allow_scripts {
         for interpreter in interpreters(config) {
-            builder = with_language(builder, interpreter, (&folders, &confinement, &kept));
+            builder = with_language(builder, interpreter, (&folders, &confinement, &scripts));
         }
     }
     let builder = builder.pump_handler("pump", program_pump(&folders, &confinement));
     let shell = move |Params(params): Params<shell::ShellParams>, run: RunContext, cancel: Cancel, log: Log| {
-        let (folders, confinement, kept) = (Arc::clone(&folders), Arc::clone(&confinement), Arc::clone(&kept));
+        let (folders, confinement, scripts) = (Arc::clone(&folders), Arc::clone(&confinement), Arc::clone(&scripts));
         async move {
             let mut params = params;
             let command = match params.take_command(allow_scripts)? {
@@ -105,7 +105,7 @@ pub fn add_handlers(builder: Builder, config: &AgentConfig) -> Result<Builder, E
                 }
                 shell::RequestedCommand::Script(script) => {
                     confinement.check_interpreter(params.interpreter())?;
-                    shell::ResolvedCommand::Script(kept.text(script, &run, &cancel, &log).await?)
+                    shell::ResolvedCommand::Script(scripts.text(script, &run, &cancel, &log).await?)
                 }
             };
             let folder = folders.make(&run)?;
@@ -139,16 +139,16 @@ pub fn languages() -> impl Iterator<Item = &'static str> {
 fn with_language(
     builder: Builder,
     interpreter: Interpreter,
-    (folders, confinement, kept): (&Arc<Folders>, &Arc<Confinement>, &Arc<KeptScripts>),
+    (folders, confinement, scripts): (&Arc<Folders>, &Arc<Confinement>, &Arc<StoredScripts>),
 ) -> Builder {
-    let (folders, confinement, kept) = (Arc::clone(folders), Arc::clone(confinement), Arc::clone(kept));
+    let (folders, confinement, scripts) = (Arc::clone(folders), Arc::clone(confinement), Arc::clone(scripts));
     let handler = move |Params(params): Params<script::ScriptParams>, run: RunContext, cancel: Cancel, log: Log| {
-        let (folders, confinement, kept) = (Arc::clone(&folders), Arc::clone(&confinement), Arc::clone(&kept));
+        let (folders, confinement, scripts) = (Arc::clone(&folders), Arc::clone(&confinement), Arc::clone(&scripts));
         async move {
             let mut params = params;
             confinement.check_interpreter(params.interpreter.as_deref())?;
             let script = std::mem::replace(&mut params.script, script::Script::Text(String::new()));
-            let text = kept.text(script, &run, &cancel, &log).await?;
+            let text = scripts.text(script, &run, &cancel, &log).await?;
             let folder = folders.make(&run)?;
             let done: Result<ProgramResult, JobError> =
                 interpreter.program((params, &text), run.shard(), folder)?.run(&confinement, run, cancel, log).await;
@@ -163,8 +163,8 @@ fn program_pump(folders: &Arc<Folders>, confinement: &Arc<Confinement>) -> PumpH
     pump.with_schema(schemars::schema_for!(pump::PumpParams))
 }
 
-fn open_kept(config: &AgentConfig) -> Result<Arc<KeptScripts>, ExecutorError> {
-    let opened = KeptScripts::open(config.script_cache.as_deref(), config.script_keys.clone());
+fn open_scripts(config: &AgentConfig) -> Result<Arc<StoredScripts>, ExecutorError> {
+    let opened = StoredScripts::open(config.script_cache.as_deref(), config.script_keys.clone());
     let path = || config.script_cache.clone().unwrap_or_default();
     opened.map(Arc::new).map_err(|source| ExecutorError::WorkDir { path: path(), source })
 }

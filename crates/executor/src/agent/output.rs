@@ -20,7 +20,7 @@ const TURN_BYTES: usize = 128 * 1024;
 
 /// How long a process is blocked while its lines cannot be sent. After that, lines are dropped and counted until there
 /// is room again.
-const PATIENCE: Duration = Duration::from_secs(2);
+const BLOCK_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// How much of the end of the output is kept once the log is full.
 const TAIL_BYTES: usize = 64 * 1024;
@@ -34,7 +34,7 @@ pub(super) async fn copy_to_log(
 ) {
     let Some(mut pipe) = pipe else { return };
     let (buffer, lines, tail) = (vec![0; BUFFER_BYTES], Lines::default(), Tail::default());
-    let mut output = Output { log, level, buffer, held: 0, lines, tail, patient: true, seen };
+    let mut output = Output { log, level, buffer, held: 0, lines, tail, may_block: true, seen };
     let mut turn = 0;
     loop {
         match pipe.read(&mut output.buffer).await {
@@ -68,12 +68,12 @@ pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: Capture
         lines += count_lines(&buffer[..length]);
         if captured.len() > limit.bytes {
             let bytes = Bytes(limit.bytes as u64);
-            return Err(JobError::failed(format_args!("it printed more than {bytes}, and was killed")));
+            return Err(JobError::failed(format_args!("it printed more than {bytes} and was killed")));
         }
         if lines > limit.lines as u64 {
             let lines = limit.lines;
             return Err(JobError::failed(format_args!(
-                "it printed more than the {lines} lines asked for, and was killed"
+                "it printed more than the requested {lines} lines and was killed"
             )));
         }
     }
@@ -89,7 +89,7 @@ struct Output<'a, S: FnMut(&str)> {
     held: usize,
     lines: Lines,
     tail: Tail,
-    patient: bool,
+    may_block: bool,
     seen: S,
 }
 
@@ -116,13 +116,13 @@ impl<S: FnMut(&str)> Output<'_, S> {
         });
     }
 
-    /// Blocks a process that prints faster than its lines can be sent, for at most [`PATIENCE`]. After that, the
+    /// Blocks a process that prints faster than its lines can be sent, for at most [`BLOCK_TIMEOUT`]. After that, the
     /// process is blocked again only once there has been room.
     async fn wait_for_room(&mut self) {
         if self.log.buffer().has_room() {
-            self.patient = true;
-        } else if self.patient {
-            self.patient = timeout(PATIENCE, self.log.buffer().wait_for_room()).await.is_ok();
+            self.may_block = true;
+        } else if self.may_block {
+            self.may_block = timeout(BLOCK_TIMEOUT, self.log.buffer().wait_for_room()).await.is_ok();
         }
     }
 }
@@ -151,8 +151,8 @@ impl<S: FnMut(&str)> Drop for Output<'_, S> {
 struct Tail {
     older: Vec<u8>,
     newer: Vec<u8>,
-    gone_lines: u64,
-    gone_bytes: u64,
+    dropped_lines: u64,
+    dropped_bytes: u64,
 }
 
 struct TailBytes {
@@ -165,8 +165,8 @@ impl Tail {
     fn push(&mut self, bytes: &[u8]) {
         if self.newer.len() + bytes.len() > TAIL_BYTES {
             let gone = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
-            self.gone_lines += count_lines(&gone);
-            self.gone_bytes += gone.len() as u64;
+            self.dropped_lines += count_lines(&gone);
+            self.dropped_bytes += gone.len() as u64;
             // The freed buffer is reused.
             self.newer = gone;
             self.newer.clear();
@@ -176,7 +176,7 @@ impl Tail {
 
     /// The bytes to show, from the beginning of a line; `None` if there are none.
     fn into_kept(self) -> Option<TailBytes> {
-        let Self { mut older, newer, gone_lines, gone_bytes } = self;
+        let Self { mut older, newer, dropped_lines, dropped_bytes } = self;
         older.extend_from_slice(&newer);
         if older.is_empty() {
             return None;
@@ -187,8 +187,8 @@ impl Tail {
         let bytes = older.split_off(cut);
         Some(TailBytes {
             bytes,
-            left_out_lines: gone_lines + count_lines(&older),
-            left_out_bytes: gone_bytes + older.len() as u64,
+            left_out_lines: dropped_lines + count_lines(&older),
+            left_out_bytes: dropped_bytes + older.len() as u64,
         })
     }
 }

@@ -16,9 +16,9 @@ use tokio::sync::Semaphore;
 use tokio::time::Instant;
 
 use super::confine::Confinement;
-use super::family::{Family, WORK_DIR};
 use super::folder::remove_all;
 use super::output::{capture, copy_to_log};
+use super::process_tree::{ProcessTree, WORK_DIR};
 use crate::extract::{Cancel, Log};
 use crate::job_error::JobError;
 use crate::lifecycle::lock;
@@ -84,7 +84,7 @@ impl Program {
     ) -> Result<ProgramResult, JobError> {
         let mut child = self.spawn(confinement, &run)?;
         let folder = RunFolder(Some(self.folder));
-        let family = Family::led_by(&child, WORK_DIR, &folder.mark());
+        let processes = ProcessTree::led_by(&child, WORK_DIR, &folder.marker());
         let last_error = Mutex::new(String::new());
         let ended = {
             let work = run_child(&mut child, self.stdin, (&log, &last_error), &run);
@@ -94,7 +94,7 @@ impl Program {
                 biased;
                 status = &mut work => Some(status?),
                 () = cancel.cancelled() => {
-                    family.terminate();
+                    processes.terminate();
                     // Waits until the program has ended, or this future is dropped at the end of the grace.
                     work.await?;
                     None
@@ -103,13 +103,13 @@ impl Program {
         };
         let verdict = match ended {
             Some(status) => {
-                family.disarm();
+                processes.disarm();
                 verdict(status, &lock(&last_error))
             }
             None => {
                 // Processes that are still alive after that are killed.
-                tokio::time::timeout(LEFTOVER_GRACE, family.ended()).await.ok();
-                drop(family);
+                tokio::time::timeout(LEFTOVER_GRACE, processes.ended()).await.ok();
+                drop(processes);
                 Err(JobError::failed("stopped"))
             }
         };
@@ -128,13 +128,13 @@ impl Program {
     ) -> Result<Vec<u8>, JobError> {
         let mut child = self.spawn(confinement, run)?;
         let folder = RunFolder(Some(self.folder));
-        let family = Family::led_by(&child, WORK_DIR, &folder.mark());
+        let processes = ProcessTree::led_by(&child, WORK_DIR, &folder.marker());
         let last_error = Mutex::new(String::new());
         let (status, printed) = match limit {
             None => (run_child(&mut child, self.stdin, (log, &last_error), run).await?, Vec::new()),
             Some(limit) => run_child_captured(&mut child, self.stdin, (log, &last_error), limit).await?,
         };
-        family.disarm();
+        processes.disarm();
         let verdict = verdict(status, &lock(&last_error));
         folder.remove(wait_end(REMOVAL_WAIT, run)).await;
         verdict.map(|_| printed)
@@ -203,10 +203,10 @@ async fn run_child(
     run: &RunContext,
 ) -> Result<ExitStatus, JobError> {
     let (mut stdout, mut stderr) = (child.stdout.take(), child.stderr.take());
-    let feed = feed(child.stdin.take(), stdin);
+    let write = write_stdin(child.stdin.take(), stdin);
     let out = copy_to_log(stdout.as_mut(), "stdout", log, |_| {});
     let err = copy_to_log(stderr.as_mut(), "stderr", log, |line| note_error(line, last_error));
-    let pipes = futures_util::future::join3(feed, out, err);
+    let pipes = futures_util::future::join3(write, out, err);
     // The pipes are dropped before the warning, because their last lines are logged then.
     let (status, is_read) = {
         tokio::pin!(pipes);
@@ -231,11 +231,11 @@ async fn run_child_captured(
     (log, last_error): (&Log, &Mutex<String>),
     limit: CaptureLimit,
 ) -> Result<(ExitStatus, Vec<u8>), JobError> {
-    let feed = feed(child.stdin.take(), stdin);
+    let write = write_stdin(child.stdin.take(), stdin);
     let out = capture(child.stdout.take(), limit);
     let err = copy_to_log(child.stderr.take(), "stderr", log, |line| note_error(line, last_error));
     let others = async {
-        futures_util::future::join(feed, err).await;
+        futures_util::future::join(write, err).await;
         Ok(())
     };
     let pipes = futures_util::future::try_join(out, others);
@@ -261,7 +261,7 @@ fn note_error(line: &str, last_error: &Mutex<String>) {
     }
 }
 
-async fn feed(stdin: Option<ChildStdin>, text: Option<String>) {
+async fn write_stdin(stdin: Option<ChildStdin>, text: Option<String>) {
     let (Some(mut stdin), Some(text)) = (stdin, text) else { return };
     // A program need not read its input.
     if let Err(error) = stdin.write_all(text.as_bytes()).await
@@ -296,7 +296,7 @@ struct RunFolder(Option<TempDir>);
 
 impl RunFolder {
     /// The value of [`WORK_DIR`].
-    fn mark(&self) -> String {
+    fn marker(&self) -> String {
         self.0.as_ref().map(|folder| folder.path().display().to_string()).unwrap_or_default()
     }
 
@@ -322,7 +322,7 @@ fn remove(folder: TempDir) {
     let path = folder.keep();
     if let Err(error) = remove_all(&path) {
         let folder = path.display();
-        tracing::warn!(%error, %folder, "cannot remove a run's working directory; it goes with the agent");
+        tracing::warn!(%error, %folder, "cannot remove a run's working directory; it is removed when the agent ends");
     }
 }
 
@@ -353,7 +353,7 @@ mod tests {
     use crate::setup::{Setup, States, Timing};
 
     #[test]
-    fn what_follows_the_end_of_a_program_makes_no_run_miss_its_deadline() {
+    fn cleaning_up_after_a_program_makes_no_run_miss_its_deadline() {
         let runtime =
             tokio::runtime::Builder::new_current_thread().enable_time().max_blocking_threads(1).build().unwrap();
         let (release, released) = std::sync::mpsc::channel::<()>();

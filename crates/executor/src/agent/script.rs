@@ -60,10 +60,10 @@ pub(super) struct Interpreter {
 #[serde(untagged)]
 pub(super) enum Script {
     Text(String),
-    Kept(ScriptRef),
+    Stored(ScriptRef),
 }
 
-/// The script's arguments: a text is one argument.
+/// The script's arguments: a list, or a text that is one argument.
 #[derive(Debug, Deserialize, schemars::JsonSchema)]
 #[serde(untagged)]
 pub(super) enum Args {
@@ -142,7 +142,7 @@ fn check_options(program: &str) -> Result<&'static [&'static str], JobError> {
     found.map(|(_, options)| *options).ok_or_else(|| {
         let known: Vec<&str> = CHECKS.iter().flat_map(|(programs, _)| programs.iter().copied()).collect();
         JobError::terminal(format_args!(
-            "params: check: the agent does not know how {program} reads a script without running it; it knows that of {}",
+            "params: check: the agent does not know how {program} checks a script without running it; it knows this of {}",
             known.join(", ")
         ))
     })
@@ -180,7 +180,7 @@ pub(super) fn script_argv(
     }
     if let Some(position) = argv.iter().position(|text| text.contains('\0')) {
         return Err(JobError::terminal(format_args!(
-            "params: argument {position} holds a NUL, which no program can take"
+            "params: argument {position} contains a NUL, which cannot be passed to a program"
         )));
     }
     Ok(argv)

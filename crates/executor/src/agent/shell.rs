@@ -46,7 +46,7 @@ impl ShellParams {
                     [("interpreter", self.interpreter.is_some()), ("args", self.args.is_some()), ("check", self.check)];
                 match with_script.into_iter().find(|(_, is_there)| *is_there) {
                     Some((name, _)) => {
-                        Err(JobError::terminal(format_args!("params: {name} goes with script, not with argv")))
+                        Err(JobError::terminal(format_args!("params: {name} applies to script, not to argv")))
                     }
                     None => Ok(RequestedCommand::Program(argv)),
                 }
@@ -55,7 +55,7 @@ impl ShellParams {
             (None, Some(Script::Text(_))) if !allow_scripts => Err(JobError::terminal(
                 "this agent does not run the text of scripts: start it with --allow-scripts, or give argv",
             )),
-            (None, Some(Script::Kept(_))) if !allow_scripts => Err(JobError::terminal(
+            (None, Some(Script::Stored(_))) if !allow_scripts => Err(JobError::terminal(
                 "this agent does not run scripts of the server: start it with --allow-scripts, or give argv",
             )),
             (None, Some(script)) => Ok(RequestedCommand::Script(script)),

@@ -38,7 +38,7 @@ impl ScriptKey {
         let base64: String = inner.split_whitespace().collect();
         let der = STANDARD.decode(base64).map_err(|error| format!("is not a public key in PEM: {error}"))?;
         let key = der.strip_prefix(&DER_PREFIX).and_then(|key| key.try_into().ok());
-        key.map(Self).ok_or_else(|| "is a public key, but none of Ed25519".to_owned())
+        key.map(Self).ok_or_else(|| "is a public key, but not an Ed25519 key".to_owned())
     }
 
     /// Whether this key made the signature of the text.
@@ -62,7 +62,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_hash_is_what_other_programs_print() {
+    fn a_hash_is_the_same_as_that_of_other_programs() {
         let expected = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
         assert_eq!(hash(b"abc"), expected);
     }
@@ -80,11 +80,11 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_key_is_refused() {
+    fn invalid_keys_are_refused() {
         for text in ["", "MCow", "-----BEGIN PUBLIC KEY-----\nÄ\n-----END PUBLIC KEY-----"] {
             assert!(ScriptKey::from_pem(text).unwrap_err().contains("is not a public key"), "{text}");
         }
         let other = format!("{BEGIN}\nMCowBQYDK2VuAyEAPUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\n{END}");
-        assert_eq!(ScriptKey::from_pem(&other).unwrap_err(), "is a public key, but none of Ed25519");
+        assert_eq!(ScriptKey::from_pem(&other).unwrap_err(), "is a public key, but not an Ed25519 key");
     }
 }

@@ -26,7 +26,7 @@ impl Engine {
             // limit.
             self.settles_within(timing.cancel_grace + TASKS_GRACE, |table| table.is_empty()).await;
         }
-        let answered = |table: &Table| table.outbox.unacked_count() == 0 && !table.outbox.has_lingering_logs();
+        let answered = |table: &Table| table.outbox.unacked_count() == 0 && !table.outbox.has_unacked_logs();
         if !self.settles_within(timing.ack_grace, answered).await {
             let unacked = self.table().outbox.unacked_count();
             if unacked > 0 {

@@ -181,11 +181,11 @@ impl Engine {
     /// Stops the runs that must not run twice if no server has answered for too long. This is also checked before each
     /// run begins: a paused process may resume exactly there, when another executor already has the run.
     fn enforce_silence_limit(&self) {
-        self.stop_silenced(self.setup.silence.exceeded(host::uptime()));
+        self.stop_runs_in_silence(self.setup.silence.exceeded(host::uptime()));
     }
 
     /// Stops each run whose own limit the silence has exceeded.
-    fn stop_silenced(&self, silent: Option<SilencePeriod>) {
+    fn stop_runs_in_silence(&self, silent: Option<SilencePeriod>) {
         let Some(SilencePeriod { limit, lasted }) = silent else { return };
         self.stop(&StopCause::Silence { length: limit }, |run| run.silence_limit(limit) == Some(limit));
         // Whole seconds, except for lengths under one second.
@@ -265,7 +265,7 @@ impl Engine {
     /// Begins a session whose hello was sent at uptime `hello_at`; `None` if another session to the same node is alive.
     pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
         let now = now();
-        self.stop_silenced(self.setup.silence.record_welcome(welcome.silence_ms, hello_at, host::uptime()));
+        self.stop_runs_in_silence(self.setup.silence.record_welcome(welcome.silence_ms, hello_at, host::uptime()));
         let mut table = self.table();
         if table.outbox.links().any(|link| link.node_id() == welcome.node_id) {
             return None;
@@ -307,7 +307,7 @@ impl Engine {
             return false;
         }
         let exceeded = self.setup.silence.record_heard(host::uptime());
-        self.stop_silenced(exceeded);
+        self.stop_runs_in_silence(exceeded);
         exceeded.is_none()
     }
 
@@ -390,7 +390,7 @@ fn fit_hello(hello: Hello) -> Hello {
         return hello;
     }
     tracing::warn!(
-        "this executor's hello is too large with the schemas of its handlers' parameters; it goes without them"
+        "this executor's hello is too large with the schemas of its handlers' parameters; they are left out"
     );
     let mut hello = Hello { handler_infos: Vec::new(), ..hello };
     if rondel_proto::encoded_len(&hello) + HELLO_OVERHEAD > rondel_proto::MESSAGE_BYTES_MAX {

@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn silence_counts_from_the_last_word() {
+    fn silence_counts_from_the_last_message() {
         let silence = Silence::new(None);
         let at = Duration::from_secs;
         assert_eq!(limit(silence.exceeded(at(60))), None, "no server was heard yet");
@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn a_welcome_that_waited_while_the_process_stood_still_ends_no_silence() {
+    fn a_welcome_that_waited_while_the_process_was_paused_ends_no_silence() {
         let (silence, at) = (Silence::new(None), Duration::from_secs);
         silence.record_welcome(3_000, at(60), at(60));
         assert_eq!(limit(silence.record_welcome(3_000, at(61), at(70))), Some(at(3)));
@@ -146,14 +146,14 @@ mod tests {
     }
 
     #[test]
-    fn what_is_configured_counts_more_than_what_is_told() {
+    fn the_configured_limit_takes_precedence_over_the_servers() {
         let silence = Silence::new(Some(Duration::from_secs(1)));
         silence.record_welcome(0, Duration::ZERO, Duration::ZERO);
         assert_eq!(limit(silence.exceeded(Duration::from_secs(1))), Some(Duration::from_secs(1)));
     }
 
     #[test]
-    fn a_run_that_goes_on_in_silence_has_a_bound_of_its_own() {
+    fn a_run_that_continues_in_silence_has_its_own_limit() {
         use v1::OnSilence::{Continue, Stop, Unspecified};
         let at = Duration::from_secs;
         let limit = |on_silence: v1::OnSilence, is_serial, max| {

@@ -9,8 +9,8 @@ use super::Engine;
 use crate::lifecycle::lock;
 use crate::table::TableLog as _;
 
-mod pulse;
-use pulse::Pulse;
+mod watchdog;
+use watchdog::RuntimeWatchdog;
 
 /// Progress is sent at most this often.
 const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
@@ -18,12 +18,12 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 pub(crate) struct SweepLoop {
     engine: Arc<Engine>,
     progress_at: Instant,
-    pulse: Pulse,
+    watchdog: RuntimeWatchdog,
 }
 
 impl SweepLoop {
     pub(crate) fn new(engine: Arc<Engine>) -> Self {
-        Self { engine, progress_at: Instant::now(), pulse: Pulse::default() }
+        Self { engine, progress_at: Instant::now(), watchdog: RuntimeWatchdog::default() }
     }
 
     pub(crate) async fn run(mut self) {
@@ -31,16 +31,16 @@ impl SweepLoop {
         let mut ticker = tokio::time::interval(engine.setup.timing.sweep_period);
         ticker.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
-            let hurried = async {
+            let requested = async {
                 match &engine.setup.shipping {
-                    Some(shipping) => shipping.hurried().await,
+                    Some(shipping) => shipping.requested().await,
                     None => std::future::pending().await,
                 }
             };
             tokio::select! {
                 () = engine.setup.lifecycle.soft.cancelled() => return,
                 _ = ticker.tick() => self.tick(Instant::now()),
-                () = hurried => self.ship_logs(),
+                () = requested => self.ship_logs(),
             }
         }
     }
@@ -65,7 +65,7 @@ impl SweepLoop {
         self.engine.enforce_silence_limit();
         self.engine.end_stuck(now);
         if let Some(handlers) = self.engine.handler_runtime.get() {
-            self.pulse.check(handlers, &self.engine.setup.lifecycle.tracker, now);
+            self.watchdog.check(handlers, &self.engine.setup.lifecycle.tracker, now);
         }
     }
 

@@ -56,7 +56,7 @@ struct State {
     closed: bool,
     /// The end of a log that has exceeded its limit.
     tail: Option<Tail>,
-    chunks: VecDeque<KeptChunk>,
+    chunks: VecDeque<UnackedChunk>,
     chunk_bytes: usize,
     next_sequence: i64,
     /// The session that got the first `sent` chunks. Another session gets all chunks again.
@@ -65,7 +65,7 @@ struct State {
     sent_bytes: usize,
 }
 
-struct KeptChunk {
+struct UnackedChunk {
     chunk: LogChunk,
     bytes: usize,
 }
@@ -97,7 +97,7 @@ impl RunLog {
         // The text is masked as a whole before it is split, because a secret may span lines.
         let masked = masks.unwrap_or(&none).apply(text);
         for text in masked.trim_end_matches('\n').split('\n') {
-            self.push_line(level, at, line::tidy(text, &none));
+            self.push_line(level, at, line::sanitize(text, &none));
         }
     }
 
@@ -121,7 +121,7 @@ impl RunLog {
                 self.limit
             );
             let mark = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
-            return self.keep(&mut state, mark, LINE_OVERHEAD);
+            return self.append(&mut state, mark, LINE_OVERHEAD);
         }
         if !self.is_roomy(&state, bytes, UNSENT_BYTES_MAX) {
             state.dropped += 1;
@@ -129,7 +129,7 @@ impl RunLog {
         }
         state.logged_bytes += bytes;
         state.logged_lines += 1;
-        self.keep(&mut state, line, bytes);
+        self.append(&mut state, line, bytes);
     }
 
     fn is_roomy(&self, state: &State, bytes: usize, max: usize) -> bool {
@@ -167,7 +167,7 @@ impl RunLog {
         }
     }
 
-    fn keep(self: &Arc<Self>, state: &mut State, line: LogLine, bytes: usize) {
+    fn append(self: &Arc<Self>, state: &mut State, line: LogLine, bytes: usize) {
         let first = state.pending.is_empty();
         state.pending.push(line);
         state.pending_bytes += bytes;
@@ -178,7 +178,7 @@ impl RunLog {
         }
         if state.pending_bytes >= CHUNK_BYTES {
             state.seal(self.key);
-            shipping.hurry();
+            shipping.request();
         }
     }
 
@@ -208,7 +208,7 @@ impl TableLog for RunLog {
         let at_ms = state.pending.last().map_or(0, |line| line.at_ms);
         for line in state.tail.take().into_iter().flat_map(|tail| tail.into_lines(self.limit, at_ms)) {
             let bytes = cost(&line.text);
-            self.keep(&mut state, line, bytes);
+            self.append(&mut state, line, bytes);
         }
         if self.shipping.is_some() {
             state.seal(self.key);
@@ -298,7 +298,7 @@ impl State {
         self.next_sequence += 1;
         let bytes = std::mem::take(&mut self.pending_bytes);
         self.chunk_bytes += bytes;
-        self.chunks.push_back(KeptChunk { chunk, bytes });
+        self.chunks.push_back(UnackedChunk { chunk, bytes });
     }
 }
 
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_goes_to_a_session_once_and_to_another_one_again() {
+    fn a_chunk_is_sent_once_to_each_session() {
         let (log, _) = log();
         push(&log, "a\nb\n");
         let chunks = log.collect(1, false);
@@ -332,7 +332,7 @@ mod tests {
     }
 
     #[test]
-    fn what_does_not_fit_is_dropped_and_counted() {
+    fn lines_that_do_not_fit_are_dropped_and_counted() {
         let (log, shipping) = log();
         let line = "x".repeat(10_000);
         for _ in 0..200 {
@@ -398,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_are_limited_too_and_nothing_is_said_where_nothing_is_missing() {
+    fn bytes_are_limited_too_and_a_complete_log_has_no_count() {
         let limit = LogLimit { bytes: 10_000, lines: 1_000 };
         let texts = logged(limit, (0..500).map(|number| format!("{number:0100}")));
         let bytes: usize = texts.iter().map(|text| cost(text)).sum();

@@ -8,7 +8,7 @@ pub(crate) const LINE_BYTES_MAX: usize = 16 * 1024;
 const CUT_MARK: &str = " … [line cut]";
 
 /// Masks secrets, replaces NUL (no database stores it in a text) and cuts with a visible mark.
-pub(crate) fn tidy(text: &str, masks: &Masks) -> String {
+pub(crate) fn sanitize(text: &str, masks: &Masks) -> String {
     let masked = masks.apply(text.trim_end_matches(['\n', '\r']));
     let clean = if masked.contains('\0') { masked.replace('\0', "\u{fffd}") } else { masked.into_owned() };
     if clean.len() <= LINE_BYTES_MAX {
@@ -25,9 +25,9 @@ mod tests {
     #[test]
     fn lines_are_clean_and_bounded() {
         let masks = Masks::new(["hidden".to_owned()]);
-        assert_eq!(tidy("a\0b hidden\r\n", &masks), "a\u{fffd}b ***");
-        let long = tidy(&"ä".repeat(LINE_BYTES_MAX), &masks);
+        assert_eq!(sanitize("a\0b hidden\r\n", &masks), "a\u{fffd}b ***");
+        let long = sanitize(&"ä".repeat(LINE_BYTES_MAX), &masks);
         assert!(long.len() <= LINE_BYTES_MAX && long.ends_with(CUT_MARK), "{}", long.len());
-        assert_eq!(tidy(&"x".repeat(LINE_BYTES_MAX), &masks).len(), LINE_BYTES_MAX);
+        assert_eq!(sanitize(&"x".repeat(LINE_BYTES_MAX), &masks).len(), LINE_BYTES_MAX);
     }
 }

@@ -15,7 +15,7 @@ const BYTES_MAX: usize = 64 * 1024 * 1024;
 pub(crate) struct Shipping {
     marked: Mutex<Vec<Arc<RunLog>>>,
     bytes: AtomicUsize,
-    hurry: Notify,
+    requested: Notify,
 }
 
 impl Shipping {
@@ -29,12 +29,12 @@ impl Shipping {
     }
 
     /// Requests shipping before the next sweep, because a chunk is full.
-    pub(crate) fn hurry(&self) {
-        self.hurry.notify_one();
+    pub(crate) fn request(&self) {
+        self.requested.notify_one();
     }
 
-    pub(crate) async fn hurried(&self) {
-        self.hurry.notified().await;
+    pub(crate) async fn requested(&self) {
+        self.requested.notified().await;
     }
 
     pub(crate) fn has_room(&self, bytes: usize) -> bool {

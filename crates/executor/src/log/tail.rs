@@ -11,13 +11,13 @@ pub(super) struct Tail {
     limit: LogLimit,
     lines: VecDeque<LogLine>,
     bytes: usize,
-    gone_lines: u64,
-    gone_bytes: u64,
+    dropped_lines: u64,
+    dropped_bytes: u64,
 }
 
 impl Tail {
     pub(super) fn new(limit: LogLimit) -> Self {
-        Self { limit, lines: VecDeque::new(), bytes: 0, gone_lines: 0, gone_bytes: 0 }
+        Self { limit, lines: VecDeque::new(), bytes: 0, dropped_lines: 0, dropped_bytes: 0 }
     }
 
     /// Adds a line and drops the oldest ones that no longer fit.
@@ -33,14 +33,14 @@ impl Tail {
 
     /// Counts output that was never made into lines.
     pub(super) fn leave_out(&mut self, lines: u64, bytes: u64) {
-        self.gone_lines += lines;
-        self.gone_bytes += bytes;
+        self.dropped_lines += lines;
+        self.dropped_bytes += bytes;
     }
 
     /// The last lines. If lines before them were left out, the first line counts those.
     pub(super) fn into_lines(self, whole: LogLimit, at_ms: i64) -> impl Iterator<Item = LogLine> {
-        let (lines, bytes) = (self.gone_lines, Bytes(self.gone_bytes));
-        let mark = (self.gone_bytes > 0 || lines > 0).then(|| LogLine {
+        let (lines, bytes) = (self.dropped_lines, Bytes(self.dropped_bytes));
+        let mark = (self.dropped_bytes > 0 || lines > 0).then(|| LogLine {
             at_ms: self.lines.front().map_or(at_ms, |line| line.at_ms),
             level: "warn".to_owned(),
             text: format!(

@@ -34,7 +34,7 @@ struct Shared<R> {
 impl<R: Clone + Send> Checkpoints for Shared<R> {
     fn store(&self, item: &str, epoch: i64, text: &str) -> Result<(), CheckpointError> {
         lock(&self.group).checkpoint(item, epoch, text)?;
-        self.port.poke();
+        self.port.wake();
         Ok(())
     }
 }
@@ -104,7 +104,7 @@ impl<P: Pump> Driver<P> {
                 biased;
                 () = self.run.stopped(), if !self.is_stopped => {}
                 () = port.leaving().cancelled(), if !self.is_leaving => {}
-                () = port.poked() => {}
+                () = port.woken() => {}
                 Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned),
                 () = until(wake_at) => {}
             }
@@ -136,7 +136,7 @@ impl<P: Pump> Driver<P> {
                     self.executions.get(&number).into_iter().for_each(AbortHandle::abort);
                 }
                 Step::Wait(until) => return Some(until),
-                Step::Over => return None,
+                Step::Ended => return None,
             }
         }
     }
@@ -250,9 +250,9 @@ impl<P: Pump> Driver<P> {
 /// A warning about returned rows that are not executed, if there are any.
 fn dropped_line(found: &Fetched, limit: usize) -> Option<String> {
     let Fetched { surplus, foreign, .. } = *found;
-    let beyond = (surplus > 0).then(|| format!("{surplus} rows beyond the {limit} that were asked for"));
+    let beyond = (surplus > 0).then(|| format!("{surplus} rows beyond the {limit} that were requested"));
     let of_others =
-        (foreign > 0).then(|| format!("{foreign} rows of items that were not asked for or are no longer held"));
+        (foreign > 0).then(|| format!("{foreign} rows of items that were not requested or are no longer held"));
     let parts: Vec<String> = beyond.into_iter().chain(of_others).collect();
     (!parts.is_empty()).then(|| format!("select returned {}; they are dropped", parts.join(" and ")))
 }

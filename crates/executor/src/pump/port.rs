@@ -38,7 +38,7 @@ impl Port {
             *waiting = Some(order);
         }
         drop(waiting);
-        self.poke();
+        self.wake();
     }
 
     /// Takes the waiting order.
@@ -57,12 +57,12 @@ impl Port {
     }
 
     /// Wakes the group.
-    pub fn poke(&self) {
+    pub fn wake(&self) {
         self.wake.notify_one();
     }
 
     /// Resolves when the group was woken.
-    pub async fn poked(&self) {
+    pub async fn woken(&self) {
         self.wake.notified().await;
     }
 
@@ -79,12 +79,12 @@ impl Port {
 /// reports before the results, so that no server learns of a group's end before the last state of its items.
 #[derive(Debug, Default)]
 pub struct Reports {
-    kept: Mutex<BTreeMap<RunKey, Kept>>,
+    last: Mutex<BTreeMap<RunKey, LastReport>>,
     wake: Notify,
 }
 
 #[derive(Debug)]
-struct Kept {
+struct LastReport {
     report: PumpReport,
     is_sent: bool,
 }
@@ -93,37 +93,37 @@ impl Reports {
     /// Stores a group's report, which replaces its previous one, and wakes the sender.
     pub fn publish(&self, report: PumpReport) {
         let key = RunKey::new(report.run_id, report.attempt);
-        lock(&self.kept).insert(key, Kept { report, is_sent: false });
+        lock(&self.last).insert(key, LastReport { report, is_sent: false });
         self.wake.notify_one();
     }
 
     /// The reports that were not sent on any stream yet.
     #[must_use]
     pub fn take_unsent(&self) -> Vec<PumpReport> {
-        let mut kept = lock(&self.kept);
+        let mut last = lock(&self.last);
         let mut unsent = Vec::new();
-        for one in kept.values_mut().filter(|one| !one.is_sent) {
+        for one in last.values_mut().filter(|one| !one.is_sent) {
             one.is_sent = true;
             unsent.push(one.report.clone());
         }
         unsent
     }
 
-    /// All kept reports.
+    /// The last report of each group.
     #[must_use]
     pub fn all(&self) -> Vec<PumpReport> {
-        lock(&self.kept).values().map(|one| one.report.clone()).collect()
+        lock(&self.last).values().map(|one| one.report.clone()).collect()
     }
 
     /// The last report of a group.
     #[must_use]
     pub fn get(&self, key: RunKey) -> Option<PumpReport> {
-        lock(&self.kept).get(&key).map(|one| one.report.clone())
+        lock(&self.last).get(&key).map(|one| one.report.clone())
     }
 
     /// Forgets a group when a server has the result of its run.
     pub fn forget(&self, key: RunKey) {
-        lock(&self.kept).remove(&key);
+        lock(&self.last).remove(&key);
     }
 
     /// Resolves when a report was published.

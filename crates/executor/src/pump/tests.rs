@@ -173,7 +173,7 @@ impl Running {
         (ending.status, ending.is_yielded, ending.message)
     }
 
-    fn is_over(&self) -> bool {
+    fn has_ended(&self) -> bool {
         self.handle.is_finished()
     }
 
@@ -242,7 +242,7 @@ async fn a_batch_is_one_call_and_fails_as_one() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_panic_fails_the_row_and_the_group_goes_on() {
+async fn a_panic_fails_the_row_and_the_group_continues() {
     let rows = Rows::new(3).failing(|row| if row == 2 { panic!("row {row}") } else { Ok(()) });
     let mut running = Running::holding(&rows, v1::Pump { row_backoff_ms: 60_000, ..limits() });
     sleep(SECOND * 3).await;
@@ -309,7 +309,7 @@ async fn an_item_that_is_asked_back_is_worked_off_and_released_at_once() {
     let progress = running.progress();
     assert_eq!((progress.released, progress.done, progress.checkpoint.as_str()), (true, 3, "3"));
     assert_eq!(rows.selects.lock().unwrap().len(), 1);
-    assert!(!running.is_over(), "it may get other items");
+    assert!(!running.has_ended(), "it may get other items");
 }
 
 #[tokio::test(start_paused = true)]
@@ -336,7 +336,7 @@ async fn a_select_that_hangs_does_not_keep_its_item() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_cancelled_group_finishes_what_is_in_execution() {
+async fn a_cancelled_group_finishes_its_executions() {
     let rows = Rows::new(9).taking(|_| SECOND * 20);
     let mut running = Running::holding(&rows, limits());
     sleep(SECOND).await;
@@ -347,7 +347,7 @@ async fn a_cancelled_group_finishes_what_is_in_execution() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn what_a_cancelled_group_does_not_finish_in_time_is_aborted() {
+async fn a_cancelled_group_aborts_executions_that_take_too_long() {
     let rows = Rows::new(9).taking(|_| SECOND * 3_600);
     let mut running = Running::holding(&rows, limits());
     sleep(SECOND).await;
@@ -408,7 +408,7 @@ async fn at_the_end_of_the_drain_a_group_has_the_ordinary_grace() {
     sleep(SECOND).await;
     running.run.pump().unwrap().leave();
     sleep(SECOND * 60).await;
-    assert!(!running.is_over());
+    assert!(!running.has_ended());
     running.run.stop(StopCause::Drained);
     let stopped = Instant::now();
     assert_eq!(running.ended().await, YIELDED("fetched 9, done 0, failed 2"));
@@ -416,11 +416,11 @@ async fn at_the_end_of_the_drain_a_group_has_the_ordinary_grace() {
 }
 
 #[tokio::test(start_paused = true)]
-async fn a_group_that_its_executor_stops_before_it_begins_goes_on_elsewhere() {
+async fn a_group_that_its_executor_stops_before_it_begins_yields() {
     let mut running = Running::start(&Rows::new(9), limits());
     running.run.stop(StopCause::Drained);
     let ending = running.task.join_next().await.unwrap().unwrap().ending;
-    assert_eq!((ending.is_yielded, ending.message.as_str()), (true, "stopped: the executor goes away"));
+    assert_eq!((ending.is_yielded, ending.message.as_str()), (true, "stopped: the executor is shutting down"));
 }
 
 #[tokio::test(start_paused = true)]

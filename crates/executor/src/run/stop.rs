@@ -31,7 +31,7 @@ impl fmt::Display for StopCause {
             Self::Cancelled { by } => write!(f, "cancelled by {by}"),
             Self::TimedOut { timeout } => write!(f, "timed out after {}", format_duration(*timeout)),
             Self::Silence { length } => write!(f, "stopped: no server answered for {}", format_duration(*length)),
-            Self::Drained => f.write_str("stopped: the executor goes away"),
+            Self::Drained => f.write_str("stopped: the executor is shutting down"),
         }
     }
 }
@@ -52,7 +52,7 @@ impl StopCause {
             Self::Silence { .. } | Self::Drained => (RunStatus::Failed, true),
         };
         let message = match aborted_after {
-            Some(grace) => format!("{self}; aborted, for it did not stop within {}", format_duration(grace)),
+            Some(grace) => format!("{self}; aborted because it did not stop within {}", format_duration(grace)),
             None => self.to_string(),
         };
         let silent = if let Self::Silence { length } = self { Some(*length) } else { None };

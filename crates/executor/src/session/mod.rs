@@ -40,7 +40,7 @@ fn dial_named(engine: &Arc<Engine>, servers: &[String]) {
 
 fn dial(engine: &Arc<Engine>, url: ServerUrl) {
     if engine.servers.claim(&url) {
-        let dialler = Dialler { engine: Arc::clone(engine), url, trouble: Trouble::default() };
+        let dialler = Dialler { engine: Arc::clone(engine), url, problems: ProblemLog::default() };
         engine.setup.lifecycle.tracker.spawn(dialler.run());
     }
 }
@@ -48,7 +48,7 @@ fn dial(engine: &Arc<Engine>, url: ServerUrl) {
 struct Dialler {
     engine: Arc<Engine>,
     url: ServerUrl,
-    trouble: Trouble,
+    problems: ProblemLog,
 }
 
 impl Dialler {
@@ -62,12 +62,12 @@ impl Dialler {
                 End::Stopped => return,
                 End::Alias(node_id) => self.wait_while_connected(node_id).await,
                 End::AlreadyThere(reason) if engine.is_connected() => {
-                    tracing::debug!(server = %self.url, reason, "connected by another URL already");
+                    tracing::debug!(server = %self.url, reason, "already connected by another URL");
                 }
                 End::Refused(reason) | End::AlreadyThere(reason) => self.report_refused(reason),
                 End::Unreachable(reason) => self.report_unreachable(reason),
                 End::Lost(reason) => {
-                    self.trouble.clear();
+                    self.problems.clear();
                     self.report_unreachable(reason);
                     if began.elapsed() >= GOOD_SESSION {
                         failed_count = 0;
@@ -92,20 +92,20 @@ impl Dialler {
 
     fn report_refused(&mut self, reason: String) {
         let period = format_duration(self.engine.setup.timing.reconnect_max);
-        if let Some(reason) = self.trouble.report_if_due(reason, Instant::now()) {
+        if let Some(reason) = self.problems.report_if_due(reason, Instant::now()) {
             tracing::error!(
                 server = %self.url,
-                "refused by the server at {}: {reason}. This executor goes on trying, every {period}", self.url
+                "refused by the server at {}: {reason}. This executor keeps trying, every {period}", self.url
             );
         }
     }
 
     fn report_unreachable(&mut self, reason: String) {
         let period = format_duration(self.engine.setup.timing.reconnect_max);
-        if let Some(reason) = self.trouble.report_if_due(reason, Instant::now()) {
+        if let Some(reason) = self.problems.report_if_due(reason, Instant::now()) {
             tracing::warn!(
                 server = %self.url,
-                "no session with the server at {}: {reason}. This executor goes on trying, every {period}", self.url
+                "no session with the server at {}: {reason}. This executor keeps trying, every {period}", self.url
             );
         }
     }
@@ -113,11 +113,11 @@ impl Dialler {
 
 /// A problem with one server: logged immediately when it is new, and rarely after that.
 #[derive(Debug, Default)]
-struct Trouble {
+struct ProblemLog {
     reported: Option<(String, Instant)>,
 }
 
-impl Trouble {
+impl ProblemLog {
     /// The reason, if it must be reported now.
     fn report_if_due(&mut self, reason: String, now: Instant) -> Option<String> {
         let is_known = |(known, at): &(String, Instant)| *known == reason && now < *at + REMIND_PERIOD;
@@ -139,16 +139,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_reported_at_once_and_then_seldom() {
-        let (mut trouble, start) = (Trouble::default(), Instant::now());
+    fn a_problem_is_reported_immediately_and_then_rarely() {
+        let (mut problems, start) = (ProblemLog::default(), Instant::now());
         let mut reported =
-            |reason: &str, after: Duration| trouble.report_if_due(reason.to_owned(), start + after).is_some();
+            |reason: &str, after: Duration| problems.report_if_due(reason.to_owned(), start + after).is_some();
         assert!(reported("connection refused", Duration::ZERO));
         assert!(!reported("connection refused", Duration::from_secs(1)));
         assert!(reported("no welcome in time", Duration::from_secs(2)), "another reason");
         assert!(!reported("no welcome in time", REMIND_PERIOD));
         assert!(reported("no welcome in time", REMIND_PERIOD + Duration::from_secs(2)), "a reminder");
-        trouble.clear();
-        assert!(trouble.report_if_due("no welcome in time".to_owned(), start + REMIND_PERIOD).is_some());
+        problems.clear();
+        assert!(problems.report_if_due("no welcome in time".to_owned(), start + REMIND_PERIOD).is_some());
     }
 }

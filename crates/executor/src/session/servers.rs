@@ -71,7 +71,7 @@ impl TokenSource {
         };
         let mut value: MetadataValue<Ascii> = format!("Bearer {}", token.trim())
             .parse()
-            .map_err(|_| "the token holds characters that no token has".to_owned())?;
+            .map_err(|_| "the token contains characters that are not allowed in a token".to_owned())?;
         value.set_sensitive(true);
         Ok(Some(value))
     }
@@ -79,16 +79,16 @@ impl TokenSource {
     /// Describes a refused token: its source, and its first characters as lists of tokens show them.
     pub(crate) async fn describe_refused(&self) -> String {
         match self {
-            Self::None => "none was sent: name one with .token_file(path) or .token(text)".to_owned(),
+            Self::None => "no token was sent: set one with .token_file(path) or .token(text)".to_owned(),
             Self::Text(token) => {
                 format!(
-                    "the one sent is that of RONDEL_TOKEN or .token(…) and begins with {}",
+                    "the token sent is that of RONDEL_TOKEN or .token(…) and begins with {}",
                     token_beginning(token.trim())
                 )
             }
             Self::File(path) => {
                 let text = tokio::fs::read_to_string(path).await.unwrap_or_default();
-                format!("the one sent is that of {} and begins with {}", path.display(), token_beginning(text.trim()))
+                format!("the token sent is that of {} and begins with {}", path.display(), token_beginning(text.trim()))
             }
         }
     }
@@ -186,7 +186,7 @@ impl Servers {
         for url in urls {
             match ServerUrl::parse(url) {
                 Ok(url) => drop(named.insert(url)),
-                Err(error) => tracing::warn!("a server names another one: {}", chain(&error)),
+                Err(error) => tracing::warn!("a server named another server by an invalid URL: {}", chain(&error)),
             }
         }
         if !named.is_empty() {
@@ -235,7 +235,7 @@ impl Servers {
             (Err(error), Some(usable)) => {
                 let fault = chain(&error);
                 if known.fault.as_ref() != Some(&fault) {
-                    tracing::warn!("the files for TLS cannot be used, and those read before stay in use: {fault}");
+                    tracing::warn!("cannot use the TLS files; the last usable ones stay in use: {fault}");
                     known.fault = Some(fault);
                 }
                 endpoint.tls_config(usable).map_err(wrong)
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn files_for_tls_are_read_at_each_dial_and_bad_ones_replace_no_good_ones() {
+    fn tls_files_are_read_at_each_dial_and_unusable_ones_are_ignored() {
         let folder = tempfile::tempdir().unwrap();
         let ca = folder.path().join("ca.pem");
         let servers = || {

@@ -136,18 +136,18 @@ fn too_old(welcome: &Welcome) -> String {
 async fn refused_token(engine: &Engine, status: &Status) -> String {
     let (identity, shown) = (&engine.identity, engine.servers.token.describe_refused().await);
     format!(
-        "{}; {shown}. rondel token list --everybody shows those that are good, rondel token create NAME --kind executor \
-         --role executor:{}/{} makes one",
+        "{}; {shown}. rondel token list --everybody lists the valid ones, rondel token create NAME --kind executor \
+         --role executor:{}/{} creates one",
         status_line(status),
         identity.namespace,
         identity.app
     )
 }
 
-fn no_welcome(patience: Duration) -> String {
+fn no_welcome(waited: Duration) -> String {
     format!(
-        "it accepted the connection and did not answer within {}; is a Rondel server there?",
-        format_duration(patience)
+        "it accepted the connection but did not answer within {}; is a Rondel server there?",
+        format_duration(waited)
     )
 }
 
@@ -155,7 +155,7 @@ fn no_welcome(patience: Duration) -> String {
 fn with_hint(line: String) -> String {
     let line = line.strip_prefix("transport error: ").map(str::to_owned).unwrap_or(line);
     if line.contains("InvalidContentType") {
-        return format!("{line}; the server does not speak TLS there: use http:// in the place of https://");
+        return format!("{line}; the server does not speak TLS there: use http:// instead of https://");
     }
     line
 }
@@ -213,15 +213,18 @@ fn heartbeat_period(welcome: &Welcome) -> Duration {
 
 /// Reads messages. A server answers every heartbeat, so a stream without messages for several periods is dead.
 async fn read(engine: &Arc<Engine>, link: &Link, inbound: &mut Streaming<ServerMessage>, heartbeat: Duration) -> End {
-    let patience = heartbeat * 3 + Duration::from_secs(1);
+    let idle_timeout = heartbeat * 3 + Duration::from_secs(1);
     loop {
-        match timeout(patience, inbound.message()).await {
+        match timeout(idle_timeout, inbound.message()).await {
             Err(_) => return End::Lost("the server is silent".to_owned()),
             Ok(Err(status)) => return End::Lost(status_line(&status)),
             Ok(Ok(None)) => return End::Lost("the server closed the session".to_owned()),
             Ok(Ok(Some(message))) => {
                 if !engine.record_heard(link) {
-                    return End::Lost("nothing was heard for too long; what came meanwhile does not count".to_owned());
+                    return End::Lost(
+                        "no message from the server for too long; messages that arrived meanwhile do not count"
+                            .to_owned(),
+                    );
                 }
                 if let Some(body) = message.body {
                     handle_message(engine, link, body);
@@ -243,7 +246,9 @@ fn handle_message(engine: &Arc<Engine>, link: &Link, body: FromServer) {
         FromServer::DeclarationProblems(found) => engine.declaration_problems(&found.problems),
         FromServer::PumpOrders(orders) => engine.pump_orders(orders),
         FromServer::ScriptReply(reply) => engine.setup.scripts.answer(reply),
-        FromServer::Drain(_) => tracing::info!("a server goes away; results still go to it until it has"),
+        FromServer::Drain(_) => {
+            tracing::info!("a server is shutting down; results are still sent to it until it has ended")
+        }
         FromServer::Welcome(welcome) => dial_named(engine, &welcome.servers),
     }
 }

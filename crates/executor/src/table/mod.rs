@@ -170,7 +170,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     pub fn finish(&mut self, key: RunKey, result: v1::Result, now: Instant) -> Vec<R> {
         match self.runs.remove(key) {
             Some(run) => self.conclude(&run, result, now),
-            None => self.runs.unstick(key),
+            None => self.runs.free_stuck_slot(key),
         }
         self.take_startable(now)
     }
@@ -249,7 +249,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Whether the run has not ended, or its log waits for an acknowledgement.
     #[must_use]
     pub fn is_open(&self, key: RunKey) -> bool {
-        self.runs.get(key).is_some() || self.outbox.has_lingering(key)
+        self.runs.get(key).is_some() || self.outbox.has_unacked_log(key)
     }
 }
 
@@ -374,9 +374,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         let node = self.outbox.links().find(|open| open.id() == link).map(|open| open.node_id());
         self.lost_links.extend(node.map(|node| (link, node)));
         self.lost_links.retain(|lost, _| self.runs.iter().any(|run| run.link() == *lost));
-        let lingering = self.outbox.link_lost(link, now);
+        let unacked_logs = self.outbox.link_lost(link, now);
         let logs = self.runs.iter().map(R::log).filter(|log| log.link() == link && log.has_chunks());
-        logs.cloned().chain(lingering).collect()
+        logs.cloned().chain(unacked_logs).collect()
     }
 }
 

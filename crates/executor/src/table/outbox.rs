@@ -28,7 +28,7 @@ pub struct Outbox<G, L> {
     /// When each sent result is due to be sent again.
     resend: BTreeSet<(Instant, RunKey)>,
     /// Logs with unacknowledged chunks whose result is acknowledged.
-    lingering: BTreeMap<RunKey, (Instant, Arc<G>)>,
+    unacked_logs: BTreeMap<RunKey, (Instant, Arc<G>)>,
     unacked_journaled_count: usize,
     recent: Recent,
 }
@@ -55,7 +55,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
             links: BTreeMap::new(),
             unacked: BTreeMap::new(),
             resend: BTreeSet::new(),
-            lingering: BTreeMap::new(),
+            unacked_logs: BTreeMap::new(),
             unacked_journaled_count: 0,
             recent: Recent::default(),
         }
@@ -207,7 +207,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
             self.unacked_journaled_count -= 1;
         }
         if let Some(log) = unacked.log.filter(|log| log.has_chunks()) {
-            self.lingering.insert(key, (now, log));
+            self.unacked_logs.insert(key, (now, log));
         }
         self.recent.insert(key, unacked.result);
     }
@@ -224,27 +224,27 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     pub(super) fn log_acked(&mut self, key: RunKey, sequence: i64) {
         let log = self.unacked.get(&key).and_then(|unacked| unacked.log.as_ref());
-        if let Some(log) = log.or_else(|| self.lingering.get(&key).map(|(_, log)| log)) {
+        if let Some(log) = log.or_else(|| self.unacked_logs.get(&key).map(|(_, log)| log)) {
             log.acked(sequence);
         }
-        if self.lingering.get(&key).is_some_and(|(_, log)| !log.has_chunks()) {
-            self.lingering.remove(&key);
+        if self.unacked_logs.get(&key).is_some_and(|(_, log)| !log.has_chunks()) {
+            self.unacked_logs.remove(&key);
         }
     }
 
     /// Drops logs that are still unacknowledged some time after their result was acknowledged.
     pub fn forget_logs(&mut self, now: Instant) {
-        self.lingering.retain(|_, (since, _)| now.duration_since(*since) < LOG_KEPT_FOR);
+        self.unacked_logs.retain(|_, (since, _)| now.duration_since(*since) < LOG_KEPT_FOR);
     }
 
-    pub(super) fn has_lingering(&self, key: RunKey) -> bool {
-        self.lingering.contains_key(&key)
+    pub(super) fn has_unacked_log(&self, key: RunKey) -> bool {
+        self.unacked_logs.contains_key(&key)
     }
 
     /// Whether the log of an acknowledged result waits for its own acknowledgement.
     #[must_use]
-    pub fn has_lingering_logs(&self) -> bool {
-        !self.lingering.is_empty()
+    pub fn has_unacked_logs(&self) -> bool {
+        !self.unacked_logs.is_empty()
     }
 }
 
@@ -274,6 +274,6 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         for key in stranded {
             self.send(key, 0, now);
         }
-        self.lingering.values().filter(|(_, log)| log.link() == id).map(|(_, log)| Arc::clone(log)).collect()
+        self.unacked_logs.values().filter(|(_, log)| log.link() == id).map(|(_, log)| Arc::clone(log)).collect()
     }
 }

@@ -7,21 +7,21 @@ use rondel_core::JobId;
 
 use super::{RunKey, TableRun};
 
-/// What an accepted run waits for.
+/// How far an accepted run has come.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Turn {
-    /// For its instant. The number orders runs with the same instant by their arrival.
+enum Stage {
+    /// It waits for its instant. The number orders runs with the same instant by their arrival.
     Ahead(Instant, u64),
-    /// For a slot, at this place in the queue.
+    /// It waits for a slot, at this place in the queue.
     Queued(u64),
-    /// For nothing: it is running.
+    /// It is running.
     Running,
 }
 
 #[derive(Debug)]
 struct Held<R> {
     run: R,
-    turn: Turn,
+    stage: Stage,
     /// The run must begin before this instant.
     begin_until: Option<Instant>,
     /// When the sweep first found that the run should have ended.
@@ -103,17 +103,17 @@ impl<R: TableRun> Runs<R> {
     pub(super) fn accept(&mut self, run: R, begin_at: Option<Instant>, begin_until: Option<Instant>) {
         *self.held_count_by_job.entry(run.job_id()).or_default() += 1;
         let arrival = self.next_arrival();
-        let turn = match begin_at {
+        let stage = match begin_at {
             Some(at) => {
                 self.ahead.insert((at, arrival), run.key());
-                Turn::Ahead(at, arrival)
+                Stage::Ahead(at, arrival)
             }
             None => {
                 self.queue.insert(arrival, run.key());
-                Turn::Queued(arrival)
+                Stage::Queued(arrival)
             }
         };
-        let held = Held { run, turn, begin_until, overdue_since: None, is_announced: false };
+        let held = Held { run, stage, begin_until, overdue_since: None, is_announced: false };
         self.held.insert(held.run.key(), held);
     }
 
@@ -124,7 +124,7 @@ impl<R: TableRun> Runs<R> {
 
     /// Whether the run's instant is still ahead.
     pub(super) fn is_ahead(&self, key: RunKey) -> bool {
-        self.held.get(&key).is_some_and(|held| matches!(held.turn, Turn::Ahead(..)))
+        self.held.get(&key).is_some_and(|held| matches!(held.stage, Stage::Ahead(..)))
     }
 
     /// Forgets the runs whose instants are still ahead.
@@ -145,7 +145,7 @@ impl<R: TableRun> Runs<R> {
             let place = self.next_arrival();
             self.queue.insert(place, key);
             if let Some(held) = self.held.get_mut(&key) {
-                held.turn = Turn::Queued(place);
+                held.stage = Stage::Queued(place);
             }
         }
     }
@@ -157,7 +157,7 @@ impl<R: TableRun> Runs<R> {
         while self.running_count() < self.slots {
             let Some((_, key)) = self.queue.pop_first() else { break };
             if let Some(held) = self.held.get_mut(&key) {
-                held.turn = Turn::Running;
+                held.stage = Stage::Running;
                 self.unannounced.push_back((now, key));
                 startable.push(held.run.clone());
             }
@@ -169,7 +169,7 @@ impl<R: TableRun> Runs<R> {
     /// return.
     pub(super) fn take_stuck(&mut self, now: Instant, grace: Duration) -> Vec<R> {
         let mut stuck = Vec::new();
-        for (key, held) in self.held.iter_mut().filter(|(_, held)| held.turn == Turn::Running) {
+        for (key, held) in self.held.iter_mut().filter(|(_, held)| held.stage == Stage::Running) {
             if !held.run.should_end(now) {
                 // The deadline has moved: the timeout counts from the trigger's arrival, and anew when the handler
                 // begins.
@@ -184,16 +184,16 @@ impl<R: TableRun> Runs<R> {
     }
 
     /// Frees the slot of a stuck run whose handler has returned.
-    pub(super) fn unstick(&mut self, key: RunKey) {
+    pub(super) fn free_stuck_slot(&mut self, key: RunKey) {
         self.stuck.remove(&key);
     }
 
     pub(super) fn remove(&mut self, key: RunKey) -> Option<R> {
         let held = self.held.remove(&key)?;
-        match held.turn {
-            Turn::Ahead(at, arrival) => drop(self.ahead.remove(&(at, arrival))),
-            Turn::Queued(place) => drop(self.queue.remove(&place)),
-            Turn::Running => {}
+        match held.stage {
+            Stage::Ahead(at, arrival) => drop(self.ahead.remove(&(at, arrival))),
+            Stage::Queued(place) => drop(self.queue.remove(&place)),
+            Stage::Running => {}
         }
         let job_id = held.run.job_id();
         if let Some(count) = self.held_count_by_job.get_mut(&job_id) {
@@ -207,11 +207,11 @@ impl<R: TableRun> Runs<R> {
 
     /// Removes the queued runs that match `which` and whose time limit for the start has passed.
     pub(super) fn take_expired(&mut self, now: Instant, which: impl Fn(&R) -> bool) -> Vec<R> {
-        let is_over = |key: &&RunKey| {
+        let has_expired = |key: &&RunKey| {
             let held = self.held.get(key).filter(|held| which(&held.run));
             held.and_then(|held| held.begin_until).is_some_and(|until| until <= now)
         };
-        let keys: Vec<RunKey> = self.queue.values().filter(is_over).copied().collect();
+        let keys: Vec<RunKey> = self.queue.values().filter(has_expired).copied().collect();
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 

@@ -178,7 +178,7 @@ fn table(journal: bool) -> (RunTable<TestRun, TestLink>, Arc<TestLink>) {
 }
 
 #[test]
-fn a_trigger_that_comes_again_is_answered_by_where_its_run_is() {
+fn a_repeated_trigger_is_answered_with_the_state_of_its_run() {
     let (mut table, link) = table(false);
     assert_eq!(ids(&table.offer(&link, triggers(3, &[1, 2]), &TestIntake, start())), [1]);
     assert_eq!((link.take(), table.load()), (vec!["Accepted 1".to_owned(), "Accepted 2".to_owned()], (1, 1)));
@@ -256,7 +256,7 @@ fn triggers_are_refused_for_one_reason_each() {
 }
 
 #[test]
-fn what_waited_for_too_long_is_handed_back_unless_its_server_was_fenced() {
+fn a_run_that_waited_too_long_is_handed_back_unless_its_server_was_fenced() {
     let later = start() + Duration::from_secs(1);
     let (mut table, link) = table(false);
     table.offer(&link, triggers(3, &[1, 2, 3]), &TestIntake, start());
@@ -273,7 +273,7 @@ fn what_waited_for_too_long_is_handed_back_unless_its_server_was_fenced() {
 }
 
 #[test]
-fn what_waited_for_too_long_is_handed_back_though_another_server_was_fenced() {
+fn a_run_that_waited_too_long_is_handed_back_though_another_server_was_fenced() {
     let (mut table, link) = table(false);
     table.offer(&link, triggers(3, &[1, 2]), &TestIntake, start());
     table.fence(&Fence { node_id: 8, node_epoch: 3 });
@@ -283,7 +283,7 @@ fn what_waited_for_too_long_is_handed_back_though_another_server_was_fenced() {
 }
 
 #[test]
-fn what_waited_for_too_long_is_handed_back_on_the_next_stream_of_its_server() {
+fn a_run_that_waited_too_long_is_handed_back_on_the_next_stream_of_its_server() {
     let (mut table, first) = table(false);
     table.offer(&first, triggers(3, &[1, 2]), &TestIntake, start());
     table.link_lost(1, start());
@@ -298,7 +298,7 @@ fn what_waited_for_too_long_is_handed_back_on_the_next_stream_of_its_server() {
 }
 
 #[test]
-fn a_result_goes_by_another_stream_until_it_is_acknowledged() {
+fn a_result_is_sent_on_another_stream_until_it_is_acknowledged() {
     let (mut table, first) = table(false);
     table.offer(&first, triggers(3, &[1]), &TestIntake, start());
     let second = TestLink::open(&mut table, 2);
@@ -374,7 +374,7 @@ fn an_executor_is_not_free_for_a_job_whose_handler_does_not_return() {
     assert_eq!(ids(&runs.take_stuck(start() + grace, grace)), [1]);
     let has = |runs: &Runs<TestRun>| [1, 0].map(|job| runs.has_job(JobId::new(job)));
     assert_eq!((has(&runs), runs.has_free_slot()), ([true, false], true));
-    runs.unstick(RunKey::new(1, 1));
+    runs.free_stuck_slot(RunKey::new(1, 1));
     assert_eq!(has(&runs), [false, false]);
 }
 
@@ -404,7 +404,7 @@ fn queued_runs_start_in_the_order_of_their_arrival() {
 }
 
 #[test]
-fn slots_and_credit_bound_what_is_held() {
+fn slots_and_credit_bound_the_held_runs() {
     let mut runs = Runs::new(2);
     for run_id in 0..6 {
         assert!(!runs.is_full());
@@ -458,7 +458,7 @@ fn every_server_hears_which_runs_have_begun() {
 }
 
 #[test]
-fn what_is_queued_for_too_long_does_not_begin() {
+fn a_run_that_is_queued_for_too_long_does_not_begin() {
     let mut runs = Runs::new(1);
     let now = start();
     let soon = Some(now + Duration::from_secs(1));

@@ -79,7 +79,7 @@ async fn errors_are_failures_of_their_kind() {
 }
 
 #[tokio::test]
-async fn a_trigger_that_comes_again_is_answered_and_not_run() {
+async fn a_repeated_trigger_is_answered_and_not_run() {
     let server = FakeServer::start().await;
     server.set_acks(false);
     let (calls, go) = (Arc::new(AtomicUsize::new(0)), Arc::new(Notify::new()));
@@ -118,7 +118,7 @@ async fn a_trigger_that_comes_again_is_answered_and_not_run() {
 }
 
 #[tokio::test]
-async fn what_cannot_run_is_refused_with_the_reason() {
+async fn triggers_that_cannot_run_are_refused_with_the_reason() {
     let server = FakeServer::start().await;
     let go = Arc::new(Notify::new());
     let handler = {

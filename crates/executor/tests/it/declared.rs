@@ -58,7 +58,7 @@ async fn a_declared_job_is_tested_without_a_server() {
 }
 
 #[tokio::test]
-async fn the_hello_carries_what_is_declared() {
+async fn the_hello_carries_the_declared_jobs() {
     let server = FakeServer::start().await;
     let running = Running::start(builder(&server).job(close_invoices).job(report));
     let hello = server.hello(0).await;
@@ -72,5 +72,5 @@ async fn the_hello_carries_what_is_declared() {
 #[test]
 fn a_declared_job_is_a_handler_too() {
     let twice: Builder = Executor::builder("app").server("http://a").job(report).handler("report", || async {});
-    assert_eq!(twice.build().unwrap_err().to_string(), "handler \"report\" is there twice");
+    assert_eq!(twice.build().unwrap_err().to_string(), "handler \"report\" is registered twice");
 }

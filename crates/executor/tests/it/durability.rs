@@ -34,7 +34,7 @@ async fn an_unanswered_result_is_sent_again() {
 }
 
 #[tokio::test]
-async fn a_reconnect_tells_what_is_held_and_sends_what_is_finished() {
+async fn a_reconnect_reports_held_runs_and_sends_results() {
     let server = FakeServer::start().await;
     server.set_acks(false);
     let go = Arc::new(Notify::new());
@@ -55,7 +55,7 @@ async fn a_reconnect_tells_what_is_held_and_sends_what_is_finished() {
 }
 
 #[tokio::test]
-async fn a_result_goes_by_another_server_when_its_own_is_gone() {
+async fn a_result_is_sent_to_another_server_when_its_own_is_gone() {
     let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
     let go = Arc::new(Notify::new());
     let builder = builder(&first).server(second.url()).handler("wait", waits_for(&go));

@@ -40,7 +40,7 @@ async fn all_lines_come_before_the_result() {
 }
 
 #[tokio::test]
-async fn lines_come_while_the_run_goes_on() {
+async fn lines_arrive_during_the_run() {
     let server = FakeServer::start().await;
     let handler = || async {
         tracing::info!("begun");

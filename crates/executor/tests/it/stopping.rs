@@ -17,13 +17,13 @@ use super::fake::{FakeServer, trigger};
 use super::{Running, builder, quick};
 
 /// Stops when asked.
-async fn polite(cancel: Cancel) -> Result<(), JobError> {
+async fn responsive(cancel: Cancel) -> Result<(), JobError> {
     cancel.cancelled().await;
     Ok(cancel.check()?)
 }
 
 /// Never stops on its own.
-async fn deaf() {
+async fn unresponsive() {
     std::future::pending::<()>().await;
 }
 
@@ -32,25 +32,26 @@ fn cancel(run_id: i64) -> ToExecutor {
 }
 
 #[tokio::test]
-async fn a_cancelled_run_says_by_whom() {
+async fn a_cancelled_run_names_the_user() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("polite", polite).handler("deaf", deaf));
-    server.trigger_all(vec![trigger(1, "polite"), trigger(2, "deaf")]).await;
+    let running =
+        Running::start(builder(&server).handler("responsive", responsive).handler("unresponsive", unresponsive));
+    server.trigger_all(vec![trigger(1, "responsive"), trigger(2, "unresponsive")]).await;
     server.reply(2, Kind::Started).await;
     server.send(cancel(1)).await;
     server.send(cancel(2)).await;
-    let (polite, deaf) = (server.result(1).await, server.result(2).await);
-    assert_eq!((polite.status(), polite.message.as_str()), (End::Cancelled, "cancelled by alice"));
-    assert_eq!(deaf.status(), End::Cancelled);
-    assert_eq!(deaf.message, "cancelled by alice; aborted, for it did not stop within 300ms");
+    let (responsive, unresponsive) = (server.result(1).await, server.result(2).await);
+    assert_eq!((responsive.status(), responsive.message.as_str()), (End::Cancelled, "cancelled by alice"));
+    assert_eq!(unresponsive.status(), End::Cancelled);
+    assert_eq!(unresponsive.message, "cancelled by alice; aborted because it did not stop within 300ms");
     running.stop().await;
 }
 
 #[tokio::test]
 async fn a_run_that_waits_for_a_slot_is_cancelled_without_a_start() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("deaf", deaf).slots(1));
-    server.trigger_all(vec![trigger(1, "deaf"), trigger(2, "deaf")]).await;
+    let running = Running::start(builder(&server).handler("unresponsive", unresponsive).slots(1));
+    server.trigger_all(vec![trigger(1, "unresponsive"), trigger(2, "unresponsive")]).await;
     server.reply(2, Kind::Accepted).await;
     server.send(cancel(2)).await;
     let result = server.result(2).await;
@@ -61,16 +62,17 @@ async fn a_run_that_waits_for_a_slot_is_cancelled_without_a_start() {
 #[tokio::test]
 async fn a_run_beyond_its_time_is_stopped() {
     let server = FakeServer::start().await;
-    let running = Running::start(builder(&server).handler("polite", polite).handler("deaf", deaf));
+    let running =
+        Running::start(builder(&server).handler("responsive", responsive).handler("unresponsive", unresponsive));
     let timed = |run_id, handler| Trigger { timeout_ms: 100, ..trigger(run_id, handler) };
-    server.trigger_all(vec![timed(1, "polite"), timed(2, "deaf")]).await;
-    let (polite, deaf) = (server.result(1).await, server.result(2).await);
+    server.trigger_all(vec![timed(1, "responsive"), timed(2, "unresponsive")]).await;
+    let (responsive, unresponsive) = (server.result(1).await, server.result(2).await);
     assert_eq!(
-        (polite.status(), polite.message.as_str(), polite.retryable),
+        (responsive.status(), responsive.message.as_str(), responsive.retryable),
         (End::TimedOut, "timed out after 100ms", true)
     );
-    assert_eq!(deaf.status(), End::TimedOut);
-    assert!(deaf.finished_at_ms - deaf.started_at_ms >= 400, "{deaf:?}");
+    assert_eq!(unresponsive.status(), End::TimedOut);
+    assert!(unresponsive.finished_at_ms - unresponsive.started_at_ms >= 400, "{unresponsive:?}");
     running.stop().await;
 }
 
@@ -130,20 +132,20 @@ async fn a_drain_lets_running_ones_finish_and_takes_no_more() {
 }
 
 #[tokio::test]
-async fn a_drain_ends_what_does_not_end() {
+async fn a_drain_ends_runs_that_do_not_end() {
     let server = FakeServer::start().await;
-    let builder = builder(&server).handler("deaf", deaf).drain_grace(Duration::from_millis(200));
+    let builder = builder(&server).handler("unresponsive", unresponsive).drain_grace(Duration::from_millis(200));
     let running = Running::start(builder);
-    server.trigger(trigger(1, "deaf")).await;
+    server.trigger(trigger(1, "unresponsive")).await;
     server.reply(1, Kind::Started).await;
     running.stop().await;
     let result = server.result(1).await;
     assert_eq!((result.status(), result.retryable), (End::Failed, true));
-    assert!(result.message.starts_with("stopped: the executor goes away"), "{result:?}");
+    assert!(result.message.starts_with("stopped: the executor is shutting down"), "{result:?}");
 }
 
 #[tokio::test]
-async fn what_a_handler_decides_without_knowing_of_the_drain_stays_decided() {
+async fn a_verdict_of_a_handler_that_has_not_read_the_drain_is_kept() {
     async fn decide(Params(skips): Params<bool>) -> Result<(), JobError> {
         tokio::time::sleep(Duration::from_millis(300)).await;
         Err(if skips { JobError::skip("nothing to do") } else { JobError::terminal("no such region") })
@@ -162,13 +164,13 @@ async fn what_a_handler_decides_without_knowing_of_the_drain_stays_decided() {
 }
 
 #[tokio::test]
-async fn without_any_answer_serial_runs_stop_and_others_go_on() {
+async fn without_any_answer_serial_runs_stop_and_others_continue() {
     let server = FakeServer::start().await;
     let timing = Timing { silence: Some(Duration::from_millis(500)), ..quick() };
-    let running = Running::start(builder(&server).handler("deaf", deaf).timing(timing));
-    let serial = Trigger { serial: true, ..trigger(1, "deaf") };
-    let once = Trigger { at_most_once: true, ..trigger(2, "deaf") };
-    server.trigger_all(vec![serial, once, trigger(3, "deaf")]).await;
+    let running = Running::start(builder(&server).handler("unresponsive", unresponsive).timing(timing));
+    let serial = Trigger { serial: true, ..trigger(1, "unresponsive") };
+    let once = Trigger { at_most_once: true, ..trigger(2, "unresponsive") };
+    server.trigger_all(vec![serial, once, trigger(3, "unresponsive")]).await;
     server.reply(3, Kind::Accepted).await;
     server.set_answers(false);
     for run_id in [1, 2] {
@@ -182,16 +184,16 @@ async fn without_any_answer_serial_runs_stop_and_others_go_on() {
 
 /// The setting of the job takes precedence over its overlap policy.
 #[tokio::test]
-async fn a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it() {
+async fn a_run_continues_without_any_answer_as_long_as_its_job_allows() {
     use rondel_proto::v1::OnSilence;
     let server = FakeServer::start().await;
     let timing = Timing { silence: Some(Duration::from_millis(300)), ..quick() };
     let began = Instant::now();
-    let running = Running::start(builder(&server).handler("deaf", deaf).slots(4).timing(timing));
-    let serial = |run_id| Trigger { serial: true, ..trigger(run_id, "deaf") };
+    let running = Running::start(builder(&server).handler("unresponsive", unresponsive).slots(4).timing(timing));
+    let serial = |run_id| Trigger { serial: true, ..trigger(run_id, "unresponsive") };
     let goes_on =
         |run_id, silence_max_ms| Trigger { on_silence: OnSilence::Continue.into(), silence_max_ms, ..serial(run_id) };
-    let stops = Trigger { on_silence: OnSilence::Stop.into(), ..trigger(4, "deaf") };
+    let stops = Trigger { on_silence: OnSilence::Stop.into(), ..trigger(4, "unresponsive") };
     server.trigger_all(vec![serial(1), goes_on(2, 600), goes_on(3, 0), stops]).await;
     server.reply(4, Kind::Accepted).await;
     // An acknowledgement is also an answer, and so is the welcome on the stream that the executor opens after a second.
@@ -211,7 +213,7 @@ async fn a_run_goes_on_without_any_answer_as_long_as_its_job_lets_it() {
 
 /// A paused process may resume when a slot becomes free, before it has noticed the silence.
 #[tokio::test]
-async fn what_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
+async fn a_run_that_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
     let server = FakeServer::start().await;
     let (through, begun) = (Arc::new(Notify::new()), Arc::new(AtomicBool::new(false)));
     let (end, begin) = (Arc::clone(&through), Arc::clone(&begun));
@@ -242,7 +244,7 @@ async fn what_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
 /// A paused process may notice that its runs must stop at the moment when their handlers return. A handler that succeeded
 /// without having read the request has succeeded. A handler that read the request may have stopped halfway, so it has not.
 #[tokio::test]
-async fn what_succeeds_without_knowing_that_it_is_to_stop_has_succeeded() {
+async fn a_success_of_a_handler_that_has_not_read_the_stop_counts() {
     let server = FakeServer::start().await;
     let (reached, through) = (Arc::new(Notify::new()), Arc::new(Notify::new()));
     let (reach, end) = (Arc::clone(&reached), Arc::clone(&through));

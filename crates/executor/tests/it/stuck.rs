@@ -15,7 +15,7 @@ use super::{Running, builder};
 /// The handler waits for this, and blocks its thread meanwhile.
 type Gate = Arc<Mutex<mpsc::Receiver<()>>>;
 
-async fn holding(State(gate): State<Gate>) {
+async fn blocks_its_thread(State(gate): State<Gate>) {
     // An error means that the test has ended, and the handler returns, too.
     gate.lock().unwrap().recv().ok();
 }
@@ -30,14 +30,15 @@ async fn a_handler_that_holds_the_only_thread_gets_its_verdict_and_keeps_its_slo
     let (open, gate) = mpsc::channel();
     let gate: Gate = Arc::new(Mutex::new(gate));
     let stop = CancellationToken::new();
-    let executor = builder(&server).state(gate).handler("holding", holding).handler("quick", quick).slots(1);
+    let executor =
+        builder(&server).state(gate).handler("blocks_its_thread", blocks_its_thread).handler("quick", quick).slots(1);
     let executor = executor.build().unwrap();
     let until = stop.clone().cancelled_owned();
     let thread = std::thread::spawn(move || {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
         runtime.block_on(executor.run_until(until))
     });
-    server.trigger_all(vec![Trigger { timeout_ms: 100, ..trigger(1, "holding") }, trigger(2, "quick")]).await;
+    server.trigger_all(vec![Trigger { timeout_ms: 100, ..trigger(1, "blocks_its_thread") }, trigger(2, "quick")]).await;
     let stuck = server.result(1).await;
     assert_eq!(stuck.status(), End::TimedOut);
     assert!(stuck.message.contains("timed out after 100ms; the handler does not yield"), "{}", stuck.message);

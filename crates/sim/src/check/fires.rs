@@ -62,7 +62,7 @@ pub(super) fn complete(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I1 in the other direction: each row of a schedule is for one of its instants.
-pub(super) fn invented(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn unscheduled(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values().filter(|record| !was_changed(record, truth)) {
         let Some(job) = compiled(record).filter(|job| job.timetable.delay().is_none()) else { continue };

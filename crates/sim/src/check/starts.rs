@@ -193,7 +193,7 @@ pub(super) fn switched_off(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I15: a run whose caller named an executor begins on no other one.
-pub(super) fn elsewhere(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn wrong_executor(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for start in &truth.starts {
         let only = facts.runs.get(&start.run).and_then(|run| run.only_executor.as_deref());

@@ -81,7 +81,7 @@ impl Driver {
             tokio::select! {
                 biased;
                 returned = next(&mut self.calls), if !self.calls.is_empty() => self.finish_call(returned),
-                () = held.port.poked() => {}
+                () = held.port.woken() => {}
                 () = held.stopping.cancelled(), if !self.is_stopped => {}
                 () = held.port.leaving().cancelled(), if !self.is_leaving => {}
                 () = until(wake_at) => {}
@@ -148,7 +148,7 @@ impl Driver {
                     self.executions.get(&number).into_iter().for_each(|(abort, _)| abort.cancel());
                 }
                 Step::Wait(until) => return Some(until),
-                Step::Over => return None,
+                Step::Ended => return None,
             }
         }
     }
@@ -184,9 +184,9 @@ impl Driver {
         drop(truth);
         rows.truncate(limit);
         let (length, fails) = {
-            let mut chance = world.chance();
-            let length = if chance.happens(10_000) { chance.millis(1_000, 6_000) } else { chance.millis(1, 30) };
-            (length, chance.happens(30_000))
+            let mut rng = world.rng();
+            let length = if rng.happens(10_000) { rng.millis(1_000, 6_000) } else { rng.millis(1, 30) };
+            (length, rng.happens(30_000))
         };
         let abort = CancellationToken::new();
         self.fetch = Some(abort.clone());
@@ -205,7 +205,7 @@ impl Driver {
         let (index, length, fails) = self.note_start(&item, epoch, rows);
         let abort = CancellationToken::new();
         self.executions.insert(number, (abort.clone(), index));
-        let last = self.executor.world().chance().millis(0, 40);
+        let last = self.executor.world().rng().millis(0, 40);
         self.calls.push(Box::pin(async move {
             tokio::select! {
                 biased;

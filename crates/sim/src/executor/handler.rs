@@ -10,9 +10,9 @@ use tokio::time::sleep;
 
 use super::group::Driver;
 use super::{Executor, now};
-use crate::chance::{Chance, mix};
 use crate::link::{Held, Stop};
 use crate::profile::GRACE;
+use crate::rng::{SeededRng, mix};
 use crate::truth::Start;
 use crate::world::lock;
 
@@ -30,15 +30,15 @@ impl Executor {
             let status = Driver::new(&self, held.clone(), pump).drive().await;
             return self.conclude(start_index, &held, status);
         }
-        let mut chance = Chance::new(mix(key.run.get().unsigned_abs()) ^ u64::from(key.attempt.unsigned_abs()));
-        let (length, ending) = plan(&mut chance);
+        let mut rng = SeededRng::new(mix(key.run.get().unsigned_abs()) ^ u64::from(key.attempt.unsigned_abs()));
+        let (length, ending) = plan(&mut rng);
         let deadline = (trigger.timeout_ms > 0).then(|| Duration::from_millis(trigger.timeout_ms.unsigned_abs()));
         let is_late = deadline.is_some_and(|deadline| length > deadline);
         let status = tokio::select! {
             biased;
             () = held.stopping.cancelled() => {
                 let cause = held.stopped().unwrap_or(Stop::Cancelled);
-                sleep(GRACE.mul_f64(chance.below(100) as f64 / 100.0)).await;
+                sleep(GRACE.mul_f64(rng.below(100) as f64 / 100.0)).await;
                 stopped(cause)
             }
             () = sleep(deadline.filter(|_| is_late).unwrap_or(length)) => {
@@ -69,7 +69,7 @@ impl Executor {
         for result in lock(&self.table).take_to_journal() {
             let executor = Arc::clone(self);
             self.spawn(async move {
-                let length = executor.world().chance().millis(0, 3);
+                let length = executor.world().rng().millis(0, 3);
                 sleep(length).await;
                 let key = RunKey::new(result.run_id, result.attempt);
                 lock(&executor.host.disk).results.insert(key, result.clone());
@@ -120,14 +120,14 @@ impl Executor {
 }
 
 /// Draws how long a handler takes, and how it ends.
-fn plan(chance: &mut Chance) -> (Duration, (v1::result::Status, bool)) {
-    let length = match chance.below(10) {
-        0..=5 => chance.millis(1, 80),
-        6..=7 => chance.millis(80, 900),
-        8 => chance.millis(900, 2_500),
-        _ => chance.millis(2_500, 5_000),
+fn plan(rng: &mut SeededRng) -> (Duration, (v1::result::Status, bool)) {
+    let length = match rng.below(10) {
+        0..=5 => rng.millis(1, 80),
+        6..=7 => rng.millis(80, 900),
+        8 => rng.millis(900, 2_500),
+        _ => rng.millis(2_500, 5_000),
     };
-    let ending = match chance.below(10) {
+    let ending = match rng.below(10) {
         0 => (v1::result::Status::Failed, true),
         1 => (v1::result::Status::Failed, false),
         _ => (v1::result::Status::Succeeded, false),

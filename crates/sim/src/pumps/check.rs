@@ -50,7 +50,7 @@ fn owners(pumps: &PumpTruth) -> Vec<String> {
 }
 
 /// Whether the executor was paused for long between two instants.
-fn stood_still(truth: &Truth, incarnation: i64, from_ms: u64, to_ms: u64) -> bool {
+fn was_paused(truth: &Truth, incarnation: i64, from_ms: u64, to_ms: u64) -> bool {
     let is_in = |(who, from, until): &(i64, u64, u64)| {
         *who == incarnation && until - from >= LONG_STOP_MS && *from <= to_ms && *until >= from_ms
     };
@@ -76,7 +76,7 @@ fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
                         first.owner == second.owner && first.incarnation == second.incarnation
                     }
                     Some(Loss::Fenced) => true,
-                    Some(Loss::Freed) => stood_still(truth, older.incarnation, older.began_ms, second.began_ms),
+                    Some(Loss::Freed) => was_paused(truth, older.incarnation, older.began_ms, second.began_ms),
                     Some(Loss::Released) | None => false,
                 };
                 if !is_allowed {
@@ -96,7 +96,7 @@ fn lost(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
         let Some((at_ms, how)) = lost.filter(|(at_ms, _)| *at_ms < one.began_ms) else { continue };
         let is_allowed = match how {
             Loss::Fenced => true,
-            Loss::Freed => stood_still(truth, one.incarnation, at_ms.saturating_sub(15_000), one.began_ms),
+            Loss::Freed => was_paused(truth, one.incarnation, at_ms.saturating_sub(15_000), one.began_ms),
             Loss::Released => false,
         };
         if !is_allowed {

@@ -11,8 +11,8 @@ use serde_json::{Value, json};
 use tokio::sync::oneshot;
 use tokio::time::{sleep, timeout};
 
-use crate::chance::{Chance, mix};
 use crate::faults::Hosts;
+use crate::rng::{SeededRng, mix};
 use crate::world::World;
 
 pub(super) const NAMESPACE: NamespaceId = NamespaceId::new(1);
@@ -22,38 +22,38 @@ const REQUESTS: u64 = 0x0050_3e41;
 const ITEMS_MAX: u64 = 9;
 
 /// Draws the jobs; their schedules end at `end`.
-pub(super) fn draw(chance: &mut Chance, end: Timestamp) -> Vec<JobSpec> {
-    (0..chance.between(1, 2)).map(|index| spec(chance, index, end)).collect()
+pub(super) fn draw(rng: &mut SeededRng, end: Timestamp) -> Vec<JobSpec> {
+    (0..rng.between(1, 2)).map(|index| spec(rng, index, end)).collect()
 }
 
-fn spec(chance: &mut Chance, index: u64, end: Timestamp) -> JobSpec {
-    let items = items(chance, 3);
+fn spec(rng: &mut SeededRng, index: u64, end: Timestamp) -> JobSpec {
+    let items = items(rng, 3);
     let mut pump = json!({
         "items": items,
-        "groups": chance.between(1, 3),
-        "threads": chance.between(1, 4),
-        "fetch": *chance.pick(&[3, 10, 500]),
-        "batch": *chance.pick(&[1, 1, 3]),
-        "mode": *chance.pick(&["sleep", "not_sleep"]),
-        "idle": *chance.pick(&["200ms", "500ms", "1s"]),
-        "hand_over": *chance.pick(&["14s", "14s", "18s"]),
+        "groups": rng.between(1, 3),
+        "threads": rng.between(1, 4),
+        "fetch": *rng.pick(&[3, 10, 500]),
+        "batch": *rng.pick(&[1, 1, 3]),
+        "mode": *rng.pick(&["sleep", "not_sleep"]),
+        "idle": *rng.pick(&["200ms", "500ms", "1s"]),
+        "hand_over": *rng.pick(&["14s", "14s", "18s"]),
     });
-    if chance.happens(200_000) {
+    if rng.happens(200_000) {
         pump["per_executor"] = json!(1);
     }
-    if chance.happens(200_000) {
+    if rng.happens(200_000) {
         pump["pause"] = json!("100ms");
     }
     let mut job = json!({
         "name": format!("p{index}"), "app": "app0", "handler": "h",
-        "retry": {"max": 3, "backoff": *chance.pick(&["100ms", "500ms"])},
+        "retry": {"max": 3, "backoff": *rng.pick(&["100ms", "500ms"])},
     });
-    match chance.below(6) {
+    match rng.below(6) {
         0..=2 => {}
         3 => pump["until"] = json!("empty"),
         4 => {
             pump["until"] = json!("empty");
-            job["schedule"] = json!({"every": *chance.pick(&["8s", "13s", "20s"]), "end_at": end.to_string()});
+            job["schedule"] = json!({"every": *rng.pick(&["8s", "13s", "20s"]), "end_at": end.to_string()});
         }
         _ => {
             pump["until"] = json!({"cron": "15,35,55 * * * * ?", "time_zone": "UTC"});
@@ -64,9 +64,9 @@ fn spec(chance: &mut Chance, index: u64, end: Timestamp) -> JobSpec {
     serde_json::from_value(job).unwrap_or_else(|error| unreachable!("a bad draw: {error}"))
 }
 
-fn items(chance: &mut Chance, least: u64) -> Value {
-    let count = chance.between(least, ITEMS_MAX);
-    let first = chance.below(3);
+fn items(rng: &mut SeededRng, least: u64) -> Value {
+    let count = rng.between(least, ITEMS_MAX);
+    let first = rng.below(3);
     (first..first + count).map(|item| json!({"name": format!("i{item}")})).collect()
 }
 
@@ -81,24 +81,24 @@ enum RequestKind {
 /// Edits, pauses, cancels and starts pumps at random times, on any server that is up.
 pub(super) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
-    let mut chance = Chance::new(mix(seed ^ REQUESTS));
+    let mut rng = SeededRng::new(mix(seed ^ REQUESTS));
     while world.is_faulty() && world.profile.edits {
-        sleep(chance.millis(800, 7_000)).await;
+        sleep(rng.millis(800, 7_000)).await;
         if !world.is_faulty() {
             return;
         }
-        let kind = match chance.below(10) {
+        let kind = match rng.below(10) {
             0..=3 => RequestKind::Edit,
             4..=6 => RequestKind::Switch,
             7 => RequestKind::Cancel,
             _ => RequestKind::Run,
         };
-        let (name, items) = (chance.pick(&names).clone(), items(&mut chance, 3));
-        let Some((engine, process)) = hosts.nodes[chance.index(hosts.nodes.len())].engine() else { continue };
+        let (name, items) = (rng.pick(&names).clone(), items(&mut rng, 3));
+        let Some((engine, process)) = hosts.nodes[rng.index(hosts.nodes.len())].engine() else { continue };
         let (done, answer) = oneshot::channel();
         let asked = Arc::clone(&world);
         let task = async move {
-            fulfil(&asked, &engine, kind, (&name, items)).await;
+            perform(&asked, &engine, kind, (&name, items)).await;
             done.send(()).ok();
         };
         world.tracker.spawn(process.confine(Box::pin(task)));
@@ -106,7 +106,7 @@ pub(super) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
     }
 }
 
-async fn fulfil(world: &World, engine: &Engine, kind: RequestKind, (name, items): (&str, Value)) {
+async fn perform(world: &World, engine: &Engine, kind: RequestKind, (name, items): (&str, Value)) {
     let Ok(Some(record)) = engine.store().job(NAMESPACE, name).await else { return };
     world.record("wish", record.id.get(), || format!("{kind:?} {name} {items}"));
     let answer = match kind {

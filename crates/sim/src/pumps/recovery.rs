@@ -13,8 +13,8 @@ use tokio::time::sleep;
 
 use super::jobs::{NAMESPACE, revive};
 use super::truth::Row;
-use crate::chance::Chance;
 use crate::faults::Hosts;
+use crate::rng::SeededRng;
 use crate::world::{World, lock};
 
 const LOOK_PERIOD: Duration = Duration::from_millis(500);
@@ -70,7 +70,7 @@ impl PumpSnapshot {
     }
 
     /// The items that no executor holds at their current epochs.
-    fn homeless(&self, world: &World) -> Vec<String> {
+    fn unheld_items(&self, world: &World) -> Vec<String> {
         let truth = lock(&world.pumps);
         let is_held = |name: &&String| {
             let Some(item) = self.items.get(*name) else { return false };
@@ -153,9 +153,9 @@ async fn await_owners(hosts: &Hosts, name: &str) {
     let mut works_since = began;
     loop {
         let Some(snapshot) = PumpSnapshot::read(world, name).await else { return };
-        let homeless = snapshot.homeless(world);
+        let unheld = snapshot.unheld_items(world);
         let is_over = snapshot.pump.until != Until::Stopped && !snapshot.has_open_root();
-        if homeless.is_empty() || is_over {
+        if unheld.is_empty() || is_over {
             return;
         }
         snapshot.revive(hosts).await;
@@ -167,7 +167,7 @@ async fn await_owners(hosts: &Hosts, name: &str) {
         if is_late {
             let root = snapshot.roots.first().map(|run| (run.id, run.status, run.reason));
             let what = format!(
-                "{homeless:?} of {name} have no owner that works, long after everything was well; root run {root:?}"
+                "{unheld:?} of {name} have no owner that works, long after everything was well; root run {root:?}"
             );
             return lock(&world.pumps).violate("P2 owner", &what);
         }
@@ -202,9 +202,9 @@ async fn await_executed(hosts: &Hosts, name: &str) {
 }
 
 /// Ends the pumps: by a pause, a cancel or a deletion.
-pub(super) async fn end(hosts: &Hosts, names: &[String], chance: &mut Chance) {
+pub(super) async fn end(hosts: &Hosts, names: &[String], rng: &mut SeededRng) {
     for name in names {
-        let how = chance.below(3);
+        let how = rng.below(3);
         loop {
             let (Some(snapshot), Some(engine)) = (PumpSnapshot::read(&hosts.world, name).await, engine(hosts)) else {
                 break;

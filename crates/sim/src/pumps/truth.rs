@@ -8,7 +8,7 @@ use rondel::table::RunKey;
 use rondel_core::JobId;
 use rondel_core::pump::Owner;
 
-use crate::chance::{Chance, mix};
+use crate::rng::{SeededRng, mix};
 
 /// Salt that keeps the draw of rows independent of other draws of the same seed.
 const ROWS: u64 = 0x0000_5035_0000_7215;
@@ -116,8 +116,8 @@ impl PumpTruth {
         let seed = self.seed;
         self.rows.entry(item_key.clone()).or_insert_with(|| {
             let name = item_key.1.bytes().fold(0_u64, |sum, byte| mix(sum ^ u64::from(byte)));
-            let mut chance = Chance::new(mix(seed ^ mix(item_key.0.get().unsigned_abs())) ^ name);
-            (0..chance.below(16)).map(|_| row(&mut chance, until)).collect()
+            let mut rng = SeededRng::new(mix(seed ^ mix(item_key.0.get().unsigned_abs())) ^ name);
+            (0..rng.below(16)).map(|_| row(&mut rng, until)).collect()
         })
     }
 
@@ -156,15 +156,15 @@ impl PumpTruth {
     }
 }
 
-fn row(chance: &mut Chance, until_ms: u64) -> Row {
-    let length = match chance.below(10) {
-        0..=6 => chance.millis(1, 80),
-        7 | 8 => chance.millis(80, 900),
-        _ => chance.millis(900, 3_000),
+fn row(rng: &mut SeededRng, until_ms: u64) -> Row {
+    let length = match rng.below(10) {
+        0..=6 => rng.millis(1, 80),
+        7 | 8 => rng.millis(80, 900),
+        _ => rng.millis(900, 3_000),
     };
-    let failures_left = if chance.happens(150_000) { u32::try_from(chance.between(1, 2)).unwrap_or(1) } else { 0 };
-    let hangs = if chance.happens(40_000) { chance.millis(5_000, 25_000) } else { Duration::ZERO };
-    Row { arrives_ms: chance.between(0, until_ms), length, failures_left, hangs, done_ms: None, failed_count: 0 }
+    let failures_left = if rng.happens(150_000) { u32::try_from(rng.between(1, 2)).unwrap_or(1) } else { 0 };
+    let hangs = if rng.happens(40_000) { rng.millis(5_000, 25_000) } else { Duration::ZERO };
+    Row { arrives_ms: rng.between(0, until_ms), length, failures_left, hangs, done_ms: None, failed_count: 0 }
 }
 
 /// The owner of the items of a run and attempt.

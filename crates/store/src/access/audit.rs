@@ -64,7 +64,7 @@ words! {
 }
 
 /// The value of [`AuditEntry::after`] while the outcome is unknown: the server still works on the action, or died during it.
-pub const UNANSWERED: &str = r#"{"unanswered":true}"#;
+pub const INCOMPLETE: &str = r#"{"unanswered":true}"#;
 
 /// One action that was done, or attempted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -126,16 +126,16 @@ pub trait AuditLog {
     /// Writes an entry.
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()>;
 
-    /// Completes an entry that is [`UNANSWERED`]: sets its object, namespace, verdict, before and after. `false` if there is no such entry,
+    /// Completes an entry that is [`INCOMPLETE`]: sets its object, namespace, verdict, before and after. `false` if there is no such entry,
     /// or it is complete already.
-    async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool>;
+    async fn complete_audit(&self, entry: &AuditEntry) -> Result<bool>;
 
     /// A page of entries.
     async fn audit(&self, query: &AuditQuery) -> Result<Vec<AuditEntry>>;
 }
 
 /// A document as it is stored. A document that is too long is replaced by its length, and NUL by U+FFFD, because PostgreSQL stores no NUL.
-pub(crate) fn kept(document: &str) -> String {
+pub(crate) fn stored_document(document: &str) -> String {
     if document.len() <= DOCUMENT_LEN_MAX {
         return document.replace("\\u0000", "\\ufffd").replace('\0', "\u{fffd}");
     }

@@ -8,8 +8,8 @@ use async_trait::async_trait;
 use rondel_core::access::Grant;
 use rondel_core::{AccountId, SessionId, Timestamp};
 
-pub(crate) use self::audit::kept;
-pub use self::audit::{AuditEntry, AuditLog, AuditQuery, AuthMethod, UNANSWERED, Verdict};
+pub(crate) use self::audit::stored_document;
+pub use self::audit::{AuditEntry, AuditLog, AuditQuery, AuthMethod, INCOMPLETE, Verdict};
 pub use self::sign_ins::{AttemptDecision, LinkPurpose, SignInLink, SignIns, WebSession};
 pub(crate) use self::tokens::earlier;
 pub use self::tokens::{TokenKind, TokenQuery, TokenRecord, TokenScope, Tokens};

@@ -76,7 +76,7 @@ pub struct TokenRecord {
 impl TokenRecord {
     /// Whether it is neither revoked nor expired.
     #[must_use]
-    pub fn is_good(&self, now: Timestamp) -> bool {
+    pub fn is_valid(&self, now: Timestamp) -> bool {
         self.revoked_at.is_none() && self.expires_at.is_none_or(|end| end > now)
     }
 }
@@ -94,7 +94,7 @@ pub(crate) fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Time
 pub struct TokenQuery {
     /// Only this account's.
     pub owner: Option<AccountId>,
-    /// Only those in this scope.
+    /// Only those in this scope. A database ignores a scope of more than about 500 namespaces and apps, so callers check each token.
     pub scope: Option<TokenScope>,
     /// Only tokens older than this one.
     pub after: Option<TokenId>,
@@ -144,10 +144,10 @@ pub trait Tokens {
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>>;
 
     /// Number of valid tokens of an account.
-    async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64>;
+    async fn count_valid_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64>;
 
     /// Number of valid API tokens of a line that belong to no account.
-    async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64>;
+    async fn count_valid_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64>;
 
     /// Removes at most about `limit` tokens that ended before `before`, with everything that belongs to them; returns how many. A valid
     /// token that a removed token created then descends from the creator of the removed token. API tokens named `admin` without an owner

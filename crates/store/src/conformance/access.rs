@@ -8,8 +8,8 @@ use rondel_core::{AccountId, AppId, AuditId, IdGen, JobId, NamespaceId, RunStatu
 use super::{DEFAULT, created, job, join, name, next_id, requested, spec};
 use crate::Store;
 use crate::access::{
-    Account, AccountChange, AccountChanged, AttemptDecision, AuditEntry, AuditQuery, AuthMethod, KeptAccess,
-    LinkPurpose, PasswordHash, ProviderLink, SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope, UNANSWERED,
+    Account, AccountChange, AccountChanged, AttemptDecision, AuditEntry, AuditQuery, AuthMethod, INCOMPLETE,
+    KeptAccess, LinkPurpose, PasswordHash, ProviderLink, SignInLink, TokenKind, TokenQuery, TokenRecord, TokenScope,
     Verdict, WebSession,
 };
 use crate::catalog::{JobQuery, JobRecord, Namespace, NamespaceDeleted, NewJob};
@@ -216,7 +216,7 @@ pub async fn the_last_admin_account_stays(store: &dyn Store) {
 }
 
 /// Each of these ends a sign-in: a change of password, a change of rights, a revoked token, and idleness.
-pub async fn a_sign_in_ends_with_what_it_rests_on(store: &dyn Store) {
+pub async fn a_sign_in_ends_with_its_password_rights_or_token(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let ann = account(Vec::new(), now);
     assert!(store.create_account(&ann).await.unwrap());
@@ -298,7 +298,7 @@ pub async fn tokens_are_counted_found_by_place_and_forgotten(store: &dyn Store) 
     let of_namespace = make(TokenKind::Executor, None, at(namespace, None), None).await;
     make(TokenKind::Executor, None, at(DEFAULT, Some(AppId::new(next_id()))), None).await;
     make(TokenKind::Api, None, at(DEFAULT, Some(app)), None).await;
-    assert_eq!(store.living_tokens(owner, now).await.unwrap(), 1);
+    assert_eq!(store.count_valid_tokens(owner, now).await.unwrap(), 1);
     let first = token(TokenKind::Api, None, now);
     let of_line = |kind, owner, expires_at| TokenRecord { line: first.id, expires_at, ..token(kind, owner, now) };
     let (second, late) = (of_line(TokenKind::Api, None, None), of_line(TokenKind::Api, None, Some(long_ago)));
@@ -308,7 +308,7 @@ pub async fn tokens_are_counted_found_by_place_and_forgotten(store: &dyn Store) 
         assert!(store.add_token(one).await.unwrap());
     }
     assert_eq!(
-        store.living_tokens_of_line(first.id, now).await.unwrap(),
+        store.count_valid_tokens_of_line(first.id, now).await.unwrap(),
         2,
         "those of the API that work, without an account"
     );
@@ -413,14 +413,14 @@ pub async fn a_token_is_replaced_with_an_overlap(store: &dyn Store) {
     assert_eq!(ends(store.token(&old.hash).await.unwrap()), Some(now + 9 * MINUTE), "never longer");
     assert!(store.revoke_token(old.id, now).await.unwrap());
     assert!(!store.revoke_token(old.id, now).await.unwrap());
-    assert!(!store.token(&old.hash).await.unwrap().unwrap().is_good(now));
+    assert!(!store.token(&old.hash).await.unwrap().unwrap().is_valid(now));
     let late = token(TokenKind::Executor, None, now);
     assert!(!store.rotate_token(old.id, now + MINUTE, &late).await.unwrap());
     assert_eq!(store.token(&late.hash).await.unwrap(), None);
 }
 
 /// Entries are returned newest first, in pages. A document that is too long is replaced by its length, and NUL in a text is replaced.
-pub async fn the_audit_log_is_read_by_what_is_asked(store: &dyn Store) {
+pub async fn the_audit_log_is_read_by_each_filter(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (actor, object, namespace) = (name("actor"), name("object"), name("ns"));
     let ids = IdGen::new(7);
@@ -464,7 +464,7 @@ pub async fn the_audit_log_is_read_by_what_is_asked(store: &dyn Store) {
 }
 
 /// An entry is completed once; its actor, action and time are not changed by that.
-pub async fn an_audit_entry_is_answered_once(store: &dyn Store) {
+pub async fn an_audit_entry_is_completed_once(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let open = AuditEntry {
         id: AuditId::new(IdGen::new(9).next(now)),
@@ -478,7 +478,7 @@ pub async fn an_audit_entry_is_answered_once(store: &dyn Store) {
         namespace: None,
         verdict: Verdict::Allowed,
         before: None,
-        after: Some(UNANSWERED.to_owned()),
+        after: Some(INCOMPLETE.to_owned()),
         token: None,
     };
     store.add_audit(&open).await.unwrap();
@@ -491,8 +491,8 @@ pub async fn an_audit_entry_is_answered_once(store: &dyn Store) {
         ..open.clone()
     };
     let forged = AuditEntry { actor: "stranger".to_owned(), action: "job.delete".to_owned(), ..answered.clone() };
-    assert!(store.answer_audit(&forged).await.unwrap());
-    assert!(!store.answer_audit(&open).await.unwrap(), "another word was first");
+    assert!(store.complete_audit(&forged).await.unwrap());
+    assert!(!store.complete_audit(&open).await.unwrap(), "another word was first");
     let query = AuditQuery { actor: Some(open.actor.clone()), limit: 9, ..AuditQuery::default() };
     assert_eq!(store.audit(&query).await.unwrap(), [answered]);
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::{Detail, WaitFor};
+use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{AppId, Run, RunStatus, Timestamp};
 
-use super::hands::open_keys;
+use super::dispatch::open_keys;
 use super::{LEASE, claim, due, finish, finish_all, job, join, read, run};
 use crate::cluster::{Join, JoinRequest};
 use crate::ledger::{Adoption, NotedWait, OrphanedJob, OrphanedJobs, RunAtExecutor, WaitPlace};
@@ -80,13 +80,13 @@ pub async fn orphans_are_adopted_by_one(store: &dyn Store) {
     assert_eq!(orphaned(a).await, nothing_left, "one of both nodes lives");
 }
 
-fn waits_for(what: WaitFor) -> Detail {
-    Detail { waits_for: Some(what), ..Detail::default() }
+fn waits_for(what: WaitFor) -> ReasonDetail {
+    ReasonDetail { waits_for: Some(what), ..ReasonDetail::default() }
 }
 
 /// A row that states what its run waits for, and has no mark, proves that the run was not sent. A run that is later found at an executor is
 /// recorded as running.
-pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store) {
+pub async fn an_unmarked_run_with_a_recorded_wait_was_not_sent(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
     super::hear(store, dead).await;
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(60);
@@ -105,7 +105,7 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
     let mut waits: Vec<NotedWait> = rows.iter().zip(kinds).map(|(row, what)| noted(row, what)).collect();
     waits.push(noted(&rows[5], WaitFor::Slot));
     store.note_waits(dead, &waits).await.unwrap();
-    store.mark(dead, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
+    store.mark(dead, &[super::dispatch::in_hand(&rows[2], "one")]).await.unwrap();
     store.release(dead, Timestamp::EPOCH).await.unwrap();
     let adopted = super::adopt_all(store, heir, &[dead.node]).await.1;
     let found =
@@ -123,7 +123,7 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
     for adopted in &adopted {
         assert_eq!(read(store, adopted.run.id).await, adopted.run);
     }
-    let hands = [super::hands::in_hand(&rows[4], "one")];
+    let hands = [super::dispatch::in_hand(&rows[4], "one")];
     store.note_running(heir, &hands).await.unwrap();
     let held = read(store, rows[4].id).await;
     assert_eq!((held.executor.as_deref(), held.awaits_roll_call()), (Some("one"), false));
@@ -132,7 +132,7 @@ pub async fn what_is_noted_to_wait_and_not_marked_was_not_sent(store: &dyn Store
 }
 
 /// A run that was due after the last stream of its app ended was not sent, even if the lease ended later.
-pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
+pub async fn a_run_that_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     let (dead, heir) = (join(store).await, join(store).await);
     let start = store.now().await.unwrap();
     let app =
@@ -142,7 +142,7 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
     let job = job(store, Some(at)).await;
     let mut rows: Vec<Run> = (0..3).map(|offset| Run { app, ..run(&job, dead, at + second * offset) }).collect();
     claim(store, dead, &job, rows.clone()).await;
-    store.mark(dead, &[super::hands::in_hand(&rows[2], "one")]).await.unwrap();
+    store.mark(dead, &[super::dispatch::in_hand(&rows[2], "one")]).await.unwrap();
     let executor = super::executor(app, start);
     let opened_at = store.open_session(dead, &executor, None).await.unwrap().unwrap();
     // The stream ends now. A run due before now may have been sent; a run due a second later was not.
@@ -165,7 +165,7 @@ pub async fn what_no_executor_could_receive_was_not_sent(store: &dyn Store) {
 
 /// Triggers are sent ahead of their instants. A killed server may therefore have sent runs that are due soon after the next server has
 /// taken over its lease.
-pub async fn what_a_lease_that_is_taken_over_sent_ahead_may_have_been_sent(store: &dyn Store) {
+pub async fn runs_due_soon_after_a_takeover_may_have_been_sent_ahead(store: &dyn Store) {
     let request = super::cluster::request(&super::name("node"));
     let Join::Joined { token: dead, .. } = store.join(&request).await.unwrap() else { unreachable!() };
     super::hear(store, dead).await;

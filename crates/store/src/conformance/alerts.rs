@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::alert::expect::ExpectKind;
-use rondel_core::alert::{Incident, RuleSpec, SilenceSpec, Standing, Subject, SubjectKind};
+use rondel_core::alert::{Incident, IncidentState, RuleSpec, SilenceSpec, Subject, SubjectKind};
 use rondel_core::notice::RunSample;
 use rondel_core::outcome::Outcome;
 use rondel_core::{AlertRuleId, AppId, IncidentId, JobId, NamespaceId, RunId, RunStatus, SilenceId, Timestamp};
@@ -62,7 +62,7 @@ pub(super) fn incident(rule: &RuleRecord, subject: i64, now: Timestamp) -> Incid
         id: IncidentId::new(next_id()),
         subject,
         group: None,
-        standing: Standing::Firing,
+        standing: IncidentState::Firing,
         started_at: now,
         seen_at: now,
         resolved_at: None,
@@ -86,10 +86,10 @@ pub(super) async fn write(store: &dyn Store, rule: &RuleRecord, version: i64, in
         version,
         incidents,
         messages: &[],
-        done: &[],
+        evaluated_events: &[],
         checks: &[],
-        looks: &[],
-        open_look: None,
+        expect_checks: &[],
+        open_runs_check: None,
     };
     store.write_alerts(&write).await.unwrap()
 }
@@ -123,27 +123,27 @@ async fn check_that_a_due_check_stays(store: &dyn Store) {
     let namespace = tenant(store).await;
     let rule = saved(store, namespace).await;
     let now = store.now().await.unwrap();
-    let sweep = Some(RuleProgress { at: now - SECOND, after: "job-7".to_owned(), next: None });
-    let due = [RuleCheck { rule: rule.id, at: Some(now - SECOND), sweep: sweep.clone() }];
+    let progress = Some(RuleProgress { at: now - SECOND, after: "job-7".to_owned(), next: None });
+    let due = [RuleCheck { rule: rule.id, at: Some(now - SECOND), progress: progress.clone() }];
     let version = version(store, namespace).await;
     let write = AlertWrite {
         namespace,
         version,
         incidents: &[],
         messages: &[],
-        done: &[],
+        evaluated_events: &[],
         checks: &due,
-        looks: &[],
-        open_look: None,
+        expect_checks: &[],
+        open_runs_check: None,
     };
     assert!(store.write_alerts(&write).await.unwrap());
     let edited = RuleSpec { description: "other".to_owned(), ..rule.spec.clone() };
     let RuleSaved::Changed(kept) = save(store, namespace, &edited, None).await else { unreachable!() };
-    assert_eq!((kept.check_at, &kept.sweep), (Some(now - SECOND), &sweep));
+    assert_eq!((kept.check_at, &kept.progress), (Some(now - SECOND), &progress));
     assert_eq!(store.alert_rules(namespace).await.unwrap(), [*kept]);
     let off = RuleSpec { enabled: false, ..edited };
     let RuleSaved::Changed(off) = save(store, namespace, &off, None).await else { unreachable!() };
-    assert!(off.check_at > Some(now) && off.sweep.is_none(), "{off:?}");
+    assert!(off.check_at > Some(now) && off.progress.is_none(), "{off:?}");
 }
 
 /// Of two decisions based on the same version, one is written. A decision based on an outdated version is not written.
@@ -167,7 +167,7 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
     let check = RuleCheck {
         rule: rule.id,
         at: Some(now + SECOND * 9),
-        sweep: Some(RuleProgress { at: now, after: "job".to_owned(), next: None }),
+        progress: Some(RuleProgress { at: now, after: "job".to_owned(), next: None }),
     };
     let seen = version(store, namespace).await;
     let checks = AlertWrite {
@@ -175,14 +175,14 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
         version: seen,
         incidents: &[],
         messages: &[],
-        done: &[],
+        evaluated_events: &[],
         checks: std::slice::from_ref(&check),
-        looks: &[],
-        open_look: None,
+        expect_checks: &[],
+        open_runs_check: None,
     };
     assert!(store.write_alerts(&checks).await.unwrap());
     let kept = store.alert_rules(namespace).await.unwrap().remove(0);
-    assert_eq!((kept.check_at, kept.sweep), (check.at, check.sweep));
+    assert_eq!((kept.check_at, kept.progress), (check.at, check.progress));
 
     let saved = async |spec: &RuleSpec| match save(store, namespace, spec, None).await {
         RuleSaved::Changed(record) => record.updated_at,
@@ -197,7 +197,7 @@ pub async fn a_decision_is_written_from_the_newest_version_alone(store: &dyn Sto
 
 /// Members of a group are counted separately. After an incident is resolved, its subject may get a new one, and the resolved one stays in
 /// the history.
-pub async fn incidents_are_found_by_what_is_asked(store: &dyn Store) {
+pub async fn incidents_are_found_by_each_filter(store: &dyn Store) {
     let namespace = tenant(store).await;
     let rule = saved(store, namespace).await;
     let now = store.now().await.unwrap();
@@ -220,7 +220,7 @@ pub async fn incidents_are_found_by_what_is_asked(store: &dyn Store) {
     assert_eq!(ids.len(), 2);
     assert!(!ids.contains(&member.incident.id));
 
-    (single.incident.standing, single.incident.resolved_at) = (Standing::Resolved, Some(now));
+    (single.incident.standing, single.incident.resolved_at) = (IncidentState::Resolved, Some(now));
     single.incident.act_at = None;
     let again = incident(&rule, 1, now);
     let seen = version(store, namespace).await;
@@ -335,10 +335,10 @@ pub async fn verdicts_leave_events_where_a_rule_waits_for_them(store: &dyn Store
         version: version(store, DEFAULT).await,
         incidents: &[],
         messages: &[],
-        done: &expected,
+        evaluated_events: &expected,
         checks: &[],
-        looks: &[],
-        open_look: None,
+        expect_checks: &[],
+        open_runs_check: None,
     };
     assert!(store.write_alerts(&write).await.unwrap());
     let events = store.alert_events(DEFAULT, 500).await.unwrap();
@@ -404,32 +404,32 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
     };
     let job = created(store.create_job(new.clone()).await.unwrap());
     let now = store.now().await.unwrap();
-    let looks = store.expectations_of(&[job.id, JobId::new(1)]).await.unwrap();
-    let kinds: Vec<ExpectKind> = looks.iter().map(|look| look.kind).collect();
+    let expect_checks = store.expectations_of(&[job.id, JobId::new(1)]).await.unwrap();
+    let kinds: Vec<ExpectKind> = expect_checks.iter().map(|check| check.kind).collect();
     assert_eq!(kinds, [ExpectKind::NoSuccessFor, ExpectKind::Late]);
-    assert_eq!(looks[1].at, None);
+    assert_eq!(expect_checks[1].at, None);
     let open = store.open_run_expectations(namespace).await.unwrap();
     assert!(open.at.is_some_and(|at| at <= now) && open.kinds == [ExpectKind::Late], "{open:?}");
     assert!(store.alerts_due(now).await.unwrap().contains(&namespace));
 
-    let write = |version, looks, open_look| AlertWrite {
+    let write = |version, expect_checks, open_runs_check| AlertWrite {
         namespace,
         version,
         incidents: &[],
         messages: &[],
-        done: &[],
+        evaluated_events: &[],
         checks: &[],
-        looks,
-        open_look,
+        expect_checks,
+        open_runs_check,
     };
-    let due = [ExpectCheck { at: Some(now), ..looks[0] }];
+    let due = [ExpectCheck { at: Some(now), ..expect_checks[0] }];
     let seen = version(store, namespace).await;
     assert!(store.write_alerts(&write(seen, &due, Some(OpenRunsCheck { at: None }))).await.unwrap());
     assert_eq!(store.due_expectations(namespace, now, 10).await.unwrap(), due);
     assert_eq!(store.open_run_expectations(namespace).await.unwrap(), OpenRunExpectations::default());
     assert!(store.alerts_due(now).await.unwrap().contains(&namespace));
     assert!(store.watched_by_id(&[job.id]).await.unwrap()[0].expect.is_some());
-    let later = [ExpectCheck { at: Some(now + SECOND), ..looks[0] }];
+    let later = [ExpectCheck { at: Some(now + SECOND), ..expect_checks[0] }];
     let seen = version(store, namespace).await;
     assert!(store.write_alerts(&write(seen, &later, None)).await.unwrap());
     assert_eq!(store.due_expectations(namespace, now, 10).await.unwrap(), []);

@@ -9,7 +9,7 @@ use rondel_core::{Run, RunId, RunStatus, Timestamp};
 
 use super::stats::roll_up;
 use super::{FAILED, claim, finish, finish_all, finish_one, finisher, job, join, next_id, read, run};
-use crate::ledger::{Finished, RunQuery};
+use crate::ledger::{EndOutcome, RunQuery};
 use crate::{LeaseToken, Store};
 
 async fn broadcast(store: &dyn Store, token: LeaseToken) -> Run {
@@ -116,7 +116,7 @@ pub async fn the_last_shard_gives_the_verdict(store: &dyn Store) {
         .unwrap();
     finish_all(store, &[lost]).await;
     assert_eq!(read(store, whole.id).await.status, RunStatus::Unknown);
-    assert_eq!(finish_one(store, finish(&shards[0], Outcome::Succeeded)).await, Finished::Late);
+    assert_eq!(finish_one(store, finish(&shards[0], Outcome::Succeeded)).await, EndOutcome::Late);
     assert_eq!(read(store, whole.id).await.status, RunStatus::Succeeded);
     check_that_one_shard_counts_once(store, token).await;
 }
@@ -128,10 +128,10 @@ async fn check_that_one_shard_counts_once(store: &dyn Store, token: LeaseToken) 
     roll_up(store).await;
     let stats = store.job_stats(whole.job, Timestamp::EPOCH, Timestamp::MAX).await.unwrap();
     assert_eq!(stats.iter().map(|stat| (stat.status, stat.run_count)).collect::<Vec<_>>(), [(RunStatus::Failed, 1)]);
-    let mut marks = store.marks(&[whole.job], Timestamp::EPOCH, Timestamp::MAX, 10).await.unwrap();
-    marks.sort_by_key(|mark| mark.id);
+    let mut runs = store.chart_runs(&[whole.job], Timestamp::EPOCH, Timestamp::MAX, 10).await.unwrap();
+    runs.sort_by_key(|run| run.id);
     assert_eq!(
-        marks.iter().map(|mark| (mark.id, mark.parent)).collect::<Vec<_>>(),
+        runs.iter().map(|run| (run.id, run.parent)).collect::<Vec<_>>(),
         [(whole.id, None), (shards[0].id, Some(whole.id))]
     );
 }

@@ -69,7 +69,7 @@ async fn move_on(store: &dyn Store, job: &JobRecord, calendar: Option<PinnedCale
         calendar,
         app: job.app,
         author: "calendar",
-        spare: rondel_core::RunId::new(next_id()),
+        skipped_row_id: rondel_core::RunId::new(next_id()),
         now,
         checked_at: now,
         reached: now,
@@ -222,7 +222,7 @@ pub async fn versions_are_those_that_held(store: &dyn Store) {
 }
 
 /// A declaration is stored in addition to the definition, and edits of the definition do not change it.
-pub async fn what_code_declares_is_kept_beside_the_definition(store: &dyn Store) {
+pub async fn a_declaration_is_stored_in_addition_to_the_definition(store: &dyn Store) {
     let by_hand = job_with(store, spec(&name("hand"), serde_json::json!({})), None).await;
     assert_eq!(by_hand.declared, None);
     let new = new_job(store, None).await;

@@ -4,7 +4,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, RunId, RunStatus, Timestamp};
 
 use super::edits::{change, delete, saved};
-use super::{DEFAULT, claim, finish, finish_all, hands, job, join, next_id, read, run};
+use super::{DEFAULT, claim, dispatch, finish, finish_all, job, join, next_id, read, run};
 use crate::Store;
 use crate::changes::RunSnapshot;
 use crate::cluster::ExecutorRecord;
@@ -16,23 +16,23 @@ pub async fn changes_are_read_as_they_stand(store: &dyn Store) {
     let first = job(store, Some(start.ceil_second())).await;
     let rows = [run(&first, token, start.ceil_second()), run(&first, token, start.ceil_second() + super::LEASE)];
     claim(store, token, &first, rows.to_vec()).await;
-    store.note_running(token, &[hands::in_hand(&rows[1], "one")]).await.unwrap();
+    store.note_running(token, &[dispatch::in_hand(&rows[1], "one")]).await.unwrap();
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
-    let mut stands = Vec::new();
+    let mut snapshots = Vec::new();
     for row in &rows {
-        stands.push(RunSnapshot::from(&read(store, row.id).await));
+        snapshots.push(RunSnapshot::from(&read(store, row.id).await));
     }
-    assert_eq!([stands[0].status, stands[1].status], [RunStatus::Succeeded, RunStatus::Running]);
+    assert_eq!([snapshots[0].status, snapshots[1].status], [RunStatus::Succeeded, RunStatus::Running]);
     let before = RunId::new(rows[0].id.get() - 1);
     let own =
         |found: Vec<RunSnapshot>| -> Vec<RunSnapshot> { found.into_iter().filter(|run| run.job == first.id).collect() };
-    assert_eq!(own(store.runs_after(before, 1_000).await.unwrap()), stands);
-    assert_eq!(store.runs_after(before, 1).await.unwrap(), stands[..1]);
+    assert_eq!(own(store.runs_after(before, 1_000).await.unwrap()), snapshots);
+    assert_eq!(store.runs_after(before, 1).await.unwrap(), snapshots[..1]);
     assert_eq!(own(store.runs_after(rows[1].id, 1_000).await.unwrap()), []);
     let mut now = store.runs_now(&[rows[1].id, RunId::new(next_id()), rows[0].id]).await.unwrap();
     now.sort_by_key(|run| run.id);
-    assert_eq!(now, stands);
-    assert_eq!(store.runs_of_lease(token, 10).await.unwrap(), stands[1..]);
+    assert_eq!(now, snapshots);
+    assert_eq!(store.runs_of_lease(token, 10).await.unwrap(), snapshots[1..]);
 
     let deleted = job(store, None).await;
     let at = store.now().await.unwrap();

@@ -59,7 +59,7 @@ async fn change(store: &dyn Store, record: &JobRecord, expect: &Value) -> Change
         calendar: None,
         app: record.app,
         author: "conformance",
-        spare: RunId::new(next_id()),
+        skipped_row_id: RunId::new(next_id()),
         now,
         checked_at: now,
         reached: now,
@@ -141,7 +141,7 @@ pub async fn the_default_channel_is_used_by_expectations_without_one(store: &dyn
 }
 
 /// The store serializes the deletion of a channel with the saving of a rule, job or report that names the channel.
-pub async fn a_channel_is_not_deleted_under_what_is_saved(store: &dyn Store) {
+pub async fn a_channel_is_not_deleted_while_its_user_is_saved(store: &dyn Store) {
     let namespace = tenant(store).await;
     for round in 0..5 {
         let word = format!("channel-{round}");

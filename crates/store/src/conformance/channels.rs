@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use rondel_core::alert::Standing;
+use rondel_core::alert::IncidentState;
 use rondel_core::channel::ChannelKind;
 use rondel_core::notice::{Notice, NoticeKind, NoticeSubject, Severity, Subject};
 use rondel_core::words::Lang;
@@ -228,7 +228,7 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     let retry = AfterTry::Retry(later);
     assert!(store.finish_message(&try_of(&firing, 1, retry), retry).await.unwrap());
     assert_eq!(turn(now).await, [other.id]);
-    let stands = async |incident| {
+    let messages_of = async |incident| {
         let messages = store.incident_messages(incident, 10).await.unwrap();
         assert!(messages.iter().all(|one| one.channel == channel.name && one.created_at == now));
         messages.into_iter().map(|one| (one.id, one.state, one.try_count, one.at, one.error)).collect::<Vec<_>>()
@@ -236,7 +236,7 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     let reason = Some("it answered with status 503: 忙".to_owned());
     let waits = "waiting".to_owned();
     let expected = [(resolved.id, waits.clone(), 0, now, None), (firing.id, waits, 1, later, reason.clone())];
-    assert_eq!(stands(one).await, expected);
+    assert_eq!(messages_of(one).await, expected);
     assert_eq!(store.incident_messages(one, 1).await.unwrap().len(), 1);
     let subjects = store.message_subjects(&[other.id, MessageId::new(1), firing.id, firing.id]).await.unwrap();
     let close = "nightly-close".to_owned();
@@ -245,10 +245,10 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     let id = DeliveryId::new(IdGen::first_at(now + Duration::from_secs(1)) + next_id() % 1_000_000);
     let given_up = Delivery { id, ..try_of(&other, 1, AfterTry::GivenUp) };
     assert!(store.finish_message(&given_up, AfterTry::GivenUp).await.unwrap());
-    assert_eq!(stands(two).await, [(other.id, "given_up".to_owned(), 1, now, reason)]);
+    assert_eq!(messages_of(two).await, [(other.id, "given_up".to_owned(), 1, now, reason)]);
     assert_eq!(turn(later).await, [firing.id]);
     assert!(store.finish_message(&try_of(&firing, 2, AfterTry::Sent), AfterTry::Sent).await.unwrap());
-    assert_eq!(stands(one).await[1], (firing.id, "sent".to_owned(), 2, now, None));
+    assert_eq!(messages_of(one).await[1], (firing.id, "sent".to_owned(), 2, now, None));
     assert_eq!(turn(later).await, [resolved.id]);
     assert!(store.finish_message(&try_of(&resolved, 1, AfterTry::Sent), AfterTry::Sent).await.unwrap());
     assert!(lease(store, later + HOLD, &only).await.is_empty());
@@ -303,7 +303,8 @@ async fn messages_of_an_open_incident_are_kept(store: &dyn Store, channel: &Chan
     };
     assert_eq!(kept().await, 1);
     let mut over = open.clone();
-    (over.incident.standing, over.incident.resolved_at, over.incident.act_at) = (Standing::Resolved, Some(now), None);
+    (over.incident.standing, over.incident.resolved_at, over.incident.act_at) =
+        (IncidentState::Resolved, Some(now), None);
     let version = alerts::version(store, rule.namespace).await;
     assert!(alerts::write(store, &rule, version, std::slice::from_ref(&over)).await);
     assert_eq!(kept().await, 0);

@@ -246,7 +246,7 @@ pub async fn a_batch_may_be_large(store: &dyn Store) {
     let mut batch: Vec<_> = runs.iter().rev().map(|run| finish(run, Outcome::Succeeded)).collect();
     batch.push(batch[0].clone());
     let mut answers = finish_all(store, &batch).await;
-    assert_eq!(answers.pop(), Some(crate::ledger::Finished::Duplicate));
+    assert_eq!(answers.pop(), Some(crate::ledger::EndOutcome::Duplicate));
     assert_eq!(answers, vec![verdict(RunStatus::Succeeded); 2_000]);
     let found = store.runs(&ids).await.unwrap();
     assert!(found.iter().all(|run| run.status == RunStatus::Succeeded && run.finished_at.is_some()));
@@ -254,7 +254,7 @@ pub async fn a_batch_may_be_large(store: &dyn Store) {
 }
 
 /// The job's home owns a requested run. If the home is dead, the run waits and is adopted with the job's other open runs.
-pub async fn a_requested_run_goes_to_the_home(store: &dyn Store) {
+pub async fn a_requested_run_belongs_to_the_home(store: &dyn Store) {
     let (a, b) = (join(store).await, join(store).await);
     let now = store.now().await.unwrap();
     let job = job(store, Some(now + Duration::from_secs(3600))).await;

@@ -29,7 +29,7 @@ fn joined(join: Join) -> (LeaseToken, i64) {
 }
 
 /// The clock moves forward, in milliseconds, and shows a plausible time.
-pub async fn the_clock_goes_on(store: &dyn Store) {
+pub async fn the_clock_moves_forward(store: &dyn Store) {
     let before = store.now().await.unwrap();
     tokio::time::sleep(Duration::from_millis(20)).await;
     let after = store.now().await.unwrap();

@@ -20,22 +20,22 @@ pub async fn declared_sets_are_as_old_as_first_seen(store: &dyn Store) {
     // A late report from another node does not move the instants of the set back.
     store.see_declared_set(app, &new, &big, now).await.unwrap();
     let sets = store.declared_sets(app).await.unwrap();
-    let seen: Vec<_> = sets.iter().map(|set| (set.mark.first_seen_at, set.mark.last_seen_at)).collect();
+    let seen: Vec<_> = sets.iter().map(|set| (set.header.first_seen_at, set.header.last_seen_at)).collect();
     assert_eq!(seen, [(later, later), (now, now)]);
     assert_eq!((sets[0].specs.as_str(), sets[1].specs.as_str()), (big.as_str(), "[1]"));
     store.see_declared_set(app, &old, "[1]", later).await.unwrap();
-    let of_app = |marks: Vec<crate::declarations::DeclaredMark>| {
-        marks.into_iter().filter(|mark| mark.app == app).collect::<Vec<_>>()
+    let of_app = |headers: Vec<crate::declarations::DeclaredSetHeader>| {
+        headers.into_iter().filter(|header| header.app == app).collect::<Vec<_>>()
     };
-    let marks = of_app(store.declared_marks(later).await.unwrap());
-    assert_eq!(marks.iter().map(|mark| &mark.hash).collect::<Vec<_>>(), [&old, &new]);
-    assert_eq!((marks[0].first_seen_at, marks[0].last_seen_at), (now, later));
-    assert!(of_app(store.declared_marks(later + Duration::from_secs(1)).await.unwrap()).is_empty());
+    let headers = of_app(store.declared_set_headers(later).await.unwrap());
+    assert_eq!(headers.iter().map(|header| &header.hash).collect::<Vec<_>>(), [&old, &new]);
+    assert_eq!((headers[0].first_seen_at, headers[0].last_seen_at), (now, later));
+    assert!(of_app(store.declared_set_headers(later + Duration::from_secs(1)).await.unwrap()).is_empty());
 
     // A set that was seen again in the meantime is not removed.
-    store.forget_declared_set(&sets[1].mark).await.unwrap();
+    store.forget_declared_set(&sets[1].header).await.unwrap();
     assert_eq!(store.declared_sets(app).await.unwrap().len(), 2);
-    store.forget_declared_set(&marks[0]).await.unwrap();
+    store.forget_declared_set(&headers[0]).await.unwrap();
     let left = store.declared_sets(app).await.unwrap();
-    assert_eq!(left.iter().map(|set| &set.mark.hash).collect::<Vec<_>>(), [&new]);
+    assert_eq!(left.iter().map(|set| &set.header.hash).collect::<Vec<_>>(), [&new]);
 }

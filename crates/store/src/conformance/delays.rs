@@ -38,7 +38,7 @@ pub(super) async fn delayed_job(store: &dyn Store, next_fire_at: Timestamp) -> J
 }
 
 /// Claims the due fire. The end of its run sets the next fire.
-pub(super) async fn follow(store: &dyn Store, token: LeaseToken, job: &JobRecord, run: Run) -> Run {
+pub(super) async fn claim_followed(store: &dyn Store, token: LeaseToken, job: &JobRecord, run: Run) -> Run {
     let seen = due(store, job, &[rondel_core::NodeId::new(0), token.node]).await.unwrap();
     let claim = ClaimJob {
         recent_fires: seen.recent_fires,
@@ -54,11 +54,11 @@ pub(super) async fn follow(store: &dyn Store, token: LeaseToken, job: &JobRecord
 }
 
 /// Creates a job with a delay and a claimed run of it that was planned ten seconds ago.
-async fn following(store: &dyn Store, token: LeaseToken, shard_index: i32) -> (JobRecord, Run) {
+async fn claimed_delayed_run(store: &dyn Store, token: LeaseToken, shard_index: i32) -> (JobRecord, Run) {
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(10);
     let job = delayed_job(store, at).await;
     let run = Run { shard_index, shard_total: (shard_index != ROOT_SHARD).then_some(1), ..run(&job, token, at) };
-    let run = follow(store, token, &job, run).await;
+    let run = claim_followed(store, token, &job, run).await;
     assert_eq!(due(store, &job, &[token.node]).await, None, "not before its run ends");
     (job, run)
 }
@@ -80,12 +80,12 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     let mut batch = Vec::new();
     let mut jobs = Vec::new();
     for outcome in outcomes {
-        let (job, run) = following(store, token, 0).await;
+        let (job, run) = claimed_delayed_run(store, token, 0).await;
         batch.push(ending(&run, outcome));
         jobs.push(job);
     }
     // A run that fails and gets another attempt sets no next fire yet, nor does a run whose job has no delay.
-    let (again, run) = following(store, token, 0).await;
+    let (again, run) = claimed_delayed_run(store, token, 0).await;
     batch.push(ending(&run, FAILED));
     batch[4].policy.retry_max = 1;
     let other = finish(&super::pending(store, token).await, Outcome::Succeeded);
@@ -104,7 +104,7 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
     assert!(due(store, &again, &[token.node]).await.is_some());
 
     // If a run ends with its children, the end of the last child sets the next fire.
-    let (job, run) = following(store, token, 0).await;
+    let (job, run) = claimed_delayed_run(store, token, 0).await;
     child(store, "after-delay", &[&job], serde_json::json!({})).await;
     let mut own = ending(&run, Outcome::Succeeded);
     own.policy.awaits_children = true;
@@ -121,7 +121,7 @@ pub async fn the_end_of_a_run_gives_the_next_fire_of_a_delay(store: &dyn Store) 
 /// An executor's clock that is ahead does not postpone the next fire.
 pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
     let token = join(store).await;
-    let (job, run) = following(store, token, 0).await;
+    let (job, run) = claimed_delayed_run(store, token, 0).await;
     let before = store.now().await.unwrap();
     let ahead = before + Duration::from_secs(3600);
     assert!(
@@ -137,7 +137,7 @@ pub async fn a_delay_counts_by_the_clock_of_the_database(store: &dyn Store) {
 /// The end of the last shard of a broadcast sets the next fire. A broadcast without shards sets it with its own verdict.
 pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     let token = join(store).await;
-    let (job, whole) = following(store, token, ROOT_SHARD).await;
+    let (job, whole) = claimed_delayed_run(store, token, ROOT_SHARD).await;
     let shards = shards(&whole, 3);
     assert!(store.expand(token, whole.id, &shards).await.unwrap());
     let ends: Vec<AttemptEnd> = shards.iter().map(|shard| ending(shard, Outcome::Succeeded)).collect();
@@ -146,7 +146,7 @@ pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
     assert!(end(store, token, &ends[2..]).await.due_at.is_some());
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, ends[2].finished_at + DELAY);
 
-    let (job, whole) = following(store, token, ROOT_SHARD).await;
+    let (job, whole) = claimed_delayed_run(store, token, ROOT_SHARD).await;
     assert!(end(store, token, &[ending(&whole, Outcome::Skipped(Reason::NoExecutor))]).await.due_at.is_some());
     assert!(due(store, &job, &[token.node]).await.is_some());
 }
@@ -154,7 +154,7 @@ pub async fn the_last_shard_gives_the_next_fire_of_a_delay(store: &dyn Store) {
 /// A job that is paused while its run is open does not fire when the run ends, but fires after the job is enabled again.
 pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     let token = join(store).await;
-    let (job, run) = following(store, token, 0).await;
+    let (job, run) = claimed_delayed_run(store, token, 0).await;
     let now = store.now().await.unwrap();
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
     saved(change(store, job.id, &paused, None, now).await);
@@ -164,7 +164,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     assert_eq!(record.next_fire_at, Some(now + DELAY));
 
     // The job is disabled and enabled again before the end of its run is stored.
-    let (job, run) = following(store, token, 0).await;
+    let (job, run) = claimed_delayed_run(store, token, 0).await;
     let done = ending(&run, Outcome::Succeeded);
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
     saved(change(store, job.id, &paused, None, now).await);
@@ -175,7 +175,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().next_fire_at, on_at + DELAY);
 
     // The job is edited while its run is open. The end of the run still sets the next fire, by the new delay.
-    let (job, run) = following(store, token, 0).await;
+    let (job, run) = claimed_delayed_run(store, token, 0).await;
     let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
     let (record, _) = saved(change(store, job.id, &three, None, run.due_at).await);
     assert_eq!(record.next_fire_at, None);
@@ -190,7 +190,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
         let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(2);
         let job = delayed_job(store, at).await;
         let ahead = super::run(&job, token, at);
-        let run = follow(store, token, &job, ahead).await;
+        let run = claim_followed(store, token, &job, ahead).await;
         (job, run)
     };
     let now = store.now().await.unwrap();
@@ -199,14 +199,14 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
     assert_eq!(record.next_fire_at, Some(now + Duration::from_secs(3)));
     assert_eq!(read(store, run.id).await.status, RunStatus::Skipped);
     // A job that got another schedule while its run was open keeps the next fire of the new schedule when the run ends.
-    let (job, run) = following(store, token, 0).await;
+    let (job, run) = claimed_delayed_run(store, token, 0).await;
     let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));
     let (record, _) = saved(change(store, job.id, &every, None, now).await);
     assert!(record.next_fire_at.is_some());
     assert!(end(store, token, &[ending(&run, Outcome::Succeeded)]).await.due_at.is_none());
     assert_eq!(due(store, &job, &[token.node]).await.map(|due| due.next_fire_at), record.next_fire_at);
     // A run that ended while its job had no delay does not block the job when the delay returns.
-    let (job, run) = following(store, token, 0).await;
+    let (job, run) = claimed_delayed_run(store, token, 0).await;
     let every = spec(&job.spec.name, serde_json::json!({"schedule": {"every": "1h"}}));
     saved(change(store, job.id, &every, None, now).await);
     finish_all(store, &[finish(&run, Outcome::Succeeded)]).await;
@@ -218,7 +218,7 @@ pub async fn an_edit_finds_the_run_that_a_delay_follows(store: &dyn Store) {
 pub async fn an_edit_meets_the_end_of_the_run_that_a_delay_follows(store: &dyn Store) {
     let token = join(store).await;
     for _ in 0..5 {
-        let (job, run) = following(store, token, 0).await;
+        let (job, run) = claimed_delayed_run(store, token, 0).await;
         let now = store.now().await.unwrap();
         let three = spec(&job.spec.name, serde_json::json!({"schedule": {"delay": "3s"}}));
         let done = [ending(&run, Outcome::Succeeded)];

@@ -51,7 +51,7 @@ async fn change_checked_at(
         calendar: None,
         app: app(store).await,
         author: "editor",
-        spare: RunId::new(next_id()),
+        skipped_row_id: RunId::new(next_id()),
         now,
         checked_at,
         reached,
@@ -62,24 +62,25 @@ async fn change_checked_at(
 
 /// Deletes a job although other jobs follow from it.
 pub(super) async fn delete_parent(store: &dyn Store, id: JobId, now: Timestamp) -> Deleted {
-    let (before, spare) = (newest(store, id).await, RunId::new(next_id()));
+    let (before, skipped_row_id) = (newest(store, id).await, RunId::new(next_id()));
     let (expected_version, before) = (None, before.as_ref());
     let (reached, drops) = (now, None);
-    let deletion = JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers: true, drops };
+    let deletion =
+        JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers: true, drops };
     store.delete_job(deletion).await.unwrap()
 }
 
 pub(super) async fn delete(store: &dyn Store, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Deleted {
     let before = newest(store, id).await;
-    let spare = RunId::new(next_id());
+    let skipped_row_id = RunId::new(next_id());
     let deletion = JobDeletion {
         id,
         expected_version,
         before: before.as_ref(),
-        spare,
+        skipped_row_id,
         now,
         reached: now,
-        leaves_followers: false,
+        detaches_followers: false,
         drops: None,
     };
     store.delete_job(deletion).await.unwrap()
@@ -185,7 +186,7 @@ async fn queued_runs_are_asked_to_end(store: &dyn Store) {
             calendar: None,
             app: app(store).await,
             author: "editor",
-            spare: RunId::new(next_id()),
+            skipped_row_id: RunId::new(next_id()),
             now,
             checked_at: now,
             reached: now,
@@ -198,10 +199,10 @@ async fn queued_runs_are_asked_to_end(store: &dyn Store) {
         id: job.id,
         expected_version: None,
         before: None,
-        spare: RunId::new(next_id()),
+        skipped_row_id: RunId::new(next_id()),
         now,
         reached: now,
-        leaves_followers: false,
+        detaches_followers: false,
         drops: ends,
     };
     assert_eq!(store.delete_job(deletion).await.unwrap(), Deleted::Done);
@@ -212,7 +213,7 @@ async fn queued_runs_are_asked_to_end(store: &dyn Store) {
 
 /// Rows that were due before the clock stepped back may have been sent. An edit leaves them alone, although their instants are in the
 /// future again.
-pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dyn Store) {
+pub async fn runs_that_may_have_been_sent_before_a_step_back_stay(store: &dyn Store) {
     let (_, job, rows, now) = with_four_rows(store).await;
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
     saved(change_after(store, job.id, &paused, None, (now, rows[1].due_at)).await);
@@ -221,15 +222,15 @@ pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dy
     assert_eq!(found, [left, left, settled, settled]);
     let (_, second, rows, now) = with_four_rows(store).await;
     let before = newest(store, second.id).await;
-    let (spare, reached) = (RunId::new(next_id()), rows[1].due_at);
+    let (skipped_row_id, reached) = (RunId::new(next_id()), rows[1].due_at);
     let deletion = JobDeletion {
         id: second.id,
         expected_version: None,
         before: before.as_ref(),
-        spare,
+        skipped_row_id,
         now,
         reached,
-        leaves_followers: false,
+        detaches_followers: false,
         drops: None,
     };
     assert_eq!(store.delete_job(deletion).await.unwrap(), Deleted::Done);
@@ -239,7 +240,7 @@ pub async fn what_may_have_been_sent_before_a_step_back_is_left_alone(store: &dy
 
 /// An edit reopens a row while the job's home is dead and fenced. The row is adopted like any other open run of that home, and until then
 /// no node can claim the job.
-pub async fn what_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
+pub async fn a_run_that_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
     let paused = JobSpec { enabled: false, ..job.spec.clone() };
     saved(change(store, job.id, &paused, None, now).await);

@@ -12,7 +12,7 @@ use super::{
     DEFAULT, FAILED, POLICY, app, compile, created, finish, finisher, join, name, next_id, read, requested, spec,
 };
 use crate::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NewJob};
-use crate::ledger::{AttemptEnd, CancelAsked, Ends, Finished};
+use crate::ledger::{AttemptEnd, CancelOutcome, EndOutcome, Ends};
 use crate::{LeaseToken, Store};
 
 async fn new_job(store: &dyn Store, spec: JobSpec) -> NewJob {
@@ -88,7 +88,7 @@ async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed
         calendar: None,
         app: record.app,
         author: "conformance",
-        spare: RunId::new(next_id()),
+        skipped_row_id: RunId::new(next_id()),
         now,
         checked_at: now,
         reached: now,
@@ -236,7 +236,7 @@ pub async fn the_last_of_a_diamond_runs_once(store: &dyn Store) {
     // The same results are stored a second time and release nothing.
     for run in [&root, of_b, of_c] {
         let again = end(store, token, run, Outcome::Succeeded).await;
-        assert_eq!((again.answers, again.released), (vec![Finished::Duplicate], Vec::new()));
+        assert_eq!((again.answers, again.released), (vec![EndOutcome::Duplicate], Vec::new()));
     }
     assert_eq!(end(store, token, &last[0], Outcome::Succeeded).await.released, []);
     // Another trigger starts another fire.
@@ -323,7 +323,7 @@ pub async fn a_late_result_releases_nothing_twice(store: &dyn Store) {
     let ends = store.finish(finisher(token), &[lost]).await.unwrap();
     assert_eq!(ends.released.iter().map(|run| run.job).collect::<Vec<_>>(), [repair.id]);
     let late = end(store, token, &root, Outcome::Succeeded).await;
-    assert_eq!((late.answers, late.released), (vec![Finished::Late], Vec::new()));
+    assert_eq!((late.answers, late.released), (vec![EndOutcome::Late], Vec::new()));
     assert!(in_fire(store, &root, &repair).await.is_some());
 }
 
@@ -339,15 +339,15 @@ pub async fn a_skipped_run_that_ran_releases_its_children(store: &dyn Store) {
     assert_eq!(in_fire(store, &rows[0], &next).await, None);
     for (row, outcome, follower) in [(&rows[0], Outcome::Succeeded, &next), (&rows[1], FAILED, &repair)] {
         let late = end(store, token, row, outcome).await;
-        assert_eq!(late.answers, [Finished::Late]);
+        assert_eq!(late.answers, [EndOutcome::Late]);
         assert_eq!(late.released.iter().map(|run| run.job).collect::<Vec<_>>(), [follower.id]);
         let again = end(store, token, row, outcome).await;
-        assert_eq!((again.answers, again.released), (vec![Finished::Duplicate], Vec::new()));
+        assert_eq!((again.answers, again.released), (vec![EndOutcome::Duplicate], Vec::new()));
     }
 }
 
 /// A run that ends with its children keeps its result while it awaits them, and no executor has it. Its verdict comes from its children.
-pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
+pub async fn a_run_may_end_with_its_children(store: &dyn Store) {
     let token = join(store).await;
     let a = child(store, "a", &[], json!({"over": "children"})).await;
     let b = child(store, "b", &[&a], json!({"over": "children"})).await;
@@ -369,22 +369,22 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
         assert_eq!(state(root.id).await, awaiting);
         assert_eq!(read(store, root.id).await.result.as_deref(), Some("1"));
         let again = ends(&root, Outcome::Succeeded).await;
-        assert_eq!((again.answers, again.awaiting), (vec![Finished::Duplicate], vec![(a.id, root.id)]));
+        assert_eq!((again.answers, again.awaiting), (vec![EndOutcome::Duplicate], vec![(a.id, root.id)]));
         let second = ends(of(&first.released, &b), Outcome::Succeeded).await;
         assert_eq!((second.awaiting.len(), state(root.id).await), (1, awaiting.clone()));
         let third = end(store, token, of(&second.released, &c), outcome).await;
-        let mut over = third.over;
-        over.sort_unstable();
+        let mut ended_parents = third.ended_parents;
+        ended_parents.sort_unstable();
         let mut expected = vec![(a.id, root.id), (b.id, first.released[0].id)];
         expected.sort_unstable();
-        assert_eq!(over, expected);
+        assert_eq!(ended_parents, expected);
         let (status, message) = match outcome {
             Outcome::Succeeded => (RunStatus::Succeeded, None),
             _ => (RunStatus::Failed, Some(format!("{} failed", b.spec.name))),
         };
         assert_eq!(state(root.id).await, (status, Some(0), message));
         let again = ends(&root, Outcome::Succeeded).await;
-        assert_eq!((again.answers, again.awaiting), (vec![Finished::Duplicate], vec![]));
+        assert_eq!((again.answers, again.awaiting), (vec![EndOutcome::Duplicate], vec![]));
     }
     // If the run itself fails, it ends immediately. A cancel also ends a run that awaits its children.
     let root = start(store, token, &a).await;
@@ -395,7 +395,7 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let now = store.now().await.unwrap();
     assert!(matches!(
         store.ask_cancel(root.id, CancelRequest::requested("mia"), now).await.unwrap(),
-        CancelAsked::Requested(_)
+        CancelOutcome::Requested(_)
     ));
     ends(&root, Outcome::Cancelled).await;
     assert_eq!(read(store, root.id).await.status, RunStatus::Cancelled);
@@ -413,6 +413,6 @@ pub async fn a_run_may_be_over_with_its_children(store: &dyn Store) {
     let second = ends(of_b, Outcome::Succeeded).await;
     assert_eq!((second.awaiting, state(of_b.id).await), (vec![(b.id, of_b.id)], awaiting));
     let third = end(store, token, of(&second.released, &c), FAILED).await;
-    assert!(third.over.contains(&(b.id, of_b.id)), "{:?}", third.over);
+    assert!(third.ended_parents.contains(&(b.id, of_b.id)), "{:?}", third.ended_parents);
     assert_eq!(state(of_b.id).await, (RunStatus::Failed, Some(0), Some(format!("{} failed", c.spec.name))));
 }

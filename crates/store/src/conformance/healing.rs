@@ -6,7 +6,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use super::delays::{delayed_job, follow};
+use super::delays::{claim_followed, delayed_job};
 use super::{claim, due, finish, finish_all, job, join, next_id, requested, run};
 use crate::Store;
 use crate::catalog::JobRecord;
@@ -18,12 +18,12 @@ async fn stuck(store: &dyn Store, job: &JobRecord) -> Option<StuckJob> {
 }
 
 /// A job with a fixed delay is stuck if its run has ended and its next fire was not set.
-pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
+pub async fn a_job_whose_run_has_ended_is_healed(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second() - Duration::from_secs(10);
     let next = at + Duration::from_secs(60);
     let job = delayed_job(store, at).await;
-    let run = follow(store, token, &job, run(&job, token, at)).await;
+    let run = claim_followed(store, token, &job, run(&job, token, at)).await;
     assert_eq!(stuck(store, &job).await, None, "it waits for its run");
     let seen = StuckJob { job: job.id, version: 1, follows: None };
     assert!(!store.heal_job(seen, Some(next)).await.unwrap(), "its run is open");
@@ -56,7 +56,7 @@ pub async fn a_job_whose_run_is_over_is_healed(store: &dyn Store) {
 }
 
 /// Jobs that will not fire again, or that are switched off, are not stuck.
-pub async fn a_job_that_is_over_is_not_stuck(store: &dyn Store) {
+pub async fn a_completed_job_is_not_stuck(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();
     let never = job(store, None).await;

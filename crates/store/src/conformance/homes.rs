@@ -121,7 +121,7 @@ pub async fn executors_are_switched_by_name(store: &dyn Store) {
 }
 
 /// A job moves with all of its open runs. It stays if one of them was sent, may have been sent, has begun, or is not named in the move.
-pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
+pub async fn jobs_move_with_their_unsent_runs(store: &dyn Store) {
     let (token, to) = (join(store).await, join(store).await);
     let at = store.now().await.unwrap().ceil_second() + Duration::from_secs(60);
     let claimed = async |count: u64| {
@@ -138,8 +138,8 @@ pub async fn jobs_move_with_what_is_not_sent(store: &dyn Store) {
     let (early, early_rows) = claimed(1).await;
     let (retried, retried_rows) = claimed(1).await;
     finish_all(store, &[finish(&going[0], Outcome::Succeeded)]).await;
-    store.note_running(token, &[super::hands::in_hand(&sent_rows[0], "one")]).await.unwrap();
-    store.mark(token, &[super::hands::in_hand(&marked_rows[0], "one")]).await.unwrap();
+    store.note_running(token, &[super::dispatch::in_hand(&sent_rows[0], "one")]).await.unwrap();
+    store.mark(token, &[super::dispatch::in_hand(&marked_rows[0], "one")]).await.unwrap();
     let again = AttemptEnd {
         policy: rondel_core::outcome::NextStepPolicy { retry_max: 1, ..POLICY },
         ..finish(&retried_rows[0], FAILED)

@@ -44,7 +44,7 @@ impl Family {
     async fn works(&self, store: &dyn Store, now: Timestamp) -> Vec<bool> {
         let mut works = Vec::new();
         for one in &self.tokens {
-            works.push(store.token(&one.hash).await.unwrap().is_some_and(|found| found.is_good(now)));
+            works.push(store.token(&one.hash).await.unwrap().is_some_and(|found| found.is_valid(now)));
         }
         for one in &self.sessions {
             works.push(store.sign_in(&one.hash).await.unwrap().is_some());
@@ -62,7 +62,7 @@ fn link(account: Option<AccountId>, token: Option<TokenId>, minted_by: Option<To
 }
 
 /// A token ends with everything that it created when it is revoked, when its owner's password is reset, and when its owner is deleted.
-pub async fn what_a_token_made_ends_with_it(store: &dyn Store) {
+pub async fn everything_that_a_token_created_ends_with_it(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let ann = account(Vec::new(), now);
     assert!(store.create_account(&ann).await.unwrap());
@@ -115,11 +115,11 @@ pub async fn a_token_does_not_outlive_the_one_that_made_it(store: &dyn Store) {
     let both = tokio::join!(store.add_token(&child), store.revoke_token(parent.id, now));
     assert!(both.1.unwrap());
     both.0.unwrap();
-    assert!(store.token(&child.hash).await.unwrap().is_none_or(|child| !child.is_good(now)));
+    assert!(store.token(&child.hash).await.unwrap().is_none_or(|child| !child.is_valid(now)));
 }
 
 /// A rotation transfers everything that the old token created to the new one.
-pub async fn rotation_keeps_what_a_token_made(store: &dyn Store) {
+pub async fn rotation_keeps_everything_that_a_token_created(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let family = Family::add(store, None, now).await;
     let (old, new) = (&family.tokens[0], token(TokenKind::Api, None, now));
@@ -163,7 +163,7 @@ async fn found(store: &dyn Store, token: &TokenRecord) -> TokenRecord {
 async fn work(store: &dyn Store, tokens: &[&TokenRecord], now: Timestamp) -> Vec<bool> {
     let mut work = Vec::new();
     for token in tokens {
-        work.push(store.token(&token.hash).await.unwrap().is_some_and(|one| one.is_good(now)));
+        work.push(store.token(&token.hash).await.unwrap().is_some_and(|one| one.is_valid(now)));
     }
     work
 }

@@ -89,7 +89,7 @@ pub async fn windows_are_bounded(store: &dyn Store) {
 
 /// A claim that holds fires back adds no rows and only sets when the scan looks at the job again. The job's next fire is the first fire
 /// that is held back.
-pub async fn what_is_held_back_is_the_next_fire(store: &dyn Store) {
+pub async fn a_fire_that_is_held_back_is_the_next_fire(store: &dyn Store) {
     let token = join(store).await;
     let now = store.now().await.unwrap();
     let first = now.ceil_second();

@@ -18,9 +18,9 @@ mod claims;
 mod cluster;
 mod declarations;
 mod delays;
+mod dispatch;
 mod edits;
 mod followers;
-mod hands;
 mod healing;
 mod homes;
 mod lineage;
@@ -50,14 +50,14 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
 use rondel_core::outcome::{NextStepPolicy, Outcome};
-use rondel_core::run::RunOf;
+use rondel_core::run::RunJob;
 use rondel_core::{
     AppId, ExecutorId, IdGen, Job, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
 
 use crate::catalog::{Created, JobRecord, NewJob};
 use crate::cluster::{Join, JoinRequest, StreamEnd};
-use crate::ledger::{Adopted, AttemptEnd, ClaimJob, Claimed, DueJob, DueRange, Finished, Finisher, OrphanedJobs};
+use crate::ledger::{Adopted, AttemptEnd, ClaimJob, Claimed, DueJob, DueRange, EndOutcome, Finisher, OrphanedJobs};
 use crate::{LeaseToken, Store};
 
 pub use self::access::*;
@@ -73,9 +73,9 @@ pub use self::claims::*;
 pub use self::cluster::*;
 pub use self::declarations::*;
 pub use self::delays::*;
+pub use self::dispatch::*;
 pub use self::edits::*;
 pub use self::followers::*;
-pub use self::hands::*;
 pub use self::healing::*;
 pub use self::homes::*;
 pub use self::lineage::*;
@@ -118,7 +118,7 @@ macro_rules! for_each_conformance_check {
             lists_keep_to_the_apps_that_may_be_seen,
             accounts_are_read_as_they_were_written,
             the_last_admin_account_stays,
-            a_sign_in_ends_with_what_it_rests_on,
+            a_sign_in_ends_with_its_password_rights_or_token,
             a_link_is_used_once,
             attempts_are_counted_and_bounded,
             addresses_of_an_account_are_remembered,
@@ -126,13 +126,13 @@ macro_rules! for_each_conformance_check {
             tokens_are_counted_found_by_place_and_forgotten,
             tokens_are_found_by_their_hash,
             a_token_is_replaced_with_an_overlap,
-            what_a_token_made_ends_with_it,
+            everything_that_a_token_created_ends_with_it,
             a_token_does_not_outlive_the_one_that_made_it,
-            rotation_keeps_what_a_token_made,
+            rotation_keeps_everything_that_a_token_created,
             a_token_that_rotates_itself_stays_one_token,
             a_series_of_tokens_outlives_its_first_ones,
-            the_audit_log_is_read_by_what_is_asked,
-            an_audit_entry_is_answered_once,
+            the_audit_log_is_read_by_each_filter,
+            an_audit_entry_is_completed_once,
             calendars_are_read_as_they_were_written,
             calendars_saved_at_once_get_a_version_each,
             a_used_calendar_is_not_deleted,
@@ -149,10 +149,10 @@ macro_rules! for_each_conformance_check {
             a_failure_is_dead_until_it_is_acknowledged,
             a_window_is_read_as_it_was_planned,
             windows_are_bounded,
-            what_is_held_back_is_the_next_fire,
+            a_fire_that_is_held_back_is_the_next_fire,
             a_run_is_skipped_by_a_window,
             a_decision_is_written_from_the_newest_version_alone,
-            incidents_are_found_by_what_is_asked,
+            incidents_are_found_by_each_filter,
             a_silence_has_an_end,
             verdicts_leave_events_where_a_rule_waits_for_them,
             watched_jobs_are_read_in_pages,
@@ -161,15 +161,15 @@ macro_rules! for_each_conformance_check {
             a_channel_has_one_sender_at_a_time,
             a_used_channel_is_not_deleted,
             the_default_channel_is_used_by_expectations_without_one,
-            a_channel_is_not_deleted_under_what_is_saved,
+            a_channel_is_not_deleted_while_its_user_is_saved,
             messages_of_an_incident_keep_their_order,
             tries_are_recorded_once_and_forgotten_with_age,
             versions_are_those_that_held,
             changes_are_read_as_they_stand,
-            what_code_declares_is_kept_beside_the_definition,
+            a_declaration_is_stored_in_addition_to_the_definition,
             an_edit_keeps_settles_and_reopens,
-            what_may_have_been_sent_before_a_step_back_is_left_alone,
-            what_is_reopened_at_a_dead_home_is_adopted,
+            runs_that_may_have_been_sent_before_a_step_back_stay,
+            a_run_that_is_reopened_at_a_dead_home_is_adopted,
             a_change_of_route_moves_unsent_rows,
             edits_that_meet_see_each_other,
             a_deleted_job_settles_its_rows,
@@ -186,7 +186,7 @@ macro_rules! for_each_conformance_check {
             a_number_of_xxl_job_is_sent_once,
             the_first_report_of_xxl_job_counts,
             a_trace_is_found_by_its_run_and_forgotten_with_age,
-            the_clock_goes_on,
+            the_clock_moves_forward,
             a_lease_is_held_by_one,
             concurrent_joins_get_distinct_ids_and_ordinals,
             sessions_record_which_node_hears_which_executor,
@@ -194,8 +194,8 @@ macro_rules! for_each_conformance_check {
             a_lease_given_back_ends_where_the_clock_was,
             open_sessions_are_witnesses,
             a_session_ends_with_its_last_stream,
-            what_a_lease_that_is_taken_over_sent_ahead_may_have_been_sent,
-            what_no_executor_could_receive_was_not_sent,
+            runs_due_soon_after_a_takeover_may_have_been_sent_ahead,
+            a_run_that_no_executor_could_receive_was_not_sent,
             an_executor_that_ended_in_order_has_left,
             due_jobs_come_in_order,
             dense_instants_are_counted,
@@ -204,7 +204,7 @@ macro_rules! for_each_conformance_check {
             a_claim_needs_its_lease,
             a_claim_leaves_existing_rows_as_they_are,
             a_batch_may_be_large,
-            a_requested_run_goes_to_the_home,
+            a_requested_run_belongs_to_the_home,
             a_run_keeps_the_executor_that_its_caller_named,
             a_key_is_held_by_one_open_run,
             a_key_is_forgotten_with_its_run,
@@ -212,16 +212,16 @@ macro_rules! for_each_conformance_check {
             waiting_runs_wake_when_due,
             marks_are_won_once,
             waits_and_reasons_keep_their_parameters,
-            what_is_to_be_dropped_is_no_request_to_cancel,
-            fences_are_relayed_by_who_hears_the_executor,
+            a_request_to_drop_is_not_a_request_to_cancel,
+            fences_are_relayed_by_a_server_that_hears_the_executor,
             running_is_noted_for_pending_runs,
-            what_waits_in_an_executors_queue_has_not_begun,
-            a_cancel_is_noted_until_the_run_is_over,
-            a_cancel_is_read_by_those_who_hear_the_executor,
+            a_run_in_an_executors_queue_has_not_begun,
+            a_cancel_is_recorded_until_the_run_has_ended,
+            a_cancel_is_read_by_nodes_that_hear_the_executor,
             a_covered_run_has_that_reason,
             a_limit_has_one_home,
             unsent_runs_are_handed_over,
-            what_a_lease_did_not_send_waits_for_the_next,
+            runs_that_a_lease_did_not_send_wait_for_the_next,
             all_open_runs_of_a_job_are_found_and_cancelled,
             a_broadcast_is_expanded_once,
             the_last_shard_gives_the_verdict,
@@ -243,13 +243,13 @@ macro_rules! for_each_conformance_check {
             children_that_were_not_meant_are_skipped,
             a_late_result_releases_nothing_twice,
             a_skipped_run_that_ran_releases_its_children,
-            a_run_may_be_over_with_its_children,
+            a_run_may_end_with_its_children,
             a_failed_attempt_is_followed_by_another,
             one_batch_may_hold_two_results_of_a_run,
             results_that_arrive_twice_at_once_are_stored_once,
             text_is_kept_as_far_as_it_fits,
             orphans_are_adopted_by_one,
-            what_is_noted_to_wait_and_not_marked_was_not_sent,
+            an_unmarked_run_with_a_recorded_wait_was_not_sent,
             jobs_are_adopted_whole,
             the_latest_end_of_a_lease_counts,
             a_fenced_node_cannot_renew,
@@ -257,7 +257,7 @@ macro_rules! for_each_conformance_check {
             switches_stay_as_they_are_set,
             executors_are_switched_by_name,
             runs_in_hand_are_counted_by_executor,
-            jobs_move_with_what_is_not_sent,
+            jobs_move_with_their_unsent_runs,
             jobs_carry_the_count_of_their_fires,
             jobs_of_the_dead_are_freed,
             nodes_are_forgotten,
@@ -281,11 +281,11 @@ macro_rules! for_each_conformance_check {
             a_skip_is_reported_where_its_job_asks_for_it,
             a_message_is_in_one_hand,
             no_namespace_waits_behind_the_messages_of_another,
-            old_runs_go_with_all_that_is_theirs,
-            a_broadcast_goes_as_a_whole,
+            old_runs_are_removed_with_all_their_rows,
+            a_broadcast_is_removed_as_a_whole,
             a_pass_is_begun_by_one,
-            a_job_whose_run_is_over_is_healed,
-            a_job_that_is_over_is_not_stuck,
+            a_job_whose_run_has_ended_is_healed,
+            a_completed_job_is_not_stuck,
             homeless_jobs_are_freed,
             planned_rows_are_those_of_the_schedule,
             executors_are_forgotten,
@@ -296,7 +296,7 @@ macro_rules! for_each_conformance_check {
             items_change_hands_one_owner_at_a_time,
             items_are_changed_by_their_home_alone,
             many_items_are_dealt_at_once,
-            a_group_that_yields_goes_on_as_its_next_attempt,
+            a_group_that_yields_continues_as_its_next_attempt,
             a_users_cancel_replaces_the_planned_end_of_a_pump,
             a_keyed_call_is_made_once,
             keyed_calls_are_forgotten
@@ -391,7 +391,7 @@ fn created(created: Created) -> JobRecord {
 
 /// A run that the lease of `token` owns, as if it had claimed it.
 fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
-    let of = RunOf { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
+    let of = RunJob { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
     Run::new(RunId::new(next_id()), of, fire_at, Trigger::Interval, (token.node, token.epoch))
 }
 
@@ -480,21 +480,21 @@ fn finisher(token: LeaseToken) -> Finisher<'static> {
 }
 
 /// Stores ends that release no run, and returns their outcomes.
-async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<Finished> {
+async fn finish_all(store: &dyn Store, batch: &[AttemptEnd]) -> Vec<EndOutcome> {
     let no_node = LeaseToken { node: NodeId::new(0), epoch: 0 };
     let ends = store.finish(finisher(no_node), batch).await.unwrap();
     assert_eq!(ends.released, []);
     ends.answers
 }
 
-async fn finish_one(store: &dyn Store, finish: AttemptEnd) -> Finished {
+async fn finish_one(store: &dyn Store, finish: AttemptEnd) -> EndOutcome {
     let mut answers = finish_all(store, &[finish]).await;
     assert_eq!(answers.len(), 1);
     answers.pop().unwrap()
 }
 
-fn verdict(status: RunStatus) -> Finished {
-    Finished::Stored(rondel_core::outcome::NextStep::Verdict { status, reason: None }, None)
+fn verdict(status: RunStatus) -> EndOutcome {
+    EndOutcome::Stored(rondel_core::outcome::NextStep::Verdict { status, reason: None }, None)
 }
 
 const FAILED: Outcome = Outcome::Failed { retryable: true };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{AppId, JobId, NamespaceId, OutboxId, Reason, Run, RunId, RunStatus, Timestamp};
 use serde_json::json;
 
@@ -97,7 +97,7 @@ pub async fn a_failed_run_is_reported_once(store: &dyn Store) {
     expected.sort_unstable();
     assert_eq!(runs, expected);
     let item = taken.iter().find(|item| item.run == Some(fails.id)).unwrap();
-    assert_eq!((item.kind.as_str(), item.namespace, item.attempt_count), (RUN_FAILED, DEFAULT, 0));
+    assert_eq!((item.kind.as_str(), item.namespace, item.try_count), (RUN_FAILED, DEFAULT, 0));
     let payload: serde_json::Value = serde_json::from_str(&item.payload).unwrap();
     assert_eq!(payload["type"], RUN_FAILED);
     let data = &payload["data"];
@@ -126,7 +126,7 @@ pub async fn a_skip_is_reported_where_its_job_asks_for_it(store: &dyn Store) {
         (pending(store, token).await, pending(store, token).await, pending(store, token).await);
     let skipped =
         |run: &Run, reason| AttemptEnd { executor: None, started_at: None, ..finish(run, Outcome::Skipped(reason)) };
-    let detail = Detail { app: Some("work".to_owned()), waited_ms: Some(60_000), ..Detail::default() };
+    let detail = ReasonDetail { app: Some("work".to_owned()), waited_ms: Some(60_000), ..ReasonDetail::default() };
     let batch = [
         AttemptEnd { detail: Some(Box::new(detail)), ..skipped(&unserved, Reason::NoExecutor) },
         skipped(&overlap, Reason::Overlap),
@@ -186,7 +186,7 @@ pub async fn a_message_is_in_one_hand(store: &dyn Store) {
     store.postpone_outbox(&taken, 7, soon).await.unwrap();
     assert!(take(store, due_at - Duration::from_secs(1), &ids).await.is_empty());
     let again = take(store, due_at, &ids).await;
-    assert_eq!(again, [OutboxItem { attempt_count: 1, held_until: due_at + HOLD, ..taken }]);
+    assert_eq!(again, [OutboxItem { try_count: 1, held_until: due_at + HOLD, ..taken }]);
     store.drop_outbox(&[again[0].id, OutboxId::new(next_id())]).await.unwrap();
     assert!(take(store, Timestamp::MAX - HOLD, &ids).await.is_empty());
 }

@@ -12,7 +12,7 @@ use super::{
     FAILED, LEASE, POLICY, compile, finish, finish_one, job_with, join, name, next_id, pending, read, requested, spec,
 };
 use crate::catalog::{Deleted, JobDeletion, JobRecord};
-use crate::ledger::{AttemptEnd, Finished};
+use crate::ledger::{AttemptEnd, EndOutcome};
 use crate::pumps::{ChangedItems, PumpJob};
 use crate::{LeaseToken, Store};
 
@@ -104,10 +104,10 @@ async fn delete(store: &dyn Store, record: &JobRecord, now: Timestamp) {
         id: record.id,
         expected_version: None,
         before: Some(&compile(&record.spec)),
-        spare: RunId::new(next_id()),
+        skipped_row_id: RunId::new(next_id()),
         now,
         reached: now,
-        leaves_followers: false,
+        detaches_followers: false,
         drops: None,
     };
     assert!(matches!(store.delete_job(deletion).await.unwrap(), Deleted::Done));
@@ -176,7 +176,7 @@ pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
 }
 
 /// A group that returns its items continues with its next attempt, without a limit on the number of attempts.
-pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) {
+pub async fn a_group_that_yields_continues_as_its_next_attempt(store: &dyn Store) {
     let token = join(store).await;
     let mut run = pending(store, token).await;
     let policy = NextStepPolicy { is_pump: true, ..POLICY };
@@ -185,7 +185,7 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     {
         let end = AttemptEnd { policy, ..finish(&run, outcome) };
         let stored = finish_one(store, end).await;
-        assert!(matches!(stored, Finished::Stored(NextStep::Retry { .. }, _)), "{stored:?}");
+        assert!(matches!(stored, EndOutcome::Stored(NextStep::Retry { .. }, _)), "{stored:?}");
         let attempt = store.attempts(run.id).await.unwrap().pop().unwrap();
         let status = if outcome == FAILED { RunStatus::Failed } else { RunStatus::Succeeded };
         assert_eq!((attempt.status, attempt.attempt), (status, run.attempt));
@@ -198,7 +198,7 @@ pub async fn a_group_that_yields_goes_on_as_its_next_attempt(store: &dyn Store) 
     let request = CancelRequest { by: "the end of the pump", reason: Reason::WindowOver };
     store.ask_cancel(run.id, request, run.due_at).await.unwrap();
     let end = AttemptEnd { policy, ..finish(&run, Outcome::Cancelled) };
-    assert!(matches!(finish_one(store, end).await, Finished::Stored(NextStep::Verdict { .. }, _)));
+    assert!(matches!(finish_one(store, end).await, EndOutcome::Stored(NextStep::Verdict { .. }, _)));
     let run = read(store, run.id).await;
     assert_eq!((run.status, run.reason), (RunStatus::Succeeded, Some(Reason::WindowOver)));
     let run = pending(store, token).await;

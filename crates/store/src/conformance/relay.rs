@@ -10,7 +10,7 @@ use crate::{LeaseToken, Store};
 
 /// A question reaches the servers that have a stream to the executor. The first answer reaches the server that asked. A later question
 /// replaces the earlier one.
-pub async fn fences_are_relayed_by_who_hears_the_executor(store: &dyn Store) {
+pub async fn fences_are_relayed_by_a_server_that_hears_the_executor(store: &dyn Store) {
     let (asker, hears, deaf) = (join(store).await, join(store).await, join(store).await);
     let start = store.now().await.unwrap();
     let record = super::executor(app(store).await, start);

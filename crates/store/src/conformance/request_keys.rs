@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::name;
 use crate::Store;
-use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
+use crate::request_keys::{CallState, KeyedCall, StoredAnswer};
 
 /// A call with a key is executed once. A repetition gets the stored answer. A different call with the same key is refused.
 pub async fn a_keyed_call_is_made_once(store: &dyn Store) {
@@ -18,7 +18,7 @@ pub async fn a_keyed_call_is_made_once(store: &dyn Store) {
     let mut both = [first.unwrap(), second.unwrap()];
     both.sort_by_key(|begun| *begun != CallState::New);
     assert_eq!(both, [CallState::New, CallState::InFlight]);
-    assert_eq!(store.begin_call(other, now, given_up).await.unwrap(), CallState::Other);
+    assert_eq!(store.begin_call(other, now, given_up).await.unwrap(), CallState::KeyReused);
     assert_eq!(
         store.begin_call(KeyedCall { scope: "elsewhere", ..call }, now, given_up).await.unwrap(),
         CallState::New
@@ -36,12 +36,12 @@ pub async fn a_keyed_call_is_made_once(store: &dyn Store) {
     assert_eq!(store.begin_call(call, latest, latest - Duration::from_secs(60)).await.unwrap(), CallState::InFlight);
     assert_eq!(store.begin_call(call, latest, latest - Duration::from_secs(5)).await.unwrap(), CallState::New);
 
-    let answer = KeptAnswer { status: 201, headers: "{}".to_owned(), body: "ä".repeat(100_000) };
+    let answer = StoredAnswer { status: 201, headers: "{}".to_owned(), body: "ä".repeat(100_000) };
     store.end_call(other, Some(&answer)).await.unwrap();
     store.end_call(call, Some(&answer)).await.unwrap();
     store.end_call(call, None).await.unwrap();
     assert_eq!(store.begin_call(call, later, given_up).await.unwrap(), CallState::Answered(answer));
-    assert_eq!(store.begin_call(other, later, given_up).await.unwrap(), CallState::Other);
+    assert_eq!(store.begin_call(other, later, given_up).await.unwrap(), CallState::KeyReused);
     store.renew_call(call, latest).await.unwrap();
     assert!(matches!(store.begin_call(call, latest, latest).await.unwrap(), CallState::Answered(_)));
 }

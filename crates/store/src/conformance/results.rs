@@ -7,10 +7,10 @@ use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus};
 
 use super::broadcasts::expanded;
-use super::hands::in_hand;
+use super::dispatch::in_hand;
 use super::stats::dead_of;
 use super::{FAILED, finish, finish_all, finish_one, finisher, join, next_id, pending, read, verdict};
-use crate::ledger::{AttemptEnd, Finished, RunAtExecutor};
+use crate::ledger::{AttemptEnd, EndOutcome, RunAtExecutor};
 use crate::{LeaseToken, Store};
 
 /// A stored result is durable and complete, and never changes. A result of a missing run is reported as such.
@@ -25,7 +25,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     let unknown = AttemptEnd { run: RunId::new(next_id()), ..first.clone() };
     let ahead = AttemptEnd { attempt: 2, ..first.clone() };
     let answers = finish_all(store, &[unknown, ahead, first.clone()]).await;
-    assert_eq!(answers, [Finished::NoSuchRun, Finished::NoSuchRun, verdict(RunStatus::Succeeded)]);
+    assert_eq!(answers, [EndOutcome::NoSuchRun, EndOutcome::NoSuchRun, verdict(RunStatus::Succeeded)]);
     let stored = read(store, run.id).await;
     let expected = Run {
         status: RunStatus::Succeeded,
@@ -39,8 +39,8 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
         ..run.clone()
     };
     assert_eq!(stored, expected);
-    assert_eq!(finish_one(store, first).await, Finished::Duplicate);
-    assert_eq!(finish_one(store, finish(&run, FAILED)).await, Finished::Duplicate);
+    assert_eq!(finish_one(store, first).await, EndOutcome::Duplicate);
+    assert_eq!(finish_one(store, finish(&run, FAILED)).await, EndOutcome::Duplicate);
     assert_eq!(read(store, run.id).await, expected);
     assert_eq!(store.attempts(run.id).await.unwrap(), []);
 
@@ -69,15 +69,15 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     let skipped =
         |owner| AttemptEnd { owner: Some(owner), executor: None, ..finish(&run, Outcome::Skipped(Reason::Expired)) };
     let lost = AttemptEnd { outcome: Outcome::Lost(Reason::ExecutorLost), ..skipped(zombie) };
-    assert_eq!(finish_all(store, &[skipped(zombie), lost]).await, [Finished::NotOwner, Finished::NotOwner]);
+    assert_eq!(finish_all(store, &[skipped(zombie), lost]).await, [EndOutcome::NotOwner, EndOutcome::NotOwner]);
     assert_eq!(read(store, run.id).await, run);
     assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, verdict(RunStatus::Succeeded));
-    assert_eq!(finish_one(store, skipped(token)).await, Finished::Duplicate);
+    assert_eq!(finish_one(store, skipped(token)).await, EndOutcome::Duplicate);
 
     let other = pending(store, token).await;
     let unknown =
         AttemptEnd { owner: Some(token), executor: None, ..finish(&other, Outcome::Skipped(Reason::Expired)) };
-    assert!(matches!(finish_one(store, unknown).await, Finished::Stored(..)), "its own");
+    assert!(matches!(finish_one(store, unknown).await, EndOutcome::Stored(..)), "its own");
 }
 
 /// Skipped means that no attempt began. If an attempt began, or may have begun, and no further attempt could, the run has failed, with the
@@ -109,7 +109,7 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
                 vec![finish_one(store, first).await, finish_one(store, second).await]
             };
             let reason = Some(Reason::NoExecutor);
-            let verdict = Finished::Stored(NextStep::Verdict { status: expected, reason }, None);
+            let verdict = EndOutcome::Stored(NextStep::Verdict { status: expected, reason }, None);
             assert_eq!(answers.get(1), Some(&verdict), "{first:?} {is_one_batch}");
             let stored = read(store, run.id).await;
             assert_eq!((stored.status, stored.reason), (expected, reason), "{first:?} {is_one_batch}");
@@ -119,7 +119,7 @@ pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     let run = pending(store, token).await;
     let answers = finish_one(store, skipped(&run, 1)).await;
     let reason = Some(Reason::NoExecutor);
-    assert_eq!(answers, Finished::Stored(NextStep::Verdict { status: RunStatus::Skipped, reason }, None));
+    assert_eq!(answers, EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Skipped, reason }, None));
 }
 
 /// An attempt that no executor received does not use up one of the job's retries.
@@ -140,8 +140,8 @@ pub async fn an_attempt_without_executor_uses_no_retry(store: &dyn Store) {
             }
             answers
         };
-        let next = |answer: &Finished| match answer {
-            Finished::Stored(NextStep::Retry { reason, .. }, _) => Some(*reason),
+        let next = |answer: &EndOutcome| match answer {
+            EndOutcome::Stored(NextStep::Retry { reason, .. }, _) => Some(*reason),
             _ => None,
         };
         let reasons: Vec<Option<Reason>> = answers.iter().map(next).collect();
@@ -156,7 +156,7 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     let token = join(store).await;
     let run = pending(store, token).await;
     let lost = AttemptEnd { executor: None, started_at: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
-    let Finished::Stored(NextStep::Retry { lost_count: 1, .. }, Some(waiting)) = finish_one(store, lost).await else {
+    let EndOutcome::Stored(NextStep::Retry { lost_count: 1, .. }, Some(waiting)) = finish_one(store, lost).await else {
         unreachable!("another attempt follows")
     };
     assert_eq!(waiting.attempt, 2);
@@ -173,18 +173,18 @@ pub async fn results_of_other_attempts_are_kept_beside(store: &dyn Store) {
     };
     assert_eq!(store.attempts(run.id).await.unwrap(), [attempt(RunStatus::Unknown, None, None)]);
     let given_up = AttemptEnd { owner: Some(token), executor: None, ..finish(&run, Outcome::Skipped(Reason::Misfire)) };
-    assert_eq!(finish_one(store, given_up).await, Finished::Superseded);
+    assert_eq!(finish_one(store, given_up).await, EndOutcome::Superseded);
     assert_eq!(store.attempts(run.id).await.unwrap(), [attempt(RunStatus::Unknown, None, None)], "no report");
     let late = finish(&run, Outcome::Succeeded);
-    assert_eq!(finish_all(store, &[late.clone(), late.clone()]).await, vec![Finished::Superseded; 2]);
+    assert_eq!(finish_all(store, &[late.clone(), late.clone()]).await, vec![EndOutcome::Superseded; 2]);
     let expected = attempt(RunStatus::Succeeded, Some("executor-a"), late.started_at);
     assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&expected));
-    assert_eq!(finish_one(store, finish(&run, FAILED)).await, Finished::Superseded);
+    assert_eq!(finish_one(store, finish(&run, FAILED)).await, EndOutcome::Superseded);
     assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&expected));
     // Ends of attempts that never began add no row and change none.
     for attempt in [0, -1, i32::MIN, 3] {
         let invented = AttemptEnd { attempt, ..late.clone() };
-        assert_eq!(finish_one(store, invented).await, Finished::NoSuchRun, "{attempt}");
+        assert_eq!(finish_one(store, invented).await, EndOutcome::NoSuchRun, "{attempt}");
     }
     assert_eq!(store.attempts(run.id).await.unwrap(), [expected]);
     assert_eq!(read(store, run.id).await, *waiting);
@@ -205,14 +205,14 @@ pub async fn an_unknown_verdict_becomes_the_true_one(store: &dyn Store) {
     let mut lost = AttemptEnd { executor: None, ..finish(&run, Outcome::Lost(Reason::ExecutorLost)) };
     lost.policy.at_least_once = false;
     let after = NextStep::Verdict { status: RunStatus::Unknown, reason: Some(Reason::ExecutorLost) };
-    assert_eq!(finish_one(store, lost.clone()).await, Finished::Stored(after, None));
-    assert_eq!(finish_one(store, lost).await, Finished::Duplicate, "still unknown");
+    assert_eq!(finish_one(store, lost.clone()).await, EndOutcome::Stored(after, None));
+    assert_eq!(finish_one(store, lost).await, EndOutcome::Duplicate, "still unknown");
     let late = AttemptEnd { message: Some("it failed".to_owned()), ..finish(&run, FAILED) };
-    assert_eq!(finish_all(store, &[late.clone(), late]).await, [Finished::Late, Finished::Duplicate]);
+    assert_eq!(finish_all(store, &[late.clone(), late]).await, [EndOutcome::Late, EndOutcome::Duplicate]);
     let stored = read(store, run.id).await;
     assert_eq!((stored.status, stored.reason), (RunStatus::Failed, None));
     assert_eq!(stored.message.as_deref(), Some("it failed"));
-    assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, Finished::Duplicate);
+    assert_eq!(finish_one(store, finish(&run, Outcome::Succeeded)).await, EndOutcome::Duplicate);
 }
 
 /// A run whose end was unknown turns out to have succeeded, and so does the broadcast of which it is a shard.
@@ -225,7 +225,7 @@ pub(super) async fn a_report_of_success_ends_a_dead_letter(store: &dyn Store, to
         lost.policy.at_least_once = false;
         finish_one(store, lost).await;
         assert_eq!(dead_of(store, listed.job).await, [listed.id]);
-        assert_eq!(finish_one(store, finish(run, Outcome::Succeeded)).await, Finished::Late);
+        assert_eq!(finish_one(store, finish(run, Outcome::Succeeded)).await, EndOutcome::Late);
         assert_eq!(dead_of(store, listed.job).await, []);
     }
 }
@@ -244,14 +244,14 @@ pub async fn a_cancel_without_a_report_becomes_the_true_end(store: &dyn Store) {
             ..finish(&run, Outcome::Lost(Reason::ExecutorLost))
         };
         let after = NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(Reason::ExecutorLost) };
-        assert_eq!(finish_one(store, lost.clone()).await, Finished::Stored(after, None));
-        assert_eq!(finish_one(store, lost).await, Finished::Duplicate);
+        assert_eq!(finish_one(store, lost.clone()).await, EndOutcome::Stored(after, None));
+        assert_eq!(finish_one(store, lost).await, EndOutcome::Duplicate);
         let late = finish(&run, outcome);
-        assert_eq!(finish_all(store, &[late.clone(), late]).await, [Finished::Late, Finished::Duplicate]);
+        assert_eq!(finish_all(store, &[late.clone(), late]).await, [EndOutcome::Late, EndOutcome::Duplicate]);
         let stored = read(store, run.id).await;
         let reason = (status == RunStatus::Cancelled).then_some(Reason::Requested);
         assert_eq!((stored.status, stored.reason), (status, reason));
-        assert_eq!(finish_one(store, finish(&run, FAILED)).await, Finished::Duplicate, "it is final now");
+        assert_eq!(finish_one(store, finish(&run, FAILED)).await, EndOutcome::Duplicate, "it is final now");
     }
 }
 
@@ -272,10 +272,10 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
         executor: Some("executor-a".to_owned()),
         ..run.clone()
     };
-    assert_eq!(finish_one(store, failed.clone()).await, Finished::Stored(again, Some(Box::new(waiting.clone()))));
+    assert_eq!(finish_one(store, failed.clone()).await, EndOutcome::Stored(again, Some(Box::new(waiting.clone()))));
     assert_eq!(read(store, run.id).await, waiting);
-    let stands = store.runs_now(&[run.id]).await.unwrap();
-    let shown: Vec<Option<&str>> = stands.iter().map(|stand| stand.executor.as_deref()).collect();
+    let snapshots = store.runs_now(&[run.id]).await.unwrap();
+    let shown: Vec<Option<&str>> = snapshots.iter().map(|snapshot| snapshot.executor.as_deref()).collect();
     assert_eq!((shown, waiting.present_executor()), (vec![None], None), "no executor has the next attempt yet");
     let first = Attempt {
         attempt: 1,
@@ -289,7 +289,7 @@ pub async fn a_failed_attempt_is_followed_by_another(store: &dyn Store) {
         detail: None,
     };
     assert_eq!(store.attempts(run.id).await.unwrap(), std::slice::from_ref(&first));
-    assert_eq!(finish_one(store, failed.clone()).await, Finished::Superseded);
+    assert_eq!(finish_one(store, failed.clone()).await, EndOutcome::Superseded);
     let woken = store.take_waiting(token, due_at, 10_000).await.unwrap();
     assert!(woken.iter().any(|woken| woken.id == run.id));
     assert_eq!(finish_one(store, AttemptEnd { attempt: 2, ..failed }).await, verdict(RunStatus::Failed));
@@ -308,11 +308,11 @@ pub async fn one_batch_may_hold_two_results_of_a_run(store: &dyn Store) {
     let batch = [failed.clone(), finish(&other, Outcome::Succeeded), failed, second.clone(), second];
     let answers = finish_all(store, &batch).await;
     assert!(
-        matches!(&answers[0], Finished::Stored(NextStep::Retry { .. }, Some(run)) if run.attempt == 2),
+        matches!(&answers[0], EndOutcome::Stored(NextStep::Retry { .. }, Some(run)) if run.attempt == 2),
         "{answers:?}"
     );
     let done = verdict(RunStatus::Succeeded);
-    assert_eq!(answers[1..], [done.clone(), Finished::Superseded, done, Finished::Duplicate]);
+    assert_eq!(answers[1..], [done.clone(), EndOutcome::Superseded, done, EndOutcome::Duplicate]);
     assert_eq!(read(store, run.id).await.status, RunStatus::Succeeded);
     assert_eq!(store.attempts(run.id).await.unwrap().len(), 1);
 }
@@ -330,7 +330,7 @@ pub async fn results_that_arrive_twice_at_once_are_stored_once(store: &dyn Store
     b.reverse();
     for pair in a.into_iter().zip(b) {
         let done = verdict(RunStatus::Succeeded);
-        let once = pair == (done.clone(), Finished::Duplicate) || pair == (Finished::Duplicate, done);
+        let once = pair == (done.clone(), EndOutcome::Duplicate) || pair == (EndOutcome::Duplicate, done);
         assert!(once, "{pair:?}");
     }
 }

@@ -8,7 +8,7 @@ use rondel_core::sketch::{Sketch, Step};
 use rondel_core::{AppId, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use super::stats::roll_up;
-use super::{FAILED, POLICY, claim, due, finish, finish_all, hands, job, join, next_id, run};
+use super::{FAILED, POLICY, claim, dispatch, due, finish, finish_all, job, join, next_id, run};
 use crate::Store;
 use crate::ledger::{AttemptEnd, ClaimJob};
 use crate::rollups::{JobActivity, PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
@@ -145,12 +145,12 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     assert_eq!(failing(Some(vec![AppId::new(next_id())])).await, None);
     assert_eq!(failing(Some(Vec::new())).await, None);
 
-    let trouble = store.troubled_jobs(job.namespace, rows[0].id, 10_000).await.unwrap();
-    let trouble = trouble.into_iter().find(|trouble| trouble.job == job.id).unwrap();
-    assert_eq!((trouble.status, trouble.count, trouble.newest), (RunStatus::Failed, 3, rows[3].id));
+    let counts = store.unsuccessful_runs(job.namespace, rows[0].id, 10_000).await.unwrap();
+    let found = counts.into_iter().find(|counted| counted.job == job.id).unwrap();
+    assert_eq!((found.status, found.count, found.newest), (RunStatus::Failed, 3, rows[3].id));
 
     // A run whose end was unknown turns out to have failed: that is one failure.
-    store.mark(token, &[hands::in_hand(&rows[4], "one")]).await.unwrap();
+    store.mark(token, &[dispatch::in_hand(&rows[4], "one")]).await.unwrap();
     let policy = NextStepPolicy { at_least_once: false, ..POLICY };
     let lost = AttemptEnd { policy, started_at: None, ..finish(&rows[4], Outcome::Lost(Reason::ExecutorLost)) };
     for end in [lost, finish(&rows[4], FAILED)] {
@@ -190,7 +190,7 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
         (found[0].is_failing, found[0].is_running, found[0].is_over)
     };
     assert_eq!(activity(at).await, (false, false, false), "three runs are open");
-    store.note_running(token, &[hands::in_hand(&rows[1], "one")]).await.unwrap();
+    store.note_running(token, &[dispatch::in_hand(&rows[1], "one")]).await.unwrap();
     assert_eq!(activity(at).await, (false, true, false));
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded), finish(&rows[1], FAILED)]).await;
     assert_eq!(activity(at).await, (true, false, false), "a verdict counts at once");
@@ -229,20 +229,20 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
     assert!(store.expand(token, root.id, &[shard(0), shard(1)]).await.unwrap());
     finish_all(store, &[finish(&rows[0], Outcome::Succeeded)]).await;
 
-    let ids = |marks: Vec<crate::rollups::RunMark>| marks.into_iter().map(|mark| mark.id).collect::<Vec<_>>();
+    let ids = |runs: Vec<crate::rollups::ChartRun>| runs.into_iter().map(|run| run.id).collect::<Vec<_>>();
     let end = at + Duration::from_secs(3_600);
-    let marks = store.marks(&[job.id], at, end, 10).await.unwrap();
-    assert_eq!(ids(marks), [root.id, rows[2].id, rows[1].id, rows[0].id]);
-    assert_eq!(ids(store.marks(&[job.id], at, end, 2).await.unwrap()), [root.id, rows[2].id]);
-    assert_eq!(ids(store.marks(&[job.id], at, rows[1].fire_at, 10).await.unwrap()), [rows[0].id]);
+    let runs = store.chart_runs(&[job.id], at, end, 10).await.unwrap();
+    assert_eq!(ids(runs), [root.id, rows[2].id, rows[1].id, rows[0].id]);
+    assert_eq!(ids(store.chart_runs(&[job.id], at, end, 2).await.unwrap()), [root.id, rows[2].id]);
+    assert_eq!(ids(store.chart_runs(&[job.id], at, rows[1].fire_at, 10).await.unwrap()), [rows[0].id]);
     let other = self::job(store, Some(at)).await;
     let others: Vec<Run> = (0..3).map(|number| run(&other, token, at + Duration::from_secs(number * 60))).collect();
     claim(store, token, &other, others.clone()).await;
-    let two = store.marks(&[other.id, JobId::new(next_id()), job.id], at, end, 2).await.unwrap();
+    let two = store.chart_runs(&[other.id, JobId::new(next_id()), job.id], at, end, 2).await.unwrap();
     assert_eq!(ids(two), [others[2].id, others[1].id, root.id, rows[2].id], "job by job, of each its newest");
-    assert!(store.marks(&[], at, end, 2).await.unwrap().is_empty());
-    let open = store.open_marks(job.namespace, RunStatus::Pending, 10_000).await.unwrap();
-    let open: Vec<RunId> = open.into_iter().filter(|mark| mark.job == job.id).map(|mark| mark.id).collect();
+    assert!(store.chart_runs(&[], at, end, 2).await.unwrap().is_empty());
+    let open = store.open_chart_runs(job.namespace, RunStatus::Pending, 10_000).await.unwrap();
+    let open: Vec<RunId> = open.into_iter().filter(|run| run.job == job.id).map(|run| run.id).collect();
     assert!(open.contains(&rows[1].id) && open.contains(&rows[2].id) && !open.contains(&rows[0].id), "{open:?}");
 
     let query = crate::rollups::OpenQuery {
@@ -261,8 +261,9 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
     assert_eq!(late(crate::rollups::OpenQuery { due_by: before, ..query }).await, None);
     assert_eq!(late(crate::rollups::OpenQuery { status: RunStatus::Running, ..query }).await, None);
 
-    let in_all = store.marks_of_namespace(job.namespace, (rows[0].id, RunId::new(next_id())), 10_000).await.unwrap();
-    let in_all = ids(in_all.into_iter().filter(|mark| mark.job == job.id).collect());
+    let in_all =
+        store.chart_runs_of_namespace(job.namespace, (rows[0].id, RunId::new(next_id())), 10_000).await.unwrap();
+    let in_all = ids(in_all.into_iter().filter(|run| run.job == job.id).collect());
     assert_eq!(in_all.len(), 6, "shards too: {in_all:?}");
     assert_eq!(in_all.last(), Some(&rows[0].id));
     let idle = super::job(store, None).await;

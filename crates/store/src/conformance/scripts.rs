@@ -22,9 +22,9 @@ fn source(language: &str, text: &str) -> ScriptSpec {
 
 /// A namespace for scripts, and the number of versions per script that are kept there.
 #[derive(Clone, Copy)]
-struct Place<'a>(&'a dyn Store, NamespaceId, u32);
+struct ScriptNamespace<'a>(&'a dyn Store, NamespaceId, u32);
 
-impl Place<'_> {
+impl ScriptNamespace<'_> {
     async fn save(self, name: &str, spec: &ScriptSpec, expected_version: Option<i64>) -> ScriptSaved {
         let Self(store, namespace, kept) = self;
         let hash = format!("{:064x}", spec.source.len());
@@ -73,7 +73,7 @@ impl Place<'_> {
             calendar: None,
             app: record.app,
             author: "conformance",
-            spare: RunId::new(next_id()),
+            skipped_row_id: RunId::new(next_id()),
             now,
             checked_at: now,
             reached: now,
@@ -98,15 +98,15 @@ fn wanted(name: &str, version: Option<i64>) -> ScriptRef {
 /// Each version has its author, note, hash and signature.
 pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
     let namespace = tenant(store).await;
-    let place = Place(store, namespace, KEPT_VERSIONS);
+    let scripts = ScriptNamespace(store, namespace, KEPT_VERSIONS);
     assert_eq!(store.script(namespace, "a").await.unwrap(), None);
-    assert_eq!(place.save("a", &source("shell", "date"), Some(1)).await, ScriptSaved::Conflict(0));
-    let ScriptSaved::Created(first) = place.save("a", &source("shell", "date"), Some(0)).await else {
+    assert_eq!(scripts.save("a", &source("shell", "date"), Some(1)).await, ScriptSaved::Conflict(0));
+    let ScriptSaved::Created(first) = scripts.save("a", &source("shell", "date"), Some(0)).await else {
         unreachable!("it is new")
     };
     let long = "é\n".repeat(SOURCE_LEN_MAX / 3);
     let signed = ScriptSpec { signature: Some("c2lnbmVk".to_owned()), ..source("shell", &long) };
-    let ScriptSaved::Changed(second) = place.save("a", &signed, Some(1)).await else { unreachable!("it is there") };
+    let ScriptSaved::Changed(second) = scripts.save("a", &signed, Some(1)).await else { unreachable!("it is there") };
     assert_eq!((first.id, first.created_at, first.language.as_str()), (second.id, second.created_at, "shell"));
     assert_eq!(store.script(namespace, "a").await.unwrap(), Some(second.clone()));
     let newest = &second.newest;
@@ -117,9 +117,9 @@ pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
     assert_eq!(read(2).await, Some((second.newest.clone(), long)));
     assert_eq!(read(3).await, None);
 
-    assert_eq!(place.save("a", &source("shell", "x"), Some(1)).await, ScriptSaved::Conflict(2));
-    assert_eq!(place.save("a", &source("php", "x"), None).await, ScriptSaved::OtherLanguage("shell".to_owned()));
-    saved(place.save("b", &source("python", "1"), None).await);
+    assert_eq!(scripts.save("a", &source("shell", "x"), Some(1)).await, ScriptSaved::Conflict(2));
+    assert_eq!(scripts.save("a", &source("php", "x"), None).await, ScriptSaved::OtherLanguage("shell".to_owned()));
+    saved(scripts.save("b", &source("python", "1"), None).await);
     let names = async |after: Option<&str>, limit| {
         let found = store.scripts(namespace, after, limit).await.unwrap();
         found.into_iter().map(|script| script.name).collect::<Vec<_>>()
@@ -149,52 +149,52 @@ pub async fn scripts_are_read_as_they_were_written(store: &dyn Store) {
 
 /// Two concurrent saves create one version each. If both expect the same version, one has a conflict.
 pub async fn scripts_saved_at_once_get_a_version_each(store: &dyn Store) {
-    let place = Place(store, tenant(store).await, KEPT_VERSIONS);
+    let scripts = ScriptNamespace(store, tenant(store).await, KEPT_VERSIONS);
     let (one, two) = (source("shell", "1"), source("shell", "22"));
-    let (first, second) = tokio::join!(place.save("a", &one, None), place.save("a", &two, None));
+    let (first, second) = tokio::join!(scripts.save("a", &one, None), scripts.save("a", &two, None));
     let mut versions = [saved(first).newest.version, saved(second).newest.version];
     versions.sort_unstable();
     assert_eq!(versions, [1, 2]);
-    let (first, second) = tokio::join!(place.save("a", &one, Some(2)), place.save("a", &two, Some(2)));
+    let (first, second) = tokio::join!(scripts.save("a", &one, Some(2)), scripts.save("a", &two, Some(2)));
     let conflicts = [&first, &second].into_iter().filter(|saved| **saved == ScriptSaved::Conflict(3)).count();
     assert_eq!(conflicts, 1, "{first:?} {second:?}");
 }
 
 /// The newest versions are kept, and the versions that a job names.
 pub async fn old_versions_of_a_script_are_forgotten_unless_a_job_names_them(store: &dyn Store) {
-    let place = Place(store, tenant(store).await, 3);
-    let script = saved(place.save("a", &source("shell", "1"), None).await);
-    let pinned = place.new_job(json!({"script": {"name": "a", "version": 1}})).await;
+    let scripts = ScriptNamespace(store, tenant(store).await, 3);
+    let script = saved(scripts.save("a", &source("shell", "1"), None).await);
+    let pinned = scripts.new_job(json!({"script": {"name": "a", "version": 1}})).await;
     let pinned = created(store.create_job(pinned).await.unwrap());
     for version in 2..=6 {
-        assert_eq!(saved(place.save("a", &source("shell", "1"), None).await).newest.version, version);
+        assert_eq!(saved(scripts.save("a", &source("shell", "1"), None).await).newest.version, version);
     }
     let versions = async || {
         let found = store.script_versions(script.id, None, 99).await.unwrap();
         found.into_iter().map(|version| version.version).collect::<Vec<_>>()
     };
     assert_eq!(versions().await, [6, 5, 4, 1]);
-    let gone = place.new_job(json!({"script": {"name": "a", "version": 3}})).await;
+    let gone = scripts.new_job(json!({"script": {"name": "a", "version": 3}})).await;
     assert_eq!(store.create_job(gone).await.unwrap(), Created::NoScript(wanted("a", Some(3))));
-    assert!(matches!(place.change(&pinned, json!({"script": {"name": "a"}})).await, Changed::Saved(..)));
-    saved(place.save("a", &source("shell", "1"), None).await);
+    assert!(matches!(scripts.change(&pinned, json!({"script": {"name": "a"}})).await, Changed::Saved(..)));
+    saved(scripts.save("a", &source("shell", "1"), None).await);
     assert_eq!(versions().await, [7, 6, 5]);
 }
 
 /// A script that a job names is not deleted. A job that names a missing script is not saved.
 pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
     let namespace = tenant(store).await;
-    let place = Place(store, namespace, KEPT_VERSIONS);
+    let scripts = ScriptNamespace(store, namespace, KEPT_VERSIONS);
     let named = json!({"script": {"name": "a"}});
-    let new = place.new_job(named.clone()).await;
+    let new = scripts.new_job(named.clone()).await;
     assert_eq!(store.create_job(new.clone()).await.unwrap(), Created::NoScript(wanted("a", None)));
-    let free = place.new_job(json!({"script": "date"})).await;
+    let free = scripts.new_job(json!({"script": "date"})).await;
     let both = store.create_jobs(&[free.clone(), new.clone()]).await.unwrap();
     assert!(matches!(&both[..], [Created::Saved(_), Created::NoScript(_)]), "{both:?}");
     let free = store.job(namespace, &free.spec.name).await.unwrap().unwrap();
 
-    saved(place.save("a", &source("shell", "date"), None).await);
-    let more = [place.new_job(named.clone()).await, place.new_job(named.clone()).await];
+    saved(scripts.save("a", &source("shell", "date"), None).await);
+    let more = [scripts.new_job(named.clone()).await, scripts.new_job(named.clone()).await];
     let [one, two] = &store.create_jobs(&more).await.unwrap()[..] else { unreachable!("two") };
     let (one, two) = (created(one.clone()), created(two.clone()));
     let job = created(store.create_job(new).await.unwrap());
@@ -212,11 +212,11 @@ pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
     assert_eq!((read(Some(&[job.app]), None, 9).await.len(), read(Some(&[]), None, 9).await.len()), (3, 0));
     assert_eq!(read(Some(&[AppId::new(next_id())]), None, 9).await, Vec::<String>::new());
 
-    let none = place.change(&free, json!({"script": {"name": "none"}})).await;
+    let none = scripts.change(&free, json!({"script": {"name": "none"}})).await;
     assert_eq!(none, Changed::NoScript(wanted("none", None)));
-    let none = place.change(&job, json!({"script": {"name": "a", "version": 2}})).await;
+    let none = scripts.change(&job, json!({"script": {"name": "a", "version": 2}})).await;
     assert_eq!(none, Changed::NoScript(wanted("a", Some(2))));
-    assert!(matches!(place.change(&job, json!({"script": "date"})).await, Changed::Saved(..)));
+    assert!(matches!(scripts.change(&job, json!({"script": "date"})).await, Changed::Saved(..)));
     for job in [&one, &two] {
         assert_eq!(delete(store, job.id, None, store.now().await.unwrap()).await, Deleted::Done);
     }
@@ -227,11 +227,11 @@ pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
 /// The store serializes the deletion of a script with the saving of a job that names it.
 pub async fn a_script_is_not_deleted_under_a_job_that_is_saved(store: &dyn Store) {
     let namespace = tenant(store).await;
-    let place = Place(store, namespace, KEPT_VERSIONS);
+    let scripts = ScriptNamespace(store, namespace, KEPT_VERSIONS);
     for _ in 0..5 {
         let script = name("script");
-        saved(place.save(&script, &source("shell", "date"), None).await);
-        let new = place.new_job(json!({"script": {"name": script}})).await;
+        saved(scripts.save(&script, &source("shell", "date"), None).await);
+        let new = scripts.new_job(json!({"script": {"name": script}})).await;
         let (made, deleted) = tokio::join!(store.create_job(new), store.delete_script(namespace, &script, None));
         match (made.unwrap(), deleted.unwrap()) {
             (Created::Saved(_), ScriptDeleted::Used(_, 1)) | (Created::NoScript(_), ScriptDeleted::Deleted) => {}

@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::filter::{Bound, Choice, LengthRange, Pattern};
+use rondel_core::filter::{Bound, LengthRange, Pattern, ValueCondition};
 use rondel_core::outcome::Outcome;
-use rondel_core::sight::JobSight;
+use rondel_core::visibility::VisibleJobs;
 use rondel_core::{ExecutorId, NamespaceId, Run, RunId, RunStatus, Trigger};
 
 use super::{FAILED, claim, finish, finish_all, job, join, run};
@@ -78,9 +78,10 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
     let text = |text: &str| RunText { text: text.to_owned(), ..RunText::default() };
     let over = |millis| Bound { length: Duration::from_millis(millis), is_inclusive: true };
     let of = |jobs: &[&JobRecord]| Some(jobs.iter().map(|job| job.id).collect());
-    let named = |name: &str| Choice { any: vec![Pattern(name.to_owned())], none: Vec::new() };
+    let named = |name: &str| ValueCondition { any: vec![Pattern(name.to_owned())], none: Vec::new() };
     let both = || RunSearch { jobs: of(&[&first, &second]), ..any() };
-    let hidden = || Some(Arc::new(JobSight { hidden: BTreeSet::from(["vault".to_owned()]), ..JobSight::default() }));
+    let hidden =
+        || Some(Arc::new(VisibleJobs { hidden: BTreeSet::from(["vault".to_owned()]), ..VisibleJobs::default() }));
     let searches = [
         (any(), None),
         (both(), Some(40)),
@@ -96,7 +97,10 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
         (RunSearch { since: Some(rows[15].fire_at), until: Some(rows[17].fire_at), ..both() }, None),
         (RunSearch { executors: named("w2"), ..both() }, None),
         (RunSearch { executors: named("*2"), ..both() }, None),
-        (RunSearch { executors: Choice { none: vec![Pattern("w0".to_owned())], ..named("w*") }, ..both() }, None),
+        (
+            RunSearch { executors: ValueCondition { none: vec![Pattern("w0".to_owned())], ..named("w*") }, ..both() },
+            None,
+        ),
         (RunSearch { late: LengthRange { over: Some(over(100)), under: None }, ..both() }, Some(7)),
         (RunSearch { late: LengthRange { over: None, under: Some(over(100)) }, ..both() }, None),
         (RunSearch { duration: LengthRange { over: Some(over(0)), under: None }, ..both() }, None),
@@ -107,9 +111,12 @@ pub async fn runs_are_found_by_all_that_a_search_names(store: &dyn Store) {
         (RunSearch { texts: vec![RunText { jobs: vec![second.id], ..text("refused") }], ..any() }, None),
         (RunSearch { texts: vec![RunText { is_not: true, ..text("refused") }], ..both() }, Some(33)),
         (RunSearch { texts: vec![text("vault")], ..any() }, Some(1)),
-        (RunSearch { texts: vec![text("vault")], sight: hidden(), ..any() }, Some(0)),
-        (RunSearch { texts: vec![text("a child")], sight: hidden(), ..any() }, Some(1)),
-        (RunSearch { texts: vec![RunText { is_not: true, ..text("vault") }], sight: hidden(), ..both() }, Some(40)),
+        (RunSearch { texts: vec![text("vault")], visible_jobs: hidden(), ..any() }, Some(0)),
+        (RunSearch { texts: vec![text("a child")], visible_jobs: hidden(), ..any() }, Some(1)),
+        (
+            RunSearch { texts: vec![RunText { is_not: true, ..text("vault") }], visible_jobs: hidden(), ..both() },
+            Some(40),
+        ),
     ];
     for (search, count) in searches {
         for order in [RunOrder::Newest, RunOrder::Longest, RunOrder::Latest] {

@@ -43,7 +43,7 @@ async fn exist(store: &dyn Store, ids: &[RunId]) -> Vec<RunId> {
 }
 
 /// Runs whose verdicts are older than the cut are removed with all their rows. Open and recent runs stay.
-pub async fn old_runs_go_with_all_that_is_theirs(store: &dyn Store) {
+pub async fn old_runs_are_removed_with_all_their_rows(store: &dyn Store) {
     let token = join(store).await;
     purge_all(store, 500).await;
     let (open, young) = (old(store, token, 0).await, pending(store, token).await);
@@ -105,7 +105,7 @@ async fn fires_stay_while_they_are_open(store: &dyn Store, token: LeaseToken) {
 }
 
 /// The row of a broadcast outlives its shards, and none of them is removed while one is open.
-pub async fn a_broadcast_goes_as_a_whole(store: &dyn Store) {
+pub async fn a_broadcast_is_removed_as_a_whole(store: &dyn Store) {
     let token = join(store).await;
     purge_all(store, 500).await;
     let whole = old(store, token, ROOT_SHARD).await;

@@ -192,11 +192,11 @@ pub async fn the_first_report_of_xxl_job_counts(store: &dyn Store) {
     assert_eq!(forgotten, 4, "three that are settled, and one whose run is not there any more");
     let gone = store.report_xxl(app, &[report(first, 200, None)], now).await.unwrap();
     assert_eq!((gone.runs.len(), gone.outcomes), (0, vec![XxlReportOutcome::Unknown]));
-    what_vanished_is_forgotten(store, token).await;
+    vanished_executors_are_forgotten(store, token).await;
 }
 
 /// If an executor vanished, its attempts whose runs have ended are removed. The executor is removed if it has no other attempts.
-async fn what_vanished_is_forgotten(store: &dyn Store, token: LeaseToken) {
+async fn vanished_executors_are_forgotten(store: &dyn Store, token: LeaseToken) {
     let now = store.now().await.unwrap();
     let later = now + Duration::from_secs(1);
     let base = next_id() * 100;

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use async_trait::async_trait;
-use rondel_core::reason::{Detail, WaitFor};
+use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 
 use crate::cluster::LeaseToken;
@@ -67,7 +67,7 @@ pub(crate) fn adopted(run: Run, ended_at: Timestamp, last_sessions: &LastSession
         return run;
     }
     let before = run.detail.as_deref().cloned().unwrap_or_default();
-    let roll_call = Detail { waits_for: Some(WaitFor::RollCall), ..Detail::default() };
+    let roll_call = ReasonDetail { waits_for: Some(WaitFor::RollCall), ..ReasonDetail::default() };
     Run { status: RunStatus::Running, detail: Some(Box::new(before.with_wait(roll_call))), ..run }
 }
 

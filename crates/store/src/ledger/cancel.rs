@@ -9,7 +9,7 @@ use crate::error::Result;
 
 /// Outcome of a request to cancel.
 #[derive(Clone, Debug, PartialEq)]
-pub enum CancelAsked {
+pub enum CancelOutcome {
     /// The request is stored; the owner of the run must be notified.
     Requested(Box<Run>),
     /// The run has a verdict already.
@@ -35,7 +35,7 @@ pub struct CancelElsewhere {
 #[async_trait]
 pub trait Cancel {
     /// Records a request to cancel an open run. It replaces an earlier one only as [`CancelRequest::replaces`] decides.
-    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked>;
+    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelOutcome>;
 
     /// Records a request to cancel several runs in one call, at most a few hundred. Ended runs are skipped. Returns how many of them are
     /// open and have a request now. A run that already had a request keeps it, unless [`CancelRequest::replaces`] decides otherwise.

@@ -1,7 +1,7 @@
 //! Dispatch of open runs to executors.
 
 use async_trait::async_trait;
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{ExecutorId, Run, RunId, Timestamp};
 
 use crate::cluster::LeaseToken;
@@ -39,7 +39,7 @@ pub struct NotedWait {
     /// Its attempt.
     pub attempt: i32,
     /// What it waits for, with the parameters of its reason.
-    pub detail: Box<Detail>,
+    pub detail: Box<ReasonDetail>,
     /// Where it waits.
     pub place: WaitPlace,
 }

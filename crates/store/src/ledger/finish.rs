@@ -2,7 +2,7 @@
 
 use async_trait::async_trait;
 use rondel_core::outcome::{NextStep, NextStepPolicy, Outcome};
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{ExecutorId, IdGen, JobId, Run, RunId, Timestamp};
 
 use crate::cluster::LeaseToken;
@@ -34,7 +34,7 @@ pub struct AttemptEnd {
     /// How the attempt was routed to its executor, as [`rondel_core::route::trace`] writes it.
     pub trace: Option<String>,
     /// The parameters of the outcome's reason.
-    pub detail: Option<Box<Detail>>,
+    pub detail: Option<Box<ReasonDetail>>,
     /// A random number from 0 to 1 that varies the delay of a retry.
     pub jitter: f64,
     /// The lease under which a server decided this end on its own; the end is refused if the run has another owner by now. `None` for an
@@ -46,7 +46,7 @@ pub struct AttemptEnd {
 
 /// Outcome of storing an [`AttemptEnd`].
 #[derive(Clone, Debug, PartialEq)]
-pub enum Finished {
+pub enum EndOutcome {
     /// It is stored, together with what follows; `Some` is the waiting run if another attempt follows.
     Stored(NextStep, Option<Box<Run>>),
     /// It was stored already.
@@ -76,7 +76,7 @@ pub struct Finisher<'a> {
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ends {
     /// The outcome of each end, in order. Shorter than the batch if a later part of it failed: that part was not written.
-    pub answers: Vec<Finished>,
+    pub answers: Vec<EndOutcome>,
     /// Open runs that follow from the ends: children that were released. Their homes must be notified.
     pub released: Vec<Run>,
     /// The earliest next fire that one of the ends set for a job with a fixed delay. The scan must look by then.
@@ -85,7 +85,7 @@ pub struct Ends {
     /// answer to that call may have been lost or may have gone to another server.
     pub awaiting: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and have now ended.
-    pub over: Vec<(JobId, RunId)>,
+    pub ended_parents: Vec<(JobId, RunId)>,
 }
 
 impl Ends {
@@ -95,7 +95,7 @@ impl Ends {
         self.released.extend(part.released);
         self.due_at = self.due_at.into_iter().chain(part.due_at).min();
         self.awaiting.extend(part.awaiting);
-        self.over.extend(part.over);
+        self.ended_parents.extend(part.ended_parents);
     }
 }
 

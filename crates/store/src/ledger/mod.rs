@@ -12,10 +12,10 @@ mod relay;
 mod search;
 
 pub use self::adopt::{Adopt, Adopted, Adoption, OrphanedJob, OrphanedJobs};
-pub use self::cancel::{Cancel, CancelAsked, CancelElsewhere};
+pub use self::cancel::{Cancel, CancelElsewhere, CancelOutcome};
 pub use self::claim::{Claim, ClaimJob, Claimed, DueJob, DueRange, KeyedRun, UnsentPlace};
 pub use self::dispatch::{Dispatch, NotedWait, RunAtExecutor, WaitPlace};
-pub use self::finish::{AttemptEnd, Ends, Finish, Finished, Finisher};
+pub use self::finish::{AttemptEnd, EndOutcome, Ends, Finish, Finisher};
 pub use self::limits::{LimitName, Limits};
 pub use self::r#move::{HomeLoad, JobAtHome, Move, MovedJobs, UnsentRun};
 pub use self::read::{ATTEMPT_COUNT_MAX, HeldCount, OpenPage, RunCheck, RunQuery, Runs};

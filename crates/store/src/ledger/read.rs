@@ -22,7 +22,7 @@ pub struct RunCheck {
     /// The version of the definition that it runs under.
     pub job_version: i64,
     /// Whether the start of the handler is recorded.
-    pub is_noted: bool,
+    pub has_recorded_start: bool,
     /// Its owner.
     pub owner: LeaseToken,
     /// The caller that requested its cancellation, if any.

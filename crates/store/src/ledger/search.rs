@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::filter::{Choice, LengthRange, Pattern};
-use rondel_core::sight::JobSight;
+use rondel_core::filter::{LengthRange, Pattern, ValueCondition};
+use rondel_core::visibility::VisibleJobs;
 use rondel_core::{AppId, IdGen, JobId, NamespaceId, Run, RunId, RunStatus, Timestamp, Trigger};
 
 use crate::error::Result;
@@ -62,7 +62,7 @@ pub struct RunSearch {
     /// No runs of these jobs, which are in the order of their ids.
     pub other_than: Vec<JobId>,
     /// The executors that have or had the run.
-    pub executors: Choice<Pattern>,
+    pub executors: ValueCondition<Pattern>,
     /// Only runs that were planned for this instant or later, or created at this instant or later.
     pub since: Option<Timestamp>,
     /// Only runs that were planned and created up to this instant.
@@ -74,7 +74,7 @@ pub struct RunSearch {
     /// Texts that must occur, or must not.
     pub texts: Vec<RunText>,
     /// The jobs that the caller may view, if these are not all jobs. Texts are searched for in the messages as this caller sees them.
-    pub sight: Option<Arc<JobSight>>,
+    pub visible_jobs: Option<Arc<VisibleJobs>>,
     /// The instant up to which the durations of open runs are counted.
     pub now: Timestamp,
     /// The order.
@@ -109,13 +109,13 @@ impl RunSearch {
             apps: None,
             jobs: None,
             other_than: Vec::new(),
-            executors: Choice::default(),
+            executors: ValueCondition::default(),
             since: None,
             until: None,
             duration: LengthRange::default(),
             late: LengthRange::default(),
             texts: Vec::new(),
-            sight: None,
+            visible_jobs: None,
             now,
             order: RunOrder::Newest,
             from: None,
@@ -130,7 +130,7 @@ impl RunSearch {
     pub fn job_by_fires(&self) -> Option<JobId> {
         let Some([job]) = self.jobs.as_deref() else { return None };
         // Open runs, and runs that ended without success, have indexes in the order of their ids.
-        let is_by_id = self.order == RunOrder::Newest && (self.is_of_open() || self.is_of_trouble());
+        let is_by_id = self.order == RunOrder::Newest && (self.is_of_open() || self.is_of_unsuccessful());
         (!self.is_dead && !is_by_id).then_some(*job)
     }
 
@@ -140,9 +140,9 @@ impl RunSearch {
     }
 
     /// Whether the search selects only runs that ended without success.
-    pub(crate) fn is_of_trouble(&self) -> bool {
-        let is_trouble = |status: &RunStatus| status.is_terminal() && *status != RunStatus::Succeeded;
-        !self.statuses.is_empty() && self.statuses.iter().all(is_trouble)
+    pub(crate) fn is_of_unsuccessful(&self) -> bool {
+        let is_unsuccessful = |status: &RunStatus| status.is_terminal() && *status != RunStatus::Succeeded;
+        !self.statuses.is_empty() && self.statuses.iter().all(is_unsuccessful)
     }
 
     /// The place of a run in the order.
@@ -215,7 +215,8 @@ impl RunSearch {
 
     fn has_texts(&self, run: &Run) -> bool {
         let message = run.message.as_deref().filter(|_| !self.texts.is_empty());
-        let concealed = self.sight.as_ref().zip(message).and_then(|(sight, message)| sight.conceal_message(message));
+        let concealed =
+            self.visible_jobs.as_ref().zip(message).and_then(|(visible, message)| visible.conceal_message(message));
         let shown = concealed.as_deref().or(message);
         self.texts.iter().all(|text| text.is_in(run.job, shown) != text.is_not)
     }
@@ -235,7 +236,7 @@ const MADE_AHEAD_MAX: Duration = Duration::from_secs(600);
 /// bounds.
 pub(crate) fn millis_of(range: LengthRange) -> (i64, i64) {
     let (least, greatest) = range.millis();
-    if range.is_open() { (least, greatest) } else { (least.max(0), greatest) }
+    if range.is_unbounded() { (least, greatest) } else { (least.max(0), greatest) }
 }
 
 /// How late the first attempt began, in milliseconds; -1 if there is no such lateness.

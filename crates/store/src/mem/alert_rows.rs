@@ -3,11 +3,11 @@
 use std::collections::BTreeMap;
 
 use rondel_core::alert::expect::ExpectKind;
-use rondel_core::alert::{Incident, Standing, SubjectKind};
+use rondel_core::alert::{Incident, IncidentState, SubjectKind};
 use rondel_core::{AlertRuleId, IncidentId, JobId, JobSpec, MaintenanceId, NamespaceId, RunId, SilenceId, Timestamp};
 
 use crate::alerts::{
-    AlertEvent, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_looks,
+    AlertEvent, ExpectCheck, IncidentQuery, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord, first_checks,
 };
 
 #[derive(Debug, Default)]
@@ -18,9 +18,9 @@ pub(super) struct AlertRows {
     pub(super) silences: BTreeMap<SilenceId, SilenceRecord>,
     pub(super) windows: BTreeMap<MaintenanceId, MaintenanceRecord>,
     pub(super) events: BTreeMap<RunId, (NamespaceId, AlertEvent)>,
-    pub(super) looks: BTreeMap<(JobId, ExpectKind), (NamespaceId, ExpectCheck)>,
+    pub(super) expect_checks: BTreeMap<(JobId, ExpectKind), (NamespaceId, ExpectCheck)>,
     /// When open runs are next compared with the expectations of their jobs.
-    pub(super) open_looks: BTreeMap<NamespaceId, Timestamp>,
+    pub(super) open_runs_checks: BTreeMap<NamespaceId, Timestamp>,
 }
 
 impl AlertRows {
@@ -36,7 +36,7 @@ impl AlertRows {
 
     pub(super) fn open_of(&self, rule: AlertRuleId) -> impl Iterator<Item = &Incident> {
         let its = self.incidents.values().filter(move |(_, record)| record.rule == rule);
-        its.map(|(_, record)| &record.incident).filter(|incident| incident.standing == Standing::Firing)
+        its.map(|(_, record)| &record.incident).filter(|incident| incident.standing == IncidentState::Firing)
     }
 
     pub(super) fn list_incidents(
@@ -64,18 +64,19 @@ impl AlertRows {
         (before, spec): (Option<&JobSpec>, Option<&JobSpec>),
         now: Timestamp,
     ) {
-        let old: Vec<ExpectCheck> = self.looks.values().map(|(_, look)| *look).filter(|look| look.job == job).collect();
-        self.looks.retain(|(of, _), _| *of != job);
+        let old: Vec<ExpectCheck> =
+            self.expect_checks.values().map(|(_, check)| *check).filter(|check| check.job == job).collect();
+        self.expect_checks.retain(|(of, _), _| *of != job);
         let before = before.map(|before| (before, old.as_slice()));
-        let looks = spec.map(|spec| first_looks(job, (before, spec), now)).unwrap_or_default();
-        if !looks.is_empty() || !old.is_empty() {
+        let expect_checks = spec.map(|spec| first_checks(job, (before, spec), now)).unwrap_or_default();
+        if !expect_checks.is_empty() || !old.is_empty() {
             self.raise(namespace);
         }
-        for look in looks {
-            if look.kind.is_about_open_runs() {
-                self.open_looks.insert(namespace, now);
+        for check in expect_checks {
+            if check.kind.is_about_open_runs() {
+                self.open_runs_checks.insert(namespace, now);
             }
-            self.looks.insert((job, look.kind), (namespace, look));
+            self.expect_checks.insert((job, check.kind), (namespace, check));
         }
     }
 
@@ -86,8 +87,8 @@ impl AlertRows {
         self.incidents.retain(|_, (of, _)| *of != namespace);
         self.silences.retain(|_, silence| silence.namespace != namespace);
         self.events.retain(|_, (of, _)| *of != namespace);
-        self.looks.retain(|_, (of, _)| *of != namespace);
-        self.open_looks.remove(&namespace);
+        self.expect_checks.retain(|_, (of, _)| *of != namespace);
+        self.open_runs_checks.remove(&namespace);
         self.windows.retain(|_, record| record.window.namespace != namespace);
     }
 }

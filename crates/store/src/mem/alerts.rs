@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::alert::expect::ExpectKind;
-use rondel_core::alert::{ConditionKind, Incident, OpenIncidents, Standing, SubjectKind, judge};
+use rondel_core::alert::{ConditionKind, Incident, IncidentState, OpenIncidents, SubjectKind, judge};
 use rondel_core::{
     AlertRuleId, AppId, IncidentId, JobId, MaintenanceId, NamespaceId, Reason, Run, RunId, RunStatus, SilenceId,
     Timestamp,
 };
 
-use super::rollups::is_whole;
+use super::rollups::is_not_shard;
 use super::{MemStore, State, StoredJob, size};
 use crate::alerts::{
     AlertEvent, AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX,
@@ -36,13 +36,13 @@ impl Alerts for MemStore {
             return Ok(RuleSaved::Conflict(version));
         }
         let mut names = change.spec.channel_names();
-        if let Some(missing) = names.find(|name| state.alerts.named(change.namespace, name).is_none()) {
+        if let Some(missing) = names.find(|name| state.channel_rows.named(change.namespace, name).is_none()) {
             return Ok(RuleSaved::NoChannel(missing.to_owned()));
         }
         if before.is_none() && rules.len() >= size(RULE_COUNT_MAX) {
             return Ok(RuleSaved::Full);
         }
-        let (check_at, sweep) = next_evaluation(before, &change);
+        let (check_at, progress) = next_evaluation(before, &change);
         let record = RuleRecord {
             id: before.map_or(change.id, |rule| rule.id),
             namespace: change.namespace,
@@ -52,13 +52,13 @@ impl Alerts for MemStore {
             created_at: before.map_or(change.now, |rule| rule.created_at),
             updated_at: change.now,
             check_at,
-            sweep,
+            progress,
         };
         rows.raise(change.namespace);
         rows.rules.insert(record.id, record.clone());
         if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
             let its = rows.incidents.values_mut().filter(|(_, one)| one.rule == record.id);
-            for (_, one) in its.filter(|(_, one)| one.incident.standing == Standing::Firing) {
+            for (_, one) in its.filter(|(_, one)| one.incident.standing == IncidentState::Firing) {
                 one.incident.act_at = Some(change.now);
             }
         }
@@ -74,10 +74,10 @@ impl Alerts for MemStore {
         rows.raise(namespace);
         rows.rules.remove(&rule.id);
         let its = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
-        for (_, record) in its.filter(|(_, record)| record.incident.standing == Standing::Firing) {
+        for (_, record) in its.filter(|(_, record)| record.incident.standing == IncidentState::Firing) {
             record.spec.enabled = false;
             let incident = &mut record.incident;
-            (incident.standing, incident.resolved_at, incident.act_at) = (Standing::Resolved, Some(now), None);
+            (incident.standing, incident.resolved_at, incident.act_at) = (IncidentState::Resolved, Some(now), None);
         }
         Ok(true)
     }
@@ -89,8 +89,8 @@ impl Alerts for MemStore {
             rows.events.values().any(|(of, _)| of == namespace)
                 || rows.rules.values().any(|rule| rule.namespace == *namespace && is_over(rule.check_at))
                 || rows.incidents.values().any(|(of, record)| of == namespace && is_over(record.incident.act_at))
-                || rows.looks.values().any(|(of, look)| of == namespace && is_over(look.at))
-                || is_over(rows.open_looks.get(namespace).copied())
+                || rows.expect_checks.values().any(|(of, check)| of == namespace && is_over(check.at))
+                || is_over(rows.open_runs_checks.get(namespace).copied())
         };
         Ok(rows.versions.keys().copied().filter(is_due).collect())
     }
@@ -142,24 +142,25 @@ impl Alerts for MemStore {
 
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
-        let its = state.alert_rows.looks.values().filter(|(of, _)| *of == namespace).map(|(_, look)| *look);
-        let mut due: Vec<ExpectCheck> = its.filter(|look| look.at.is_some_and(|at| at <= now)).collect();
-        due.sort_by_key(|look| look.at);
+        let its = state.alert_rows.expect_checks.values().filter(|(of, _)| *of == namespace).map(|(_, check)| *check);
+        let mut due: Vec<ExpectCheck> = its.filter(|check| check.at.is_some_and(|at| at <= now)).collect();
+        due.sort_by_key(|check| check.at);
         due.truncate(size(limit));
         Ok(due)
     }
 
     async fn expectations_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
-        let looks = state.alert_rows.looks.values().map(|(_, look)| *look);
-        Ok(looks.filter(|look| jobs.contains(&look.job)).collect())
+        let expect_checks = state.alert_rows.expect_checks.values().map(|(_, check)| *check);
+        Ok(expect_checks.filter(|check| jobs.contains(&check.job)).collect())
     }
 
     async fn open_run_expectations(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
         let state = self.state();
         let rows = &state.alert_rows;
-        let at = rows.open_looks.get(&namespace).copied();
-        let has = |kind: &ExpectKind| rows.looks.values().any(|(of, look)| *of == namespace && look.kind == *kind);
+        let at = rows.open_runs_checks.get(&namespace).copied();
+        let has =
+            |kind: &ExpectKind| rows.expect_checks.values().any(|(of, check)| *of == namespace && check.kind == *kind);
         let open = ExpectKind::ALL.iter().copied().filter(|kind| at.is_some() && kind.is_about_open_runs());
         Ok(OpenRunExpectations { at, kinds: open.filter(has).collect() })
     }
@@ -176,22 +177,22 @@ impl Alerts for MemStore {
         }
         for check in write.checks {
             if let Some(rule) = rows.rules.get_mut(&check.rule) {
-                (rule.check_at, rule.sweep) = (check.at, check.sweep.clone());
+                (rule.check_at, rule.progress) = (check.at, check.progress.clone());
             }
         }
-        for look in write.looks {
-            if let Some((_, known)) = rows.looks.get_mut(&(look.job, look.kind)) {
-                known.at = look.at;
+        for check in write.expect_checks {
+            if let Some((_, known)) = rows.expect_checks.get_mut(&(check.job, check.kind)) {
+                known.at = check.at;
             }
         }
-        match write.open_look.map(|look| look.at) {
-            Some(Some(at)) => drop(rows.open_looks.insert(write.namespace, at)),
-            Some(None) => drop(rows.open_looks.remove(&write.namespace)),
+        match write.open_runs_check.map(|check| check.at) {
+            Some(Some(at)) => drop(rows.open_runs_checks.insert(write.namespace, at)),
+            Some(None) => drop(rows.open_runs_checks.remove(&write.namespace)),
             None => {}
         }
-        rows.events.retain(|run, _| !write.done.contains(run));
+        rows.events.retain(|run, _| !write.evaluated_events.contains(run));
         write.messages.iter().for_each(|message| {
-            state.alerts.write(message);
+            state.channel_rows.write(message);
         });
         Ok(true)
     }
@@ -229,7 +230,7 @@ impl Alerts for MemStore {
             return Ok(false);
         };
         let incident = &mut record.incident;
-        if incident.standing == Standing::Resolved || incident.acknowledged_at.is_some() {
+        if incident.standing == IncidentState::Resolved || incident.acknowledged_at.is_some() {
             return Ok(false);
         }
         (incident.acknowledged_by, incident.acknowledged_at) = (Some(by.to_owned()), Some(now));
@@ -360,7 +361,7 @@ impl Alerts for MemStore {
         let state = self.state();
         let mut newest: BTreeMap<JobId, Timestamp> = BTreeMap::new();
         let is_good =
-            |run: &&Run| run.status == RunStatus::Succeeded && run.reason != Some(Reason::Moved) && is_whole(run);
+            |run: &&Run| run.status == RunStatus::Succeeded && run.reason != Some(Reason::Moved) && is_not_shard(run);
         let good = state.runs.values().filter(is_good).filter(|run| run.fire_at >= since);
         for run in good.filter(|run| jobs.contains(&run.job)) {
             let at = newest.entry(run.job).or_insert(run.fire_at);
@@ -374,7 +375,7 @@ impl State {
     /// Leaves an event for a run that failed or was skipped, if a rule of its namespace covers such runs.
     pub(super) fn add_alert_event(&mut self, id: RunId) {
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
-        let is_shard = self.whole_of(run).is_some();
+        let is_shard = self.broadcast_of(run).is_some();
         let is_failure = matches!(run.status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
         if is_failure && !is_shard {
             self.dead_letters.insert(id, (run.namespace, run.job, run.fire_at));

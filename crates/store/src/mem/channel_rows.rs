@@ -8,7 +8,7 @@ use crate::channels::{Channel, Delivery, NewMessage, WaitingMessage};
 
 /// Channels with their leases, messages and tries.
 #[derive(Default)]
-pub(super) struct Alerts {
+pub(super) struct ChannelRows {
     pub(super) channels: BTreeMap<ChannelId, (Channel, Lease)>,
     pub(super) messages: BTreeMap<MessageId, StoredMessage>,
     pub(super) deliveries: BTreeMap<DeliveryId, Delivery>,
@@ -38,7 +38,7 @@ impl StoredMessage {
     }
 }
 
-impl Alerts {
+impl ChannelRows {
     /// Removes the rows of a namespace.
     pub(super) fn leave(&mut self, namespace: NamespaceId) {
         let names = self.channels.values().filter(|(channel, _)| channel.namespace == namespace);

@@ -16,12 +16,12 @@ use crate::{Channels, Result};
 #[async_trait]
 impl Channels for MemStore {
     async fn channel(&self, namespace: NamespaceId, name: &str) -> Result<Option<Channel>> {
-        Ok(self.state().alerts.named(namespace, name).cloned())
+        Ok(self.state().channel_rows.named(namespace, name).cloned())
     }
 
     async fn channels(&self, namespace: NamespaceId) -> Result<Vec<Channel>> {
         let state = self.state();
-        let channels = state.alerts.channels.values().map(|(channel, _)| channel);
+        let channels = state.channel_rows.channels.values().map(|(channel, _)| channel);
         let mut found: Vec<Channel> = channels.filter(|channel| channel.namespace == namespace).cloned().collect();
         found.sort_by(|a, b| a.name.cmp(&b.name));
         Ok(found)
@@ -32,43 +32,44 @@ impl Channels for MemStore {
         if state.namespaces.iter().all(|namespace| namespace.id != channel.namespace) {
             return Ok(ChannelSaved::Full);
         }
-        let known = state.alerts.named(channel.namespace, &channel.name).map(|known| (known.id, known.created_at));
+        let known =
+            state.channel_rows.named(channel.namespace, &channel.name).map(|known| (known.id, known.created_at));
         if let Some((id, created_at)) = known {
-            if let Some((kept, _)) = state.alerts.channels.get_mut(&id) {
+            if let Some((kept, _)) = state.channel_rows.channels.get_mut(&id) {
                 *kept = Channel { id, created_at, ..channel.clone() };
             }
             return Ok(ChannelSaved::Changed(id));
         }
-        let of_it = state.alerts.channels.values().filter(|(other, _)| other.namespace == channel.namespace);
+        let of_it = state.channel_rows.channels.values().filter(|(other, _)| other.namespace == channel.namespace);
         if of_it.count() >= size(CHANNEL_COUNT_MAX) {
             return Ok(ChannelSaved::Full);
         }
         let free = Lease { held_by: NodeId::new(0), held_until: Timestamp::EPOCH };
-        state.alerts.channels.insert(channel.id, (channel.clone(), free));
+        state.channel_rows.channels.insert(channel.id, (channel.clone(), free));
         Ok(ChannelSaved::Created(channel.id))
     }
 
     async fn delete_channel(&self, namespace: NamespaceId, name: &str) -> Result<ChannelDeleted> {
         let mut state = self.state();
-        let id = state.alerts.named(namespace, name).map(|channel| channel.id);
+        let id = state.channel_rows.named(namespace, name).map(|channel| channel.id);
         let Some(id) = id else { return Ok(ChannelDeleted::NotFound) };
         let users = state.channel_users(namespace, name);
         if !users.is_empty() {
             return Ok(ChannelDeleted::Used(users));
         }
-        state.alerts.remove(id);
+        state.channel_rows.remove(id);
         Ok(ChannelDeleted::Deleted)
     }
 
     async fn write_messages(&self, messages: &[NewMessage]) -> Result<u64> {
         let mut state = self.state();
-        let written = messages.iter().filter(|message| state.alerts.write(message)).count();
+        let written = messages.iter().filter(|message| state.channel_rows.write(message)).count();
         Ok(u64::try_from(written).unwrap_or(u64::MAX))
     }
 
     async fn lease_channels(&self, lease: LeaseChannels<'_>) -> Result<Vec<LeasedChannel>> {
         let mut state = self.state();
-        let alerts = &mut state.alerts;
+        let alerts = &mut state.channel_rows;
         let mut due: BTreeMap<ChannelId, Timestamp> = BTreeMap::new();
         for stored in alerts.messages.values().filter(|it| it.is_waiting && it.next_try_at <= lease.now) {
             let first = due.entry(stored.message.channel).or_insert(stored.next_try_at);
@@ -94,7 +95,7 @@ impl Channels for MemStore {
 
     async fn free_channel(&self, channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> Result<()> {
         let mut state = self.state();
-        let lease = state.alerts.channels.get_mut(&channel).map(|(_, lease)| lease);
+        let lease = state.channel_rows.channels.get_mut(&channel).map(|(_, lease)| lease);
         if let Some(lease) = lease.filter(|lease| lease.held_until == held_until) {
             *lease = Lease { held_by: NodeId::new(0), held_until: free_at };
         }
@@ -103,9 +104,9 @@ impl Channels for MemStore {
 
     async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool> {
         let mut state = self.state();
-        state.alerts.deliveries.insert(delivery.id, delivery.clone());
+        state.channel_rows.deliveries.insert(delivery.id, delivery.clone());
         let is_this_try = |it: &&mut StoredMessage| it.is_waiting && it.try_count + 1 == delivery.try_number;
-        let Some(stored) = state.alerts.messages.get_mut(&delivery.message).filter(is_this_try) else {
+        let Some(stored) = state.channel_rows.messages.get_mut(&delivery.message).filter(is_this_try) else {
             return Ok(false);
         };
         stored.try_count = delivery.try_number;
@@ -120,19 +121,19 @@ impl Channels for MemStore {
     }
 
     async fn note_delivery(&self, delivery: &Delivery) -> Result<()> {
-        self.state().alerts.deliveries.insert(delivery.id, delivery.clone());
+        self.state().channel_rows.deliveries.insert(delivery.id, delivery.clone());
         Ok(())
     }
 
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>> {
         let state = self.state();
         let is_asked = |it: &&Delivery| it.channel == channel && before.is_none_or(|before| it.id < before);
-        Ok(state.alerts.deliveries.values().rev().filter(is_asked).take(size(limit)).cloned().collect())
+        Ok(state.channel_rows.deliveries.values().rev().filter(is_asked).take(size(limit)).cloned().collect())
     }
 
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>> {
         let state = self.state();
-        let alerts = &state.alerts;
+        let alerts = &state.channel_rows;
         let its = alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(size(limit));
         let shown = |it: &StoredMessage| {
             let (channel, _) = alerts.channels.get(&it.message.channel)?;
@@ -154,13 +155,13 @@ impl Channels for MemStore {
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {
         let state = self.state();
         let wanted: BTreeSet<MessageId> = messages.iter().copied().collect();
-        let found = wanted.into_iter().filter_map(|id| state.alerts.messages.get(&id));
+        let found = wanted.into_iter().filter_map(|id| state.channel_rows.messages.get(&id));
         Ok(found.map(|stored| (stored.message.id, stored.message.notice.subject.name.clone())).collect())
     }
 
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>> {
         let state = self.state();
-        let alerts = &state.alerts;
+        let alerts = &state.channel_rows;
         let channels = alerts.channels.values().filter(|(channel, _)| channel.namespace == namespace);
         let last = |id| alerts.deliveries.values().rev().find(|delivery| delivery.channel == id).cloned();
         Ok(channels.filter_map(|(channel, _)| last(channel.id)).collect())
@@ -174,15 +175,15 @@ impl Channels for MemStore {
             |id: IncidentId| incidents.get(&id).is_some_and(|(_, record)| record.incident.resolved_at.is_none());
         let old = |it: &StoredMessage| !it.is_waiting && it.message.id.get() < first && !is_open(it.message.incident);
         let messages: Vec<MessageId> =
-            state.alerts.messages.values().filter(|it| old(it)).map(|it| it.message.id).collect();
+            state.channel_rows.messages.values().filter(|it| old(it)).map(|it| it.message.id).collect();
         let deliveries: Vec<DeliveryId> =
-            state.alerts.deliveries.keys().copied().filter(|id| id.get() < first).collect();
+            state.channel_rows.deliveries.keys().copied().filter(|id| id.get() < first).collect();
         let mut removed = 0;
         for id in messages.into_iter().take(size(limit)) {
-            removed += u64::from(state.alerts.messages.remove(&id).is_some());
+            removed += u64::from(state.channel_rows.messages.remove(&id).is_some());
         }
         for id in deliveries.into_iter().take(size(limit)) {
-            removed += u64::from(state.alerts.deliveries.remove(&id).is_some());
+            removed += u64::from(state.channel_rows.deliveries.remove(&id).is_some());
         }
         Ok(removed)
     }
@@ -212,7 +213,7 @@ impl State {
         before: Option<&JobSpec>,
     ) -> Option<String> {
         let mut named = spec.expect.as_deref()?.new_channels(before.and_then(|before| before.expect.as_deref()));
-        let missing = named.find(|(_, name)| self.alerts.named(namespace, name).is_none());
+        let missing = named.find(|(_, name)| self.channel_rows.named(namespace, name).is_none());
         missing.map(|(_, name)| name.to_owned())
     }
 }

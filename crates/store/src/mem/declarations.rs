@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::{AppId, JobId, Timestamp};
 
 use crate::catalog::Declared;
-use crate::declarations::{DeclaredMark, DeclaredSet};
+use crate::declarations::{DeclaredSet, DeclaredSetHeader};
 use crate::mem::MemStore;
 use crate::{Declarations, Result};
 
@@ -35,30 +35,30 @@ impl Declarations for MemStore {
     async fn see_declared_set(&self, app: AppId, hash: &str, specs: &str, now: Timestamp) -> Result<()> {
         let mut state = self.state();
         let set = state.declared.entry((app, hash.to_owned())).or_insert_with(|| DeclaredSet {
-            mark: DeclaredMark { app, hash: hash.to_owned(), first_seen_at: now, last_seen_at: now },
+            header: DeclaredSetHeader { app, hash: hash.to_owned(), first_seen_at: now, last_seen_at: now },
             specs: specs.to_owned(),
         });
-        set.mark.last_seen_at = set.mark.last_seen_at.max(now);
+        set.header.last_seen_at = set.header.last_seen_at.max(now);
         Ok(())
     }
 
-    async fn declared_marks(&self, since: Timestamp) -> Result<Vec<DeclaredMark>> {
+    async fn declared_set_headers(&self, since: Timestamp) -> Result<Vec<DeclaredSetHeader>> {
         let state = self.state();
-        let seen = state.declared.values().filter(|set| set.mark.last_seen_at >= since);
-        Ok(seen.map(|set| set.mark.clone()).collect())
+        let seen = state.declared.values().filter(|set| set.header.last_seen_at >= since);
+        Ok(seen.map(|set| set.header.clone()).collect())
     }
 
     async fn declared_sets(&self, app: AppId) -> Result<Vec<DeclaredSet>> {
         let state = self.state();
-        let mut sets: Vec<DeclaredSet> = state.declared.values().filter(|set| set.mark.app == app).cloned().collect();
-        sets.sort_by_key(|set| (Reverse(set.mark.last_seen_at), set.mark.hash.clone()));
+        let mut sets: Vec<DeclaredSet> = state.declared.values().filter(|set| set.header.app == app).cloned().collect();
+        sets.sort_by_key(|set| (Reverse(set.header.last_seen_at), set.header.hash.clone()));
         Ok(sets)
     }
 
-    async fn forget_declared_set(&self, mark: &DeclaredMark) -> Result<()> {
+    async fn forget_declared_set(&self, header: &DeclaredSetHeader) -> Result<()> {
         let mut state = self.state();
-        let key = (mark.app, mark.hash.clone());
-        if state.declared.get(&key).is_some_and(|set| set.mark.last_seen_at <= mark.last_seen_at) {
+        let key = (header.app, header.hash.clone());
+        if state.declared.get(&key).is_some_and(|set| set.header.last_seen_at <= header.last_seen_at) {
             state.declared.remove(&key);
         }
         Ok(())

@@ -136,7 +136,7 @@ struct State {
     webhooks: BTreeMap<NamespaceId, FailureWebhook>,
     /// A message is due when its `held_until` has passed.
     outbox: BTreeMap<OutboxId, OutboxItem>,
-    alerts: channel_rows::Alerts,
+    channel_rows: channel_rows::ChannelRows,
     alert_rows: alert_rows::AlertRows,
     /// Runs that failed for good and were not acknowledged, with their namespace, job and instant.
     dead_letters: BTreeMap<RunId, (NamespaceId, JobId, Timestamp)>,

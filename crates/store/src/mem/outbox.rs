@@ -55,11 +55,11 @@ impl Outbox for MemStore {
         Ok(())
     }
 
-    async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()> {
+    async fn postpone_outbox(&self, item: &OutboxItem, try_count: i32, due_at: Timestamp) -> Result<()> {
         let mut state = self.state();
         let kept = state.outbox.get_mut(&item.id).filter(|kept| kept.held_until == item.held_until);
         if let Some(kept) = kept {
-            (kept.attempt_count, kept.held_until) = (attempt_count, due_at);
+            (kept.try_count, kept.held_until) = (try_count, due_at);
         }
         Ok(())
     }
@@ -70,7 +70,7 @@ impl State {
     pub(super) fn add_message(&mut self, id: RunId, now: Timestamp) {
         self.add_alert_event(id);
         let Some(run) = self.runs.get(&id).filter(|run| may_be_reported(run.status)) else { return };
-        if !self.webhooks.contains_key(&run.namespace) || self.whole_of(run).is_some() {
+        if !self.webhooks.contains_key(&run.namespace) || self.broadcast_of(run).is_some() {
             return;
         }
         let version = self.jobs.get(&run.job).and_then(|job| job.versions.get(&run.job_version));
@@ -103,7 +103,7 @@ impl State {
             kind: message.kind().to_owned(),
             run: Some(id),
             payload: message.payload(now),
-            attempt_count: 0,
+            try_count: 0,
             created_at: now,
             held_until: now,
         };

@@ -4,7 +4,7 @@ use async_trait::async_trait;
 use rondel_core::Timestamp;
 
 use super::{MemStore, size};
-use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
+use crate::request_keys::{CallState, KeyedCall, StoredAnswer};
 use crate::{RequestKeys, Result};
 
 /// A call that began.
@@ -12,7 +12,7 @@ use crate::{RequestKeys, Result};
 pub(super) struct StoredCall {
     fingerprint: String,
     began_at: Timestamp,
-    answer: Option<KeptAnswer>,
+    answer: Option<StoredAnswer>,
 }
 
 #[async_trait]
@@ -25,7 +25,7 @@ impl RequestKeys for MemStore {
             return Ok(CallState::New);
         };
         if known.fingerprint != call.fingerprint {
-            return Ok(CallState::Other);
+            return Ok(CallState::KeyReused);
         }
         if let Some(answer) = &known.answer {
             return Ok(CallState::Answered(answer.clone()));
@@ -46,7 +46,7 @@ impl RequestKeys for MemStore {
         Ok(())
     }
 
-    async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
+    async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&StoredAnswer>) -> Result<()> {
         let mut state = self.state();
         let is_open = |known: &&mut StoredCall| known.fingerprint == call.fingerprint && known.answer.is_none();
         let Some(known) = state.calls.get_mut(&key(call)).filter(is_open) else { return Ok(()) };

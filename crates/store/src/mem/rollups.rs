@@ -9,8 +9,8 @@ use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Time
 
 use crate::mem::{MemStore, State, StoredJob, size};
 use crate::rollups::{
-    ComingJob, Gains, JobActivity, JobTrouble, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery,
-    RunMark, StatPoint, Verdicts, decides_failing,
+    ChartRun, ComingJob, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKind, PointQuery,
+    StatPoint, UnsuccessfulRuns, Verdicts, decides_failing,
 };
 use crate::{Result, Rollups};
 
@@ -76,58 +76,63 @@ impl Rollups for MemStore {
         Ok(failing)
     }
 
-    async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>> {
+    async fn unsuccessful_runs(
+        &self,
+        namespace: NamespaceId,
+        since: RunId,
+        row_count: u32,
+    ) -> Result<Vec<UnsuccessfulRuns>> {
         let state = self.state();
-        let is_trouble = |run: &&Run| {
+        let is_unsuccessful = |run: &&Run| {
             let is_good = run.status == RunStatus::Succeeded || !run.status.is_terminal();
             run.namespace == namespace && !is_good
         };
-        let newest = state.runs.range(since..).rev().map(|(_, run)| run).filter(is_trouble).take(size(row_count));
-        let mut troubles: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
+        let newest = state.runs.range(since..).rev().map(|(_, run)| run).filter(is_unsuccessful).take(size(row_count));
+        let mut all: BTreeMap<(JobId, RunStatus, bool), (u64, RunId)> = BTreeMap::new();
         for run in newest.filter(|run| run.status != RunStatus::Cancelled) {
             let had_none = run.status == RunStatus::Skipped && run.reason == Some(Reason::NoExecutor);
-            let (count, newest) = troubles.entry((run.job, run.status, had_none)).or_insert((0, run.id));
+            let (count, newest) = all.entry((run.job, run.status, had_none)).or_insert((0, run.id));
             (*count, *newest) = (*count + 1, run.id.max(*newest));
         }
-        let trouble = |((job, status, had_no_executor), (count, newest))| JobTrouble {
+        let counted = |((job, status, had_no_executor), (count, newest))| UnsuccessfulRuns {
             job,
             status,
             had_no_executor,
             count,
             newest,
         };
-        let mut troubles: Vec<JobTrouble> = troubles.into_iter().map(trouble).collect();
-        troubles.sort_by_key(|trouble| (Reverse(trouble.count), trouble.job));
-        Ok(troubles)
+        let mut all: Vec<UnsuccessfulRuns> = all.into_iter().map(counted).collect();
+        all.sort_by_key(|counted| (Reverse(counted.count), counted.job));
+        Ok(all)
     }
 
-    async fn marks(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
+    async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {
         let state = self.state();
         let newest = |job: &JobId| {
             let its = state.runs.values().filter(|run| run.job == *job && (from..to).contains(&run.fire_at));
-            let mut marks: Vec<RunMark> = its.filter(|run| is_whole(run)).map(RunMark::from).collect();
-            marks.sort_by_key(|mark| Reverse(mark.fire_at));
-            marks.truncate(size(limit));
-            marks
+            let mut runs: Vec<ChartRun> = its.filter(|run| is_not_shard(run)).map(ChartRun::from).collect();
+            runs.sort_by_key(|run| Reverse(run.fire_at));
+            runs.truncate(size(limit));
+            runs
         };
         Ok(jobs.iter().flat_map(newest).collect())
     }
 
-    async fn marks_of_namespace(
+    async fn chart_runs_of_namespace(
         &self,
         namespace: NamespaceId,
         (from, to): (RunId, RunId),
         limit: u32,
-    ) -> Result<Vec<RunMark>> {
+    ) -> Result<Vec<ChartRun>> {
         let state = self.state();
         let its = state.runs.range(from..to).rev().map(|(_, run)| run).filter(|run| run.namespace == namespace);
-        Ok(its.map(RunMark::from).take(size(limit)).collect())
+        Ok(its.map(ChartRun::from).take(size(limit)).collect())
     }
 
-    async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>> {
+    async fn open_chart_runs(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<ChartRun>> {
         let state = self.state();
         let its = state.runs.values().filter(|run| run.namespace == namespace && run.status == status);
-        Ok(its.filter(|run| is_whole(run)).map(RunMark::from).take(size(limit)).collect())
+        Ok(its.filter(|run| is_not_shard(run)).map(ChartRun::from).take(size(limit)).collect())
     }
 
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
@@ -139,7 +144,7 @@ impl Rollups for MemStore {
                 && run.fire_at <= query.since
                 && run.started_at.is_none_or(|at| at <= query.since)
                 && (!query.first_attempts_only || run.attempt == 1)
-                && is_whole(run)
+                && is_not_shard(run)
         };
         let mut jobs: BTreeMap<JobId, OpenJob> = BTreeMap::new();
         for run in state.runs.values().filter(is_its) {
@@ -160,7 +165,7 @@ impl Rollups for MemStore {
             let due = state.due.get(job)?;
             let its: Vec<&Run> = state.runs.values().filter(|run| run.job == *job).collect();
             let decides = |run: &&&Run| decides_failing(run.status).is_some() || run.fire_at < since;
-            let newest = its.iter().filter(|run| is_whole(run)).filter(decides).max_by_key(|run| run.fire_at);
+            let newest = its.iter().filter(|run| is_not_shard(run)).filter(decides).max_by_key(|run| run.fire_at);
             let newest = newest.and_then(|run| decides_failing(run.status));
             let counted = || state.pulses.get(job).is_some_and(|pulse| pulse.streak > 0);
             Some(JobActivity {
@@ -236,6 +241,6 @@ impl State {
 }
 
 /// Whether a run is not a shard of a broadcast.
-pub(super) fn is_whole(run: &Run) -> bool {
+pub(super) fn is_not_shard(run: &Run) -> bool {
     run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
 }

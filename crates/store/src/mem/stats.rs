@@ -97,7 +97,7 @@ impl State {
     }
 
     fn counted(&self, run: &Run) -> CountedRun {
-        CountedRun { is_shard: self.whole_of(run).is_some(), ..CountedRun::from(run) }
+        CountedRun { is_shard: self.broadcast_of(run).is_some(), ..CountedRun::from(run) }
     }
 
     fn count(&mut self, job: JobId, stat: JobStat, sign: i64) {

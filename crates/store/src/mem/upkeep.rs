@@ -36,9 +36,10 @@ impl Upkeep for MemStore {
         let open_fires: BTreeSet<i64> =
             state.runs.values().filter(|run| !run.status.is_terminal()).map(root_of).collect();
         let mut removable: Vec<RunId> = Vec::new();
-        let apart = state.runs.values().filter(is_old).filter(|run| state.whole_of(run).is_none());
+        let apart = state.runs.values().filter(is_old).filter(|run| state.broadcast_of(run).is_none());
         for run in apart.filter(|run| !open_fires.contains(&root_of(run))) {
-            let shards: Vec<&Run> = state.runs.values().filter(|shard| state.whole_of(shard) == Some(run.id)).collect();
+            let shards: Vec<&Run> =
+                state.runs.values().filter(|shard| state.broadcast_of(shard) == Some(run.id)).collect();
             if shards.iter().all(|shard| shard.status.is_terminal()) {
                 removable.extend(shards.into_iter().map(|shard| shard.id));
                 removable.push(run.id);
@@ -59,11 +60,11 @@ fn root_of(run: &Run) -> i64 {
 
 impl State {
     /// The broadcast of which a run is a shard.
-    pub(super) fn whole_of(&self, run: &Run) -> Option<RunId> {
-        let whole = self.runs.get(&run.parent?)?;
-        let is_whole = whole.shard_index == ROOT_SHARD && run.shard_index != ROOT_SHARD;
-        let is_same_fire = (whole.job, whole.fire_at, whole.cause) == (run.job, run.fire_at, run.cause);
-        (is_whole && is_same_fire).then_some(whole.id)
+    pub(super) fn broadcast_of(&self, run: &Run) -> Option<RunId> {
+        let broadcast = self.runs.get(&run.parent?)?;
+        let is_shard = broadcast.shard_index == ROOT_SHARD && run.shard_index != ROOT_SHARD;
+        let is_same_fire = (broadcast.job, broadcast.fire_at, broadcast.cause) == (run.job, run.fire_at, run.cause);
+        (is_shard && is_same_fire).then_some(broadcast.id)
     }
 
     fn remove(&mut self, id: RunId) {

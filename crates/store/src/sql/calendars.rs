@@ -149,7 +149,7 @@ impl Tx<'_> {
     }
 
     /// Whether a job may use this version of a calendar. The lock prevents the deletion of the calendar until this transaction ends.
-    pub(super) async fn hold_calendar(&mut self, pin: Option<PinnedCalendar>) -> Result<bool> {
+    pub(super) async fn lock_pinned_calendar(&mut self, pin: Option<PinnedCalendar>) -> Result<bool> {
         let Some(pin) = pin else { return Ok(true) };
         Ok(self.lock_calendar(pin.id).await?.is_some_and(|newest| (1..=newest).contains(&pin.version)))
     }

@@ -41,14 +41,14 @@ const READ_EXECUTOR_NAMES: Statement =
 #[async_trait]
 impl Changes for SqlStore {
     async fn runs_after(&self, after: RunId, limit: u32) -> Result<Vec<RunSnapshot>> {
-        stands(&self.rows(Query::new(&READ_RUNS_AFTER).int(after.get()).int(limit.into())).await?)
+        snapshots(&self.rows(Query::new(&READ_RUNS_AFTER).int(after.get()).int(limit.into())).await?)
     }
 
     async fn runs_now(&self, ids: &[RunId]) -> Result<Vec<RunSnapshot>> {
         let mut found = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             let query = Query::new(&READ_RUNS_NOW).list(chunk.iter().map(|id| id.get()));
-            found.append(&mut stands(&self.rows(query).await?)?);
+            found.append(&mut snapshots(&self.rows(query).await?)?);
         }
         Ok(found)
     }
@@ -58,7 +58,7 @@ impl Changes for SqlStore {
         for status in [RunStatus::Pending, RunStatus::Waiting, RunStatus::Running] {
             let query = Query::new(&READ_RUNS_OF_LEASE).int(owner.node.get()).int(owner.epoch);
             let query = query.text(status.as_str()).int(limit.into());
-            found.append(&mut stands(&self.rows(query).await?)?);
+            found.append(&mut snapshots(&self.rows(query).await?)?);
         }
         Ok(found)
     }
@@ -93,8 +93,8 @@ impl Changes for SqlStore {
     }
 }
 
-fn stands(rows: &[AnyRow]) -> Result<Vec<RunSnapshot>> {
-    let stand = |row: &AnyRow| {
+fn snapshots(rows: &[AnyRow]) -> Result<Vec<RunSnapshot>> {
+    let snapshot = |row: &AnyRow| {
         let mut columns = Reader::new(row, "run");
         Ok(RunSnapshot {
             id: RunId::new(columns.int("id")?),
@@ -110,5 +110,5 @@ fn stands(rows: &[AnyRow]) -> Result<Vec<RunSnapshot>> {
             executor: columns.opt_text("executor")?,
         })
     };
-    rows.iter().map(stand).collect()
+    rows.iter().map(snapshot).collect()
 }

@@ -92,7 +92,7 @@ impl Tx<'_> {
     }
 
     /// Locks these channels until the transaction ends; returns those that do not exist.
-    pub(super) async fn hold_channels(
+    pub(super) async fn lock_channels(
         &mut self,
         namespace: NamespaceId,
         names: &BTreeSet<&str>,
@@ -108,7 +108,7 @@ impl Tx<'_> {
 
     /// Locks the channels that definitions name. Each definition comes with the one that it replaces. Returns a channel that does not exist
     /// and that the replaced definition did not name.
-    pub(super) async fn hold_expected<'s>(
+    pub(super) async fn lock_expect_channels<'s>(
         &mut self,
         namespace: NamespaceId,
         specs: impl Iterator<Item = (&'s JobSpec, Option<&'s JobSpec>)> + Clone + Send,
@@ -120,7 +120,7 @@ impl Tx<'_> {
                 false => expect.channels.iter().fold(true, |_, name| names.insert(name)),
             };
         }
-        let missing = self.hold_channels(namespace, &names).await?;
+        let missing = self.lock_channels(namespace, &names).await?;
         let mut named = specs.filter_map(|(spec, before)| new_channels(spec, before));
         Ok(named.find_map(|mut names| names.find(|(_, name)| missing.contains(*name)).map(|(_, name)| name.to_owned())))
     }

@@ -352,8 +352,8 @@ impl Tx<'_> {
     }
 }
 
-/// The place for which a channel's secret is sealed. A text that was sealed for another place cannot be opened with it.
-fn place(id: ChannelId) -> String {
+/// The context with which a channel's secret is sealed. A text that was sealed with another context cannot be opened with it.
+fn seal_context(id: ChannelId) -> String {
     format!("alert_channel.secret {id}")
 }
 
@@ -375,7 +375,7 @@ impl SqlStore {
 
     fn seal_channel(&self, id: ChannelId, secret: &str) -> Result<String> {
         let failed = |message: String| failure::refused("seal_channel", &message);
-        self.sealer.seal(&place(id), secret).map_err(failed)
+        self.sealer.seal(&seal_context(id), secret).map_err(failed)
     }
 
     fn read_channel(&self, row: &AnyRow) -> Result<Channel> {
@@ -389,7 +389,7 @@ impl SqlStore {
             settings: columns.text("settings")?,
             secret: {
                 let kept = columns.text("secret")?;
-                self.sealer.open(&place(id), &kept).map_err(|message| columns.corrupt("secret", message))?
+                self.sealer.open(&seal_context(id), &kept).map_err(|message| columns.corrupt("secret", message))?
             },
             lang: columns.word("lang")?,
             is_enabled: columns.int("is_enabled")? != 0,
@@ -405,7 +405,7 @@ impl SqlStore {
             let id = ChannelId::new(columns.int("id").map_err(not_sealed)?);
             let name = columns.text("name").map_err(not_sealed)?;
             let kept = columns.text("secret").map_err(not_sealed)?;
-            let opened = self.sealer.open(&place(id), &kept).map_err(|reason| OpenError::SecretKey {
+            let opened = self.sealer.open(&seal_context(id), &kept).map_err(|reason| OpenError::SecretKey {
                 message: format!("the secret of the alert channel {name} cannot be read: {reason}"),
             })?;
             if self.sealer.is_stale(&kept) {

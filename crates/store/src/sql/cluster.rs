@@ -15,7 +15,7 @@ use crate::settle::clean_name;
 use crate::sql::dialect::Dialect;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx, failure, transact};
-use crate::{Cluster, LeaseToken, Result, StoreError, Trouble};
+use crate::{Cluster, DatabaseTroubleKind, LeaseToken, Result, StoreError};
 
 const READ_NOW: Statement = Statement { name: "read_now", text: "SELECT {now}" };
 const READ_LEASE: Statement = Statement {
@@ -107,7 +107,7 @@ impl Cluster for SqlStore {
     }
 
     fn is_single_server(&self) -> bool {
-        self.texts.dialect() == Dialect::Sqlite
+        self.statements.dialect() == Dialect::Sqlite
     }
 
     fn connections(&self) -> Option<Connections> {
@@ -120,7 +120,7 @@ impl Cluster for SqlStore {
         Some(Connections { busy: size.saturating_sub(idle), idle })
     }
 
-    async fn trouble(&self, error: &StoreError) -> Trouble {
+    async fn trouble(&self, error: &StoreError) -> DatabaseTroubleKind {
         self.find_trouble(error).await
     }
 

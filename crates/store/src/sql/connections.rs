@@ -13,7 +13,7 @@ use tokio::time::timeout;
 use super::query::{Query, Reader, Statement, read_ids};
 use super::session::{LISTED_MAX, is_read_only};
 use super::{SqlStore, failure};
-use crate::{LeaseToken, Result, StoreError, Trouble};
+use crate::{DatabaseTroubleKind, LeaseToken, Result, StoreError};
 
 const LIST_CONNECTIONS: Statement =
     Statement { name: "list_connections", text: "UPDATE node SET connection_ids = ? WHERE id = ? AND epoch = ?" };
@@ -42,21 +42,25 @@ pub(super) const PROBE_TIMEOUT: Duration = Duration::from_secs(1);
 impl SqlStore {
     /// Diagnoses the database. A pool without a free connection does not report why it has none, so this opens a connection outside of the
     /// pool.
-    pub(super) async fn find_trouble(&self, error: &StoreError) -> Trouble {
+    pub(super) async fn find_trouble(&self, error: &StoreError) -> DatabaseTroubleKind {
         let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else {
-            return Trouble::Refuses;
+            return DatabaseTroubleKind::RejectsStatement;
         };
         if !matches!(source, sqlx::Error::PoolTimedOut) {
             return failure::trouble(source);
         }
         match timeout(PROBE_TIMEOUT, AnyConnection::connect_with(&self.options)).await {
             Ok(Ok(mut connection)) => {
-                let is_read_only = is_read_only(&mut connection, self.texts.dialect()).await;
+                let is_read_only = is_read_only(&mut connection, self.statements.dialect()).await;
                 connection.close().await.ok();
-                if is_read_only.unwrap_or(false) { Trouble::ReadOnly } else { Trouble::Connections }
+                if is_read_only.unwrap_or(false) {
+                    DatabaseTroubleKind::ReadOnly
+                } else {
+                    DatabaseTroubleKind::Connections
+                }
             }
             Ok(Err(error)) => failure::trouble(&error),
-            Err(_) => Trouble::Unreachable,
+            Err(_) => DatabaseTroubleKind::Unreachable,
         }
     }
 }
@@ -94,12 +98,12 @@ impl SqlStore {
         let found = self.rows(Query::new(&FIND_CONNECTIONS).list(ids.into_iter())).await?;
         let found = read_ids(&found, "processlist", "id")?;
         if !found.is_empty() {
-            tracing::info!(node_id, count = found.len(), "ending the sessions of a server whose lease is over");
+            tracing::info!(node_id, count = found.len(), "ending the sessions of a server whose lease has ended");
         }
         for id in found {
             if let Err(error) = self.pools.current().write.execute(AssertSqlSafe(format!("KILL {id}"))).await {
                 // The session may have ended in the meantime.
-                tracing::debug!(node_id, id, %error, "a session was not ended");
+                tracing::debug!(node_id, id, %error, "cannot end a session");
             }
         }
         Ok(())

@@ -5,7 +5,7 @@ use rondel_core::{AppId, JobId, Timestamp};
 use sqlx::any::AnyRow;
 
 use crate::catalog::Declared;
-use crate::declarations::{DeclaredMark, DeclaredSet};
+use crate::declarations::{DeclaredSet, DeclaredSetHeader};
 use crate::sql::SqlStore;
 use crate::sql::catalog::versions::json;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
@@ -29,7 +29,7 @@ const INSERT_SET: Statement = Statement {
     text: "INSERT {ignore} INTO declared_set (app_id, hash, specs, first_seen_at_ms, last_seen_at_ms) \
            VALUES (?, ?, ?, ?, ?) {or_ignore}",
 };
-pub(super) const READ_MARKS: Statement = Statement {
+pub(super) const READ_HEADERS: Statement = Statement {
     name: "read_marks",
     text: "SELECT app_id, hash, first_seen_at_ms, last_seen_at_ms FROM declared_set WHERE last_seen_at_ms >= ?",
 };
@@ -76,26 +76,26 @@ impl Declarations for SqlStore {
         Ok(())
     }
 
-    async fn declared_marks(&self, since: Timestamp) -> Result<Vec<DeclaredMark>> {
-        let rows = self.rows(Query::new(&READ_MARKS).at(since)).await?;
-        let mut marks =
-            rows.iter().map(|row| mark(&mut Reader::new(row, "declared_set"))).collect::<Result<Vec<_>>>()?;
-        marks.sort_by(|a, b| (a.app, &a.hash).cmp(&(b.app, &b.hash)));
-        Ok(marks)
+    async fn declared_set_headers(&self, since: Timestamp) -> Result<Vec<DeclaredSetHeader>> {
+        let rows = self.rows(Query::new(&READ_HEADERS).at(since)).await?;
+        let mut headers =
+            rows.iter().map(|row| header(&mut Reader::new(row, "declared_set"))).collect::<Result<Vec<_>>>()?;
+        headers.sort_by(|a, b| (a.app, &a.hash).cmp(&(b.app, &b.hash)));
+        Ok(headers)
     }
 
     async fn declared_sets(&self, app: AppId) -> Result<Vec<DeclaredSet>> {
         self.rows(Query::new(&READ_SETS).int(app.get())).await?.iter().map(set).collect()
     }
 
-    async fn forget_declared_set(&self, mark: &DeclaredMark) -> Result<()> {
-        self.execute(Query::new(&DELETE_SET).int(mark.app.get()).text(&mark.hash).at(mark.last_seen_at)).await?;
+    async fn forget_declared_set(&self, header: &DeclaredSetHeader) -> Result<()> {
+        self.execute(Query::new(&DELETE_SET).int(header.app.get()).text(&header.hash).at(header.last_seen_at)).await?;
         Ok(())
     }
 }
 
-fn mark(columns: &mut Reader<'_>) -> Result<DeclaredMark> {
-    Ok(DeclaredMark {
+fn header(columns: &mut Reader<'_>) -> Result<DeclaredSetHeader> {
+    Ok(DeclaredSetHeader {
         app: AppId::new(columns.int("app_id")?),
         hash: columns.text("hash")?,
         first_seen_at: columns.at("first_seen_at_ms")?,
@@ -105,5 +105,5 @@ fn mark(columns: &mut Reader<'_>) -> Result<DeclaredMark> {
 
 fn set(row: &AnyRow) -> Result<DeclaredSet> {
     let mut columns = Reader::new(row, "declared_set");
-    Ok(DeclaredSet { mark: mark(&mut columns)?, specs: columns.text("specs")? })
+    Ok(DeclaredSet { header: header(&mut columns)?, specs: columns.text("specs")? })
 }

@@ -340,12 +340,12 @@ impl Writer {
 
 /// The rendered statements, by the address of their text and the number of rows.
 #[derive(Debug)]
-pub(super) struct Texts {
+pub(super) struct RenderedStatements {
     dialect: Dialect,
     known: Mutex<HashMap<(usize, usize, usize), Arc<str>>>,
 }
 
-impl Texts {
+impl RenderedStatements {
     pub(super) fn new(dialect: Dialect) -> Self {
         Self { dialect, known: Mutex::default() }
     }

@@ -3,7 +3,7 @@
 use sqlx::Error;
 use sqlx::mysql::MySqlDatabaseError;
 
-use crate::{StoreError, Trouble};
+use crate::{DatabaseTroubleKind, StoreError};
 
 /// The kinds of errors, by what the caller can do about them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -70,7 +70,7 @@ pub(super) fn classify(error: &Error) -> Failure {
 /// Whether a batch may have failed because of its size: the connection broke, or the batch took too long.
 pub(super) fn may_be_the_batch(error: &StoreError) -> bool {
     let (StoreError::Unavailable { source, .. } | StoreError::Query { source, .. }) = error else { return false };
-    ends_connection(error) || matches!(trouble(source), Trouble::Unreachable | Trouble::Slow)
+    ends_connection(error) || matches!(trouble(source), DatabaseTroubleKind::Unreachable | DatabaseTroubleKind::Slow)
 }
 
 /// Whether the connection broke without an error from the database.
@@ -81,7 +81,7 @@ pub(super) fn ends_connection(error: &StoreError) -> bool {
 /// Advice about a database that refuses connections.
 pub(super) fn hint(error: &Error) -> Option<&'static str> {
     const MISSING: &str = "create it, or name another one at the end of the URL";
-    const CREDENTIALS: &str = "look at the user and the password in the URL";
+    const CREDENTIALS: &str = "check the user and the password in the URL";
     const RIGHTS: &str = "grant the user of the URL all rights on it";
     const STARTUP: &str = "in pgbouncer.ini set ignore_startup_parameters = extra_float_digits";
     const POOL_MODE: &str = "in pgbouncer.ini set pool_mode = transaction, or session";
@@ -119,10 +119,10 @@ pub(super) fn is_forbidden(database: &dyn sqlx::error::DatabaseError) -> bool {
 }
 
 /// Derives the state of the whole database from an error.
-pub(super) fn trouble(error: &Error) -> Trouble {
+pub(super) fn trouble(error: &Error) -> DatabaseTroubleKind {
     match error {
-        Error::PoolTimedOut | Error::PoolClosed => Trouble::Connections,
-        Error::Io(_) | Error::Tls(_) | Error::WorkerCrashed => Trouble::Unreachable,
+        Error::PoolTimedOut | Error::PoolClosed => DatabaseTroubleKind::Connections,
+        Error::Io(_) | Error::Tls(_) | Error::WorkerCrashed => DatabaseTroubleKind::Unreachable,
         Error::Database(database) => {
             if let Some(mysql) = database.try_downcast_ref::<MySqlDatabaseError>() {
                 return trouble_of_mysql(mysql.number());
@@ -131,43 +131,43 @@ pub(super) fn trouble(error: &Error) -> Trouble {
             match database.code().as_deref() {
                 Some(code) if is_sqlite => trouble_of_sqlite(code.parse().unwrap_or_default()),
                 Some(code) => trouble_of_postgres(code),
-                None => Trouble::Refuses,
+                None => DatabaseTroubleKind::RejectsStatement,
             }
         }
-        _ => Trouble::Refuses,
+        _ => DatabaseTroubleKind::RejectsStatement,
     }
 }
 
-fn trouble_of_postgres(code: &str) -> Trouble {
+fn trouble_of_postgres(code: &str) -> DatabaseTroubleKind {
     match code {
-        "25006" => Trouble::ReadOnly,
-        "53100" => Trouble::Full,
-        "53300" | "53200" | "53400" | "55000" => Trouble::Connections,
-        "57014" | "25P03" | "25P04" | "55P03" | "40001" | "40P01" => Trouble::Slow,
-        _ if ["08", "57", "58"].iter().any(|class| code.starts_with(class)) => Trouble::Unreachable,
-        _ => Trouble::Refuses,
+        "25006" => DatabaseTroubleKind::ReadOnly,
+        "53100" => DatabaseTroubleKind::Full,
+        "53300" | "53200" | "53400" | "55000" => DatabaseTroubleKind::Connections,
+        "57014" | "25P03" | "25P04" | "55P03" | "40001" | "40P01" => DatabaseTroubleKind::Slow,
+        _ if ["08", "57", "58"].iter().any(|class| code.starts_with(class)) => DatabaseTroubleKind::Unreachable,
+        _ => DatabaseTroubleKind::RejectsStatement,
     }
 }
 
-fn trouble_of_mysql(number: u16) -> Trouble {
+fn trouble_of_mysql(number: u16) -> DatabaseTroubleKind {
     match number {
         // 1047: a Galera node that is not part of its cluster
-        1290 | 1836 | 1792 | 1047 => Trouble::ReadOnly,
-        1021 | 1114 => Trouble::Full,
-        1040 | 1129 | 1130 | 1203 | 1226 => Trouble::Connections,
-        1205 | 1213 | 1020 | 1317 | 1969 | 3024 => Trouble::Slow,
-        1053 | 1927 | 2003 | 2006 | 2013 | 9001 => Trouble::Unreachable,
-        _ => Trouble::Refuses,
+        1290 | 1836 | 1792 | 1047 => DatabaseTroubleKind::ReadOnly,
+        1021 | 1114 => DatabaseTroubleKind::Full,
+        1040 | 1129 | 1130 | 1203 | 1226 => DatabaseTroubleKind::Connections,
+        1205 | 1213 | 1020 | 1317 | 1969 | 3024 => DatabaseTroubleKind::Slow,
+        1053 | 1927 | 2003 | 2006 | 2013 | 9001 => DatabaseTroubleKind::Unreachable,
+        _ => DatabaseTroubleKind::RejectsStatement,
     }
 }
 
-fn trouble_of_sqlite(code: u32) -> Trouble {
+fn trouble_of_sqlite(code: u32) -> DatabaseTroubleKind {
     match code & 0xff {
-        5 | 6 => Trouble::Slow,
-        8 => Trouble::ReadOnly,
-        13 => Trouble::Full,
-        7 | 10 | 14 | 15 => Trouble::Unreachable,
-        _ => Trouble::Refuses,
+        5 | 6 => DatabaseTroubleKind::Slow,
+        8 => DatabaseTroubleKind::ReadOnly,
+        13 => DatabaseTroubleKind::Full,
+        7 | 10 | 14 | 15 => DatabaseTroubleKind::Unreachable,
+        _ => DatabaseTroubleKind::RejectsStatement,
     }
 }
 

@@ -62,7 +62,7 @@ impl Heal for SqlStore {
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>> {
         // Outdated statistics can lead to query plans so slow that jobs hang, so the statistics are checked first.
         if let Err(error) = self.analyze_outgrown().await {
-            tracing::debug!(%error, "cannot see what the database knows of its tables");
+            tracing::debug!(%error, "cannot check the statistics of the tables");
         }
         self.read_stuck(limit).await
     }
@@ -132,7 +132,7 @@ impl SqlStore {
     /// Reads one page of the jobs that wait for the end of a run, and adds those whose run has ended or was removed. Returns whether it was
     /// the last page.
     async fn read_unfollowed(&self, stuck: &mut Vec<StuckJob>) -> Result<bool> {
-        let after = self.followed_to.load(Ordering::Relaxed);
+        let after = self.heal_cursor.load(Ordering::Relaxed);
         let page = i64::try_from(CHUNK_MAX).unwrap_or(i64::MAX);
         let mut followed = HashMap::new();
         let mut last = 0;
@@ -143,7 +143,7 @@ impl SqlStore {
             followed.insert(last, StuckJob { job, version, follows: None });
         }
         let is_last = followed.len() < CHUNK_MAX;
-        self.followed_to.store(if is_last { 0 } else { last }, Ordering::Relaxed);
+        self.heal_cursor.store(if is_last { 0 } else { last }, Ordering::Relaxed);
         if followed.is_empty() {
             return Ok(true);
         }

@@ -120,7 +120,7 @@ async fn lock(connection: &mut AnyConnection, statement: &'static str, wait: Dur
             return Ok(());
         }
         if look == 0 {
-            tracing::info!("another server migrates this database; waiting for it");
+            tracing::info!("another server is migrating this database; waiting until it has finished");
         }
         tokio::time::sleep(LOOK_PERIOD).await;
     }
@@ -158,7 +158,7 @@ async fn migrate(
         tracing::warn!(
             schema = newest,
             known = newest_known,
-            "the schema of the database is newer than this server, and lets servers of this version work on it"
+            "the schema of the database is newer than this server, but still supports servers of this version"
         );
     }
     let mut is_first = true;
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn mysql_is_told_only_what_mariadb_understands_too() {
+    fn mysql_gets_only_statements_that_mariadb_understands() {
         // Checks the migrations, and the statements in the sources of this folder.
         let mut texts: Vec<String> = MYSQL.iter().map(|migration| migration.sql.as_str().to_owned()).collect();
         let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("src/sql");

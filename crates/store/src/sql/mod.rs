@@ -6,7 +6,7 @@
 mod access;
 mod activity;
 mod alerts;
-mod beginning;
+mod begin_transaction;
 mod calendars;
 mod catalog;
 mod changes;
@@ -18,6 +18,7 @@ mod connections;
 mod declarations;
 mod dialect;
 mod executors;
+mod failed_batches;
 mod failure;
 mod heal;
 mod incident_messages;
@@ -45,7 +46,6 @@ mod session;
 mod shadow;
 mod stats;
 mod traces;
-mod trials;
 mod upkeep;
 mod url;
 mod xxl;
@@ -62,25 +62,25 @@ use sqlx::{Any, AssertSqlSafe, Executor, SqlSafeStr, Transaction};
 pub use self::config::StoreConfig;
 pub use self::url::DatabaseUrl;
 
-use self::beginning::Beginning;
-use self::dialect::{Dialect, Texts};
+use self::begin_transaction::BeginTransaction;
+use self::dialect::{Dialect, RenderedStatements};
+use self::failed_batches::FailedBatches;
 use self::failure::{Failure, store_error};
 use self::pools::{LivePools, Pools};
 use self::query::{Query, StatementSize};
 use self::session::Sessions;
-use self::trials::Trials;
 use crate::sealed::Sealer;
-use crate::{Result, StoreError, Trouble};
+use crate::{DatabaseTroubleKind, Result, StoreError};
 
 /// The store on a database.
 #[derive(Debug)]
 pub struct SqlStore {
     pools: LivePools,
-    texts: Texts,
+    statements: RenderedStatements,
     /// Among the runs whose ends jobs wait for, the last one that healing checked.
-    followed_to: AtomicI64,
+    heal_cursor: AtomicI64,
     /// Among the runs that had no final verdict when the count reached them, the last one that was checked again.
-    counted_to: AtomicI64,
+    recount_cursor: AtomicI64,
     /// For a connection outside of the pools.
     options: AnyConnectOptions,
     sessions: Sessions,
@@ -88,7 +88,7 @@ pub struct SqlStore {
     /// The size of one statement, limited by the configuration and by the database.
     statement_size: StatementSize,
     packet_bytes: AtomicUsize,
-    trials: Trials,
+    failed_batches: FailedBatches,
     /// SQLite: the lock of the database file, which lives as long as the store.
     _file_lock: Option<File>,
 }
@@ -114,7 +114,7 @@ macro_rules! transact {
             };
             match begun.end(done).await {
                 Ok(value) => break Ok(value),
-                Err(error) => match tries.again(error).await {
+                Err(error) => match tries.wait_for_next_try(error).await {
                     Some(error) => break Err(error),
                     None => continue,
                 },
@@ -139,12 +139,12 @@ impl Tries {
     }
 
     /// Waits briefly before the next try. Returns the error if no try is left.
-    async fn again(&mut self, error: StoreError) -> Option<StoreError> {
+    async fn wait_for_next_try(&mut self, error: StoreError) -> Option<StoreError> {
         if failure::of(&error) != Failure::Contention || self.count == TRY_MAX {
             return Some(error);
         }
         let (operation, tries) = (self.operation, self.count);
-        tracing::debug!(operation, tries, %error, "others stood in the way of a transaction, which begins again");
+        tracing::debug!(operation, tries, %error, "a transaction conflicted with another one; trying again");
         tokio::time::sleep(wait_before_try(self.count)).await;
         self.count += 1;
         None
@@ -162,7 +162,7 @@ impl SqlStore {
     async fn begin(&self, operation: &'static str) -> Result<Tx<'_>> {
         let (pools, begin) = (self.pools.current(), AssertSqlSafe(Arc::clone(&self.sessions.begin)));
         let session = pools.write.acquire().await.map_err(|source| self.failed(operation, source))?;
-        let inner = self.pools.answer(&pools, Beginning::new(session, begin.into_sql_str())).await;
+        let inner = self.pools.answer(&pools, BeginTransaction::new(session, begin.into_sql_str())).await;
         let inner = inner.map_err(|source| self.failed(operation, source))?;
         Ok(Tx { inner, store: self, pools, operation, size: self.statement_size() })
     }
@@ -170,7 +170,7 @@ impl SqlStore {
     /// Turns an error of the driver into one of the store. If a session accepts no writes, that is noted, so that all sessions opened until
     /// now are soon replaced.
     fn failed(&self, operation: &'static str, source: sqlx::Error) -> StoreError {
-        if failure::trouble(&source) == Trouble::ReadOnly {
+        if failure::trouble(&source) == DatabaseTroubleKind::ReadOnly {
             self.sessions.read_only.note();
         }
         store_error(operation, source)
@@ -178,7 +178,7 @@ impl SqlStore {
 
     /// A query in the form that the driver takes. In a session that other clients share, no statement is prepared.
     fn driver_query(&self, query: Query) -> DriverQuery {
-        let (text, arguments) = self.texts.render_query(query);
+        let (text, arguments) = self.statements.render_query(query);
         sqlx::query_with(AssertSqlSafe(text), arguments).persistent(!self.sessions.are_shared)
     }
 

@@ -30,7 +30,7 @@ struct Index<'a> {
 pub(super) async fn build(connection: &mut AnyConnection, migration: &str) -> Result<(), OpenError> {
     let text = without_comments(migration);
     for index in indexes(&text) {
-        tracing::info!(index = index.name, "building an index beside running servers");
+        tracing::info!(index = index.name, "building an index while servers are running");
         connection.execute(WAIT_FOR_TRANSACTIONS).await.map_err(OpenError::Migrate)?;
         drop_half_built(connection, index.name).await?;
         let statement = format!("CREATE INDEX CONCURRENTLY IF NOT EXISTS {} {}", index.name, index.rest);

@@ -9,11 +9,11 @@ use sqlx::any::AnyConnectOptions;
 use sqlx::{AnyConnection, ConnectOptions, Connection, Executor, Row};
 
 use super::config::StoreConfig;
-use super::dialect::{Dialect, Texts};
+use super::dialect::{Dialect, RenderedStatements};
+use super::failed_batches::FailedBatches;
 use super::pools::LivePools;
 use super::query::StatementSize;
 use super::session::{Sessions, are_sessions_shared};
-use super::trials::Trials;
 use super::url::DatabaseUrl;
 use super::{SqlStore, failure, migrate};
 use crate::OpenError;
@@ -47,7 +47,7 @@ impl SqlStore {
         migrated.map_err(|error| not_migrated(&url, error))?;
         connection.close().await.map_err(OpenError::Migrate)?;
         if are_shared {
-            tracing::info!("a pooler gives each transaction another session: settings hold for one transaction each");
+            tracing::info!("a pooler gives each transaction another session; settings apply to one transaction only");
         }
 
         let probe_options = options.clone();
@@ -59,19 +59,19 @@ impl SqlStore {
         let limit = Some(config.statement_timeout).filter(|_| dialect != Dialect::Sqlite);
         let store = Self {
             pools: LivePools::open((sessions.clone(), options), sizes, limit),
-            texts: Texts::new(dialect),
-            followed_to: AtomicI64::new(0),
-            counted_to: AtomicI64::new(0),
+            statements: RenderedStatements::new(dialect),
+            heal_cursor: AtomicI64::new(0),
+            recount_cursor: AtomicI64::new(0),
             options: probe_options,
             sessions,
             sealer: Sealer::new(config.secret_keys.clone()),
             statement_size: StatementSize { rows: config.statement_rows_max, bytes: config.statement_bytes_max },
             packet_bytes: AtomicUsize::new(usize::MAX),
-            trials: Trials::new(config.halve_after),
+            failed_batches: FailedBatches::new(config.halve_after),
             _file_lock: file_lock,
         };
         if let Err(error) = store.read_packet_max().await {
-            tracing::warn!(%error, "the largest packet that the database takes is not known");
+            tracing::warn!(%error, "cannot read the maximum packet size of the database");
         }
         store.seal_webhooks().await?;
         store.seal_channels().await?;
@@ -95,7 +95,7 @@ async fn lists_connections(
     let version: String = row.try_get(0).map_err(OpenError::Migrate)?;
     let is_mariadb = version.contains("MariaDB");
     if !is_mariadb {
-        tracing::warn!(version, "MySQL is experimental: nothing but MariaDB and PostgreSQL was tested as a server");
+        tracing::warn!(version, "MySQL is experimental: servers are tested only with MariaDB and PostgreSQL");
     }
     Ok(config.ends_connections.unwrap_or(!is_mariadb))
 }
@@ -154,7 +154,7 @@ fn not_migrated(url: &DatabaseUrl, error: OpenError) -> OpenError {
         Dialect::Postgres => format!("ALTER DATABASE \"{name}\" OWNER TO \"{user}\""),
         Dialect::MySql | Dialect::Sqlite => format!("GRANT ALL ON `{name}`.* TO '{user}'"),
     };
-    let hint = format!("user {user} may not make tables in database {name}; as an administrator of it: {cure}");
+    let hint = format!("user {user} may not create tables in database {name}; run as its administrator: {cure}");
     OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint }
 }
 

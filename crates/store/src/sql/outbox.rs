@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{NamespaceId, OutboxId, RunId, Timestamp};
 use sqlx::any::AnyRow;
 
@@ -141,9 +141,9 @@ impl Outbox for SqlStore {
         Ok(())
     }
 
-    async fn postpone_outbox(&self, item: &OutboxItem, attempt_count: i32, due_at: Timestamp) -> Result<()> {
+    async fn postpone_outbox(&self, item: &OutboxItem, try_count: i32, due_at: Timestamp) -> Result<()> {
         let query =
-            Query::new(&POSTPONE_OUTBOX).int(attempt_count.into()).at(due_at).int(item.id.get()).at(item.held_until);
+            Query::new(&POSTPONE_OUTBOX).int(try_count.into()).at(due_at).int(item.id.get()).at(item.held_until);
         self.execute(query).await?;
         Ok(())
     }
@@ -192,7 +192,7 @@ impl Tx<'_> {
                 kind: columns.text("kind")?,
                 run: columns.opt_int("run_id")?.map(RunId::new),
                 payload: columns.text("payload")?,
-                attempt_count: columns.small("attempt_count")?,
+                try_count: columns.small("attempt_count")?,
                 created_at: columns.at("created_at_ms")?,
                 held_until,
             });
@@ -221,8 +221,8 @@ impl SealedColumn {
         }
     }
 
-    /// The place for which a value of a namespace is sealed. A text that was sealed for another place cannot be opened with it.
-    fn place(self, namespace: NamespaceId) -> String {
+    /// The context with which a value of a namespace is sealed. A text that was sealed with another context cannot be opened with it.
+    fn seal_context(self, namespace: NamespaceId) -> String {
         format!("failure_webhook.{} {namespace}", self.as_str())
     }
 }
@@ -241,7 +241,7 @@ impl SqlStore {
 
     fn seal_webhook(&self, column: SealedColumn, namespace: NamespaceId, text: &str) -> Result<String> {
         let failed = |message: String| failure::refused("seal_webhook", &message);
-        self.sealer.seal(&column.place(namespace), text).map_err(failed)
+        self.sealer.seal(&column.seal_context(namespace), text).map_err(failed)
     }
 
     fn webhook(&self, namespace: NamespaceId, row: &AnyRow) -> Result<FailureWebhook> {
@@ -254,7 +254,7 @@ impl SqlStore {
                 id: namespace.get(),
                 message,
             };
-            self.sealer.open(&column.place(namespace), &kept).map_err(corrupt)
+            self.sealer.open(&column.seal_context(namespace), &kept).map_err(corrupt)
         };
         Ok(FailureWebhook {
             url: opened(SealedColumn::Url)?,
@@ -290,9 +290,10 @@ impl SqlStore {
         kept: &str,
     ) -> std::result::Result<String, OpenError> {
         let name = column.as_str();
-        let opened = self.sealer.open(&column.place(namespace), kept).map_err(|reason| OpenError::SecretKey {
-            message: format!("the {name} of the failure webhook of namespace {namespace} cannot be read: {reason}"),
-        })?;
+        let opened =
+            self.sealer.open(&column.seal_context(namespace), kept).map_err(|reason| OpenError::SecretKey {
+                message: format!("the {name} of the failure webhook of namespace {namespace} cannot be read: {reason}"),
+            })?;
         match self.sealer.is_stale(kept) {
             true => self.seal_webhook(column, namespace, &opened).map_err(not_sealed),
             false => Ok(kept.to_owned()),
@@ -328,7 +329,7 @@ fn run_message(row: &AnyRow) -> Result<Option<(RunMessage, Timestamp)>> {
         message: columns.opt_text("message")?,
         span: None,
     };
-    message.detail = columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text)));
+    message.detail = columns.opt_text("detail")?.map(|text| Box::new(ReasonDetail::from_json(&text)));
     let (span_end_at, span_count) = (columns.opt_at("span_end_at_ms")?, columns.int("span_count")?);
     message.span = span_end_at.map(|last| (last, span_count));
     message.app_name = columns.text("name")?;

@@ -30,14 +30,14 @@ const ANALYZE: [(&str, Statement); 5] = [
 impl SqlStore {
     /// Has PostgreSQL analyze the tables that have outgrown their statistics.
     pub(super) async fn analyze_outgrown(&self) -> Result<()> {
-        if self.texts.dialect() != Dialect::Postgres {
+        if self.statements.dialect() != Dialect::Postgres {
             return Ok(());
         }
         for row in self.rows(Query::new(&FIND_OUTGROWN)).await? {
             let table = Reader::new(&row, "pg_class").text("name")?;
             if let Some((_, analyze)) = ANALYZE.iter().find(|(name, _)| *name == table) {
                 self.execute(Query::new(analyze)).await?;
-                tracing::debug!(table, "the database counted a table that had outgrown what it knew of it");
+                tracing::debug!(table, "the database analyzed a table that had outgrown its statistics");
             }
         }
         Ok(())

@@ -29,7 +29,7 @@ async fn check_plan(store: &SqlStore, statement: &Statement, index: &str) {
 }
 
 #[tokio::test]
-async fn what_runs_often_is_answered_by_an_index() {
+async fn frequent_queries_use_an_index() {
     let folder = tempfile::tempdir().unwrap();
     let url = DatabaseUrl::sqlite_file(folder.path().join("plans.db"));
     let store = SqlStore::open(&StoreConfig { url, ..StoreConfig::default() }).await.unwrap();
@@ -52,8 +52,8 @@ async fn what_runs_often_is_answered_by_an_index() {
         ),
         (&run::adopt::FIND_ORPHAN, "run_open (node_id=? AND node_epoch<?)"),
         (&run::adopt::COUNT_ORPHANS, "run_open_job (node_id=? AND status=?)"),
-        (&run::open::READ_OPEN_OF_JOBS, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
-        (&run::open::READ_JOBS_WITH_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
+        (&run::open_runs::READ_OPEN_OF_JOBS, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
+        (&run::open_runs::READ_JOBS_WITH_OPEN, "run_open_job (node_id=? AND status=? AND job_id=? AND node_epoch<?)"),
         (&run::delay::LOCK_FOLLOWED, "INTEGER PRIMARY KEY"),
         (&run::finish::LOCK_RUNS, "INTEGER PRIMARY KEY"),
         (&run::relay::READ_REQUESTS, "fence_request_asked (asked_at_ms>?)"),
@@ -84,7 +84,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&access::lineage::DELETE_BEGUN[1], "web_session_minted (minted_by=?)"),
         (&access::lineage::LOCK_MINTED, "api_token_minted (minted_by=?)"),
         (&access::lineage::LOCK_SERIES, "api_token_series (series_id=?)"),
-        (&access::tokens::COUNT_LIVING_OF_LINE, "api_token_line (line_id=?)"),
+        (&access::tokens::COUNT_VALID_OF_LINE, "api_token_line (line_id=?)"),
         (&access::tokens::LIST_TOKENS_OF, "api_token_owner (owner_id=? AND id<?)"),
         (&access::audit::LIST_AUDIT_OF_ACTOR, "audit_actor (actor=?"),
         (&access::audit::LIST_AUDIT_OF_OBJECT, "audit_object (object=?"),
@@ -122,7 +122,7 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&changes::READ_RUNS_NOW, "INTEGER PRIMARY KEY"),
         (&changes::READ_RUNS_OF_LEASE, "run_open (node_id=? AND node_epoch=? AND status=?)"),
         (&changes::READ_JOBS_SAVED, "job_saved (updated_at_ms>?)"),
-        (&declarations::READ_MARKS, "declared_set_seen"),
+        (&declarations::READ_HEADERS, "declared_set_seen"),
         (&shadow::LIST_FIRES, "shadow_fire_job (job_id=? AND started_at_ms>? AND started_at_ms<?)"),
         (&shadow::FIRST_FIRE, "PRIMARY KEY (namespace_id=? AND source=?)"),
         (&shadow::LAST_FIRE, "PRIMARY KEY (namespace_id=? AND source=?)"),
@@ -187,10 +187,10 @@ async fn what_runs_often_is_answered_by_an_index() {
         (&reports::DELETE_FAILURES_AT, "(job_id=? AND day_at_ms=?)"),
         (&reports::FIND_DUE, "report_schedule_next (next_at_ms<?)"),
         (&rollups::READ_FAILING, "job_pulse_failing (namespace_id=? AND streak_count>?)"),
-        (&rollups::READ_TROUBLED, "run_trouble (namespace_id=? AND id>?)"),
-        (&rollups::READ_MARKS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
-        (&rollups::READ_MARKS_OF_ALL, "run_list (namespace_id=? AND id>? AND id<?)"),
-        (&rollups::READ_OPEN_MARKS, "run_open_job (node_id=? AND status=?)"),
+        (&rollups::READ_UNSUCCESSFUL, "run_trouble (namespace_id=? AND id>?)"),
+        (&rollups::READ_CHART_RUNS, "(job_id=? AND fire_at_ms>? AND fire_at_ms<?)"),
+        (&rollups::READ_CHART_RUNS_OF_ALL, "run_list (namespace_id=? AND id>? AND id<?)"),
+        (&rollups::READ_OPEN_CHART_RUNS, "run_open_job (node_id=? AND status=?)"),
         (&rollups::READ_OPEN_JOBS, "run_open (node_id=? AND node_epoch=? AND status=? AND due_at_ms<?)"),
         (&rollups::READ_LEFT_OPEN_JOBS, "run_open (node_id=? AND node_epoch<?)"),
         (&activity::READ_ACTIVITY, "run_open_job (node_id=? AND status=? AND job_id=?)"),

@@ -102,7 +102,7 @@ impl LivePools {
         if !Arc::ptr_eq(&current, silent) {
             return;
         }
-        tracing::warn!(?limit, "the database did not answer a statement; opening new connections in the place of all");
+        tracing::warn!(?limit, "the database did not answer a statement in time; replacing all connections");
         *current = Arc::new(pools(&self.sessions, &self.options, self.sizes));
         drop(current);
         silent.is_replaced.send_replace(true);

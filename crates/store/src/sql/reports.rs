@@ -183,7 +183,7 @@ impl Reports for SqlStore {
         let (namespace, author) = (change.namespace.get(), clean_name(change.author));
         transact!(self, "save_report_schedule", |tx| {
             let channel = BTreeSet::from([change.spec.channel.as_str()]);
-            if !tx.hold_channels(change.namespace, &channel).await?.is_empty() {
+            if !tx.lock_channels(change.namespace, &channel).await?.is_empty() {
                 return Ok(ReportSaved::NoChannel);
             }
             let insert = Query::new(&INSERT_SCHEDULE).int(namespace).text(&spec).text(&author);

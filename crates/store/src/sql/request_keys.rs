@@ -5,7 +5,7 @@ use rondel_core::Timestamp;
 
 use super::query::{Query, Reader, Statement};
 use super::{SqlStore, failure};
-use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
+use crate::request_keys::{CallState, KeyedCall, StoredAnswer};
 use crate::{RequestKeys, Result};
 
 const INSERT_CALL: Statement = Statement {
@@ -44,8 +44,8 @@ pub(super) const FIND_OLD_CALL: Statement = Statement {
 const DELETE_CALLS: Statement =
     Statement { name: "delete_calls", text: "DELETE FROM request_key WHERE began_at_ms < ?" };
 
-/// The place for which a call's answer is sealed. A text that was sealed for another place cannot be opened with it.
-fn place(call: KeyedCall<'_>) -> String {
+/// The context with which a call's answer is sealed. A text that was sealed with another context cannot be opened with it.
+fn seal_context(call: KeyedCall<'_>) -> String {
     format!("request_key.body {} {}", call.scope, call.key)
 }
 
@@ -63,15 +63,15 @@ impl RequestKeys for SqlStore {
         let mut columns = Reader::new(&row, "request_key");
         let began_at = columns.at("began_at_ms")?;
         if columns.text("fingerprint")? != call.fingerprint {
-            return Ok(CallState::Other);
+            return Ok(CallState::KeyReused);
         }
         if let Some(status) = columns.opt_small("status")? {
             let headers = columns.opt_text("headers")?.unwrap_or_default();
             let kept = columns.opt_text("body")?.unwrap_or_default();
             let unreadable = |message: String| columns.corrupt("body", message);
-            let body = self.sealer.open(&place(call), &kept).map_err(unreadable)?;
+            let body = self.sealer.open(&seal_context(call), &kept).map_err(unreadable)?;
             let status = u16::try_from(status).map_err(|error| columns.corrupt("status", error))?;
-            return Ok(CallState::Answered(KeptAnswer { status, headers, body }));
+            return Ok(CallState::Answered(StoredAnswer { status, headers, body }));
         }
         if began_at >= given_up {
             return Ok(CallState::InFlight);
@@ -85,9 +85,9 @@ impl RequestKeys for SqlStore {
         self.execute(query).await.map(drop)
     }
 
-    async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&KeptAnswer>) -> Result<()> {
+    async fn end_call(&self, call: KeyedCall<'_>, answer: Option<&StoredAnswer>) -> Result<()> {
         // The answer is sealed, because it may contain a token that is shown only once.
-        let seal = |answer: &KeptAnswer| self.sealer.seal(&place(call), &answer.body);
+        let seal = |answer: &StoredAnswer| self.sealer.seal(&seal_context(call), &answer.body);
         let body = answer.map(seal).transpose().map_err(|message| failure::refused("end_call", &message))?;
         let query = match answer.zip(body.as_ref()) {
             Some((answer, body)) => Query::new(&ANSWER_CALL).int(answer.status.into()).text(&answer.headers).text(body),

@@ -5,7 +5,7 @@ use rondel_core::{AppId, JobId, NamespaceId, RunId};
 use sqlx::any::AnyRow;
 
 use crate::Result;
-use crate::rollups::{ComingJob, NewestOutcomes, RunMark, StatPoint, Verdicts};
+use crate::rollups::{ChartRun, ComingJob, NewestOutcomes, StatPoint, Verdicts};
 use crate::sql::query::Reader;
 
 /// Reads a point: the columns that both queries of points begin with, and then its distributions.
@@ -56,9 +56,9 @@ pub(super) fn pulse(row: &AnyRow) -> Result<NewestOutcomes> {
     })
 }
 
-pub(super) fn mark(row: &AnyRow) -> Result<RunMark> {
+pub(super) fn chart_run(row: &AnyRow) -> Result<ChartRun> {
     let mut columns = Reader::new(row, "run");
-    Ok(RunMark {
+    Ok(ChartRun {
         id: RunId::new(columns.int("id")?),
         job: JobId::new(columns.int("job_id")?),
         app: AppId::new(columns.int("app_id")?),

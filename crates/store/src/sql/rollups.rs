@@ -10,16 +10,16 @@ use rondel_core::time::millis;
 use rondel_core::{AppId, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
 
-use super::rollup_rows::{coming_job, mark, point, pulse, verdicts};
+use super::rollup_rows::{chart_run, coming_job, point, pulse, verdicts};
 use crate::rollups::{
-    ComingJob, Gain, Gains, JobActivity, JobTrouble, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKey,
-    PointKind, PointQuery, RunMark, StatPoint, Verdicts,
+    ChartRun, ComingJob, Gain, Gains, JobActivity, NewestOutcomes, OpenJob, OpenQuery, PointDetail, PointKey,
+    PointKind, PointQuery, StatPoint, UnsuccessfulRuns, Verdicts,
 };
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
 use crate::{Result, Rollups};
 
-/// Number of jobs whose marks are read concurrently.
+/// Number of jobs whose runs are read concurrently.
 const READ_COUNT: usize = 4;
 
 macro_rules! verdict_columns {
@@ -119,7 +119,7 @@ const READ_FAILING_OF_APPS: Statement = Statement {
 };
 /// The partial index of unsuccessful runs is used only if the statement contains its condition. A second condition on the status would make
 /// `PostgreSQL` expect so few rows that it reads the whole day instead.
-pub(super) const READ_TROUBLED: Statement = Statement {
+pub(super) const READ_UNSUCCESSFUL: Statement = Statement {
     name: "read_troubled",
     text: "SELECT t.job_id, t.status, t.had_none, CAST(COUNT(*) AS {bigint}) AS row_count, MAX(t.id) AS newest FROM \
            (SELECT run.id, run.job_id, run.status, \
@@ -128,7 +128,7 @@ pub(super) const READ_TROUBLED: Statement = Statement {
            AND run.status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') \
            ORDER BY run.id DESC LIMIT ?) AS t WHERE t.status <> 'cancelled' GROUP BY t.job_id, t.status, t.had_none ORDER BY row_count DESC, t.job_id",
 };
-pub(super) const READ_MARKS: Statement = Statement {
+pub(super) const READ_CHART_RUNS: Statement = Statement {
     name: "read_marks",
     text: concat!(
         "SELECT ",
@@ -137,8 +137,8 @@ pub(super) const READ_MARKS: Statement = Statement {
          AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?"
     ),
 };
-/// Like [`READ_MARKS`], for many jobs in one statement. Used only on a database that can read the index once for each job.
-const READ_MARKS_OF_EACH: Statement = Statement {
+/// Like [`READ_CHART_RUNS`], for many jobs in one statement. Used only on a database that can read the index once for each job.
+const READ_CHART_RUNS_OF_EACH: Statement = Statement {
     name: "read_marks_of_each",
     text: concat!(
         "SELECT run.* FROM {rows:i} CROSS JOIN {lateral} (SELECT ",
@@ -147,7 +147,7 @@ const READ_MARKS_OF_EACH: Statement = Statement {
          AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) ORDER BY run.fire_at_ms DESC LIMIT ?) AS run"
     ),
 };
-pub(super) const READ_MARKS_OF_ALL: Statement = Statement {
+pub(super) const READ_CHART_RUNS_OF_ALL: Statement = Statement {
     name: "read_marks_of_all",
     text: concat!(
         "SELECT ",
@@ -187,7 +187,7 @@ const READ_LEASES: Statement =
 const READ_NODE_IDS: Statement = Statement { name: "read_node_ids", text: "SELECT id FROM node ORDER BY id" };
 /// Reads by node, because the index begins with the node and continues with the status, so that a backlog of waiting runs is not scanned
 /// for running ones.
-pub(super) const READ_OPEN_MARKS: Statement = Statement {
+pub(super) const READ_OPEN_CHART_RUNS: Statement = Statement {
     name: "read_open_marks",
     text: concat!(
         "SELECT ",
@@ -263,11 +263,16 @@ impl Rollups for SqlStore {
         self.rows(query.int(limit.into())).await?.iter().map(pulse).collect()
     }
 
-    async fn troubled_jobs(&self, namespace: NamespaceId, since: RunId, row_count: u32) -> Result<Vec<JobTrouble>> {
-        let query = Query::new(&READ_TROUBLED).int(namespace.get()).int(since.get()).int(row_count.into());
-        let trouble = |row: &AnyRow| {
+    async fn unsuccessful_runs(
+        &self,
+        namespace: NamespaceId,
+        since: RunId,
+        row_count: u32,
+    ) -> Result<Vec<UnsuccessfulRuns>> {
+        let query = Query::new(&READ_UNSUCCESSFUL).int(namespace.get()).int(since.get()).int(row_count.into());
+        let counted = |row: &AnyRow| {
             let mut columns = Reader::new(row, "run");
-            Ok(JobTrouble {
+            Ok(UnsuccessfulRuns {
                 job: JobId::new(columns.int("job_id")?),
                 status: columns.word("status")?,
                 had_no_executor: columns.int("had_none")? == 1,
@@ -275,36 +280,37 @@ impl Rollups for SqlStore {
                 newest: RunId::new(columns.int("newest")?),
             })
         };
-        self.rows(query).await?.iter().map(trouble).collect()
+        self.rows(query).await?.iter().map(counted).collect()
     }
 
-    async fn marks(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
-        if jobs.len() > 1 && self.texts.dialect().has_lateral() {
-            return self.marks_of_each(jobs, from, to, limit).await;
+    async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {
+        if jobs.len() > 1 && self.statements.dialect().has_lateral() {
+            return self.chart_runs_of_each(jobs, from, to, limit).await;
         }
-        let read = |job: &JobId| self.rows(Query::new(&READ_MARKS).int(job.get()).at(from).at(to).int(limit.into()));
+        let read =
+            |job: &JobId| self.rows(Query::new(&READ_CHART_RUNS).int(job.get()).at(from).at(to).int(limit.into()));
         let reads: Vec<_> = jobs.iter().map(read).collect();
         let mut found = stream::iter(reads).buffered(READ_COUNT);
-        let mut marks = Vec::new();
+        let mut runs = Vec::new();
         while let Some(rows) = found.try_next().await? {
-            rows.iter().try_for_each(|row| mark(row).map(|mark| marks.push(mark)))?;
+            rows.iter().try_for_each(|row| chart_run(row).map(|run| runs.push(run)))?;
         }
-        Ok(marks)
+        Ok(runs)
     }
 
-    async fn marks_of_namespace(
+    async fn chart_runs_of_namespace(
         &self,
         namespace: NamespaceId,
         (from, to): (RunId, RunId),
         limit: u32,
-    ) -> Result<Vec<RunMark>> {
-        let query = Query::new(&READ_MARKS_OF_ALL).int(namespace.get()).int(from.get()).int(to.get());
-        self.rows(query.int(limit.into())).await?.iter().map(mark).collect()
+    ) -> Result<Vec<ChartRun>> {
+        let query = Query::new(&READ_CHART_RUNS_OF_ALL).int(namespace.get()).int(from.get()).int(to.get());
+        self.rows(query.int(limit.into())).await?.iter().map(chart_run).collect()
     }
 
-    async fn open_marks(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<RunMark>> {
-        let query = Query::new(&READ_OPEN_MARKS).text(status.as_str()).int(namespace.get()).int(limit.into());
-        self.rows(query).await?.iter().map(mark).collect()
+    async fn open_chart_runs(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<ChartRun>> {
+        let query = Query::new(&READ_OPEN_CHART_RUNS).text(status.as_str()).int(namespace.get()).int(limit.into());
+        self.rows(query).await?.iter().map(chart_run).collect()
     }
 
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
@@ -339,7 +345,7 @@ impl Rollups for SqlStore {
     async fn coming_jobs(&self, namespace: NamespaceId, to: Timestamp, limit: u32) -> Result<Vec<ComingJob>> {
         let ask = |query: Query| query.at(to).int(namespace.get()).int(limit.into());
         let mut rows = Vec::new();
-        if self.texts.dialect().has_lateral() {
+        if self.statements.dialect().has_lateral() {
             rows = self.rows(ask(Query::new(&READ_COMING_OF_EACH))).await?;
         } else {
             for home in std::iter::once(0).chain(self.node_ids().await?) {
@@ -369,17 +375,23 @@ impl Rollups for SqlStore {
 }
 
 impl SqlStore {
-    async fn marks_of_each(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<RunMark>> {
-        let mut marks = Vec::new();
+    async fn chart_runs_of_each(
+        &self,
+        jobs: &[JobId],
+        from: Timestamp,
+        to: Timestamp,
+        limit: u32,
+    ) -> Result<Vec<ChartRun>> {
+        let mut runs = Vec::new();
         for chunk in jobs.chunks(CHUNK_MAX) {
-            let query = Query::new(&READ_MARKS_OF_EACH).rows(chunk, |query, job| query.int(job.get()));
+            let query = Query::new(&READ_CHART_RUNS_OF_EACH).rows(chunk, |query, job| query.int(job.get()));
             for row in self.rows(query.at(from).at(to).int(limit.into())).await? {
-                marks.push(mark(&row)?);
+                runs.push(chart_run(&row)?);
             }
         }
         let places: HashMap<JobId, usize> = jobs.iter().enumerate().map(|(place, job)| (*job, place)).collect();
-        marks.sort_by_key(|mark| (places.get(&mark.job).copied(), Reverse(mark.fire_at)));
-        Ok(marks)
+        runs.sort_by_key(|run| (places.get(&run.job).copied(), Reverse(run.fire_at)));
+        Ok(runs)
     }
 
     pub(super) async fn node_ids(&self) -> Result<Vec<i64>> {

@@ -1,6 +1,6 @@
 //! Conversion of rows of `run` to values of the domain and back, and the statements that several files use.
 
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId};
 use sqlx::any::AnyRow;
 
@@ -116,7 +116,7 @@ pub(super) fn add_run(query: Query, run: &Run) -> Query {
         .opt_at(run.span_end_at)
         .opt_int(run.open_children.map(i64::from))
         .opt_text(run.trace.as_deref())
-        .opt_text(run.detail.as_deref().and_then(Detail::to_json).as_deref())
+        .opt_text(run.detail.as_deref().and_then(ReasonDetail::to_json).as_deref())
         .opt_text(run.cancel_reason.map(rondel_core::Reason::as_str))
         .opt_text(run.only_executor.as_deref())
         .opt_text(run.trigger_key.as_deref())
@@ -158,7 +158,7 @@ pub(super) fn run(row: &AnyRow) -> Result<Run> {
         cancel_by: columns.opt_text("cancel_by")?,
         span_end_at: columns.opt_at("span_end_at_ms")?,
         span_count: columns.int("span_count")?,
-        detail: columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text))),
+        detail: columns.opt_text("detail")?.map(|text| Box::new(ReasonDetail::from_json(&text))),
         cancel_reason: columns.opt_word("cancel_reason")?,
         only_executor: columns.opt_text("only_executor")?,
         trigger_key: columns.opt_text("trigger_key")?,

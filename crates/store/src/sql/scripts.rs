@@ -243,7 +243,7 @@ impl Tx<'_> {
 
     /// Locks the scripts that definitions name. Each definition comes with the one that it replaces. Returns a script that does not exist
     /// and that the replaced definition did not name.
-    pub(super) async fn hold_scripts<'s>(
+    pub(super) async fn lock_scripts<'s>(
         &mut self,
         namespace: NamespaceId,
         specs: impl Iterator<Item = (&'s JobSpec, Option<&'s JobSpec>)> + Send,

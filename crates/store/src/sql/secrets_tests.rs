@@ -6,7 +6,7 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
 
 use super::super::SqlStore;
 use crate::outbox::FailureWebhook;
-use crate::request_keys::{CallState, KeptAnswer, KeyedCall};
+use crate::request_keys::{CallState, KeyedCall, StoredAnswer};
 use crate::xxl::XxlExecutor;
 use crate::{DatabaseUrl, OpenError, Outbox as _, RequestKeys as _, SecretKeys, StoreConfig, XxlExecutors as _};
 
@@ -51,7 +51,7 @@ async fn secrets_do_not_stand_in_the_files_of_the_database() {
     let call = KeyedCall { scope: "s", key: "k", fingerprint: "f" };
     let now = Timestamp::from_secs(1);
     assert_eq!(store.begin_call(call, now, now).await.unwrap(), CallState::New);
-    let answer = KeptAnswer { status: 201, headers: "{}".to_owned(), body: "{\"token\":\"rondel_once\"}".to_owned() };
+    let answer = StoredAnswer { status: 201, headers: "{}".to_owned(), body: "{\"token\":\"rondel_once\"}".to_owned() };
     store.end_call(call, Some(&answer)).await.unwrap();
     assert_eq!(store.begin_call(call, now, now).await.unwrap(), CallState::Answered(answer));
     assert_eq!(secret(&store).await, SECRET);
@@ -62,7 +62,7 @@ async fn secrets_do_not_stand_in_the_files_of_the_database() {
 }
 
 #[tokio::test]
-async fn what_was_plain_is_sealed_at_the_next_start_and_a_missing_or_wrong_key_is_named() {
+async fn plain_secrets_are_sealed_at_the_next_start_and_a_missing_or_wrong_key_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let store = open(folder.path(), None).await;
     put(&store).await;
@@ -83,7 +83,7 @@ async fn what_was_plain_is_sealed_at_the_next_start_and_a_missing_or_wrong_key_i
     let first = kept(&old).await;
     assert!(first.iter().all(|text| text.starts_with("sealed:1:")), "{first:?}");
     assert_eq!(kept(&old).await, first, "it is sealed once");
-    for (keys, wanted) in [(None, "this server has no key: give secret_key_file"), (Some(&new), "with that key")] {
+    for (keys, wanted) in [(None, "this server has no key: set secret_key_file"), (Some(&new), "with that key")] {
         let error = SqlStore::open(&config(folder.path(), keys.map(String::as_str))).await.unwrap_err();
         assert!(matches!(error, OpenError::SecretKey { .. }), "{error}");
         assert!(error.to_string().contains(wanted) && error.to_string().contains("namespace 1"), "{error}");

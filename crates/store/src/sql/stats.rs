@@ -77,7 +77,7 @@ pub(super) const DELETE_STATS_AT: Statement =
 impl Stats for SqlStore {
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64> {
         let limit = limit.max(1);
-        let after = self.counted_to.load(Ordering::Relaxed);
+        let after = self.recount_cursor.load(Ordering::Relaxed);
         let (count, next_entry, newly_succeeded) = transact!(self, "roll_up", |tx| {
             tx.execute(Query::new(&INSERT_CURSOR)).await?;
             let cursor = match tx.row(Query::new(&LOCK_CURSOR)).await? {
@@ -98,7 +98,7 @@ impl Stats for SqlStore {
             }
             Ok((u64::try_from(runs.len() + ended).unwrap_or(u64::MAX), next_entry, newly_succeeded))
         })?;
-        self.counted_to.store(next_entry.unwrap_or(0), Ordering::Relaxed);
+        self.recount_cursor.store(next_entry.unwrap_or(0), Ordering::Relaxed);
         self.remove_overtaken(&newly_succeeded).await?;
         Ok(count + u64::from(next_entry.is_some()))
     }

@@ -113,7 +113,7 @@ struct OldRun {
 }
 
 impl OldRun {
-    const fn is_whole(&self) -> bool {
+    const fn is_broadcast(&self) -> bool {
         self.shard_index == ROOT_SHARD
     }
 
@@ -131,24 +131,26 @@ impl SqlStore {
     /// The rows to remove now, in order. A broadcast follows all of its shards, a shard is not removed without its broadcast, and a run
     /// stays while its fire has an open run.
     async fn removable(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
-        let parents: Vec<i64> = old.iter().filter(|run| !run.is_whole()).filter_map(|run| run.parent).collect();
-        let mut wholes = HashMap::new();
+        let parents: Vec<i64> = old.iter().filter(|run| !run.is_broadcast()).filter_map(|run| run.parent).collect();
+        let mut broadcasts = HashMap::new();
         if !parents.is_empty() {
             for row in self.rows(Query::new(&READ_PARENTS).list(parents.into_iter())).await? {
                 let parent = old_run(&row)?;
-                wholes.insert(parent.id, (parent.is_whole(), parent.key));
+                broadcasts.insert(parent.id, (parent.is_broadcast(), parent.key));
             }
         }
         // A retry by hand also names its parent, but has another key.
         let is_shard = |run: &OldRun| {
-            !run.is_whole() && run.parent.and_then(|parent| wholes.get(&parent)) == Some(&(true, run.key))
+            !run.is_broadcast() && run.parent.and_then(|parent| broadcasts.get(&parent)) == Some(&(true, run.key))
         };
         let apart: Vec<&OldRun> = old.iter().filter(|run| !is_shard(run)).collect();
         let open_fires = self.open_fires(&apart).await?;
-        let shards = self.shards_of(old.iter().filter(|run| run.is_whole()).map(|run| run.id).collect()).await?;
+        let shards = self.shards_of(old.iter().filter(|run| run.is_broadcast()).map(|run| run.id).collect()).await?;
         let mut removable = Vec::with_capacity(old.len());
         for run in apart.into_iter().filter(|run| !open_fires.contains(&run.root())) {
-            if shards.open.contains(&run.id) || shards.unseen_from.is_some_and(|from| run.is_whole() && run.id > from) {
+            if shards.open.contains(&run.id)
+                || shards.unseen_from.is_some_and(|from| run.is_broadcast() && run.id > from)
+            {
                 continue;
             }
             removable.extend(shards.ids.get(&run.id).into_iter().flatten());
@@ -193,22 +195,22 @@ impl SqlStore {
         Ok(open)
     }
 
-    async fn shards_of(&self, wholes: Vec<i64>) -> Result<Shards> {
+    async fn shards_of(&self, broadcasts: Vec<i64>) -> Result<Shards> {
         let mut shards = Shards::default();
-        if wholes.is_empty() {
+        if broadcasts.is_empty() {
             return Ok(shards);
         }
-        let rows = self.rows(Query::new(&READ_SHARDS).list(wholes.into_iter()).int(SHARD_PAGE.into())).await?;
+        let rows = self.rows(Query::new(&READ_SHARDS).list(broadcasts.into_iter()).int(SHARD_PAGE.into())).await?;
         let is_full = u32::try_from(rows.len()).unwrap_or(u32::MAX) >= SHARD_PAGE;
         for row in &rows {
             let mut columns = Reader::new(row, "run");
-            let (whole, id) = (columns.int("id")?, columns.int("id")?);
+            let (broadcast, id) = (columns.int("id")?, columns.int("id")?);
             let status: RunStatus = columns.word("status")?;
             if !status.is_terminal() {
-                shards.open.insert(whole);
+                shards.open.insert(broadcast);
             }
-            shards.ids.entry(whole).or_default().push(id);
-            shards.unseen_from = is_full.then_some(whole);
+            shards.ids.entry(broadcast).or_default().push(id);
+            shards.unseen_from = is_full.then_some(broadcast);
         }
         Ok(shards)
     }

@@ -15,10 +15,10 @@ use crate::OpenError;
 /// # Ok::<(), rondel_store::OpenError>(())
 /// ```
 #[derive(Clone, PartialEq, Eq)]
-pub struct DatabaseUrl(Place);
+pub struct DatabaseUrl(Location);
 
 #[derive(Clone, PartialEq, Eq)]
-enum Place {
+enum Location {
     File(PathBuf),
     Server(Dialect, String),
 }
@@ -27,21 +27,21 @@ impl DatabaseUrl {
     /// The SQLite database in this file.
     #[must_use]
     pub fn sqlite_file(path: impl Into<PathBuf>) -> Self {
-        Self(Place::File(path.into()))
+        Self(Location::File(path.into()))
     }
 
     /// The file, for SQLite.
     #[must_use]
     pub fn sqlite_path(&self) -> Option<&Path> {
         match &self.0 {
-            Place::File(path) => Some(path),
-            Place::Server(..) => None,
+            Location::File(path) => Some(path),
+            Location::Server(..) => None,
         }
     }
 
     /// The user and the database that the URL names, as they are written there.
     pub(super) fn user_and_name(&self) -> (Option<&str>, Option<&str>) {
-        let Place::Server(_, url) = &self.0 else { return (None, None) };
+        let Location::Server(_, url) = &self.0 else { return (None, None) };
         let rest = url.split_once("://").map_or("", |(_, rest)| rest);
         let rest = rest.split('?').next().unwrap_or_default();
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
@@ -52,25 +52,25 @@ impl DatabaseUrl {
 
     pub(super) fn dialect(&self) -> Dialect {
         match &self.0 {
-            Place::File(_) => Dialect::Sqlite,
-            Place::Server(dialect, _) => *dialect,
+            Location::File(_) => Dialect::Sqlite,
+            Location::Server(dialect, _) => *dialect,
         }
     }
 
     /// Whether a pooler in front of the database gives each transaction another session. `None` unless the URL has `pooler=transaction` or
     /// `pooler=none`.
     pub(super) fn shares_sessions(&self) -> Option<bool> {
-        let Place::Server(Dialect::Postgres, url) = &self.0 else { return None };
+        let Location::Server(Dialect::Postgres, url) = &self.0 else { return None };
         pooler(url).map(|word| word == "transaction")
     }
 
     /// The URL for the driver, including the password.
     pub(super) fn expose(&self) -> String {
         match &self.0 {
-            Place::File(path) => format!("sqlite://{}?mode=rwc", percent_encode(&path.to_string_lossy())),
+            Location::File(path) => format!("sqlite://{}?mode=rwc", percent_encode(&path.to_string_lossy())),
             // A batch statement is prepared once for each power of two of its row count. These are more statements than the driver keeps by
             // default.
-            Place::Server(_, url) => {
+            Location::Server(_, url) => {
                 let (address, query) = url.split_once('?').unwrap_or((url, ""));
                 let pairs = query.split('&').filter(|pair| !pair.is_empty() && !pair.starts_with(POOLER));
                 let pairs: String = pairs.map(|pair| format!("{pair}&")).collect();
@@ -94,7 +94,7 @@ impl FromStr for DatabaseUrl {
             if let Some(word) = pooler(authority).filter(|word| !["transaction", "none"].contains(word)) {
                 return Err(OpenError::Pooler { url: without_password(text), word: word.to_owned() });
             }
-            Ok(Self(Place::Server(dialect, format!("{name}://{authority}"))))
+            Ok(Self(Location::Server(dialect, format!("{name}://{authority}"))))
         };
         match scheme {
             "sqlite" => {
@@ -116,8 +116,8 @@ impl FromStr for DatabaseUrl {
 impl fmt::Display for DatabaseUrl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
-            Place::File(path) => write!(f, "sqlite://{}", path.display()),
-            Place::Server(_, url) => f.write_str(&without_password(url)),
+            Location::File(path) => write!(f, "sqlite://{}", path.display()),
+            Location::Server(_, url) => f.write_str(&without_password(url)),
         }
     }
 }
@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_the_driver_does_not_know_is_kept_from_it() {
+    fn parameters_that_the_driver_does_not_know_are_removed() {
         let url = |query: &str| format!("postgres://u:p@h/d{query}").parse::<DatabaseUrl>();
         for (query, is_shared, exposed) in [
             ("", None, "?"),

@@ -147,8 +147,8 @@ const DELETE_EXECUTORS: Statement = Statement {
     text: "DELETE FROM xxl_executor WHERE id {in_list} AND last_seen_at_ms < ? AND by_hand_at_ms IS NULL",
 };
 
-/// The place for which an executor's token is sealed. A text that was sealed for another place cannot be opened with it.
-fn place(app: AppId, address: &str) -> String {
+/// The context with which an executor's token is sealed. A text that was sealed with another context cannot be opened with it.
+fn seal_context(app: AppId, address: &str) -> String {
     format!("xxl_executor.token {app} {address}")
 }
 
@@ -156,7 +156,7 @@ fn place(app: AppId, address: &str) -> String {
 impl XxlExecutors for SqlStore {
     async fn register_xxl(&self, executor: &XxlExecutor) -> Result<ExecutorId> {
         let (app, address) = (executor.app.get(), executor.address.as_str());
-        let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
+        let sealed = self.sealer.seal(&seal_context(executor.app, address), &executor.token);
         let token = sealed.map_err(|message| failure::refused("register_xxl", &message))?;
         let refresh = || Query::new(&REFRESH_EXECUTOR).text(&token).at(executor.last_seen_at).int(app).text(address);
         self.put_xxl(executor, refresh, &token).await
@@ -164,7 +164,7 @@ impl XxlExecutors for SqlStore {
 
     async fn register_xxl_by_hand(&self, executor: &XxlExecutor, now: Timestamp) -> Result<ExecutorId> {
         let (app, address) = (executor.app.get(), executor.address.as_str());
-        let sealed = self.sealer.seal(&place(executor.app, address), &executor.token);
+        let sealed = self.sealer.seal(&seal_context(executor.app, address), &executor.token);
         let token = sealed.map_err(|message| failure::refused("register_xxl_by_hand", &message))?;
         let register = || Query::new(&REGISTER_BY_HAND).text(&token).at(now).int(app).text(address);
         // Only a user has registered this executor. It was never seen.
@@ -289,7 +289,7 @@ impl SqlStore {
             let mut columns = Reader::new(&row, "xxl_executor");
             let (id, app) = (columns.int("id")?, AppId::new(columns.int("app_id")?));
             let (address, kept) = (columns.text("address")?, columns.text("token")?);
-            let token = match self.sealer.open(&place(app, &address), &kept) {
+            let token = match self.sealer.open(&seal_context(app, &address), &kept) {
                 Ok(token) => token,
                 Err(reason) => {
                     tracing::warn!(
@@ -301,7 +301,7 @@ impl SqlStore {
                 }
             };
             if self.sealer.is_stale(&kept) {
-                let sealed = self.sealer.seal(&place(app, &address), &token);
+                let sealed = self.sealer.seal(&seal_context(app, &address), &token);
                 let sealed = sealed.map_err(|message| failure::refused("seal_xxl_token", &message))?;
                 self.execute(Query::new(&SEAL_TOKEN).text(&sealed).int(id).text(&kept)).await?;
             }
@@ -328,7 +328,7 @@ impl SqlStore {
         let app = AppId::new(columns.int("app_id")?);
         let address = columns.text("address")?;
         let kept = columns.text("token")?;
-        let opened = self.sealer.open(&place(app, &address), &kept);
+        let opened = self.sealer.open(&seal_context(app, &address), &kept);
         let token = opened.map_err(|message| columns.corrupt("token", message))?;
         let (first_seen_at, last_seen_at) = (columns.at("first_seen_at_ms")?, columns.at("last_seen_at_ms")?);
         let (left_at, by_hand_at) = (columns.opt_at("left_at_ms")?, columns.opt_at("by_hand_at_ms")?);
@@ -438,7 +438,8 @@ fn read_run(row: &AnyRow) -> Result<XxlRun> {
         sent_at: columns.at("sent_at_ms")?,
         state: {
             let number = columns.int("state")?;
-            XxlRunState::of_number(number).ok_or_else(|| columns.corrupt("state", format!("{number} is no state")))?
+            XxlRunState::of_number(number)
+                .ok_or_else(|| columns.corrupt("state", format!("{number} is not a state")))?
         },
         code: columns.opt_small("code")?,
         message: columns.opt_text("message")?,

@@ -7,14 +7,14 @@ use rondel_store::catalog::{Created, NewJob};
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
 use rondel_store::{Catalog as _, Claim as _, CreateJobs as _, SqlStore};
 
-use super::{Place, pending};
+use super::{TestDatabase, pending};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
-    for place in Place::all().await {
-        let store = SqlStore::open(&place.config).await.unwrap();
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
         let (token, runs) = pending(&store, 1).await;
-        place.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
+        database.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
         let seen = store.due_jobs(&[token.node], range).await.unwrap()[0];
         // Another run has this id. The fire must not be lost because of that.
@@ -30,15 +30,15 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
         assert!(store.claim(token, &claims).await.unwrap().jobs.is_empty());
         assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen]);
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }
 
 /// A fire that cannot be written does not hold back the other fires of its batch.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
-    for place in Place::all().await {
-        let store = SqlStore::open(&place.config).await.unwrap();
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
         let (token, runs) = pending(&store, 1).await;
         let record = store.job(NamespaceId::new(1), "job").await.unwrap().unwrap();
         for number in 2..=3 {
@@ -58,7 +58,7 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
             };
             assert!(matches!(store.create_job(new).await.unwrap(), Created::Saved(_)));
         }
-        place.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
+        database.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };
         let mut seen = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
         seen.sort_by_key(|due| due.job);
@@ -75,10 +75,10 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
         for _ in 0..3 {
             won.extend(store.claim(token, &claims).await.unwrap().jobs.into_iter().map(|(job, _)| job));
         }
-        assert_eq!(won, BTreeSet::from([JobId::new(1), JobId::new(3)]), "{}", place.url);
+        assert_eq!(won, BTreeSet::from([JobId::new(1), JobId::new(3)]), "{}", database.url);
         let left = store.due_jobs(&[token.node, NodeId::new(0)], range).await.unwrap();
         assert_eq!(left.iter().map(|due| due.job).collect::<Vec<_>>(), [JobId::new(2)]);
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }

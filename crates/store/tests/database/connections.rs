@@ -6,24 +6,24 @@ use rondel_store::cluster::NodeReport;
 use rondel_store::{Cluster, SqlStore, StoreConfig, Upkeep};
 use sqlx::{AnyConnection, Connection, Executor, Row};
 
-use crate::{Place, join};
+use crate::{TestDatabase, join};
 
 /// MariaDB takes the place of MySQL here. MySQL has no limit for an idle transaction, so the locks would last as long as the connection.
 #[tokio::test(flavor = "multi_thread")]
-async fn locks_of_a_server_whose_lease_is_over_are_ended_by_another_one() {
-    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("mysql")) {
-        let config = StoreConfig { ends_connections: Some(true), ..place.config.clone() };
+async fn locks_of_a_server_whose_lease_has_ended_are_released_by_another_one() {
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("mysql")) {
+        let config = StoreConfig { ends_connections: Some(true), ..database.config.clone() };
         let (stopped, other) = (SqlStore::open(&config).await.unwrap(), SqlStore::open(&config).await.unwrap());
         let token = join(&stopped, "stopped", Duration::from_secs(600)).await;
         stopped.report_node(token, &NodeReport::default()).await.unwrap();
-        let listed = place.number("SELECT CAST(LENGTH(connection_ids) AS SIGNED) FROM node").await;
+        let listed = database.number("SELECT CAST(LENGTH(connection_ids) AS SIGNED) FROM node").await;
         assert!(listed > 0, "its row lists its sessions");
 
         // A test cannot stop a server inside a transaction, so this session is added to the list by hand.
         assert!(stopped.begin_pass("test", Duration::ZERO).await.unwrap());
-        let mut held = AnyConnection::connect(&place.url).await.unwrap();
+        let mut held = AnyConnection::connect(&database.url).await.unwrap();
         let id: i64 = held.fetch_one("SELECT CAST(CONNECTION_ID() AS SIGNED)").await.unwrap().try_get(0).unwrap();
-        place.execute(&format!("UPDATE node SET connection_ids = CONCAT(connection_ids, ',{id}')")).await;
+        database.execute(&format!("UPDATE node SET connection_ids = CONCAT(connection_ids, ',{id}')")).await;
         let mut transaction = held.begin().await.unwrap();
         transaction.execute("UPDATE housekeeping_pass SET last_at_ms = 1").await.unwrap();
 
@@ -37,24 +37,24 @@ async fn locks_of_a_server_whose_lease_is_over_are_ended_by_another_one() {
             now.unwrap();
         }
         other.report_node(survivor, &NodeReport::default()).await.unwrap();
-        let mut probe = AnyConnection::connect(&place.url).await.unwrap();
+        let mut probe = AnyConnection::connect(&database.url).await.unwrap();
         let row = probe.fetch_one("SELECT connection_ids FROM node WHERE name = 'other'").await.unwrap();
         let living: String = row.try_get(0).unwrap();
         let added =
             format!("UPDATE node SET connection_ids = CONCAT(connection_ids, ',{living}') WHERE name = 'stopped'");
-        place.execute(&added).await;
+        database.execute(&added).await;
         let count = format!("SELECT COUNT(*) FROM information_schema.processlist WHERE id IN ({living})");
-        let living_count = place.number(&count).await;
-        place.execute("UPDATE node SET lease_until_ms = 1 WHERE name = 'stopped'").await;
+        let living_count = database.number(&count).await;
+        database.execute("UPDATE node SET lease_until_ms = 1 WHERE name = 'stopped'").await;
         while other.begin_pass("test", Duration::ZERO).await.is_err() {
             assert!(tokio::time::Instant::now() < end, "the locks are held still");
             other.report_node(survivor, &NodeReport::default()).await.unwrap();
         }
         assert!(transaction.execute("SELECT 1").await.is_err(), "the session was ended");
-        assert_eq!(place.number(&count).await, living_count, "the sessions of a living server were not");
-        assert_eq!(place.number("SELECT COUNT(*) FROM node WHERE connection_ids IS NOT NULL").await, 1);
+        assert_eq!(database.number(&count).await, living_count, "the sessions of a living server were not");
+        assert_eq!(database.number("SELECT COUNT(*) FROM node WHERE connection_ids IS NOT NULL").await, 1);
         stopped.close().await;
         other.close().await;
-        place.end().await;
+        database.end().await;
     }
 }

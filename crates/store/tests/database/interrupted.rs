@@ -7,15 +7,15 @@ use std::time::Duration;
 use rondel_store::cluster::JoinRequest;
 use rondel_store::{Cluster as _, SqlStore, StoreConfig, Upkeep as _};
 
-use crate::Place;
+use crate::TestDatabase;
 
 /// Time after which the caller's session is back in the pool.
 const RETURNED_WITHIN: Duration = Duration::from_millis(200);
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_caller_that_is_dropped_leaves_no_session_inside_a_transaction() {
-    for place in Place::all().await {
-        let store = SqlStore::open(&StoreConfig { pool_size: 1, ..place.config.clone() }).await.unwrap();
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&StoreConfig { pool_size: 1, ..database.config.clone() }).await.unwrap();
         let request = JoinRequest {
             name: "dropped".to_owned(),
             lease: Duration::from_secs(60),
@@ -35,9 +35,9 @@ async fn a_caller_that_is_dropped_leaves_no_session_inside_a_transaction() {
         .await;
         drop(dropped);
         assert!(store.begin_pass("after", Duration::ZERO).await.unwrap());
-        let committed = place.number("SELECT COUNT(*) FROM housekeeping_pass WHERE task = 'after'").await;
-        assert_eq!(committed, 1, "{}", place.url);
+        let committed = database.number("SELECT COUNT(*) FROM housekeeping_pass WHERE task = 'after'").await;
+        assert_eq!(committed, 1, "{}", database.url);
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }

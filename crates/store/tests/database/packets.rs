@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use rondel_core::outcome::{NextStepPolicy, Outcome};
-use rondel_core::run::{ROOT_SHARD, RunOf};
+use rondel_core::run::{ROOT_SHARD, RunJob};
 use rondel_core::{
     AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
 use rondel_store::catalog::{Created, NewJob};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, Finished, Finisher};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, EndOutcome, Finisher};
 use rondel_store::{Claim, Cluster, CreateJobs, Dispatch, Finish, LeaseToken, Namespaces, Runs, SqlStore, StoreConfig};
 
 use crate::join;
@@ -19,25 +19,25 @@ const UNLIMITED: usize = usize::MAX;
 const PARAMS: usize = 5_000;
 
 /// A database behind a proxy that limits packets.
-struct Place {
+struct LimitedDatabase {
     scratch: Scratch,
-    way: PacketLimit,
+    proxy: PacketLimit,
     store: SqlStore,
     token: LeaseToken,
 }
 
-impl Place {
+impl LimitedDatabase {
     async fn all(config: &StoreConfig) -> Vec<Self> {
-        let mut places = Vec::new();
+        let mut databases = Vec::new();
         for server in [Server::Postgres, Server::MySql] {
             let Some(scratch) = Scratch::create(server).await else { continue };
-            let way = PacketLimit::start(server, &scratch.url, UNLIMITED).await;
-            let config = StoreConfig { url: way.url.parse().unwrap(), ..config.clone() };
+            let proxy = PacketLimit::start(server, &scratch.url, UNLIMITED).await;
+            let config = StoreConfig { url: proxy.url.parse().unwrap(), ..config.clone() };
             let store = SqlStore::open(&config).await.unwrap();
             let token = join(&store, "node", Duration::from_secs(600)).await;
-            places.push(Self { scratch, way, store, token });
+            databases.push(Self { scratch, proxy, store, token });
         }
-        places
+        databases
     }
 
     /// Runs of one new job, written by one claim.
@@ -62,7 +62,7 @@ impl Place {
             now,
         };
         assert!(matches!(self.store.create_job(new).await.unwrap(), Created::Saved(_)));
-        let of = RunOf { namespace, job, job_version: 1, app };
+        let of = RunJob { namespace, job, job_version: 1, app };
         let owner = (self.token.node, self.token.epoch);
         let run = |number: i64| Run {
             due_at: now,
@@ -142,67 +142,67 @@ pub(super) fn succeeded(run: &Run, result: String) -> AttemptEnd {
 async fn a_statement_carries_no_more_than_its_bytes() {
     const BYTES: usize = 20_000;
     let config = StoreConfig { statement_bytes_max: BYTES, ..StoreConfig::default() };
-    for place in Place::all(&config).await {
+    for database in LimitedDatabase::all(&config).await {
         // The statements that create the tables have packets of up to this size.
-        let before = place.way.largest();
+        let before = database.proxy.largest();
         assert!(before < 2 * BYTES, "{before}");
-        let whole = &place.claim(9, ROOT_SHARD).await[0];
+        let whole = &database.claim(9, ROOT_SHARD).await[0];
         let shards = shards(whole, 50);
-        assert!(place.store.expand(place.token, whole.id, &shards).await.unwrap());
+        assert!(database.store.expand(database.token, whole.id, &shards).await.unwrap());
         let batch: Vec<AttemptEnd> = shards.iter().map(|shard| succeeded(shard, "r".repeat(PARAMS))).collect();
         let ids = IdGen::new(1023);
-        let ends = place.store.finish(Finisher { token: place.token, ids: &ids }, &batch).await.unwrap();
+        let ends = database.store.finish(Finisher { token: database.token, ids: &ids }, &batch).await.unwrap();
         assert_eq!(ends.answers.len(), 50);
-        let largest = place.way.largest();
+        let largest = database.proxy.largest();
         assert!((BYTES / 2..2 * BYTES + 1_000).contains(&largest), "{largest} bytes in one packet");
-        assert_eq!(place.store.runs(&[whole.id]).await.unwrap()[0].status, RunStatus::Succeeded);
-        place.end().await;
+        assert_eq!(database.store.runs(&[whole.id]).await.unwrap()[0].status, RunStatus::Succeeded);
+        database.end().await;
     }
 }
 
 /// A proxy does not announce its limit. If the batch were not made smaller, the same rows would be sent forever.
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_beyond_a_packet_that_nothing_names_are_written_in_smaller_statements() {
-    for place in Place::all(&StoreConfig::default()).await {
-        let whole = &place.claim(1, ROOT_SHARD).await[0];
+    for database in LimitedDatabase::all(&StoreConfig::default()).await {
+        let whole = &database.claim(1, ROOT_SHARD).await[0];
         let shards = shards(whole, 40);
-        place.way.limit(2 * PARAMS);
+        database.proxy.limit(2 * PARAMS);
         let mut failed = 0;
-        while !place.store.expand(place.token, whole.id, &shards).await.is_ok_and(|is_first| is_first) {
+        while !database.store.expand(database.token, whole.id, &shards).await.is_ok_and(|is_first| is_first) {
             failed += 1;
             assert!(failed < 20, "the shards are not written");
         }
-        assert!(place.way.cut_count() > 0, "the limit was never met");
-        assert_eq!(place.store.runs(&[shards[39].id]).await.unwrap()[0].params, shards[39].params);
-        place.end().await;
+        assert!(database.proxy.cut_count() > 0, "the limit was never met");
+        assert_eq!(database.store.runs(&[shards[39].id]).await.unwrap()[0].params, shards[39].params);
+        database.end().await;
     }
 }
 
 /// One result can never be written: its run ends with that reason. All other results of the batch are written.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_result_beyond_a_packet_does_not_hold_up_the_others() {
-    for place in Place::all(&StoreConfig::default()).await {
-        let runs = place.claim(20, 0).await;
+    for database in LimitedDatabase::all(&StoreConfig::default()).await {
+        let runs = database.claim(20, 0).await;
         let result = |number: usize| "r".repeat(if number == 7 { 30_000 } else { 100 });
         let batch: Vec<AttemptEnd> =
             runs.iter().enumerate().map(|(number, run)| succeeded(run, result(number))).collect();
-        place.way.limit(2 * PARAMS);
+        database.proxy.limit(2 * PARAMS);
         let ids = IdGen::new(1023);
         let (mut answers, mut failed) = (Vec::new(), 0);
         while answers.len() < batch.len() {
-            match place.store.finish(Finisher { token: place.token, ids: &ids }, &batch[answers.len()..]).await {
+            match database.store.finish(Finisher { token: database.token, ids: &ids }, &batch[answers.len()..]).await {
                 Ok(ends) => answers.extend(ends.answers),
                 Err(_) => failed += 1,
             }
             assert!(failed < 40, "only {} results are written", answers.len());
         }
         for (number, answer) in answers.iter().enumerate() {
-            assert_eq!(*answer == Finished::Unwritable, number == 7, "{number}: {answer:?}");
+            assert_eq!(*answer == EndOutcome::Unwritable, number == 7, "{number}: {answer:?}");
         }
-        let refused = place.store.runs(&[runs[7].id]).await.unwrap().pop().unwrap();
+        let refused = database.store.runs(&[runs[7].id]).await.unwrap().pop().unwrap();
         assert_eq!(refused.status, RunStatus::Failed);
         assert_eq!(refused.message.as_deref(), Some("the result of this run cannot be written to the database"));
-        assert_eq!(place.store.runs(&[runs[19].id]).await.unwrap()[0].status, RunStatus::Succeeded);
-        place.end().await;
+        assert_eq!(database.store.runs(&[runs[19].id]).await.unwrap()[0].status, RunStatus::Succeeded);
+        database.end().await;
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use rondel_core::Timestamp;
-use rondel_store::{Cluster, SqlStore, StoreConfig, Trouble, Upkeep};
+use rondel_store::{Cluster, DatabaseTroubleKind, SqlStore, StoreConfig, Upkeep};
 use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
-use crate::Place;
+use crate::TestDatabase;
 use crate::support::Scratch;
 
 const LIMIT: Duration = Duration::from_secs(30);
@@ -14,10 +14,10 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// The address leads to a standby for a while. A connection that was opened in that time accepts no writes until it is closed.
 #[tokio::test]
 async fn a_connection_that_takes_no_writes_is_replaced() {
-    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
-        let config = StoreConfig { read_only_recheck: Duration::from_millis(100), ..place.config.clone() };
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("postgres")) {
+        let config = StoreConfig { read_only_recheck: Duration::from_millis(100), ..database.config.clone() };
         let store = SqlStore::open(&config).await.unwrap();
-        let Some(Scratch { server_url, name, .. }) = &place.scratch else { unreachable!() };
+        let Some(Scratch { server_url, name, .. }) = &database.scratch else { unreachable!() };
         let mut connection = AnyConnection::connect(server_url).await.unwrap();
         let write = async || store.begin_pass("test", Duration::ZERO).await;
         assert!(write().await.is_ok());
@@ -29,7 +29,7 @@ async fn a_connection_that_takes_no_writes_is_replaced() {
             // The first statement fails because its session was ended.
             match write().await {
                 Ok(_) => {}
-                Err(error) if store.trouble(&error).await == Trouble::ReadOnly => break error,
+                Err(error) if store.trouble(&error).await == DatabaseTroubleKind::ReadOnly => break error,
                 Err(error) => assert!(error.is_transient(), "{error:?}"),
             }
         };
@@ -47,6 +47,6 @@ async fn a_connection_that_takes_no_writes_is_replaced() {
             tokio::time::sleep(Duration::from_millis(20)).await;
         }
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }

@@ -6,19 +6,19 @@ use rondel_store::ledger::{AttemptEnd, Finisher};
 use rondel_store::{Cancel as _, Finish as _, SqlStore};
 
 use super::packets::succeeded;
-use super::{Place, pending};
+use super::{TestDatabase, pending};
 
 /// All rows of requests are read each second, so none may outlive its run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_goes_with_its_run() {
-    for place in Place::all().await {
-        let store = SqlStore::open(&place.config).await.unwrap();
+    for database in TestDatabase::all().await {
+        let store = SqlStore::open(&database.config).await.unwrap();
         let (token, runs) = pending(&store, 3).await;
         let ids: Vec<RunId> = runs.iter().map(|run| run.id).collect();
         let now = runs[0].due_at;
         store.ask_cancel(ids[0], CancelRequest::requested("ann"), now).await.unwrap();
         store.ask_drops(&ids[1..], CancelRequest { by: "ann", reason: Reason::Paused }, now).await.unwrap();
-        assert_eq!(place.number("SELECT COUNT(*) FROM run_cancel").await, 3);
+        assert_eq!(database.number("SELECT COUNT(*) FROM run_cancel").await, 3);
 
         let end = |run: &Run, outcome: Outcome| AttemptEnd {
             outcome,
@@ -30,8 +30,8 @@ async fn a_request_goes_with_its_run() {
         let (dropped, ran) = (end(&runs[1], Outcome::Skipped(Reason::Paused)), end(&runs[2], Outcome::Succeeded));
         let ids = IdGen::new(1023);
         store.finish(Finisher { token, ids: &ids }, &[cancelled, dropped, ran]).await.unwrap();
-        assert_eq!(place.number("SELECT COUNT(*) FROM run_cancel").await, 0);
+        assert_eq!(database.number("SELECT COUNT(*) FROM run_cancel").await, 0);
         store.close().await;
-        place.end().await;
+        database.end().await;
     }
 }

@@ -8,7 +8,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use tokio::time::{Instant, timeout};
 
-use super::{Place, pending};
+use super::{TestDatabase, pending};
 
 /// Forwards bytes until it is set to silent. After that the connection stays open without traffic. New connections are forwarded.
 async fn carry(near: TcpStream, address: String, mut is_silent: watch::Receiver<bool>) {
@@ -35,10 +35,10 @@ async fn carry(near: TcpStream, address: String, mut is_silent: watch::Receiver<
 
 #[tokio::test(flavor = "multi_thread")]
 async fn sessions_without_an_answer_are_replaced_and_a_transaction_in_them_ends() {
-    for place in Place::all().await.into_iter().filter(|place| place.scratch.is_some()) {
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.scratch.is_some()) {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
-        let (start, end) = (place.url.find('@').unwrap() + 1, place.url.rfind('/').unwrap());
-        let (address, proxy) = (place.url[start..end].to_owned(), listener.local_addr().unwrap().to_string());
+        let (start, end) = (database.url.find('@').unwrap() + 1, database.url.rfind('/').unwrap());
+        let (address, proxy) = (database.url[start..end].to_owned(), listener.local_addr().unwrap().to_string());
         let (silent, is_silent) = watch::channel(false);
         #[expect(clippy::disallowed_methods, reason = "the test ends it")]
         let carried = tokio::spawn(async move {
@@ -47,8 +47,8 @@ async fn sessions_without_an_answer_are_replaced_and_a_transaction_in_them_ends(
                 open.spawn(carry(near, address.clone(), is_silent.clone()));
             }
         });
-        let url = format!("{}{proxy}{}", &place.url[..start], &place.url[end..]).parse().unwrap();
-        let config = StoreConfig { url, statement_timeout: Duration::from_millis(500), ..place.config.clone() };
+        let url = format!("{}{proxy}{}", &database.url[..start], &database.url[end..]).parse().unwrap();
+        let config = StoreConfig { url, statement_timeout: Duration::from_millis(500), ..database.config.clone() };
         let store = SqlStore::open(&config).await.unwrap();
         let (token, _) = pending(&store, 1).await;
         let lease = Duration::from_secs(60);
@@ -59,14 +59,14 @@ async fn sessions_without_an_answer_are_replaced_and_a_transaction_in_them_ends(
         // A read and a transaction, each in a session that was used a moment ago.
         let both = async { tokio::join!(store.now(), store.renew(token, lease)) };
         let ended = timeout(Duration::from_secs(30), both).await;
-        assert!(ended.is_ok(), "{}: no end within 30 s", place.url);
+        assert!(ended.is_ok(), "{}: no end within 30 s", database.url);
         let limit = began + Duration::from_secs(30);
         while store.renew(token, lease).await.is_err() {
-            assert!(Instant::now() < limit, "{}: no new session within 30 s", place.url);
+            assert!(Instant::now() < limit, "{}: no new session within 30 s", database.url);
         }
         assert!(store.now().await.is_ok());
         store.close().await;
         carried.abort();
-        place.end().await;
+        database.end().await;
     }
 }

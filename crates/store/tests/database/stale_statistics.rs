@@ -8,12 +8,12 @@ use rondel_store::ledger::{AttemptEnd, Finisher};
 use rondel_store::{Adopt as _, Cancel as _, Cluster as _, Finish as _, SqlStore};
 
 use super::packets::succeeded;
-use super::{Place, join, pending};
+use super::{TestDatabase, join, pending};
 
 /// Number of copies of the one run. A hundred copies belong to one job.
 const COPY_COUNT: i64 = 20_000;
 
-async fn copy_runs(place: &Place, ids_after: i64, status: &str) {
+async fn copy_runs(database: &TestDatabase, ids_after: i64, status: &str) {
     let copy = format!(
         "INSERT INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, trigger_kind, \
          status, attempt, due_at_ms, node_id, node_epoch, span_count) \
@@ -21,23 +21,23 @@ async fn copy_runs(place: &Place, ids_after: i64, status: &str) {
          shard_index, trigger_kind, '{status}', attempt, due_at_ms, node_id, node_epoch, span_count \
          FROM run, generate_series(1, {COPY_COUNT}) AS number WHERE id = 100"
     );
-    place.execute(&copy).await;
+    database.execute(&copy).await;
 }
 
 /// Number of entries of an index that have been read by sessions that have ended.
-async fn entries_read(place: &Place, index: &str) -> i64 {
-    place.number(&format!("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = '{index}'")).await
+async fn entries_read(database: &TestDatabase, index: &str) -> i64 {
+    database.number(&format!("SELECT idx_tup_read FROM pg_stat_user_indexes WHERE indexrelname = '{index}'")).await
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
-    for place in Place::all().await.into_iter().filter(|place| place.url.starts_with("postgres")) {
-        let store = SqlStore::open(&place.config).await.unwrap();
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.url.starts_with("postgres")) {
+        let store = SqlStore::open(&database.config).await.unwrap();
         let (dead, runs) = pending(&store, 1).await;
-        place.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
-        copy_runs(&place, 1_000, "succeeded").await;
-        place.execute("ANALYZE run").await;
-        copy_runs(&place, 100_000, "pending").await;
+        database.execute("ALTER TABLE run SET (autovacuum_enabled = false)").await;
+        copy_runs(&database, 1_000, "succeeded").await;
+        database.execute("ANALYZE run").await;
+        copy_runs(&database, 100_000, "pending").await;
         let open = store.open_runs(JobId::new(8), None, None, 10).await.unwrap();
         let ids: Vec<i64> = open.iter().map(|run| run.id.get()).collect();
         assert_eq!(ids, (100_600..100_610).collect::<Vec<i64>>());
@@ -54,8 +54,8 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
         assert_eq!(store.left_open(token, &[JobId::new(8)]).await.unwrap(), []);
 
         // Stores a verdict beside as many other unsuccessful runs that the statistics do not show.
-        place.execute("INSERT INTO alert_space (namespace_id, version, watches_runs) VALUES (1, 1, 1)").await;
-        place.execute("UPDATE run SET status = 'skipped', reason = 'misfire' WHERE status = 'succeeded'").await;
+        database.execute("INSERT INTO alert_space (namespace_id, version, watches_runs) VALUES (1, 1, 1)").await;
+        database.execute("UPDATE run SET status = 'skipped', reason = 'misfire' WHERE status = 'succeeded'").await;
         let own = adopted.runs.iter().find(|adopted| adopted.run.id == runs[0].id).unwrap();
         let (outcome, ids) = (Outcome::Failed { retryable: false }, IdGen::new(1023));
         let end = AttemptEnd { outcome, ..succeeded(&own.run, String::new()) };
@@ -63,15 +63,15 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
         // A session reports its reads when it ends.
         store.close().await;
         let limit = tokio::time::Instant::now() + Duration::from_secs(60);
-        while entries_read(&place, "run_open_job").await < COPY_COUNT {
+        while entries_read(&database, "run_open_job").await < COPY_COUNT {
             assert!(tokio::time::Instant::now() < limit, "what was read is not counted");
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
         // The orphans were counted once.
-        let open = entries_read(&place, "run_open").await + entries_read(&place, "run_open_job").await;
+        let open = entries_read(&database, "run_open").await + entries_read(&database, "run_open_job").await;
         assert!(open < COPY_COUNT * 3 / 2, "{open} entries of open runs were read");
-        let troubled = entries_read(&place, "run_trouble").await;
+        let troubled = entries_read(&database, "run_trouble").await;
         assert!(troubled < COPY_COUNT / 2, "{troubled} entries of runs in trouble were read");
-        place.end().await;
+        database.end().await;
     }
 }

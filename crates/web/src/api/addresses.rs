@@ -56,7 +56,7 @@ pub(crate) struct AddressQuery(Option<String>);
 
 impl FromQuery for AddressQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one(Parameter::text("address").about("The address, as it is listed.").required()))
+        Self(reader.single(Parameter::text("address").about("The address, as it is listed.").required()))
     }
 }
 
@@ -78,8 +78,8 @@ pub(super) fn routes() -> Routes {
             add,
             Doc::new(
                 "Register an executor by hand",
-                "Each server asks the executor of XXL-JOB at this address by `/beat`, and sends it runs while it answers. The address must be in \
-                 a network of `xxl_networks`. Once more changes the token.",
+                "Each server calls `/beat` of the XXL-JOB executor at this address, and sends it runs while it answers. The address must \
+                 be in a network of `xxl_networks`. Registering the address again changes the token.",
             )
             .json::<AddressJson>(201, "The executor. It is online once it has answered.")
             .example(json!({"address": "http://10.0.0.5:9999/", "token": "rondel_xxl_…"})),
@@ -90,9 +90,9 @@ pub(super) fn routes() -> Routes {
             remove,
             Doc::new(
                 "Remove an executor that is registered by hand",
-                "It gets no more runs, unless it registers itself. Removing one twice is no fault.",
+                "The executor gets no more runs, unless it registers itself. Removing it again is no error.",
             )
-            .empty("It is removed."),
+            .empty("It was removed."),
         )
 }
 
@@ -137,7 +137,7 @@ async fn remove(call: Call<AddressQuery>, Named(name, ..): Named<path::App>) -> 
 pub(crate) async fn remove_address<Q>(call: &Call<Q>, name: &str, address: &str) -> Result<(), Problem> {
     let app = app(call, name).await?;
     if address.trim().is_empty() || address.contains('\0') {
-        let detail = format!("address: {} is no address; write it as http://10.0.0.5:9999/", quoted(address));
+        let detail = format!("address: {} is not an address; write it as http://10.0.0.5:9999/", quoted(address));
         return Err(Problem::new(Code::InvalidQuery, detail));
     }
     call.note.before(&json!({"address": address}));

@@ -36,7 +36,7 @@ pub(super) struct RuleJson<'a> {
     author: &'a str,
     created_at: Timestamp,
     updated_at: Timestamp,
-    /// When it is looked at next; null for one that waits for runs.
+    /// When the rule is checked next; null if it is checked after runs.
     check_at: Option<Timestamp>,
     /// Warnings about a valid rule, such as that the job that it watches does not exist.
     warnings: Vec<String>,
@@ -52,7 +52,7 @@ pub(crate) struct SubjectJson {
     pub(crate) app: Option<String>,
 }
 
-/// What a rule would see now.
+/// The result of an evaluation of a rule.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AlertPreview")]
 pub(super) struct PreviewJson {
@@ -60,21 +60,21 @@ pub(super) struct PreviewJson {
     sentence: String,
     /// Whether the condition holds for any subject now.
     would_fire: bool,
-    /// For how many of the subjects that were checked it holds.
+    /// The number of checked subjects for which the condition holds.
     count: u64,
     /// The first of these subjects.
     subjects: Vec<SubjectJson>,
-    /// How many jobs were looked at, where these are not all.
+    /// How many jobs were checked, if not all were.
     looked_at: Option<u64>,
     /// The instant for which the rule was evaluated.
     evaluated_at: Timestamp,
-    /// What a rule with a time of day means; null for others.
+    /// The deadline of a rule with a time of day; null for other rules.
     deadline: Option<DeadlineJson>,
     /// Why nothing can be observed, such as that the job does not exist.
     warnings: Vec<String>,
 }
 
-/// What a rule with a time of day means at an instant.
+/// The deadline of a rule with a time of day, as of an instant.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AlertDeadline")]
 struct DeadlineJson {
@@ -82,7 +82,7 @@ struct DeadlineJson {
     zone: String,
     /// Only runs planned from this instant on count as a success.
     counts_from: Timestamp,
-    /// The next deadline; null where its days never come.
+    /// The next deadline; null if there is none.
     next: Option<Timestamp>,
 }
 
@@ -110,9 +110,9 @@ pub(super) fn routes() -> Routes {
             Edit,
             put,
             Doc::new("Save an alert rule", "Its channels must exist.")
-                .json::<RuleJson<'static>>(200, "The rule, changed.")
+                .json::<RuleJson<'static>>(200, "The changed rule.")
                 .with("ETag")
-                .json::<RuleJson<'static>>(201, "The rule, new.")
+                .json::<RuleJson<'static>>(201, "The new rule.")
                 .with("ETag")
                 .refuses(&[Code::TooManyAlerts])
                 .example(example.clone()),
@@ -122,14 +122,14 @@ pub(super) fn routes() -> Routes {
             Edit,
             delete,
             Doc::new("Delete an alert rule", "Its open incidents are resolved without a message.")
-                .empty("It is deleted."),
+                .empty("It was deleted."),
         )
         .post(
             "/api/v1/alert-rules/preview",
             View,
             preview,
-            Doc::new("Try an alert rule", "For what it would hold now. Nothing is saved and nothing is sent.")
-                .json::<PreviewJson>(200, "What it would see.")
+            Doc::new("Try an alert rule", "Evaluates the rule now. Nothing is saved and nothing is sent.")
+                .json::<PreviewJson>(200, "The result.")
                 .example({
                     let mut named = example;
                     named["name"] = json!("close-by-six");
@@ -152,7 +152,7 @@ pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Proble
     let mut shown = Vec::new();
     for record in call.engine().store().alert_rules(call.namespace.id).await? {
         let is_seen = match &record.spec.scope {
-            Scope::Job(job) => call.sees_job(job).await?,
+            Scope::Job(job) => call.may_view_job(job).await?,
             Scope::App(app) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
             Scope::All | Scope::Label(_) => true,
         };
@@ -225,7 +225,7 @@ async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Probl
 
 /// Evaluates a rule as of now without saving it. The caller must see the whole namespace.
 pub(crate) async fn try_rule<Q>(call: &Call<Q>, spec: &RuleSpec) -> Result<DryRun, Problem> {
-    if call.seen_apps().is_some() {
+    if call.visible_apps().is_some() {
         return Err(forbidden());
     }
     let namespace = (call.namespace.id, call.namespace.name.as_str());

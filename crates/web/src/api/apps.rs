@@ -34,7 +34,7 @@ pub(super) struct AppJson {
     /// Its switch.
     #[schemars(with = "Switch")]
     state: &'static str,
-    /// How many of its executors are online at this node.
+    /// How many of its executors are connected to this node.
     executor_count: usize,
 }
 
@@ -58,7 +58,7 @@ pub(super) struct HandlerJson<'a> {
     params_schema: Option<&'a Value>,
 }
 
-/// What is wrong with a job that code declares.
+/// An error in a job that code declares.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "DeclarationProblem")]
 pub(super) struct ProblemJson<'a> {
@@ -75,16 +75,19 @@ pub(super) fn routes() -> Routes {
             "/api/v1/apps",
             View,
             list,
-            Doc::new("List apps", "With their switch, and the number of executors that this server hears.")
-                .json::<Page<AppJson>>(200, "All apps that one may see."),
+            Doc::new(
+                "List apps",
+                "With their switches, and the number of executors that are connected to this server.",
+            )
+            .json::<Page<AppJson>>(200, "All apps that the caller may see."),
         )
         .post(
             "/api/v1/apps",
             Edit,
             create,
-            Doc::new("Create an app", "An app also comes into being with its first job.")
-                .json::<AppJson>(201, "The app, new.")
-                .json::<AppJson>(200, "The app, which was there before.")
+            Doc::new("Create an app", "An app is also created with its first job.")
+                .json::<AppJson>(201, "The new app.")
+                .json::<AppJson>(200, "The app, which existed before.")
                 .example(json!({"name": "billing"})),
         )
         .get(
@@ -93,7 +96,7 @@ pub(super) fn routes() -> Routes {
             handlers,
             Doc::new(
                 "List an app's handlers",
-                "What executors online can run, and what parameters that takes, as a JSON schema.",
+                "The handlers of online executors, with the JSON schemas of their parameters.",
             )
             .json::<Page<HandlerJson<'static>>>(200, "The handlers."),
         )
@@ -102,16 +105,16 @@ pub(super) fn routes() -> Routes {
             View,
             declaration_problems,
             Doc::new(
-                "List what is wrong with declared jobs",
-                "As far as the executors whose code declares them are connected to this server.",
+                "List errors in declared jobs",
+                "Only declarations of executors that are connected to this server.",
             )
-            .json::<Page<ProblemJson<'static>>>(200, "What is wrong."),
+            .json::<Page<ProblemJson<'static>>>(200, "The errors."),
         )
         .put(
             "/api/v1/apps/{app}/state",
             Operate,
             set_state,
-            Doc::new("Set the state of an app", "Every server sees it within a second.")
+            Doc::new("Set the state of an app", "Every server applies it within a second.")
                 .json::<AppJson>(200, "The app.")
                 .example(json!({"state": "active"})),
         )
@@ -119,7 +122,7 @@ pub(super) fn routes() -> Routes {
 
 async fn list(call: Call) -> Result<Response, Problem> {
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
-    apps.retain(|app| call.sees(app.id));
+    apps.retain(|app| call.may_view(app.id));
     let online = call.engine().online_names();
     let count = |app: AppId| online.iter().filter(|executor| executor.app == app).count();
     let switches = call.engine().store().switches().await?;

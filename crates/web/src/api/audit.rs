@@ -18,13 +18,13 @@ use serde::Serialize;
 use serde_json::Value;
 use serde_json::value::RawValue;
 
-use super::filling::PageBuilder;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use super::page_builder::PageBuilder;
 use crate::call::GlobalCall;
 use crate::cursor::{Listing, invalid};
-use crate::holdings::HeavyWork;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::permits::HeavyWork;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
@@ -62,20 +62,20 @@ impl FromQuery for ReadAudit {
         let instant = |text: &str| text.parse::<Timestamp>().map_err(|error| error.to_string());
         Self {
             wanted: AuditQuery {
-                actor: reader.parsed(filter("actor").about("Only by this one."), text),
-                action: reader.parsed(filter("action").about("Only this: `job.change`."), text),
-                object: reader.parsed(filter("object").about("Only to this."), text),
+                actor: reader.parsed(filter("actor").about("Only entries of this caller."), text),
+                action: reader.parsed(filter("action").about("Only this action, such as `job.change`."), text),
+                object: reader.parsed(filter("object").about("Only actions on this object."), text),
                 namespace: reader.parsed(filter("in").about("Only in this namespace."), text),
                 verdict: reader
                     .parsed(Parameter::word("verdict", &VERDICTS).about("Only with this outcome."), |word| {
                         word.parse::<Verdict>()
                     }),
-                from: reader.parsed(Parameter::instant("from").about("From when on."), instant),
-                to: reader.parsed(Parameter::instant("to").about("Until when."), instant),
+                from: reader.parsed(Parameter::instant("from").about("Only entries from this instant on."), instant),
+                to: reader.parsed(Parameter::instant("to").about("Only entries before this instant."), instant),
                 after: None,
                 limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             },
-            cursor: reader.one(Parameter::cursor()),
+            cursor: reader.single(Parameter::cursor()),
         }
     }
 }
@@ -98,10 +98,10 @@ pub(super) struct EntryJson<'a> {
     namespace: Option<&'a str>,
     #[schemars(extend("enum" = VERDICTS))]
     verdict: &'static str,
-    /// What it was, without secrets.
+    /// The state before the change, without secrets.
     #[schemars(with = "Option<Value>")]
     before: Option<&'a RawValue>,
-    /// What it has become, without secrets.
+    /// The state after the change, without secrets.
     #[schemars(with = "Option<Value>")]
     after: Option<&'a RawValue>,
 }
@@ -132,9 +132,12 @@ pub(super) fn routes() -> Routes {
         "/api/v1/audit",
         Cluster,
         list,
-        Doc::new("Read the audit log", "Newest first. With `Accept: application/x-ndjson`, all of it as JSON lines.")
-            .json::<Page<EntryJson<'static>>>(200, "A page of entries.")
-            .text("application/x-ndjson"),
+        Doc::new(
+            "Read the audit log",
+            "Newest first. With `Accept: application/x-ndjson`, the whole log as JSON lines.",
+        )
+        .json::<Page<EntryJson<'static>>>(200, "A page of entries.")
+        .text("application/x-ndjson"),
     )
 }
 
@@ -205,12 +208,12 @@ impl Export {
             return Err(Problem::new(Code::Unavailable, "the server stops, so the export ends here"));
         }
         let may = |rights: &Rights| rights.allow_somewhere(Cluster);
-        if let Some(lapse) = self.caller.lapse_unless(&self.web, may).await {
-            return Err(lapse.problem("so the export ends here"));
+        if let Some(loss) = self.caller.access_loss_unless(&self.web, may).await {
+            return Err(loss.problem("so the export ends here"));
         }
         let _turn = shares::turn(&self.web, self.caller.caller().key()).await?;
         self.web.engine.store().audit(query).await.map_err(|error| {
-            tracing::warn!(target: "http", error = chain(&error), "the export of the audit log broke off");
+            tracing::warn!(target: "http", error = chain(&error), "the export of the audit log was aborted");
             Problem::new(Code::Unavailable, "the database did not answer, so the export ends here")
         })
     }

@@ -52,11 +52,11 @@ impl FromQuery for ImportQuery {
         };
         Self {
             format: reader
-                .parsed(Parameter::word("format", &["ics", "csv"]).about("What the file is.").required(), format),
+                .parsed(Parameter::word("format", &["ics", "csv"]).about("The format of the file.").required(), format),
             wanted: reader
                 .parsed(
                     Parameter::word("as", &["days", "workdays"])
-                        .about("Whether the file's days make the calendar, `days` if left out, or its working days."),
+                        .about("Whether the file has the days of the calendar (`days`, the default) or holidays and make-up days."),
                     wanted,
                 )
                 .unwrap_or(ImportAs::Days),
@@ -65,7 +65,7 @@ impl FromQuery for ImportQuery {
                     .about("Of events that repeat each year: `2026` or `2026..2030`."),
                 years,
             ),
-            dry_run: reader.flag("dry_run", "Answers the calendar and saves nothing."),
+            dry_run: reader.flag("dry_run", "Returns the calendar without saving it."),
         }
     }
 }
@@ -91,7 +91,7 @@ pub(super) struct CalendarItem<'a> {
     updated_at: Timestamp,
 }
 
-/// A calendar by itself.
+/// A single calendar.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Calendar")]
 pub(super) struct CalendarJson<'a> {
@@ -103,7 +103,7 @@ pub(super) struct CalendarJson<'a> {
     updated_at: Timestamp,
 }
 
-/// One that uses a calendar.
+/// A job or calendar that uses a calendar.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "CalendarUser")]
 pub(super) struct UserJson {
@@ -133,11 +133,12 @@ pub(super) fn routes() -> Routes {
             put,
             Doc::new(
                 "Save a calendar",
-                "Answers when every job that is planned by it has moved on: no fire due more than a second later runs under the old one.",
+                "Answers once all jobs that use the calendar have moved to its new version: no fire that is due more than a second later \
+                 runs under the old one.",
             )
-            .json::<CalendarJson<'static>>(200, "The calendar, changed.")
+            .json::<CalendarJson<'static>>(200, "The changed calendar.")
             .with("ETag")
-            .json::<CalendarJson<'static>>(201, "The calendar, new.")
+            .json::<CalendarJson<'static>>(201, "The new calendar.")
             .with("ETag")
             .refuses(&[Code::TooManyCalendars])
             .example(json!({
@@ -148,8 +149,8 @@ pub(super) fn routes() -> Routes {
             "/api/v1/calendars/{name}",
             Edit,
             delete,
-            Doc::new("Delete a calendar", "Refused while a job uses it or another calendar names it.")
-                .empty("It is deleted.")
+            Doc::new("Delete a calendar", "Refused while a job or another calendar uses it.")
+                .empty("It was deleted.")
                 .refuses(&[Code::CalendarUsed]),
         )
         .post(
@@ -161,8 +162,8 @@ pub(super) fn routes() -> Routes {
                 "The body is an iCalendar or CSV file of at most 1 MiB, whatever type it is declared as. A CSV file has a header `date`, and `name` and \
                  `kind` (`holiday` or `workday`) where wanted.",
             )
-            .json::<Either<CalendarJson<'static>, CalendarSpec>>(200, "The calendar, changed; or with `dry_run`, what it would be.")
-            .json::<CalendarJson<'static>>(201, "The calendar, new.")
+            .json::<Either<CalendarJson<'static>, CalendarSpec>>(200, "The changed calendar; with `dry_run`, the one that would be saved.")
+            .json::<CalendarJson<'static>>(201, "The new calendar.")
             .with("ETag")
             .refuses(&[Code::TooManyCalendars]),
         )
@@ -170,7 +171,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/calendars/{name}/users",
             View,
             users,
-            Doc::new("List what uses a calendar", "Calendars that name it and jobs that are planned by it.")
+            Doc::new("List what uses a calendar", "The calendars and jobs that use the calendar.")
                 .json::<Page<UserJson>>(200, "A page of users."),
         )
 }
@@ -268,7 +269,7 @@ async fn users(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) ->
         return Err(invalid("does not hold a name"));
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
-    let seen = call.seen_apps();
+    let seen = call.visible_apps();
     let mut users = calendars::users(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
     let next = cut(&mut users, call.query.limit).cloned();
     let show = |user: CalendarUser| match user {

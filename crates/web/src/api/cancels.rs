@@ -4,7 +4,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_core::access::Permission::Operate;
 use rondel_core::{Run, RunStatus, Timestamp, plain};
-use rondel_store::ledger::CancelAsked;
+use rondel_store::ledger::CancelOutcome;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -26,7 +26,7 @@ pub(crate) const REASON_LEN_MAX: usize = 150;
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct CancelRun {
-    /// Why, for the verdict's message.
+    /// The reason, for the message of the cancelled run.
     #[schemars(length(max = 150))]
     reason: Option<String>,
 }
@@ -35,7 +35,7 @@ pub(super) struct CancelRun {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct CancelJob {
-    /// Why, for the verdicts' messages.
+    /// The reason, for the messages of the cancelled runs.
     #[schemars(length(max = 150))]
     reason: Option<String>,
     /// Only the runs of this planned instant.
@@ -48,7 +48,7 @@ pub(super) struct CancelJob {
 #[schemars(rename = "Cancelled")]
 pub(super) struct CancelledJson {
     asked: u64,
-    /// Whether there are more: ask again.
+    /// Whether there are more: repeat the request.
     has_more: bool,
 }
 
@@ -60,18 +60,19 @@ pub(super) fn routes() -> Routes {
             job,
             Doc::new(
                 "Cancel a job's open runs",
-                "All of them, or those of the fire that `fire_at` names. At most 10,000 at once. Fires to come are not meant: pause the job.",
+                "All open runs, or those of the fire that `fire_at` names; at most 10,000 per call. Upcoming fires are not affected: to \
+                 stop them, pause the job.",
             )
-            .json::<CancelledJson>(202, "They are asked to end. A broadcast counts once.")
+            .json::<CancelledJson>(202, "The runs were asked to end. A broadcast counts once.")
             .example(json!({"reason": "the disk is full"})),
         )
         .post(
             "/api/v1/runs/{id}/cancel",
             Operate,
             run,
-            Doc::new("Cancel a run", "Its executor is notified; for a broadcast's row, all of its shards are cancelled. A second request is no error.")
-                .json::<run_json::RunJson>(202, "It is asked to end.")
-                .json::<run_json::RunJson>(200, "It was cancelled before.")
+            Doc::new("Cancel a run", "Notifies the run's executor. Cancelling a broadcast cancels all of its shards. A repeated request is no error.")
+                .json::<run_json::RunJson>(202, "The run was asked to end.")
+                .json::<run_json::RunJson>(200, "The run was cancelled before.")
                 .refuses(&[Code::RunFinished])
                 .example(json!({"reason": "started by mistake"})),
         )
@@ -83,14 +84,16 @@ async fn run(call: Call, path: Named<path::Run>, body: OptionalJsonBody<CancelRu
     let run = find(&call, &path).await?;
     note_run(&call, &run, body.reason.as_deref());
     match call.engine().cancel_run(run.id, &by).await? {
-        CancelAsked::Requested(run) => json(StatusCode::ACCEPTED, &run_json::show(&call, run.for_reader()).await?),
+        CancelOutcome::Requested(run) => json(StatusCode::ACCEPTED, &run_json::show(&call, run.for_reader()).await?),
         // Cancelling a run twice is no error.
-        CancelAsked::AlreadyEnded(RunStatus::Cancelled) => {
+        CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => {
             let run = find(&call, &path).await?;
             json(StatusCode::OK, &run_json::show(&call, run).await?)
         }
-        CancelAsked::AlreadyEnded(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
-        CancelAsked::NotFound => Err(missing(&call, &path)),
+        CancelOutcome::AlreadyEnded(status) => {
+            Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))
+        }
+        CancelOutcome::NotFound => Err(missing(&call, &path)),
     }
 }
 
@@ -102,14 +105,15 @@ async fn job(
     let body = body.read()?;
     let by = cancel_message(call.caller.name(), body.reason.as_deref())?;
     let instant = |text: &String| {
-        let complaint = |_| refuse_value("/fire_at", format!("{text:?} is no instant; write \"2026-03-08T07:00:00Z\""));
+        let complaint =
+            |_| refuse_value("/fire_at", format!("{text:?} is not an instant; write \"2026-03-08T07:00:00Z\""));
         text.parse::<Timestamp>().map_err(complaint)
     };
     let fire_at = body.fire_at.as_ref().map(instant).transpose()?;
     let record = jobs::find(&call, &name).await?;
     // The job may have belonged to another app before. Runs of that app are cancelled only if the caller may cancel in the whole
     // namespace.
-    let app = call.within(Operate).map(|_| record.app);
+    let app = call.apps_with(Operate).map(|_| record.app);
     let cancelled = call.engine().cancel_runs(&record, fire_at, &by, app).await?;
     let answer = CancelledJson { asked: cancelled.asked, has_more: cancelled.has_more };
     call.note.changed_to(&serde_json::json!({"fire_at": fire_at, "reason": body.reason, "cancelled": answer}));
@@ -130,7 +134,7 @@ pub(crate) fn cancel_message(name: &str, reason: Option<&str>) -> Result<String,
         return Err(refuse_value("/reason", format!("{len} characters; at most {REASON_LEN_MAX} are kept")));
     }
     if reason.contains(|c| plain::is_unseen(c) && !plain::is_joiner(c)) {
-        let message = "must be one line without control characters and invisible signs";
+        let message = "must be one line without control or invisible characters";
         return Err(refuse_value("/reason", message));
     }
     Ok(format!("{name}: {reason}"))
@@ -141,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_and_why_are_one_line() {
+    fn caller_and_reason_are_one_line() {
         assert_eq!(cancel_message("ann", None).unwrap(), "ann");
         assert_eq!(cancel_message("ann", Some("  ")).unwrap(), "ann");
         assert_eq!(cancel_message("ann", Some("the disk is full")).unwrap(), "ann: the disk is full");

@@ -40,14 +40,14 @@ pub(super) struct ChannelJson {
     settings: Values,
     /// Each secret that is set: the reference that it is (`file:…`, `env:…`), or `set`.
     secrets: Values,
-    /// The host that messages go to, where it is known.
+    /// The host that messages go to, if it is known.
     host: Option<String>,
     created_at: Timestamp,
     updated_at: Timestamp,
     /// The latest try to deliver a message; in lists only.
     #[serde(skip_serializing_if = "Option::is_none")]
     last_delivery: Option<DeliveryJson>,
-    /// The key that messages are signed with, where the server made one: shown this once.
+    /// The key that messages are signed with, if the server created one: shown only this once.
     #[serde(skip_serializing_if = "Option::is_none")]
     signing_key: Option<String>,
 }
@@ -62,18 +62,18 @@ pub(super) struct DeliveryJson {
     /// Null for a test.
     incident_id: Option<IncidentId>,
     kind: NoticeKind,
-    /// What the message is about: the name of the job, app, server, token or namespace; null for a test, and where the message is not kept any more.
+    /// What the message is about: the name of the job, app, server, token or namespace; null for a test, and if the message is no longer stored.
     subject: Option<String>,
     /// Which try of the message it was, from 1.
     try_number: i32,
     at: Timestamp,
     latency_ms: i64,
-    /// `sent`: the service took it. `retry`: it is tried again. `given_up`: it is not tried again.
+    /// `sent`: the service accepted it. `retry`: it will be tried again. `given_up`: it will not be tried again.
     #[schemars(extend("enum" = ["sent", "retry", "given_up"]))]
     verdict: String,
     /// The status that the service answered with, by HTTP or SMTP; 0 without an answer.
     status: i32,
-    /// Why it was not taken, or which recipients of a mail were refused.
+    /// Why the message was not accepted, or which recipients of a mail were refused.
     error: Option<String>,
 }
 
@@ -92,7 +92,7 @@ pub(super) struct NewChannelJson {
     /// All settings.
     #[serde(default)]
     settings: Values,
-    /// The secrets that are set. One that is left out stays as it is, an empty one is removed.
+    /// Secrets to set. A secret that is left out is retained, an empty one is removed.
     #[serde(default)]
     secrets: Values,
 }
@@ -128,8 +128,8 @@ pub(super) fn routes() -> Routes {
                 "Save a channel",
                 "Settings are replaced as a whole, secrets one by one. Templates are tried on samples of all messages first.",
             )
-            .json::<ChannelJson>(200, "The channel, changed.")
-            .json::<ChannelJson>(201, "The channel, new.")
+            .json::<ChannelJson>(200, "The changed channel.")
+            .json::<ChannelJson>(201, "The new channel.")
             .refuses(&[Code::TooManyChannels])
             .example(json!({
                 "kind": "slack", "lang": "en", "secrets": {"url": "https://hooks.slack.com/services/T000/B000/XXXX"},
@@ -141,18 +141,18 @@ pub(super) fn routes() -> Routes {
             delete,
             Doc::new(
                 "Delete a channel",
-                "Refused while a rule, the expectations of a job or the weekly report name it. Its messages that were not sent are dropped, and its \
-                 deliveries are forgotten.",
+                "Refused while a rule, the expectations of a job or the weekly report use it. Its unsent messages are dropped, and its \
+                 deliveries are deleted.",
             )
-            .empty("It is deleted.")
+            .empty("It was deleted.")
             .refuses(&[Code::ChannelUsed]),
         )
         .post(
             "/api/v1/channels/{name}/test",
             Admin,
             test,
-            Doc::new("Test a channel", "Sends a message that is marked as a test now, once, and waits for the answer.")
-                .json::<DeliveryJson>(200, "How that went."),
+            Doc::new("Test a channel", "Sends one message that is marked as a test, and waits for the answer.")
+                .json::<DeliveryJson>(200, "The outcome."),
         )
         .get(
             "/api/v1/channels/{name}/deliveries",
@@ -277,11 +277,11 @@ pub(crate) async fn subjects<Q>(
     let ids: Vec<MessageId> = ids.into_iter().collect();
     let mut subjects: BTreeMap<MessageId, String> =
         call.engine().store().message_subjects(&ids).await?.into_iter().collect();
-    if let Some(apps) = call.seen_app_names().await? {
+    if let Some(apps) = call.visible_app_names().await? {
         let names: BTreeSet<&str> = subjects.values().map(String::as_str).collect();
         let names: Vec<&str> = names.into_iter().filter(|name| name::check(name).is_ok()).collect();
         let jobs = call.engine().store().jobs_named(call.namespace.id, &names).await?;
-        let jobs = jobs.into_iter().filter(|job| call.sees(job.app)).map(|job| job.spec.name);
+        let jobs = jobs.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name);
         let seen: BTreeSet<String> = jobs.chain(apps).chain([call.namespace.name.clone()]).collect();
         for subject in subjects.values_mut().filter(|subject| !seen.contains(subject.as_str())) {
             "…".clone_into(subject);

@@ -11,7 +11,7 @@ use bytes::Bytes;
 use futures_util::stream::{StreamExt as _, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderName, HeaderValue};
-use rondel_admin::events::{Cursor, Event, Listener, Next, What};
+use rondel_admin::events::{Cursor, Event, EventKind, ListenResult, Listener};
 use rondel_core::access::Permission::View;
 use rondel_core::name;
 use rondel_store::catalog::Namespace;
@@ -21,10 +21,10 @@ use tokio::time::Instant;
 
 use crate::call::Call;
 use crate::caller::Caller;
-use crate::holdings::{LiveShare, StreamKind};
 use crate::load::{self, LongLived};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::permits::{LiveShare, StreamKind};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::{AccessLoss, Recheck};
@@ -84,22 +84,22 @@ impl FromQuery for EventFilter {
 impl EventFilter {
     /// Whether an event matches the query, and the caller may see it.
     fn has(&self, event: &Event, namespace: &Namespace, caller: &Caller) -> bool {
-        if event.what == What::Gap {
+        if event.kind == EventKind::Gap {
             return true;
         }
-        if !self.kinds.is_empty() && !self.kinds.contains(&Kind(event.what.kind())) {
+        if !self.kinds.is_empty() && !self.kinds.contains(&Kind(event.kind.name())) {
             return false;
         }
-        let job = match &event.what {
-            What::Run { job, .. } => Some(job),
-            What::Job(job) => Some(&job.name),
-            What::Executor { .. } | What::Node { .. } | What::Gap => None,
+        let job = match &event.kind {
+            EventKind::Run { job, .. } => Some(job),
+            EventKind::Job(job) => Some(&job.name),
+            EventKind::Executor { .. } | EventKind::Node { .. } | EventKind::Gap => None,
         };
         let is_asked_for = self.job.as_ref().is_none_or(|wanted| job == Some(wanted))
             && self.app.as_ref().is_none_or(|wanted| event.app.as_ref() == Some(wanted));
         is_asked_for
             && event
-                .what
+                .kind
                 .place()
                 .is_none_or(|(place, app)| place == namespace.id && caller.rights.allow(View, place, Some(app)))
     }
@@ -112,10 +112,10 @@ pub(super) fn routes() -> Routes {
             View,
             listen,
             Doc::new(
-                "Listen to what happens",
-                "Changes of runs, saved jobs, and executors and servers that come and go: as server-sent events, \
-                 or with `Accept: application/x-ndjson` as lines of JSON. The first one is `ready`, the last one `end`; `gap` reports that \
-                 something may have been missed.",
+                "Listen to events",
+                "Changes of runs, saved jobs, and executors and servers that appear or disappear: as server-sent events, or with `Accept: \
+                 application/x-ndjson` as lines of JSON. The first event is `ready`, the last one `end`; `gap` reports that events may be \
+                 missing.",
             )
             .stream("text/event-stream", "A stream of events, until one side ends it.")
             .text("application/x-ndjson")
@@ -143,7 +143,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
         Problem::new(Code::InvalidHeader, format!("Last-Event-ID: {message}; leave it out to listen from now on"))
     })?;
     let cursor = last.or(call.query.after);
-    let form = form(headers);
+    let format = requested_format(headers);
     let share = load::take_live_share(&call.web, StreamKind::Events, call.caller.key())?;
     let now = Instant::now();
     let stream = Stream {
@@ -153,7 +153,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
         caller: Recheck::new(call.caller),
         namespace: call.namespace,
         wanted: call.query,
-        form,
+        format,
         cursor,
         last_sent_at: now,
         is_over: false,
@@ -164,9 +164,9 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
         Some((Ok::<_, Infallible>(bytes), stream))
     });
     let mut response = Response::new(Body::from_stream(bytes.fuse()));
-    let content_type = match form {
-        Form::Events => "text/event-stream",
-        Form::Lines => "application/x-ndjson",
+    let content_type = match format {
+        Format::Events => "text/event-stream",
+        Format::Lines => "application/x-ndjson",
     };
     let content_type = (CONTENT_TYPE, HeaderValue::from_static(content_type));
     response.headers_mut().extend([content_type, UNBUFFERED]);
@@ -175,18 +175,18 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Form {
+enum Format {
     Events,
     /// One JSON object per line.
     Lines,
 }
 
-fn form(headers: &HeaderMap) -> Form {
+fn requested_format(headers: &HeaderMap) -> Format {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
-    if accept.starts_with("application/x-ndjson") { Form::Lines } else { Form::Events }
+    if accept.starts_with("application/x-ndjson") { Format::Lines } else { Format::Events }
 }
 
-impl Form {
+impl Format {
     /// An event in the format of the stream. JSON text has no line feeds, so it fits in one line.
     fn block(self, cursor: Option<Cursor>, kind: &str, data: &Value) -> String {
         let id = cursor.map(|cursor| cursor.to_string());
@@ -213,7 +213,7 @@ struct Stream {
     caller: Recheck,
     namespace: Namespace,
     wanted: EventFilter,
-    form: Form,
+    format: Format,
     listener: Listener,
     /// All events up to this position were sent, or left out because this listener does not want them or may not see them.
     cursor: Option<Cursor>,
@@ -252,25 +252,28 @@ impl Stream {
                 () = self.web.config.shutdown.cancelled() => continue,
             };
             let text = match next {
-                Next::Begun { cursor, is_gap } => {
+                ListenResult::Begun { cursor, is_gap } => {
                     self.cursor = Some(cursor);
                     let at = self.web.engine.now();
-                    let ready = self.form.block(Some(cursor), "ready", &json!({ "at": at }));
-                    let gap =
-                        if is_gap { self.form.block(Some(cursor), "gap", &json!({ "at": at })) } else { String::new() };
+                    let ready = self.format.block(Some(cursor), "ready", &json!({ "at": at }));
+                    let gap = if is_gap {
+                        self.format.block(Some(cursor), "gap", &json!({ "at": at }))
+                    } else {
+                        String::new()
+                    };
                     ready + &gap
                 }
-                Next::Events(events, cursor) => {
+                ListenResult::Events(events, cursor) => {
                     self.cursor = Some(cursor);
                     let own =
                         events.iter().filter(|event| self.wanted.has(event, &self.namespace, self.caller.caller()));
                     let block = |event: &Arc<Event>| {
-                        self.form.block(Some(cursor.at_event(event)), event.what.kind(), &self.show(event))
+                        self.format.block(Some(cursor.at_event(event)), event.kind.name(), &self.show(event))
                     };
                     own.map(block).collect()
                 }
-                Next::Nothing => String::new(),
-                Next::TooSlow => return Some(self.end(End::TooSlow)),
+                ListenResult::Nothing => String::new(),
+                ListenResult::TooSlow => return Some(self.end(End::TooSlow)),
             };
             if !text.is_empty() {
                 self.last_sent_at = Instant::now();
@@ -278,7 +281,7 @@ impl Stream {
             }
             if self.last_sent_at.elapsed() >= QUIET_MAX {
                 self.last_sent_at = Instant::now();
-                return Some(Bytes::from(self.form.quiet(self.cursor)));
+                return Some(Bytes::from(self.format.quiet(self.cursor)));
             }
         }
         None
@@ -291,7 +294,7 @@ impl Stream {
         if Instant::now() >= self.ends_at {
             return Some(End::Timeout);
         }
-        match self.caller.lapse(&self.web, self.namespace.id, None).await? {
+        match self.caller.access_loss(&self.web, self.namespace.id, None).await? {
             AccessLoss::Ended => Some(End::TokenOver),
             AccessLoss::Unverified => Some(End::Unavailable),
         }
@@ -299,28 +302,28 @@ impl Stream {
 
     fn end(&mut self, end: End) -> Bytes {
         self.is_over = true;
-        Bytes::from(self.form.block(self.cursor, "end", &json!({ "reason": end })))
+        Bytes::from(self.format.block(self.cursor, "end", &json!({ "reason": end })))
     }
 
     /// The event as the API shows it.
     fn show(&self, event: &Event) -> Value {
         let (at, namespace, app) = (event.at, &self.namespace.name, &event.app);
-        match &event.what {
-            What::Run { snapshot, job } => json!({
+        match &event.kind {
+            EventKind::Run { snapshot, job } => json!({
                 "at": at, "namespace": namespace, "app": app, "job": job, "id": snapshot.id, "fire_at": snapshot.fire_at,
                 "shard_index": snapshot.shard_index, "status": snapshot.status, "reason": snapshot.reason,
                 "attempt": snapshot.attempt, "executor": snapshot.executor,
             }),
-            What::Job(job) => json!({
+            EventKind::Job(job) => json!({
                 "at": at, "namespace": namespace, "app": app, "name": job.name, "version": job.version,
                 "change": change(job.is_deleted, job.version), "changed_at": job.at,
             }),
-            What::Executor { id, name, is_online, .. } => json!({
+            EventKind::Executor { id, name, is_online, .. } => json!({
                 "at": at, "namespace": namespace, "app": app, "id": id, "name": name,
                 "status": if *is_online { "online" } else { "offline" },
             }),
-            What::Node { name, status } => json!({ "at": at, "name": name, "status": status }),
-            What::Gap => json!({ "at": at }),
+            EventKind::Node { name, status } => json!({ "at": at, "name": name, "status": status }),
+            EventKind::Gap => json!({ "at": at }),
         }
     }
 }
@@ -346,18 +349,18 @@ mod tests {
     }
 
     fn event(namespace: i64, app: i64) -> Event {
-        let what = What::Executor {
+        let kind = EventKind::Executor {
             id: ExecutorId::new(1),
             name: "x".to_owned(),
             namespace: NamespaceId::new(namespace),
             app: AppId::new(app),
             is_online: true,
         };
-        Event { number: 1, at: Timestamp::EPOCH, app: Some(format!("app-{app}")), what }
+        Event { number: 1, at: Timestamp::EPOCH, app: Some(format!("app-{app}")), kind }
     }
 
     #[test]
-    fn nobody_hears_what_they_may_not_see() {
+    fn callers_get_no_events_that_they_may_not_see() {
         let here = Namespace { id: NamespaceId::new(1), name: "here".to_owned() };
         let all = EventFilter { job: None, app: None, kinds: Vec::new(), after: None };
         for (caller, namespace, app, expected) in [
@@ -368,7 +371,7 @@ mod tests {
         ] {
             assert_eq!(all.has(&event(namespace, app), &here, &caller), expected, "{namespace} {app}");
         }
-        let node = Event { what: What::Node { name: "n".to_owned(), status: "dead" }, app: None, ..event(1, 7) };
+        let node = Event { kind: EventKind::Node { name: "n".to_owned(), status: "dead" }, app: None, ..event(1, 7) };
         assert!(all.has(&node, &here, &caller(None)));
         let of_app = EventFilter { app: Some("app-7".to_owned()), ..all.clone() };
         assert!(of_app.has(&event(1, 7), &here, &caller(None)) && !of_app.has(&event(1, 8), &here, &caller(None)));
@@ -376,7 +379,7 @@ mod tests {
         assert!(!of_job.has(&event(1, 7), &here, &caller(None)) && !of_job.has(&node, &here, &caller(None)));
         let of_kind = EventFilter { kinds: vec!["node".parse().unwrap()], ..all };
         assert!(of_kind.has(&node, &here, &caller(None)) && !of_kind.has(&event(1, 7), &here, &caller(None)));
-        let gap = Event { what: What::Gap, ..node };
+        let gap = Event { kind: EventKind::Gap, ..node };
         assert!(of_job.has(&gap, &here, &caller(None)), "whatever is asked for may have been missed");
         assert!("gap".parse::<Kind>().is_err());
     }

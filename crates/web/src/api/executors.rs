@@ -15,8 +15,8 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 
-use super::filling::PageBuilder;
 use super::page::{Page, PageQuery};
+use super::page_builder::PageBuilder;
 use crate::answer::json;
 use crate::body::{JsonBody, refuse_value};
 use crate::call::{Call, quoted};
@@ -48,7 +48,7 @@ pub(crate) struct ExecutorJson {
     pub(crate) labels: BTreeMap<String, String>,
     pub(crate) weight: u32,
     pub(crate) slots: u32,
-    /// Null where this node does not hear it.
+    /// Null if the executor has no stream to this node.
     pub(crate) running: Option<u32>,
     pub(crate) handlers: Vec<String>,
     pub(crate) sdk_version: String,
@@ -56,15 +56,15 @@ pub(crate) struct ExecutorJson {
     pub(crate) connected_at: Option<Timestamp>,
     /// When it was last heard from; for an executor that is listed only for its switch, when the switch was set.
     pub(crate) last_seen_at: Timestamp,
-    /// Its switch, which belongs to its name: it holds after every restart of the executor and of the servers.
+    /// Its switch. It belongs to the executor's name, and survives restarts of the executor and of the servers.
     #[schemars(with = "Switch")]
     pub(crate) state: &'static str,
-    /// Since when the switch is there; null for `active`.
+    /// Since when the switch is set; null for `active`.
     pub(crate) state_since: Option<Timestamp>,
-    /// How many runs it has, by the database or by its last heartbeat, whichever is greater.
+    /// How many runs it has, according to the database or to its last heartbeat, whichever is greater.
     pub(crate) run_count: u64,
-    /// Triggers that it has not answered although it sends heartbeats: runs go to other executors first. Null if it
-    /// answers, or if this node does not hear it.
+    /// Triggers that the executor has not answered although it sends heartbeats: runs go to other executors first. Null if it
+    /// answers, or if it has no stream to this node.
     pub(crate) unanswered_triggers: Option<UnansweredJson>,
 }
 
@@ -89,7 +89,7 @@ pub(super) fn routes() -> Routes {
             list,
             Doc::new(
                 "List executors",
-                "Those online, those seen within the last hour, and those whose switch is not at `active`.",
+                "Those that are online, were seen within the last hour, or have a switch other than `active`.",
             )
             .json::<Page<ExecutorJson>>(200, "The executors."),
         )
@@ -99,15 +99,15 @@ pub(super) fn routes() -> Routes {
             set_state,
             Doc::new(
                 "Set the state of an executor",
-                "`draining`: it gets no new runs and finishes those it has. `stopped`: those are cancelled, too. The switch belongs to the \
-                 name and holds for all jobs, until it is set to `active`. Every server sees it within a second.",
+                "`draining`: the executor gets no new runs and finishes those it has. `stopped`: those are cancelled, too. The switch \
+                 belongs to the name and applies to all jobs, until it is set to `active`. Every server applies it within a second.",
             )
             .json::<ExecutorJson>(200, "The executor.")
             .example(json!({"app": "billing", "state": "draining"})),
         )
 }
 
-/// The body that throws the switch of an executor.
+/// The body of a request that sets the switch of an executor.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 struct NewExecutorState {
@@ -305,7 +305,7 @@ async fn listed_executors<Q>(
 ) -> Result<Vec<ListedExecutor>, Problem> {
     let store = call.engine().store();
     let online = call.engine().online_names();
-    let is_seen = |one: &OnlineName| one.namespace == call.namespace.id && call.sees(one.app);
+    let is_seen = |one: &OnlineName| one.namespace == call.namespace.id && call.may_view(one.app);
     let mut all: Vec<ListedExecutor> = online
         .into_iter()
         .filter(is_seen)
@@ -322,7 +322,7 @@ async fn listed_executors<Q>(
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
     let elsewhere: HashSet<ExecutorId> =
         elsewhere.iter().filter(|session| session.is_open()).map(|session| session.executor).collect();
-    seen.retain(|one| call.sees(one.app));
+    seen.retain(|one| call.may_view(one.app));
     // Sorted from the newest to the oldest: each name keeps its newest incarnation. An older incarnation is listed only if it is online.
     seen.sort_by_key(|one| std::cmp::Reverse(one.last_seen_at));
     let ids: HashSet<ExecutorId> = all.iter().map(|one| one.position.2).collect();
@@ -340,7 +340,7 @@ async fn listed_executors<Q>(
     let stable: HashSet<(AppId, String)> =
         all.iter().map(|one| (one.app, given_name(&one.position.1).to_owned())).collect();
     for one in switches.executors.iter().filter(|one| !stable.contains(&(one.app, one.name.clone()))) {
-        if let Some(app) = apps.get(&one.app).filter(|_| call.sees(one.app)) {
+        if let Some(app) = apps.get(&one.app).filter(|_| call.may_view(one.app)) {
             let position = (app.clone(), one.name.clone(), NO_INCARNATION);
             all.push(ListedExecutor { position, app: one.app, is_here: false, is_elsewhere: false });
         }

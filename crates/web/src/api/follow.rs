@@ -25,8 +25,8 @@ use super::events::UNBUFFERED;
 use super::lines::{self, Line, LineFilter, Lines, Part, Position};
 use crate::caller::Caller;
 use crate::cursor::Listing;
-use crate::holdings::{LiveShare, StreamKind};
 use crate::load::{self, LongLived};
+use crate::permits::{LiveShare, StreamKind};
 use crate::problem::Problem;
 use crate::recheck::Recheck;
 use crate::shares;
@@ -43,7 +43,7 @@ const LINE_COUNT: usize = 500;
 const PIECE_LEN: usize = 64 * 1024;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Form {
+pub(super) enum Format {
     /// One JSON object per line.
     Lines,
     Events,
@@ -58,7 +58,7 @@ pub(super) struct FollowRequest {
     pub(super) listing: Listing,
     pub(super) position: Position,
     pub(super) wanted: LineFilter,
-    pub(super) form: Form,
+    pub(super) format: Format,
     /// Whether to wait for lines that are not written yet.
     pub(super) waits_for_lines: bool,
     /// Whether to end with this attempt instead of continuing with the next one.
@@ -87,10 +87,10 @@ struct End {
 
 pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result<Response, Problem> {
     let share = load::take_live_share(web, StreamKind::Log, caller.key())?;
-    let content_type = match follow.form {
-        Form::Lines => "application/x-ndjson",
-        Form::Events => "text/event-stream",
-        Form::Text => "text/plain; charset=utf-8",
+    let content_type = match follow.format {
+        Format::Lines => "application/x-ndjson",
+        Format::Events => "text/event-stream",
+        Format::Text => "text/plain; charset=utf-8",
     };
     let waits_for_lines = follow.waits_for_lines;
     let now = Instant::now();
@@ -122,7 +122,7 @@ impl LogStream {
                 return self.end(false);
             }
             let (namespace, app) = (self.follow.run.namespace, self.follow.run.app);
-            if self.caller.lapse(&self.web, namespace, Some(app)).await.is_some() {
+            if self.caller.access_loss(&self.web, namespace, Some(app)).await.is_some() {
                 return self.end(false);
             }
             // Each read takes a turn like a request: a caller could otherwise search whole logs in many streams for text that no line
@@ -136,7 +136,7 @@ impl LogStream {
             let (found, is_settled) = match read {
                 Ok(read) => read,
                 Err(error) => {
-                    tracing::warn!(target: "http", run_id = %self.follow.run.id, error = chain(&error), "log broken off");
+                    tracing::warn!(target: "http", run_id = %self.follow.run.id, error = chain(&error), "the stream of a log was aborted");
                     return self.end(false);
                 }
             };
@@ -192,19 +192,19 @@ impl LogStream {
         let next_cursor = (!complete).then(|| self.follow.listing.cursor(self.follow.position));
         let end = End { complete, status: self.follow.run.status, next_cursor };
         let text = serde_json::to_string(&end).unwrap_or_default();
-        match self.follow.form {
-            Form::Lines => Some(Bytes::from(text + "\n")),
-            Form::Events => Some(Bytes::from(format!("event: end\ndata: {text}\n\n"))),
-            Form::Text => None,
+        match self.follow.format {
+            Format::Lines => Some(Bytes::from(text + "\n")),
+            Format::Events => Some(Bytes::from(format!("event: end\ndata: {text}\n\n"))),
+            Format::Text => None,
         }
     }
 
     fn keep_alive(&self) -> Bytes {
-        match self.follow.form {
-            Form::Lines => Bytes::from_static(b"\n"),
-            Form::Events => Bytes::from_static(b":\n\n"),
+        match self.follow.format {
+            Format::Lines => Bytes::from_static(b"\n"),
+            Format::Events => Bytes::from_static(b":\n\n"),
             // A keep-alive would become part of the text, so the piece is empty; hyper sends nothing for it.
-            Form::Text => Bytes::new(),
+            Format::Text => Bytes::new(),
         }
     }
 
@@ -212,10 +212,10 @@ impl LogStream {
         let mut text = String::new();
         for (index, line) in lines.iter().enumerate() {
             let json = serde_json::to_string(line).unwrap_or_default();
-            match self.follow.form {
-                Form::Lines => text.extend([&json, "\n"]),
-                Form::Text => text.extend([line.line.as_str(), "\n"]),
-                Form::Events => {
+            match self.follow.format {
+                Format::Lines => text.extend([&json, "\n"]),
+                Format::Text => text.extend([line.line.as_str(), "\n"]),
+                Format::Events => {
                     // Only the last event of a batch has an id, from which a client can continue.
                     if index + 1 == lines.len() {
                         text.extend(["id: ", &self.follow.listing.cursor(self.follow.position), "\n"]);

@@ -6,7 +6,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use rondel_admin::rules::{self, SilenceRequest};
 use rondel_core::access::Permission::{Operate, View};
-use rondel_core::alert::{Incident, RuleSpec, SilenceSpec, Standing, sentence};
+use rondel_core::alert::{Incident, IncidentState, RuleSpec, SilenceSpec, sentence};
 use rondel_core::notice::{NoticeKind, RunSample, Severity};
 use rondel_core::{AppId, IncidentId, MessageId, RunId, SilenceId, Timestamp, name};
 use rondel_store::alerts::{IncidentQuery, IncidentRecord, SilenceRecord};
@@ -48,12 +48,13 @@ impl FromQuery for IncidentsQuery {
         };
         Self {
             is_open: reader.parsed(
-                Parameter::word("standing", &["firing", "resolved"]).about("Only those; all if left out."),
+                Parameter::word("standing", &["firing", "resolved"])
+                    .about("Only incidents in this state; all if left out."),
                 standing,
             ),
-            job: reader.one(Parameter::name("job").about("Only those about this job.")),
+            job: reader.single(Parameter::name("job").about("Only incidents about this job.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one(Parameter::cursor()),
+            cursor: reader.single(Parameter::cursor()),
         }
     }
 }
@@ -68,7 +69,7 @@ pub(super) struct IncidentJson {
     condition: &'static str,
     severity: Severity,
     subject: SubjectJson,
-    standing: Standing,
+    standing: IncidentState,
     /// What happened, as a sentence.
     summary: String,
     started_at: Timestamp,
@@ -76,11 +77,11 @@ pub(super) struct IncidentJson {
     resolved_at: Option<Timestamp>,
     /// How many occurrences it has.
     count: u64,
-    /// The channels of its rule; none where it is shown in the console alone.
+    /// The channels of its rule; empty if the incident is shown only in the console.
     channels: Vec<String>,
     /// Channels of the rule that do not exist: no message is sent there.
     missing_channels: Vec<String>,
-    /// When it was first reported; null while a silence keeps that back, or none of its channels exists.
+    /// When it was first reported; null while a silence suppresses that, or if none of its channels exists.
     fired_at: Option<Timestamp>,
     reported_at: Option<Timestamp>,
     escalated_at: Option<Timestamp>,
@@ -178,14 +179,14 @@ pub(super) fn routes() -> Routes {
             "/api/v1/incidents/{id}/acknowledge",
             Operate,
             acknowledge,
-            Doc::new("Acknowledge an incident", "It is not repeated and does not escalate; its end is still reported.")
+            Doc::new("Acknowledge an incident", "The incident is not reported again and does not escalate; its end is still reported.")
                 .json::<IncidentJson>(200, "The incident."),
         )
         .get(
             "/api/v1/silences",
             View,
             silences,
-            Doc::new("List silences", "Those that have not ended, the first end first.")
+            Doc::new("List silences", "Those that have not ended, in the order of their ends.")
                 .json::<Page<SilenceJson>>(200, "The silences."),
         )
         .post(
@@ -194,7 +195,7 @@ pub(super) fn routes() -> Routes {
             add_silence,
             Doc::new(
                 "Add a silence",
-                "Keeps back what all the given parts match, until its end; without a part, every message of the namespace.",
+                "Suppresses messages that match all given conditions, until its end; without a condition, all messages of the namespace.",
             )
             .json::<SilenceJson>(201, "The silence.")
             .refuses(&[Code::TooManyAlerts])
@@ -204,7 +205,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/silences/{id}",
             Operate,
             end_silence,
-            Doc::new("End a silence", "Messages that it kept back are sent.").empty("It has ended."),
+            Doc::new("End a silence", "The messages that it suppressed are sent.").empty("It has ended."),
         )
 }
 
@@ -217,7 +218,7 @@ async fn list(call: Call<IncidentsQuery>) -> Result<Response, Problem> {
         Some(wanted) => Some(jobs::find(&call, wanted).await?.id),
         None => None,
     };
-    let within = call.seen_app_names().await?;
+    let within = call.visible_app_names().await?;
     let query = IncidentQuery {
         namespace: call.namespace.id,
         is_open: *is_open,
@@ -300,7 +301,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<IncidentReco
         Some(app) => call.engine().store().app(call.namespace.id, app).await?.map(|app| app.id),
         None => None,
     };
-    if app.is_none() && call.seen_apps().is_some() {
+    if app.is_none() && call.visible_apps().is_some() {
         return Err(missing());
     }
     call.check(app, missing)?;
@@ -349,7 +350,7 @@ pub(crate) async fn visible_silences<Q>(call: &Call<Q>) -> Result<Vec<SilenceRec
     let mut shown = Vec::new();
     for silence in call.engine().store().silences(call.namespace.id, call.engine().now()).await? {
         let is_seen = match (&silence.spec.job, &silence.spec.app) {
-            (Some(job), _) => call.sees_job(job).await?,
+            (Some(job), _) => call.may_view_job(job).await?,
             (None, Some(app)) => !call.hidden_apps([app.clone()].into()).await?.contains(app),
             (None, None) => true,
         };

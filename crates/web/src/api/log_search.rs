@@ -62,7 +62,7 @@ pub(crate) struct LogSearch {
     hits: Vec<u64>,
     /// Whether lines are missing from the log: it was too long, or written too fast.
     has_gaps: bool,
-    /// Whether no further line will come.
+    /// Whether no more lines will follow.
     complete: bool,
 }
 
@@ -73,8 +73,8 @@ pub(super) fn routes() -> Routes {
         get,
         Doc::new(
             "Search a run's log",
-            "Looks through the whole log of an attempt: how many lines it has of each severity, and the numbers of the lines that a filter matches. \
-             `GET /api/v1/runs/{id}/logs?around=` reads the lines around one of them.",
+            "Searches the whole log of an attempt: how many lines it has of each severity, and the numbers of the lines that a filter \
+             matches. `GET /api/v1/runs/{id}/logs?around=` reads the lines around one of them.",
         )
         .json::<LogSearch>(200, "Counts, and the numbers of the lines found."),
     )
@@ -148,7 +148,7 @@ impl LineFilter {
         Self {
             levels: reader.words(Parameter::words("level", &LEVELS).about("Only lines of these levels.")),
             contains: reader.parsed(
-                Parameter::text("contains").about("Only lines with this text of up to 256 bytes, whatever its case."),
+                Parameter::text("contains").about("Only lines with this text of up to 256 bytes; case is ignored."),
                 Self::parse_contains,
             ),
             severities: reader.words(Parameter::words("severity", &LineSeverity::WORDS).about(

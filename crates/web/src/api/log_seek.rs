@@ -52,7 +52,7 @@ impl Seek {
             _ => Err(format!("{text:?} is not a whole number of 1 or more")),
         };
         let parameter = |name, about| Parameter::number(name, 1..=u32::MAX).about(about);
-        let tail = parameter("tail", "Begins so many lines before the end.");
+        let tail = parameter("tail", "Begins this many lines before the end.");
         let from = parameter("from_line", "Begins with this line.");
         let before = parameter("before", "The lines right before this one.");
         let around = parameter("around", "The lines on both sides of this one.");
@@ -96,7 +96,7 @@ impl Seek {
 pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, streams: bool) -> Result<(), Problem> {
     let Some(seek) = seek else { return Ok(()) };
     let message = match (has_cursor, streams && seek.has_end()) {
-        (true, _) => "names a place to begin at, and so do tail, from_line, before and around: give one of them",
+        (true, _) => "cannot be combined with tail, from_line, before or around: give one of them",
         (_, true) => "has an end: a stream begins with tail or from_line",
         _ => return Ok(()),
     };

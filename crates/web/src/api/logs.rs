@@ -9,7 +9,7 @@ use rondel_core::words::counted;
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::follow::{self, FollowRequest, Form};
+use super::follow::{self, FollowRequest, Format};
 use super::lines::{self, Line, LineFilter, Part, Position};
 use super::log_seek::{Extent, Seek, Window, check_start};
 use super::runs;
@@ -40,10 +40,10 @@ pub(crate) struct ReadLog {
 impl FromQuery for ReadLog {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
-            after: reader.one(Parameter::cursor_in("after").about("`next_cursor` of the page before.")),
+            after: reader.single(Parameter::cursor_in("after").about("`next_cursor` of the page before.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             attempt: attempt(reader),
-            follow: reader.flag("follow", "Goes on until the run is over and its log complete."),
+            follow: reader.flag("follow", "Continues until the run has ended and its log is complete."),
             seek: Seek::from_query(reader),
             wanted: LineFilter::from_query(reader),
         }
@@ -64,17 +64,17 @@ pub(crate) fn attempt(reader: &mut Reader) -> Option<i32> {
 #[derive(Serialize, JsonSchema)]
 pub(super) struct LogPage {
     items: Vec<Line>,
-    /// Where more will be found while it is not complete.
+    /// Where further lines will be found; null if the log is complete.
     next_cursor: Option<String>,
-    /// Whether no further line will come.
+    /// Whether no more lines will follow.
     complete: bool,
-    /// How many lines the attempt has now, where the query names a line.
+    /// How many lines the attempt has now, if the query names a line.
     #[serde(skip_serializing_if = "Option::is_none")]
     line_count: Option<u64>,
 }
 
 const LAST_EVENT: Parameter =
-    Parameter::cursor_in("Last-Event-ID").about("Of an event stream: the event that was seen last.");
+    Parameter::cursor_in("Last-Event-ID").about("For an event stream: the last event that was received.");
 
 pub(super) fn routes() -> Routes {
     Routes::new()
@@ -84,11 +84,11 @@ pub(super) fn routes() -> Routes {
             get,
             Doc::new(
                 "Read a run's log",
-                "A page of lines. With `Accept: text/plain` the lines alone, as they were written. With `follow=true` a JSON object in each line \
-                 until the run is over and its log complete, or with `Accept: text/event-stream` the same as events `line` and `end`. \
-                 `tail`, `from_line`, `before` and `around` begin at a line without reading those before it.",
+                "A page of lines. With `Accept: text/plain` only the lines, as they were written. With `follow=true` a JSON object in each \
+                 line until the run has ended and its log is complete, or with `Accept: text/event-stream` the same as events `line` and \
+                 `end`. `tail`, `from_line`, `before` and `around` begin at a line without reading those before it.",
             )
-            .json::<LogPage>(200, "Lines; `next_cursor` is where more will be found while it is not complete.")
+            .json::<LogPage>(200, "Lines. While the log is not complete, `next_cursor` is where further lines will be found.")
             .text("application/x-ndjson")
             .text("text/event-stream")
             .text("text/plain")
@@ -102,8 +102,8 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
     let listing = Listing::new("logs", run.id);
     let last_event = headers.get("last-event-id").and_then(|id| id.to_str().ok()).filter(|id| !id.is_empty());
     let mut position = position(&call.query, &run, &listing, last_event)?;
-    let form = form(&headers);
-    let streams = call.query.follow || form == Form::Text;
+    let format = requested_format(&headers);
+    let streams = call.query.follow || format == Format::Text;
     check_start(call.query.seek, call.query.after.is_some(), streams)?;
     let mut limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let mut line_count = None;
@@ -113,17 +113,17 @@ async fn get(call: Call<ReadLog>, path: Named<path::Run>, headers: HeaderMap) ->
         let window = extent.window(seek, limit);
         (position, limit, line_count) = (window.from, window.limit, Some(extent.line_count));
     }
-    match (call.query.follow, form) {
-        (false, Form::Lines | Form::Events) => {
+    match (call.query.follow, format) {
+        (false, Format::Lines | Format::Events) => {
             page(&call, &run, &listing, Window { from: position, limit }, line_count).await
         }
-        (waits_for_lines, form) => {
+        (waits_for_lines, format) => {
             let ends_with_attempt = call.query.attempt.is_some();
             let wanted = call.query.wanted;
             follow::answer(
                 &call.web,
                 call.caller,
-                FollowRequest { run, listing, position, wanted, form, waits_for_lines, ends_with_attempt },
+                FollowRequest { run, listing, position, wanted, format, waits_for_lines, ends_with_attempt },
             )
         }
     }
@@ -184,7 +184,7 @@ pub(crate) fn text<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response
             listing,
             position,
             wanted: LineFilter::default(),
-            form: Form::Text,
+            format: Format::Text,
             waits_for_lines: false,
             ends_with_attempt: true,
         },
@@ -192,14 +192,14 @@ pub(crate) fn text<Q>(call: &Call<Q>, run: Run, attempt: i32) -> Result<Response
 }
 
 /// The format that the `Accept` header asks for; JSON if it has no known format.
-fn form(headers: &HeaderMap) -> Form {
+fn requested_format(headers: &HeaderMap) -> Format {
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok()).unwrap_or_default();
     let essences = accept.split(',').map(|part| part.split(';').next().unwrap_or_default().trim());
     let known = |essence: &str| match essence {
-        "text/plain" => Some(Form::Text),
-        "text/event-stream" => Some(Form::Events),
-        "application/json" | "application/x-ndjson" => Some(Form::Lines),
+        "text/plain" => Some(Format::Text),
+        "text/event-stream" => Some(Format::Events),
+        "application/json" | "application/x-ndjson" => Some(Format::Lines),
         _ => None,
     };
-    essences.filter_map(known).next().unwrap_or(Form::Lines)
+    essences.filter_map(known).next().unwrap_or(Format::Lines)
 }

@@ -72,7 +72,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/maintenance",
             View,
             list,
-            Doc::new("List maintenance windows", "Those that have not ended, the first end first.")
+            Doc::new("List maintenance windows", "Those that have not ended, in the order of their ends.")
                 .json::<Page<MaintenanceJson>>(200, "The windows."),
         )
         .post(
@@ -81,9 +81,9 @@ pub(super) fn routes() -> Routes {
             add,
             Doc::new(
                 "Plan a maintenance window",
-                "No job of the namespace, or of an app, fires inside. Its fires are skipped with the reason `maintenance`, or held: at \
-                 the end the misfire policy of each job decides which of them run. It begins a little more than a minute ahead at the \
-                 earliest, since fires are claimed ahead. Triggers by hand, and runs that are under way, are not affected.",
+                "No job of the namespace, or of an app, fires inside the window. Fires are skipped with the reason `maintenance`, or held: \
+                 at the end of the window the misfire policy of each job decides which of them run. The window begins a little more than a \
+                 minute ahead at the earliest, since fires are claimed ahead. Manual triggers and running runs are not affected.",
             )
             .json::<MaintenanceJson>(201, "The window.")
             .refuses(&[Code::TooManyAlerts, Code::AppNotFound])
@@ -95,7 +95,7 @@ pub(super) fn routes() -> Routes {
             end,
             Doc::new(
                 "End a maintenance window",
-                "Jobs fire again within about a minute. One that has not begun never will; ending one again changes nothing.",
+                "Jobs fire again within about a minute. A window that has not begun never will. Ending a window again changes nothing.",
             )
             .empty("It has ended."),
         )
@@ -110,7 +110,7 @@ pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<MaintenanceRecord>,
 
 /// Whether the caller may see a window. Windows of the whole namespace are visible to every caller of it.
 pub(crate) fn is_visible<Q>(call: &Call<Q>, record: &MaintenanceRecord) -> bool {
-    record.window.app.is_none_or(|app| call.sees(app))
+    record.window.app.is_none_or(|app| call.may_view(app))
 }
 
 async fn list(call: Call) -> Result<Response, Problem> {
@@ -125,10 +125,10 @@ async fn add(call: Call, body: JsonBody<NewMaintenance>) -> Result<Response, Pro
         (Some(ends_at), None) => WindowEnd::At(ends_at),
         (None, Some(length)) => {
             let wrong =
-                |error| refuse_value("/length", format!("{} is no length: {error}; such as 2h", quoted(&length)));
+                |error| refuse_value("/length", format!("{} is not a length: {error}; such as 2h", quoted(&length)));
             WindowEnd::After(parse_duration(&length).map_err(wrong)?)
         }
-        (Some(_), Some(_)) => return Err(refuse_value("/length", "stands beside ends_at; give one of them")),
+        (Some(_), Some(_)) => return Err(refuse_value("/length", "cannot be combined with ends_at; give one of them")),
         (None, None) => return Err(refuse_value("/ends_at", "is missing; give ends_at or length")),
     };
     let record = add_window(&call, (app, fires), (starts_at, end), reason).await?;
@@ -151,7 +151,7 @@ pub(crate) async fn add_window<Q>(
                 let detail = format!("there is no app {} in namespace {}", quoted(&wanted), call.namespace.name);
                 Problem::new(Code::AppNotFound, detail)
             };
-            let app = call.engine().store().app(call.namespace.id, &wanted).await?.filter(|app| call.sees(app.id));
+            let app = call.engine().store().app(call.namespace.id, &wanted).await?.filter(|app| call.may_view(app.id));
             Some(app.ok_or_else(missing)?)
         }
     };

@@ -22,7 +22,7 @@ use crate::routes::Routes;
 #[schemars(rename = "Me")]
 pub(super) struct MeJson<'a> {
     name: &'a str,
-    /// By what means the request came in: token or session.
+    /// How the request was authenticated: by token or by session.
     #[schemars(extend("enum" = ["session", "token", "executor"]))]
     means: &'static str,
     /// Null for a token that belongs to the server.
@@ -44,14 +44,15 @@ pub(super) fn routes() -> Routes {
             "/api/v1/sessions",
             SignedIn,
             sessions,
-            Doc::new("List one's own sign-ins", "Where one is signed in to the console.")
+            Doc::new("List the caller's sign-ins", "Where the caller is signed in to the console.")
                 .json::<Page<SessionJson>>(200, "The sign-ins."),
         )
         .delete(
             "/api/v1/sessions/{id}",
             SignedIn,
             end_session,
-            Doc::new("End one of one's own sign-ins", "At once.").empty("It is over."),
+            Doc::new("End one of the caller's sign-ins", "The sign-in ends immediately.")
+                .empty("The sign-in has ended."),
         )
 }
 

@@ -40,14 +40,14 @@ pub(super) fn routes() -> Routes {
             "/api/v1/namespaces",
             View,
             list,
-            Doc::new("List namespaces", "Those of which one may see something.")
+            Doc::new("List namespaces", "Those in which the caller may see something.")
                 .json::<Page<NamespaceJson>>(200, "The namespaces."),
         )
         .post(
             "/api/v1/namespaces",
             Cluster,
             create,
-            Doc::new("Create a namespace", "It is empty.")
+            Doc::new("Create a namespace", "It has no objects yet.")
                 .json::<NamespaceJson>(201, "The namespace.")
                 .refuses(&[Code::NamespaceExists])
                 .example(json!({"name": "staging"})),
@@ -57,7 +57,7 @@ pub(super) fn routes() -> Routes {
             Cluster,
             delete,
             Doc::new("Delete a namespace", "Refused while it has jobs, calendars or scripts, or if it ever had jobs.")
-                .empty("It is deleted.")
+                .empty("It was deleted.")
                 .refuses(&[Code::NamespaceUsed]),
         )
 }
@@ -87,7 +87,7 @@ async fn delete(call: GlobalCall, Named(name, ..): Named<path::Namespace>) -> Re
     let found = namespace_by_name(call.engine(), &name).await?;
     let used = |detail: &str| Err(Problem::new(Code::NamespaceUsed, detail));
     if found.name == "default" {
-        return used("the namespace default is always there");
+        return used("the namespace default cannot be deleted");
     }
     call.note.before(&NamespaceJson { id: found.id, name: found.name });
     match call.engine().store().delete_namespace(found.id).await? {

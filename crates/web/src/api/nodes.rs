@@ -32,12 +32,12 @@ pub(super) struct NodeJson {
     /// `dead`, `leaving`, or its switch.
     #[schemars(extend("enum" = ["dead", "leaving", "active", "draining", "stopped"]))]
     status: &'static str,
-    /// Its switch: stays while it is dead.
+    /// Its switch, which stays set while the node is dead.
     #[schemars(with = "Switch")]
     state: &'static str,
-    /// Whether it is the one that answers.
+    /// Whether it is the node that answers this request.
     is_this: bool,
-    /// Whether it has ended in order, and is dead because of that.
+    /// Whether it is dead because it stopped in order.
     has_left: bool,
     epoch: i64,
     lease_until: Timestamp,
@@ -50,9 +50,9 @@ pub(super) struct NodeJson {
     #[schemars(with = "ClaimStrategy")]
     claim_strategy: &'static str,
     weight: u32,
-    /// How many jobs it is home to, by its last count: only where the strategy counts.
+    /// How many jobs it is home to, as of its last count. Only if the claim strategy counts jobs.
     job_count: u64,
-    /// The recent fires of those jobs; the weight of a fire halves every ten minutes. Only where the strategy counts.
+    /// The recent fires of those jobs; the weight of a fire halves every ten minutes. Only if the claim strategy counts jobs.
     recent_fires: f64,
     /// How far its host's wall clock is ahead of the database's.
     skew_ms: i64,
@@ -101,7 +101,7 @@ struct LoopJson {
     ticked_at: Option<Timestamp>,
     /// How long that took.
     took_ms: u64,
-    /// When it last found something to do.
+    /// When a tick last found work.
     did_at: Option<Timestamp>,
     tick_count: u64,
     /// How many objects its ticks acted on: jobs claimed, runs taken over, rows removed, messages sent.
@@ -130,7 +130,7 @@ impl From<LoopReport> for LoopJson {
     }
 }
 
-/// The body that throws a switch.
+/// The body of a request that sets a switch.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct NewState {
@@ -144,14 +144,17 @@ pub(super) fn routes() -> Routes {
             "/api/v1/nodes",
             View,
             list,
-            Doc::new("List servers", "Of the cluster; the one that answers has `counters`, each 0 in a quiet cluster.")
-                .json::<Page<NodeJson>>(200, "The servers."),
+            Doc::new(
+                "List servers",
+                "All servers of the cluster. The one that answers has `counters`, each 0 in a quiet cluster.",
+            )
+            .json::<Page<NodeJson>>(200, "The servers."),
         )
         .put(
             "/api/v1/nodes/{name}/state",
             Cluster,
             set_state,
-            Doc::new("Set the state of a server", "Every server sees it within a second.")
+            Doc::new("Set the state of a server", "Every server applies it within a second.")
                 .json::<NodeJson>(200, "The server.")
                 .example(json!({"state": "active"})),
         )

@@ -20,7 +20,7 @@ pub(crate) struct PageQuery {
 
 impl FromQuery for PageQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one(Parameter::cursor()) }
+        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.single(Parameter::cursor()) }
     }
 }
 

@@ -67,17 +67,17 @@ struct ReportJson {
     on_time_ms: u64,
     /// The total over all runs that the query selects.
     total: RowJson,
-    /// By name and time; of a range in parts without those that have no runs.
+    /// By name and time. If the range is divided into periods, those without runs are left out.
     items: Vec<RowJson>,
     /// The most frequent messages of failed runs, at most 20.
     failures: Vec<FailureJson>,
-    /// Whether there are apps or jobs that the counts leave out: ask for a shorter range, or for one app.
+    /// Whether the counts leave out apps or jobs: choose a shorter range, or one app.
     is_cut: bool,
     /// For `?cursor=`, of `by=job`; null on the last page.
     next_cursor: Option<String>,
 }
 
-/// What became of the runs of one group in one stretch of time.
+/// The outcomes of the runs of one group in one period.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ReportRow")]
 struct RowJson {
@@ -85,7 +85,7 @@ struct RowJson {
     name: String,
     /// The app of a job.
     app: Option<String>,
-    /// When the stretch begins.
+    /// When the period begins.
     at: Timestamp,
     run_count: u64,
     /// By verdict.
@@ -193,9 +193,9 @@ pub(super) fn routes() -> Routes {
             View,
             get,
             Doc::new(
-                "Report how runs went over days and months",
-                "Counts by verdict, how many succeeded and began on time, how long runs took, and what failed most. Counted once a minute, by the \
-                 instant for which runs were planned, and kept 400 days.",
+                "Report the outcomes of runs over days and months",
+                "Counts by verdict, how many runs succeeded and began on time, how long they took, and the most frequent failures. Counted \
+                 once a minute, by the instant for which runs were planned, and kept for 400 days.",
             )
             .json::<ReportJson>(200, "The report.")
             .text("text/csv")
@@ -205,7 +205,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/reports/schedule",
             View,
             schedule,
-            Doc::new("Get when the weekly report is sent", "Of the namespace.")
+            Doc::new("Get when the weekly report is sent", "The schedule of the namespace.")
                 .json::<ScheduleJson<'static>>(200, "The schedule.")
                 .refuses(&[Code::ReportScheduleNotFound]),
         )
@@ -217,8 +217,8 @@ pub(super) fn routes() -> Routes {
                 "Send a weekly report",
                 "It covers the seven days before the day on which it is sent, and is sent once, through a channel of the namespace.",
             )
-            .json::<ScheduleJson<'static>>(200, "The schedule, changed.")
-            .json::<ScheduleJson<'static>>(201, "The schedule, new.")
+            .json::<ScheduleJson<'static>>(200, "The changed schedule.")
+            .json::<ScheduleJson<'static>>(201, "The new schedule.")
             .example(json!({"weekday": "mon", "time": "08:00", "zone": "Europe/Berlin", "channel": "team-mail"})),
         )
         .post(
@@ -227,17 +227,17 @@ pub(super) fn routes() -> Routes {
             send,
             Doc::new(
                 "Send the weekly report now",
-                "Of the seven days before today, by the channel of the schedule; the schedule stays as it is.",
+                "About the seven days before today, through the channel of the schedule. The schedule does not change.",
             )
-            .json::<SentJson>(200, "It is written, and sent after that.")
+            .json::<SentJson>(200, "The report was written, and will be sent.")
             .refuses(&[Code::ReportScheduleNotFound, Code::ChannelNotFound]),
         )
         .delete(
             "/api/v1/reports/schedule",
             Admin,
             delete_schedule,
-            Doc::new("Send no weekly report any more", "Reports on their way are still sent.")
-                .empty("No report is sent any more.")
+            Doc::new("Stop the weekly report", "Reports that are already written are still sent.")
+                .empty("No more reports are sent.")
                 .refuses(&[Code::ReportScheduleNotFound]),
         )
 }

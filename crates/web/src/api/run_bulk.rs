@@ -19,7 +19,7 @@ use crate::problem::Problem;
 use crate::routes::Routes;
 use crate::run_bulk::{BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, perform, select};
 
-/// What to do with which runs.
+/// An action, and the runs to which it applies.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BulkRuns {
@@ -35,13 +35,13 @@ pub(super) struct BulkRuns {
     /// With `q`: only runs that come after this one, the newest first; an earlier answer names it.
     #[serde(default)]
     after: Option<RunId>,
-    /// Whether the runs are counted only.
+    /// Whether to count the runs without changing them.
     #[serde(default)]
     dry_run: bool,
-    /// How many runs a dry run found: where there are more now, nothing is done.
+    /// How many runs a dry run found. If more match now, nothing is done.
     #[serde(default)]
     expected_count: Option<usize>,
-    /// Why, for the verdicts' messages of runs that are cancelled.
+    /// The reason, for the messages of the cancelled runs.
     #[serde(default)]
     #[schemars(length(max = 150))]
     reason: Option<String>,
@@ -55,15 +55,15 @@ struct BulkRunsJson {
     matched: usize,
     /// How many of the chosen runs the action does not apply to.
     left_out: usize,
-    /// Whether more runs match than one request takes: ask again with `after`.
+    /// Whether more runs match than one request accepts: repeat it with `after`.
     has_more: bool,
-    /// The `after` of a request for the rest. Null with `has_more` means that the search cannot go on: add `until:` to the filter.
+    /// The `after` of a request for the rest. Null with `has_more` means that the search cannot continue: add `until:` to the filter.
     after: Option<RunId>,
-    /// For how many it was done; 0 for a dry run.
+    /// To how many runs it was applied; 0 for a dry run.
     done: usize,
-    /// The runs that it made.
+    /// The runs that it created.
     made: Vec<RunId>,
-    /// Runs for which it could not be done.
+    /// Runs for which the action failed.
     problems: Vec<RunProblem>,
 }
 
@@ -74,9 +74,9 @@ pub(super) fn routes() -> Routes {
         bulk,
         Doc::new(
             "Cancel, retry or acknowledge many runs",
-            "Those named by `ids`, or those that pass the filter `q`: the newest 500. With `dry_run` they are counted alone; \
-             `expected_count` then guards against others that came in between. `after` goes on with the rest. A run for which it cannot be \
-             done is named in `problems` and does not stop the others.",
+            "Applies to the runs in `ids`, or to those that pass the filter `q`: the newest 500. With `dry_run` the runs are only counted; \
+             `expected_count` then refuses the request if more runs match later. `after` continues with the rest. A run for which the \
+             action fails is named in `problems` and does not stop the others.",
         )
         .json::<BulkRunsJson>(200, "What was done.")
         .example(json!({"action": "retry", "q": "status:failed app:orders since:8h", "dry_run": true})),

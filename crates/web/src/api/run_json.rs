@@ -2,8 +2,8 @@
 
 use rondel_core::part::Part;
 use rondel_core::pump::Counts;
-use rondel_core::reason::Detail;
-use rondel_core::reason::words::{Subject, sentence};
+use rondel_core::reason::ReasonDetail;
+use rondel_core::reason::words::{RunStatusFacts, sentence};
 use rondel_core::run::{Attempt, ROOT_SHARD};
 use rondel_core::words::Lang;
 use rondel_core::{Reason, Run, RunId, RunStatus, Timestamp, Trigger};
@@ -28,14 +28,14 @@ pub(crate) struct RunItem {
     #[serde(skip_serializing_if = "Option::is_none")]
     job_deleted_at: Option<Timestamp>,
     fire_at: Timestamp,
-    /// When it is to start: later than planned after a jitter, or for the next attempt.
+    /// When it is due: later than planned because of jitter, or for the next attempt.
     due_at: Timestamp,
     status: RunStatus,
     attempt: i32,
     executor: Option<String>,
     /// Null on the row that stands for a whole broadcast.
     shard_index: Option<i32>,
-    /// Null while a broadcast has not been dealt out.
+    /// Null until the shards of a broadcast are assigned.
     shard_total: Option<i32>,
     /// Which part of its fire the run is, if the fire has several runs: of a pump job, the root or a group.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +44,7 @@ pub(crate) struct RunItem {
     reason: Option<Reason>,
     /// The parameters of the reason, and what the run waits or waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<Box<Detail>>,
+    detail: Option<Box<ReasonDetail>>,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
     message: Option<String>,
@@ -55,7 +55,7 @@ pub(crate) struct RunItem {
     span_count: Option<i64>,
 }
 
-/// A run by itself.
+/// A single run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Run")]
 pub(super) struct RunJson {
@@ -77,26 +77,26 @@ pub(super) struct RunJson {
     root: RunId,
     /// The runs that follow from it: its shards, runs of other jobs, and repeats by hand.
     children: Vec<ChildJson>,
-    /// Whether there are more of them than are shown.
+    /// Whether there are more children than these.
     #[serde(skip_serializing_if = "std::ops::Not::not")]
     has_more_children: bool,
     cancel_requested_by: Option<String>,
-    /// The only executor that may have it, where its caller named one.
+    /// The only executor that may get the run, if its caller named one.
     #[serde(skip_serializing_if = "Option::is_none")]
     only_executor: Option<String>,
-    /// Its key, where its caller gave it one.
+    /// Its key, if its caller gave it one.
     #[serde(skip_serializing_if = "Option::is_none")]
     key: Option<String>,
     /// The reason in words, or what an open run waits for.
     #[serde(skip_serializing_if = "Option::is_none")]
     why: Option<Sentence>,
-    /// How far it is, while it is open and its handler has reported it.
+    /// Its progress, while it is open and if its handler has reported it.
     #[serde(skip_serializing_if = "Option::is_none")]
     progress: Option<ProgressJson>,
-    /// Of the root run of a pump that is over: what its groups have done.
+    /// For the ended root run of a pump: the rows that its groups processed.
     #[serde(skip_serializing_if = "Option::is_none")]
     rows: Option<RowsJson>,
-    /// How it came to its executor.
+    /// How the run was routed to its executor.
     #[schemars(with = "Option<Value>")]
     trace: Option<Box<RawValue>>,
     attempts: Vec<AttemptJson>,
@@ -104,12 +104,12 @@ pub(super) struct RunJson {
     shards: Option<Vec<RunItem>>,
 }
 
-/// How far a run is.
+/// The progress of a run.
 #[derive(Debug, Serialize, JsonSchema)]
 #[schemars(rename = "Progress")]
 struct ProgressJson {
     done: u64,
-    /// 0 where it is not known.
+    /// 0 if unknown.
     total: u64,
 }
 
@@ -137,7 +137,7 @@ struct AttemptJson {
     reason: Option<Reason>,
     /// The parameters of the reason.
     #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<Box<Detail>>,
+    detail: Option<Box<ReasonDetail>>,
     executor: Option<String>,
     started_at: Option<Timestamp>,
     finished_at: Option<Timestamp>,
@@ -222,7 +222,7 @@ pub(super) async fn show<Q>(call: &Call<Q>, mut run: Run) -> Result<RunJson, Pro
     let progress = call.engine().progress(&run).map(|at| ProgressJson { done: at.done, total: at.total });
     let (result, cancel_requested_by) = (run.result.clone(), run.cancel_by.clone());
     let (trace, only_executor, key) = (run.trace.clone(), run.only_executor.clone(), run.trigger_key.clone());
-    let sentence = |lang| sentence(Subject::of(&run), lang);
+    let sentence = |lang| sentence(RunStatusFacts::of(&run), lang);
     let why = sentence(Lang::En).zip(sentence(Lang::Zh)).map(|(en, zh)| Sentence { en, zh });
     let item = items(call, vec![run]).await?.pop();
     let item = item.ok_or_else(|| Problem::new(crate::problem::Code::RunNotFound, "the run is gone"))?;

@@ -11,9 +11,9 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::value::RawValue;
 
-use super::filling::PageBuilder;
 use super::jobs::find_for_runs;
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX};
+use super::page_builder::PageBuilder;
 use super::run_json;
 use crate::answer::json;
 use crate::call::Call;
@@ -39,18 +39,19 @@ pub(crate) struct ListRuns {
 impl FromQuery for ListRuns {
     fn from_query(reader: &mut Reader) -> Self {
         let sort = Parameter::word("sort", ORDERS).about(
-            "The order: the newest first; the longest first; those that began the latest after their planned instants first. The last \
-             two look at the newest 10,000 runs of the stretch of time alone.",
+            "The order: the newest first; the longest first; those that began the latest after their planned instants first. The last two \
+             consider only the newest 10,000 runs of the period.",
         );
         let order = reader.parsed(sort, run_filter::order);
         let filter = reader.parsed(FILTER, |text| Filter::parse(text, Scope::Runs).map_err(|error| error.to_string()));
         Self {
-            job: reader.one(Parameter::name("job").about("Only runs of this job, which may have been deleted.")),
-            statuses: reader.words(Parameter::words("status", RunStatus::WORDS).about("Only runs that stand so.")),
+            job: reader.single(Parameter::name("job").about("Only runs of this job, which may have been deleted.")),
+            statuses: reader
+                .words(Parameter::words("status", RunStatus::WORDS).about("Only runs with one of these statuses.")),
             filter: filter.unwrap_or_default(),
             order,
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one(Parameter::cursor()),
+            cursor: reader.single(Parameter::cursor()),
         }
     }
 }
@@ -65,7 +66,7 @@ struct RunPage {
     next_cursor: Option<String>,
     /// For `?cursor=`: the page before this one; null on the first page.
     prev_cursor: Option<String>,
-    /// Where the search ended although there are older runs, which were not looked at: when the oldest run that it looked at was made.
+    /// If older runs were not searched: when the oldest run that was searched was created.
     #[serde(skip_serializing_if = "Option::is_none")]
     searched_to: Option<Timestamp>,
 }
@@ -77,8 +78,8 @@ pub(super) fn routes() -> Routes {
         list,
         Doc::new(
             "List runs",
-            "The newest first, or in the order of `sort`. What no index answers, such as a text in messages, is searched for among the newest \
-             10,000 runs of the stretch of time; `searched_to` then has how far back that is, and `next_cursor` goes on from there.",
+            "The newest first, or in the order of `sort`. Conditions without an index, such as a text in messages, are searched for among \
+             the newest 10,000 runs of the period; `searched_to` then states how far back that is, and `next_cursor` continues from there.",
         )
         .json::<RunPage>(200, "A page of runs.")
         .refuses(&[Code::JobNotFound]),
@@ -117,7 +118,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let ids: Vec<RunId> = page.runs.iter().map(|run| run.id).collect();
     let copies = page.runs.clone();
     let items = run_json::items(&call, page.runs.into_iter().map(Run::for_reader).collect()).await?;
-    let mut filling = PageBuilder::new(query.limit);
+    let mut builder = PageBuilder::new(query.limit);
     // A page that has too many bytes drops runs at its end. If the list is read backwards, it drops them at its beginning.
     let is_backward = place.is_some_and(RunPosition::is_backward);
     let mut places: Vec<usize> = (0..ids.len()).collect();
@@ -128,7 +129,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     let mut kept = Vec::new();
     for place in places {
         let Some(item) = items.get_mut(place).and_then(Option::take) else { continue };
-        if !filling.add(&item.of_job_deleted_at(deleted_at))? {
+        if !builder.add(&item.of_job_deleted_at(deleted_at))? {
             break;
         }
         kept.push(place);
@@ -141,7 +142,7 @@ async fn list(call: Call<ListRuns>) -> Result<Response, Problem> {
     } else if is_cut {
         after = edge(kept.last()).map(|run| RunPosition::of_run(&search, run));
     }
-    let mut items = filling.into_items();
+    let mut items = builder.into_items();
     if is_backward {
         items.reverse();
     }
@@ -163,7 +164,7 @@ async fn of_job(call: &Call<ListRuns>, job: &str) -> Result<Response, Problem> {
         return Err(invalid("does not hold an id"));
     }
     let job = find_for_runs(call, job).await?;
-    let (within, statuses) = (call.seen_apps(), query.statuses.clone());
+    let (within, statuses) = (call.visible_apps(), query.statuses.clone());
     let mut wanted = RunQuery { job: Some(job.id), within, statuses, after, ..RunQuery::default() };
     let mut page = PageBuilder::new(query.limit);
     let answer = |page: PageBuilder, next_cursor| {

@@ -3,7 +3,7 @@
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::access::Permission::View;
-use rondel_core::tree::{Branch, DEPTH_MAX, Link, arrange};
+use rondel_core::tree::{DEPTH_MAX, Link, RunInTree, arrange};
 use rondel_core::{Run, RunId};
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -25,7 +25,7 @@ const CHILD_COUNT_MAX: usize = 200;
 #[derive(Debug)]
 pub(crate) struct Tree {
     /// The runs, each after its parent. The first one is the root.
-    pub(crate) branches: Vec<Branch>,
+    pub(crate) branches: Vec<RunInTree>,
     /// Whether the tree has more runs.
     pub(crate) has_more: bool,
 }
@@ -48,7 +48,7 @@ struct BranchJson {
     /// Null for the root.
     kind: Option<Link>,
     parent: Option<RunId>,
-    /// The jobs that released it, where they are several.
+    /// The jobs that released it, if there are several.
     after: Vec<String>,
     #[serde(flatten)]
     item: RunItem,
@@ -69,7 +69,7 @@ pub(super) fn routes() -> Routes {
         get,
         Doc::new(
             "Get the tree of a run's fire",
-            "From its root on, each run behind the one that it follows from; the first 300 of them.",
+            "From its root on, each run after the one that it follows from; at most 300 runs.",
         )
         .json::<TreeJson>(200, "The tree."),
     )
@@ -79,7 +79,7 @@ async fn get(call: Call, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&call, &path).await?;
     let Tree { branches, has_more } = read(&call, run).await?;
     let runs = branches.iter().map(|branch| branch.run.clone().for_reader()).collect();
-    let shown = |(branch, item): (Branch, RunItem)| BranchJson {
+    let shown = |(branch, item): (RunInTree, RunItem)| BranchJson {
         depth: branch.depth,
         kind: branch.link,
         parent: branch.run.parent,
@@ -97,7 +97,7 @@ pub(crate) async fn read<Q>(call: &Call<Q>, run: Run) -> Result<Tree, Problem> {
         id if id == run.id => run,
         id => {
             let found = call.engine().store().runs(&[id]).await?.pop();
-            found.filter(|root| root.namespace == run.namespace && call.sees(root.app)).unwrap_or(run)
+            found.filter(|root| root.namespace == run.namespace && call.may_view(root.app)).unwrap_or(run)
         }
     };
     call.conceal(std::slice::from_mut(&mut root)).await?;
@@ -131,7 +131,7 @@ async fn below<Q>(call: &Call<Q>, parents: &[RunId], max: usize) -> Result<(Vec<
     let mut runs = call.engine().store().runs_below(parents, limit).await?;
     let is_cut = runs.len() > max;
     runs.truncate(max);
-    runs.retain(|run| call.sees(run.app));
+    runs.retain(|run| call.may_view(run.app));
     call.conceal(&mut runs).await?;
     Ok((runs, is_cut))
 }

@@ -30,30 +30,29 @@ use crate::trace;
 const CLIENT_HEADER: &str = "rondel-client";
 /// The header `Rondel-Client`, as the OpenAPI document describes it.
 const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
-    .about("Marks a request made by a user: the run's `trigger` is then `manual`, and `api` otherwise.");
+    .about("Marks a request by a user: the run's `trigger` is then `manual`, otherwise `api`.");
 
 /// The body of a trigger.
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TriggerBody {
-    /// Parameters of this run alone; left out or null for the job's. Only what the job's `overrides` allow may differ from
-    /// them; what may not be replaced can be left out.
+    /// Parameters of this run only; if left out or null, those of the job. They may differ from the job's only where its `overrides`
+    /// allow it; parameters that may not differ can be left out.
     #[serde(default)]
     params: Option<Value>,
-    /// The name of an executor of the job's app: the run, its retries and its shards go to that one alone, no router is asked.
-    /// One that is not connected is waited for, as long as the job's `queue_timeout`. Refused with `invalid_body` where no
-    /// executor of the app has the name, where its switch is at `draining` or `stopped`, and where it is connected and cannot
-    /// run the job.
+    /// The name of an executor of the job's app. Only this executor gets the run, its retries and its shards; no router is asked.
+    /// If it is not connected, the run waits for it, up to the job's `queue_timeout`. Refused with `invalid_body` if no executor of
+    /// the app has the name, if its switch is `draining` or `stopped`, or if it is connected and cannot run the job.
     #[serde(default)]
     executor: Option<String>,
     /// A key of 1 to 200 visible ASCII characters: at most one open run of the job has it. It is free again once that run has its verdict.
     #[serde(default)]
     key: Option<String>,
-    /// What becomes of this trigger while an open run of the job has the key; `refuse` if left out. `replace` asks the open run to
+    /// What happens to this trigger if an open run of the job has the key; `refuse` if left out. `replace` asks the open run to
     /// end. `keep` answers 200 with the open run.
     #[serde(default)]
     if_open: Option<IfOpen>,
-    /// When it is to run: an instant, or a time from now such as `+10m`; at most 366 days ahead. Until then the run is `waiting`: it can
+    /// When the run is due: an instant, or a time from now such as `+10m`; at most 366 days ahead. Until then the run is `waiting`: it can
     /// be cancelled, survives restarts, and has the definition of the job as it is now.
     #[serde(default)]
     at: Option<String>,
@@ -63,12 +62,12 @@ pub(super) struct TriggerBody {
 #[derive(Debug, Default, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct RetryBody {
-    /// What of the run is to run again; left out for all of it.
+    /// The part of the run to repeat; all of it if left out.
     #[serde(default)]
     only: Option<RetryOnly>,
 }
 
-/// What of a run is to run again.
+/// The part of a run to repeat.
 #[derive(Clone, Copy, Debug, Deserialize, JsonSchema)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum RetryOnly {
@@ -82,10 +81,10 @@ pub(super) fn routes() -> Routes {
             "/api/v1/jobs/{name}/runs",
             Operate,
             trigger,
-            Doc::new("Trigger a job", "Makes a run of it, now or at a later instant, with its own parameters or those of the body. It need not be on.")
+            Doc::new("Trigger a job", "Creates a run now or at a later instant, with the job's parameters or those of the body. The job may be paused.")
                 .json::<run_json::RunJson>(201, "The run.")
                 .with("Location")
-                .json::<run_json::RunJson>(200, "The open run that has the key, where `if_open` is `keep`.")
+                .json::<run_json::RunJson>(200, "The open run that has the key, if `if_open` is `keep`.")
                 .reads(CLIENT)
                 .refuses(&[Code::TriggerKeyInUse])
                 .example(json!({"params": {"day": "2026-03-08"}})),
@@ -102,9 +101,10 @@ pub(super) fn routes() -> Routes {
             retry,
             Doc::new(
                 "Run it again",
-                "A new run with the parameters of this one, which is its `parent`. Refused with `invalid_body` where a caller replaced parameters \
-                 that the job's `overrides` do not allow any more. A run that was triggered for one executor goes to that one again, and one with a key takes it again, unless an open run has it. With `{\"only\": \"failed\"}` the new run has those shards of this one that \
-                 did not succeed, with their numbers as they were; refused with `invalid_body` where there are none.",
+                "A new run with the parameters of this one, which is its `parent`. Refused with `invalid_body` if a caller replaced \
+                 parameters that the job's `overrides` no longer allow. A run that was triggered for one executor goes to that executor \
+                 again, and a run with a key gets the key again, unless an open run has it. With `{\"only\": \"failed\"}` the new run has \
+                 the shards of this one that did not succeed, with the same numbers; refused with `invalid_body` if there are none.",
             )
                 .json::<run_json::RunJson>(201, "The new run.")
                 .with("Location")
@@ -209,7 +209,7 @@ pub(crate) async fn retry_request<Q>(
     }
     let record = job_of(call, run).await?;
     // The new run has the parameters of the old run, even if the job was edited since.
-    let params = jobs::params_again(call.engine(), &record, run).await?;
+    let params = jobs::params_of_repetition(call.engine(), &record, run).await?;
     let executor = match &run.only_executor {
         Some(name) => Some(only_executor(call, &record, ("/executor", name)).await?),
         None => None,

@@ -42,7 +42,7 @@ pub(super) struct PreviewBody {
     #[serde(default)]
     #[schemars(range(min = 1, max = 100))]
     count: Option<u32>,
-    /// From when on; now if left out.
+    /// The instant from which fires are listed; now if left out.
     #[serde(default)]
     after: Option<Timestamp>,
 }
@@ -56,13 +56,13 @@ pub(super) struct Sentence {
     pub(super) zh: String,
 }
 
-/// What a schedule means.
+/// The meaning of a schedule.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Preview")]
 pub(super) struct PreviewJson {
     /// One for each schedule.
     sentences: Vec<Sentence>,
-    /// How each was read: null where it is no cron expression.
+    /// The cron dialect of each schedule; null if it is not a cron expression.
     dialects: Vec<Option<rondel_core::cron::Dialect>>,
     /// The zone of the first.
     time_zone: &'static str,
@@ -70,7 +70,7 @@ pub(super) struct PreviewJson {
     warnings: Vec<WarningJson>,
 }
 
-/// A fire that is ahead.
+/// An upcoming fire.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PreviewFire")]
 struct FireJson {
@@ -96,7 +96,7 @@ pub(super) fn routes() -> Routes {
         View,
         post,
         Doc::new("Explain a schedule", "In sentences, with the next fires and warnings, without saving anything.")
-            .json::<PreviewJson>(200, "What it means.")
+            .json::<PreviewJson>(200, "The meaning of the schedule.")
             .example(json!({"schedule": {"cron": "0 30 2 * * ?", "time_zone": "Europe/Berlin"}, "count": 3})),
     )
 }

@@ -63,7 +63,7 @@ pub(crate) fn version(text: &str) -> Result<i64, String> {
     }
 }
 
-/// What is known of a version beside its source.
+/// A version without its source.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ScriptVersion")]
 pub(super) struct VersionJson<'a> {
@@ -112,17 +112,17 @@ pub(super) struct ScriptJson<'a> {
     source: &'a str,
 }
 
-/// What differs between two versions.
+/// The differences between two versions.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ScriptDiff")]
 struct DiffJson {
     from: i64,
     to: i64,
-    /// `-` before each line that was, `+` before each that is; empty where the sources are the same.
+    /// Lines of the old version begin with `-`, those of the new one with `+`. Empty if the sources are equal.
     text: String,
 }
 
-/// The body of a request to put back a version.
+/// The body of a request to restore a version.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "ScriptVersionToRestore")]
@@ -164,12 +164,12 @@ pub(super) fn routes() -> Routes {
             put,
             Doc::new(
                 "Save a script",
-                "Makes a new version, unless the newest one has this source. Jobs that name no version run it from their next attempt on. The \
-                 language stays.",
+                "Creates a new version, unless the newest one has this source. Jobs that name no version run it from their next attempt \
+                 on. The language cannot change.",
             )
-            .json::<ScriptJson<'static>>(200, "The script, changed.")
+            .json::<ScriptJson<'static>>(200, "The changed script.")
             .with("ETag")
-            .json::<ScriptJson<'static>>(201, "The script, new.")
+            .json::<ScriptJson<'static>>(201, "The new script.")
             .with("ETag")
             .refuses(&[Code::TooManyScripts])
             .example(json!({"language": "shell", "source": "echo closing orders of $1\n", "note": "first version"})),
@@ -179,7 +179,7 @@ pub(super) fn routes() -> Routes {
             Edit,
             delete,
             Doc::new("Delete a script", "With its versions. Refused while a job uses it.")
-                .empty("It is deleted.")
+                .empty("It was deleted.")
                 .refuses(&[Code::ScriptUsed]),
         );
     versions(routes)
@@ -191,15 +191,15 @@ fn versions(routes: Routes) -> Routes {
             "/api/v1/scripts/{name}/versions",
             View,
             list_versions,
-            Doc::new("List the versions of a script", "Those that are kept, the newest first, without their sources.")
+            Doc::new("List the versions of a script", "The stored versions, the newest first, without their sources.")
                 .json::<Page<VersionJson<'static>>>(200, "A page of versions."),
         )
         .get(
             "/api/v1/scripts/{name}/diff",
             View,
             diff,
-            Doc::new("Compare two versions of a script", "Line by line; with `Accept: text/plain`, the text alone.")
-                .json::<DiffJson>(200, "What differs.")
+            Doc::new("Compare two versions of a script", "Line by line; with `Accept: text/plain`, only the text.")
+                .json::<DiffJson>(200, "The differences.")
                 .text("text/plain"),
         )
         .post(
@@ -207,8 +207,8 @@ fn versions(routes: Routes) -> Routes {
             Edit,
             restore,
             Doc::new(
-                "Put back a version of a script",
-                "Makes a new version with the source and the signature of an earlier one.",
+                "Restore a version of a script",
+                "Creates a new version with the source and the signature of an earlier one.",
             )
             .json::<ScriptJson<'static>>(200, "The script under its new version.")
             .with("ETag")
@@ -366,7 +366,7 @@ async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Re
     let record = find(&call, &name).await?;
     let listing = Listing::new("script jobs", record.id);
     let after = name_after(&call, &listing)?;
-    let (limit, seen) = (call.query.limit, call.seen_apps());
+    let (limit, seen) = (call.query.limit, call.visible_apps());
     let store = call.engine().store();
     let mut users = store.script_users(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
     let next_cursor = cut(&mut users, limit).map(|last| listing.cursor(last));

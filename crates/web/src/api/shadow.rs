@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::shadow::{DUE_DISTANCE_MAX, ShadowAsk, ShadowReport, ShadowRow, report};
+use rondel_admin::shadow::{DUE_DISTANCE_MAX, ShadowReport, ShadowRequest, ShadowRow, report};
 use rondel_core::access::Permission::{Operate, View};
 use rondel_core::shadow::compare::{Comparison, OldFire, OldOutcome, Range};
 use rondel_core::time::parse_duration;
@@ -66,12 +66,12 @@ struct NewFire {
     /// The scheduler's own id of the fire. A fire with a known id is ignored.
     #[schemars(range(min = 0))]
     source_id: i64,
-    /// The planned instant, where that is known.
+    /// The planned instant, if it is known.
     #[serde(default)]
     due_at: Option<Timestamp>,
     /// When it was sent.
     started_at: Timestamp,
-    /// The executor; empty where none had it.
+    /// The executor; empty if no executor had it.
     #[serde(default)]
     #[schemars(length(max = 255))]
     executor: String,
@@ -97,7 +97,7 @@ struct StoredJson {
 #[schemars(rename = "ShadowSource")]
 struct SourceJson {
     source: String,
-    /// When the first observed fire was sent; null where none was observed.
+    /// When the first observed fire was sent; null if none was observed.
     first_at: Option<Timestamp>,
     /// When the last one was.
     last_at: Option<Timestamp>,
@@ -139,7 +139,7 @@ impl FromQuery for ShadowReportQuery {
             ),
             to: reader
                 .parsed(Parameter::instant("to").about("The end, now if left out; at most 31 days later."), instant),
-            job: reader.one(Parameter::name("job").about("Only this job.")),
+            job: reader.single(Parameter::name("job").about("Only this job.")),
             tolerance: reader
                 .parsed(
                     Parameter::text("tolerance")
@@ -166,7 +166,7 @@ fn check_source(text: &str) -> Result<(), String> {
     let is_fine = !text.is_empty() && text.len() <= SHADOW_SOURCE_LEN_MAX && text.chars().all(is_plain);
     let complaint = || {
         format!(
-            "{} is no name of a source: 1 to {SHADOW_SOURCE_LEN_MAX} of a-z, A-Z, 0-9, '.', '_' and '-'",
+            "{} is not the name of a source: 1 to {SHADOW_SOURCE_LEN_MAX} of a-z, A-Z, 0-9, '.', '_' and '-'",
             quoted(text)
         )
     };
@@ -257,7 +257,7 @@ async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> 
     let NewFires { source, fires } = body.read()?;
     check_source(&source).map_err(|message| refuse_value("/source", message))?;
     if fires.len() > SHADOW_BATCH_MAX {
-        let message = format!("has {} fires; at most {SHADOW_BATCH_MAX} are taken at once", fires.len());
+        let message = format!("has {} fires; at most {SHADOW_BATCH_MAX} are accepted in one request", fires.len());
         return Err(refuse_value("/fires", message));
     }
     let jobs = jobs_of_fires(&call, &fires).await?;
@@ -355,10 +355,10 @@ pub(crate) async fn read_shadow_report<Q>(
         None => None,
     };
     let range = Range { from, to, tolerance: query.tolerance, late_from: query.late };
-    let within = call.seen_apps();
+    let within = call.visible_apps();
     let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
     let shadow_names = board.shadow_names(within.as_deref());
-    let ask = ShadowAsk {
+    let request = ShadowRequest {
         namespace: call.namespace.id,
         source: &query.source,
         range,
@@ -368,5 +368,5 @@ pub(crate) async fn read_shadow_report<Q>(
         after_name: query.cursor.clone(),
         job_count_max: usize::try_from(query.limit).unwrap_or(1),
     };
-    Ok((range, report(call.engine().node(), &ask).await?))
+    Ok((range, report(call.engine().node(), &request).await?))
 }

@@ -18,7 +18,7 @@ use crate::routes::Routes;
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "SignInLink")]
 pub(super) struct LinkJson {
-    /// What follows the server's URL.
+    /// The path of the link, to be appended to the server's URL.
     pub(super) path: String,
     pub(super) expires_at: Timestamp,
 }
@@ -38,7 +38,7 @@ pub(super) fn routes() -> Routes {
 
 /// Creates a link that works once. The session acts as the caller with the rights of the token, and ends when the token ends.
 async fn create(call: GlobalCall) -> Result<Response, Problem> {
-    let token = call.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token makes links"))?;
+    let token = call.caller.token.ok_or_else(|| Problem::new(Code::Forbidden, "only a token can create links"))?;
     let now = call.engine().now();
     let secret = sign_in::link(call.engine().store(), SignInOwner::Token(token), now).await?;
     call.note.changed_to(&serde_json::json!({"expires_at": now + LINK_LIFETIME}));

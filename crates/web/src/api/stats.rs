@@ -17,7 +17,7 @@ use super::jobs::{find_app, instant, seen_from};
 use crate::answer::json;
 use crate::call::Call;
 use crate::openapi::Doc;
-use crate::overview::series::{self, BUCKET_COUNT_MAX, Bucket, Span};
+use crate::overview::series::{self, BUCKET_COUNT_MAX, Bucket, BucketRange};
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -62,7 +62,7 @@ impl FromQuery for StatsQuery {
                     .about("The length of a bucket; if left out, one that fits the range. Jobs have `1h` and `1d`, others `1m`, `15m` and `1h`."),
                 step,
             ),
-            app: reader.one(Parameter::name("app").about("Only runs of this app.")),
+            app: reader.single(Parameter::name("app").about("Only runs of this app.")),
             jobs: reader.words::<JobName>(Parameter::text("job").about("Only runs of these jobs, at most 50, with commas between them.")).into_iter().map(|JobName(name)| name).collect(),
             group: reader.parsed(
                 Parameter::word("group", &GROUPS).about("A series for each app, or for each job that `job` names; one for all if left out."),
@@ -82,7 +82,7 @@ impl std::str::FromStr for JobName {
     fn from_str(text: &str) -> Result<Self, String> {
         match name::check(text) {
             Ok(()) => Ok(Self(text.to_owned())),
-            Err(error) => Err(format!("{text:?} is no name of a job: {error}")),
+            Err(error) => Err(format!("{text:?} is not the name of a job: {error}")),
         }
     }
 }
@@ -196,7 +196,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
         let words = steps.iter().map(|step| word(*step)).collect::<Vec<_>>().join(", ");
         return Err(wrong("step", format!("{} is not counted here; there are {words}", word(step))));
     }
-    let span = Span::new(step, from, to);
+    let span = BucketRange::new(step, from, to);
     if span.bucket_count() > BUCKET_COUNT_MAX {
         return Err(wrong(
             "to",
@@ -220,7 +220,11 @@ struct Group {
 }
 
 /// The groups that the query asks for, or `None` for the whole namespace; and whether there are more groups.
-async fn groups(call: &Call<StatsQuery>, kind: PointKind, span: Span) -> Result<(Option<Vec<Group>>, bool), Problem> {
+async fn groups(
+    call: &Call<StatsQuery>,
+    kind: PointKind,
+    span: BucketRange,
+) -> Result<(Option<Vec<Group>>, bool), Problem> {
     let (query, store) = (&call.query, call.engine().store());
     if kind == PointKind::Job {
         if query.jobs.len() > JOB_COUNT_MAX {
@@ -233,7 +237,7 @@ async fn groups(call: &Call<StatsQuery>, kind: PointKind, span: Span) -> Result<
         };
         let found = store.jobs_named(call.namespace.id, &names).await?;
         let mut groups = Vec::new();
-        for job in found.into_iter().filter(|job| call.sees(job.app) && app.is_none_or(|app| app == job.app)) {
+        for job in found.into_iter().filter(|job| call.may_view(job.app) && app.is_none_or(|app| app == job.app)) {
             let from = seen_from(call, &job, span.from, span.to).await?;
             groups.push(Group { name: job.spec.name, id: job.id.get(), from });
         }
@@ -251,7 +255,7 @@ async fn groups(call: &Call<StatsQuery>, kind: PointKind, span: Span) -> Result<
     }
     let apps = store.apps(call.namespace.id).await?;
     let group = |app: App| Group { name: app.name, id: app.id.get(), from: span.from };
-    let mut seen: Vec<Group> = apps.into_iter().filter(|app| call.sees(app.id)).map(group).collect();
+    let mut seen: Vec<Group> = apps.into_iter().filter(|app| call.may_view(app.id)).map(group).collect();
     let is_cut = seen.len() > GROUP_COUNT_MAX;
     seen.truncate(GROUP_COUNT_MAX);
     Ok((Some(seen), is_cut))
@@ -260,7 +264,7 @@ async fn groups(call: &Call<StatsQuery>, kind: PointKind, span: Span) -> Result<
 async fn of_groups(
     call: &Call<StatsQuery>,
     kind: PointKind,
-    (groups, span): (&[Group], Span),
+    (groups, span): (&[Group], BucketRange),
 ) -> Result<Vec<SeriesJson>, Problem> {
     let is_grouped = call.query.group.is_some();
     let (mut found, mut sum) = (Vec::new(), series::joined(&[], span));

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::coming::{ComingFire, ForecastRange, forecast};
+use rondel_admin::forecast::{ComingFire, ForecastRange, forecast};
 use rondel_core::access::Permission::View;
 use rondel_core::{RunId, RunStatus, Timestamp, name};
 use schemars::JsonSchema;
@@ -15,7 +15,7 @@ use crate::answer::json;
 use crate::call::Call;
 use crate::openapi::Doc;
 use crate::overview::lanes::{LANE_COUNT_MAX, Lane, LaneKind, MARK_COUNT_MAX, Mark, TimelineRequest, timeline};
-use crate::overview::trouble::Trouble;
+use crate::overview::recent_failures::RecentFailures;
 use crate::parameter::Parameter;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -51,7 +51,7 @@ impl FromQuery for TimelineQuery {
             let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
             is_fine
                 .then(|| text.to_owned())
-                .ok_or_else(|| format!("{text:?} is no part of a name: a-z, 0-9, '.', '_' and '-'"))
+                .ok_or_else(|| format!("{text:?} is not a part of a name: a-z, 0-9, '.', '_' and '-'"))
         };
         Self {
             from: reader
@@ -63,7 +63,7 @@ impl FromQuery for TimelineQuery {
             by: reader
                 .parsed(Parameter::word("by", &LaneKind::WORDS).about("What a lane is about; `job` if left out."), by)
                 .unwrap_or_default(),
-            app: reader.one(Parameter::name("app").about("Only this app.")),
+            app: reader.single(Parameter::name("app").about("Only this app.")),
             contains: reader
                 .parsed(Parameter::text("name_contains").about("Only jobs whose name contains this."), part),
             limit: reader.limit(LANE_COUNT, LANE_COUNT_MAX),
@@ -94,7 +94,7 @@ impl FromQuery for ComingQuery {
 pub(super) struct TimelineJson {
     from: Timestamp,
     to: Timestamp,
-    /// The present.
+    /// The current instant.
     now: Timestamp,
     lanes: Vec<LaneJson>,
     /// Whether there are more lanes than these.
@@ -114,12 +114,12 @@ struct LaneJson {
     /// Null for a lane of an app.
     app: Option<String>,
     run_count: u64,
-    /// Runs that failed, timed out, or whose end is not known.
+    /// Runs that failed, timed out, or have an unknown outcome.
     trouble_count: u64,
     /// Whether earlier runs are joined.
     is_joined: bool,
     marks: Vec<MarkJson>,
-    /// Planned instants ahead.
+    /// Upcoming planned instants.
     fires: Vec<Timestamp>,
     /// Instants that the job's calendar removes or moves.
     removed: Vec<Timestamp>,
@@ -132,7 +132,7 @@ struct LaneJson {
 #[schemars(rename = "TimelineMark")]
 struct MarkJson {
     from: Timestamp,
-    /// Null while it is under way.
+    /// Null while the run has not ended.
     to: Option<Timestamp>,
     #[schemars(with = "RunStatus")]
     status: &'static str,
@@ -163,7 +163,7 @@ impl From<Lane> for LaneJson {
     }
 }
 
-/// The fires ahead.
+/// The upcoming fires.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Forecast")]
 pub(super) struct ForecastJson {
@@ -181,7 +181,7 @@ pub(super) struct ForecastJson {
     is_cut: bool,
 }
 
-/// A fire that is ahead.
+/// An upcoming fire.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ComingFire")]
 struct ComingJson {
@@ -211,7 +211,7 @@ pub(super) fn routes() -> Routes {
             View,
             get,
             Doc::new(
-                "Show what ran, runs and will run, lane by lane",
+                "Show past, current and future runs in lanes",
                 "Lanes by job, app or executor. A lane with more than its share of 5,000 marks has its earlier runs joined by hour.",
             )
             .json::<TimelineJson>(200, "The lanes.")
@@ -221,7 +221,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/fires",
             View,
             coming,
-            Doc::new("List the fires ahead across jobs", "Those of the next 24 hours, with their density.")
+            Doc::new("List the upcoming fires of all jobs", "The fires of the next 24 hours, and their number per quarter of an hour.")
                 .json::<ForecastJson>(200, "The fires."),
         )
 }
@@ -237,7 +237,7 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
     };
     let contains = query.contains.clone().filter(|text| !text.is_empty());
     let request = TimelineRequest { by: query.by, from, to, app, contains, lane_count: query.limit };
-    let found = timeline(&call, &request, &Trouble::default()).await?;
+    let found = timeline(&call, &request, &RecentFailures::default()).await?;
     let answer = TimelineJson {
         from,
         to,
@@ -256,7 +256,7 @@ async fn coming(call: Call<ComingQuery>) -> Result<Response, Problem> {
     check(now, to, DAY)?;
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let ask = ForecastRange { from: now, to, step: DENSITY_STEP, limit };
-    let within = call.seen_apps();
+    let within = call.visible_apps();
     let found = forecast(call.engine().node(), call.namespace.id, within.as_deref(), ask).await?;
     let density = |(at, count)| DensityJson { at, count };
     let answer = ForecastJson {

@@ -11,7 +11,7 @@ use crate::call::GlobalCall;
 use crate::problem::{Code, Problem};
 
 /// The descent and the expiry of a new token.
-pub(super) struct Bounds {
+pub(super) struct TokenDescent {
     pub(super) minted_by: Option<TokenId>,
     /// The line that the token joins. `None` if it begins a new line, or stays in the line of the token that it replaces.
     pub(super) line: Option<TokenId>,
@@ -22,14 +22,14 @@ pub(super) struct Bounds {
     pub(super) is_inherited: bool,
 }
 
-/// The bounds of a new token. Refused if the caller asks for an expiry later than that of the caller's own token.
+/// The descent of a new token. Refused if the caller asks for an expiry later than that of the caller's own token.
 pub(super) async fn of_new<Q>(
     call: &GlobalCall<Q>,
     wanted: Option<Timestamp>,
     is_asked: bool,
-) -> Result<Bounds, Problem> {
+) -> Result<TokenDescent, Problem> {
     let Some(token) = call.caller.minting_token() else {
-        return Ok(Bounds {
+        return Ok(TokenDescent {
             minted_by: None,
             line: None,
             is_same_series: false,
@@ -42,16 +42,16 @@ pub(super) async fn of_new<Q>(
         return Err(too_long());
     }
     let parent = ancestors.first().ok_or_else(unauthenticated)?;
-    let (line, end) = (lineage::line_below(parent), parent.expires_at);
+    let (line, end) = (lineage::line_of_child(parent), parent.expires_at);
     let expires_at = earlier(wanted, end);
     match end {
         Some(end) if is_asked && expires_at != wanted => Err(refuse_value(
             "/expires_in",
             format!(
-                "your own token expires at {end}, and a token that it makes cannot work longer; leave this field out"
+                "your own token expires at {end}, and a token that it creates cannot be valid longer; leave this field out"
             ),
         )),
-        _ => Ok(Bounds {
+        _ => Ok(TokenDescent {
             minted_by: Some(token),
             line,
             is_same_series: false,
@@ -61,13 +61,13 @@ pub(super) async fn of_new<Q>(
     }
 }
 
-/// The bounds of the token that replaces `old`. If the caller is an account, the new token gets the lifetime of the old one, counted from
+/// The descent of the token that replaces `old`. If the caller is an account, the new token gets the lifetime of the old one, counted from
 /// now. If the caller is a token, the new one expires no later than the caller's token and the old one.
 pub(super) async fn of_replacement<Q>(
     call: &GlobalCall<Q>,
     old: &TokenRecord,
     now: Timestamp,
-) -> Result<Bounds, Problem> {
+) -> Result<TokenDescent, Problem> {
     let store = call.engine().store();
     let caller = call.caller.minting_token();
     let (minted_by, is_same_series) = match lineage::of_replacement(store, old, caller, now).await? {
@@ -75,7 +75,7 @@ pub(super) async fn of_replacement<Q>(
         Descent::SameSeries => (old.minted_by, true),
         Descent::TooLong => return Err(too_long()),
         Descent::Reversed => {
-            let detail = "your own token was made by this one, and cannot replace it";
+            let detail = "your own token was created by this one, and cannot replace it";
             return Err(Problem::new(Code::Forbidden, detail));
         }
     };
@@ -90,9 +90,15 @@ pub(super) async fn of_replacement<Q>(
         expires_at = earlier(expires_at, token.expires_at);
         // A caller that did not make the old token counts as the maker of the new one. The new token then joins the caller's line.
         let is_maker = caller == minted_by && minted_by == Some(token.id) && old.minted_by != minted_by;
-        line = line.or_else(|| lineage::line_below(&token).filter(|_| is_maker && !is_same_series));
+        line = line.or_else(|| lineage::line_of_child(&token).filter(|_| is_maker && !is_same_series));
     }
-    Ok(Bounds { minted_by, line, is_same_series, expires_at, is_inherited: caller.is_some() && expires_at.is_some() })
+    Ok(TokenDescent {
+        minted_by,
+        line,
+        is_same_series,
+        expires_at,
+        is_inherited: caller.is_some() && expires_at.is_some(),
+    })
 }
 
 fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
@@ -103,7 +109,8 @@ fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
 }
 
 fn too_long() -> Problem {
-    let detail =
-        format!("{GENERATION_MAX} tokens have made one another in a row; use one that was made in the console");
+    let detail = format!(
+        "this token is the last of a chain of {GENERATION_MAX} tokens; use one that was created in the console"
+    );
     Problem::new(Code::Forbidden, detail)
 }

@@ -56,9 +56,9 @@ mod tests {
             ("b\u{3bf}b", "use the letters of one script"),
             ("\u{ff41}dmin", "or rare ones"),
             ("\u{1d41a}dmin", "or rare ones"),
-            ("a\u{202e}b", "invisible signs"),
-            ("ad\u{200c}min", "invisible signs"),
-            ("ad\u{200d}min", "invisible signs"),
+            ("a\u{202e}b", "invisible characters"),
+            ("ad\u{200c}min", "invisible characters"),
+            ("ad\u{200d}min", "invisible characters"),
         ] {
             let problem = check(name).unwrap_err();
             let complaint = &problem.complaints()[0];

@@ -17,8 +17,8 @@ use serde::{Deserialize, Serialize};
 use serde_json::json;
 
 use super::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
-use super::token_descent::{self, Bounds};
-use super::{token_name, token_room};
+use super::token_descent::{self, TokenDescent};
+use super::{token_limit, token_name};
 use crate::access::unauthenticated;
 use crate::answer::json;
 use crate::body::{JsonBody, OptionalJsonBody, refuse_value};
@@ -54,10 +54,10 @@ impl FromQuery for ListTokens {
         Self {
             all: reader.flag(
                 "all",
-                "All that the caller may manage: those of executors within reach; for admins of everything, those of all owners.",
+                "All that the caller may manage: also tokens of its apps' executors; for admins of everything, those of all owners.",
             ),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one(Parameter::cursor()),
+            cursor: reader.single(Parameter::cursor()),
         }
     }
 }
@@ -78,15 +78,15 @@ enum Kind {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewToken {
     kind: Kind,
-    /// For readers, on one line.
+    /// A name for users, on one line.
     #[schemars(length(min = 1, max = 100))]
     name: String,
-    /// What it may do; of an executor's token, the places of its apps.
+    /// What the token may do; for an executor's token, the scopes of its apps.
     grants: Vec<GrantJson>,
     /// The namespace of requests that name none.
     #[serde(default)]
     namespace: Option<String>,
-    /// Whether executors that it lets in may declare jobs in their code; false if left out.
+    /// Whether executors with this token may declare jobs in their code; false if left out.
     #[serde(default)]
     declares: bool,
     /// How long it works: a duration, or `never`.
@@ -99,7 +99,7 @@ pub(crate) struct NewToken {
 #[serde(deny_unknown_fields, default)]
 #[schemars(rename = "TokenRotation")]
 pub(super) struct Rotate {
-    /// How long the old one works on: `24h`, at most 30 days.
+    /// How long the old one keeps working, such as `24h`; at most 30 days.
     #[schemars(with = "Option<DurationText>")]
     overlap: Option<String>,
 }
@@ -115,7 +115,7 @@ pub(crate) struct TokenJson {
     pub(crate) prefix: String,
     pub(crate) grants: Vec<GrantJson>,
     declares: bool,
-    /// The token that made it, and that it ends with; null where none did.
+    /// The token that created this one; this one ends with it. Null if no token created it.
     minted_by: Option<TokenId>,
     /// The first token of its series. A token that rotates itself and its successors are a series: revoking one ends them all.
     series: TokenId,
@@ -126,7 +126,7 @@ pub(crate) struct TokenJson {
     /// Shown once, to the caller that creates it.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) token: Option<String>,
-    /// With the secret: what its user should know.
+    /// Only together with the secret: warnings for its user.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) warnings: Vec<String>,
 }
@@ -158,7 +158,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/tokens",
             SignedIn,
             list,
-            Doc::new("List tokens", "One's own, newest first, without their secrets.")
+            Doc::new("List tokens", "The caller's tokens, newest first, without their secrets.")
                 .json::<Page<TokenJson>>(200, "A page of tokens."),
         )
         .post(
@@ -167,10 +167,10 @@ pub(super) fn routes() -> Routes {
             create,
             Doc::new(
                 "Create a token",
-                "Of the API, which can do no more than its creator; of executors of some apps; or of those of one app that speak XXL-JOB's \
-                 protocol (`xxl`). It ends with the token that makes it.",
+                "For the API, with at most its creator's rights; for executors of some apps; or for executors of one app that speak \
+                 XXL-JOB's protocol (`xxl`). It ends with the token that creates it.",
             )
-            .json::<TokenJson>(201, "The token, with `token`, which is shown this once.")
+            .json::<TokenJson>(201, "The token, with `token`, which is shown only this once.")
             .refuses(&[Code::NamespaceNotFound, Code::TooManyTokens])
             .example(json!({"kind": "api", "name": "deploy", "grants": [{"role": "viewer"}], "expires_in": "30d"})),
         )
@@ -180,9 +180,9 @@ pub(super) fn routes() -> Routes {
             revoke,
             Doc::new(
                 "Revoke a token",
-                "It works no more, and all that it made ends with it: tokens, sign-ins, links. To revoke one twice is no fault.",
+                "The token ends, with everything that it created: tokens, sign-ins and links. Revoking it again is no error.",
             )
-            .empty("It is revoked."),
+            .empty("The token was revoked."),
         )
         .post(
             "/api/v1/tokens/{id}/rotate",
@@ -190,9 +190,9 @@ pub(super) fn routes() -> Routes {
             rotate,
             Doc::new(
                 "Replace a token's secret",
-                "The old one works on for `overlap`, and no longer than it would have. What it made belongs to the new one.",
+                "The old token works for `overlap` more, but not beyond its own expiry. What it created belongs to the new one.",
             )
-            .json::<TokenJson>(201, "The new token, with `token`, which is shown this once.")
+            .json::<TokenJson>(201, "The new token, with `token`, which is shown only this once.")
             .refuses(&[Code::TokenOver, Code::TooManyTokens])
             .example(json!({"overlap": "24h"})),
         )
@@ -237,7 +237,7 @@ pub(crate) async fn manageable<Q>(
         return Ok((Vec::new(), false));
     }
     let (limit, store) = (usize::try_from(limit).unwrap_or(usize::MAX), call.engine().store());
-    let scope = if owner.is_none() { token_room::scope(call).await? } else { None };
+    let scope = if owner.is_none() { token_limit::scope(call).await? } else { None };
     let mut found = Vec::new();
     while found.len() <= limit {
         let batch = store.tokens(&TokenQuery { owner, scope: scope.clone(), after, limit: BATCH }).await?;
@@ -301,8 +301,8 @@ pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<Token
     let grants = covered_grants(call, &new.grants).await?;
     let now = engine.now();
     let expires_at = expiry(kind, new.expires_in.as_deref(), now)?;
-    let bounds = token_descent::of_new(call, expires_at, new.expires_in.is_some()).await?;
-    let Bounds { minted_by, line, expires_at, is_inherited, .. } = bounds;
+    let descent = token_descent::of_new(call, expires_at, new.expires_in.is_some()).await?;
+    let TokenDescent { minted_by, line, expires_at, is_inherited, .. } = descent;
     let secret = Token::generate_for(kind);
     let owner = call.caller.account.filter(|_| kind == TokenKind::Api);
     let namespace = namespace.or_else(|| only_namespace(&grants));
@@ -310,7 +310,7 @@ pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<Token
     let (name, declares) = (new.name, new.declares);
     let line = line.unwrap_or(record.id);
     let record = TokenRecord { name, owner, namespace, minted_by, line, declares, expires_at, grants, ..record };
-    token_room::check(call, &record).await?;
+    token_limit::check(call, &record).await?;
     // Adding fails if the caller's own token has ended since it was checked.
     if !engine.store().add_token(&record).await? {
         return Err(unauthenticated());
@@ -372,7 +372,7 @@ async fn check_known_app<Q>(call: &GlobalCall<Q>, wanted: &GrantJson) -> Result<
     };
     match known {
         Some(app) if call.caller.rights.allow(Permission::View, namespace.id, Some(app.id)) => Ok(()),
-        _ => Err(Problem::new(Code::Forbidden, format!("your roles do not reach app {}", quoted(app)))),
+        _ => Err(Problem::new(Code::Forbidden, format!("your roles do not cover app {}", quoted(app)))),
     }
 }
 
@@ -418,7 +418,7 @@ fn overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
     let Some(text) = wanted else { return Ok(OVERLAP) };
     let overlap = parse_duration(text).map_err(|error| refuse_value("/overlap", error.to_string()))?;
     if overlap > OVERLAP_MAX {
-        return Err(refuse_value("/overlap", "two secrets work beside each other for at most 30 days"));
+        return Err(refuse_value("/overlap", "two secrets can be valid at the same time for at most 30 days"));
     }
     Ok(overlap)
 }
@@ -445,8 +445,8 @@ async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -
     let now = engine.now();
     let secret = Token::generate_for(old.kind);
     let fresh = secret.record(engine.new_id(), old.kind, now);
-    let bounds = token_descent::of_replacement(call, &old, now).await?;
-    let Bounds { minted_by, line, is_same_series, expires_at, is_inherited } = bounds;
+    let descent = token_descent::of_replacement(call, &old, now).await?;
+    let TokenDescent { minted_by, line, is_same_series, expires_at, is_inherited } = descent;
     let record = TokenRecord {
         id: fresh.id,
         hash: fresh.hash,
@@ -459,9 +459,9 @@ async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -
         expires_at,
         ..old.clone()
     };
-    token_room::check(call, &record).await?;
+    token_limit::check(call, &record).await?;
     if !engine.store().rotate_token(old.id, now + overlap, &record).await? {
-        return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; make a new one"));
+        return Err(Problem::new(Code::TokenOver, "the token was revoked or has expired; create a new one"));
     }
     with_secret(call, &record, (&secret, is_inherited)).await
 }

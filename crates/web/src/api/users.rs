@@ -39,7 +39,7 @@ pub(crate) struct ListUsers {
 
 impl FromQuery for ListUsers {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.one(Parameter::cursor()) }
+        Self { limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX), cursor: reader.single(Parameter::cursor()) }
     }
 }
 
@@ -115,7 +115,7 @@ pub(crate) struct ChangeUser {
 #[serde(deny_unknown_fields)]
 pub(crate) struct NewPassword {
     pub(crate) password: String,
-    /// Whether the user's tokens go on working; if not, all of them end, with all that they made.
+    /// Whether the user's tokens stay valid. If not, all of them are revoked, with everything that they created.
     #[serde(default)]
     pub(crate) keep_tokens: bool,
 }
@@ -149,7 +149,7 @@ pub(super) fn routes() -> Routes {
             change,
             Doc::new(
                 "Change a user",
-                "Fields that are left out stay as they are. Changing the roles or locking the user out ends the user's sign-ins at once.",
+                "Fields that are left out do not change. Changing the roles or locking the user out ends the user's sign-ins immediately.",
             )
             .json::<UserJson>(200, "The user.")
             .refuses(&[Code::LastAdmin])
@@ -169,9 +169,10 @@ pub(super) fn routes() -> Routes {
             set_password,
             Doc::new(
                 "Set a user's password",
-                "The user's sign-ins end, and the tokens with all that they made, unless `keep_tokens` is true. Callers cannot set their own password here.",
+                "Ends the user's sign-ins, and revokes the user's tokens with everything that they created, unless `keep_tokens` is true. \
+                 Callers cannot set their own password here.",
             )
-                .empty("It is set.")
+                .empty("The password was set.")
                 .example(json!({"password": "correct horse battery"})),
         )
         .post(
@@ -336,7 +337,7 @@ async fn link(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<Re
 pub(crate) async fn new_link<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(String, Timestamp), Problem> {
     let account = find(call, name).await?;
     if !call.caller.actor().may_change_sign_in_of(account.id) {
-        let detail = "a token cannot make a link that signs in as its own account; POST /api/v1/sign-in-links makes one with the token's rights";
+        let detail = "a token cannot create a link that signs in as its own account; POST /api/v1/sign-in-links creates one with the token's rights";
         return Err(Problem::new(Code::Forbidden, detail));
     }
     let now = call.engine().now();

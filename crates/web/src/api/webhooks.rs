@@ -2,7 +2,7 @@
 
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
-use rondel_admin::failure_webhook::{WebhookError, WebhookSaved};
+use rondel_admin::failure_webhook::{SavedWebhook, WebhookError};
 use rondel_core::access::Permission::Admin;
 use rondel_core::{NamespaceId, Timestamp};
 use rondel_store::catalog::Namespace;
@@ -62,7 +62,7 @@ pub(super) fn routes() -> Routes {
             test,
             Doc::new(
                 "Send a test message to a failure webhook",
-                "Sends one message at once, signed like any other, with the type `webhook.test`.",
+                "Sends one message immediately, signed like any other, with the type `webhook.test`.",
             )
             .json::<TestJson>(200, "The result of the test.")
             .refuses(&[Code::WebhookNotFound]),
@@ -80,7 +80,7 @@ pub(super) fn routes() -> Routes {
             Admin,
             put,
             Doc::new("Set a failure webhook", "An existing webhook gets the new URL and keeps its secret.")
-                .json::<WebhookJson>(200, "The webhook, changed.")
+                .json::<WebhookJson>(200, "The changed webhook.")
                 .json::<WebhookJson>(201, "The new webhook, with `secret`, which is shown only this once.")
                 .refuses(&[Code::WebhookNotFound])
                 .example(json!({"url": "https://example.com/rondel"})),
@@ -89,9 +89,12 @@ pub(super) fn routes() -> Routes {
             "/api/v1/namespaces/{name}/failure-webhook",
             Admin,
             delete,
-            Doc::new("Delete a failure webhook", "Nothing more is sent. If it is set again, it gets a new secret.")
-                .empty("It is deleted.")
-                .refuses(&[Code::WebhookNotFound]),
+            Doc::new(
+                "Delete a failure webhook",
+                "No more messages are sent. If the webhook is set again, it gets a new secret.",
+            )
+            .empty("It was deleted.")
+            .refuses(&[Code::WebhookNotFound]),
         )
 }
 
@@ -112,11 +115,11 @@ async fn put(
     note_before(&call, namespace.id, &name).await?;
     call.note.changed_to(&serde_json::json!({"url": new.url}));
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {
-        Ok(WebhookSaved::Created(webhook)) => {
+        Ok(SavedWebhook::Created(webhook)) => {
             let secret = Some(webhook.secret.clone());
             json(StatusCode::CREATED, &show(namespace.name, webhook, secret))
         }
-        Ok(WebhookSaved::Changed) => {
+        Ok(SavedWebhook::Changed) => {
             let changed = call.engine().store().failure_webhook(namespace.id).await?;
             json(StatusCode::OK, &show(namespace.name, changed.ok_or_else(|| missing(&name))?, None))
         }

@@ -22,13 +22,13 @@ pub(super) struct ResponseDoc {
     pub(super) status: u16,
     pub(super) about: &'static str,
     /// Its possible bodies, by media type; empty if it has none.
-    pub(super) forms: Vec<(&'static str, Form)>,
+    pub(super) bodies: Vec<(&'static str, BodyKind)>,
     /// Headers that it always has.
     pub(super) headers: Vec<&'static str>,
 }
 
-/// The format of an answer's body.
-pub(super) enum Form {
+/// What kind of body an answer has.
+pub(super) enum BodyKind {
     /// JSON of this type.
     Json(SchemaOf),
     /// JSON of this type in the form that a request may send: fields that have their default are left out.
@@ -43,29 +43,32 @@ impl Doc {
         Self { summary, about, answers: Vec::new(), refusals: Vec::new(), headers: Vec::new(), example: None }
     }
 
-    fn answer(mut self, status: u16, about: &'static str, form: Option<(&'static str, Form)>) -> Self {
+    fn answer(mut self, status: u16, about: &'static str, body: Option<(&'static str, BodyKind)>) -> Self {
         match self.answers.iter_mut().find(|answer| answer.status == status) {
-            Some(answer) => answer.forms.extend(form),
-            None => {
-                self.answers.push(ResponseDoc { status, about, forms: form.into_iter().collect(), headers: Vec::new() })
-            }
+            Some(answer) => answer.bodies.extend(body),
+            None => self.answers.push(ResponseDoc {
+                status,
+                about,
+                bodies: body.into_iter().collect(),
+                headers: Vec::new(),
+            }),
         }
         self
     }
 
     /// Adds an answer with `T` as JSON.
     pub(crate) fn json<T: JsonSchema>(self, status: u16, about: &'static str) -> Self {
-        self.answer(status, about, Some(("application/json", Form::Json(schema_of::<T>()))))
+        self.answer(status, about, Some(("application/json", BodyKind::Json(schema_of::<T>()))))
     }
 
     /// Adds an answer with `T` as JSON, in a form that the client can send back.
     pub(crate) fn short<T: JsonSchema>(self, status: u16, about: &'static str) -> Self {
-        self.answer(status, about, Some(("application/json", Form::Short(schema_of::<T>()))))
+        self.answer(status, about, Some(("application/json", BodyKind::Short(schema_of::<T>()))))
     }
 
     /// Adds `T` as YAML to the answer with status 200.
     pub(crate) fn yaml<T: JsonSchema>(self) -> Self {
-        self.answer(200, "", Some(("application/yaml", Form::Short(schema_of::<T>()))))
+        self.answer(200, "", Some(("application/yaml", BodyKind::Short(schema_of::<T>()))))
     }
 
     /// Adds an answer without a body.
@@ -75,12 +78,12 @@ impl Doc {
 
     /// Adds text of this media type to the answer with status 200, for requests whose `Accept` header or parameters ask for it.
     pub(crate) fn text(self, media: &'static str) -> Self {
-        self.answer(200, "", Some((media, Form::Text)))
+        self.answer(200, "", Some((media, BodyKind::Text)))
     }
 
     /// Adds an answer with text of this media type. The answer has no JSON unless that is added too.
     pub(crate) fn stream(self, media: &'static str, about: &'static str) -> Self {
-        self.answer(200, about, Some((media, Form::Text)))
+        self.answer(200, about, Some((media, BodyKind::Text)))
     }
 
     /// Adds a header to the last answer.

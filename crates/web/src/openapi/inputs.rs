@@ -14,7 +14,7 @@ pub(crate) const fn schema_of<T: JsonSchema>() -> SchemaOf {
 }
 
 /// The body of a request.
-pub(crate) struct BodyForm {
+pub(crate) struct RequestBodyDoc {
     /// The media types that are accepted.
     pub(crate) media: &'static [&'static str],
     pub(crate) schema: SchemaOf,
@@ -27,28 +27,28 @@ pub(crate) struct HandlerInputs {
     pub(crate) path: Vec<Parameter>,
     pub(crate) query: Vec<Parameter>,
     pub(crate) headers: Vec<Parameter>,
-    pub(crate) body: Option<BodyForm>,
+    pub(crate) body: Option<RequestBodyDoc>,
     /// The codes with which these inputs can be refused.
     pub(crate) refusals: Vec<Code>,
 }
 
 /// An argument of a handler.
 pub(crate) trait Input {
-    fn describe(taken: &mut HandlerInputs);
+    fn describe(inputs: &mut HandlerInputs);
 }
 
 /// The arguments of a handler, after the marker type that axum puts first.
 pub(crate) trait Inputs {
-    fn taken() -> HandlerInputs;
+    fn describe_inputs() -> HandlerInputs;
 }
 
 macro_rules! inputs {
     ($($argument:ident),+) => {
         impl<Mark, $($argument: Input),+> Inputs for (Mark, $($argument,)+) {
-            fn taken() -> HandlerInputs {
-                let mut taken = HandlerInputs::default();
-                $($argument::describe(&mut taken);)+
-                taken
+            fn describe_inputs() -> HandlerInputs {
+                let mut inputs = HandlerInputs::default();
+                $($argument::describe(&mut inputs);)+
+                inputs
             }
         }
     };

@@ -3,9 +3,9 @@
 //! A route is built with its permission and a [`Doc`]. The types of the handler's arguments ([`Inputs`]) describe its inputs, and the
 //! types of bodies describe their fields. The document therefore follows every change of a route.
 
+mod derived_bodies;
 mod doc;
 mod inputs;
-mod marks;
 mod operation;
 mod schemas;
 
@@ -14,9 +14,9 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::{Map, Value, json};
 
+pub(crate) use self::derived_bodies::{Either, Listed, Patch, Unnamed};
 pub(crate) use self::doc::Doc;
-pub(crate) use self::inputs::{BodyForm, HandlerInputs, Input, Inputs, schema_of};
-pub(crate) use self::marks::{Either, Listed, Patch, Unnamed};
+pub(crate) use self::inputs::{HandlerInputs, Input, Inputs, RequestBodyDoc, schema_of};
 use self::operation::{headers, operation, responses};
 use self::schemas::Schemas;
 use crate::problem;
@@ -26,7 +26,7 @@ use crate::route_info::RouteInfo;
 pub(crate) struct RouteDoc {
     pub(crate) doc: Doc,
     /// Describes the inputs of the handler.
-    pub(crate) taken: fn() -> HandlerInputs,
+    pub(crate) describe_inputs: fn() -> HandlerInputs,
 }
 
 #[derive(Serialize)]
@@ -48,32 +48,32 @@ does not change between releases. `x-permission` names what an operation asks of
 
 /// The nouns, in the order in which the document introduces them.
 const TAGS: &[(&str, &str)] = &[
-    ("jobs", "What is to run, when, and where."),
-    ("runs", "What ran, and what became of it."),
+    ("jobs", "What runs, when, and where."),
+    ("runs", "The executions of jobs, and their outcomes."),
     ("calendars", "Days and times that remove or move fires."),
     ("scripts", "Texts of scripts that jobs run by name, with their versions."),
-    ("channels", "Where alerts are sent, and how each try went."),
-    ("alert-rules", "What is watched, and where it is reported."),
-    ("incidents", "Rules that hold for a subject, or did."),
-    ("silences", "What keeps messages back for a time."),
+    ("channels", "Where alerts are sent, with the outcome of each try."),
+    ("alert-rules", "Conditions that are watched, and where they are reported."),
+    ("incidents", "Alert rules that hold for a subject, or held before."),
+    ("silences", "Periods in which messages about incidents are suppressed."),
     ("maintenance", "Times in which jobs do not fire."),
-    ("shadow", "Fires of another scheduler beside those of jobs in shadow mode."),
-    ("schedules", "What a schedule means, before it is saved."),
+    ("shadow", "Fires of another scheduler, compared with those of jobs in shadow mode."),
+    ("schedules", "The meaning of a schedule, before it is saved."),
     ("stats", "How runs ended over time."),
-    ("reports", "How runs went over days and months."),
-    ("timeline", "What ran, runs and will run, lane by lane."),
-    ("fires", "What fires next, across jobs."),
+    ("reports", "The outcomes of runs over days and months."),
+    ("timeline", "Past, current and future runs, in lanes."),
+    ("fires", "The next fires of all jobs."),
     ("apps", "Groups of executors that run the same handlers."),
     ("executors", "The processes that run jobs."),
-    ("events", "What happens, as it happens."),
+    ("events", "Changes, as they happen."),
     ("nodes", "The servers of the cluster."),
     ("namespaces", "Tenants or environments."),
-    ("tokens", "What programs and executors come in by."),
+    ("tokens", "Credentials of programs and executors."),
     ("users", "Who can sign in, with which roles."),
-    ("me", "Oneself."),
-    ("sessions", "One's own sign-ins."),
+    ("me", "The caller."),
+    ("sessions", "The caller's sign-ins."),
     ("sign-in-links", "Links into the console."),
-    ("audit", "What was done, by whom and from where."),
+    ("audit", "The changes, with their callers and addresses."),
     ("openapi.json", "This document."),
 ];
 
@@ -96,7 +96,7 @@ pub(crate) fn document<'r>(routes: impl Iterator<Item = (&'r RouteInfo, &'r Rout
             "description": ABOUT,
             "license": {"name": "MIT OR Apache-2.0", "identifier": "MIT OR Apache-2.0"},
         }),
-        servers: json!([{"url": "/", "description": "The server that gave this document."}]),
+        servers: json!([{"url": "/", "description": "The server that served this document."}]),
         security: json!([{"token": []}]),
         tags: TAGS.iter().map(|(name, about)| json!({"name": name, "description": about})).collect(),
         paths,

@@ -7,7 +7,7 @@ use rondel_core::access::Permission;
 use serde_json::{Map, Value, json};
 
 use super::RouteDoc;
-use super::doc::{Form, ResponseDoc};
+use super::doc::{BodyKind, ResponseDoc};
 use super::inputs::HandlerInputs;
 use super::schemas::Schemas;
 use crate::keyed;
@@ -44,18 +44,18 @@ const fn word(permission: Permission) -> &'static str {
 }
 
 pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schemas) -> Value {
-    let RouteDoc { doc, taken } = route;
-    let mut taken = taken();
-    taken.headers.extend(&doc.headers);
+    let RouteDoc { doc, describe_inputs } = route;
+    let mut inputs = describe_inputs();
+    inputs.headers.extend(&doc.headers);
     let mut refusals: Vec<Code> = ALWAYS.to_vec();
     match info.key_use() {
-        KeyUse::Kept => {
-            taken.headers.push(keyed::PARAMETER);
+        KeyUse::Stored => {
+            inputs.headers.push(keyed::PARAMETER);
             refusals.extend(keyed::REFUSALS);
         }
         KeyUse::Refused | KeyUse::Ignored => {}
     }
-    refusals.extend(&taken.refusals);
+    refusals.extend(&inputs.refusals);
     refusals.extend(&doc.refusals);
     let mut operation = Map::new();
     operation.insert("operationId".to_owned(), json!(id(&info.method, info.path)));
@@ -65,11 +65,11 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
     if let Access::Needs(permission) = info.access {
         operation.insert("x-permission".to_owned(), json!(word(permission)));
     }
-    let parameters = parameters(&taken);
+    let parameters = parameters(&inputs);
     if !parameters.is_empty() {
         operation.insert("parameters".to_owned(), Value::Array(parameters));
     }
-    if let Some(body) = &taken.body {
+    if let Some(body) = &inputs.body {
         let schema = schemas.of_request(body.schema);
         let mut content = Map::new();
         for media in body.media {
@@ -100,7 +100,7 @@ fn id(method: &Method, path: &str) -> String {
     format!("{}_{}", method.as_str().to_ascii_lowercase(), words.join("_"))
 }
 
-fn parameters(taken: &HandlerInputs) -> Vec<Value> {
+fn parameters(inputs: &HandlerInputs) -> Vec<Value> {
     let show = |place: &str, parameter: &Parameter| {
         json!({
             "name": parameter.name,
@@ -110,9 +110,9 @@ fn parameters(taken: &HandlerInputs) -> Vec<Value> {
             "schema": parameter.schema(),
         })
     };
-    let path = taken.path.iter().map(|parameter| show("path", parameter));
-    let query = taken.query.iter().map(|parameter| show("query", parameter));
-    path.chain(query).chain(taken.headers.iter().map(|parameter| show("header", parameter))).collect()
+    let path = inputs.path.iter().map(|parameter| show("path", parameter));
+    let query = inputs.query.iter().map(|parameter| show("query", parameter));
+    path.chain(query).chain(inputs.headers.iter().map(|parameter| show("header", parameter))).collect()
 }
 
 fn answer(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas) -> Value {
@@ -122,15 +122,15 @@ fn answer(answer: &ResponseDoc, info: &RouteInfo, schemas: &mut Schemas) -> Valu
         names.push("Idempotency-Replayed");
     }
     let mut shown = json!({"description": answer.about, "headers": references(&names)});
-    if !answer.forms.is_empty() {
+    if !answer.bodies.is_empty() {
         let mut content = Map::new();
-        for (media, form) in &answer.forms {
-            let form = match form {
-                Form::Json(schema) => json!({"schema": schemas.of_answer(*schema)}),
-                Form::Short(schema) => json!({"schema": schemas.of_request(*schema)}),
-                Form::Text => json!({"schema": {"type": "string"}}),
+        for (media, kind) in &answer.bodies {
+            let body = match kind {
+                BodyKind::Json(schema) => json!({"schema": schemas.of_answer(*schema)}),
+                BodyKind::Short(schema) => json!({"schema": schemas.of_request(*schema)}),
+                BodyKind::Text => json!({"schema": {"type": "string"}}),
             };
-            content.insert((*media).to_owned(), form);
+            content.insert((*media).to_owned(), body);
         }
         shown["content"] = Value::Object(content);
     }
@@ -146,14 +146,14 @@ fn references(names: &[&str]) -> Map<String, Value> {
 pub(super) fn headers() -> Value {
     let header = |about: &str, is_required: bool, example: &str| json!({"description": about, "required": is_required, "schema": {"type": "string"}, "example": example});
     json!({
-        "X-Request-Id": header("Under which id the request stands in the server's log: the client's own, or a made one.", true, "6f1d0c2a"),
-        "RateLimit": header("How many requests the token has left, and for how many seconds it has to wait.", false, "\"token\";r=4999;t=0"),
-        "RateLimit-Policy": header("How many requests a token may make, in how many seconds.", false, "\"token\";q=5000;w=5"),
-        "Retry-After": header("In how many seconds to try again.", true, "1"),
+        "X-Request-Id": header("The id of the request in the server's log: the one that the client sent, or a generated one.", true, "6f1d0c2a"),
+        "RateLimit": header("How many requests the token has left, and how many seconds it must wait.", false, "\"token\";r=4999;t=0"),
+        "RateLimit-Policy": header("How many requests a token may make in how many seconds.", false, "\"token\";q=5000;w=5"),
+        "Retry-After": header("After how many seconds to try again.", true, "1"),
         "WWW-Authenticate": header("How to authenticate.", true, "Bearer realm=\"rondel\""),
         "ETag": header("The version, for If-Match.", true, "\"v3\""),
-        "Location": header("Where the new thing is.", true, "/api/v1/jobs/report"),
-        "Idempotency-Replayed": header("There, and true, where the call was made before under the same key.", false, "true"),
+        "Location": header("The path of the new object.", true, "/api/v1/jobs/report"),
+        "Idempotency-Replayed": header("Present, and true, if the call was made before with the same key.", false, "true"),
     })
 }
 

@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_both_ways_has_two_names() {
+    fn a_type_that_differs_in_requests_and_answers_has_two_names() {
         let mut schemas = Schemas::default();
         let (mut request, answer) = (schemas.of_request(schema_of::<Outer>()), schemas.of_answer(schema_of::<Outer>()));
         let renamed = schemas.finish();

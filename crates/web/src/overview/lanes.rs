@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use rondel_admin::coming::{LanePlan, lane_plans};
+use rondel_admin::forecast::{LanePlan, lane_plans};
 use rondel_core::sketch::Step;
 use rondel_core::{AppId, IdGen, JobId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::{JobQuery, JobRecord};
 use rondel_store::ledger::RunQuery;
-use rondel_store::rollups::{NewestOutcomes, PointKind, RunMark, StatPoint, Verdicts};
+use rondel_store::rollups::{ChartRun, NewestOutcomes, PointKind, StatPoint, Verdicts};
 
-use super::series::{Span, fitting_step, kept_step, summed_verdicts};
-use super::trouble::{SHARED_COUNT, Trouble};
+use super::recent_failures::{RecentFailures, SHARED_COUNT};
+use super::series::{BucketRange, fitting_step, kept_step, summed_verdicts};
 use crate::api::jobs::seen_from;
 use crate::call::Call;
 use crate::problem::Problem;
@@ -112,21 +112,25 @@ pub(crate) struct Timeline {
 pub(crate) async fn timeline<Q: Sync>(
     call: &Call<Q>,
     request: &TimelineRequest,
-    trouble: &Trouble,
+    failures: &RecentFailures,
 ) -> Result<Timeline, Problem> {
     match request.by {
-        LaneKind::Job => by_job(call, request, trouble).await,
+        LaneKind::Job => by_job(call, request, failures).await,
         LaneKind::App => by_app(call, request).await,
         LaneKind::Executor => by_executor(call, request).await,
     }
 }
 
-async fn by_job<Q: Sync>(call: &Call<Q>, request: &TimelineRequest, trouble: &Trouble) -> Result<Timeline, Problem> {
+async fn by_job<Q: Sync>(
+    call: &Call<Q>,
+    request: &TimelineRequest,
+    failures: &RecentFailures,
+) -> Result<Timeline, Problem> {
     let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
-    let mut jobs = worst(call, request, trouble).await?;
+    let mut jobs = worst(call, request, failures).await?;
     let known: BTreeSet<JobId> = jobs.iter().map(|job| job.id).collect();
     if jobs.len() <= lane_count {
-        let within = call.seen_apps();
+        let within = call.visible_apps();
         let limit = request.lane_count + u32::try_from(known.len()).unwrap_or(0) + 1;
         let query = JobQuery {
             app: request.app,
@@ -158,7 +162,7 @@ async fn by_job<Q: Sync>(call: &Call<Q>, request: &TimelineRequest, trouble: &Tr
 #[derive(Debug, Default)]
 struct LaneData {
     /// Its newest runs, ordered from the newest to the oldest.
-    marks: Vec<RunMark>,
+    marks: Vec<ChartRun>,
     /// Runs before this instant are joined.
     cut: Option<Timestamp>,
     /// The verdicts of the joined runs, summed up for each stretch of time.
@@ -174,7 +178,7 @@ async fn read_lane_data<Q: Sync>(
     let limit = u32::try_from(mark_count).unwrap_or(u32::MAX).saturating_add(1);
     let ids: Vec<JobId> = jobs.iter().map(|job| job.id).collect();
     let mut drawn: BTreeMap<JobId, LaneData> = BTreeMap::new();
-    for mark in call.engine().store().marks(&ids, request.from, request.to, limit).await? {
+    for mark in call.engine().store().chart_runs(&ids, request.from, request.to, limit).await? {
         drawn.entry(mark.job).or_default().marks.push(mark);
     }
     let length = joined_length(request);
@@ -183,21 +187,22 @@ async fn read_lane_data<Q: Sync>(
         let oldest = marks.last().filter(|_| marks.len() > mark_count);
         *cut = oldest.map(|oldest| oldest.fire_at.floor(length) + length);
         let cut = *cut;
-        marks.retain(|mark| call.sees(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
+        marks.retain(|mark| call.may_view(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
     let before = drawn.values().filter_map(|its| its.cut).max().unwrap_or(request.from);
-    for run in running_before(call, before).await?.iter().filter(|run| ids.contains(&run.job) && is_whole(run)) {
+    for run in running_before(call, before).await?.iter().filter(|run| ids.contains(&run.job) && !is_shard(run)) {
         let its = drawn.entry(run.job).or_default();
         if run.fire_at < its.cut.unwrap_or(request.from) {
-            its.marks.push(RunMark::from(run));
+            its.marks.push(ChartRun::from(run));
         }
     }
-    let is_joined = |job: &&JobRecord| call.sees(job.app) && drawn.get(&job.id).is_some_and(|its| its.cut.is_some());
+    let is_joined =
+        |job: &&JobRecord| call.may_view(job.app) && drawn.get(&job.id).is_some_and(|its| its.cut.is_some());
     let joined: Vec<&JobRecord> = jobs.iter().filter(is_joined).collect();
     let step =
         if request.to.since(request.from) > Duration::from_secs(60 * 24 * 3600) { Step::Day } else { Step::Hour };
     let owners: Vec<i64> = joined.iter().map(|job| job.id.get()).collect();
-    let span = Span::new(step, request.from, request.to);
+    let span = BucketRange::new(step, request.from, request.to);
     let stretches = summed_verdicts(call, (PointKind::Job, &owners), span, length).await?;
     for job in joined {
         // If the job moved to another app, only runs of apps that the caller sees are counted.
@@ -217,7 +222,7 @@ async fn read_lane_data<Q: Sync>(
 /// it.
 async fn running_before<Q>(call: &Call<Q>, before: Timestamp) -> Result<Vec<Run>, Problem> {
     let query = RunQuery {
-        within: call.seen_apps(),
+        within: call.visible_apps(),
         statuses: vec![RunStatus::Running],
         after: Some(RunId::new(IdGen::first_at(before))),
         limit: EARLIER_COUNT_MAX,
@@ -226,41 +231,41 @@ async fn running_before<Q>(call: &Call<Q>, before: Timestamp) -> Result<Vec<Run>
     Ok(call.engine().store().list_runs(call.namespace.id, &query).await?)
 }
 
-/// Whether a run is not a shard of a broadcast.
-fn is_whole(run: &Run) -> bool {
-    run.is_root() || run.shard_total.is_none_or(|total| total <= 1)
+/// Whether a run is a shard of a broadcast.
+fn is_shard(run: &Run) -> bool {
+    !run.is_root() && run.shard_total.is_some_and(|total| total > 1)
 }
 
 /// The jobs in this order: those whose newest runs failed, those with a failed run in the last day, and those that are running.
 async fn worst<Q: Sync>(
     call: &Call<Q>,
     request: &TimelineRequest,
-    trouble: &Trouble,
+    failures: &RecentFailures,
 ) -> Result<Vec<JobRecord>, Problem> {
     let (store, namespace) = (call.engine().store(), call.namespace.id);
-    let within = call.seen_apps();
+    let within = call.visible_apps();
     let is_all = request.contains.is_none() && request.app.is_none() && within.is_none();
     // One job more than there are lanes shows whether there are more lanes. If a filter applies, more jobs are read, so that enough
     // remain.
     let count = if is_all { request.lane_count + 1 } else { WORST_COUNT_FILTERED };
     let job = |pulse: &NewestOutcomes| pulse.job;
     let mut all: Vec<JobId> = if count <= SHARED_COUNT {
-        trouble.failing(call).await?.iter().map(job).collect()
+        failures.failing(call).await?.iter().map(job).collect()
     } else {
         store.failing_jobs(namespace, within.as_deref(), count).await?.iter().map(job).collect()
     };
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     if all.len() < count {
-        let troubled = trouble.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
+        let troubled = failures.read(call).await?.iter().filter(|trouble| trouble.status != RunStatus::Skipped);
         all.extend(troubled.map(|trouble| trouble.job));
-        let running = store.open_marks(namespace, RunStatus::Running, OPEN_COUNT).await?;
+        let running = store.open_chart_runs(namespace, RunStatus::Running, OPEN_COUNT).await?;
         all.extend(running.iter().map(|mark| mark.job));
     }
     let mut seen = BTreeSet::new();
     let ids: Vec<JobId> = all.into_iter().filter(|job| seen.insert(*job)).take(count).collect();
     let found = if is_all { store.jobs_by_id(&ids).await? } else { named(call, request, &ids).await? };
     let mut found: HashMap<JobId, JobRecord> = found.into_iter().map(|job| (job.id, job)).collect();
-    let is_wanted = |job: &JobRecord| call.sees(job.app) && request.app.is_none_or(|app| app == job.app);
+    let is_wanted = |job: &JobRecord| call.may_view(job.app) && request.app.is_none_or(|app| app == job.app);
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
 }
 
@@ -271,7 +276,7 @@ async fn named<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> R
     let wanted = request.contains.as_deref().unwrap_or_default();
     let mut ordered: Vec<&str> = ids.iter().filter_map(|id| names.get(id)).map(String::as_str).collect();
     ordered.retain(|name| name.contains(wanted));
-    let spare = if request.app.is_some() || call.seen_apps().is_some() { ordered.len() } else { 1 };
+    let spare = if request.app.is_some() || call.visible_apps().is_some() { ordered.len() } else { 1 };
     ordered.truncate(usize::try_from(request.lane_count).unwrap_or(usize::MAX).saturating_add(spare));
     Ok(store.jobs_named(call.namespace.id, &ordered).await?)
 }
@@ -284,7 +289,7 @@ fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Ti
     let of_marks = marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark)));
     let joined = || stretches.iter().map(|stretch| &stretch.verdicts);
     let run_count = u64::try_from(marks.len()).unwrap_or(u64::MAX) + joined().map(Verdicts::total).sum::<u64>();
-    let trouble_count = of_marks.trouble() + joined().map(Verdicts::trouble).sum::<u64>();
+    let trouble_count = of_marks.failure_count() + joined().map(Verdicts::failure_count).sum::<u64>();
     let of_stretches = stretches.iter().flat_map(|stretch| marks_of(stretch, length));
     let mut fires: Vec<Timestamp> = plan.fires;
     fires.extend(claimed.into_iter().filter(|at| *at > now));
@@ -304,11 +309,11 @@ fn job_lane(job: &JobRecord, plan: LanePlan, drawn: LaneData, (now, length): (Ti
 }
 
 /// Whether the run is claimed or waiting, but has not begun.
-const fn is_ahead(mark: &RunMark) -> bool {
+const fn is_ahead(mark: &ChartRun) -> bool {
     matches!(mark.status, RunStatus::Pending | RunStatus::Waiting)
 }
 
-fn verdict(mark: &RunMark) -> Verdicts {
+fn verdict(mark: &ChartRun) -> Verdicts {
     let count = u64::try_from(mark.span_count).unwrap_or(1);
     let none = Verdicts::default();
     match mark.status {
@@ -343,8 +348,8 @@ fn marks_of(stretch: &StatPoint, length: Duration) -> Vec<Mark> {
     parts.into_iter().filter(|(_, count)| *count > 0).map(|(status, count)| of(status, count)).collect()
 }
 
-impl From<&RunMark> for Mark {
-    fn from(mark: &RunMark) -> Self {
+impl From<&ChartRun> for Mark {
+    fn from(mark: &ChartRun) -> Self {
         let begun = mark.started_at.unwrap_or(mark.fire_at).max(mark.fire_at);
         let to = match mark.status {
             RunStatus::Skipped => Some(mark.span_end_at.unwrap_or(mark.fire_at)),
@@ -359,7 +364,7 @@ impl From<&RunMark> for Mark {
 
 async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
     let mut apps = call.engine().store().apps(call.namespace.id).await?;
-    apps.retain(|app| call.sees(app.id) && request.app.is_none_or(|wanted| wanted == app.id));
+    apps.retain(|app| call.may_view(app.id) && request.app.is_none_or(|wanted| wanted == app.id));
     let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
     let has_more = apps.len() > lane_count;
     apps.truncate(lane_count);
@@ -369,7 +374,7 @@ async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline
     let ids: Vec<i64> = apps.iter().map(|app| app.id.get()).collect();
     // In a long range, short stretches would overlap, so runs are joined into longer ones.
     let length = if step == Step::Hour { joined_length(request) } else { step.length() };
-    let span = Span::new(step, request.from, request.to);
+    let span = BucketRange::new(step, request.from, request.to);
     let stretches = summed_verdicts(call, (PointKind::App, &ids), span, length).await?;
     let lane = |app: rondel_store::catalog::App| {
         let own = || stretches.iter().filter(|stretch| stretch.owner == app.id.get());
@@ -377,7 +382,7 @@ async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline
         Lane {
             name: app.name,
             run_count: sum.total(),
-            trouble_count: sum.trouble(),
+            trouble_count: sum.failure_count(),
             marks: own().flat_map(|stretch| marks_of(stretch, length)).collect(),
             is_joined: true,
             ..Lane::default()
@@ -391,13 +396,13 @@ async fn by_app<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline
 async fn by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Timeline, Problem> {
     let ids = (RunId::new(IdGen::first_at(request.from)), RunId::new(IdGen::first_at(request.to)));
     let limit = u32::try_from(MARK_COUNT_MAX).unwrap_or(u32::MAX).saturating_add(1);
-    let mut marks = call.engine().store().marks_of_namespace(call.namespace.id, ids, limit).await?;
+    let mut marks = call.engine().store().chart_runs_of_namespace(call.namespace.id, ids, limit).await?;
     let is_cut = marks.len() > MARK_COUNT_MAX;
     marks.truncate(MARK_COUNT_MAX);
-    marks.extend(running_before(call, request.from).await?.iter().map(RunMark::from));
-    marks.retain(|mark| call.sees(mark.app) && request.app.is_none_or(|app| app == mark.app));
+    marks.extend(running_before(call, request.from).await?.iter().map(ChartRun::from));
+    marks.retain(|mark| call.may_view(mark.app) && request.app.is_none_or(|app| app == mark.app));
     marks.retain(|mark| mark.started_at.is_some());
-    let mut by_name: BTreeMap<(AppId, String), Vec<RunMark>> = BTreeMap::new();
+    let mut by_name: BTreeMap<(AppId, String), Vec<ChartRun>> = BTreeMap::new();
     for mark in marks {
         if let Some(name) = mark.executor.clone() {
             by_name.entry((mark.app, name)).or_default().push(mark);
@@ -405,11 +410,11 @@ async fn by_executor<Q>(call: &Call<Q>, request: &TimelineRequest) -> Result<Tim
     }
     let apps = call.engine().store().apps(call.namespace.id).await?;
     let apps: HashMap<AppId, String> = apps.into_iter().map(|app| (app.id, app.name)).collect();
-    let lane = |((app, name), marks): ((AppId, String), Vec<RunMark>)| Lane {
+    let lane = |((app, name), marks): ((AppId, String), Vec<ChartRun>)| Lane {
         name,
         app: apps.get(&app).cloned(),
         run_count: u64::try_from(marks.len()).unwrap_or(u64::MAX),
-        trouble_count: marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark))).trouble(),
+        trouble_count: marks.iter().fold(Verdicts::default(), |sum, mark| sum.plus(verdict(mark))).failure_count(),
         marks: marks.iter().rev().map(Mark::from).collect(),
         ..Lane::default()
     };

@@ -17,14 +17,14 @@ pub(crate) const BUCKET_COUNT_MAX: u128 = 2_000;
 
 /// A range of time, and the length of its buckets.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct BucketRange {
     pub(crate) step: Step,
     pub(crate) from: Timestamp,
     pub(crate) to: Timestamp,
 }
 
-impl Span {
-    /// The span of all buckets that overlap the range.
+impl BucketRange {
+    /// The range of all buckets that overlap the given one.
     pub(crate) fn new(step: Step, from: Timestamp, to: Timestamp) -> Self {
         Self { step, from: step.floor(from), to }
     }
@@ -57,17 +57,17 @@ impl Bucket {
 }
 
 /// The runs of the namespace that the caller may see, in all buckets of the span.
-pub(crate) async fn of_namespace<Q>(call: &Call<Q>, span: Span) -> Result<Vec<Bucket>, Problem> {
+pub(crate) async fn of_namespace<Q>(call: &Call<Q>, span: BucketRange) -> Result<Vec<Bucket>, Problem> {
     of_seen(call, span, PointDetail::Whole).await
 }
 
 /// Like [`of_namespace`], but reads only the verdicts.
-pub(crate) async fn verdicts_of_namespace<Q>(call: &Call<Q>, span: Span) -> Result<Vec<Bucket>, Problem> {
+pub(crate) async fn verdicts_of_namespace<Q>(call: &Call<Q>, span: BucketRange) -> Result<Vec<Bucket>, Problem> {
     of_seen(call, span, PointDetail::Verdicts).await
 }
 
-async fn of_seen<Q>(call: &Call<Q>, span: Span, detail: PointDetail) -> Result<Vec<Bucket>, Problem> {
-    let (kind, owners) = match call.seen_apps() {
+async fn of_seen<Q>(call: &Call<Q>, span: BucketRange, detail: PointDetail) -> Result<Vec<Bucket>, Problem> {
+    let (kind, owners) = match call.visible_apps() {
         None => (PointKind::Namespace, vec![call.namespace.id.get()]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| app.get()).collect()),
     };
@@ -79,13 +79,18 @@ async fn of_seen<Q>(call: &Call<Q>, span: Span, detail: PointDetail) -> Result<V
 }
 
 /// How many owners one read may have at most, so that its limit drops no points.
-pub(crate) fn owner_count(span: Span) -> usize {
+pub(crate) fn owner_count(span: BucketRange) -> usize {
     let count = u128::from(POINT_COUNT_MAX) / span.bucket_count().max(1);
     usize::try_from(count).unwrap_or(usize::MAX).max(1)
 }
 
 /// The runs of these owners, added up in each bucket of the span.
-pub(crate) async fn of<Q>(call: &Call<Q>, kind: PointKind, owners: &[i64], span: Span) -> Result<Vec<Bucket>, Problem> {
+pub(crate) async fn of<Q>(
+    call: &Call<Q>,
+    kind: PointKind,
+    owners: &[i64],
+    span: BucketRange,
+) -> Result<Vec<Bucket>, Problem> {
     Ok(joined(&read(call, kind, owners, span).await?, span))
 }
 
@@ -94,7 +99,7 @@ pub(crate) async fn read<Q>(
     call: &Call<Q>,
     kind: PointKind,
     owners: &[i64],
-    span: Span,
+    span: BucketRange,
 ) -> Result<Vec<StatPoint>, Problem> {
     points(call, (kind, owners), span, PointDetail::Whole).await
 }
@@ -103,7 +108,7 @@ pub(crate) async fn read<Q>(
 pub(crate) async fn summed_verdicts<Q>(
     call: &Call<Q>,
     (kind, owners): (PointKind, &[i64]),
-    span: Span,
+    span: BucketRange,
     length: Duration,
 ) -> Result<Vec<StatPoint>, Problem> {
     let mut found = Vec::new();
@@ -116,16 +121,16 @@ pub(crate) async fn summed_verdicts<Q>(
 async fn points<Q>(
     call: &Call<Q>,
     (kind, owners): (PointKind, &[i64]),
-    span: Span,
+    span: BucketRange,
     detail: PointDetail,
 ) -> Result<Vec<StatPoint>, Problem> {
-    let Span { step, from, to } = span;
+    let BucketRange { step, from, to } = span;
     let query = PointQuery { kind, owners, step, from, to, limit: POINT_COUNT_MAX, detail };
     Ok(call.engine().store().points(&query).await?)
 }
 
 /// Adds up the points in each bucket of the span; buckets without runs are empty.
-pub(crate) fn joined(points: &[StatPoint], span: Span) -> Vec<Bucket> {
+pub(crate) fn joined(points: &[StatPoint], span: BucketRange) -> Vec<Bucket> {
     let count = usize::try_from(span.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
     let ats = (0..count).map(|number| span.from + span.step.length() * u32::try_from(number).unwrap_or(0));
     let mut buckets: BTreeMap<Timestamp, Bucket> = ats.map(|at| (at, Bucket::empty(at))).collect();
@@ -195,15 +200,15 @@ mod tests {
     #[test]
     fn a_read_has_no_more_owners_than_its_limit_has_points_for() {
         let at = Timestamp::from_secs(1_900_000_800);
-        let day = Span::new(Step::Minute, at, at + Duration::from_secs(24 * 3_600));
+        let day = BucketRange::new(Step::Minute, at, at + Duration::from_secs(24 * 3_600));
         assert_eq!(owner_count(day), 34);
-        assert_eq!(owner_count(Span { to: day.from, ..day }), 50_000);
+        assert_eq!(owner_count(BucketRange { to: day.from, ..day }), 50_000);
     }
 
     #[test]
     fn a_series_has_every_bucket_once() {
         let at = Timestamp::from_secs(1_900_000_800);
-        let span = Span::new(Step::Quarter, at, at + Duration::from_secs(3_600));
+        let span = BucketRange::new(Step::Quarter, at, at + Duration::from_secs(3_600));
         let point = |at| StatPoint {
             owner: 1,
             at,

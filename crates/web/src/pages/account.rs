@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::{HeaderMap, StatusCode};
-use rondel_admin::current_password::{self, Proof};
+use rondel_admin::current_password::{self, PasswordCheck};
 use rondel_admin::sign_in::{self, SESSION_LIFETIME, SignInClient, SignInOwner};
 use rondel_core::access::Permission;
 use rondel_core::{SessionId, Timestamp};
@@ -42,7 +42,7 @@ struct AccountPage {
     /// Whether the sign-ins of the account are shown.
     has_sign_ins: bool,
     has_password: bool,
-    may_guard: bool,
+    is_admin: bool,
     sessions: Vec<SessionRow>,
     tokens: Vec<TokenRow>,
     /// How many valid tokens the account has. A new password revokes them unless the user keeps them.
@@ -172,7 +172,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         Some((token.token?, end.map(|at| Moment::new(at, now, t))))
     });
     let living_count = match &account {
-        Some(account) => store.living_tokens(account.id, now).await?,
+        Some(account) => store.count_valid_tokens(account.id, now).await?,
         None => 0,
     };
     let template = AccountPage {
@@ -182,7 +182,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         is_account: account.is_some() && caller.token.is_none(),
         has_sign_ins: of_sign_ins.is_some(),
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),
-        may_guard: caller.may(Permission::Cluster),
+        is_admin: caller.may(Permission::Cluster),
         sessions: sessions.into_iter().map(session).collect(),
         tokens: tokens::show_all(call, &found).await?.into_iter().map(token).collect(),
         living_count,
@@ -200,7 +200,7 @@ async fn signed_in(call: &PageCall) -> Result<(Account, SessionId), Problem> {
     let caller = &call.caller;
     let refuse = |detail: &str| Problem::new(Code::Forbidden, detail);
     let (Some(id), Some(session)) = (caller.account, caller.session) else {
-        return Err(refuse("there is no account behind this sign-in"));
+        return Err(refuse("this sign-in belongs to no account"));
     };
     if !caller.actor().may_change_sign_in_of(id) {
         return Err(refuse(
@@ -223,11 +223,11 @@ pub(super) async fn password(
     let (store, now) = (call.engine().store(), call.engine().now());
     if account.password.is_some() {
         let current = fields.raw("current");
-        let proof = current_password::prove(store, &call.web.passwords, (&account, session), current, now).await;
-        match proof.map_err(sign_in_problem)? {
-            Proof::Right => {}
-            Proof::Blocked(until) => return Err(too_many_attempts(until, now)),
-            Proof::Wrong => {
+        let checked = current_password::check(store, &call.web.passwords, (&account, session), current, now).await;
+        match checked.map_err(sign_in_problem)? {
+            PasswordCheck::Right => {}
+            PasswordCheck::Blocked(until) => return Err(too_many_attempts(until, now)),
+            PasswordCheck::Wrong => {
                 let error = Some(prefs.lang.texts().password_wrong.to_owned());
                 call.note.denied();
                 return render_page(&call, prefs, StatusCode::FORBIDDEN, PageState { error, ..PageState::default() })
@@ -261,8 +261,9 @@ pub(super) async fn password(
 }
 
 pub(super) async fn end_session(call: PageCall, Named(id, ..): Named<path::SignIn>) -> Result<Response, Problem> {
-    let refused =
-        || Problem::new(Code::Forbidden, "this sign-in can do less than those of its account, so it ends none of them");
+    let refused = || {
+        Problem::new(Code::Forbidden, "this sign-in has fewer rights than those of its account, so it cannot end them")
+    };
     let account = account_of_sign_ins(&call).await?.ok_or_else(refused)?;
     // Ending a sign-in twice is no error.
     if let Ok(id) = id.parse::<SessionId>() {

@@ -92,7 +92,7 @@ pub(super) struct Filters {
 
 impl FromQuery for Filters {
     fn from_query(reader: &mut Reader) -> Self {
-        let mut text = |name: &'static str| reader.one(name).map(|text| text.trim().to_owned()).unwrap_or_default();
+        let mut text = |name: &'static str| reader.single(name).map(|text| text.trim().to_owned()).unwrap_or_default();
         Self {
             actor: text("actor"),
             action: text("action"),
@@ -101,7 +101,7 @@ impl FromQuery for Filters {
             verdict: text("verdict"),
             from: text("from"),
             to: text("to"),
-            cursor: reader.one("cursor"),
+            cursor: reader.single("cursor"),
         }
     }
 }

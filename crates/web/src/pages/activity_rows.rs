@@ -3,7 +3,7 @@
 use rondel_core::Timestamp;
 use rondel_core::diff::{self, Change};
 use rondel_core::disclosure::changes_for_viewer;
-use rondel_store::access::{AuditEntry, AuthMethod, UNANSWERED, Verdict};
+use rondel_store::access::{AuditEntry, AuthMethod, INCOMPLETE, Verdict};
 use serde_json::{Map, Value};
 
 use super::moment::Moment;
@@ -71,7 +71,7 @@ impl ActivityFormatter {
             (_, after) => (before, after),
         };
         let note = match entry.after.as_deref() {
-            Some(UNANSWERED) => Some(t.activity_unanswered),
+            Some(INCOMPLETE) => Some(t.activity_unanswered),
             _ if is_dry_run => Some(t.activity_dry_run),
             _ => None,
         };
@@ -268,7 +268,7 @@ mod tests {
     use super::super::texts::Lang;
     use super::*;
     use crate::audit::action;
-    use crate::route_info::{Access, is_question};
+    use crate::route_info::{Access, is_read_only_post};
 
     #[test]
     fn fields_that_differ_are_short_or_in_lines() {
@@ -291,7 +291,7 @@ mod tests {
     fn every_change_has_words() {
         let changes = crate::route_table().into_iter().filter(|route| !route.method.is_safe());
         let names = changes
-            .filter(|route| route.access != Access::Open && !is_question(route.path))
+            .filter(|route| route.access != Access::Open && !is_read_only_post(route.path))
             .map(|route| action(&route.method, route.path));
         let wordless: BTreeSet<String> = names.filter(|name| action_words(Lang::Zh.texts(), name).is_none()).collect();
         assert_eq!(wordless, BTreeSet::new());
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn what_came_of_an_action_is_no_change_of_its_object() {
+    fn the_outcome_of_an_action_is_no_change_of_its_object() {
         let job = json!({"name": "a", "app": "b"});
         assert!(has_no_field_of(&job, &json!({"run": "7"})));
         assert!(!has_no_field_of(&job, &json!({"name": "a", "app": "c"})));

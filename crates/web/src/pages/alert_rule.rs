@@ -37,7 +37,7 @@ pub(crate) struct NewRule {
 
 impl FromQuery for NewRule {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { job: reader.one("job") }
+        Self { job: reader.single("job") }
     }
 }
 
@@ -316,7 +316,7 @@ fn length(pointer: &str, text: &str) -> Result<std::time::Duration, Problem> {
 }
 
 fn number<N: FromStr>(pointer: &str, text: &str) -> Result<N, Problem> {
-    text.parse().map_err(|_| refuse_value(pointer, format!("{} is no whole number", crate::call::quoted(text))))
+    text.parse().map_err(|_| refuse_value(pointer, format!("{} is not a whole number", crate::call::quoted(text))))
 }
 
 pub(super) async fn new(page: Page<NewRule>) -> Result<Response, Problem> {
@@ -440,13 +440,13 @@ async fn render_page<Q>(
     state: PageState,
 ) -> Result<Response, Problem> {
     let (store, namespace, t) = (page.engine().store(), page.call.namespace.id, page.t);
-    let query = JobQuery { within: page.call.seen_apps(), limit: OFFER_COUNT, ..JobQuery::default() };
+    let query = JobQuery { within: page.call.visible_apps(), limit: OFFER_COUNT, ..JobQuery::default() };
     let jobs = store.jobs(namespace, &query).await?;
     let mut labels: Vec<String> =
         jobs.iter().flat_map(|job| &job.spec.labels).map(|(key, value)| format!("{key}={value}")).collect();
     labels.sort();
     labels.dedup();
-    let apps = store.apps(namespace).await?.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name);
+    let apps = store.apps(namespace).await?.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name);
     let calendars = store.calendars(namespace, None, OFFER_COUNT).await?.into_iter().map(|one| one.spec.name);
     let mut calendars: Vec<String> = calendars.collect();
     // A calendar that is not among those offered is added: otherwise saving the form would lose it.

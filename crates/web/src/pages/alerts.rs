@@ -8,15 +8,15 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::rules::SilenceRequest;
 use rondel_core::Timestamp;
-use rondel_core::alert::{RuleSpec, Scope, SilenceSpec, Standing, Subject, SubjectKind, sentence};
+use rondel_core::alert::{IncidentState, RuleSpec, Scope, SilenceSpec, Subject, SubjectKind, sentence};
 use rondel_core::notice::Severity;
 use rondel_core::words::Lang;
 use rondel_store::alerts::{IncidentQuery, IncidentRecord, MaintenanceRecord, RuleRecord, SilenceRecord};
 use rondel_store::catalog::JobRecord;
 
-use super::announced::{WindowForm, WindowRow, window_row};
 use super::form::Fields;
 use super::incident_parts::{self, CoveredRuns, MessageRow};
+use super::maintenance_rows::{WindowForm, WindowRow, window_row};
 use super::moment::Moment;
 use super::sentences::localized;
 use super::shell::{Nav, Page, Shell, html};
@@ -203,7 +203,7 @@ pub(super) async fn render_page(
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
     let windows = crate::api::maintenance::visible(&page.call).await?;
-    let within = page.call.seen_app_names().await?;
+    let within = page.call.visible_app_names().await?;
     let query = open_query(&page.call, within.as_deref());
     let store = page.engine().store();
     let mut open = store.ungrouped_incidents(query).await?;
@@ -250,7 +250,7 @@ fn open_query<'a, Q>(call: &Call<Q>, within: Option<&'a [String]>) -> IncidentQu
 /// The number of open incidents, limited to as many as their page shows. Incidents that a group reports are not counted: the page of the
 /// group shows them.
 pub(super) async fn open_count<Q>(call: &Call<Q>) -> Result<usize, Problem> {
-    let within = call.seen_app_names().await?;
+    let within = call.visible_app_names().await?;
     Ok(call.engine().store().ungrouped_incidents(open_query(call, within.as_deref())).await?.len())
 }
 
@@ -278,7 +278,7 @@ fn incident_row(
     IncidentRow {
         id: incident.id.to_string(),
         is_critical: spec.severity == Severity::Critical,
-        is_open: incident.standing == Standing::Firing,
+        is_open: incident.standing == IncidentState::Firing,
         summary: if t.lang() == Lang::En { en } else { zh },
         href: href(&incident.subject),
         rule: spec.name.clone(),
@@ -299,7 +299,7 @@ fn incident_row(
 /// The open incidents about a job, for its page. Incidents from when the job belonged to an app that the caller does not see are hidden.
 pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
-    let within = page.call.seen_app_names().await?;
+    let within = page.call.visible_app_names().await?;
     let query = IncidentQuery {
         namespace: record.namespace,
         is_open: Some(true),

@@ -296,8 +296,8 @@ pub(super) struct DocsQuery {
 
 impl FromQuery for DocsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let q = reader.one("q").unwrap_or_default().trim().chars().take(QUERY_LEN_MAX).collect();
-        Self { q, op: reader.one("op") }
+        let q = reader.single("q").unwrap_or_default().trim().chars().take(QUERY_LEN_MAX).collect();
+        Self { q, op: reader.single("op") }
     }
 }
 

@@ -134,7 +134,7 @@ async fn render_page<Q>(
     let calendar = Calendar::of_rule(&name, &record.expanded).map_err(CalendarError::Invalid)?;
     let year = state.year.unwrap_or_else(|| this_year(page.engine().now()));
     let limit = LIMIT as usize;
-    let seen = page.call.seen_apps();
+    let seen = page.call.visible_apps();
     let mut users = calendars::users(page.engine(), record, seen.as_deref(), None, limit + 1).await?;
     let has_more_users = users.len() > limit;
     users.truncate(limit);

@@ -25,7 +25,7 @@ pub(crate) struct CalendarsCursor(Option<String>);
 
 impl FromQuery for CalendarsCursor {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("cursor"))
+        Self(reader.single("cursor"))
     }
 }
 

@@ -42,7 +42,7 @@ pub(crate) struct DeliveriesCursor(Option<String>);
 
 impl FromQuery for DeliveriesCursor {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("cursor"))
+        Self(reader.single("cursor"))
     }
 }
 

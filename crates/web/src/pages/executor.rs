@@ -32,7 +32,7 @@ pub(super) struct AppQuery(Option<String>);
 
 impl FromQuery for AppQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("app"))
+        Self(reader.single("app"))
     }
 }
 

@@ -30,7 +30,7 @@ pub(super) struct SnippetQuery {
 impl FromQuery for SnippetQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let mut text =
-            |name: &'static str| reader.one(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
+            |name: &'static str| reader.single(name).map(|text| text.trim().to_owned()).filter(|text| !text.is_empty());
         Self { app: text("app"), server: text("server") }
     }
 }
@@ -100,7 +100,7 @@ async fn render_page<Q>(
     (wanted, typed_address, errors): (SnippetQuery, String, Vec<String>),
 ) -> Result<Response, Problem> {
     let found = page.engine().store().apps(page.call.namespace.id).await?;
-    let apps: Vec<String> = found.into_iter().filter(|app| page.call.sees(app.id)).map(|app| app.name).collect();
+    let apps: Vec<String> = found.into_iter().filter(|app| page.call.may_view(app.id)).map(|app| app.name).collect();
     let typed = wanted.app.clone().unwrap_or_else(|| apps.first().cloned().unwrap_or_else(|| "billing".to_owned()));
     let error = name::check(&typed).err().map(|_| page.t.error_app_name.to_owned());
     // An invalid name is shown in its field, but not used in the commands.

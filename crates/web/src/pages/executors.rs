@@ -33,7 +33,7 @@ pub(super) struct ExecutorsCursor(Option<String>);
 
 impl FromQuery for ExecutorsCursor {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("cursor"))
+        Self(reader.single("cursor"))
     }
 }
 
@@ -130,7 +130,7 @@ async fn apps(
     let known = engine.store().apps(page.call.namespace.id).await?;
     let online = engine.online_executors();
     let mut rows = Vec::new();
-    for app in known.into_iter().filter(|app| page.call.sees(app.id)) {
+    for app in known.into_iter().filter(|app| page.call.may_view(app.id)) {
         let executors = by_app.remove(&app.name).unwrap_or_default();
         let state = fleet.switches.of_app(app.id);
         let its = || online.iter().filter(|one| one.app == app.id);
@@ -163,7 +163,7 @@ async fn apps(
 
 async fn problems(page: &Page<ExecutorsCursor>) -> Result<Vec<(String, Vec<DeclarationProblem>)>, Problem> {
     let apps = page.engine().store().apps(page.call.namespace.id).await?;
-    let seen = apps.into_iter().filter(|app| page.call.sees(app.id));
+    let seen = apps.into_iter().filter(|app| page.call.may_view(app.id));
     let in_words = |problem: DeclarationProblem| {
         let message = localized(page.t.lang(), &problem.message).into_owned();
         DeclarationProblem { message, ..problem }

@@ -121,8 +121,8 @@ pub(crate) struct SuggestQuery {
 
 impl FromQuery for SuggestQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let at = |text: &str| text.parse::<usize>().map_err(|_| format!("{text:?} is no place in a text"));
-        Self { text: reader.one("q").unwrap_or_default(), at: reader.parsed("at", at) }
+        let at = |text: &str| text.parse::<usize>().map_err(|_| format!("{text:?} is not a position in a text"));
+        Self { text: reader.single("q").unwrap_or_default(), at: reader.parsed("at", at) }
     }
 }
 
@@ -146,7 +146,7 @@ async fn suggestions(page: &Page<SuggestQuery>, scope: Scope) -> Result<Response
     let typed: String = text.chars().take(at).collect();
     let word = typed.rsplit(char::is_whitespace).next().unwrap_or_default().trim_start_matches('-');
     let (key, value) = word.split_once([':', '：']).unwrap_or(("", ""));
-    let (store, namespace, seen) = (page.engine().store(), page.call.namespace.id, page.call.seen_apps());
+    let (store, namespace, seen) = (page.engine().store(), page.call.namespace.id, page.call.visible_apps());
     let is_seen = |app| seen.as_ref().is_none_or(|seen| seen.contains(&app));
     let (mut apps, mut jobs, mut executors, mut labels) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
     match key {
@@ -186,6 +186,6 @@ async fn find_jobs(
     part: Option<String>,
 ) -> Result<Vec<rondel_store::catalog::JobRecord>, Problem> {
     let limit = known_count_max();
-    let query = JobQuery { within: page.call.seen_apps(), name_contains: part, limit, ..JobQuery::default() };
+    let query = JobQuery { within: page.call.visible_apps(), name_contains: part, limit, ..JobQuery::default() };
     Ok(page.engine().store().jobs(page.call.namespace.id, &query).await?)
 }

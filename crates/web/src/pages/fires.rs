@@ -7,8 +7,8 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::cron::{Tz, parse_zone};
-use rondel_core::fires::{Account, Entry, Range, Verdict, Why};
-use rondel_core::reason::words::{Subject, sentence};
+use rondel_core::fires::{Entry, FireHistory, FireVerdict, Range, Why};
+use rondel_core::reason::words::{RunStatusFacts, sentence};
 use rondel_core::{JobSpec, Run, RunId, RunStatus, Timestamp, words};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
@@ -50,7 +50,7 @@ impl FromQuery for FiresQuery {
             let is_known = (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at);
             is_known.then_some(at).ok_or_else(|| format!("{at} is outside the years 1970 to 2199"))
         });
-        Self { to, at: reader.one("at"), zone: reader.one("zone") }
+        Self { to, at: reader.single("at"), zone: reader.single("zone") }
     }
 }
 
@@ -154,30 +154,33 @@ impl FireFormatter<'_> {
         let (class, word) = class_and_word(&entry.verdict, t);
         let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
         let (run, why) = match &entry.verdict {
-            Verdict::Row { run, status, reason, detail, planned } => {
+            FireVerdict::Row { run, status, reason, detail, planned } => {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
-                let subject = Subject { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+                let subject =
+                    RunStatusFacts { status: *status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 let unplanned = (!planned).then(|| t.fires_unplanned.to_owned());
                 let why = sentence(subject, t.lang()).or_else(|| messages.get(run).cloned());
                 let parts = why.into_iter().chain(unplanned);
                 (Some(*run), parts.collect::<Vec<_>>().join(" "))
             }
-            Verdict::Span { run, reason, detail } => {
+            FireVerdict::Span { run, reason, detail } => {
                 let status = RunStatus::Skipped;
-                let subject = Subject { status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+                let subject = RunStatusFacts { status, reason: *reason, detail: detail.as_deref(), attempt: 1 };
                 (Some(*run), sentence(subject, t.lang()).unwrap_or_else(|| t.fires_span.to_owned()))
             }
-            Verdict::Calendar { calendar, day, moved_to } => {
+            FireVerdict::Calendar { calendar, day, moved_to } => {
                 let moved = moved_to.map(|at| t.fires_moved(words::moment(self.zone, at)));
                 let parts = [Some(calendar.clone()), day.clone(), moved];
                 (None, parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
             }
-            Verdict::Maintenance { ends_at, .. } => {
+            FireVerdict::Maintenance { ends_at, .. } => {
                 (None, format!("{} {}", t.alerts_ends, words::moment(self.zone, *ends_at)))
             }
-            Verdict::Paused | Verdict::Undecided | Verdict::Planned | Verdict::Removed | Verdict::Missing => {
-                (None, String::new())
-            }
+            FireVerdict::Paused
+            | FireVerdict::Undecided
+            | FireVerdict::Planned
+            | FireVerdict::Removed
+            | FireVerdict::Missing => (None, String::new()),
         };
         Row { when: self.when(entry.first), last, class, word, run, why }
     }
@@ -185,14 +188,14 @@ impl FireFormatter<'_> {
     fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {
         let verdict = why.entry.as_ref().map(|entry| &entry.verdict);
         let run = verdict.and_then(|verdict| match verdict {
-            Verdict::Row { run, .. } | Verdict::Span { run, .. } => Some(*run),
-            Verdict::Calendar { .. }
-            | Verdict::Paused
-            | Verdict::Maintenance { .. }
-            | Verdict::Undecided
-            | Verdict::Planned
-            | Verdict::Removed
-            | Verdict::Missing => None,
+            FireVerdict::Row { run, .. } | FireVerdict::Span { run, .. } => Some(*run),
+            FireVerdict::Calendar { .. }
+            | FireVerdict::Paused
+            | FireVerdict::Maintenance { .. }
+            | FireVerdict::Undecided
+            | FireVerdict::Planned
+            | FireVerdict::Removed
+            | FireVerdict::Missing => None,
         });
         InstantAnswer {
             when: self.when(at),
@@ -206,17 +209,17 @@ impl FireFormatter<'_> {
 }
 
 /// The CSS class of a verdict, which decides shape and colour, and its word.
-pub(super) const fn class_and_word(verdict: &Verdict, t: &Texts) -> (&'static str, &'static str) {
+pub(super) const fn class_and_word(verdict: &FireVerdict, t: &Texts) -> (&'static str, &'static str) {
     match verdict {
-        Verdict::Row { status, .. } => (status.as_str(), t.status(*status)),
-        Verdict::Span { .. } => ("skipped", t.status_skipped),
-        Verdict::Calendar { .. } => ("cancelled", t.verdict_calendar),
-        Verdict::Paused => ("skipped", t.verdict_paused),
-        Verdict::Maintenance { .. } => ("skipped", t.verdict_maintenance),
-        Verdict::Undecided => ("waiting", t.verdict_undecided),
-        Verdict::Planned => ("pending", t.verdict_planned),
-        Verdict::Removed => ("cancelled", t.verdict_removed),
-        Verdict::Missing => ("unknown", t.verdict_missing),
+        FireVerdict::Row { status, .. } => (status.as_str(), t.status(*status)),
+        FireVerdict::Span { .. } => ("skipped", t.status_skipped),
+        FireVerdict::Calendar { .. } => ("cancelled", t.verdict_calendar),
+        FireVerdict::Paused => ("skipped", t.verdict_paused),
+        FireVerdict::Maintenance { .. } => ("skipped", t.verdict_maintenance),
+        FireVerdict::Undecided => ("waiting", t.verdict_undecided),
+        FireVerdict::Planned => ("pending", t.verdict_planned),
+        FireVerdict::Removed => ("cancelled", t.verdict_removed),
+        FireVerdict::Missing => ("unknown", t.verdict_missing),
     }
 }
 
@@ -240,7 +243,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
     let formatter = FireFormatter { name: &record.spec.name, zone: zone_of(&record.spec), now, t };
     let mut form = WhyForm::new(&record.spec);
     let (mut answers, mut note, mut error) = (Vec::new(), None, None);
-    let within = page.call.seen_apps();
+    let within = page.call.visible_apps();
     if query.at.as_deref().is_some_and(|at| at.trim().is_empty()) {
         let why = page.engine().why_now(&record, within.as_deref()).await?;
         answers.push(formatter.answer(why.at, &why));
@@ -262,8 +265,8 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         }
     }
     let to = query.to.unwrap_or(now);
-    let (from, account) = past(&page, &record, to).await?;
-    let messages = messages(&page, &account).await?;
+    let (from, history) = past(&page, &record, to).await?;
+    let messages = messages(&page, &history).await?;
     let coming = Range { from: now + Duration::from_millis(1), to: now + DAY, limit: AHEAD_COUNT };
     let coming = page.engine().fires(&record, coming, within.as_deref()).await?;
     let status = if error.is_some() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
@@ -277,7 +280,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         answers,
         from: formatter.when(from),
         to: formatter.when(to),
-        past: account.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
+        past: history.entries.iter().rev().map(|entry| formatter.row(entry, &messages)).collect(),
         ahead: coming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
         has_more: coming.next.is_some(),
         earlier: format!("/jobs/{}/fires?{}", record.spec.name, pair("to", &before(from).to_string())),
@@ -287,12 +290,14 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
 }
 
 /// The messages of the runs that did not succeed: a failure is explained by its message, not by a reason of the server.
-async fn messages(page: &Page<FiresQuery>, account: &Account) -> Result<HashMap<RunId, String>, StoreError> {
+async fn messages(page: &Page<FiresQuery>, history: &FireHistory) -> Result<HashMap<RunId, String>, StoreError> {
     let failed = |entry: &Entry| match &entry.verdict {
-        Verdict::Row { run, status, .. } => (*status != RunStatus::Succeeded && status.is_terminal()).then_some(*run),
+        FireVerdict::Row { run, status, .. } => {
+            (*status != RunStatus::Succeeded && status.is_terminal()).then_some(*run)
+        }
         _ => None,
     };
-    let ids: Vec<RunId> = account.entries.iter().filter_map(failed).collect();
+    let ids: Vec<RunId> = history.entries.iter().filter_map(failed).collect();
     if ids.is_empty() {
         return Ok(HashMap::new());
     }
@@ -308,19 +313,23 @@ fn before(at: Timestamp) -> Timestamp {
     at.saturating_sub(Duration::from_millis(1)).max(Timestamp::EPOCH)
 }
 
-/// The account of the day up to `to`, and where its range begins. If the day has more fires than a page shows, the range is shorter. The
-/// account always has the newest entries: if the fires become much denser towards the end of the day, ever shorter ranges are read.
-async fn past(page: &Page<FiresQuery>, record: &JobRecord, to: Timestamp) -> Result<(Timestamp, Account), StoreError> {
+/// The history of the day up to `to`, and where its range begins. If the day has more fires than a page shows, the range is shorter. The
+/// history always has the newest entries: if the fires become much denser towards the end of the day, ever shorter ranges are read.
+async fn past(
+    page: &Page<FiresQuery>,
+    record: &JobRecord,
+    to: Timestamp,
+) -> Result<(Timestamp, FireHistory), StoreError> {
     let mut length = DAY;
     loop {
         let from = to.saturating_sub(length).max(Timestamp::EPOCH);
-        let account = read(page, record, from, to).await?;
-        match account.next.filter(|next| *next <= to) {
-            None => return Ok((from, account)),
+        let history = read(page, record, from, to).await?;
+        match history.next.filter(|next| *next <= to) {
+            None => return Ok((from, history)),
             // This read got as far as `next`. Most jobs fire evenly, so a range as long as that from `from` to `next`, but at the end,
             // should fit into one page.
             Some(next) if length > SHORTEST => length = (length / 2).min(next.since(from)).max(SHORTEST),
-            Some(next) => return newest(page, record, (next, to), account).await,
+            Some(next) => return newest(page, record, (next, to), history).await,
         }
     }
 }
@@ -330,19 +339,19 @@ async fn newest(
     page: &Page<FiresQuery>,
     record: &JobRecord,
     (mut from, to): (Timestamp, Timestamp),
-    mut account: Account,
-) -> Result<(Timestamp, Account), StoreError> {
+    mut history: FireHistory,
+) -> Result<(Timestamp, FireHistory), StoreError> {
     for _ in 0..READ_ON_MAX {
         let mut more = read(page, record, from, to).await?;
-        account.entries.append(&mut more.entries);
-        account.next = more.next;
-        match account.next.filter(|next| *next <= to && *next > from) {
+        history.entries.append(&mut more.entries);
+        history.next = more.next;
+        match history.next.filter(|next| *next <= to && *next > from) {
             Some(next) => from = next,
             None => break,
         }
     }
-    account.entries.drain(..account.entries.len().saturating_sub(PAST_COUNT));
-    Ok((account.entries.first().map_or(from, |entry| entry.first), account))
+    history.entries.drain(..history.entries.len().saturating_sub(PAST_COUNT));
+    Ok((history.entries.first().map_or(from, |entry| entry.first), history))
 }
 
 async fn read(
@@ -350,8 +359,8 @@ async fn read(
     record: &JobRecord,
     from: Timestamp,
     to: Timestamp,
-) -> Result<Account, StoreError> {
-    let within = page.call.seen_apps();
+) -> Result<FireHistory, StoreError> {
+    let within = page.call.visible_apps();
     page.engine().fires(record, Range { from, to, limit: PAST_COUNT }, within.as_deref()).await
 }
 
@@ -368,7 +377,7 @@ mod tests {
         let (run, at) = (RunId::new(7), Timestamp::from_secs(60));
         let messages = HashMap::from([(run, "exit code 7".to_owned())]);
         let why = |status, reason| {
-            let verdict = Verdict::Row { run, status, reason, detail: None, planned: true };
+            let verdict = FireVerdict::Row { run, status, reason, detail: None, planned: true };
             formatter.row(&Entry { first: at, last: at, count: 1, verdict }, &messages).why
         };
         assert_eq!(why(RunStatus::Failed, None), "exit code 7");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use axum::response::Response;
 use http::StatusCode;
-use rondel_core::fires::{Account, ENTRY_COUNT_MAX, Entry, Range, Verdict};
-use rondel_core::reason::words::{Subject, sentence};
+use rondel_core::fires::{ENTRY_COUNT_MAX, Entry, FireHistory, FireVerdict, Range};
+use rondel_core::reason::words::{RunStatusFacts, sentence};
 use rondel_core::{RunStatus, Timestamp, words};
 use serde::Serialize;
 
@@ -78,24 +78,24 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
     let (mut from, to) = page.query().ends(now)?;
     // Gaps end at the current instant: the lane shows upcoming fires after it.
     let to = to.min(now);
-    let within = page.call.seen_apps();
-    let mut account = Account { entries: Vec::new(), next: None };
+    let within = page.call.visible_apps();
+    let mut history = FireHistory { entries: Vec::new(), next: None };
     let mut begin = from;
     for _ in 0..READ_COUNT_MAX {
         if from >= to {
             break;
         }
         let range = Range { from, to, limit: ENTRY_COUNT_MAX };
-        account = page.engine().fires(&record, range, within.as_deref()).await?;
+        history = page.engine().fires(&record, range, within.as_deref()).await?;
         begin = from;
-        let Some(next) = account.next.filter(|next| *next <= to) else { break };
+        let Some(next) = history.next.filter(|next| *next <= to) else { break };
         // Only the newest part is shown. This read got as far as `next`. If the fires are evenly spread, a range as long as that from
         // `from` to `next`, but at the end, fits into one read.
         let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST);
         from = to.saturating_sub(length).max(from);
     }
-    let until = account.next.map_or(to, |next| next.min(to));
-    let gaps = gaps(&account, (begin, until), (now, page.t));
+    let until = history.next.map_or(to, |next| next.min(to));
+    let gaps = gaps(&history, (begin, until), (now, page.t));
     json(StatusCode::OK, &Gaps { gaps })
 }
 
@@ -105,14 +105,14 @@ enum Cause {
     /// The run of the entry took place, and no other fire was planned until the next entry.
     Between,
     /// The fire of the entry did not run, for this reason.
-    LeftOut(String),
+    NotRun(String),
 }
 
-fn gaps(account: &Account, (from, to): (Timestamp, Timestamp), (now, t): (Timestamp, &'static Texts)) -> Vec<Gap> {
+fn gaps(history: &FireHistory, (from, to): (Timestamp, Timestamp), (now, t): (Timestamp, &'static Texts)) -> Vec<Gap> {
     let zone = zones::clock_and_zone().1;
     let mut found: Vec<Gap> = Vec::new();
     let mut last: Option<Cause> = None;
-    let past: Vec<&Entry> = account.entries.iter().filter(|entry| entry.first <= to).collect();
+    let past: Vec<&Entry> = history.entries.iter().filter(|entry| entry.first <= to).collect();
     let first = past.first().map_or(to, |entry| entry.first);
     if first > from {
         found.push(Gap {
@@ -130,7 +130,7 @@ fn gaps(account: &Account, (from, to): (Timestamp, Timestamp), (now, t): (Timest
             _ => {
                 let (at_ms, text) = match &cause {
                     Cause::Between => (None, t.gap_between.to_owned()),
-                    Cause::LeftOut(words) => {
+                    Cause::NotRun(words) => {
                         (Some(entry.first.as_millis()), format!("{} · {words}", stamp(entry.first, now, zone)))
                     }
                 };
@@ -145,20 +145,23 @@ fn gaps(account: &Account, (from, to): (Timestamp, Timestamp), (now, t): (Timest
 fn cause(entry: &Entry, t: &'static Texts) -> Cause {
     let (_, word) = class_and_word(&entry.verdict, t);
     match &entry.verdict {
-        Verdict::Row { status: RunStatus::Skipped, reason, detail, .. } | Verdict::Span { reason, detail, .. } => {
+        FireVerdict::Row { status: RunStatus::Skipped, reason, detail, .. }
+        | FireVerdict::Span { reason, detail, .. } => {
             let subject =
-                Subject { status: RunStatus::Skipped, reason: *reason, detail: detail.as_deref(), attempt: 1 };
-            Cause::LeftOut(sentence(subject, t.lang()).unwrap_or_else(|| word.to_owned()))
+                RunStatusFacts { status: RunStatus::Skipped, reason: *reason, detail: detail.as_deref(), attempt: 1 };
+            Cause::NotRun(sentence(subject, t.lang()).unwrap_or_else(|| word.to_owned()))
         }
-        Verdict::Row { .. } | Verdict::Planned => Cause::Between,
-        Verdict::Calendar { calendar, day, moved_to } => {
+        FireVerdict::Row { .. } | FireVerdict::Planned => Cause::Between,
+        FireVerdict::Calendar { calendar, day, moved_to } => {
             let moved = moved_to.map(|at| t.fires_moved(words::moment(zones::clock_and_zone().1, at)));
             let parts = [Some(word.to_owned()), Some(calendar.clone()), day.clone(), moved];
-            Cause::LeftOut(parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
+            Cause::NotRun(parts.into_iter().flatten().collect::<Vec<_>>().join(" · "))
         }
-        Verdict::Paused | Verdict::Maintenance { .. } | Verdict::Undecided | Verdict::Removed | Verdict::Missing => {
-            Cause::LeftOut(word.to_owned())
-        }
+        FireVerdict::Paused
+        | FireVerdict::Maintenance { .. }
+        | FireVerdict::Undecided
+        | FireVerdict::Removed
+        | FireVerdict::Missing => Cause::NotRun(word.to_owned()),
     }
 }
 
@@ -175,22 +178,25 @@ mod tests {
         let entry = |minute, verdict| Entry { first: at(minute), last: at(minute), count: 1, verdict };
         let ran = |minute: u64| {
             let (run, status) = (RunId::new(i64::try_from(minute).unwrap()), RunStatus::Succeeded);
-            entry(minute, Verdict::Row { run, status, reason: None, detail: None, planned: true })
+            entry(minute, FireVerdict::Row { run, status, reason: None, detail: None, planned: true })
         };
         let run = RunId::new(7);
-        let late = Verdict::Span { run, reason: Some(Reason::Misfire), detail: None };
-        let calendar =
-            Verdict::Calendar { calendar: "holidays".to_owned(), day: Some("<b>New Year".to_owned()), moved_to: None };
+        let late = FireVerdict::Span { run, reason: Some(Reason::Misfire), detail: None };
+        let calendar = FireVerdict::Calendar {
+            calendar: "holidays".to_owned(),
+            day: Some("<b>New Year".to_owned()),
+            moved_to: None,
+        };
         let entries = vec![
             ran(10),
             ran(20),
-            entry(30, Verdict::Paused),
-            entry(40, Verdict::Paused),
+            entry(30, FireVerdict::Paused),
+            entry(40, FireVerdict::Paused),
             entry(50, late),
             entry(60, calendar),
         ];
-        let account = Account { entries, next: None };
-        let found = gaps(&account, (at(0), at(70)), (at(70), Lang::En.texts()));
+        let history = FireHistory { entries, next: None };
+        let found = gaps(&history, (at(0), at(70)), (at(70), Lang::En.texts()));
         let spans: Vec<(i64, i64, bool)> = found
             .iter()
             .map(|gap| {
@@ -201,7 +207,8 @@ mod tests {
         assert_eq!(spans, [(0, 10, false), (10, 30, false), (30, 50, true), (50, 60, true), (60, 70, true)]);
         assert!(found[2].text.ends_with("paused") || found[2].text.contains("aused"), "{}", found[2].text);
         assert!(found[4].text.contains("holidays · <b>New Year"), "{}", found[4].text);
-        let nothing = gaps(&Account { entries: Vec::new(), next: None }, (at(0), at(70)), (at(70), Lang::En.texts()));
+        let nothing =
+            gaps(&FireHistory { entries: Vec::new(), next: None }, (at(0), at(70)), (at(70), Lang::En.texts()));
         assert_eq!(nothing.len(), 1, "a job without fires has one gap");
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::JobId;
 use rondel_core::alert::{Condition, SubjectKind};
 use rondel_store::alerts::IncidentRecord;
-use rondel_store::rollups::RunMark;
+use rondel_store::rollups::ChartRun;
 
 use super::channels::notice_name;
 use super::moment::Moment;
@@ -91,8 +91,8 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
     let until = incident.resolved_at.unwrap_or(now);
     let from = incident.started_at.saturating_sub(back);
     let job = JobId::new(incident.subject.id);
-    let marks = page.engine().store().marks(&[job], from, until, RUN_COUNT).await?;
-    let row = |mark: RunMark| CoveredRun {
+    let marks = page.engine().store().chart_runs(&[job], from, until, RUN_COUNT).await?;
+    let row = |mark: ChartRun| CoveredRun {
         id: mark.id.to_string(),
         fire_at: Moment::new(mark.fire_at, now, t),
         class: mark.status.as_str(),
@@ -103,6 +103,6 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
         Some(until) => format!("{fires}?{}", pair("to", &until.to_string())),
         None => fires,
     };
-    let seen = marks.into_iter().filter(|mark| page.call.sees(mark.app));
+    let seen = marks.into_iter().filter(|mark| page.call.may_view(mark.app));
     Ok(Some(CoveredRuns { runs: seen.map(row).collect(), fires }))
 }

@@ -58,7 +58,7 @@ pub(crate) struct RunsCursor(Option<String>);
 
 impl FromQuery for RunsCursor {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("cursor"))
+        Self(reader.single("cursor"))
     }
 }
 
@@ -217,7 +217,7 @@ async fn runs(
     if after.is_some_and(|after| after.get() <= 0) {
         return Err(invalid("does not hold an id"));
     }
-    let within = page.call.seen_apps();
+    let within = page.call.visible_apps();
     let query = RunQuery { job: Some(record.id), within, after, limit: LIMIT + 1, ..RunQuery::default() };
     let mut runs = page.engine().store().list_runs(record.namespace, &query).await?;
     let has_more = runs.len() > LIMIT as usize;

@@ -54,14 +54,17 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let t = page.t;
     let (word, action) = action(fields.get("do"))?;
     let bulk = BulkJobAction::new(action, fields.get("label"), Trigger::Manual)?;
-    let mut names: Vec<String> = fields.with_prefix("job").map(|(_, name)| name.to_owned()).collect();
-    names.truncate(BULK_JOB_COUNT_MAX);
+    let names: Vec<String> = fields.with_prefix("job").map(|(_, name)| name.to_owned()).collect();
     let filter = fields.get("q").to_owned();
     // If no rows are chosen, the action applies to all jobs that match the filter.
     let is_all = fields.get("scope") == "all" || (names.is_empty() && !filter.trim().is_empty());
     let back = own_path(fields.get("back")).unwrap_or("/jobs").to_owned();
     if !is_all && names.is_empty() {
         return Ok(to(&back));
+    }
+    if !is_all && names.len() > BULK_JOB_COUNT_MAX {
+        let message = format!("{} jobs; at most {BULK_JOB_COUNT_MAX} at once", names.len());
+        return Err(refuse_value("/job", message));
     }
     let after = fields.get("after").to_owned();
     let chosen = match is_all {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use askama::Template;
-use rondel_admin::coming::next_fires;
+use rondel_admin::forecast::next_fires;
 use rondel_core::Timestamp;
 use rondel_core::cron::Tz;
 use rondel_core::sketch::Step;
@@ -16,7 +16,7 @@ use super::texts::Texts;
 use super::zones;
 use crate::api::jobs::seen_from;
 use crate::call::Call;
-use crate::overview::series::{self, Bucket, Span};
+use crate::overview::series::{self, Bucket, BucketRange};
 use crate::problem::Problem;
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
@@ -68,7 +68,7 @@ pub(super) async fn read<Q>(
     (now, t): (Timestamp, &'static Texts),
 ) -> Result<JobCharts, Problem> {
     let end = Step::Day.floor(now) + DAY;
-    let year = Span::new(Step::Day, end - DAY * (WEEKS * 7), end);
+    let year = BucketRange::new(Step::Day, end - DAY * (WEEKS * 7), end);
     let mut buckets = series::of(call, PointKind::Job, &[record.id.get()], year).await?;
     // If the job moved to another app, only runs of apps that the caller sees are counted.
     let from = seen_from(call, record, year.from, year.to).await?;
@@ -98,7 +98,7 @@ fn days(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) ->
         let verdicts = bucket.verdicts;
         // The days are days in UTC, whatever clock the user chose.
         let (day, ..) = zones::parts(bucket.at, Tz::UTC);
-        let trouble = verdicts.trouble();
+        let trouble = verdicts.failure_count();
         let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
         DayCell {
             x: place / 7 * CELL,
@@ -112,7 +112,7 @@ fn days(buckets: &[Bucket], job: &str, (now, t): (Timestamp, &'static Texts)) ->
 }
 
 const fn day_class(verdicts: Verdicts) -> &'static str {
-    let (total, trouble) = (verdicts.total(), verdicts.trouble());
+    let (total, trouble) = (verdicts.total(), verdicts.failure_count());
     match (total, trouble) {
         (0, _) => "y-none",
         (_, 0) if verdicts.succeeded == 0 => "y-skip",

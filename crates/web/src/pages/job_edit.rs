@@ -37,15 +37,15 @@ struct EditPage {
     offers: FieldSuggestions,
     is_new: bool,
     /// The current name of the job.
-    was: String,
+    current_name: String,
     /// The version on which the next save will be based.
     version: i64,
     /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
     /// The whole definition, as YAML.
-    whole: String,
-    whole_is_open: bool,
-    whole_errors: Vec<String>,
+    definition_text: String,
+    definition_is_open: bool,
+    definition_errors: Vec<String>,
     /// The changes that saving would make to the definition that another caller has saved.
     conflict_changes: Vec<ChangeRow>,
     /// The API request and the command that save this definition.
@@ -57,30 +57,37 @@ struct EditInput {
     form: JobForm,
     sent: Option<Fields>,
     errors: Errors,
-    whole: Option<String>,
-    whole_errors: Vec<String>,
+    definition_text: Option<String>,
+    definition_errors: Vec<String>,
     conflict: Option<i64>,
 }
 
 impl EditInput {
     fn unchanged(record: &JobRecord) -> Self {
         let form = JobForm::of(&record.spec);
-        Self { form, sent: None, errors: Errors::default(), whole: None, whole_errors: Vec::new(), conflict: None }
+        Self {
+            form,
+            sent: None,
+            errors: Errors::default(),
+            definition_text: None,
+            definition_errors: Vec::new(),
+            conflict: None,
+        }
     }
 
     /// The definition in the form; `None` if it has errors.
     fn spec(&mut self, record: &JobRecord, t: &'static Texts) -> Option<JobSpec> {
-        let Some(whole) = &self.whole else {
+        let Some(definition_text) = &self.definition_text else {
             let base = serde_json::to_value(&record.spec).unwrap_or_default();
             return self.form.spec(base, t).map_err(|errors| self.errors = errors).ok();
         };
-        let parsed = parse_definition(whole, &record.spec.name);
-        parsed.map_err(|problem| self.whole_errors = messages(&problem, t.lang())).ok()
+        let parsed = parse_definition(definition_text, &record.spec.name);
+        parsed.map_err(|problem| self.definition_errors = messages(&problem, t.lang())).ok()
     }
 
     fn add_problem(&mut self, problem: &Problem, t: &Texts) {
-        if self.whole.is_some() {
-            self.whole_errors = messages(problem, t.lang());
+        if self.definition_text.is_some() {
+            self.definition_errors = messages(problem, t.lang());
         } else {
             self.form.add_problem(&mut self.errors, problem, t);
         }
@@ -95,7 +102,7 @@ impl EditInput {
         let Ok(mine) = self.form.spec(base.clone(), page.t) else { return };
         let merged = diff::merge(&base, &document(&mine), &document(&record.spec));
         if let Ok(spec) = from_value(merged)
-            && self.whole.is_none()
+            && self.definition_text.is_none()
         {
             self.form = JobForm::of(&spec);
             self.sent = None;
@@ -138,9 +145,9 @@ fn parse_definition(text: &str, name: &str) -> Result<JobSpec, Problem> {
     from_value(document)
 }
 
-/// The API request and the command that save a definition: of a new job, or of the job `was`.
-fn code_of(page: &Page, was: Option<&str>, spec: &JobSpec) -> AsCode {
-    let path = was.map(|name| format!("/api/v1/jobs/{name}"));
+/// The API request and the command that save a definition: of a new job, or of the job `current_name`.
+fn code_of(page: &Page, current_name: Option<&str>, spec: &JobSpec) -> AsCode {
+    let path = current_name.map(|name| format!("/api/v1/jobs/{name}"));
     let request = path.as_deref().map_or(("POST", "/api/v1/jobs"), |path| ("PUT", path));
     let document = serde_json::to_value(spec.document()).unwrap_or_default();
     AsCode::with_document(&page.call.namespace.name, request, &document, ("job apply", &as_list(spec)))
@@ -156,9 +163,9 @@ struct CodePart {
 
 /// The API request and the command for the fields typed so far.
 pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Problem> {
-    let (was, parsed) = edited_job(&page, &fields).await;
+    let (current_name, parsed) = edited_job(&page, &fields).await;
     let part = match parsed {
-        Ok(spec) => CodePart { t: page.t, code: Some(code_of(&page, was.as_deref(), &spec)), error: None },
+        Ok(spec) => CodePart { t: page.t, code: Some(code_of(&page, current_name.as_deref(), &spec)), error: None },
         Err(errors) => CodePart { t: page.t, code: None, error: Some(errors.all().join("; ")) },
     };
     html(StatusCode::OK, &part)
@@ -167,33 +174,33 @@ pub(super) async fn code_part(page: Page, fields: Fields) -> Result<Response, Pr
 /// The name of the edited job, and the definition in the fields.
 async fn edited_job(page: &Page, fields: &Fields) -> (Option<String>, Result<JobSpec, Errors>) {
     let mut base = Value::Object(serde_json::Map::new());
-    let mut was = None;
+    let mut current_name = None;
     let name = fields.get("was");
     if !name.is_empty()
         && let Ok(record) = find(&page.call, name).await
     {
         base = serde_json::to_value(&record.spec).unwrap_or_default();
-        was = Some(record.spec.name);
+        current_name = Some(record.spec.name);
     }
-    (was, JobForm::from(fields).spec(base, page.t))
+    (current_name, JobForm::from(fields).spec(base, page.t))
 }
 
 #[derive(Template)]
 #[template(path = "job_yaml.html")]
 struct YamlPart {
     t: &'static Texts,
-    whole: String,
+    definition_text: String,
     error: Option<String>,
 }
 
 /// The fields typed so far, as YAML, for the other tab of the form.
 pub(super) async fn yaml_part(page: Page, fields: Fields) -> Result<Response, Problem> {
     let (_, parsed) = edited_job(&page, &fields).await;
-    let (whole, error) = match parsed {
+    let (definition_text, error) = match parsed {
         Ok(spec) => (as_yaml(&spec), None),
         Err(errors) => (String::new(), Some(errors.all().join("; "))),
     };
-    html(StatusCode::OK, &YamlPart { t: page.t, whole, error })
+    html(StatusCode::OK, &YamlPart { t: page.t, definition_text, error })
 }
 
 pub(super) async fn page(page: Page, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
@@ -209,7 +216,7 @@ pub(super) async fn save(page: Page, Named(name, ..): Named<path::Job>, fields: 
             typed.form = JobForm::from(&fields);
             typed.sent = Some(fields.clone());
         }
-        whole => typed.whole = Some(whole.to_owned()),
+        definition_text => typed.definition_text = Some(definition_text.to_owned()),
     }
     // A form without a version is treated as a conflict, like one with an old version.
     let seen = fields.get("version").parse::<i64>().ok();
@@ -269,12 +276,12 @@ async fn render_page(
         errors: typed.errors,
         offers: FieldSuggestions::read(page).await?,
         is_new: false,
-        was: record.spec.name.clone(),
+        current_name: record.spec.name.clone(),
         version: typed.conflict.unwrap_or(record.version),
         conflict: typed.conflict,
-        whole_is_open: typed.whole.is_some(),
-        whole: typed.whole.unwrap_or_else(|| as_yaml(&record.spec)),
-        whole_errors: typed.whole_errors,
+        definition_is_open: typed.definition_text.is_some(),
+        definition_text: typed.definition_text.unwrap_or_else(|| as_yaml(&record.spec)),
+        definition_errors: typed.definition_errors,
         conflict_changes,
         code: code_of(page, Some(&record.spec.name), &record.spec),
     };

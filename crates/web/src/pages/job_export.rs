@@ -11,9 +11,9 @@ use rondel_core::name;
 use super::shell::Page;
 use crate::api::jobs::as_yaml;
 use crate::body::refuse_value;
-use crate::holdings::HeavyWork;
 use crate::job_bulk::{BULK_JOB_COUNT_MAX, matching};
 use crate::parameter::Parameter;
+use crate::permits::HeavyWork;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::{own_path, to};
@@ -49,13 +49,13 @@ pub(crate) struct ChosenJobs {
 impl FromQuery for ChosenJobs {
     fn from_query(reader: &mut Reader) -> Self {
         let names = reader.words(Parameter::name("job"));
-        let filter = reader.one("q").unwrap_or_default().trim().to_owned();
+        let filter = reader.single("q").unwrap_or_default().trim().to_owned();
         // If no rows are selected, all jobs that match the filter are exported.
-        let is_all = reader.one("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
-        let back = reader.one("back").unwrap_or_default();
+        let is_all = reader.single("scope").as_deref() == Some("all") || (names.is_empty() && !filter.is_empty());
+        let back = reader.single("back").unwrap_or_default();
         // The other fields of the list's form are accepted and ignored.
         for other in ["do", "label"] {
-            drop(reader.one(other));
+            drop(reader.single(other));
         }
         Self { names, filter, is_all, back }
     }
@@ -72,7 +72,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     for names in chosen.chunks(READ_COUNT) {
         let names: Vec<&str> = names.iter().map(String::as_str).collect();
         let mut found = call.engine().store().jobs_named(call.namespace.id, &names).await?;
-        found.retain(|job| call.sees(job.app));
+        found.retain(|job| call.may_view(job.app));
         let known: BTreeSet<&str> = found.iter().map(|job| job.spec.name.as_str()).collect();
         if let Some(missing) = names.iter().find(|name| !known.contains(*name)) {
             let detail = format!("there is no job {missing} any more, so no file was written: load the list again");

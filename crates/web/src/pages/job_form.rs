@@ -11,7 +11,7 @@ use serde_json::{Map, Value, json};
 
 use super::form::Fields;
 use super::job::pretty;
-use super::job_leaves::{Leaves, leaf_at};
+use super::job_leaf_fields::{LeafFields, leaf_at};
 use super::label_rows::LabelRows;
 use super::params_form;
 use super::sentences::localized;
@@ -58,7 +58,7 @@ pub(super) struct JobForm {
     pub(super) pump: Option<String>,
     pub(super) labels: LabelRows,
     /// The fields that have one value each.
-    pub(super) more: Leaves,
+    pub(super) more: LeafFields,
 }
 
 /// Errors by field. Errors without a field are under `form`.
@@ -120,7 +120,7 @@ impl Default for JobForm {
             enabled: true,
             pump: None,
             labels: LabelRows::default(),
-            more: Leaves::of(&Value::Null),
+            more: LeafFields::of(&Value::Null),
         }
     }
 }
@@ -157,7 +157,7 @@ impl From<&Fields> for JobForm {
             enabled: !fields.get("enabled").is_empty(),
             pump: fields.get_if_sent("pump").map(str::to_owned),
             labels: LabelRows::from_fields(fields),
-            more: Leaves::from_fields(fields),
+            more: LeafFields::from_fields(fields),
         }
     }
 }
@@ -192,7 +192,7 @@ impl JobForm {
             enabled: spec.enabled,
             pump: spec.pump.as_ref().map(|pump| pretty(&serde_json::to_value(pump).unwrap_or_default())),
             labels: LabelRows::of(&spec.labels),
-            more: Leaves::of(&serde_json::to_value(spec).unwrap_or_default()),
+            more: LeafFields::of(&serde_json::to_value(spec).unwrap_or_default()),
             ..Self::default()
         };
         form.with_schedule(spec)
@@ -215,7 +215,9 @@ impl JobForm {
             Some(fields) => {
                 let of_key =
                     ["cron", "every", "delay", "after", "at"].into_iter().find(|kind| fields.contains_key(*kind));
-                of_key.filter(|kind| Leaves::holds(kind, fields) && (*kind != "at" || is_plain_at)).unwrap_or("json")
+                of_key
+                    .filter(|kind| LeafFields::holds(kind, fields) && (*kind != "at" || is_plain_at))
+                    .unwrap_or("json")
             }
         };
         kind.clone_into(&mut self.kind);

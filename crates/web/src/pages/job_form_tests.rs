@@ -107,7 +107,7 @@ fn an_emptied_field_gets_its_default_and_a_missing_one_stays() {
     let own = [("name", "a"), ("app", "b"), ("handler", "c"), ("retry_max", "0"), ("retry_backoff", "1s")];
     let made = |queue_timeout: Option<&str>, priority: Option<&str>| {
         let mut form = JobForm::from(&Fields::from(own));
-        form.more = Leaves::read(|field| match field {
+        form.more = LeafFields::read(|field| match field {
             "queue_timeout" => queue_timeout.map(str::to_owned),
             "priority" => priority.map(str::to_owned),
             _ => None,

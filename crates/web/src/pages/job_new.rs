@@ -9,10 +9,10 @@ use rondel_core::preview::{PER_DAY_MAX, PreviewRequest, WarningCode};
 use rondel_core::{Job, Timestamp, words};
 use serde_json::{Value, json};
 
-use super::coming::EditEffect;
+use super::edit_effect::EditEffect;
 use super::form::Fields;
 use super::job_form::{Errors, JobForm};
-use super::job_leaves::Leaves;
+use super::job_leaf_fields::LeafFields;
 use super::job_params;
 use super::moment::Moment;
 use super::params_form::{FieldKind, ParamField};
@@ -55,7 +55,7 @@ struct NewJobPage {
     offers: FieldSuggestions,
     is_new: bool,
     /// Always empty here; on the page that edits a job, the name of the job.
-    was: String,
+    current_name: String,
 }
 
 /// How many executors are read for suggestions.
@@ -127,7 +127,7 @@ async fn render_page(
     let param_fields = job_params::fields_with_input(page, &form, sent).await?;
     let shell = page.shell(Nav::Jobs);
     let template =
-        NewJobPage { shell, t: page.t, form, param_fields, errors, offers, is_new: true, was: String::new() };
+        NewJobPage { shell, t: page.t, form, param_fields, errors, offers, is_new: true, current_name: String::new() };
     html(status, &template)
 }
 
@@ -136,12 +136,12 @@ async fn render_page(
 pub(crate) struct Preview {
     form: JobForm,
     /// The name of the edited job; empty for a new one.
-    was: String,
+    current_name: String,
 }
 
 impl FromQuery for Preview {
     fn from_query(reader: &mut Reader) -> Self {
-        let mut text = |name| reader.one(name).unwrap_or_default().trim().to_owned();
+        let mut text = |name| reader.single(name).unwrap_or_default().trim().to_owned();
         let form = JobForm {
             kind: text("kind"),
             cron: text("cron"),
@@ -151,14 +151,14 @@ impl FromQuery for Preview {
             schedule_json: text("schedule_json"),
             calendar: text("calendar"),
             calendar_rule: text("calendar_rule"),
-            more: Leaves::read(|field| Some(text(field))),
+            more: LeafFields::read(|field| Some(text(field))),
             ..JobForm::default()
         };
         // The other fields of this part of the form are accepted and ignored.
         for other in ["misfire", "notify"] {
             drop(text(other));
         }
-        Self { form, was: text("was") }
+        Self { form, current_name: text("was") }
     }
 }
 
@@ -179,7 +179,7 @@ struct PreviewPart {
 
 /// The next fires of a schedule, or its errors. The status is always 200, since an incomplete schedule is normal while the user types.
 pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
-    let Preview { form, was } = page.query();
+    let Preview { form, current_name } = page.query();
     let schedule = match form.kind.as_str() {
         "json" if !form.schedule_json.is_empty() => {
             serde_json::from_str(&form.schedule_json).map_err(|error| page.t.error_json(error.column(), error.line()))
@@ -190,7 +190,7 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
         _ if form.lacks_schedule() => PreviewPart { is_empty: true, error: None, ..error_part(page.t, String::new()) },
         Ok(schedule) => match compile(&page.call, schedule.clone(), form.calendar_use()).await {
             Ok(job) => {
-                let coming = coming(&page, was, (schedule, form.calendar_use())).await;
+                let coming = coming(&page, current_name, (schedule, form.calendar_use())).await;
                 PreviewPart { coming, ..preview_part(&job, page.engine().now(), page.t) }
             }
             Err(problem) => problem_part(page.t, &problem),
@@ -201,11 +201,11 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
 }
 
 /// The effect of the edit on the upcoming fires; `None` for a new job, or while the definition has errors.
-async fn coming(page: &Page<Preview>, was: &str, (schedule, calendar): (Value, Value)) -> Option<EditEffect> {
-    if was.is_empty() {
+async fn coming(page: &Page<Preview>, current_name: &str, (schedule, calendar): (Value, Value)) -> Option<EditEffect> {
+    if current_name.is_empty() {
         return None;
     }
-    let record = find(&page.call, was).await.ok()?;
+    let record = find(&page.call, current_name).await.ok()?;
     let mut document = serde_json::to_value(&record.spec).ok()?;
     document["schedule"] = schedule;
     if calendar.is_null() {

@@ -16,7 +16,7 @@ use rondel_core::spec::Mode;
 use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
-use rondel_store::rollups::RunMark;
+use rondel_store::rollups::ChartRun;
 use rondel_store::saved_filters::FilteredList;
 
 use super::filter_bar::{FilterBar, Preset, address};
@@ -59,8 +59,8 @@ impl FromQuery for ListJobs {
             _ => Err(format!("{text:?} is none of name, app, trouble, next, p95")),
         };
         let (sort, order) = reader.parsed("sort", order).unwrap_or_default();
-        let text = reader.one("q").unwrap_or_default().trim().to_owned();
-        Self { text, sort, order, cursor: reader.one("cursor") }
+        let text = reader.single("q").unwrap_or_default().trim().to_owned();
+        Self { text, sort, order, cursor: reader.single("cursor") }
     }
 }
 
@@ -145,7 +145,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let wanted = filter.clone().unwrap_or_default();
     let board = page.call.web.boards.board_for(page.engine(), namespace, &wanted).await?;
     let mut offers = OfferedHandlers::new(page.engine(), namespace);
-    let seen = page.call.seen_apps();
+    let seen = page.call.visible_apps();
     let mut found = match &filter {
         Ok(filter) => board.matching(filter, seen.as_deref(), query.order, &mut offers),
         Err(_) => Vec::new(),
@@ -172,7 +172,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
         href: address("/jobs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
         is_current: query.sort == word,
     };
-    let may = |permission| page.call.within(permission).is_none_or(|apps| !apps.is_empty());
+    let may = |permission| page.call.apps_with(permission).is_none_or(|apps| !apps.is_empty());
     let template = JobsPage {
         shell: page.shell(Nav::Jobs),
         t,
@@ -268,15 +268,15 @@ async fn rows(
     let (call, now, t) = (&page.call, page.engine().now(), page.t);
     let names: Vec<&str> = entries.iter().map(|entry| entry.name.as_str()).collect();
     let mut records = page.engine().store().jobs_named(call.namespace.id, &names).await?;
-    records.retain(|record| call.sees(record.app));
+    records.retain(|record| call.may_view(record.app));
     let place = |record: &JobRecord| names.iter().position(|name| *name == record.spec.name);
     records.sort_by_key(|record| place(record));
     let ids: Vec<JobId> = records.iter().map(|record| record.id).collect();
-    let marks = page.engine().store().marks(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
-    let mut marks_of: HashMap<JobId, Vec<RunMark>> = HashMap::new();
+    let marks = page.engine().store().chart_runs(&ids, Timestamp::EPOCH, Timestamp::MAX, ROW_COUNT).await?;
+    let mut marks_of: HashMap<JobId, Vec<ChartRun>> = HashMap::new();
     marks
         .into_iter()
-        .filter(|mark| call.sees(mark.app))
+        .filter(|mark| call.may_view(mark.app))
         .for_each(|mark| marks_of.entry(mark.job).or_default().push(mark));
     let row = |(record, state): (&JobRecord, FoldedState)| {
         let marks = marks_of.remove(&record.id).unwrap_or_default();
@@ -313,11 +313,11 @@ async fn rows(
 fn row(
     (record, state): (&JobRecord, FoldedState),
     missing: MissingRoles,
-    mut marks: Vec<RunMark>,
+    mut marks: Vec<ChartRun>,
     (now, t): (Timestamp, &'static Texts),
 ) -> JobRow {
     let is_claimed =
-        |mark: &&RunMark| mark.fire_at > now && matches!(mark.status, RunStatus::Pending | RunStatus::Waiting);
+        |mark: &&ChartRun| mark.fire_at > now && matches!(mark.status, RunStatus::Pending | RunStatus::Waiting);
     let claimed = marks.iter().filter(is_claimed).map(|mark| mark.fire_at).min();
     let next_fire_at = claimed.into_iter().chain(record.next_fire_at).min();
     marks.retain(|mark| mark.fire_at <= now);
@@ -345,7 +345,7 @@ fn row(
 }
 
 /// The 95th percentile of the durations of the successful runs among these.
-fn p95(runs: &[RunMark]) -> Option<Duration> {
+fn p95(runs: &[ChartRun]) -> Option<Duration> {
     let done = runs.iter().filter(|run| run.status == RunStatus::Succeeded);
     let mut took: Vec<Duration> = done.filter_map(|run| Some(run.finished_at?.since(run.started_at?))).collect();
     took.sort_unstable();
@@ -366,7 +366,7 @@ impl RecentRuns {
         let mut runs = if record.spec.is_sharded() {
             broadcasts(call, record).await?
         } else {
-            let within = call.seen_apps();
+            let within = call.visible_apps();
             let query = RunQuery { job: Some(record.id), within, limit: ROW_COUNT, ..RunQuery::default() };
             call.engine().store().list_runs(record.namespace, &query).await?
         };
@@ -385,8 +385,8 @@ impl RecentRuns {
 async fn broadcasts<Q: Sync>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<Run>, Problem> {
     let store = call.engine().store();
     // A broadcast with a single shard has a mark for the shard, too.
-    let marks = store.marks(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
-    let ids: Vec<RunId> = marks.iter().filter(|mark| call.sees(mark.app)).map(|mark| mark.id).collect();
+    let marks = store.chart_runs(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
+    let ids: Vec<RunId> = marks.iter().filter(|mark| call.may_view(mark.app)).map(|mark| mark.id).collect();
     let mut runs = store.runs(&ids).await?;
     runs.retain(|run| run.shard_index == ROOT_SHARD);
     runs.sort_by_key(|run| Reverse((run.fire_at, run.cause)));

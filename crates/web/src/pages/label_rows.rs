@@ -72,7 +72,7 @@ impl LabelRows {
     pub(super) fn put(&self, document: &mut Value) -> Result<(), Option<String>> {
         let Some(rows) = &self.0 else { return Ok(()) };
         if rows.len() > LABEL_COUNT_MAX {
-            return Err(Some(format!("{} labels; at most {LABEL_COUNT_MAX} are kept", rows.len())));
+            return Err(Some(format!("{} labels; at most {LABEL_COUNT_MAX} are allowed", rows.len())));
         }
         if rows.iter().any(|row| row.fault.is_some()) {
             return Err(None);
@@ -113,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_stands_at_its_row() {
+    fn errors_are_shown_at_their_rows() {
         let rows = LabelRows::from_fields(&Fields::from([
             ("labels", "1"),
             ("label.0.key", "team"),
@@ -132,6 +132,6 @@ mod tests {
         let many: Vec<LabelRow> =
             (0..21).map(|n| LabelRow { key: format!("k{n}"), value: "v".to_owned(), fault: None }).collect();
         let refused = LabelRows(Some(many)).put(&mut json!({}));
-        assert_eq!(refused, Err(Some("21 labels; at most 20 are kept".to_owned())));
+        assert_eq!(refused, Err(Some("21 labels; at most 20 are allowed".to_owned())));
     }
 }

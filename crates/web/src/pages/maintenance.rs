@@ -9,8 +9,8 @@ use rondel_core::Timestamp;
 use rondel_core::maintenance::FiresInside;
 
 use super::alerts::{Forms, render_page};
-use super::announced::WindowForm;
 use super::form::Fields;
+use super::maintenance_rows::WindowForm;
 use super::shell::Page;
 use super::texts::Texts;
 use super::zones;

@@ -11,8 +11,8 @@
 //! - `view`, `moment`, `schedule_text` and `ansi` turn the engine's data into text for users; `form` reads forms; `filter_bar` and
 //!   `saved_filters` are the bars above lists;
 //! - `pump_facts` describes the definition of a pump job; `job_links` shows the parents and children of a job, `as_code` shows an action
-//!   as `curl` and as a command, `coming` compares upcoming fires, `activity_rows` shows entries of the audit log and changed fields,
-//!   `fleet_rows` shows servers and executors, `grants_form` is the picker of roles; `job_leaves`, `label_rows`, `calendar_days` and
+//!   as `curl` and as a command, `edit_effect` compares upcoming fires, `activity_rows` shows entries of the audit log and changed fields,
+//!   `fleet_rows` shows servers and executors, `grants_form` is the picker of roles; `job_leaf_fields`, `label_rows`, `calendar_days` and
 //!   `script_form` are parts of forms.
 
 mod account;
@@ -20,7 +20,6 @@ mod activity;
 mod activity_rows;
 mod alert_rule;
 mod alerts;
-mod announced;
 mod ansi;
 mod api_docs;
 mod as_code;
@@ -31,8 +30,8 @@ mod calendar_form;
 mod calendars;
 mod channel_form;
 mod channels;
-mod coming;
 mod drawing;
+mod edit_effect;
 mod executor;
 mod executor_new;
 mod executors;
@@ -49,13 +48,14 @@ mod job_charts;
 mod job_edit;
 mod job_export;
 mod job_form;
-mod job_leaves;
+mod job_leaf_fields;
 mod job_links;
 mod job_new;
 mod job_params;
 mod jobs;
 mod label_rows;
 mod maintenance;
+mod maintenance_rows;
 mod moment;
 mod namespaces;
 mod nav;
@@ -74,11 +74,11 @@ mod reports;
 mod rule_errors;
 mod rule_trial;
 mod run;
-mod run_beside;
 mod run_bulk;
 mod run_export;
 mod run_line;
 mod run_log;
+mod run_neighbours;
 mod run_timeline;
 mod run_tree;
 mod runs;

@@ -28,7 +28,7 @@ pub(super) struct Target(&'static str);
 
 impl FromQuery for Target {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("to").as_deref().and_then(Nav::known_path).unwrap_or("/jobs"))
+        Self(reader.single("to").as_deref().and_then(Nav::known_path).unwrap_or("/jobs"))
     }
 }
 

@@ -11,7 +11,7 @@ use rondel_admin::oidc::{AccountUpdate, Callback, Identity, Oidc, OidcError, PEN
 use rondel_admin::sign_in::{self, SignInOwner};
 use rondel_core::AuditId;
 use rondel_core::name::NAME_LEN_MAX;
-use rondel_store::access::{AttemptDecision, AuditEntry, AuthMethod, UNANSWERED, Verdict};
+use rondel_store::access::{AttemptDecision, AuditEntry, AuthMethod, INCOMPLETE, Verdict};
 use serde_json::json;
 
 use super::sign_in::{Browser, add_cookie, begin, too_many_attempts};
@@ -25,7 +25,7 @@ use crate::{audit, cookies};
 /// Redirects a browser to the provider, with the state that the browser must bring back.
 pub(super) async fn redirect_to_provider(State(web): State<Web>, uri: Uri) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
-    let (next, _) = (reader.one("next"), reader.one("lang"));
+    let (next, _) = (reader.single("next"), reader.single("lang"));
     reader.finish()?;
     let oidc = provider(&web)?;
     let next = next.as_deref().and_then(own_path).unwrap_or("/");
@@ -66,11 +66,11 @@ pub(super) async fn return_from_provider(
         Ok((identity, arrival, next)) => {
             let name = arrival.account.name.clone();
             let change = begin_change(&web, &browser, oidc, &identity, &arrival).await?;
-            let settled = arrival.settle(web.engine.store()).await;
+            let stored = arrival.save(web.engine.store()).await;
             if let Some(change) = change {
-                end_change(&web, change, settled.as_ref().is_ok_and(|settled| settled.is_changed)).await;
+                end_change(&web, change, stored.as_ref().is_ok_and(|stored| stored.is_changed)).await;
             }
-            let account = settled.map_err(|error| oidc_problem(&error))?.account;
+            let account = stored.map_err(|error| oidc_problem(&error))?.account;
             audit_sign_in(&web, &browser, oidc, &name).await?;
             let mut response = begin(&web, &browser, SignInOwner::Account(account), &next).await?;
             add_cookie(&mut response, spent);
@@ -110,10 +110,10 @@ fn provider(web: &Web) -> Result<&Oidc, Problem> {
 fn callback(uri: &Uri) -> Callback {
     let mut reader = Reader::new(uri);
     Callback {
-        state: reader.one("state"),
-        code: reader.one("code"),
-        error: reader.one("error"),
-        issuer: reader.one("iss"),
+        state: reader.single("state"),
+        code: reader.single("code"),
+        error: reader.single("error"),
+        issuer: reader.single("iss"),
     }
 }
 
@@ -155,7 +155,7 @@ async fn begin_change(
     };
     let entry = entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
     let entry = AuditEntry { object: account.name.clone(), before, after: Some(after.to_string()), ..entry };
-    web.engine.store().add_audit(&AuditEntry { after: Some(UNANSWERED.to_owned()), ..entry.clone() }).await?;
+    web.engine.store().add_audit(&AuditEntry { after: Some(INCOMPLETE.to_owned()), ..entry.clone() }).await?;
     Ok(Some(entry))
 }
 

@@ -8,7 +8,7 @@ use rondel_store::rollups::Verdicts;
 use super::drawing::{AxisLabel, Scale, WIDTH, axis, runs_between};
 use super::moment::Moment;
 use super::texts::Texts;
-use crate::overview::series::{Bucket, Span, total};
+use crate::overview::series::{Bucket, BucketRange, total};
 
 /// The heights above and below the axis, in the units of the drawing.
 const UP: u64 = 96;
@@ -51,10 +51,10 @@ pub(crate) struct OutcomeChart {
 }
 
 impl OutcomeChart {
-    pub(crate) fn new(buckets: &[Bucket], span: Span, (now, t): (Timestamp, &'static Texts)) -> Self {
+    pub(crate) fn new(buckets: &[Bucket], span: BucketRange, (now, t): (Timestamp, &'static Texts)) -> Self {
         let largest = buckets.iter().map(|bucket| above(bucket.verdicts)).max().unwrap_or(0).max(1);
         // Failures are few, so the part below the axis has its own scale, which is at most four times as large as the one above.
-        let worst = buckets.iter().map(|bucket| bucket.verdicts.trouble()).max().unwrap_or(0).max(1);
+        let worst = buckets.iter().map(|bucket| bucket.verdicts.failure_count()).max().unwrap_or(0).max(1);
         let worst = worst.max(largest / 8).max(1);
         let scale = Scale { from: span.from, to: span.to };
         let bar = |bucket: &Bucket| {
@@ -79,7 +79,7 @@ impl OutcomeChart {
 }
 
 const fn above(verdicts: Verdicts) -> u64 {
-    verdicts.total() - verdicts.trouble()
+    verdicts.total() - verdicts.failure_count()
 }
 
 /// The parts of a bar, first those above the axis from the axis up, then those below it from the axis down.
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn failures_hang_below_the_axis() {
         let at = Timestamp::from_secs(1_900_000_800);
-        let span = Span::new(Step::Quarter, at, at + Duration::from_secs(1_800));
+        let span = BucketRange::new(Step::Quarter, at, at + Duration::from_secs(1_800));
         let verdicts = Verdicts { succeeded: 80, failed: 2, skipped: 1, ..Verdicts::default() };
         let buckets = [Bucket { verdicts, ..Bucket::empty(span.from) }];
         let chart = OutcomeChart::new(&buckets, span, (at, Lang::En.texts()));

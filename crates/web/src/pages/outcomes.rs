@@ -1,7 +1,7 @@
 //! The last runs of a job as a small chart, with the newest on the right. Each verdict has its own colour and shape.
 
 use rondel_core::RunStatus;
-use rondel_store::rollups::RunMark;
+use rondel_store::rollups::ChartRun;
 
 use super::texts::Texts;
 
@@ -43,7 +43,7 @@ const fn extent(status: RunStatus) -> (usize, usize) {
 }
 
 impl Outcomes {
-    pub(super) fn new(newest_first: &[RunMark], t: &Texts) -> Self {
+    pub(super) fn new(newest_first: &[ChartRun], t: &Texts) -> Self {
         let shown = &newest_first[..newest_first.len().min(OUTCOME_COUNT)];
         let mut shapes = Vec::new();
         let mut words = Vec::new();

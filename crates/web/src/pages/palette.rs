@@ -25,7 +25,7 @@ pub(super) struct PaletteQuery(String);
 
 impl FromQuery for PaletteQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("q").unwrap_or_default().chars().take(QUERY_LEN_MAX).collect())
+        Self(reader.single("q").unwrap_or_default().chars().take(QUERY_LEN_MAX).collect())
     }
 }
 
@@ -90,12 +90,12 @@ async fn jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord
         return Ok(Vec::new());
     };
     let (store, namespace) = (page.engine().store(), page.call.namespace.id);
-    let (within, name_contains) = (page.call.seen_apps(), Some((*first).to_owned()));
+    let (within, name_contains) = (page.call.visible_apps(), Some((*first).to_owned()));
     let query = JobQuery { app: None, within, name_contains, after_name: None, limit: READ_COUNT };
     let mut found = store.jobs(namespace, &query).await?;
     if found.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
         // Jobs that merely contain the word may fill this page before the jobs that begin with it, so those are read too.
-        let named = store.job(namespace, first).await?.filter(|job| page.call.sees(job.app));
+        let named = store.job(namespace, first).await?.filter(|job| page.call.may_view(job.app));
         let query = JobQuery { after_name: Some((*first).to_owned()), ..query };
         found.extend(named.into_iter().chain(store.jobs(namespace, &query).await?));
     }

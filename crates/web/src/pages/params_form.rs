@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_sent_is_put_together() {
+    fn sent_fields_are_combined() {
         let before = json!({"table": "t", "other": [1], "note": "", "rows": 3, "list": null});
         let form = Fields::from([
             ("params", "ignored"),

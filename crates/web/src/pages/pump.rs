@@ -4,7 +4,7 @@ use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
 use rondel_core::pump::{Counts, ItemState, Totals};
-use rondel_core::reason::words::{Subject, sentence};
+use rondel_core::reason::words::{RunStatusFacts, sentence};
 use rondel_core::{RunId, Timestamp};
 use rondel_store::catalog::JobRecord;
 
@@ -35,7 +35,7 @@ pub(super) struct ItemsQuery {
 
 impl FromQuery for ItemsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { state: reader.parsed("state", str::parse), cursor: reader.one("cursor") }
+        Self { state: reader.parsed("state", str::parse), cursor: reader.single("cursor") }
     }
 }
 
@@ -167,7 +167,7 @@ fn root_row(RootView { run, ends_at }: &RootView, now: Timestamp, t: &Texts) -> 
     RootRow {
         id: run.id,
         status: Status::of_run(run, t),
-        words: if is_ending { Some(t.pump_ending.to_owned()) } else { sentence(Subject::of(run), t.lang()) },
+        words: if is_ending { Some(t.pump_ending.to_owned()) } else { sentence(RunStatusFacts::of(run), t.lang()) },
         ends_at: ends_at.filter(|_| !is_ending).map(|at| Moment::new(at, now, t)),
     }
 }

@@ -50,7 +50,7 @@ pub(super) struct ReportChoices {
 
 impl FromQuery for ReportChoices {
     fn from_query(reader: &mut Reader) -> Self {
-        let mut text = |name: &'static str| reader.one(name).map(|text| text.trim().to_owned()).unwrap_or_default();
+        let mut text = |name: &'static str| reader.single(name).map(|text| text.trim().to_owned()).unwrap_or_default();
         Self {
             by: text("by"),
             days: text("days"),
@@ -59,7 +59,7 @@ impl FromQuery for ReportChoices {
             period: text("period"),
             app: text("app"),
             label: text("label"),
-            cursor: reader.one("cursor"),
+            cursor: reader.single("cursor"),
         }
     }
 }
@@ -368,7 +368,7 @@ fn shown_row(row: &Row, (by, period): (GroupBy, Period), t: &Texts) -> ShownRow 
         app: row.app.clone(),
         at: at.unwrap_or_default(),
         runs: row.verdicts.total(),
-        failed: row.verdicts.trouble(),
+        failed: row.verdicts.failure_count(),
         skipped: row.verdicts.skipped,
         succeeded: percent(row.kept.succeeded),
         on_time: percent(row.kept.on_time),

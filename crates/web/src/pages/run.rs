@@ -9,18 +9,18 @@ use rondel_admin::Progress;
 use rondel_admin::jobs;
 use rondel_core::misfire::LateBecause;
 use rondel_core::pump::Counts;
-use rondel_core::reason::words::{Subject, attempt_sentence, sentence};
+use rondel_core::reason::words::{RunStatusFacts, attempt_sentence, sentence};
 use rondel_core::route::trace::{CHOSEN, Trace};
 use rondel_core::run::{Attempt, ROOT_SHARD};
 use rondel_core::{Run, RunId, RunStatus, Timestamp, Trigger};
-use rondel_store::ledger::CancelAsked;
+use rondel_store::ledger::CancelOutcome;
 use serde_json::Value;
 
 use super::form::Fields;
 use super::job::pretty;
 use super::moment::{Moment, length};
-use super::run_beside::Neighbours;
 use super::run_log::{LogCard, Search, card};
+use super::run_neighbours::Neighbours;
 use super::run_timeline::RunTimeline;
 use super::run_tree::RunTree;
 use super::shell::{MissingRoles, Nav, Page, Shell, html};
@@ -30,7 +30,7 @@ use super::zones;
 use crate::api::cancels::{REASON_LEN_MAX, cancel_message, note_run};
 use crate::api::logs::{self, chosen_attempt};
 use crate::api::runs::{broadcast_of_shard, failed_shards, find, retry_request};
-use crate::part_of::{self, IncidentRef};
+use crate::incident_of_fire::{self, IncidentRef};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -58,7 +58,7 @@ impl FromQuery for RunPageQuery {
             attempt: logs::attempt(reader),
             line: reader.parsed("line", line),
             search: Search::from_query(reader),
-            is_part: reader.one("part").is_some(),
+            is_part: reader.single("part").is_some(),
         }
     }
 }
@@ -183,7 +183,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
         shell: page.shell(Nav::Runs),
         t,
         missing: page.missing(Some(run.app)),
-        incident: part_of::of_run(&page.call, &run).await?,
+        incident: incident_of_fire::of_run(&page.call, &run).await?,
         steps: steps(&run, now, t),
         timeline: RunTimeline::new(&run, &tried, &shards, now, t),
         neighbours: Neighbours::read(&page, &run).await?,
@@ -271,7 +271,7 @@ fn attempt_rows(tried: Vec<Attempt>, run: &Run, now: Timestamp, t: &'static Text
 /// Why the next attempt followed this one. For the last attempt, the reason for its current state.
 fn attempt_reason(attempt: &Attempt, run: &Run, t: &Texts) -> Option<String> {
     if attempt.attempt == run.attempt {
-        return sentence(Subject::of(run), t.lang());
+        return sentence(RunStatusFacts::of(run), t.lang());
     }
     attempt_sentence(attempt, t.lang())
 }
@@ -281,11 +281,13 @@ pub(super) async fn cancel(page: Page, path: Named<path::Run>, fields: Fields) -
     note_run(&page.call, &run, Some(fields.get("reason")));
     let by = cancel_message(page.call.caller.name(), Some(fields.get("reason")))?;
     match page.engine().cancel_run(run.id, &by).await? {
-        CancelAsked::Requested(_) | CancelAsked::AlreadyEnded(RunStatus::Cancelled) => {
+        CancelOutcome::Requested(_) | CancelOutcome::AlreadyEnded(RunStatus::Cancelled) => {
             Ok(to(&format!("/runs/{}", run.id)))
         }
-        CancelAsked::AlreadyEnded(status) => Err(Problem::new(Code::RunFinished, format!("the run is over: {status}"))),
-        CancelAsked::NotFound => Err(Problem::new(Code::RunNotFound, "the run is gone")),
+        CancelOutcome::AlreadyEnded(status) => {
+            Err(Problem::new(Code::RunFinished, format!("the run has ended: {status}")))
+        }
+        CancelOutcome::NotFound => Err(Problem::new(Code::RunNotFound, "the run is gone")),
     }
 }
 

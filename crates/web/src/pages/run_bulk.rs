@@ -71,14 +71,17 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         "acknowledge" => RunAction::Acknowledge,
         other => return Err(refuse_value("/do", format!("{other:?} is none of cancel, retry and acknowledge"))),
     };
-    let mut ids: Vec<RunId> = fields.with_prefix("run").filter_map(|(_, id)| id.parse().ok()).collect();
-    ids.truncate(BULK_RUN_COUNT_MAX);
+    let ids: Vec<RunId> = fields.with_prefix("run").filter_map(|(_, id)| id.parse().ok()).collect();
     let filter = fields.get("q").to_owned();
     // If no rows are selected, the action applies to all runs that match the filter.
     let is_all = fields.get("scope") == "all" || (ids.is_empty() && !filter.trim().is_empty());
     let back = own_path(fields.get("back")).unwrap_or("/runs").to_owned();
     if !is_all && ids.is_empty() {
         return Ok(to(&back));
+    }
+    if !is_all && ids.len() > BULK_RUN_COUNT_MAX {
+        let message = format!("{} runs; at most {BULK_RUN_COUNT_MAX} at once", ids.len());
+        return Err(refuse_value("/run", message));
     }
     let after = fields.get("after").parse::<RunId>().ok();
     let chosen = match is_all {

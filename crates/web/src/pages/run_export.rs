@@ -13,7 +13,7 @@ use super::zones;
 use crate::api::run_json;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::run_filter::{self, can_go_on};
+use crate::run_filter::{self, can_continue};
 use crate::shown_runs::named;
 
 /// Maximum number of runs in a file.
@@ -29,7 +29,7 @@ pub(crate) struct ExportQuery(String);
 
 impl FromQuery for ExportQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("q").unwrap_or_default())
+        Self(reader.single("q").unwrap_or_default())
     }
 }
 
@@ -104,7 +104,7 @@ impl Export {
             self.search.from = runs.last().map(|run| self.search.place(run));
         } else {
             match stopped_at {
-                Some(id) if self.continued_left > 0 && can_go_on(&self.search) => {
+                Some(id) if self.continued_left > 0 && can_continue(&self.search) => {
                     self.continued_left -= 1;
                     self.search.from = Some(RunPlace { value: 0, id });
                 }
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_search_goes_on_where_it_stopped_or_the_file_names_what_it_lacks() {
+    fn a_search_continues_where_it_stopped_or_the_file_names_the_gap() {
         let (t, id) = (Lang::En.texts(), RunId::new(7));
         let mut goes_on = stopped(None, Some(id));
         assert_eq!((goes_on.end, goes_on.search.from), (None, Some(RunPlace { value: 0, id })));

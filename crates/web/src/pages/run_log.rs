@@ -53,7 +53,7 @@ impl FromQuery for LogWindow {
     fn from_query(reader: &mut Reader) -> Self {
         Self {
             attempt: logs::attempt(reader),
-            after: reader.one("after"),
+            after: reader.single("after"),
             seek: Seek::from_query(reader),
             limit: reader.limit(STEP_COUNT, STEP_COUNT),
         }

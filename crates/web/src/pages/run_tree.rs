@@ -1,7 +1,7 @@
 //! The tree of a fire on the page of one of its runs.
 
 use rondel_core::Run;
-use rondel_core::tree::{Branch, Link};
+use rondel_core::tree::{Link, RunInTree};
 
 use super::shell::Page;
 use super::view::RunRow;
@@ -41,7 +41,7 @@ impl RunTree {
         }
         let root = found.branches.first().map(|branch| branch.run.id).filter(|root| *root != shown.id);
         let named = named(&page.call, found.branches.iter().map(|branch| branch.run.clone()).collect()).await?;
-        let line = |(branch, (job, run)): (Branch, (String, Run))| TreeLine {
+        let line = |(branch, (job, run)): (RunInTree, (String, Run))| TreeLine {
             indent: branch.depth.min(INDENT_MAX),
             kind: branch.link.map(|link| t.link(link)),
             after: (!branch.after.is_empty()).then(|| branch.after.join(", ")),

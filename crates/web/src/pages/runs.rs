@@ -43,14 +43,14 @@ impl FromQuery for ListRuns {
             words.map(str::parse).collect::<Result<Vec<RunStatus>, String>>()
         };
         let statuses = reader.parsed("status", statuses).unwrap_or_default();
-        let job = reader.one("job").map(|job| job.trim().to_owned()).filter(|job| !job.is_empty());
+        let job = reader.single("job").map(|job| job.trim().to_owned()).filter(|job| !job.is_empty());
         let sort = reader.parsed("sort", |word| run_filter::order(word).map(|order| (word.to_owned(), order)));
         let (sort, order) = sort.unwrap_or_default();
-        let mut terms: Vec<String> = reader.one("q").map(|text| text.trim().to_owned()).into_iter().collect();
+        let mut terms: Vec<String> = reader.single("q").map(|text| text.trim().to_owned()).into_iter().collect();
         terms.extend(statuses.iter().map(|status| format!("status:{status}")));
         terms.extend(job.map(|job| format!("job:\"{}\"", job.replace(['"', '\\'], ""))));
         terms.retain(|term| !term.is_empty());
-        Self { text: terms.join(" "), sort, order, cursor: reader.one("cursor") }
+        Self { text: terms.join(" "), sort, order, cursor: reader.single("cursor") }
     }
 }
 
@@ -147,7 +147,11 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         first: address("/runs", &text, &kept),
         is_first: place.is_none(),
         notes: notes(&page, filter.as_ref(), found.searched_to).await?,
-        no_bulk: page.call.within(Permission::Operate).is_some_and(|apps| apps.is_empty()).then_some(t.needs_operator),
+        no_bulk: page
+            .call
+            .apps_with(Permission::Operate)
+            .is_some_and(|apps| apps.is_empty())
+            .then_some(t.needs_operator),
         bulk_max: BULK_RUN_COUNT_MAX,
         exports: [("CSV", "csv"), ("JSON", "jsonl")]
             .map(|(name, kind)| (name, format!("/export/runs.{kind}?{}", pair("q", &text)))),
@@ -169,7 +173,7 @@ const fn presets_of(t: &Texts) -> [(&'static str, &'static str); 6] {
 /// Adds a preset for failures that are not acknowledged, with their number. The number includes all apps, so it is not shown to callers
 /// who may see only some apps.
 async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) -> Result<Vec<Preset>, Problem> {
-    let count = match page.call.seen_apps() {
+    let count = match page.call.visible_apps() {
         Some(_) => 0,
         None => page.engine().store().dead_letter_count(page.call.namespace.id, DEAD_COUNT_MAX).await?,
     };
@@ -194,7 +198,7 @@ async fn notes(
         && rondel_core::name::check(&name.0).is_ok()
         && store.job(namespace, &name.0).await?.is_none()
     {
-        let deleted = store.deleted_job(namespace, &name.0).await?.filter(|job| page.call.sees(job.app));
+        let deleted = store.deleted_job(namespace, &name.0).await?.filter(|job| page.call.may_view(job.app));
         notes.extend(
             deleted.map(|job| t.runs_job_deleted(&name.0, words::moment(zones::clock_and_zone().1, job.deleted_at))),
         );

@@ -27,7 +27,7 @@ pub(crate) struct ScriptsCursor(Option<String>);
 
 impl FromQuery for ScriptsCursor {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("cursor"))
+        Self(reader.single("cursor"))
     }
 }
 

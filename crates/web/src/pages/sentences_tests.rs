@@ -148,7 +148,7 @@ fn complaints_about_jobs_are_in_chinese() {
     cases.extend(pumps());
     for case in cases {
         let complaints = match shape::read::<JobSpec>(case.clone().into()) {
-            Err(misfit) => misfit.errors.into_iter().map(|error| (error.pointer, error.message)).collect(),
+            Err(shape_errors) => shape_errors.errors.into_iter().map(|error| (error.pointer, error.message)).collect(),
             Ok(spec) => {
                 let errors = spec.compile().err().unwrap_or_default();
                 errors.into_iter().map(|error| (error.pointer, error.message)).collect::<Vec<_>>()
@@ -248,7 +248,7 @@ fn complaints_about_calendars_are_in_chinese() {
     ] {
         let case = json!({"name": "a", "rule": rule});
         let complaints = match shape::read::<CalendarSpec>(case.clone().into()) {
-            Err(misfit) => misfit.errors.into_iter().map(|error| (error.pointer, error.message)).collect(),
+            Err(shape_errors) => shape_errors.errors.into_iter().map(|error| (error.pointer, error.message)).collect(),
             Ok(spec) => {
                 let errors = Calendar::compile(&spec, |_| None).err().unwrap_or_default();
                 errors.into_iter().map(|error| (error.pointer, error.message)).collect::<Vec<_>>()
@@ -259,7 +259,7 @@ fn complaints_about_calendars_are_in_chinese() {
 }
 
 #[test]
-fn sentences_that_nobody_translated_and_hostile_ones_stay_as_they_are() {
+fn untranslated_and_hostile_sentences_stay_unchanged() {
     for text in ["", "something else", "{1}", "expected", "a string", "null", "~ null"] {
         assert_eq!(zh(text), text);
         assert_eq!(localized(Lang::En, text), text);

@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::failure_webhook::{WebhookError, WebhookSaved};
+use rondel_admin::failure_webhook::{SavedWebhook, WebhookError};
 use rondel_core::TokenId;
 use rondel_core::access::{Permission, Role};
 use rondel_store::access::{TokenKind, TokenRecord};
@@ -78,7 +78,7 @@ pub(super) struct TokensCursor(Option<String>);
 
 impl FromQuery for TokensCursor {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("cursor"))
+        Self(reader.single("cursor"))
     }
 }
 
@@ -128,7 +128,7 @@ pub(super) async fn tokens(call: PageCall<TokensCursor>, prefs: Prefs) -> Result
     let next = next.map(|last| format!("/settings/tokens?{}", pair("cursor", &listing.cursor(last.id))));
     let shown = show_all(&call, &found).await?;
     let row = |(record, shown): (&TokenRecord, crate::api::tokens::TokenJson)| {
-        let is_over = !record.is_good(now);
+        let is_over = !record.is_valid(now);
         let ends_soon = record.expires_at.is_some_and(|end| end <= now + ENDS_SOON);
         let (class, word) = match (record.revoked_at.is_some(), is_over, ends_soon) {
             (true, ..) => ("cancelled", t.token_revoked),
@@ -319,8 +319,8 @@ pub(super) async fn set_webhook(
         return Ok(to("/settings/webhooks"));
     }
     match engine.put_failure_webhook(namespace.id, &url).await {
-        Ok(WebhookSaved::Changed) => Ok(to("/settings/webhooks")),
-        Ok(WebhookSaved::Created(webhook)) => {
+        Ok(SavedWebhook::Changed) => Ok(to("/settings/webhooks")),
+        Ok(SavedWebhook::Created(webhook)) => {
             render_webhooks(&page, StatusCode::OK, WebhookOutcome::Secret(webhook.secret)).await
         }
         Err(WebhookError::Url(message)) => {

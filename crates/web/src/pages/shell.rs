@@ -11,8 +11,8 @@ use rondel_core::AppId;
 use rondel_core::access::Permission;
 use rondel_core::cron::Tz;
 
-use super::announced::{WindowRow, window_row};
 use super::assets::Assets;
+use super::maintenance_rows::{WindowRow, window_row};
 pub(crate) use super::nav::Nav;
 use super::own_namespace::namespace_into_path;
 use super::prefs::{Prefs, Theme};
@@ -165,7 +165,7 @@ pub(crate) struct WithLang<Q>(pub(crate) Q);
 
 impl<Q: FromQuery> FromQuery for WithLang<Q> {
     fn from_query(reader: &mut Reader) -> Self {
-        reader.one("lang");
+        reader.single("lang");
         Self(Q::from_query(reader))
     }
 }
@@ -202,7 +202,7 @@ impl<Q> Page<Q> {
 
     /// Why the caller may not create a job in this namespace; `None` if the caller may create one in at least one app.
     pub(crate) fn missing_for_new_job(&self) -> Option<&'static str> {
-        let is_nowhere = self.call.within(Permission::Edit).is_some_and(|apps| apps.is_empty());
+        let is_nowhere = self.call.apps_with(Permission::Edit).is_some_and(|apps| apps.is_empty());
         is_nowhere.then_some(self.t.needs_editor_somewhere)
     }
 

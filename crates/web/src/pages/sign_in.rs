@@ -101,7 +101,7 @@ pub(super) async fn page(
     browser: Browser,
 ) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
-    let (token, next, _) = (reader.one("token"), reader.one("next"), reader.one("lang"));
+    let (token, next, _) = (reader.single("token"), reader.single("next"), reader.single("lang"));
     reader.finish()?;
     let next = next.as_deref().and_then(own_path);
     let (store, now) = (web.engine.store(), web.engine.now());
@@ -220,7 +220,7 @@ pub(super) async fn leave(State(web): State<Web>, browser: Browser) -> Result<Re
 /// The page that creates the first account. The server prints a link to it at its start.
 pub(super) async fn set_up(State(web): State<Web>, prefs: Prefs, uri: Uri) -> Result<Response, Problem> {
     let mut reader = Reader::new(&uri);
-    let (token, _) = (reader.one("token").unwrap_or_default(), reader.one("lang"));
+    let (token, _) = (reader.single("token").unwrap_or_default(), reader.single("lang"));
     reader.finish()?;
     let (store, now) = (web.engine.store(), web.engine.now());
     if !sign_in::is_open(store, &token, LinkPurpose::Setup, now).await? || store.has_admin_account().await? {

@@ -6,7 +6,7 @@ use askama::Template;
 use axum::response::Response;
 use futures_util::future::try_join;
 use http::StatusCode;
-use rondel_admin::coming::{Forecast, ForecastRange, forecast};
+use rondel_admin::forecast::{Forecast, ForecastRange, forecast};
 use rondel_core::cron::Tz;
 use rondel_core::sketch::Step;
 use rondel_core::{Timestamp, name};
@@ -17,8 +17,8 @@ use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones;
 use crate::overview::lanes::{self, LaneKind, MARK_COUNT_MAX, TimelineRequest};
-use crate::overview::series::{self, Bucket, Span};
-use crate::overview::trouble::Trouble;
+use crate::overview::recent_failures::RecentFailures;
+use crate::overview::series::{self, Bucket, BucketRange};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
@@ -77,14 +77,14 @@ impl FromQuery for TimelineQuery {
             let is_fine = text.len() <= name::NAME_LEN_MAX && text.chars().all(is_plain);
             is_fine
                 .then_some(text.clone())
-                .ok_or_else(|| format!("{text:?} is no part of a name: a-z, 0-9, '.', '_' and '-'"))
+                .ok_or_else(|| format!("{text:?} is not a part of a name: a-z, 0-9, '.', '_' and '-'"))
         };
         Self {
             by: reader.parsed("by", by).unwrap_or_default(),
             zoom: reader.parsed("zoom", zoom).unwrap_or(ZOOM_DEFAULT),
             to: reader.parsed("to", instant),
             contains: reader.parsed("q", part).unwrap_or_default(),
-            app: reader.one("app").filter(|app| !app.is_empty()),
+            app: reader.single("app").filter(|app| !app.is_empty()),
             has_many: reader.parsed("lanes", many).unwrap_or_default(),
         }
     }
@@ -182,10 +182,10 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         lane_count: query.lane_count(),
     };
     let end = Step::Day.floor(now) + DAY;
-    let week = Span::new(Step::Hour, end - DAY * HEAT_DAYS, end);
+    let week = BucketRange::new(Step::Hour, end - DAY * HEAT_DAYS, end);
     let hours = series::verdicts_of_namespace(&page.call, week);
-    let trouble = Trouble::default();
-    let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &trouble), hours).await?;
+    let failures = RecentFailures::default();
+    let (timeline, hours) = try_join(lanes::timeline(&page.call, &request, &failures), hours).await?;
     let heat = heat(&hours, now, t);
     let step = query.length() / 2;
     let choice_by = |by: LaneKind| Choice {
@@ -249,7 +249,7 @@ const fn heat_class(count: u64, usual: u64) -> usize {
 /// The usual number of failures in an hour with runs, which is the median.
 fn usual_trouble(buckets: &[Bucket]) -> u64 {
     let busy = buckets.iter().filter(|bucket| bucket.verdicts.total() > 0);
-    let mut counts: Vec<u64> = busy.map(|bucket| bucket.verdicts.trouble()).collect();
+    let mut counts: Vec<u64> = busy.map(|bucket| bucket.verdicts.failure_count()).collect();
     counts.sort_unstable();
     counts.get(counts.len() / 2).copied().unwrap_or(0)
 }
@@ -268,7 +268,7 @@ fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
     let usual = counts.get(counts.len() / 2).copied().unwrap_or(1).max(1);
     let usual_trouble = usual_trouble(buckets);
     let cell = |(hour, bucket): (usize, &Bucket)| {
-        let (count, trouble) = (bucket.verdicts.total(), bucket.verdicts.trouble());
+        let (count, trouble) = (bucket.verdicts.total(), bucket.verdicts.failure_count());
         let class = heat_class(count, usual);
         let (day, time, _) = zones::parts(bucket.at, Tz::UTC);
         let failed = if trouble > 0 { format!(" · {}", t.lane_failed(trouble)) } else { String::new() };
@@ -323,14 +323,14 @@ struct AheadFire {
 pub(super) async fn ahead(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let ask = ForecastRange { from: now, to: now + DAY, step: AHEAD_STEP, limit: AHEAD_COUNT };
-    let within = page.call.seen_apps();
+    let within = page.call.visible_apps();
     let found = forecast(page.engine().node(), page.call.namespace.id, within.as_deref(), ask).await?;
     let scale = Scale { from: Step::Quarter.floor(now), to: now + DAY };
     let peak = found
         .peak
         .filter(|(_, count)| *count > 1)
         .map(|(at, count)| t.ahead_peak(count, stamp(at, now, zones::clock_and_zone().1)));
-    let fire = |fire: &rondel_admin::coming::ComingFire| AheadFire {
+    let fire = |fire: &rondel_admin::forecast::ComingFire| AheadFire {
         at: Moment::new(fire.at, now, t),
         job: fire.name.clone(),
         app: fire.app.clone(),

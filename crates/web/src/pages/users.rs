@@ -32,7 +32,7 @@ pub(super) struct UsersCursor(Option<String>);
 
 impl FromQuery for UsersCursor {
     fn from_query(reader: &mut Reader) -> Self {
-        Self(reader.one("cursor"))
+        Self(reader.single("cursor"))
     }
 }
 

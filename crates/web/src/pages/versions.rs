@@ -9,7 +9,7 @@ use serde_json::json;
 
 use super::activity_rows::{ChangeRow, change_row};
 use super::as_code::AsCode;
-use super::coming::EditEffect;
+use super::edit_effect::EditEffect;
 use super::form::Fields;
 use super::moment::Moment;
 use super::shell::{MissingRoles, Nav, Page, Shell, html};

@@ -3,8 +3,8 @@
 use rondel_core::folded_state::FoldedState;
 use rondel_core::part::Part;
 use rondel_core::reason::message::in_chinese;
-use rondel_core::reason::words::{Subject, because, sentence};
-use rondel_core::reason::{Detail, Reason};
+use rondel_core::reason::words::{RunStatusFacts, because, sentence};
+use rondel_core::reason::{Reason, ReasonDetail};
 use rondel_core::words::Lang;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::lateness;
@@ -90,7 +90,7 @@ impl RunRow {
             length: run_length(run, now, t),
             late: lateness(run).map(|late| length(late, t)),
             trigger: t.trigger(run.trigger),
-            reason: sentence(Subject::of(run), t.lang()),
+            reason: sentence(RunStatusFacts::of(run), t.lang()),
             attempt: run.attempt,
             shard: run.shard_total.filter(|total| *total > 1 && run.shard_index >= 0).map(|n| (run.shard_index + 1, n)),
             executor: run.present_executor().map(str::to_owned),
@@ -116,10 +116,10 @@ impl RunRow {
 pub(crate) fn own_message(
     message: Option<&str>,
     reason: Option<Reason>,
-    detail: Option<&Detail>,
+    detail: Option<&ReasonDetail>,
     lang: Lang,
 ) -> Option<String> {
-    let none = Detail::default();
+    let none = ReasonDetail::default();
     let is_server =
         |message: &&str| reason.is_some_and(|reason| *message == because(reason, detail.unwrap_or(&none), Lang::En));
     let message = message.filter(|message| !is_server(message))?;

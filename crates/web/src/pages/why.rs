@@ -6,7 +6,7 @@ use axum::response::Response;
 use http::StatusCode;
 use rondel_admin::{Handler, given_name, jobs};
 use rondel_core::cron::{Tz, parse_zone};
-use rondel_core::fires::{Verdict, Why};
+use rondel_core::fires::{FireVerdict, Why};
 use rondel_core::homes::Switch;
 use rondel_core::name::takes_handler;
 use rondel_core::near::near_misses;
@@ -21,7 +21,7 @@ use super::moment::Moment;
 use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use super::zones::{self, zone_of};
-use crate::part_of::{self, IncidentRef};
+use crate::incident_of_fire::{self, IncidentRef};
 use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
@@ -48,7 +48,7 @@ pub(super) struct WhyQuery {
 impl FromQuery for WhyQuery {
     fn from_query(reader: &mut Reader) -> Self {
         let short = |text: String| text.trim().chars().take(TEXT_LEN_MAX).collect::<String>();
-        let mut text = |name: &'static str| reader.one(name).map(short);
+        let mut text = |name: &'static str| reader.single(name).map(short);
         let (job, at) = (text("job").unwrap_or_default(), text("at").unwrap_or_default());
         Self { job, at, zone: text("zone").filter(|zone| !zone.is_empty()) }
     }
@@ -116,7 +116,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
         Ok(()) => page.engine().store().job(page.call.namespace.id, &query.job).await?,
         Err(_) => None,
     };
-    let record = record.filter(|record| page.call.sees(record.app));
+    let record = record.filter(|record| page.call.may_view(record.app));
     let mut shown = WhyPage {
         shell: page.shell(Nav::Why),
         t,
@@ -154,14 +154,14 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
 }
 
 async fn names(page: &Page<WhyQuery>, limit: u32) -> Result<Vec<String>, Problem> {
-    let query = JobQuery { app: None, within: page.call.seen_apps(), name_contains: None, after_name: None, limit };
+    let query = JobQuery { app: None, within: page.call.visible_apps(), name_contains: None, after_name: None, limit };
     let found = page.engine().store().jobs(page.call.namespace.id, &query).await?;
     Ok(found.into_iter().map(|record| record.spec.name).collect())
 }
 
 /// Adds the answers to the page. Returns `false` if the question cannot be parsed.
 async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut WhyPage) -> Result<bool, Problem> {
-    let (t, now, within) = (page.t, page.engine().now(), page.call.seen_apps());
+    let (t, now, within) = (page.t, page.engine().now(), page.call.visible_apps());
     let own_zone = zone_of(&record.spec);
     zones::set_job(&record.spec);
     let zone_text = page.query().zone.clone().unwrap_or_else(|| own_zone.name().to_owned());
@@ -206,7 +206,7 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
             let app = if run.app == record.app { format!("?app={}", record.spec.app) } else { String::new() };
             Some((name.to_owned(), format!("/executors/{name}{app}")))
         });
-        let incident = part_of::of_answer(&page.call, record.id, why).await?;
+        let incident = incident_of_fire::of_answer(&page.call, record.id, why).await?;
         shown.answers.push(Answer { incident, ..formatter.answer(why, run, executor) });
     }
     shown.checks = checks(page, record).await?;
@@ -221,14 +221,14 @@ async fn fill_in_answers(page: &Page<WhyQuery>, record: &JobRecord, shown: &mut 
 
 fn run_of(why: &Why) -> Option<RunId> {
     match why.entry.as_ref().map(|entry| &entry.verdict)? {
-        Verdict::Row { run, .. } | Verdict::Span { run, .. } => Some(*run),
-        Verdict::Calendar { .. }
-        | Verdict::Paused
-        | Verdict::Maintenance { .. }
-        | Verdict::Undecided
-        | Verdict::Planned
-        | Verdict::Removed
-        | Verdict::Missing => None,
+        FireVerdict::Row { run, .. } | FireVerdict::Span { run, .. } => Some(*run),
+        FireVerdict::Calendar { .. }
+        | FireVerdict::Paused
+        | FireVerdict::Maintenance { .. }
+        | FireVerdict::Undecided
+        | FireVerdict::Planned
+        | FireVerdict::Removed
+        | FireVerdict::Missing => None,
     }
 }
 

@@ -294,7 +294,7 @@ fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
         Open::Map { at: begin, fields, key, .. } => match key.take() {
             Some((name, place)) => {
                 if !fields.add(name.clone(), node) {
-                    return Err(wrong(place, format!("{name:?} is there twice")));
+                    return Err(wrong(place, format!("{name:?} occurs twice")));
                 }
             }
             None => {
@@ -329,7 +329,7 @@ fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
     for map in source.items() {
         let (line, column) = (map.line, map.column);
         let Content::Map(more) = map.content else {
-            return Err(YamlError { line, column, message: "<< takes a map, or a list of maps".to_owned() });
+            return Err(YamlError { line, column, message: "<< expects a map, or a list of maps".to_owned() });
         };
         for (key, node) in more.iter() {
             fields.add(key.clone(), node.clone());
@@ -416,7 +416,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_has_its_place() {
+    fn errors_have_a_position() {
         check_refused("name: a\nname: b\n", (2, 1), "twice");
         check_refused("a: b: c\n", (1, 5), "");
         check_refused("a: .nan\n", (1, 4), ".nan");
@@ -450,7 +450,7 @@ mod tests {
     }
 
     #[test]
-    fn anchors_on_each_level_share_what_is_below() {
+    fn nested_anchors_share_their_contents() {
         let items = "1, ".repeat(400_000);
         let opened: String = (0..60).map(|level| format!("&a{level} [")).collect();
         let found = documents(&format!("{opened}{items}{}", "]".repeat(60))).unwrap();

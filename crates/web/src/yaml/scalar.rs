@@ -9,7 +9,7 @@ pub(super) fn plain(text: &str) -> Result<Value, String> {
         "true" | "True" | "TRUE" => Value::Bool(true),
         "false" | "False" | "FALSE" => Value::Bool(false),
         ".inf" | ".Inf" | ".INF" | "+.inf" | "+.Inf" | "+.INF" | "-.inf" | "-.Inf" | "-.INF" | ".nan" | ".NaN"
-        | ".NAN" => return Err(format!("{text} is no number that JSON has; write \"{text}\" for the text")),
+        | ".NAN" => return Err(format!("{text} is not a number in JSON; write \"{text}\" for the text")),
         other => number(other).map_or_else(|| Value::String(other.to_owned()), Value::Number),
     })
 }

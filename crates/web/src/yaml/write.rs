@@ -310,7 +310,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn what_is_written_is_read(value in any_value()) {
+        fn written_values_are_read_back(value in any_value()) {
             check(&json!({ "value": value }));
             let text = write_value(&value);
             let read: Vec<Value> = documents(&text).unwrap().iter().map(|node| node.value()).collect();

@@ -142,7 +142,7 @@ async fn locking_out_and_new_roles_hold_at_once() {
 }
 
 #[tokio::test]
-async fn the_last_who_may_do_everything_stays() {
+async fn the_last_account_with_every_right_stays() {
     let server = Server::start().await;
     user(&server, "root", json!([{"role": "admin"}])).await;
     for (method, body) in [
@@ -238,7 +238,7 @@ async fn admins_of_a_namespace_see_the_tokens_of_its_executors_and_no_others() {
 }
 
 #[tokio::test]
-async fn changes_are_audited_with_what_was_before_and_after() {
+async fn changes_are_audited_with_the_state_before_and_after() {
     let server = Server::start().await;
     let body = json!({"name": "a", "app": "app", "handler": "h", "params": {"db_password": "hunter2"}});
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
@@ -335,7 +335,7 @@ async fn a_limited_token_neither_rotates_nor_takes_over_its_account() {
 }
 
 #[tokio::test]
-async fn what_a_token_makes_ends_with_it() {
+async fn objects_that_a_token_makes_end_with_it() {
     let server = Server::start().await;
     user(&server, "ann", json!([{"role": "admin"}])).await;
     let ann = signed_in(&server, "ann").await;

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_admin::rules;
-use rondel_core::alert::{Incident, RuleSpec, Standing, Subject, SubjectKind};
+use rondel_core::alert::{Incident, IncidentState, RuleSpec, Subject, SubjectKind};
 use rondel_core::channel::ChannelKind;
 use rondel_core::outcome::Outcome;
 use rondel_core::words::Lang;
@@ -13,7 +13,7 @@ use rondel_store::channels::{Channel, ChannelSaved};
 use serde_json::{Value, json};
 
 use crate::harness::Server;
-use crate::reach::{Scoped, job};
+use crate::one_app_role::{Scoped, job};
 use crate::visitor::{Visitor, location};
 
 const EVIL: &str = "<script>alert(1)</script>";
@@ -157,7 +157,7 @@ async fn a_rule_is_made_changed_and_tried_by_its_form() {
 }
 
 #[tokio::test]
-async fn the_form_of_a_rule_keeps_what_the_rule_has() {
+async fn the_form_of_a_rule_keeps_the_values_of_the_rule() {
     let server = Server::start().await;
     let visitor = Visitor::signed_in(&server).await;
     let rule = json!({"condition": {"ledger_growth": {"runs": 5_000_000_000_u64, "window": "1d"}}});
@@ -177,7 +177,7 @@ async fn the_form_of_a_rule_keeps_what_the_rule_has() {
 }
 
 #[tokio::test]
-async fn what_does_not_exist_yet_is_warned_of() {
+async fn missing_objects_cause_warnings() {
     let server = Server::start().await;
     let nothing = "there is no job \"nightly-cloze\": nothing can be observed until there is one";
     let rule = json!({"scope": {"job": "nightly-cloze"}, "condition": {"not_succeeded_by": {"time": "06:00", "zone": "Europe/Berlin"}}});
@@ -303,7 +303,7 @@ fn firing(
         id: IncidentId::new(server.engine.new_id()),
         subject,
         group,
-        standing: Standing::Firing,
+        standing: IncidentState::Firing,
         started_at: now,
         seen_at: now,
         resolved_at: None,
@@ -328,10 +328,10 @@ async fn write(server: &Server, incidents: &[IncidentRecord]) {
         version: store.alert_version(namespace).await.unwrap().unwrap(),
         incidents,
         messages: &[],
-        done: &[],
+        evaluated_events: &[],
         checks: &[],
-        looks: &[],
-        open_look: None,
+        expect_checks: &[],
+        open_runs_check: None,
     };
     assert!(store.write_alerts(&write).await.unwrap());
 }

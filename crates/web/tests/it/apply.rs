@@ -69,7 +69,7 @@ async fn a_list_is_made_so_and_then_is_so() {
 }
 
 #[tokio::test]
-async fn what_is_not_in_the_list_goes_only_where_it_is_asked_for() {
+async fn jobs_missing_from_the_list_are_deleted_only_on_request() {
     let server = Server::start().await;
     let jobs =
         json!([job("a", json!({})), job("b", json!({"schedule": {"after": ["a"]}})), job("c", json!({"app": "y"}))]);

@@ -7,7 +7,7 @@ use std::sync::Mutex;
 use axum::body::Body;
 use axum::http::Request;
 use rondel_admin::auth::Token;
-use rondel_store::access::{AuditEntry, AuditQuery, UNANSWERED, Verdict};
+use rondel_store::access::{AuditEntry, AuditQuery, INCOMPLETE, Verdict};
 use rondel_store::{MemStore, Result, Store, StoreError};
 use rondel_web::{Access, WebConfig, route_table};
 use serde_json::{Value, json};
@@ -59,7 +59,7 @@ async fn newest(store: &dyn Store) -> AuditEntry {
 
 /// An attacker could otherwise fill up the audit log, and then make changes without entries.
 #[tokio::test]
-async fn what_cannot_be_written_down_is_not_done() {
+async fn a_change_that_cannot_be_recorded_is_not_made() {
     let (store, server) = server().await;
     let visitor = Visitor::signed_in(&server).await;
     store.fail(&["add_audit"]);
@@ -77,13 +77,13 @@ async fn what_cannot_be_written_down_is_not_done() {
 }
 
 #[tokio::test]
-async fn a_change_whose_answer_could_not_be_written_down_says_that_nobody_knows() {
+async fn a_change_whose_end_could_not_be_recorded_has_an_unknown_outcome() {
     let (store, server) = server().await;
-    store.fail(&["answer_audit"]);
+    store.fail(&["complete_audit"]);
     server.job("a").await;
     let entry = newest(store.as_ref()).await;
     assert_eq!((entry.action.as_str(), entry.verdict), ("job.create", Verdict::Allowed));
-    assert_eq!(entry.after.as_deref(), Some(UNANSWERED));
+    assert_eq!(entry.after.as_deref(), Some(INCOMPLETE));
     let shown = server.get("/api/v1/audit?limit=1").await.expect(200);
     assert_eq!(shown["items"][0]["after"], json!({"unanswered": true}));
 }
@@ -92,11 +92,11 @@ async fn a_change_whose_answer_could_not_be_written_down_says_that_nobody_knows(
 #[tokio::test]
 async fn the_entry_of_a_change_is_there_before_the_change_is_made() {
     let (store, server) = server().await;
-    store.fail(&["create_job", "answer_audit"]);
+    store.fail(&["create_job", "complete_audit"]);
     let job = json!({"name": "a", "app": "app", "handler": "handler"});
     server.with_body("POST", "/api/v1/jobs", &job).await.expect(503);
     let entry = newest(store.as_ref()).await;
-    assert_eq!((entry.action.as_str(), entry.after.as_deref()), ("job.create", Some(UNANSWERED)));
+    assert_eq!((entry.action.as_str(), entry.after.as_deref()), ("job.create", Some(INCOMPLETE)));
     store.fail(&["create_job"]);
     server.with_body("POST", "/api/v1/jobs", &job).await.expect(503);
     let entry = newest(store.as_ref()).await;
@@ -109,7 +109,7 @@ const TABLE: &str = "tests/audited.tsv";
 
 /// The routes for which this test has no suitable body are covered by tests of their own.
 #[tokio::test]
-async fn every_change_says_what_was_before_and_after() {
+async fn every_change_records_the_state_before_and_after() {
     let world = World::new().await;
     let store = world.server.engine.store();
     let mut table = "method\tpath\tfields\tobject\n".to_owned();
@@ -128,7 +128,7 @@ async fn every_change_says_what_was_before_and_after() {
         let entry = newest(store).await;
         let is_done = answer.status.is_success() || answer.status.is_redirection();
         assert_eq!(entry.verdict == Verdict::Allowed, is_done, "{route:?}: {entry:?}");
-        assert!(entry.after.as_deref() != Some(UNANSWERED), "{route:?}: {entry:?}");
+        assert!(entry.after.as_deref() != Some(INCOMPLETE), "{route:?}: {entry:?}");
         let words = match (entry.before.is_some(), entry.after.is_some()) {
             _ if !is_done => "not done here",
             (true, true) => "before and after",
@@ -148,7 +148,7 @@ async fn every_change_says_what_was_before_and_after() {
 
 /// Changes through forms of the console have the same entries as changes through the API.
 #[tokio::test]
-async fn changes_by_the_console_say_what_was_before_and_after() {
+async fn changes_by_the_console_record_the_state_before_and_after() {
     let server = Server::start().await;
     let visitor = Visitor::signed_in(&server).await;
     let store = server.engine.store();
@@ -182,7 +182,7 @@ async fn changes_by_the_console_say_what_was_before_and_after() {
 
 /// An applied list has an entry with the changed fields of each job, but without their secrets.
 #[tokio::test]
-async fn changes_in_bulk_say_what_was_before_and_after() {
+async fn changes_in_bulk_record_the_state_before_and_after() {
     let server = Server::start().await;
     let jobs = |token: &str, timeout: &str| {
         json!([

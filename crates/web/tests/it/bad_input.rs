@@ -220,7 +220,7 @@ async fn queries_are_refused_by_name() {
 }
 
 #[tokio::test]
-async fn what_is_not_there_is_not_found() {
+async fn missing_objects_are_not_found() {
     let server = Server::start().await;
     let long = "a".repeat(5000);
     for (path, code) in [
@@ -289,7 +289,7 @@ async fn large_and_deep_bodies_are_refused() {
 }
 
 #[tokio::test]
-async fn a_body_that_never_comes_is_given_up() {
+async fn a_body_that_never_arrives_times_out() {
     let limits = HttpLimits { body_timeout: Duration::from_millis(50), ..HttpLimits::default() };
     let config = WebConfig { limits, ..WebConfig::default() };
     let server = Server::start_with(config).await;

@@ -71,7 +71,7 @@ async fn a_stored_secret_is_not_sent_to_another_host() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_is_named_with_its_field() {
+async fn errors_name_their_field() {
     let server = Server::start().await;
     let template =
         |text: &str| json!({"kind": "slack", "secrets": slack()["secrets"], "settings": {"body_template": text}});
@@ -140,7 +140,7 @@ fn form(fields: &[(&str, &str)]) -> String {
 }
 
 #[tokio::test]
-async fn a_form_comes_back_with_what_was_typed_and_then_saves() {
+async fn a_form_comes_back_with_its_input_and_then_saves() {
     let server = Server::start().await;
     let visitor = Visitor::signed_in(&server).await;
     let typed = [("kind", "email"), ("name", "mail"), ("lang", "zh"), ("enabled", "1"), ("host", "smtp.example.com")];

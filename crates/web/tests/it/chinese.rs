@@ -269,7 +269,7 @@ async fn no_page_in_chinese_holds_english() {
 }
 
 #[tokio::test]
-async fn what_is_wrong_with_a_field_is_said_in_chinese() {
+async fn errors_of_fields_are_in_chinese() {
     let server = Server::start().await;
     let mut visitor = Visitor::signed_in(&server).await;
     visitor.language = "zh";
@@ -285,7 +285,7 @@ async fn what_is_wrong_with_a_field_is_said_in_chinese() {
 }
 
 #[tokio::test]
-async fn what_a_bulk_action_is_refused_for_is_said_in_chinese() {
+async fn refusals_of_bulk_actions_are_in_chinese() {
     let server = Server::start().await;
     server.job("there").await;
     let run = server.trigger("there").await;
@@ -298,7 +298,7 @@ async fn what_a_bulk_action_is_refused_for_is_said_in_chinese() {
 }
 
 #[tokio::test]
-async fn what_a_token_is_refused_for_is_said_in_chinese() {
+async fn refusals_of_tokens_are_in_chinese() {
     let server = Server::start().await;
     let mut visitor = Visitor::signed_in(&server).await;
     visitor.language = "zh";

@@ -103,7 +103,7 @@ async fn a_pump_is_made_kept_and_changed_by_the_form() {
 }
 
 #[tokio::test]
-async fn what_the_form_does_not_show_stays() {
+async fn fields_that_the_form_does_not_show_stay() {
     let server = Server::start().await;
     server.with_body("PUT", "/api/v1/calendars/work", json!({"rule": {"weekdays": ["mon"]}})).await.expect(201);
     let visitor = Visitor::signed_in(&server).await;
@@ -192,7 +192,7 @@ async fn errors_stand_at_their_fields_and_nothing_typed_is_lost() {
 }
 
 #[tokio::test]
-async fn who_was_slower_is_told_and_keeps_what_was_typed() {
+async fn the_slower_of_two_users_gets_a_conflict_and_keeps_the_input() {
     let server = Server::start().await;
     job(&server, json!({"schedule": {"every": "1h"}})).await;
     let mut visitor = Visitor::signed_in(&server).await;

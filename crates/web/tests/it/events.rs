@@ -50,7 +50,7 @@ async fn listen(server: &Server, query: &str, last: Option<&str>) -> Vec<(String
 }
 
 #[tokio::test]
-async fn runs_and_jobs_are_told_as_they_change() {
+async fn changes_of_runs_and_jobs_are_sent() {
     let server = listening_for(8).await;
     server.job("before").await;
     let before = server.trigger("before").await;
@@ -83,7 +83,7 @@ async fn runs_and_jobs_are_told_as_they_change() {
 }
 
 #[tokio::test]
-async fn whoever_comes_back_goes_on_where_they_were() {
+async fn a_returning_client_continues_after_its_last_event() {
     let server = listening_for(6).await;
     let (first, ()) = tokio::join!(listen(&server, "", None), async {
         a_while().await;

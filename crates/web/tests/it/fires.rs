@@ -15,7 +15,7 @@ async fn daily(server: &Server) -> Value {
 }
 
 #[tokio::test]
-async fn what_is_ahead_is_planned_page_by_page() {
+async fn upcoming_fires_are_listed_in_pages() {
     let server = Server::start().await;
     daily(&server).await;
     let path = "/api/v1/jobs/daily/fires?from=2030-01-15T00:00:00Z&to=2030-01-20T00:00:00Z&limit=2";
@@ -33,7 +33,7 @@ async fn what_is_ahead_is_planned_page_by_page() {
 }
 
 #[tokio::test]
-async fn a_paused_job_says_so() {
+async fn a_paused_job_is_reported_as_paused() {
     let server = Server::start().await;
     daily(&server).await;
     server.bare("POST", "/api/v1/jobs/daily/pause").await.expect(200);
@@ -135,7 +135,7 @@ async fn a_run_is_asked_about_by_its_id() {
 
 /// Many runs that are planned for later must not push the last run out of the answer.
 #[tokio::test]
-async fn what_is_planned_for_later_hides_no_run() {
+async fn a_later_fire_hides_no_run() {
     let server = Server::start().await;
     server.with_body("POST", "/api/v1/jobs", json!({"name": "asked", "app": "a", "handler": "h"})).await.expect(201);
     let run = server.bare("POST", "/api/v1/jobs/asked/runs").await.expect(201);

@@ -74,7 +74,7 @@ async fn a_question_that_makes_no_sense_is_kept_and_explained() {
 }
 
 #[tokio::test]
-async fn the_account_tells_what_was_and_what_comes() {
+async fn the_list_has_past_and_upcoming_fires() {
     let server = Server::start().await;
     noon(&server).await;
     let often = json!({"name": "often", "app": "a", "handler": "h", "schedule": {"every": "1s"}});

@@ -18,20 +18,20 @@ use tower::ServiceExt as _;
 use crate::harness::Server;
 use crate::holding::Holding;
 
-struct Person {
+struct TestUser {
     id: TokenId,
     secret: String,
 }
 
-async fn person(server: &Server, name: &str, role: &str) -> Person {
+async fn create_user(server: &Server, name: &str, role: &str) -> TestUser {
     let body = json!({"kind": "api", "name": name, "grants": [{"role": role}]});
     let made = server.with_body("POST", "/api/v1/tokens", body).await.expect(201);
     let text = |key: &str| made[key].as_str().unwrap().to_owned();
-    Person { id: text("id").parse().unwrap(), secret: text("token") }
+    TestUser { id: text("id").parse().unwrap(), secret: text("token") }
 }
 
 /// Sends a request, and does not read the body of the answer.
-async fn begin(server: &Server, who: &Person, method: &str, path: &str, body: Option<Value>) -> Response {
+async fn begin(server: &Server, who: &TestUser, method: &str, path: &str, body: Option<Value>) -> Response {
     let request = http::Request::builder().method(method).uri(path);
     let request = request.header("authorization", format!("Bearer {}", who.secret));
     let request = match body {
@@ -73,7 +73,7 @@ async fn create(server: &Server, count: usize, params_len: usize) {
     }
 }
 
-async fn revoke(server: &Server, who: &Person) {
+async fn revoke(server: &Server, who: &TestUser) {
     assert!(server.engine.store().revoke_token(who.id, server.engine.now()).await.unwrap());
     // Waits until the rights of the caller are checked again.
     tokio::time::advance(Duration::from_secs(4)).await;
@@ -83,7 +83,7 @@ async fn revoke(server: &Server, who: &Person) {
 async fn a_streamed_apply_ends_with_its_token() {
     let server = Server::start().await;
     for is_revoked in [false, true] {
-        let editor = person(&server, &format!("editor-{is_revoked}"), "editor").await;
+        let editor = create_user(&server, &format!("editor-{is_revoked}"), "editor").await;
         let list = jobs(0, 1_200, &json!({"round": is_revoked}));
         let path = "/api/v1/jobs/apply";
         let mut body = begin(&server, &editor, "POST", path, Some(list)).await.into_body();
@@ -111,10 +111,10 @@ async fn an_export_ends_with_its_token() {
     create(&server, 100, 20_000).await;
     for form in ["json", "yaml"] {
         let path = format!("/api/v1/jobs/export?format={form}");
-        let viewer = person(&server, &format!("whole-{form}"), "viewer").await;
+        let viewer = create_user(&server, &format!("whole-{form}"), "viewer").await;
         let (whole, is_broken) = rest(&mut begin(&server, &viewer, "GET", &path, None).await.into_body()).await;
         assert_eq!((whole.matches("j000").count(), is_broken), (100, false));
-        let viewer = person(&server, &format!("part-{form}"), "viewer").await;
+        let viewer = create_user(&server, &format!("part-{form}"), "viewer").await;
         let mut body = begin(&server, &viewer, "GET", &path, None).await.into_body();
         assert!(piece(&mut body).await.unwrap().is_ok());
         revoke(&server, &viewer).await;
@@ -130,7 +130,7 @@ async fn an_export_of_the_audit_log_ends_with_its_token() {
     for number in 0..30 {
         server.job(&format!("job-{number}")).await;
     }
-    let admin = person(&server, "boss", "admin").await;
+    let admin = create_user(&server, "boss", "admin").await;
     let request = http::Request::get("/api/v1/audit").header("accept", "application/x-ndjson");
     let request = request.header("authorization", format!("Bearer {}", admin.secret));
     let response = server.app.clone().oneshot(request.body(Body::empty()).unwrap()).await.unwrap();
@@ -195,14 +195,14 @@ async fn exports_and_applies_are_few_at_a_time() {
     let server = Server::start_with(WebConfig { limits, ..WebConfig::default() }).await;
     create(&server, 40, 20_000).await;
     let [ann, bob, eve] = [
-        person(&server, "ann", "editor").await,
-        person(&server, "bob", "editor").await,
-        person(&server, "eve", "editor").await,
+        create_user(&server, "ann", "editor").await,
+        create_user(&server, "bob", "editor").await,
+        create_user(&server, "eve", "editor").await,
     ];
     for (method, path, list) in
         [("GET", "/api/v1/jobs/export", None), ("POST", "/api/v1/jobs/apply", Some(jobs(0, 600, &json!({}))))]
     {
-        let call = async |who: &Person| begin(&server, who, method, path, list.clone()).await;
+        let call = async |who: &TestUser| begin(&server, who, method, path, list.clone()).await;
         let (first, _second) = (call(&ann).await, call(&ann).await);
         assert_eq!(refusal(&call(&ann).await), (429, true), "{path}: a caller has two");
         let other = call(&bob).await;
@@ -223,18 +223,18 @@ async fn answers_that_are_not_read_are_counted() {
     let server = Server::start_with(WebConfig { limits, ..WebConfig::default() }).await;
     create(&server, 25, 50_000).await;
     let [ann, bob, eve] = [
-        person(&server, "ann", "viewer").await,
-        person(&server, "bob", "viewer").await,
-        person(&server, "eve", "viewer").await,
+        create_user(&server, "ann", "viewer").await,
+        create_user(&server, "bob", "viewer").await,
+        create_user(&server, "eve", "viewer").await,
     ];
-    let list = async |who: &Person| begin(&server, who, "GET", "/api/v1/jobs?limit=200", None).await;
+    let list = async |who: &TestUser| begin(&server, who, "GET", "/api/v1/jobs?limit=200", None).await;
     let first = list(&ann).await;
     assert_eq!(first.status(), 200);
     assert_eq!(refusal(&list(&ann).await), (429, true), "half of all is one caller's");
     let small = begin(&server, &ann, "GET", "/api/v1/apps", None).await;
     assert_eq!(small.status(), 200, "short answers are not counted");
     let (_second, _third) = (list(&bob).await, list(&eve).await);
-    let fourth = person(&server, "dan", "viewer").await;
+    let fourth = create_user(&server, "dan", "viewer").await;
     assert_eq!(refusal(&list(&fourth).await), (503, true), "all together have so much");
     drop(first);
     assert_eq!(list(&fourth).await.status(), 200);
@@ -250,7 +250,7 @@ async fn followed_logs_are_read_in_the_turns_of_their_caller() {
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, config).await;
     server.job("a").await;
     let run = server.trigger("a").await;
-    let [ann, bob] = [person(&server, "ann", "viewer").await, person(&server, "bob", "viewer").await];
+    let [ann, bob] = [create_user(&server, "ann", "viewer").await, create_user(&server, "bob", "viewer").await];
     let path = format!("/api/v1/runs/{run}/logs?follow=true");
     let mut followed = begin(&server, &ann, "GET", &path, None).await.into_body();
     store.hold("log_chunks");

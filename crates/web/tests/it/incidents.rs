@@ -13,7 +13,7 @@ use crate::visitor::{Visitor, location};
 
 /// XXL-JOB before 2.2.0, `PowerJob` CVE-2023-29922 and CVE-2025-11580, Airflow CVE-2020-13927: an endpoint that checks no credentials.
 #[test]
-fn airflow_cve_2020_13927_every_way_in_asks_for_an_account() {
+fn airflow_cve_2020_13927_every_entry_point_needs_an_account() {
     let open: Vec<_> =
         route_table().into_iter().filter(|route| route.access == Access::Open).map(|route| route.path).collect();
     let meant = [
@@ -174,7 +174,7 @@ async fn xxl_job_cve_2024_3366_text_of_users_is_no_template() {
 
 /// Cronicle #755, resque-scheduler CVE-2022-44303: text of the request is reflected in the page as markup.
 #[tokio::test]
-async fn cronicle_755_what_was_asked_for_comes_back_as_text() {
+async fn cronicle_755_input_comes_back_as_text() {
     let server = Server::start().await;
     let visitor = Visitor::signed_in(&server).await;
     let evil = "%22%3E%3Cscript%3Ealert(1)%3C%2Fscript%3E";
@@ -196,7 +196,7 @@ async fn cronicle_755_what_was_asked_for_comes_back_as_text() {
 
 /// XXL-JOB #3360 and #3964: output of jobs (logs, messages, results, names of executors) is executed in the browser of the reader.
 #[tokio::test]
-async fn xxl_job_3360_what_jobs_say_is_text() {
+async fn xxl_job_3360_output_of_jobs_is_text() {
     let server = Server::start().await;
     let evil = "<script>alert(1)</script><img src=x onerror=alert(2)>";
     let body = json!({"name": "a", "app": "app", "handler": "h", "description": evil, "params": {"<script>alert(3)</script>": evil}});
@@ -315,7 +315,7 @@ async fn xxl_job_cve_2020_23814_names_of_users_and_tokens_are_text() {
 
 /// XXL-JOB CVE-2022-36157 and CVE-2025-9264, `DolphinScheduler` CVE-2026-41280: objects of another user can be accessed by their ids.
 #[tokio::test]
-async fn xxl_job_cve_2022_36157_what_is_foreign_is_as_if_it_were_not() {
+async fn xxl_job_cve_2022_36157_foreign_objects_are_not_found() {
     let server = Server::start().await;
     server.job("theirs").await;
     let run = server.trigger("theirs").await;

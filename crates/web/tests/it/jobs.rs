@@ -46,7 +46,7 @@ async fn a_job_is_created_read_changed_and_deleted() {
 }
 
 #[tokio::test]
-async fn a_patch_changes_what_it_names() {
+async fn a_patch_changes_only_its_fields() {
     let server = Server::start().await;
     let body = json!({"name": "a", "app": "x", "handler": "h", "params": {"keep": 1, "drop": 2}, "retry": {"max": 3}});
     server.with_body("POST", "/api/v1/jobs", body).await.expect(201);
@@ -203,7 +203,7 @@ async fn the_cluster_is_shown() {
 }
 
 #[tokio::test]
-async fn what_an_edit_changed_is_shown() {
+async fn changes_of_an_edit_are_shown() {
     let server = Server::start().await;
     let script = |last: &str| json!({"script": format!("echo one\n{last}\n")});
     let job = json!({"name": "a", "app": "x", "handler": "shell", "params": script("echo two")});

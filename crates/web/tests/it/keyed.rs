@@ -50,7 +50,7 @@ const QUESTIONS: [&str; 5] =
     ["/api/v1/schedules/preview", "/api/v1/alert-rules/preview", "/job-code", "/job-params", "/job-yaml"];
 
 #[tokio::test]
-async fn every_route_that_changes_something_keeps_a_key_or_refuses_it() {
+async fn every_route_that_changes_something_stores_a_key_or_refuses_it() {
     let world = Box::pin(World::new()).await;
     let (mut kept, mut refused) = (0, 0);
     let routes = route_table().into_iter().filter(|route| !route.method.is_safe() && !QUESTIONS.contains(&route.path));
@@ -79,7 +79,7 @@ async fn every_route_that_changes_something_keeps_a_key_or_refuses_it() {
 }
 
 #[tokio::test]
-async fn what_was_refused_can_be_mended() {
+async fn a_refused_call_can_be_corrected() {
     let server = Server::start().await;
     assert_eq!(post(&server, "/api/v1/jobs", "k", "{}").await.status, 422);
     let body = json!({"name": "a", "app": "x", "handler": "h"}).to_string();
@@ -89,7 +89,7 @@ async fn what_was_refused_can_be_mended() {
 }
 
 #[tokio::test]
-async fn two_at_once_make_one() {
+async fn two_concurrent_calls_are_made_once() {
     let server = Server::start().await;
     server.job("a").await;
     let path = "/api/v1/jobs/a/runs";
@@ -101,7 +101,7 @@ async fn two_at_once_make_one() {
 }
 
 #[tokio::test]
-async fn a_call_goes_on_after_its_client_hung_up() {
+async fn a_call_continues_after_its_client_hung_up() {
     let store = Holding::new();
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     server.job("a").await;

@@ -203,7 +203,7 @@ async fn half_sent_bodies_hold_no_permit() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_half_sent_form_is_let_go() {
+async fn a_half_sent_form_is_dropped() {
     let limits = HttpLimits { body_timeout: Duration::from_secs(1), ..HttpLimits::default() };
     let listening = Listening::start(limits, &[]).await;
     let late = listening.call(&half_a_form()).await;

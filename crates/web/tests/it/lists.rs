@@ -99,7 +99,7 @@ async fn pages_of_runs_go_forwards_and_back() {
 }
 
 #[tokio::test]
-async fn the_page_of_runs_keeps_what_was_typed() {
+async fn the_page_of_runs_keeps_its_input() {
     let server = Server::start().await;
     ledger(&server).await;
     let mut visitor = Visitor::signed_in(&server).await;

@@ -217,7 +217,7 @@ fn numbers(page: &Value) -> Vec<u64> {
 }
 
 #[tokio::test]
-async fn a_page_begins_at_a_line_without_what_is_before_it() {
+async fn a_page_begins_at_a_line_without_the_lines_before_it() {
     let (server, run, path) = started().await;
     for sequence in 0..40 {
         let lines: Vec<String> = (0..25).map(|line| format!("line {}", sequence * 25 + line + 1)).collect();

@@ -58,7 +58,7 @@ async fn a_wrong_window_is_refused_with_the_field() {
         (json!({"length": "1h", "reason": "r", "starts_at": at(400 * 86_400)}), "/starts_at", "366 days"),
         (json!({"length": "8d", "reason": "r"}), "/length", "at most"),
         (json!({"length": "soon", "reason": "r"}), "/length", "soon"),
-        (json!({"ends_at": at(10), "reason": "r"}), "/ends_at", "not after the begin"),
+        (json!({"ends_at": at(10), "reason": "r"}), "/ends_at", "not after the start"),
         (json!({"ends_at": at(1_000), "length": "1h", "reason": "r"}), "/length", "ends_at"),
         (json!({"reason": "r"}), "/ends_at", "length"),
         (json!({"length": "1h", "reason": " "}), "/reason", "every page"),

@@ -16,7 +16,7 @@ async fn daily(server: &Server, handler: &str) {
 }
 
 #[tokio::test]
-async fn activity_shows_who_changed_what_and_filters_by_it() {
+async fn activity_shows_actors_and_objects_and_filters_by_them() {
     let server = Server::start().await;
     daily(&server, "h").await;
     server.with_body("PATCH", "/api/v1/jobs/daily", json!({"handler": "<b>h2"})).await;

@@ -83,6 +83,27 @@ async fn a_change_of_many_jobs_reaches_them_all() {
     assert!(rest.contains("Resume 1 job?"), "{rest}");
 }
 
+/// An action never applies to only a part of the jobs or runs that a request names.
+#[tokio::test]
+async fn an_action_on_too_many_names_is_refused() {
+    let server = Server::start().await;
+    make_job(&server, "test-000").await;
+    let names: Vec<String> = (0..COUNT).map(|number| format!("test-{number:03}")).collect();
+    let refused = server.with_body("POST", "/api/v1/jobs:bulk", json!({"action": "pause", "names": names})).await;
+    assert_eq!(refused.expect(422)["errors"][0]["pointer"], "/names");
+
+    let visitor = Visitor::signed_in(&server).await;
+    let jobs = format!("do=pause&back=/jobs&expected={COUNT}&job={}", names.join("&job="));
+    let page = visitor.post("/jobs:bulk", &jobs).await;
+    assert_eq!(page.status, 422, "{}", page.text());
+    assert!(page.text().contains("501 jobs; at most 500 at once"), "{}", page.text());
+    assert_eq!(server.get("/api/v1/jobs/test-000").await.expect(200)["enabled"], true);
+    let ids: Vec<String> = (1..=COUNT).map(|id| id.to_string()).collect();
+    let page = visitor.post("/runs:bulk", &format!("do=cancel&back=/runs&run={}", ids.join("&run="))).await;
+    assert_eq!(page.status, 422, "{}", page.text());
+    assert!(page.text().contains("501 runs; at most 500 at once"), "{}", page.text());
+}
+
 /// A pattern must cover all jobs that match. Otherwise an action on all other jobs (`-job:…`) would include some of them.
 #[tokio::test]
 async fn a_filter_of_runs_knows_all_jobs_that_match() {

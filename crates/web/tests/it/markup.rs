@@ -22,7 +22,7 @@ pub(crate) fn check(path: &str, answer: &Answer) {
 }
 
 #[tokio::test]
-async fn what_a_job_s_page_takes_from_its_fires_is_one_element() {
+async fn the_fires_on_the_page_of_a_job_are_one_element() {
     let server = Server::start().await;
     server.job("there").await;
     let visitor = Visitor::signed_in(&server).await;

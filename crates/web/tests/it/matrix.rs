@@ -16,7 +16,7 @@ use rondel_admin::auth::Token;
 use rondel_admin::sign_in::{self, SignInClient, SignInOwner};
 use rondel_core::access::{Grant, Role};
 use rondel_core::alert::{
-    Observation, OpenIncidents, RuleSpec, RuleView, Sighting, SilenceSpec, Subject, SubjectKind, decide,
+    ConditionState, Observation, OpenIncidents, RuleSpec, RuleView, SilenceSpec, Subject, SubjectKind, decide,
 };
 use rondel_core::calendar::CalendarSpec;
 use rondel_core::channel::ChannelKind;
@@ -55,7 +55,7 @@ pub(crate) struct World {
 }
 
 /// The objects that a route may need. They are created again for each call.
-pub(crate) struct Things {
+pub(crate) struct TestObjects {
     pub(crate) namespace: &'static str,
     pub(crate) app: &'static str,
     pub(crate) run: String,
@@ -68,7 +68,7 @@ pub(crate) struct Things {
     pub(crate) soon: Timestamp,
 }
 
-impl Things {
+impl TestObjects {
     /// The path of a route, with these objects in place of its parameters.
     pub(crate) fn path(&self, path: &str) -> String {
         let name = match path {
@@ -154,7 +154,7 @@ impl World {
         &self,
         caller: &str,
         (object, namespace, app): (&str, &'static str, &'static str),
-    ) -> Things {
+    ) -> TestObjects {
         let engine = &self.server.engine;
         let (store, now) = (engine.store(), engine.now());
         let id = store.namespace(namespace).await.unwrap().unwrap().id;
@@ -214,7 +214,7 @@ impl World {
         };
         store.create_account(&guest).await.unwrap();
         let (incident, silence, maintenance) = alerts(engine, id, &record).await;
-        Things {
+        TestObjects {
             namespace,
             app,
             run,
@@ -227,11 +227,11 @@ impl World {
         }
     }
 
-    pub(crate) async fn call(&self, route: &RouteInfo, caller: &str, things: &Things) -> Answer {
+    pub(crate) async fn call(&self, route: &RouteInfo, caller: &str, things: &TestObjects) -> Answer {
         self.server.send(self.request(route, caller, things).await).await
     }
 
-    pub(crate) async fn request(&self, route: &RouteInfo, caller: &str, things: &Things) -> Request<Body> {
+    pub(crate) async fn request(&self, route: &RouteInfo, caller: &str, things: &TestObjects) -> Request<Body> {
         let job = format!("job-{}", things.app);
         let path = things.path(route.path).replace("{user}", "guest");
         let mut query = format!("?namespace={}", things.namespace);
@@ -286,7 +286,7 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
         incidents: store.open_incidents_of(saved.record.id, 10).await.unwrap(),
         ..OpenIncidents::default()
     };
-    let seen = Observation { subject, sighting: Sighting::Holds { since: now, new_count: 1 }, samples: Vec::new() };
+    let seen = Observation { subject, state: ConditionState::Holds { since: now, new_count: 1 }, samples: Vec::new() };
     let view = RuleView { spec: &document, namespace: "default", missing_channels: &[] };
     let mut next_id = || IncidentId::new(engine.new_id());
     let decision = decide(view, open, &[seen], &[], (now, &mut next_id));
@@ -298,10 +298,10 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
         version,
         incidents: &incidents,
         messages: &[],
-        done: &[],
+        evaluated_events: &[],
         checks: &[],
-        looks: &[],
-        open_look: None,
+        expect_checks: &[],
+        open_runs_check: None,
     };
     assert!(store.write_alerts(&write).await.unwrap());
     let spec = SilenceSpec { job: Some(job.spec.name.clone()), ..SilenceSpec::default() };
@@ -323,7 +323,7 @@ async fn alerts(engine: &rondel_admin::Engine, namespace: NamespaceId, job: &Job
 }
 
 /// A valid body for the route.
-pub(crate) fn body(route: &RouteInfo, things: &Things, job: &str) -> (&'static str, String) {
+pub(crate) fn body(route: &RouteInfo, things: &TestObjects, job: &str) -> (&'static str, String) {
     if matches!(route.access, Access::SignedIn(_) | Access::Open) {
         let password = if route.path.starts_with("/users/") { "&password=a+long+password" } else { "" };
         let form = format!("name={job}&app={}&handler=h&version=1&state=active&grants={password}", things.app);
@@ -422,7 +422,7 @@ async fn table() -> String {
 }
 
 #[tokio::test]
-async fn every_route_is_open_to_those_whom_the_table_names() {
+async fn every_route_is_open_to_the_callers_in_the_table() {
     let found = Box::pin(table()).await;
     if std::env::var_os("RONDEL_BLESS").is_some() {
         std::fs::write(TABLE, &found).unwrap();

@@ -29,7 +29,7 @@ fn routes() -> Vec<RouteInfo> {
 }
 
 #[test]
-fn the_committed_document_is_what_the_code_says() {
+fn the_committed_document_matches_the_code() {
     if std::env::var_os("RONDEL_BLESS").is_some() {
         std::fs::write(COMMITTED, openapi()).unwrap();
     }
@@ -79,7 +79,7 @@ async fn everything_in_the_document_is_served() {
 }
 
 #[test]
-fn every_operation_says_what_it_does() {
+fn every_operation_has_a_description() {
     let mut ids = BTreeSet::new();
     let tags: BTreeSet<&str> =
         DOCUMENT["tags"].as_array().unwrap().iter().map(|tag| tag["name"].as_str().unwrap()).collect();
@@ -110,7 +110,7 @@ fn every_operation_says_what_it_does() {
 }
 
 #[test]
-fn descriptions_are_for_people_who_call_it() {
+fn descriptions_are_for_callers() {
     fn walk(value: &Value) {
         if let Some(about) = value.get("description").and_then(Value::as_str) {
             assert!(!about.contains("```") && !about.contains("](") && !about.starts_with('…'), "{about}");
@@ -125,7 +125,7 @@ fn descriptions_are_for_people_who_call_it() {
 }
 
 #[test]
-fn examples_are_what_their_schemas_say() {
+fn examples_match_their_schemas() {
     let mut seen = 0;
     for (method, path, operation) in operations() {
         for form in operation["requestBody"]["content"].as_object().into_iter().flatten().map(|(_, form)| form) {
@@ -138,7 +138,7 @@ fn examples_are_what_their_schemas_say() {
 }
 
 #[test]
-fn references_lead_somewhere_and_nothing_is_left_over() {
+fn references_resolve_and_all_schemas_are_used() {
     fn walk(value: &'static Value, seen: &mut BTreeSet<&'static str>) {
         if let Some(reference) = value.get("$ref").and_then(Value::as_str) {
             resolved(value);

@@ -13,7 +13,7 @@ use rondel_web::{Access, route_table};
 use serde_json::{Value, json};
 
 use crate::harness::Server;
-use crate::reach::{Scoped, job};
+use crate::one_app_role::{Scoped, job};
 use crate::visitor::Visitor;
 
 async fn failed(server: &Server, name: &str) -> RunId {
@@ -109,7 +109,7 @@ async fn now_names_the_job_that_fails_and_leads_to_its_runs() {
     let end = server.trigger("broken").await;
     server.finish(end, Outcome::Succeeded).await;
     server.count_runs().await;
-    assert!(visitor.get("/").await.text().contains("Nothing needs a look"));
+    assert!(visitor.get("/").await.text().contains("Nothing needs attention"));
 }
 
 #[tokio::test]
@@ -174,7 +174,7 @@ async fn the_page_of_a_job_has_its_year_its_durations_and_its_next_fires() {
 }
 
 #[tokio::test]
-async fn the_page_of_a_job_links_what_it_follows_and_what_follows_it() {
+async fn the_page_of_a_job_links_its_parents_and_its_children() {
     let server = Server::start().await;
     let after = |parents: &[&str], on: &str| json!({"schedule": {"after": parents, "on": on}});
     job(&server, "extract", "mine", json!({})).await;
@@ -200,7 +200,7 @@ async fn the_page_of_a_job_links_what_it_follows_and_what_follows_it() {
 }
 
 #[tokio::test]
-async fn the_api_gives_what_the_pages_show() {
+async fn the_api_returns_the_data_of_the_pages() {
     let server = Server::start().await;
     server.job("alpha").await;
     let run = failed(&server, "alpha").await;

@@ -23,7 +23,7 @@ const LEADING: [&str; 8] = [
 
 /// Creates a job, a calendar, a script and a run named `vault-job` in each of the namespaces `default` and `ops`. Returns the run in
 /// `ops`.
-async fn twins(server: &Server) -> RunId {
+async fn create_in_both_namespaces(server: &Server) -> RunId {
     server.with_body("POST", "/api/v1/namespaces", json!({"name": "ops"})).await.expect(201);
     let mut run = None;
     for namespace in ["default", "ops"] {
@@ -59,7 +59,7 @@ fn strays(html: &str) -> Vec<&str> {
 #[tokio::test]
 async fn every_link_and_form_of_a_page_keeps_its_namespace() {
     let server = Server::start().await;
-    let run = twins(&server).await;
+    let run = create_in_both_namespaces(&server).await;
     let visitor = Visitor::signed_in(&server).await;
     let is_page = |access| matches!(access, Access::SignedIn(_));
     for route in route_table().into_iter().filter(|route| is_page(route.access) && route.method == "GET") {
@@ -97,7 +97,7 @@ async fn every_link_and_form_of_a_page_keeps_its_namespace() {
 #[tokio::test]
 async fn forms_of_a_page_act_in_its_namespace() {
     let server = Server::start().await;
-    twins(&server).await;
+    create_in_both_namespaces(&server).await;
     let visitor = Visitor::signed_in(&server).await;
     let page = visitor.exactly("/n/ops/jobs/vault-job").await.text();
     let action = |end: &str| {
@@ -125,7 +125,7 @@ fn shown(html: &str) -> Option<&str> {
 #[tokio::test]
 async fn every_page_shows_its_namespace_and_leads_to_the_others() {
     let server = Server::start().await;
-    let run = twins(&server).await;
+    let run = create_in_both_namespaces(&server).await;
     let visitor = Visitor::signed_in(&server).await;
     let is_page = |access| matches!(access, Access::SignedIn(_));
     let mut count = 0;
@@ -160,7 +160,7 @@ async fn every_page_shows_its_namespace_and_leads_to_the_others() {
 #[tokio::test]
 async fn the_choice_has_only_namespaces_that_the_caller_may_see() {
     let server = Server::start().await;
-    twins(&server).await;
+    create_in_both_namespaces(&server).await;
     let token = json!({"kind": "api", "name": "only-ops", "grants": [{"role": "viewer", "namespace": "ops"}]});
     let token = server.with_body("POST", "/api/v1/tokens", token).await.expect(201);
     let request = http::Request::builder().method("POST").uri("/api/v1/sign-in-links");
@@ -180,7 +180,7 @@ async fn the_choice_has_only_namespaces_that_the_caller_may_see() {
 #[tokio::test]
 async fn a_page_without_a_namespace_leads_to_the_one_of_the_caller() {
     let server = Server::start().await;
-    twins(&server).await;
+    create_in_both_namespaces(&server).await;
     let visitor = Visitor::signed_in(&server).await;
     for (old, new) in [
         ("/", "/n/default/"),
@@ -201,7 +201,7 @@ async fn a_page_without_a_namespace_leads_to_the_one_of_the_caller() {
 #[tokio::test]
 async fn a_job_of_any_namespace_is_reached_by_links_from_the_first_page() {
     let server = Server::start().await;
-    twins(&server).await;
+    create_in_both_namespaces(&server).await;
     let visitor = Visitor::signed_in(&server).await;
     let mut address = location(&visitor.exactly("/").await);
     for wanted in ["/n/default/namespaces", "/n/ops/", "/n/ops/jobs/vault-job"] {

@@ -88,7 +88,7 @@ async fn other_sites_change_nothing() {
 }
 
 #[tokio::test]
-async fn every_page_is_strict_about_what_it_loads() {
+async fn every_page_has_a_strict_policy() {
     let server = Server::start().await;
     server.job("there").await;
     let run = server.trigger("there").await;
@@ -122,7 +122,7 @@ async fn every_page_is_strict_about_what_it_loads() {
 }
 
 #[tokio::test]
-async fn what_pages_load_is_kept_for_ever_under_its_hash() {
+async fn assets_are_cached_for_ever_under_their_hash() {
     let server = Server::start().await;
     let visitor = Visitor::new(&server);
     let page = visitor.get("/sign-in").await.text();
@@ -182,7 +182,7 @@ async fn markup_comes_back_as_text() {
 }
 
 #[tokio::test]
-async fn a_form_keeps_what_was_typed_and_says_what_is_wrong() {
+async fn a_form_keeps_its_input_and_shows_errors() {
     let server = Server::start().await;
     let visitor = Visitor::signed_in(&server).await;
     let form =

@@ -13,7 +13,7 @@ use crate::harness::Server;
 const LIMIT: Duration = Duration::from_secs(60);
 
 #[tokio::test]
-async fn serves_http1_and_lets_go_of_silent_connections() {
+async fn serves_http1_and_closes_silent_connections() {
     let server = Server::start().await;
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();

@@ -12,7 +12,7 @@ use rondel_store::ledger::RunAtExecutor;
 use serde_json::{Value, json};
 
 use crate::harness::Server;
-use crate::reach::Scoped;
+use crate::one_app_role::Scoped;
 use crate::visitor::Visitor;
 
 /// The definition of a pump job with two groups and these items.
@@ -208,14 +208,14 @@ async fn a_checkpoint_is_shown_like_parameters() {
 }
 
 #[tokio::test]
-async fn what_makes_no_sense_for_a_pump_is_refused() {
+async fn options_that_no_pump_can_have_are_refused() {
     let server = Server::start().await;
     let mut short = definition(&json!({"count": 4}));
     short["pump"]["hand_over"] = json!("25s");
     let refused = server.with_body("POST", "/api/v1/jobs", &short).await.expect(422);
     assert_eq!(refused["errors"][0]["pointer"], "/pump/hand_over");
     let message = refused["errors"][0]["message"].as_str().unwrap();
-    assert!(message.starts_with("25s is not longer than 25s"), "{message}");
+    assert!(message.starts_with("25s must be longer than 25s"), "{message}");
     server.with_body("POST", "/api/v1/jobs", definition(&json!({"count": 4}))).await.expect(201);
     let refused = server.with_body("POST", "/api/v1/jobs/orders/runs", json!({"executor": "w1"})).await.expect(422);
     assert_eq!(refused["errors"][0]["pointer"], "/executor");
@@ -225,7 +225,7 @@ async fn what_makes_no_sense_for_a_pump_is_refused() {
 }
 
 #[tokio::test]
-async fn a_page_shows_who_has_which_item() {
+async fn a_page_shows_the_owner_of_each_item() {
     let server = Server::start().await;
     let (job, groups) = working(&server, &json!({"count": 3})).await;
     let owner = |index: usize| Owner { run: groups[index], attempt: 1 };
@@ -328,7 +328,7 @@ async fn groups_of_the_app_that_the_job_left_are_not_shown_to_callers_of_its_new
 }
 
 #[tokio::test]
-async fn a_run_that_is_over_has_the_rows_of_all_groups_and_attempts() {
+async fn an_ended_run_has_the_rows_of_all_groups_and_attempts() {
     let server = Server::start().await;
     let (_, groups) = working(&server, &json!({"count": 3})).await;
     let root = server.engine.store().runs(&groups[..1]).await.unwrap()[0].parent.unwrap();

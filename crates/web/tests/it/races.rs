@@ -12,7 +12,7 @@ use crate::harness::Server;
 use crate::holding::Holding;
 
 #[tokio::test]
-async fn a_change_is_saved_only_on_what_it_was_checked_against() {
+async fn a_change_is_saved_only_to_the_version_that_was_checked() {
     let store = Holding::new();
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     for app in ["mine", "theirs"] {

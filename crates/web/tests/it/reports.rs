@@ -147,7 +147,8 @@ async fn a_weekly_report_is_set_changed_and_ended() {
 async fn the_page_shows_hostile_names_as_text_and_saves_the_weekly_report() {
     let server = world().await;
     let mut visitor = Visitor::signed_in(&server).await;
-    for (language, words) in [("en", ["Failed most", "Weekly report"]), ("zh", ["最常见的失败", "周报"])] {
+    for (language, words) in [("en", ["Most frequent failures", "Weekly report"]), ("zh", ["最常见的失败", "周报"])]
+    {
         visitor.language = language;
         let page = visitor.get("/reports?by=label&label=team").await.text();
         assert!(words.iter().all(|word| page.contains(word)), "{page}");

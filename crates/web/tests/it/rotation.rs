@@ -105,7 +105,7 @@ async fn an_account_that_signed_in_gives_a_new_lifetime() {
 }
 
 #[tokio::test]
-async fn a_refused_form_of_a_token_keeps_what_was_typed() {
+async fn a_refused_form_of_a_token_keeps_its_input() {
     let server = Server::start().await;
     user(&server, "ann", json!([{"role": "admin"}])).await;
     let ann = signed_in(&server, "ann").await;
@@ -118,7 +118,7 @@ async fn a_refused_form_of_a_token_keeps_what_was_typed() {
 }
 
 #[tokio::test]
-async fn who_makes_executors_tokens_by_an_expiring_token_is_warned() {
+async fn making_an_executors_token_by_an_expiring_token_causes_a_warning() {
     let server = Server::start().await;
     let admin = server.admin.reveal();
     let executors = json!({

@@ -57,7 +57,7 @@ async fn a_long_log_opens_at_its_end_and_its_page_stays_small() {
 }
 
 #[tokio::test]
-async fn a_growing_log_sends_only_what_is_new() {
+async fn a_growing_log_sends_only_new_lines() {
     let server = Server::start().await;
     server.job("a").await;
     let run = server.trigger("a").await;
@@ -78,7 +78,7 @@ async fn a_growing_log_sends_only_what_is_new() {
 }
 
 #[tokio::test]
-async fn an_empty_log_says_why() {
+async fn an_empty_log_has_a_reason() {
     let server = Server::start().await;
     server.job("a").await;
     let mut visitor = Visitor::signed_in(&server).await;

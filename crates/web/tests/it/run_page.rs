@@ -20,7 +20,7 @@ async fn again(server: &Server, job: &str, params: &str) -> RunId {
 }
 
 #[tokio::test]
-async fn a_failed_run_is_held_against_the_last_good_one() {
+async fn a_failed_run_is_compared_with_the_last_good_one() {
     let server = Server::start().await;
     let job = json!({"name": "a", "app": "app", "handler": "handler", "overrides": "all"});
     server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
@@ -63,7 +63,7 @@ async fn a_title_is_short_and_actions_are_there_as_commands() {
 }
 
 #[tokio::test]
-async fn a_shard_offers_what_works() {
+async fn a_shard_offers_only_possible_actions() {
     let server = Server::start().await;
     let job = json!({"name": "a", "app": "app", "handler": "handler", "shards": 3});
     server.with_body("POST", "/api/v1/jobs", job).await.expect(201);

@@ -74,7 +74,7 @@ async fn a_fire_is_shown_as_a_tree() {
 }
 
 #[tokio::test]
-async fn who_cancels_may_say_why() {
+async fn a_cancel_may_have_a_reason() {
     let server = Server::start().await;
     server.job("a").await;
     let visitor = Visitor::signed_in(&server).await;
@@ -118,7 +118,7 @@ async fn a_log_is_searched_on_the_page() {
 }
 
 #[tokio::test]
-async fn a_job_says_that_nobody_has_its_handler() {
+async fn a_job_reports_that_no_executor_has_its_handler() {
     let server = Server::start().await;
     server.job("a").await;
     let mut visitor = Visitor::signed_in(&server).await;
@@ -129,7 +129,7 @@ async fn a_job_says_that_nobody_has_its_handler() {
 }
 
 #[tokio::test]
-async fn what_code_declares_wrongly_is_listed() {
+async fn wrong_declarations_are_listed() {
     let server = Server::start().await;
     server.job("a").await;
     let none = server.get("/api/v1/apps/app/declaration-problems").await.expect(200);
@@ -154,7 +154,7 @@ async fn parameters_of_a_form_may_come_in_fields() {
 
 /// A caller who may see only one app sees only the runs of that app in a tree, and no runs below a hidden run.
 #[tokio::test]
-async fn what_is_out_of_sight_is_not_in_the_tree() {
+async fn hidden_runs_are_not_in_the_tree() {
     let server = Server::start().await;
     let job = |name: &str, app: &str, after: Value| {
         let schedule = if after.is_null() { after } else { json!({ "after": after }) };

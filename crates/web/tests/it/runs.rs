@@ -36,7 +36,7 @@ async fn a_run_is_asked_for_and_shown() {
 }
 
 #[tokio::test]
-async fn items_of_the_list_are_what_scripts_expect() {
+async fn items_of_the_list_have_the_fields_that_scripts_expect() {
     let server = Server::start().await;
     server.job("a").await;
     let id = server.trigger("a").await;

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use crate::harness::Server;
 
 #[tokio::test]
-async fn a_preview_tells_sentences_fires_and_warnings() {
+async fn a_preview_has_sentences_fires_and_warnings() {
     let server = Server::start().await;
     let body = json!({
         "schedule": [{"cron": "30 2 * * 1-5", "time_zone": "Europe/Berlin"}, {"at": "2026-11-03T00:00:00Z"}],

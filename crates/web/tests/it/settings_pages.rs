@@ -79,7 +79,7 @@ async fn webhooks_are_set_and_removed_and_tokens_listed() {
     let visitor = Visitor::signed_in(&server).await;
     let path = "/namespaces/default/failure-webhook";
     let made = visitor.post(path, &form(&[("url", "https://alerts.example.com/x")])).await;
-    assert!(made.status == 200 && made.text().contains("shown this once"), "{}", made.text());
+    assert!(made.status == 200 && made.text().contains("shown only this once"), "{}", made.text());
     let bad = visitor.post(path, &form(&[("url", "ftp://<b>")])).await;
     assert!(bad.status == 422 && bad.text().contains("value=\"ftp://&#60;b&#62;\""), "{}", bad.text());
     assert_eq!(location(&visitor.post(path, "url=").await), "/settings/webhooks");
@@ -144,7 +144,7 @@ async fn every_option_is_a_field_and_the_yaml_keeps_in_step() {
         "{yaml}"
     );
     let wrong = visitor.post("/job-yaml", &form(&[("name", "Ä")])).await.text();
-    assert!(wrong.contains("do not make a definition yet"), "{wrong}");
+    assert!(wrong.contains("are not a valid definition yet"), "{wrong}");
     let text = "app: a\nhandler: h2\nschedule:\n  - every: 1h\n  - cron: 0 0 1 * * ?\n";
     let into =
         visitor.post("/jobs/there/edit", &form(&[("version", "1"), ("definition", text), ("do", "fields")])).await;

@@ -23,7 +23,7 @@ async fn the_secret_is_shown_once() {
 }
 
 #[tokio::test]
-async fn what_is_no_webhook_is_refused() {
+async fn wrong_webhooks_are_refused() {
     let server = Server::start().await;
     for url in ["", "ftp://example.com/", "file:///etc/passwd", "https://user:pw@example.com/", "example.com"] {
         let problem = server.with_body("PUT", PATH, json!({"url": url})).await.expect(422);

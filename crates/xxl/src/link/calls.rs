@@ -92,7 +92,7 @@ impl Calls {
                     None => client.ask(&peer, "beat", wire::empty()).await,
                 };
                 match answer {
-                    Ok(answer) if answer.is_good() => free.push(job),
+                    Ok(answer) if answer.is_success() => free.push(job),
                     Ok(_) => {}
                     Err(_) => return Event::Beat(false),
                 }

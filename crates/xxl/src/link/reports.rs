@@ -68,12 +68,14 @@ impl Link {
         let Some(entry) = self.table.get_mut(log_id) else { return true };
         entry.end_sending(Instant::now());
         match answer {
-            Ok(answer) if !answer.is_good() => self.end(session, log_id, answer.code, &answer.words()).await,
-            Err(CallError::Refused(words)) => self.end(session, log_id, CODE_FAILED, &words).await,
-            Err(CallError::NotSent(words)) => {
+            Ok(answer) if !answer.is_success() => {
+                self.end(session, log_id, answer.code, &answer.message_or_code()).await
+            }
+            Err(CallError::Refused(message)) => self.end(session, log_id, CODE_FAILED, &message).await,
+            Err(CallError::NotSent(message)) => {
                 let executor = &self.identity.name;
                 if let Some(count) = self.shared.log_limit.count(&format!("unreachable {executor}")) {
-                    tracing::warn!(executor, reason = words, count, "an executor of XXL-JOB cannot be reached");
+                    tracing::warn!(executor, reason = message, count, "an executor of XXL-JOB cannot be reached");
                 }
                 self.hand_back(session, log_id).await
             }
@@ -85,7 +87,7 @@ impl Link {
                     tracing::debug!(
                         executor = self.identity.name,
                         log_id,
-                        reason = error.words(),
+                        reason = error.message(),
                         "no clear answer to a run"
                     );
                 }
@@ -128,8 +130,8 @@ impl Link {
             Some(Kill::Requested(by)) => by,
             _ => String::new(),
         };
-        let words = match &answer {
-            Ok(answer) if answer.is_good() => {
+        let reason = match &answer {
+            Ok(answer) if answer.is_success() => {
                 // The callback that results from the stop may already be in the store.
                 let message = rondel_core::outcome::cancelled_by(&by);
                 let is_open = entry.is_open();
@@ -139,12 +141,12 @@ impl Link {
                 }
                 return self.deliver(session, &[log_id]).await;
             }
-            Ok(answer) => answer.words(),
-            Err(error) => error.words().to_owned(),
+            Ok(answer) => answer.message_or_code(),
+            Err(error) => error.message().to_owned(),
         };
         // The engine repeats the request each second until the run has ended.
         if !std::mem::replace(&mut entry.was_not_killed, true) {
-            tracing::info!(executor = self.identity.name, log_id, reason = words, "an executor did not stop a run");
+            tracing::info!(executor = self.identity.name, log_id, reason, "an executor did not stop a run");
         }
         let is_over = !entry.is_open();
         !is_over || self.deliver(session, &[log_id]).await
@@ -313,7 +315,7 @@ impl Link {
                 return false;
             }
         };
-        self.take_up(rows);
+        self.merge_stored_attempts(rows);
         let (held, finished) = self.table.inventory();
         let reply = v1::FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished };
         if !session.send(Body::FenceReply(reply)).await {

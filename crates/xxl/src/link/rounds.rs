@@ -25,7 +25,7 @@ impl Link {
             match self.unsettled().await {
                 Ok(rows) => {
                     let rows = self.without_new_failures(rows);
-                    self.take_up(rows);
+                    self.merge_stored_attempts(rows);
                 }
                 Err(error) => self.shared.store_failed("read attempts", &error),
             }
@@ -59,11 +59,11 @@ impl Link {
     }
 
     /// Merges the stored attempts of the executor into the table.
-    pub(super) fn take_up(&mut self, rows: Vec<XxlRun>) {
+    pub(super) fn merge_stored_attempts(&mut self, rows: Vec<XxlRun>) {
         let now = Instant::now();
         self.reconciled_at = now;
-        let over = self.table.reconcile(rows, now);
-        over.into_iter().for_each(|entry| self.read_the_rest(entry, now));
+        let ended = self.table.reconcile(rows, now);
+        ended.into_iter().for_each(|entry| self.read_the_rest(entry, now));
     }
 
     /// Reads the logs of ended attempts if the node that was to read them is gone. The read continues where the stored log
@@ -123,12 +123,12 @@ impl Link {
 
     /// Ends attempts that the executor no longer has, and for which no callback arrived in time.
     pub(super) async fn end_lost_attempts(&mut self, session: &Session, now: Instant) -> bool {
-        let patience = self.shared.config.callback_timeout;
-        let is_over = |since: Instant| now.duration_since(since) >= patience;
-        let lost = self.table.entries().filter(|entry| entry.is_open() && entry.idle_since.is_some_and(is_over));
+        let timeout = self.shared.config.callback_timeout;
+        let has_passed = |since: Instant| now.duration_since(since) >= timeout;
+        let lost = self.table.entries().filter(|entry| entry.is_open() && entry.idle_since.is_some_and(has_passed));
         let lost: Vec<(i64, bool)> = lost.map(|entry| (entry.row.log_id, entry.is_confirmed)).collect();
         for (log_id, is_confirmed) in lost {
-            let seconds = patience.as_secs();
+            let seconds = timeout.as_secs();
             let name = &self.identity.name;
             let (code, message) = match is_confirmed {
                 true => (
@@ -156,7 +156,7 @@ impl Link {
         };
         for entry in self.table.entries_mut().filter(|entry| entry.row.number == number && entry.is_known_at(asked_at))
         {
-            if answer.is_good() {
+            if answer.is_success() {
                 entry.idle_since.get_or_insert(asked_at);
             } else {
                 (entry.idle_since, entry.is_confirmed) = (None, true);

@@ -28,7 +28,7 @@ fn columns(header: &StringRecord) -> Result<Columns, ImportError> {
     let known = ["date", "name", "kind"];
     if let Some(other) = header.iter().find(|column| !known.contains(&column.to_ascii_lowercase().as_str())) {
         let other: String = other.chars().take(60).collect();
-        return Err(wrong(format!("{other:?} is none of the columns date, name and kind")));
+        return Err(wrong(format!("{other:?} is not one of the columns date, name and kind")));
     }
     let find = |wanted: &str| header.iter().position(|column| column.eq_ignore_ascii_case(wanted));
     let date = find("date").ok_or_else(|| wrong("the header has no column date".to_owned()))?;

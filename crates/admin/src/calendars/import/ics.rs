@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_each_year_is_expanded() {
+    fn yearly_events_are_expanded() {
         for (rule, years, expected) in [
             ("FREQ=YEARLY;COUNT=3", None, vec!["2026-05-01", "2027-05-01", "2028-05-01"]),
             ("FREQ=YEARLY;UNTIL=20270501T000000Z", None, vec!["2026-05-01", "2027-05-01"]),
@@ -243,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_refused_by_name() {
+    fn unsupported_parts_are_refused_by_name() {
         for (lines, part) in [
             (&["DTSTART:20261001T083000Z", "SUMMARY:meeting"][..], "time of day"),
             (&["DTSTART:2026-10-1"], "no date"),

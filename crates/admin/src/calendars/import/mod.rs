@@ -74,7 +74,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named_with_its_line() {
+    fn errors_are_named_with_their_line() {
         for (format, text, part) in [
             (ImportFormat::Csv, "day\n2026-10-01\n", "date"),
             (ImportFormat::Csv, "date,color\n2026-10-01,red\n", "color"),
@@ -93,7 +93,7 @@ mod tests {
     }
 
     #[test]
-    fn spans_say_what_belongs_together() {
+    fn spans_group_the_days_that_belong_together() {
         let text = "date,name\n2026-12-25,Christmas\n2026-12-26,Christmas\n2026-12-27,\n2026-12-31,Eve\n";
         let rule = import(ImportFormat::Csv, text.as_bytes(), ImportAs::Days, None).unwrap();
         let named = |date: &str, name: &str| Day::Named { date: date.to_owned(), name: name.to_owned() };

@@ -31,7 +31,7 @@ impl Recurrence {
             let wrong = || format!("{shown:?} in an RRULE is not understood");
             match key.as_str() {
                 "FREQ" if value == "YEARLY" => is_yearly = true,
-                "FREQ" => return Err(format!("an RRULE repeats {value}; only what repeats YEARLY is expanded")),
+                "FREQ" => return Err(format!("an RRULE repeats {value}; only YEARLY is supported")),
                 "INTERVAL" => {
                     rule.interval = value.parse().ok().filter(|years| (1..=1000).contains(years)).ok_or_else(wrong)?;
                 }
@@ -54,7 +54,7 @@ impl Recurrence {
             }
         }
         if rule.weekday.is_some() && (rule.month.is_none() || rule.month_day.is_some()) {
-            return Err("BYDAY in an RRULE is understood together with BYMONTH alone".to_owned());
+            return Err("BYDAY in an RRULE is supported only together with BYMONTH".to_owned());
         }
         if rule.month_day.is_some() && rule.month.is_none() {
             return Err("BYMONTHDAY in an RRULE without BYMONTH is a day of every month; add BYMONTH".to_owned());

@@ -27,7 +27,7 @@ fn no_job_waits_in_a_batch_for_one_with_more_runs_than_fit() {
 const LEASE: Duration = Duration::from_secs(4);
 
 #[test]
-fn a_lease_is_asked_about_that_ends_before_what_was_sent_where_the_clock_stepped_back() {
+fn a_lease_that_ends_before_its_sent_runs_after_a_clock_step_is_asked_about() {
     let at = Timestamp::from_secs;
     let node = |id, epoch, lease_until| Node {
         id: NodeId::new(id),

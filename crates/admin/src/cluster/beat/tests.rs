@@ -37,7 +37,7 @@ fn beating_every(beat: Duration) -> EngineConfig {
 
 /// The server that had the name is dead, and its runs were taken over. Then the clock steps back to an instant within its lease.
 #[tokio::test]
-async fn what_a_dead_server_left_is_taken_over_and_its_next_start_is_not_refused_its_name() {
+async fn runs_of_a_dead_server_are_taken_over_and_its_next_start_keeps_its_name() {
     let clock_ms = Arc::new(AtomicI64::new(1_000_000));
     let clock = Arc::clone(&clock_ms);
     let store = MemStore::new(Arc::new(move || Timestamp::from_millis(clock.load(Ordering::Relaxed))));

@@ -56,7 +56,7 @@ fn each_executor_that_takes_no_run_has_its_reason() {
 
 /// An executor that leaves triggers unanswered is named as silent only if it could take the run otherwise.
 #[test]
-fn who_leaves_triggers_unanswered_is_named_as_silent() {
+fn an_executor_that_leaves_triggers_unanswered_is_named_as_silent() {
     let silent = || {
         let mut executors = with(2);
         executors.silences.left_unanswered(ONE, AT(1), AT(2));
@@ -111,7 +111,7 @@ fn only_those_that_stay_are_the_targets_of_a_broadcast() {
 
 /// An executor that takes any handler takes no groups of pump jobs.
 #[test]
-fn who_takes_any_handler_takes_no_groups() {
+fn an_executor_for_any_handler_takes_no_groups() {
     let (session, mut any, _stream) = executor(1, 1);
     any.handlers = vec![ANY_HANDLER.to_owned()];
     let mut executors = Executors::default();
@@ -128,9 +128,9 @@ fn the_runs_of_other_nodes_count() {
     online(&mut executors, 1).in_flight = 2;
     executors.beat(ONE, 5, AT(7));
     let one = executors.get(ONE).unwrap();
-    assert_eq!((one.candidate(Answer::None, AT(7)).active, one.heard_at, one.beat_count), (5, AT(7), 1));
+    assert_eq!((one.candidate(Answer::Missing, AT(7)).active, one.heard_at, one.beat_count), (5, AT(7), 1));
     executors.beat(ONE, 1, AT(8));
-    assert_eq!(executors.get(ONE).unwrap().candidate(Answer::None, AT(8)).active, 2, "it is behind");
+    assert_eq!(executors.get(ONE).unwrap().candidate(Answer::Missing, AT(8)).active, 2, "it is behind");
     executors.heard(ONE, AT(9));
     let one = executors.get(ONE).unwrap();
     assert_eq!((one.heard_at, one.beat_count), (AT(9), 2));
@@ -157,26 +157,30 @@ fn the_lost_are_remembered_for_an_hour() {
 
 /// A lost executor may still run something until its process is known to have ended, or must have stopped everything.
 #[test]
-fn who_is_lost_is_over_once_it_can_run_nothing_any_more() {
-    for (over_before, is_over) in [(10, false), (11, true)] {
+fn a_lost_executor_has_stopped_all_once_it_can_run_nothing() {
+    for (stopped_before, has_stopped_all) in [(10, false), (11, true)] {
         let mut executors = gone(1);
-        executors.lose(ONE, AT(100), AT(over_before));
-        assert_eq!((executors.is_lost(ONE), executors.is_over(ONE)), (true, is_over), "{over_before}");
-        assert_eq!(executors.end(ONE, AT(101)), !is_over, "it is news once");
-        assert!(executors.is_over(ONE) && !executors.end(ONE, AT(102)));
+        executors.lose(ONE, AT(100), AT(stopped_before));
+        assert_eq!(
+            (executors.is_lost(ONE), executors.has_stopped_all(ONE)),
+            (true, has_stopped_all),
+            "{stopped_before}"
+        );
+        assert_eq!(executors.end(ONE, AT(101)), !has_stopped_all, "it is news once");
+        assert!(executors.has_stopped_all(ONE) && !executors.end(ONE, AT(102)));
     }
     let mut executors = gone(1);
-    assert!(executors.end(ONE, AT(20)) && executors.is_over(ONE));
+    assert!(executors.end(ONE, AT(20)) && executors.has_stopped_all(ONE));
     let mut executors = with(1);
-    assert!(!executors.end(ONE, AT(20)) && !executors.is_over(ONE), "it is connected");
+    assert!(!executors.end(ONE, AT(20)) && !executors.has_stopped_all(ONE), "it is connected");
 }
 
 #[test]
-fn who_must_have_stopped_by_now_is_watched_again() {
-    for (before, is_over, is_watched) in [(10, false, false), (11, false, true), (11, true, false)] {
+fn an_executor_that_must_have_stopped_is_watched_again() {
+    for (before, has_stopped_all, is_watched) in [(10, false, false), (11, false, true), (11, true, false)] {
         let mut executors = gone(1);
         executors.lose(ONE, AT(100), AT(0));
-        if is_over {
+        if has_stopped_all {
             executors.end(ONE, AT(101));
         }
         executors.suspect_again(ONE, AT(before));

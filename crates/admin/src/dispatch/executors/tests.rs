@@ -59,7 +59,7 @@ fn an_executor_whose_name_changes_is_listed_once() {
 }
 
 #[test]
-fn who_is_heard_elsewhere_is_watched_on() {
+fn an_executor_heard_elsewhere_stays_watched() {
     let (mut executors, at) = (Executors::default(), Timestamp::from_secs);
     let (session, online, _stream) = executor(1, 7);
     executors.join(session, &online, Report::default());

@@ -23,7 +23,7 @@ impl StepLoop {
     /// Hands jobs over to a node, and reports when the handover has ended.
     pub(crate) async fn hand_over(&self, jobs: BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
         let given = match self.shared.membership.held() {
-            Some(held) => self.give(&held, &jobs, to).await,
+            Some(held) => self.move_jobs(&held, &jobs, to).await,
             None => Ok(()),
         };
         self.notify(Event::HandoverEnded(jobs)).await;
@@ -54,12 +54,12 @@ impl StepLoop {
         let elsewhere =
             RemoteExecutors::new(held.token.node, &self.shared.membership.nodes(), &sessions, &records, now);
         for (node, jobs) in elsewhere.homes_for(stranded) {
-            self.give(held, &jobs, node).await?;
+            self.move_jobs(held, &jobs, node).await?;
         }
         Ok(())
     }
 
-    async fn give(&self, held: &HeldLease, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
+    async fn move_jobs(&self, held: &HeldLease, jobs: &BTreeSet<JobId>, to: NodeId) -> Result<(), StoreError> {
         let shared = &self.shared;
         // Only the runs of these jobs are read. Other runs, however many, neither displace them nor delay the steps behind this one.
         let jobs: Vec<JobId> = jobs.iter().copied().collect();
@@ -81,7 +81,7 @@ impl StepLoop {
         self.notify(Event::HandedOver(gone)).await;
         if count > 0 {
             shared.counters.add(Count::RunsHandedOver, count);
-            tracing::info!(count, node_id = %to, "gave runs to another node, which can start them");
+            tracing::info!(count, node_id = %to, "handed over runs to another node, which can start them");
         }
         Ok(())
     }

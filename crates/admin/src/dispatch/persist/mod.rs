@@ -16,7 +16,7 @@ use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 
 use crate::dispatch::event::{Event, Shards};
-use crate::dispatch::ready::finish_unsent;
+use crate::dispatch::ready::end_of_unsent;
 use crate::dispatch::step::{DecidedStep, Step};
 use crate::metrics::CountedRun;
 use crate::node::Shared;
@@ -52,7 +52,7 @@ impl StepLoop {
             };
             let Some(step) = step else { return };
             if let Err(error) = self.perform(step).await {
-                tracing::warn!(error = %chain(&error), "a step of the dispatch was not made durable");
+                tracing::warn!(error = %chain(&error), "a dispatch step could not be stored");
                 tokio::time::sleep(RETRY_DELAY).await;
             }
         }
@@ -224,8 +224,8 @@ impl StepLoop {
             else {
                 continue;
             };
-            let finish = finish_unsent(run, definition, Outcome::Skipped(*reason), now, None);
-            self.shared.results.submit(finish, CountedRun::of(run, definition), None).await;
+            let attempt_end = end_of_unsent(run, definition, Outcome::Skipped(*reason), now, None);
+            self.shared.results.submit(attempt_end, CountedRun::of(run, definition), None).await;
         }
         Ok(())
     }
@@ -242,14 +242,14 @@ impl StepLoop {
         for run in runs.iter().filter(is_nowhere) {
             if let Some(definition) = definitions.get(&(run.job, run.job_version)) {
                 let message = run.cancel_by.as_deref().map(cancelled_by);
-                let finish = finish_unsent(run, definition, Outcome::Cancelled, now, message);
-                self.shared.results.submit(finish, CountedRun::of(run, definition), None).await;
+                let attempt_end = end_of_unsent(run, definition, Outcome::Cancelled, now, message);
+                self.shared.results.submit(attempt_end, CountedRun::of(run, definition), None).await;
             }
         }
         let token = self.shared.membership.token();
         let is_own = |run: &Run| (run.node, run.node_epoch) == (token.node, token.epoch);
         let is_unsent = |run: &Run| run.status == RunStatus::Pending && is_own(run);
-        self.shared.end_left_runs(runs.into_iter().filter(is_unsent).collect()).await;
+        self.shared.put_to_end(runs.into_iter().filter(is_unsent).collect()).await;
         Ok(())
     }
 }

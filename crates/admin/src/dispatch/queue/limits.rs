@@ -9,7 +9,7 @@
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet, VecDeque};
 
-use rondel_core::reason::{Detail, LimitDetail, LimitKind, WaitFor, milliseconds};
+use rondel_core::reason::{LimitDetail, LimitKind, ReasonDetail, WaitFor, milliseconds};
 use rondel_core::spec::{ConcurrencySpec, RateSpec};
 use rondel_core::{JobId, NamespaceId, RunId, Timestamp};
 use rondel_store::ledger::LimitName;
@@ -42,7 +42,7 @@ pub(crate) struct Limits {
     /// Whether another node may count the runs of a limit.
     is_cluster: bool,
     /// Limits whose runs this node counts.
-    counted_here: HashSet<LimitName>,
+    limits_at_home: HashSet<LimitName>,
     /// Limits whose home is to be asked for.
     to_ask: BTreeSet<LimitName>,
 }
@@ -123,12 +123,12 @@ impl Limits {
 
     /// Records that this node counts the limit's runs.
     pub(crate) fn count_here(&mut self, name: LimitName) {
-        self.counted_here.insert(name);
+        self.limits_at_home.insert(name);
     }
 
     /// Takes the limits that this node counts.
-    pub(crate) fn take_counted(&mut self) -> HashSet<LimitName> {
-        std::mem::take(&mut self.counted_here)
+    pub(crate) fn take_limits_at_home(&mut self) -> HashSet<LimitName> {
+        std::mem::take(&mut self.limits_at_home)
     }
 
     /// Stops counting for the chosen limits under which no executor has a run. Returns these limits: another node may count for them now.
@@ -137,17 +137,22 @@ impl Limits {
             let key = LimitKey::Concurrency(name.namespace, name.key.clone());
             self.limits.get(&key).is_none_or(|limit| limit.open.is_empty())
         };
-        let given = self.counted_here.iter().filter(|&name| is_chosen(name) && is_idle(name));
+        let given = self.limits_at_home.iter().filter(|&name| is_chosen(name) && is_idle(name));
         let mut given: Vec<LimitName> = given.cloned().collect();
         given.sort_unstable();
         for name in &given {
-            self.counted_here.remove(name);
+            self.limits_at_home.remove(name);
         }
         given
     }
 
     /// The other limits of the first `count` runs that wait until this limit's home is known.
-    pub(crate) fn beside(&self, name: &LimitName, count: usize, runs: &OpenRuns) -> BTreeSet<LimitName> {
+    pub(crate) fn other_limits_of_waiting(
+        &self,
+        name: &LimitName,
+        count: usize,
+        runs: &OpenRuns,
+    ) -> BTreeSet<LimitName> {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
         let waiting = limit.into_iter().flat_map(|limit| &limit.waiting).take(count);
         let ready = waiting.filter_map(|turn| runs.ready(turn.run));
@@ -165,7 +170,7 @@ impl Limits {
     /// home of its limits, because its job cannot move there once the broadcast has shards.
     pub(crate) fn holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
-            && let Some(name) = names(ready).find(|name| !self.counted_here.contains(name))
+            && let Some(name) = names(ready).find(|name| !self.limits_at_home.contains(name))
         {
             return Some(LimitKey::Home(name));
         }
@@ -289,7 +294,7 @@ impl Limits {
     }
 
     /// Takes out every run whose queue timeout has passed, with its wait. Forgets limits that are not in use.
-    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, Detail)> {
+    pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, ReasonDetail)> {
         let is_over = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
         let mut over: Vec<RunId> = self.waiting.keys().copied().filter(is_over).collect();
         over.sort_unstable();
@@ -298,7 +303,7 @@ impl Limits {
             let key = self.waiting.get(&run).map(|(key, _)| key.clone());
             if let (Some(key), Some(waiting)) = (key, self.remove(run, runs)) {
                 let waited_ms = Some(waited_ms(&waiting.ready, now));
-                let detail = Detail { waited_ms, ..wait_detail(&key, &waiting.ready) };
+                let detail = ReasonDetail { waited_ms, ..wait_detail(&key, &waiting.ready) };
                 expired.push((waiting.ready, detail));
             }
         }
@@ -331,7 +336,7 @@ impl Limits {
         self.held.retain(|run, _| is_kept(*run));
         self.waiting.clear();
         // The node that adopts this node's open runs counts the runs of these limits in its place.
-        self.counted_here.clear();
+        self.limits_at_home.clear();
         for limit in self.limits.values_mut() {
             limit.open.retain(|run| is_kept(*run));
             limit.waiting.clear();
@@ -340,7 +345,7 @@ impl Limits {
 }
 
 /// The wait of a run that a limit holds back.
-pub(crate) fn wait_detail(key: &LimitKey, ready: &Ready) -> Detail {
+pub(crate) fn wait_detail(key: &LimitKey, ready: &Ready) -> ReasonDetail {
     let job = &ready.definition.job;
     let (kind, key) = match key {
         LimitKey::Home(name) => (LimitKind::Home, Some(name.key.clone())),
@@ -354,7 +359,7 @@ pub(crate) fn wait_detail(key: &LimitKey, ready: &Ready) -> Detail {
         _ => (None, None),
     };
     let limit = Some(LimitDetail { kind, key, max, per_ms });
-    Detail { waits_for: Some(WaitFor::Limit), limit, ..Detail::default() }
+    ReasonDetail { waits_for: Some(WaitFor::Limit), limit, ..ReasonDetail::default() }
 }
 
 #[cfg(test)]

@@ -2,13 +2,13 @@
 
 use std::collections::HashMap;
 
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{RunId, Timestamp};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::WaitPlace;
 
 #[derive(Debug, Default)]
-pub(crate) struct Waits {
+pub(crate) struct NotedWaits {
     pub(in crate::dispatch) noted: HashMap<RunId, Noted>,
 }
 
@@ -18,6 +18,6 @@ pub(crate) struct Noted {
     /// The lease that owned the row when the wait was noted: an adoption changes the row.
     pub(in crate::dispatch) token: LeaseToken,
     pub(in crate::dispatch) at: Timestamp,
-    pub(in crate::dispatch) detail: Box<Detail>,
+    pub(in crate::dispatch) detail: Box<ReasonDetail>,
     pub(in crate::dispatch) place: WaitPlace,
 }

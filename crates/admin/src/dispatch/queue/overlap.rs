@@ -36,7 +36,7 @@ pub(crate) struct Gates {
     /// The entry of every run that a gate knows.
     entries: HashMap<RunId, GateEntry>,
     /// Runs that await their children: the first [`leave`](Gates::leave) keeps their places, the second frees them.
-    kept: HashSet<RunId>,
+    kept_for_children: HashSet<RunId>,
     /// The queue timeouts of queued runs; some of these runs may have left the queue since.
     ends: BTreeSet<(Timestamp, RunId)>,
 }
@@ -73,11 +73,11 @@ pub(crate) enum GateDecision {
     /// It waits for its turn.
     Queued,
     /// The overlap policy skips it: the run `ahead` keeps it from passing, and `queued_count` runs wait at the gate.
-    Discarded { ready: Ready, ahead: Option<RunId>, queued_count: usize },
+    Skipped { ready: Ready, ahead: Option<RunId>, queued_count: usize },
     /// A later run has taken its place.
-    Covered(Ready),
+    ReplacedByLater(Ready),
     /// It waits until the `open` runs have made room; the `waiting` runs are skipped.
-    Covers { open: Vec<RunId>, waiting: Vec<Ready> },
+    ReplacesEarlier { open: Vec<RunId>, waiting: Vec<Ready> },
 }
 
 /// A run that a gate admits now, and the executor whose gate it waited at; `None` for the gate of the job.
@@ -124,8 +124,8 @@ impl Gate {
         first.map(|(_, run)| *run)
     }
 
-    fn discard(&self, ready: Ready) -> GateDecision {
-        GateDecision::Discarded { ready, ahead: self.ahead(), queued_count: self.queue.len() }
+    fn skip(&self, ready: Ready) -> GateDecision {
+        GateDecision::Skipped { ready, ahead: self.ahead(), queued_count: self.queue.len() }
     }
 
     /// The place of a broadcast, if any of its runs is here.
@@ -229,9 +229,9 @@ impl Gates {
         let has_begun = was_reserved || root_of(&ready).is_some();
         match job.overlap.policy {
             OverlapPolicy::Cover => self.cover(key, ready, has_begun, runs),
-            OverlapPolicy::Discard if !has_begun => gate.discard(ready),
+            OverlapPolicy::Discard if !has_begun => gate.skip(ready),
             OverlapPolicy::Serial | OverlapPolicy::Allow if !has_begun && gate.queue.len() >= queue_max(job) => {
-                gate.discard(ready)
+                gate.skip(ready)
             }
             OverlapPolicy::Discard | OverlapPolicy::Serial | OverlapPolicy::Allow => {
                 self.queue(key, ready, runs);
@@ -247,7 +247,7 @@ impl Gates {
         let place = place_at(key, &ready);
         let mut others = gate.open.keys().chain(gate.queue.iter().map(|(other, _)| other));
         if has_begun && others.any(|other| *other > place) {
-            return GateDecision::Covered(ready);
+            return GateDecision::ReplacedByLater(ready);
         }
         let (own, covered): (BTreeSet<_>, BTreeSet<_>) =
             std::mem::take(&mut gate.queue).into_iter().partition(|(other, _)| *other == place);
@@ -260,7 +260,7 @@ impl Gates {
             waiting.extend(runs.take(run).map(|open| open.ready));
         }
         self.queue(key, ready, runs);
-        GateDecision::Covers { open: open.into_iter().collect(), waiting }
+        GateDecision::ReplacesEarlier { open: open.into_iter().collect(), waiting }
     }
 
     fn open(&mut self, key: GateKey, ready: &Ready) {
@@ -333,9 +333,9 @@ impl Gates {
 
     /// Keeps the place of a succeeded run until its children have ended too: the next [`leave`](Self::leave) does not free it. Returns false
     /// if the run has no place.
-    pub(crate) fn keep(&mut self, job: JobId, run: RunId, runs: &mut OpenRuns) -> bool {
+    pub(crate) fn keep_for_children(&mut self, job: JobId, run: RunId, runs: &mut OpenRuns) -> bool {
         if self.entries.get(&run).is_some_and(|entry| entry.state == PlaceState::Open) {
-            return self.kept.insert(run);
+            return self.kept_for_children.insert(run);
         }
         // A broadcast's row has no place of its own while its shards have theirs.
         let key = GateKey::Job(job);
@@ -362,7 +362,7 @@ impl Gates {
 
     /// Frees the place of a run that has ended, or that its executor will not get. Returns the runs that may pass now.
     pub(crate) fn leave(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
-        if self.kept.remove(&run) {
+        if self.kept_for_children.remove(&run) {
             return Vec::new();
         }
         let Some(key) = self.vacate(run, runs) else { return Vec::new() };
@@ -371,7 +371,7 @@ impl Gates {
 
     /// Frees the place of a run whose children have ended, even if the run's own end is still to be reported.
     pub(crate) fn leave_with_children(&mut self, run: RunId, runs: &mut OpenRuns) -> Vec<Admitted> {
-        self.kept.remove(&run);
+        self.kept_for_children.remove(&run);
         self.leave(run, runs)
     }
 
@@ -470,7 +470,7 @@ impl Gates {
         for run in gone {
             self.forget(run);
         }
-        self.kept.retain(|run| is_kept(*run));
+        self.kept_for_children.retain(|run| is_kept(*run));
         self.gates.retain(|_, gate| !gate.open.is_empty());
     }
 }

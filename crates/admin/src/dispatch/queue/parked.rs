@@ -84,7 +84,7 @@ struct Position {
 #[derive(Debug)]
 pub(crate) struct Offer {
     /// How many kinds may be refused.
-    look_past: usize,
+    refused_kinds_max: usize,
     refused_count: usize,
     /// The last run that was refused.
     last_refused: Option<Turn>,
@@ -92,13 +92,13 @@ pub(crate) struct Offer {
 
 impl Offer {
     /// An offer that ends once this many kinds of runs could not be placed.
-    pub(crate) const fn new(look_past: usize) -> Self {
-        Self { look_past, refused_count: 0, last_refused: None }
+    pub(crate) const fn new(refused_kinds_max: usize) -> Self {
+        Self { refused_kinds_max, refused_count: 0, last_refused: None }
     }
 
     /// Whether half of the allowed refusals have occurred: from then on the offer continues where the previous one ended.
     const fn is_past_the_first(&self) -> bool {
-        self.refused_count >= self.look_past.div_ceil(2)
+        self.refused_count >= self.refused_kinds_max.div_ceil(2)
     }
 }
 
@@ -164,17 +164,17 @@ impl Parked {
         apps
     }
 
-    /// Takes out the app's next run to offer; `None` once one run of every kind, or of `look_past` kinds, was [refused](Self::refuse). Half
-    /// of these kinds are the first in turn; the other half follow the run at which the previous offer ended, so that each kind has its
+    /// Takes out the app's next run to offer; `None` once one run of every kind, or of `refused_kinds_max` kinds, was [refused](Self::refuse).
+    /// Half of these kinds are the first in turn; the other half follow the run at which the previous offer ended, so that each kind has its
     /// turn, however many cannot be placed.
     pub(crate) fn next(&mut self, app: AppId, offer: &Offer, runs: &mut OpenRuns) -> Option<Waiting> {
         let kinds = self.apps.get_mut(&app)?;
-        if offer.refused_count >= offer.look_past {
+        if offer.refused_count >= offer.refused_kinds_max {
             kinds.offered_to = offer.last_refused;
             return None;
         }
         let resumed =
-            kinds.offered_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::LookAheadStandsStill));
+            kinds.offered_to.filter(|_| offer.is_past_the_first() && !mutant::on(Mutant::OfferRetriesSameKinds));
         let behind = offer.last_refused.max(resumed);
         let left = (behind.map_or(Bound::Unbounded, Bound::Excluded), Bound::Unbounded);
         let Some((turn, _)) = kinds.heads.range(left).next() else {
@@ -331,7 +331,7 @@ mod tests {
     }
 
     /// How many offers it takes to place a run behind nine kinds that cannot be placed; `None` if 19 offers do not place it.
-    fn offers_until_placed(look_past: usize) -> Option<usize> {
+    fn offers_until_placed(refused_kinds_max: usize) -> Option<usize> {
         let hopeless: Vec<_> =
             (0..9).map(|number| definition(&json!({"priority": 9, "handler": format!("gone{number}")}))).collect();
         let served = definition(&json!({}));
@@ -339,7 +339,7 @@ mod tests {
         waiting.push((20, &served));
         let (mut parked, mut runs) = parked(&waiting);
         (1..20).find(|_| {
-            let mut offer = Offer::new(look_past);
+            let mut offer = Offer::new(refused_kinds_max);
             let mut is_placed = false;
             while let Some(waiting) = parked.next(APP, &offer, &mut runs) {
                 if waiting.ready.definition.job.handler == "h" {
@@ -354,22 +354,22 @@ mod tests {
 
     #[test]
     fn every_kind_has_its_turn_however_many_cannot_be_placed() {
-        for (look_past, offers) in [(2, 9), (3, 8), (4, 4), (10, 1)] {
-            assert_eq!(offers_until_placed(look_past), Some(offers), "{look_past}");
+        for (refused_kinds_max, offers) in [(2, 9), (3, 8), (4, 4), (10, 1)] {
+            assert_eq!(offers_until_placed(refused_kinds_max), Some(offers), "{refused_kinds_max}");
         }
     }
 
     #[cfg(debug_assertions)]
     #[test]
     fn a_look_ahead_that_stands_still_is_noticed() {
-        mutant::set(Some(Mutant::LookAheadStandsStill));
+        mutant::set(Some(Mutant::OfferRetriesSameKinds));
         let offers = offers_until_placed(3);
         mutant::set(None);
         assert_eq!(offers, None);
     }
 
     #[test]
-    fn the_jobs_of_what_waits_come_one_after_the_other() {
+    fn the_jobs_of_waiting_runs_take_turns() {
         let one = definition(&json!({}));
         let (mut parked, mut runs) = parked(&[]);
         for (job, second) in [(3, 1), (3, 2), (1, 9), (1, 4), (2, 7)] {
@@ -412,7 +412,7 @@ mod tests {
 
     /// Runs of many jobs that need nothing but the handler are of one kind; where the job matters, each job has a kind of its own.
     #[test]
-    fn what_needs_the_same_is_of_one_kind() {
+    fn runs_with_equal_needs_are_of_one_kind() {
         let kinds = |overrides: &serde_json::Value, attempt: i32, change: fn(&mut Ready)| {
             let job = definition(overrides);
             let (mut parked, mut runs) = parked(&[]);

@@ -50,7 +50,7 @@ impl Answers {
         if self.taken.contains(&executor) {
             return Answer::No;
         }
-        self.answers.iter().find(|(id, _)| *id == executor).map_or(Answer::None, |(_, answer)| *answer)
+        self.answers.iter().find(|(id, _)| *id == executor).map_or(Answer::Missing, |(_, answer)| *answer)
     }
 
     /// Records that the executor got another run of the job.
@@ -150,7 +150,7 @@ impl Probes {
             for run in self.waiting.get(job).into_iter().flatten() {
                 let Some(open) = runs.get_mut(*run) else { continue };
                 // If the router only asks whether the executor is there, any answer is a yes.
-                let is_there = question(open.ready.definition.job.route) == Some(Question::There);
+                let is_there = question(open.ready.definition.job.route) == Some(Question::Online);
                 let is_yes = is_there || free.contains(job);
                 // An answer to a question from before this run arrived does not consider the runs that were sent since.
                 if let Stage::Probing(answers) = &mut open.stage
@@ -258,28 +258,28 @@ mod tests {
         assert_eq!(answered(&mut probes, A, first[0], &BTreeSet::new()), [JOB]);
         let second = ask(&mut probes, &busyover, 10);
         assert_eq!(answered(&mut probes, B, first[1], &free), [JOB]);
-        assert_eq!(answers(&mut probes), [(Answer::No, Answer::Yes), (Answer::None, Answer::None)]);
+        assert_eq!(answers(&mut probes), [(Answer::No, Answer::Yes), (Answer::Missing, Answer::Missing)]);
         assert_eq!(answered(&mut probes, B, second[0], &free), [], "that was asked of A");
         assert_eq!(answered(&mut probes, A, 99, &free), []);
     }
 
     #[test]
-    fn who_got_a_run_is_not_free_whatever_it_said_before() {
+    fn an_executor_that_got_a_run_is_not_free_despite_its_answer() {
         let (mut probes, busyover, free) = (Asking::default(), job("busyover"), BTreeSet::from([JOB]));
         let numbers = ask(&mut probes, &busyover, 0);
         let mut probe = probes.0.take(JOB, &mut probes.1).pop_front().unwrap();
         probe.answers.record_taken(B);
         probes.0.put_back(probe, &mut probes.1);
         answered(&mut probes, B, numbers[1], &free);
-        assert_eq!(answers(&mut probes), [(Answer::None, Answer::No)]);
+        assert_eq!(answers(&mut probes), [(Answer::Missing, Answer::No)]);
     }
 
     #[test]
-    fn whoever_answers_at_all_is_there() {
+    fn any_answer_shows_that_an_executor_is_online() {
         let (mut probes, failover) = (Asking::default(), job("failover"));
         let numbers = ask(&mut probes, &failover, 0);
         answered(&mut probes, A, numbers[0], &BTreeSet::new());
-        assert_eq!(answers(&mut probes), [(Answer::Yes, Answer::None)]);
+        assert_eq!(answers(&mut probes), [(Answer::Yes, Answer::Missing)]);
     }
 
     #[test]

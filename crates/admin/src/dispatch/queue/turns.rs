@@ -1,6 +1,6 @@
 //! Carries out the decisions of gates and limits: which run is next, waits, or is skipped.
 
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{ExecutorId, Reason, RunId};
 
 use crate::dispatch::ahead;
@@ -17,18 +17,18 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
     match entry {
         GateDecision::Passed(ready) => Some(ready),
         GateDecision::Queued => None,
-        GateDecision::Discarded { ready, ahead, queued_count } => {
+        GateDecision::Skipped { ready, ahead, queued_count } => {
             let is_queue_full = queued_count > 0 && queued_count >= queue_max(&ready.definition.job);
             let queue_max = is_queue_full.then(|| u64::try_from(queued_count).unwrap_or(u64::MAX));
-            let detail = Detail { run: ahead, queue_max, ..Detail::default() };
+            let detail = ReasonDetail { run: ahead, queue_max, ..ReasonDetail::default() };
             waits::skip(d, &ready, Reason::Overlap, detail);
             None
         }
-        GateDecision::Covered(ready) => {
-            waits::skip(d, &ready, Reason::Covered, Detail::default());
+        GateDecision::ReplacedByLater(ready) => {
+            waits::skip(d, &ready, Reason::Covered, ReasonDetail::default());
             None
         }
-        GateDecision::Covers { open, waiting } => {
+        GateDecision::ReplacesEarlier { open, waiting } => {
             for covered in waiting {
                 waits::skip(d, &covered, Reason::Covered, by_later(run));
             }
@@ -167,6 +167,6 @@ pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
 }
 
 /// The detail for a run that a later run of the job replaces.
-fn by_later(later: RunId) -> Detail {
-    Detail { run: Some(later), ..Detail::default() }
+fn by_later(later: RunId) -> ReasonDetail {
+    ReasonDetail { run: Some(later), ..ReasonDetail::default() }
 }

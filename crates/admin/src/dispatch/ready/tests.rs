@@ -13,8 +13,8 @@ fn due(overrides: &serde_json::Value, change: impl FnOnce(&mut Run)) -> Ready {
     ready
 }
 
-fn waiting_for(waits_for: WaitFor) -> Box<Detail> {
-    Box::new(Detail { waits_for: Some(waits_for), ..Detail::default() })
+fn waiting_for(waits_for: WaitFor) -> Box<ReasonDetail> {
+    Box::new(ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() })
 }
 
 #[test]
@@ -57,7 +57,7 @@ fn the_queue_time_of_an_attempt_that_no_executor_received_goes_on() {
     ] {
         let again = due(&json!({}), |run| {
             (run.attempt, run.reason) = (attempt, reason);
-            run.detail = Some(Box::new(Detail { waited_ms, ..Detail::default() }));
+            run.detail = Some(Box::new(ReasonDetail { waited_ms, ..ReasonDetail::default() }));
         });
         assert_eq!(again.taken_up(AT(10_000)).queued_at, Some(AT(expected)), "{attempt} {reason:?} {waited_ms:?}");
     }
@@ -75,7 +75,7 @@ fn a_run_expires_with_its_queue_timeout() {
 /// A row that records a wait proves that no executor has the run. A mark takes that proof back before the run is sent. The row of a shard
 /// of a broadcast names the executor that the shard is meant for, and a mark would overwrite it.
 #[test]
-fn what_is_marked_before_it_is_sent() {
+fn runs_that_are_marked_before_they_are_sent() {
     let shards = json!({"shards": 2});
     let shard = |total: i32| move |run: &mut Run| (run.shard_index, run.shard_total) = (0, Some(total));
     let noted = |ready: Ready| Ready { wait_noted: true, ..ready };
@@ -140,7 +140,7 @@ fn which_runs_the_misfire_policy_skips() {
 #[test]
 fn the_end_of_a_run_that_no_executor_has() {
     let ready = due(&json!({}), |run| run.attempt = 3);
-    let end = finish_unsent(&ready.run, &ready.definition, Outcome::Cancelled, AT(12_000), None);
+    let end = end_of_unsent(&ready.run, &ready.definition, Outcome::Cancelled, AT(12_000), None);
     assert_eq!((end.run, end.attempt, end.finished_at), (ready.run.id, 3, AT(12_000)));
     assert_eq!((end.executor, end.started_at, end.owner), (None, None, Some(ready.token())));
     assert!(!end.unfinished, "it has left no rows behind");

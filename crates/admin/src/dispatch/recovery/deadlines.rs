@@ -28,7 +28,7 @@ pub(super) enum Overdue {
 
 impl Deadlines {
     /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record counts.
-    pub(crate) fn began(&mut self, ready: &Ready, at_micros: i64) {
+    pub(crate) fn record_start(&mut self, ready: &Ready, at_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
             self.0.entry(ready.run.id).or_insert(Deadline {
                 attempt: ready.run.attempt,
@@ -78,14 +78,14 @@ mod tests {
     const PATIENCE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(60));
 
     #[test]
-    fn who_goes_on_past_its_deadline_is_asked_and_then_given_up() {
+    fn a_run_past_its_deadline_is_asked_to_end_and_then_given_up() {
         let at = |second: i64| second * 1_000_000;
         let mut deadlines = Deadlines::default();
-        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), at(100));
-        deadlines.began(&ready(2, &definition(&json!({}))), at(100));
+        deadlines.record_start(&ready(1, &definition(&json!({"timeout": "30s"}))), at(100));
+        deadlines.record_start(&ready(2, &definition(&json!({}))), at(100));
         let run = RunId::new(1_000);
         // Reported twice: the first report counts.
-        deadlines.began(&ready(1, &definition(&json!({"timeout": "30s"}))), at(120));
+        deadlines.record_start(&ready(1, &definition(&json!({"timeout": "30s"}))), at(120));
         for (second, what) in
             [(149, None), (150, Some(Overdue::Ask)), (189, Some(Overdue::Ask)), (190, Some(Overdue::GiveUp))]
         {

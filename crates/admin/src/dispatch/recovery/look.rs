@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use rondel_core::{ExecutorId, Reason, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
-use rondel_store::ledger::{CancelElsewhere, Finished, RunCheck};
+use rondel_store::ledger::{CancelElsewhere, EndOutcome, RunCheck};
 
 use crate::counters::Count;
 use crate::dispatch::active::Phase;
@@ -30,13 +30,13 @@ const LOOK_MAX: usize = 5_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowState {
     /// As this node knows it.
-    Same,
+    Unchanged,
     /// It has its verdict.
-    Over,
+    Ended,
     /// Another attempt follows.
-    Again,
+    NextAttempt,
     /// It belongs to another node.
-    Moved,
+    OtherNode,
 }
 
 /// Asks when other nodes last heard the executors that have been silent here for too long. Rows may show executors as silent for longer
@@ -92,8 +92,8 @@ pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
 }
 
 fn lost(d: &mut Decision<'_>, executor: ExecutorId) {
-    let is_over = d.state.executors.is_over(executor);
-    let runs = lose::sent_to(d, executor, |active| is_over || !silence::holds(active));
+    let has_stopped_all = d.state.executors.has_stopped_all(executor);
+    let runs = lose::sent_to(d, executor, |active| has_stopped_all || !silence::holds(active));
     tracing::warn!(executor_id = %executor, count = runs.len(), "an executor is lost");
     d.count(Count::ExecutorsLost, 1);
     for run in runs {
@@ -156,7 +156,7 @@ pub(crate) fn rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunC
     for run in asked {
         let row = rows.get(run).copied();
         let held = d.state.runs.active(*run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
-        if let Some(ready) = held.map(|active| &active.ready).or_else(|| d.state.runs.called(*run)) {
+        if let Some(ready) = held.map(|active| &active.ready).or_else(|| d.state.runs.in_roll_call(*run)) {
             let attempt = ready.run.attempt;
             apply_row_state(d, *run, attempt, row_state(attempt, row, is_own));
             if let Some(row) = row {
@@ -176,11 +176,11 @@ pub(crate) fn rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunC
 
 /// Applies the state of the row to an attempt that was believed to be at an executor.
 fn apply_row_state(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
-    if known == RowState::Same {
+    if known == RowState::Unchanged {
         return;
     }
     forget_attempt(d, run, attempt);
-    if known == RowState::Again && d.facts.in_memory.has_later(run, attempt) {
+    if known == RowState::NextAttempt && d.facts.in_memory.has_later(run, attempt) {
         // The next attempt is in memory by now and has the place at the gate. A limit counts that attempt only once it has an executor.
         if d.state.runs.active(run).is_none() {
             turns::release_limit(d, run);
@@ -188,20 +188,20 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowSta
         }
         return;
     }
-    if known == RowState::Moved {
+    if known == RowState::OtherNode {
         // A run that may have been sent is never handed over: another node has adopted it, so this node's lease has ended, even if it still
         // holds by this node's clock. Nothing is sent under it any more, least of all the runs that wait behind this one.
         d.facts.lease_holds = false;
         d.effects.push(Effect::EndLease);
     }
-    if known == RowState::Again || known == RowState::Moved {
+    if known == RowState::NextAttempt || known == RowState::OtherNode {
         d.forget([run]);
         turns::release_limit(d, run);
         let passed = d.state.gates.make_reserved(run, &mut d.state.runs);
         turns::queue_starts(d, passed);
         flow::work_off(d);
     } else {
-        verdicts::settled(d, &Settled { run, attempt, owner: None, finished: Finished::Duplicate });
+        verdicts::settled(d, &Settled { run, attempt, owner: None, finished: EndOutcome::Duplicate });
     }
 }
 
@@ -215,7 +215,7 @@ fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
     let active = d.state.runs.active_mut(row.id).filter(|active| active.ready.run.attempt == row.attempt);
     if let Some(active) = active {
         active.ready.run.node_epoch = row.owner.epoch;
-        if !row.is_noted {
+        if !row.has_recorded_start {
             active.clear_noted();
         }
     }
@@ -228,7 +228,7 @@ pub(crate) fn forget_attempt(d: &mut Decision<'_>, run: RunId, attempt: i32) {
         ends::free_active(d, run);
         d.state.deadlines.forget(run);
     }
-    if d.state.runs.called(run).is_some_and(is_past) {
+    if d.state.runs.in_roll_call(run).is_some_and(is_past) {
         d.state.recovery.rollcall.remove(run, &mut d.state.runs);
     }
 }
@@ -245,11 +245,11 @@ pub(crate) fn cancel_elsewhere(d: &mut Decision<'_>, cancels: Vec<CancelElsewher
 
 fn row_state(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) -> bool) -> RowState {
     match row {
-        None => RowState::Over,
-        Some(check) if check.status.is_terminal() => RowState::Over,
-        Some(check) if !is_own(check) => RowState::Moved,
-        Some(check) if check.attempt > attempt => RowState::Again,
-        Some(_) => RowState::Same,
+        None => RowState::Ended,
+        Some(check) if check.status.is_terminal() => RowState::Ended,
+        Some(check) if !is_own(check) => RowState::OtherNode,
+        Some(check) if check.attempt > attempt => RowState::NextAttempt,
+        Some(_) => RowState::Unchanged,
     }
 }
 
@@ -286,7 +286,7 @@ mod tests {
             status,
             attempt,
             job_version: 1,
-            is_noted: true,
+            has_recorded_start: true,
             owner: LeaseToken { node: NodeId::new(node), epoch: 1 },
             cancel_by: None,
             drop_for: None,
@@ -295,18 +295,18 @@ mod tests {
     }
 
     #[test]
-    fn what_a_row_says_about_a_held_run() {
+    fn the_row_of_a_held_run_is_compared() {
         let state_of = |row: Option<RunCheck>| row_state(2, row.as_ref(), |check| check.owner.node == NodeId::new(1));
         for (row, expected) in [
-            (None, RowState::Over),
-            (Some(row(RunStatus::Succeeded, 2, 1)), RowState::Over),
-            (Some(row(RunStatus::Failed, 3, 2)), RowState::Over),
-            (Some(row(RunStatus::Waiting, 3, 1)), RowState::Again),
-            (Some(row(RunStatus::Running, 2, 2)), RowState::Moved),
-            (Some(row(RunStatus::Waiting, 3, 2)), RowState::Moved),
-            (Some(row(RunStatus::Pending, 2, 2)), RowState::Moved),
-            (Some(row(RunStatus::Running, 2, 1)), RowState::Same),
-            (Some(row(RunStatus::Pending, 2, 1)), RowState::Same),
+            (None, RowState::Ended),
+            (Some(row(RunStatus::Succeeded, 2, 1)), RowState::Ended),
+            (Some(row(RunStatus::Failed, 3, 2)), RowState::Ended),
+            (Some(row(RunStatus::Waiting, 3, 1)), RowState::NextAttempt),
+            (Some(row(RunStatus::Running, 2, 2)), RowState::OtherNode),
+            (Some(row(RunStatus::Waiting, 3, 2)), RowState::OtherNode),
+            (Some(row(RunStatus::Pending, 2, 2)), RowState::OtherNode),
+            (Some(row(RunStatus::Running, 2, 1)), RowState::Unchanged),
+            (Some(row(RunStatus::Pending, 2, 1)), RowState::Unchanged),
         ] {
             assert_eq!(state_of(row.clone()), expected, "{row:?}");
         }

@@ -1,7 +1,7 @@
 //! Runs whose executor is lost.
 
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{ExecutorId, Reason, RunId};
 use rondel_store::ledger::AttemptEnd;
 
@@ -9,7 +9,7 @@ use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::event::Report;
-use crate::dispatch::ready::{finish_unsent, lost_detail, waited_ms};
+use crate::dispatch::ready::{end_of_unsent, lost_detail, waited_ms};
 use crate::dispatch::waits::with_reason;
 
 pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) -> bool) -> Vec<RunId> {
@@ -25,13 +25,13 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
     let executor = (active.executor, active.executor_name.clone());
     // If no executor received the run, it has been queued all the time, and its next attempt continues that wait.
     let waited_ms = (reason == Reason::NotReceived).then(|| waited_ms(&active.ready, now));
-    let detail = Detail { waited_ms, ..lost_detail(Some(&active.executor_name)) };
-    let finish = AttemptEnd {
+    let detail = ReasonDetail { waited_ms, ..lost_detail(Some(&active.executor_name)) };
+    let attempt_end = AttemptEnd {
         executor: Some(executor),
         started_at: active.began_at.filter(|_| reason != Reason::NotReceived),
-        ..finish_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
+        ..end_of_unsent(&active.ready.run, &active.ready.definition, Outcome::Lost(reason), now, None)
     };
-    ends::give_up(d, run, with_reason(finish, reason, detail));
+    ends::give_up(d, run, with_reason(attempt_end, reason, detail));
 }
 
 /// Gives up again the runs whose ends found no room in their lanes.

@@ -3,7 +3,7 @@
 
 use rondel_core::RunId;
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::{Detail, milliseconds};
+use rondel_core::reason::{ReasonDetail, milliseconds};
 use rondel_core::spec::Delivery;
 use rondel_core::time::format_duration;
 use rondel_store::ledger::AttemptEnd;
@@ -13,11 +13,11 @@ use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 use crate::dispatch::ends;
 use crate::dispatch::messages::cancel;
-use crate::dispatch::ready::{finish_unsent, lost_detail};
+use crate::dispatch::ready::{end_of_unsent, lost_detail};
 use crate::dispatch::recovery::deadlines::Overdue;
 
 /// The requester in the cancel message.
-const WATCH: &str = "the server, for its timeout is over";
+const WATCH: &str = "the server, because the run's timeout has passed";
 
 pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
     let patience = (d.facts.settings.overdue_ask, d.facts.settings.overdue_timeout);
@@ -50,12 +50,12 @@ fn give_up(d: &mut Decision<'_>, run: RunId) {
     let timeout = job.timeout.map(format_duration).unwrap_or_default();
     let message = format!("timed out after {timeout}; executor {} did not stop it", active.executor_name);
     let unreported_after_ms = job.timeout.map(milliseconds).filter(|_| outcome == Outcome::Unreported);
-    let detail = Detail { unreported_after_ms, ..lost_detail(Some(&active.executor_name)) };
-    let finish = AttemptEnd {
+    let detail = ReasonDetail { unreported_after_ms, ..lost_detail(Some(&active.executor_name)) };
+    let attempt_end = AttemptEnd {
         executor: Some((active.executor, active.executor_name.clone())),
         started_at: active.began_at,
         detail: Some(Box::new(detail)),
-        ..finish_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
+        ..end_of_unsent(&active.ready.run, &active.ready.definition, outcome, now, Some(message))
     };
-    ends::give_up(d, run, finish);
+    ends::give_up(d, run, attempt_end);
 }

@@ -9,18 +9,23 @@ use rondel_store::ledger::RelayedAnswer;
 use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
-use crate::dispatch::event::CalledRun;
-use crate::dispatch::ready::{Ready, finish_unsent, lost_detail};
+use crate::dispatch::event::RollCallRun;
+use crate::dispatch::ready::{Ready, end_of_unsent, lost_detail};
 use crate::dispatch::recovery::rollcall::CallOutcome;
 use crate::dispatch::recovery::{fences, look};
 use crate::dispatch::starts::StartReport;
 use crate::dispatch::step::Step;
-use crate::dispatch::waits::{finish_missed, with_reason};
+use crate::dispatch::waits::{end_of_missed, with_reason};
 use crate::metrics::CountedRun;
 
 /// Begins the roll call for runs that may have been sent under ended leases. The runs get their places in their jobs' order, and the
 /// executors that may have them are asked.
-pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[Session], over: &[LeaseToken]) {
+pub(crate) fn call_roll(
+    d: &mut Decision<'_>,
+    runs: Vec<RollCallRun>,
+    sessions: &[Session],
+    ended_leases: &[LeaseToken],
+) {
     let now = d.now;
     let runs = runs.into_iter().filter_map(|called| unless_in_hand(d, called)).collect();
     let runs = unless_settled(d, runs);
@@ -28,10 +33,10 @@ pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[
         d.state.gates.restore(&called.ready);
         d.state.limits.count_open(&called.ready);
     }
-    over.iter().for_each(|lease| fences::announce(d, *lease));
-    d.state.recovery.rollcall.call(&runs, sessions, over, &mut d.state.executors, now);
+    ended_leases.iter().for_each(|lease| fences::announce(d, *lease));
+    d.state.recovery.rollcall.call(&runs, sessions, ended_leases, &mut d.state.executors, now);
     for called in runs {
-        d.state.runs.put_called(called.ready);
+        d.state.runs.put_in_roll_call(called.ready);
     }
     resolve(d);
     fences::ask_witnesses(d);
@@ -40,7 +45,7 @@ pub(crate) fn call_roll(d: &mut Decision<'_>, runs: Vec<CalledRun>, sessions: &[
 /// Leaves out a run that this node sent under its previous lease and still waits for: it belongs to the current lease now. A run that this
 /// node had given up is not left out, because the store refuses that end: it was decided under the previous lease. Earlier attempts are
 /// forgotten: the run has continued elsewhere since, so no executor has them any more.
-fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> {
+fn unless_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCallRun> {
     let run = &called.ready.run;
     look::forget_attempt(d, run.id, run.attempt - 1);
     match d.state.runs.active_mut(run.id).filter(|active| active.ready.run.attempt == run.attempt) {
@@ -62,8 +67,8 @@ fn unless_in_hand(d: &mut Decision<'_>, called: CalledRun) -> Option<CalledRun> 
 
 /// Leaves out runs whose attempt has ended since the adoption: they are not in memory any more, and a next attempt needs no roll call. Such
 /// a run keeps its place in its job's order until it is known whether there is a next attempt.
-fn unless_settled(d: &mut Decision<'_>, runs: Vec<CalledRun>) -> Vec<CalledRun> {
-    let is_open = |called: &CalledRun| d.facts.in_memory.has(&called.ready.run);
+fn unless_settled(d: &mut Decision<'_>, runs: Vec<RollCallRun>) -> Vec<RollCallRun> {
+    let is_open = |called: &RollCallRun| d.facts.in_memory.has(&called.ready.run);
     let (open, settled): (Vec<_>, Vec<_>) = runs.into_iter().partition(is_open);
     let settled: Vec<Ready> = settled.into_iter().map(|called| called.ready).collect();
     settled.iter().for_each(|ready| d.state.gates.reserve(ready));
@@ -79,12 +84,12 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
         return;
     }
     for (run, found) in d.state.recovery.rollcall.resolve(&d.state.executors) {
-        let Some(ready) = d.state.runs.take_called(run) else { continue };
+        let Some(ready) = d.state.runs.take_from_roll_call(run) else { continue };
         match found {
             CallOutcome::Held(executor) => hold(d, ready, executor),
             // Every executor has answered that it never had the run: it was not sent, and it is late.
             CallOutcome::NoExecutor(Reason::NotReceived) if ready.is_missed(now) => {
-                ends::submit(d, finish_missed(&ready, now), CountedRun::of_ready(&ready));
+                ends::submit(d, end_of_missed(&ready, now), CountedRun::of_ready(&ready));
             }
             CallOutcome::NoExecutor(reason) => end_lost(d, &ready, reason),
         }
@@ -115,12 +120,12 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let mut active = Active { is_named, ..Active::new(ready, executor, name, now, phase) };
     let reported_at = if let StartReport::Started(at) = report { at } else { None };
     if let Some(at) = noted_at.or(reported_at) {
-        active.began(at, now);
+        active.record_start(at, now);
         let began_at = active.began_at.unwrap_or(at);
-        d.state.deadlines.began(&active.ready, d.facts.boot_micros_at(began_at));
+        d.state.deadlines.record_start(&active.ready, d.facts.boot_micros_at(began_at));
     } else if report == StartReport::Started(None) {
         // The instant of the start is not known, so the due instant is recorded. No deadline counts from it.
-        active.began(active.ready.run.due_at, now);
+        active.record_start(active.ready.run.due_at, now);
     }
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight += 1;
@@ -131,6 +136,6 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
 fn end_lost(d: &mut Decision<'_>, ready: &Ready, reason: Reason) {
     let now = d.now;
     let detail = lost_detail(ready.run.executor.as_deref());
-    let finish = finish_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None);
-    ends::submit(d, with_reason(finish, reason, detail), CountedRun::of_ready(ready));
+    let attempt_end = end_of_unsent(&ready.run, &ready.definition, Outcome::Lost(reason), now, None);
+    ends::submit(d, with_reason(attempt_end, reason, detail), CountedRun::of_ready(ready));
 }

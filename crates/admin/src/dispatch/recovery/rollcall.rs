@@ -13,14 +13,14 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 
-use crate::dispatch::event::CalledRun;
+use crate::dispatch::event::RollCallRun;
 use crate::dispatch::executors::{Executors, Online};
 use crate::dispatch::ready::Ready;
 use crate::dispatch::recovery::elsewhere::RelayedQuestions;
 use crate::dispatch::runs::OpenRuns;
 
 #[derive(Debug)]
-struct Called {
+struct RollCallEntry {
     app: AppId,
     attempt: i32,
     /// Whether an executor may continue the run in silence, while no server answers.
@@ -31,7 +31,7 @@ struct Called {
 
 #[derive(Debug, Default)]
 pub(crate) struct RollCall {
-    runs: BTreeMap<RunId, Called>,
+    runs: BTreeMap<RunId, RollCallEntry>,
     /// All ended leases, as the newest epoch of each node. A run may have been sent under any of them: nodes that adopted it may have died
     /// before they found out which executor had it.
     ended_leases: BTreeMap<NodeId, i64>,
@@ -49,7 +49,7 @@ struct Group<'r> {
     key: GroupKey,
 }
 
-impl Called {
+impl RollCallEntry {
     fn group(&self) -> GroupKey {
         (self.witnesses.as_ptr(), self.holds_in_silence)
     }
@@ -75,7 +75,7 @@ impl RollCall {
     /// Begins the roll call for these runs, and for all ended leases.
     pub(crate) fn call(
         &mut self,
-        runs: &[CalledRun],
+        runs: &[RollCallRun],
         sessions: &[Session],
         ended_leases: &[LeaseToken],
         executors: &mut Executors,
@@ -92,7 +92,7 @@ impl RollCall {
         }
         executors.discard_fence_answers(&self.ended_leases.keys().filter(fenced_now).copied().collect());
         let mut of_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();
-        for CalledRun { ready, .. } in runs {
+        for RollCallRun { ready, .. } in runs {
             let run = &ready.run;
             let witnesses = match run.executor_id {
                 Some(id) => {
@@ -109,7 +109,7 @@ impl RollCall {
                 }
             };
             let holds_in_silence = ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence);
-            self.runs.insert(run.id, Called { app: run.app, attempt: run.attempt, holds_in_silence, witnesses });
+            self.runs.insert(run.id, RollCallEntry { app: run.app, attempt: run.attempt, holds_in_silence, witnesses });
         }
     }
 
@@ -150,7 +150,7 @@ impl RollCall {
 
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Ready> {
         self.runs.remove(&run)?;
-        runs.take_called(run)
+        runs.take_from_roll_call(run)
     }
 
     /// Whether this executor may have the run. It may if the executor itself, or one of the predecessors in `lineage`, is the executor that
@@ -161,8 +161,8 @@ impl RollCall {
         app: AppId,
         (executor, lineage): (ExecutorId, &[ExecutorId]),
     ) -> bool {
-        let is_witness = |called: &Called, id| called.witnesses.binary_search(id).is_ok();
-        let may_be = |called: &Called| {
+        let is_witness = |called: &RollCallEntry, id| called.witnesses.binary_search(id).is_ok();
+        let may_be = |called: &RollCallEntry| {
             called.app == app && (is_witness(called, &executor) || lineage.iter().any(|id| is_witness(called, id)))
         };
         self.runs.get(&run).is_some_and(may_be)
@@ -198,7 +198,7 @@ impl RollCall {
             let mut attempts: Vec<_> = held.chain(journaled).copied().collect();
             attempts.sort_unstable();
             for (run, attempt) in attempts {
-                let is_this = |called: &Called| called.attempt == attempt;
+                let is_this = |called: &RollCallEntry| called.attempt == attempt;
                 let may_be = || self.may_be_claimed(run, online.app, (id, &online.report.lineage));
                 if self.runs.get(&run).is_some_and(is_this) && may_be() {
                     self.runs.remove(&run);
@@ -210,7 +210,7 @@ impl RollCall {
         let ended: BTreeMap<GroupKey, Reason> =
             self.groups().filter_map(|group| Some((group.key, self.no_executor_has(&group, executors)?))).collect();
         if !ended.is_empty() {
-            let is_ended = |called: &Called| ended.get(&called.group()).copied();
+            let is_ended = |called: &RollCallEntry| ended.get(&called.group()).copied();
             for (run, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
                 let reason = is_ended(&called).unwrap_or(Reason::NotReceived);
                 found.push((run, CallOutcome::NoExecutor(reason)));
@@ -223,7 +223,7 @@ impl RollCall {
     fn held_elsewhere(&mut self, executors: &Executors) -> Vec<(RunId, CallOutcome)> {
         let mut found = Vec::new();
         for (id, held) in self.elsewhere.held(&self.ended_leases, executors) {
-            let is_its = |run: &RunId, called: &mut Called| {
+            let is_its = |run: &RunId, called: &mut RollCallEntry| {
                 held.contains(&(*run, called.attempt)) && called.witnesses.binary_search(&id).is_ok()
             };
             found.extend(self.runs.extract_if(.., is_its).map(|(run, _)| (run, CallOutcome::Held(id))));
@@ -255,7 +255,7 @@ impl RollCall {
     /// Why no executor of the group has its runs; `None` until each executor has answered or is lost.
     fn no_executor_has(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
         let Group { app, witnesses, key: (_, holds_in_silence) } = *group;
-        let is_lost = |id| if holds_in_silence { executors.is_over(id) } else { executors.is_lost(id) };
+        let is_lost = |id| if holds_in_silence { executors.has_stopped_all(id) } else { executors.is_lost(id) };
         let mut reason = Reason::NotReceived;
         for id in witnesses {
             match executors.get(*id) {

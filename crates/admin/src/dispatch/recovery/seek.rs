@@ -126,9 +126,9 @@ impl RemoteExecutor {
 
     fn is_fit(&self, ready: &Ready) -> bool {
         let job = &ready.definition.job;
-        let is_meant = ready.run.only_executor.as_ref().is_none_or(|only| *only == self.name);
+        let is_allowed = ready.run.only_executor.as_ref().is_none_or(|only| *only == self.name);
         let has_handler = takes_handler(self.handlers.iter().map(String::as_str), &job.handler);
-        self.app == ready.run.app && is_meant && has_handler && job.select.admits(&self.name, &self.labels)
+        self.app == ready.run.app && is_allowed && has_handler && job.select.admits(&self.name, &self.labels)
     }
 }
 
@@ -196,7 +196,7 @@ pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeI
         let jobs = d.state.limits.jobs_awaiting_home(&name, HAND_OVER_BATCH, &d.state.runs);
         let closed = close_jobs(d, &jobs);
         if !closed.is_empty() {
-            let others = d.state.limits.beside(&name, HAND_OVER_BATCH, &d.state.runs);
+            let others = d.state.limits.other_limits_of_waiting(&name, HAND_OVER_BATCH, &d.state.runs);
             d.step(Step::HandOver(closed, home));
             // Otherwise the run would come back, because one node must count all of its limits.
             give_limits(d, |other| others.contains(other), Some(home));
@@ -311,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_go_where_somebody_fit_is_heard() {
+    fn runs_go_to_a_node_that_hears_a_fit_executor() {
         let draining = Node { switch: Switch::Draining, ..node(5, 1, 1_005) };
         let nodes = [node(1, 1, 1_005), node(2, 4, 1_005), node(3, 1, 1_005), node(4, 1, 999), draining];
         let records = [

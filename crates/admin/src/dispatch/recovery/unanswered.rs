@@ -8,10 +8,10 @@
 
 use std::collections::BTreeMap;
 
-use rondel_core::reason::{Detail, Obstacle, ObstacleKind, WaitFor};
+use rondel_core::reason::{Obstacle, ObstacleKind, ReasonDetail, WaitFor};
 use rondel_core::{ExecutorId, RunId, Timestamp};
 
-use crate::dispatch::active::{Active, NOTE_AFTER};
+use crate::dispatch::active::{Active, NOTE_RUNNING_AFTER};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::effect::Effect;
 
@@ -22,10 +22,10 @@ const BEAT_COUNT_MIN: u64 = 3;
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
 /// The wait of an unanswered run, once it takes longer than a moment.
-pub(crate) fn answer_wait(active: &Active, now: Timestamp) -> Option<Detail> {
-    let is_late = active.is_unanswered() && active.sent_at + NOTE_AFTER <= now;
+pub(crate) fn answer_wait(active: &Active, now: Timestamp) -> Option<ReasonDetail> {
+    let is_late = active.is_unanswered() && active.sent_at + NOTE_RUNNING_AFTER <= now;
     let silent = || Obstacle { executor: active.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
-    let detail = || Detail { waits_for: Some(WaitFor::Answer), ..Detail::default() };
+    let detail = || ReasonDetail { waits_for: Some(WaitFor::Answer), ..ReasonDetail::default() };
     is_late.then(|| detail().with_obstacles([silent()]))
 }
 
@@ -34,7 +34,7 @@ pub(crate) fn answer_wait(active: &Active, now: Timestamp) -> Option<Detail> {
 pub(crate) fn await_no_answers(d: &mut Decision<'_>, executor: ExecutorId) {
     let runs: Vec<RunId> = d.state.runs.of_executor(executor).map(|active| active.ready.run.id).collect();
     for run in runs {
-        d.state.runs.active_mut(run).into_iter().for_each(Active::answered);
+        d.state.runs.active_mut(run).into_iter().for_each(Active::record_answer);
     }
 }
 

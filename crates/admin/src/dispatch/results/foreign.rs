@@ -13,7 +13,7 @@ use rondel_core::error_chain::chain;
 use rondel_core::run::Attempt;
 use rondel_core::{Run, RunId, RunStatus};
 use rondel_store::StoreError;
-use rondel_store::ledger::Finished;
+use rondel_store::ledger::EndOutcome;
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::Count;
@@ -125,9 +125,10 @@ impl ForeignLoop {
                 };
                 match (decision, run, definition) {
                     (ResultDecision::Taken, Some(run), Some(definition)) => {
-                        let finish = result.into_finish(run, definition.job.next_step_policy, reporter.as_executor());
+                        let attempt_end =
+                            result.into_attempt_end(run, definition.job.next_step_policy, reporter.as_executor());
                         let (counted, session) = (CountedRun::of(run, definition), reporter.session.clone());
-                        self.shared.results.submit(finish, counted, Some(session)).await;
+                        self.shared.results.submit(attempt_end, counted, Some(session)).await;
                     }
                     (ResultDecision::Deferred, ..) => {}
                     _ => {
@@ -138,8 +139,8 @@ impl ForeignLoop {
                         let why = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
                         self.shared.counters.add(why, 1);
                         let answer = match run {
-                            Some(run) if was_cancelled_unnamed(run, &result, &reporter) => Finished::Duplicate,
-                            _ => Finished::NoSuchRun,
+                            Some(run) if was_cancelled_unnamed(run, &result, &reporter) => EndOutcome::Duplicate,
+                            _ => EndOutcome::NoSuchRun,
                         };
                         self.shared.results.refuse(&reporter.session, (result.run, result.attempt), &answer);
                     }

@@ -15,7 +15,7 @@ use rondel_core::outcome::NextStep;
 use rondel_core::{JobId, RunId, RunStatus};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1;
-use rondel_store::ledger::{AttemptEnd, Ends, Finished, Finisher};
+use rondel_store::ledger::{AttemptEnd, EndOutcome, Ends, Finisher};
 use tokio::sync::mpsc;
 use tokio::time::Instant;
 use tokio_util::sync::CancellationToken;
@@ -39,7 +39,7 @@ const LEASE_DELAY: Duration = Duration::from_millis(100);
 /// The end of an attempt that is being stored, and the stream that gets the answer.
 #[derive(Debug)]
 pub(crate) struct Item {
-    finish: AttemptEnd,
+    attempt_end: AttemptEnd,
     counted: CountedRun,
     reply_to: Option<SessionHandle>,
     texts: Texts,
@@ -66,8 +66,8 @@ struct Texts {
 }
 
 impl Lane {
-    fn count(&self, finish: &AttemptEnd) -> Texts {
-        let bytes = [&finish.message, &finish.result].into_iter().flatten().map(String::len).sum();
+    fn count(&self, attempt_end: &AttemptEnd) -> Texts {
+        let bytes = [&attempt_end.message, &attempt_end.result].into_iter().flatten().map(String::len).sum();
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
         Texts { bytes, lane: Arc::clone(&self.bytes) }
     }
@@ -90,30 +90,35 @@ impl ResultLanes {
     }
 
     /// Puts a result into its lane if there is room. A result that finds no room is not answered, so the executor sends it again.
-    pub(crate) fn try_submit(&self, finish: AttemptEnd, counted: CountedRun, reply_to: Option<SessionHandle>) -> bool {
-        let lane = self.lane(finish.job);
-        let texts = lane.count(&finish);
+    pub(crate) fn try_submit(
+        &self,
+        attempt_end: AttemptEnd,
+        counted: CountedRun,
+        reply_to: Option<SessionHandle>,
+    ) -> bool {
+        let lane = self.lane(attempt_end.job);
+        let texts = lane.count(&attempt_end);
         // Verdicts of the server itself have almost no text, so the byte limit of the lane does not apply to them.
         let is_too_much = reply_to.is_some() && lane.bytes.load(Ordering::Acquire) > LANE_BYTES_MAX;
-        !is_too_much && lane.items.try_send(Item { finish, counted, reply_to, texts }).is_ok()
+        !is_too_much && lane.items.try_send(Item { attempt_end, counted, reply_to, texts }).is_ok()
     }
 
     /// Puts a result into its lane, and waits for room. A lane must never wait for the caller: that would be a deadlock.
-    pub(crate) async fn submit(&self, finish: AttemptEnd, counted: CountedRun, reply_to: Option<SessionHandle>) {
+    pub(crate) async fn submit(&self, attempt_end: AttemptEnd, counted: CountedRun, reply_to: Option<SessionHandle>) {
         // A closed lane means that the process is ending. The run's row is still open, and the next lease holder finds it.
-        let lane = self.lane(finish.job);
-        let texts = lane.count(&finish);
-        drop(lane.items.send(Item { finish, counted, reply_to, texts }).await);
+        let lane = self.lane(attempt_end.job);
+        let texts = lane.count(&attempt_end);
+        drop(lane.items.send(Item { attempt_end, counted, reply_to, texts }).await);
     }
 
     pub(crate) async fn submit_unsent(&self, ended: Vec<(AttemptEnd, CountedRun)>) {
-        for (finish, counted) in ended {
-            self.submit(finish, counted, None).await;
+        for (attempt_end, counted) in ended {
+            self.submit(attempt_end, counted, None).await;
         }
     }
 
     /// Answers a result that is refused: `Duplicate` if the attempt has ended without it, else `NoSuchRun`.
-    pub(crate) fn refuse(&self, session: &SessionHandle, (run, attempt): (RunId, i32), answer: &Finished) {
+    pub(crate) fn refuse(&self, session: &SessionHandle, (run, attempt): (RunId, i32), answer: &EndOutcome) {
         send_acks(session, vec![ack(run, attempt, answer)]);
     }
 
@@ -158,24 +163,24 @@ impl ResultLoop {
     }
 
     async fn write(&self, batch: Vec<Item>, stop: &CancellationToken) {
-        let (mut finishes, mut counted, mut replies, mut texts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        let (mut attempt_ends, mut counted, mut replies, mut texts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for item in batch {
             texts.push(item.texts);
-            finishes.push(item.finish);
+            attempt_ends.push(item.attempt_end);
             counted.push(item.counted);
             replies.push(item.reply_to);
         }
         if mutant::on(Mutant::AckBeforeCommit) {
-            acknowledge_early(&finishes, &replies);
+            acknowledge_early(&attempt_ends, &replies);
         }
         let began = Instant::now();
-        let Some(ends) = self.finish(&finishes, stop).await else { return };
+        let Some(ends) = self.finish(&attempt_ends, stop).await else { return };
         self.shared.metrics.results_written.observe(began.elapsed());
-        let Ends { answers: finished, released, due_at, awaiting, over } = ends;
+        let Ends { answers: finished, released, due_at, awaiting, ended_parents } = ends;
         self.count(&finished);
-        Self::log_ends(&finishes, &finished);
-        for ((finish, counted), finished) in finishes.iter().zip(&counted).zip(&finished) {
-            self.shared.metrics.ended(finish, counted, finished);
+        Self::log_ends(&attempt_ends, &finished);
+        for ((attempt_end, counted), finished) in attempt_ends.iter().zip(&counted).zip(&finished) {
+            self.shared.metrics.ended(attempt_end, counted, finished);
             if let Some((namespace, job, fire_at)) = counted.expected_success(finished, &awaiting) {
                 self.shared.noted_successes.add(namespace, job, fire_at);
             }
@@ -193,10 +198,10 @@ impl ResultLoop {
             drop(self.events.send(Event::Awaiting(awaiting)).await);
         }
         let mut acks: BTreeMap<u64, (SessionHandle, Vec<v1::ResultAck>)> = BTreeMap::new();
-        for ((finish, reply), finished) in finishes.iter().zip(replies).zip(&finished) {
+        for ((attempt_end, reply), finished) in attempt_ends.iter().zip(replies).zip(&finished) {
             if let Some(session) = reply {
                 let (_, acks) = acks.entry(session.number).or_insert_with(|| (session, Vec::new()));
-                acks.push(ack(finish.run, finish.attempt, finished));
+                acks.push(ack(attempt_end.run, attempt_end.attempt, finished));
             }
         }
         for (session, acks) in acks.into_values() {
@@ -204,17 +209,17 @@ impl ResultLoop {
         }
         drop(texts);
         rondel_failpoint::pass("acknowledge.sent");
-        drop(self.events.send(Event::Settled(ends_to_report(finishes, finished, &open))).await);
-        if !over.is_empty() {
-            drop(self.events.send(Event::AwaitingEnded(over)).await);
+        drop(self.events.send(Event::Settled(ends_to_report(attempt_ends, finished, &open))).await);
+        if !ended_parents.is_empty() {
+            drop(self.events.send(Event::AwaitingEnded(ended_parents)).await);
         }
     }
 
     /// Logs the ends of attempts at the debug level.
-    fn log_ends(finishes: &[AttemptEnd], finished: &[Finished]) {
-        for (finish, finished) in finishes.iter().zip(finished) {
-            let Finished::Stored(after, _) = finished else { continue };
-            let (run_id, job_id, attempt) = (finish.run, finish.job, finish.attempt);
+    fn log_ends(attempt_ends: &[AttemptEnd], finished: &[EndOutcome]) {
+        for (attempt_end, finished) in attempt_ends.iter().zip(finished) {
+            let EndOutcome::Stored(after, _) = finished else { continue };
+            let (run_id, job_id, attempt) = (attempt_end.run, attempt_end.job, attempt_end.attempt);
             match after {
                 NextStep::Verdict { status, .. } => {
                     tracing::debug!(%run_id, %job_id, attempt, %status, "a run has its verdict");
@@ -226,14 +231,14 @@ impl ResultLoop {
         }
     }
 
-    fn count(&self, finished: &[Finished]) {
+    fn count(&self, finished: &[EndOutcome]) {
         for answer in finished {
             let what = match answer {
-                Finished::Superseded => Count::ResultsSuperseded,
-                Finished::Late => Count::ResultsLate,
-                Finished::NoSuchRun => Count::ResultsUnknown,
-                Finished::NotOwner => Count::StatementsRefused,
-                Finished::Stored(..) | Finished::Duplicate | Finished::Unwritable => continue,
+                EndOutcome::Superseded => Count::ResultsSuperseded,
+                EndOutcome::Late => Count::ResultsLate,
+                EndOutcome::NoSuchRun => Count::ResultsUnknown,
+                EndOutcome::NotOwner => Count::StatementsRefused,
+                EndOutcome::Stored(..) | EndOutcome::Duplicate | EndOutcome::Unwritable => continue,
             };
             self.shared.counters.add(what, 1);
         }
@@ -287,10 +292,10 @@ impl ResultLoop {
 
 /// The ends to report to the dispatcher. If a run awaits its children, only the first end of an attempt is reported: the run keeps its place
 /// at its gate for one end, and a second one would free the place.
-fn ends_to_report(finishes: Vec<AttemptEnd>, finished: Vec<Finished>, awaiting: &HashSet<RunId>) -> Vec<Settled> {
-    let (mut reported, mut ends) = (HashSet::new(), Vec::with_capacity(finishes.len()));
-    for (AttemptEnd { run, attempt, owner, .. }, finished) in finishes.into_iter().zip(finished) {
-        let has_ended = matches!(finished, Finished::Stored(..) | Finished::Duplicate);
+fn ends_to_report(attempt_ends: Vec<AttemptEnd>, finished: Vec<EndOutcome>, awaiting: &HashSet<RunId>) -> Vec<Settled> {
+    let (mut reported, mut ends) = (HashSet::new(), Vec::with_capacity(attempt_ends.len()));
+    for (AttemptEnd { run, attempt, owner, .. }, finished) in attempt_ends.into_iter().zip(finished) {
+        let has_ended = matches!(finished, EndOutcome::Stored(..) | EndOutcome::Duplicate);
         let is_repeated = has_ended && awaiting.contains(&run) && !reported.insert((run, attempt));
         if !is_repeated {
             ends.push(Settled { run, attempt, owner, finished });
@@ -300,11 +305,11 @@ fn ends_to_report(finishes: Vec<AttemptEnd>, finished: Vec<Finished>, awaiting: 
 }
 
 /// The behaviour of [`Mutant::AckBeforeCommit`].
-fn acknowledge_early(finishes: &[AttemptEnd], replies: &[Option<SessionHandle>]) {
-    let stored = Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
-    for (finish, session) in finishes.iter().zip(replies) {
+fn acknowledge_early(attempt_ends: &[AttemptEnd], replies: &[Option<SessionHandle>]) {
+    let stored = EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
+    for (attempt_end, session) in attempt_ends.iter().zip(replies) {
         if let Some(session) = session {
-            send_acks(session, vec![ack(finish.run, finish.attempt, &stored)]);
+            send_acks(session, vec![ack(attempt_end.run, attempt_end.attempt, &stored)]);
         }
     }
 }
@@ -321,7 +326,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::dispatch::finish_unsent;
+    use crate::dispatch::end_of_unsent;
     use crate::dispatch::tests_support::{definition, ready};
 
     /// A run that awaits its children keeps its place for one end: a repeated one would free it.
@@ -330,13 +335,13 @@ mod tests {
         let definition = definition(&json!({}));
         let end = |second, attempt| {
             let run = ready(second, &definition).run;
-            let end = finish_unsent(&run, &definition, Outcome::Succeeded, Timestamp::from_secs(9), None);
+            let end = end_of_unsent(&run, &definition, Outcome::Succeeded, Timestamp::from_secs(9), None);
             AttemptEnd { attempt, ..end }
         };
-        let stored = || Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
-        let finishes = vec![end(1, 1), end(1, 2), end(1, 2), end(2, 1), end(2, 1)];
-        let finished = vec![Finished::Superseded, stored(), Finished::Duplicate, stored(), Finished::Duplicate];
-        let reported = ends_to_report(finishes, finished, &HashSet::from([RunId::new(1_000)]));
+        let stored = || EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None);
+        let attempt_ends = vec![end(1, 1), end(1, 2), end(1, 2), end(2, 1), end(2, 1)];
+        let finished = vec![EndOutcome::Superseded, stored(), EndOutcome::Duplicate, stored(), EndOutcome::Duplicate];
+        let reported = ends_to_report(attempt_ends, finished, &HashSet::from([RunId::new(1_000)]));
         let reported: Vec<(i64, i32)> = reported.iter().map(|end| (end.run.get() / 1_000, end.attempt)).collect();
         assert_eq!(reported, [(1, 1), (1, 2), (2, 1), (2, 1)]);
     }

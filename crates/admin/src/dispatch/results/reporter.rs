@@ -106,7 +106,7 @@ impl Reporter {
 #[cfg(test)]
 mod tests {
     use rondel_core::NodeId;
-    use rondel_core::reason::Detail;
+    use rondel_core::reason::ReasonDetail;
 
     use super::*;
     use crate::dispatch::tests_support::{executor, run_due_at};
@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_reports_an_attempt_that_never_began() {
+    fn no_executor_reports_an_attempt_that_never_began() {
         for attempt in [i32::MIN, -1, 0, 2] {
             assert_eq!(claim(&run(Some(7)), attempt, None, Some(7), HOME), ResultDecision::Refused, "{attempt}");
         }
@@ -168,7 +168,7 @@ mod tests {
 
     #[test]
     fn a_run_without_a_name_waits_for_its_home() {
-        let detail = Detail { waits_for: Some(WaitFor::Run), ..Detail::default() };
+        let detail = ReasonDetail { waits_for: Some(WaitFor::Run), ..ReasonDetail::default() };
         let overdue = Run { due_at: NOW - Duration::from_secs(31), ..run(None) };
         let behind = Run { detail: Some(Box::new(detail)), ..overdue.clone() };
         let waiting = Run { status: RunStatus::Waiting, ..overdue.clone() };

@@ -7,7 +7,7 @@ use rondel_core::outcome::{NextStep, Outcome, cancelled_by};
 use rondel_core::queued::is_fire_ahead;
 use rondel_core::{Reason, RunId};
 use rondel_failpoint::mutant::{self, Mutant};
-use rondel_store::ledger::{AttemptEnd, Finished};
+use rondel_store::ledger::{AttemptEnd, EndOutcome};
 
 use crate::counters::Count;
 use crate::dispatch::active::{Active, Phase};
@@ -19,7 +19,7 @@ use crate::dispatch::queue::turns;
 use crate::dispatch::ready::Ready;
 use crate::dispatch::results::reporter::Reporter;
 use crate::dispatch::step::Step;
-use crate::dispatch::{ends, finish_unsent, flow};
+use crate::dispatch::{end_of_unsent, ends, flow};
 use crate::metrics::CountedRun;
 
 pub(crate) fn results(d: &mut Decision<'_>, session: &SessionHandle, results: Vec<IncomingResult>) {
@@ -66,19 +66,21 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     let (session, executor) = (&reporter.session, reporter.as_executor());
     let run = result.run;
     let result = IncomingResult { outcome: d.state.deadlines.judge(run, result.outcome), ..result };
-    if let Some(ready) = d.state.runs.called(run).filter(|ready| ready.run.attempt == result.attempt) {
+    if let Some(ready) = d.state.runs.in_roll_call(run).filter(|ready| ready.run.attempt == result.attempt) {
         if !d.state.recovery.rollcall.may_be_claimed(run, reporter.app, (session.executor, &reporter.lineage)) {
             return ResultDestination::Unexpected(result);
         }
         let trace = ready.run.trace.clone();
-        let finish =
-            AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.next_step_policy, executor) };
+        let attempt_end = AttemptEnd {
+            trace,
+            ..result.into_attempt_end(&ready.run, ready.definition.job.next_step_policy, executor)
+        };
         let (counted, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
         if let Some(ready) = d.state.recovery.rollcall.remove(run, &mut d.state.runs) {
             let (executor, name) = reporter.as_executor();
             d.state.runs.put_active(Active::new(ready, executor, name, now, Phase::Settling));
         }
-        d.finish(Submission { finish, counted, reply_to, phase_before: Some(Phase::Sent) });
+        d.finish(Submission { attempt_end, counted, reply_to, phase_before: Some(Phase::Sent) });
         return ResultDestination::Here;
     }
     let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
@@ -98,15 +100,15 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     }
     let ready = &active.ready;
     let trace = ready.run.trace.clone();
-    let finish =
-        AttemptEnd { trace, ..result.into_finish(&ready.run, ready.definition.job.next_step_policy, executor) };
+    let attempt_end =
+        AttemptEnd { trace, ..result.into_attempt_end(&ready.run, ready.definition.job.next_step_policy, executor) };
     let (counted, reply_to) = (CountedRun::of_ready(ready), Some(session.clone()));
     let phase_before = std::mem::replace(&mut active.phase, Phase::Settling);
     let executor = active.executor;
     if phase_before != Phase::Ending {
         ends::free_slot(d, executor);
     }
-    d.finish(Submission { finish, counted, reply_to, phase_before: Some(phase_before) });
+    d.finish(Submission { attempt_end, counted, reply_to, phase_before: Some(phase_before) });
     ResultDestination::Here
 }
 
@@ -141,10 +143,10 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     }
     let is_newer = settled.owner.is_some_and(|owner| d.facts.in_memory.is_newer(settled.run, owner));
     // The run was settled by other means than the roll call, so the roll call must not find it any more.
-    if !is_newer && d.state.runs.called(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
+    if !is_newer && d.state.runs.in_roll_call(settled.run).is_some_and(|called| called.run.attempt <= settled.attempt) {
         d.state.recovery.rollcall.remove(settled.run, &mut d.state.runs);
     }
-    let is_superseded = settled.finished == Finished::Superseded;
+    let is_superseded = settled.finished == EndOutcome::Superseded;
     let is_past = if is_superseded {
         // If this is false, the attempt had been given up, and a later attempt may be on any node by now.
         d.facts.in_memory.has_up_to(settled.run, settled.attempt)
@@ -158,8 +160,8 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     d.forget([settled.run]);
     d.state.deadlines.forget(settled.run);
     let passed = match settled.finished {
-        Finished::Stored(NextStep::Retry { .. }, _) => d.state.gates.make_reserved(settled.run, &mut d.state.runs),
-        Finished::Superseded => {
+        EndOutcome::Stored(NextStep::Retry { .. }, _) => d.state.gates.make_reserved(settled.run, &mut d.state.runs),
+        EndOutcome::Superseded => {
             // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
             // `CheckRows` shows which, the run keeps a reserved place at its gate: the standing queries may take it up again together with
             // other runs that were open, and then it must not pass before its turn.
@@ -185,7 +187,7 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
             }
         } else if let Some(ready) = turns::take_waiting(d, run) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
-        } else if d.state.runs.called(run).is_some() {
+        } else if d.state.runs.in_roll_call(run).is_some() {
             // The roll call finds out first which executor has the run. Then the run ends, or is cancelled.
         } else if let Some((ready, _)) = d.state.runs.take_scheduled(run) {
             ends::end_unsent(d, &ready, Outcome::Cancelled, Some(cancelled_by(&by)));
@@ -207,13 +209,13 @@ pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
         if let Some(active) = d.state.runs.active(run) {
             if mutant::on(Mutant::DropInHand) {
                 let ready = &active.ready;
-                let end = finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), d.now, None);
+                let end = end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(reason), d.now, None);
                 ends::give_up(d, run, end);
             }
             continue;
         }
         let is_ahead = |ready: &Ready| is_fire_ahead(&ready.run, d.now);
-        if d.state.runs.called(run).is_some() || d.state.runs.ready(run).is_some_and(is_ahead) {
+        if d.state.runs.in_roll_call(run).is_some() || d.state.runs.ready(run).is_some_and(is_ahead) {
             continue;
         }
         let waiting = turns::take_waiting(d, run);

@@ -39,7 +39,7 @@ fn due(runs: &mut OpenRuns, now: Timestamp) -> Vec<i64> {
 }
 
 #[test]
-fn timers_go_off_in_order_and_what_is_held_back_comes_again() {
+fn timers_fire_in_order_and_held_back_runs_return() {
     let (mut runs, job, at) = (OpenRuns::default(), definition(&json!({})), Timestamp::from_secs);
     for second in [5, 3, 9, 4] {
         let ready = ready(second, &job);
@@ -73,16 +73,16 @@ fn a_broadcast_is_asked_about_until_it_is_known_whether_it_is_expanded() {
 }
 
 #[test]
-fn what_an_executor_may_have_stays_when_what_waits_is_dropped() {
+fn runs_that_an_executor_may_have_stay_when_waiting_runs_are_dropped() {
     let (mut runs, job) = (OpenRuns::default(), definition(&json!({})));
     let [waits, is_called, is_sent] = [1, 2, 3].map(|second| ready(second, &job));
     let timer = Timer::new(&waits, Duration::ZERO, Duration::ZERO);
     runs.schedule(waits, timer);
-    runs.put_called(is_called);
+    runs.put_in_roll_call(is_called);
     runs.put_active(Active::new(is_sent, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent));
     assert_eq!(runs.drain_waiting().len(), 1);
-    assert!(runs.next_at().is_none() && runs.called(RunId::new(2_000)).is_some());
-    assert_eq!(runs.take_called(RunId::new(2_000)).map(|ready| ready.run.id), Some(RunId::new(2_000)));
+    assert!(runs.next_at().is_none() && runs.in_roll_call(RunId::new(2_000)).is_some());
+    assert_eq!(runs.take_from_roll_call(RunId::new(2_000)).map(|ready| ready.run.id), Some(RunId::new(2_000)));
     assert!(runs.drain_called().is_empty() && runs.active(RunId::new(3_000)).is_some());
 }
 
@@ -91,12 +91,14 @@ fn of_two_attempts_in_hand_the_later_counts() {
     let active = |ready| Active::new(ready, ExecutorId::new(7), "e".to_owned(), Timestamp::EPOCH, Phase::Sent);
     let run = RunId::new(1_000);
     let mut runs = OpenRuns::default();
-    assert!(runs.put_called(version(1, 2, 1)));
+    assert!(runs.put_in_roll_call(version(1, 2, 1)));
     runs.put_active(active(version(1, 2, 2)));
-    assert!(runs.called(run).is_none() && runs.take_called(run).is_none() && runs.active(run).is_some());
-    assert!(!runs.put_called(version(1, 2, 1)), "it has ended");
+    assert!(runs.in_roll_call(run).is_none() && runs.take_from_roll_call(run).is_none() && runs.active(run).is_some());
+    assert!(!runs.put_in_roll_call(version(1, 2, 1)), "it has ended");
     assert_eq!(runs.take_active(run).map(|active| active.ready.run.attempt), Some(2));
-    assert!(runs.put_called(version(1, 2, 2)) && runs.take_active(run).is_none() && runs.called(run).is_some());
+    assert!(
+        runs.put_in_roll_call(version(1, 2, 2)) && runs.take_active(run).is_none() && runs.in_roll_call(run).is_some()
+    );
 }
 
 #[test]
@@ -137,14 +139,14 @@ fn runs_are_found_by_their_executor() {
     assert!(runs.take_active(RunId::new(2_000)).is_some() && runs.take_active(RunId::new(2_000)).is_none());
     let mut called = ready(1, &definition);
     called.run.attempt = 2;
-    assert!(runs.put_called(called));
+    assert!(runs.put_in_roll_call(called));
     assert_eq!((of(&runs, 2), runs.active_count()), (vec![3], 1));
-    assert!(runs.take_active(RunId::new(1_000)).is_none() && runs.take_called(RunId::new(1_000)).is_some());
+    assert!(runs.take_active(RunId::new(1_000)).is_none() && runs.take_from_roll_call(RunId::new(1_000)).is_some());
 }
 
 /// Withdrawing one of several broadcasts, or one of several runs that are held back, does not withdraw the others.
 #[test]
-fn what_is_withdrawn_leaves_the_others_where_they_wait() {
+fn a_withdrawn_run_leaves_the_others_where_they_wait() {
     let (mut runs, job) = (OpenRuns::default(), definition(&json!({"route": "broadcast"})));
     for second in [1, 2, 3] {
         let root = ready(second, &job);
@@ -189,10 +191,10 @@ fn a_timer_is_outdated_a_second_after_the_read_ahead() {
 
 /// Each call returns the runs that came into hand or left it since the last call, and whether they are in hand now.
 #[test]
-fn it_is_known_what_came_into_hand_and_what_left_it() {
+fn runs_that_came_into_hand_or_left_it_are_known() {
     let mut runs = OpenRuns::default();
-    assert!(runs.put_called(version(1, 2, 1)) && runs.put_called(version(2, 2, 1)));
-    assert!(runs.take_called(RunId::new(2_000)).is_some());
+    assert!(runs.put_in_roll_call(version(1, 2, 1)) && runs.put_in_roll_call(version(2, 2, 1)));
+    assert!(runs.take_from_roll_call(RunId::new(2_000)).is_some());
     let mut moved = runs.take_hand_changes();
     moved.sort_unstable();
     moved.dedup();

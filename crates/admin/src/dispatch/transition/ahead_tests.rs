@@ -42,7 +42,7 @@ fn a_run_that_nothing_can_change_leaves_half_a_second_ahead() {
 
 /// A run is not sent ahead if the decision about it may change until its instant, or if it may run at most once.
 #[test]
-fn what_may_change_leaves_at_its_instant() {
+fn a_run_that_may_change_is_sent_at_its_instant() {
     for overrides in [
         json!({"overlap": {"policy": "discard"}}),
         json!({"overlap": {"policy": "cover"}}),

@@ -56,7 +56,7 @@ fn trace_of(world: &World, run: RunId) -> Value {
 
 /// An executor that was heard within the last second is known to be there, but is not known to be free.
 #[test]
-fn who_was_heard_within_a_second_is_not_asked_whether_it_is_there() {
+fn an_executor_heard_within_a_second_is_not_asked_whether_it_is_online() {
     for (route, seconds, expected) in [
         ("failover", 10.999, "sent to 1: 10"),
         ("failover", 11.0, "question 1 to 1"),
@@ -71,7 +71,7 @@ fn who_was_heard_within_a_second_is_not_asked_whether_it_is_there() {
 }
 
 #[test]
-fn only_who_may_get_the_run_is_asked() {
+fn only_executors_that_may_get_the_run_are_asked() {
     let mut world = with_executors(3);
     world.on(Event::Draining(ExecutorId::new(1)));
     world.arrive([due_at(2_000, &job("busyover"))]);
@@ -130,7 +130,7 @@ fn the_trace_names_the_busy_and_the_silent() {
 /// The trace shows why the second attempt of a run went to another executor. A broadcast, and a run whose caller names an executor, avoid no
 /// executor.
 #[test]
-fn the_trace_names_who_had_the_attempt_before() {
+fn the_trace_names_the_executor_of_the_attempt_before() {
     let run = RunId::new(2_000);
     let refused = |attempt, change: &dyn Fn(&mut Ready)| {
         let mut world = with_executors(2);
@@ -196,7 +196,7 @@ fn the_least_active_executor_is_found_by_all_that_it_has() {
 
 /// An executor that left a trigger unanswered is skipped while another one has room, and is named as silent.
 #[test]
-fn the_trace_names_who_is_passed_by_as_silent() {
+fn the_trace_names_executors_that_are_skipped_as_silent() {
     let mut world = with_executors(2);
     world.state.executors.silences.left_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
     world.arrive([due_at(2_000, &job("first"))]);

@@ -27,7 +27,7 @@ fn allowed() -> Value {
 }
 
 #[test]
-fn a_run_goes_to_the_executor_that_its_caller_named_whatever_the_router() {
+fn a_run_goes_to_the_executor_that_its_caller_named_with_any_router() {
     for route in ["first", "round", "least_active", "failover", "busyover", "consistent_hash"] {
         let mut world = with_executors(3);
         let mut overrides = allowed();
@@ -72,7 +72,7 @@ fn it_waits_for_that_executor_and_names_it_and_others_pass() {
     world.around.now = Timestamp::from_secs(70);
     let effects = world.on(Event::Round(Vec::new()));
     let end = effects.iter().find_map(|effect| match effect {
-        Effect::Finish(end) => Some(&end.finish),
+        Effect::Finish(end) => Some(&end.attempt_end),
         _ => None,
     });
     let detail = end.and_then(|end| end.detail.clone()).expect("it is skipped");

@@ -4,13 +4,13 @@
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
-use rondel_core::reason::{Detail, ObstacleKind, WaitFor};
+use rondel_core::reason::{ObstacleKind, ReasonDetail, WaitFor};
 use rondel_core::{AppId, ExecutorId, JobId, Reason, RunId, Timestamp, Trigger};
 use rondel_store::cluster::{ExecutorSwitch, Switches};
 use rondel_store::ledger::NotedWait;
 use serde_json::json;
 
-use super::tests::{DEAD, NOTHING, called, plain, run, session_of, with_executors};
+use super::tests::{DEAD, NOTHING, plain, roll_call_run, run, session_of, with_executors};
 use super::world::{World, describe, verdict};
 use super::*;
 use crate::dispatch::Ready;
@@ -68,7 +68,7 @@ fn a_run_whose_queue_time_is_over_is_not_sent_any_more() {
 
 /// A run that expires ends for the reason that keeps it from starting at that time: an earlier run, no executor, or a switch.
 #[test]
-fn a_run_that_waits_for_its_turn_too_long_ends_for_what_keeps_it() {
+fn a_run_that_waits_too_long_for_its_turn_ends_with_the_reason_of_its_wait() {
     type Happens = fn(&mut World);
     let leaves: Happens = |world| {
         world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
@@ -183,7 +183,7 @@ fn all_waits_are_noted_before_the_server_leaves() {
 
 /// A run that another node is about to get is not started here.
 #[test]
-fn what_is_being_handed_over_is_not_started() {
+fn a_run_that_is_being_handed_over_is_not_started() {
     let mut world = with_executors(1);
     world.around.departing.begin([(run(1), Timestamp::from_secs(1))]);
     world.arrive([plain(1), plain(2)]);
@@ -213,7 +213,7 @@ fn the_runs_of_a_stopped_app_are_asked_to_end() {
 
 /// The wait of an earlier attempt is not the reason for the end of a later one.
 #[test]
-fn what_a_run_waited_for_is_reported_although_an_executor_has_room_by_now() {
+fn the_wait_of_a_run_is_reported_although_an_executor_has_room_by_now() {
     for (attempt, expected) in [(1, "end of 1/1: Skipped(NoExecutor)"), (2, "end of 1/2: Skipped(Expired)")] {
         let mut world = World::new();
         world.arrive([patient(1, "10s")]);
@@ -234,7 +234,7 @@ fn what_a_run_waited_for_is_reported_although_an_executor_has_room_by_now() {
 /// While open runs of ended leases are being taken over, this node does not ask for the home of a limit. Later it asks until the home is
 /// known.
 #[test]
-fn who_counts_a_limit_is_asked_once_all_open_runs_are_known() {
+fn the_home_of_a_limit_is_asked_for_once_all_open_runs_are_known() {
     let mut world = with_executors(1);
     world.state.limits = crate::dispatch::queue::limits::Limits::new(true);
     let limited = definition(&json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "db", "max": 1}}));
@@ -260,7 +260,7 @@ fn who_counts_a_limit_is_asked_once_all_open_runs_are_known() {
 fn a_noted_wait_keeps_the_rest_of_the_row() {
     let mut world = World::new();
     let mut adopted = patient(1, "60s");
-    adopted.run.detail = Some(Box::new(Detail { executor: Some("e7".to_owned()), ..Detail::default() }));
+    adopted.run.detail = Some(Box::new(ReasonDetail { executor: Some("e7".to_owned()), ..ReasonDetail::default() }));
     world.arrive([adopted]);
     world.at(1.0);
     let notes = noted(&mut world, 3.0);
@@ -336,18 +336,18 @@ fn only_the_runs_of_the_stopped_executor_are_asked_to_end() {
 /// When a job is paused, its waiting runs are skipped. Runs that executors have, or may have, continue. A fire that is still ahead is left
 /// alone, because an edit may reopen it.
 #[test]
-fn what_waits_is_dropped_and_what_is_under_way_or_ahead_goes_on() {
+fn waiting_runs_are_dropped_and_runs_under_way_or_ahead_continue() {
     let mut world = with_executors(1);
     let unserved = definition(&json!({"handler": "gone", "overlap": {"policy": "allow"}}));
     let mut planned = plain(9);
     planned.run.cause = 7;
     world.arrive([plain(1), ready(2, &unserved), plain(8), planned]);
     assert_eq!(world.at(2.0), ["sent to 1: 1"]);
-    let mut call = called(3);
+    let mut call = roll_call_run(3);
     call.ready.run.status = rondel_core::RunStatus::Running;
     world.around.in_memory.admit(vec![call.ready.run.clone()]);
     world.on(Event::RollCall(vec![call], vec![session_of(2)], vec![DEAD]));
-    assert!(world.state.runs.called(run(3)).is_some());
+    assert!(world.state.runs.in_roll_call(run(3)).is_some());
     let drops = [1, 2, 3, 8, 9, 20].map(|second| (run(second), Reason::Paused)).to_vec();
     let effects = world.on(Event::Drops(drops));
     assert_eq!(done(&effects), ["end of 2/1: Skipped(Paused)", "end of 9/1: Skipped(Paused)"]);
@@ -356,7 +356,7 @@ fn what_waits_is_dropped_and_what_is_under_way_or_ahead_goes_on() {
         _ => None,
     });
     assert_eq!(elsewhere, Some(vec![(run(20), Reason::Paused)]));
-    assert!(world.state.runs.called(run(3)).is_some());
+    assert!(world.state.runs.in_roll_call(run(3)).is_some());
     assert_eq!(world.at(8.0), ["sent to 1: 8"]);
 }
 
@@ -371,7 +371,7 @@ fn a_retry_that_waits_fills_no_queue() {
     world.arrive([ready(1, &job), again, ready(3, &job)]);
     world.around.now = Timestamp::from_secs(3);
     let ends = world.on(Event::Wake).into_iter().filter_map(|effect| match effect {
-        Effect::Finish(end) => Some((end.finish.run, end.finish.detail.and_then(|detail| detail.queue_max))),
+        Effect::Finish(end) => Some((end.attempt_end.run, end.attempt_end.detail.and_then(|detail| detail.queue_max))),
         _ => None,
     });
     assert_eq!(ends.collect::<Vec<_>>(), [(run(3), None)]);
@@ -388,7 +388,7 @@ fn a_run_without_a_place_shows_whether_the_queue_is_full() {
         world.around.now = Timestamp::from_secs(9);
         let effects = world.on(Event::Wake);
         let skipped = effects.iter().filter_map(|effect| match effect {
-            Effect::Finish(end) => end.finish.detail.as_deref(),
+            Effect::Finish(end) => end.attempt_end.detail.as_deref(),
             _ => None,
         });
         let skipped: Vec<_> = skipped.map(|detail| (detail.run, detail.queue_max)).collect();

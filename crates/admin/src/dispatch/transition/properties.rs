@@ -8,14 +8,14 @@ use proptest::prelude::*;
 use rondel_core::outcome::Outcome;
 use rondel_core::{ExecutorId, JobId, RunId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
-use rondel_store::ledger::{Finished, RunCheck};
+use rondel_store::ledger::{EndOutcome, RunCheck};
 use serde_json::json;
 
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::Ready;
 use crate::dispatch::effect::Submission;
-use crate::dispatch::event::{CalledRun, Reply, Report, Responder, Settled};
+use crate::dispatch::event::{Reply, Report, Responder, RollCallRun, Settled};
 use crate::dispatch::tests_support::{definition, ready};
 
 const RUN_COUNT: i64 = 6;
@@ -62,7 +62,7 @@ fn happening() -> impl Strategy<Value = Happening> {
 #[derive(Clone, Copy, Debug)]
 struct Row {
     attempt: i32,
-    is_over: bool,
+    has_ended: bool,
 }
 
 #[derive(Debug)]
@@ -92,7 +92,7 @@ fn open_run(run: RunId, attempt: i32, epoch: i64) -> Ready {
 
 impl Model {
     fn new() -> Self {
-        let runs = (1..=RUN_COUNT).map(|second| (RunId::new(second * 1_000), Row { attempt: 1, is_over: false }));
+        let runs = (1..=RUN_COUNT).map(|second| (RunId::new(second * 1_000), Row { attempt: 1, has_ended: false }));
         let mut model = Self {
             world: World::new(),
             rows: runs.collect(),
@@ -129,7 +129,7 @@ impl Model {
 
     /// The standing query: runs that are open in the store and not in memory come again.
     fn find_strays(&mut self) {
-        let open = self.rows.iter().filter(|(_, row)| !row.is_over);
+        let open = self.rows.iter().filter(|(_, row)| !row.has_ended);
         let epoch = self.world.around.token.epoch;
         let runs: Vec<Ready> = open.map(|(run, row)| open_run(*run, row.attempt, epoch)).collect();
         let new = self.world.around.in_memory.admit(runs.iter().map(|ready| ready.run.clone()).collect());
@@ -197,20 +197,20 @@ impl Model {
     }
 
     fn store(&mut self, end: &Submission) {
-        let end = &end.finish;
+        let end = &end.attempt_end;
         let Some(row) = self.rows.get_mut(&end.run) else { return };
         let is_foreign = end.owner.is_some_and(|owner| owner != self.world.around.token);
         let finished = if is_foreign {
-            Finished::NotOwner
-        } else if row.is_over {
-            Finished::Duplicate
+            EndOutcome::NotOwner
+        } else if row.has_ended {
+            EndOutcome::Duplicate
         } else if row.attempt != end.attempt {
-            Finished::Superseded
+            EndOutcome::Superseded
         } else if matches!(end.outcome, Outcome::Lost(_)) {
             row.attempt += 1;
             again()
         } else {
-            row.is_over = true;
+            row.has_ended = true;
             verdict()
         };
         let settled = Settled { run: end.run, attempt: end.attempt, owner: end.owner, finished };
@@ -218,13 +218,13 @@ impl Model {
     }
 
     fn refuse(&mut self, end: &Submission) {
-        let (run, attempt) = (end.finish.run, end.finish.attempt);
+        let (run, attempt) = (end.attempt_end.run, end.attempt_end.attempt);
         if let Some(session) = &end.reply_to {
             self.held.entry(session.executor.get()).or_default().insert((run, attempt));
         }
         match end.phase_before {
             Some(phase) => self.on(Event::EndRefused(run, attempt, phase)),
-            None => self.world.around.in_memory.forget_of(end.finish.owner.map(|owner| (run, owner))),
+            None => self.world.around.in_memory.forget_of(end.attempt_end.owner.map(|owner| (run, owner))),
         }
     }
 
@@ -233,7 +233,7 @@ impl Model {
             Step::Mark(marks) => {
                 let asked: Vec<(RunId, i32)> = marks.iter().map(|mark| (mark.run, mark.attempt)).collect();
                 let is_open =
-                    |(run, attempt): &&(RunId, i32)| !self.rows[run].is_over && self.rows[run].attempt == *attempt;
+                    |(run, attempt): &&(RunId, i32)| !self.rows[run].has_ended && self.rows[run].attempt == *attempt;
                 let won = asked.iter().filter(is_open).map(|(run, _)| *run).collect();
                 self.on(Event::Marked(asked, won));
             }
@@ -250,13 +250,13 @@ impl Model {
     }
 
     fn check_of(&self, run: RunId) -> Option<RunCheck> {
-        let row = self.rows.get(&run).filter(|row| !row.is_over)?;
+        let row = self.rows.get(&run).filter(|row| !row.has_ended)?;
         Some(RunCheck {
             id: run,
             status: RunStatus::Running,
             attempt: row.attempt,
             job_version: 1,
-            is_noted: true,
+            has_recorded_start: true,
             owner: self.world.around.token,
             cancel_by: None,
             drop_for: None,
@@ -272,7 +272,7 @@ impl Model {
         let has_been_sent = |run: RunId, attempt: i32| {
             has_active(run, attempt) || self.held.values().any(|held| held.contains(&(run, attempt)))
         };
-        let open = self.rows.iter().filter(|(_, row)| !row.is_over);
+        let open = self.rows.iter().filter(|(_, row)| !row.has_ended);
         let sent = open.filter(|(run, row)| has_been_sent(**run, row.attempt));
         let sent: Vec<(RunId, Row)> = sent.map(|(run, row)| (*run, *row)).collect();
         self.on(Event::LeaseLost);
@@ -287,7 +287,7 @@ impl Model {
         let called: Vec<Ready> = called.collect();
         let known = self.world.around.in_memory.admit(called.iter().map(|ready| ready.run.clone()).collect());
         assert_eq!(known.len(), called.len(), "they stood under the lease before");
-        let called = called.into_iter().map(|ready| CalledRun { ready, from: None }).collect();
+        let called = called.into_iter().map(|ready| RollCallRun { ready, from: None }).collect();
         self.on(Event::RollCall(called, Vec::new(), Vec::new()));
         self.on(Event::AllAdopted(token));
     }
@@ -297,10 +297,10 @@ impl Model {
         for (run, row) in &self.rows {
             let runs = &self.world.state.runs;
             let waits = runs.ready(*run).map(|ready| ready.run.attempt);
-            let in_hand = runs.active(*run).map(|active| &active.ready).or_else(|| runs.called(*run));
+            let in_hand = runs.active(*run).map(|active| &active.ready).or_else(|| runs.in_roll_call(*run));
             let in_hand = in_hand.map(|ready| ready.run.attempt);
             assert!(waits.is_none() || waits != in_hand, "{run} has two owners after {happening:?}");
-            let is_ending = self.ends.iter().any(|end| end.finish.run == *run);
+            let is_ending = self.ends.iter().any(|end| end.attempt_end.run == *run);
             let is_here = self.world.around.in_memory.missing([*run]).is_empty();
             let has_owner = waits.is_some() || in_hand.is_some() || is_ending;
             assert!(!is_here || has_owner, "{run} is lost after {happening:?}: {row:?}");
@@ -313,7 +313,7 @@ impl Model {
             self.happens(Happening::Join(executor));
         }
         for _ in 0..QUIET_ROUNDS {
-            if self.rows.values().all(|row| row.is_over) {
+            if self.rows.values().all(|row| row.has_ended) {
                 return;
             }
             self.happens(Happening::Time(500, true));
@@ -330,7 +330,7 @@ impl Model {
             }
             self.happens(Happening::Round);
         }
-        let stuck: Vec<_> = self.rows.iter().filter(|(_, row)| !row.is_over).collect();
+        let stuck: Vec<_> = self.rows.iter().filter(|(_, row)| !row.has_ended).collect();
         assert!(stuck.is_empty(), "stuck: {stuck:?} {:#?}", self.world.state.runs);
     }
 }

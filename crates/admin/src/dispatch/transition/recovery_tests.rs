@@ -7,10 +7,10 @@ use std::time::Duration;
 use rondel_core::{ExecutorId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::LeaseToken;
-use rondel_store::ledger::{FenceRequest, Finished, RelayedAnswer, RunCheck};
+use rondel_store::ledger::{EndOutcome, FenceRequest, RelayedAnswer, RunCheck};
 use serde_json::json;
 
-use super::tests::{DEAD, NOTHING, answer, called, plain, run, session_of, with_executors};
+use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, with_executors};
 use super::world::{World, again, describe, verdict};
 use super::*;
 use crate::dispatch::Ready;
@@ -50,7 +50,7 @@ fn row(second: i64, status: RunStatus, attempt: i32, owner: LeaseToken) -> RunCh
         status,
         attempt,
         job_version: 1,
-        is_noted: true,
+        has_recorded_start: true,
         owner,
         cancel_by: None,
         drop_for: None,
@@ -59,7 +59,7 @@ fn row(second: i64, status: RunStatus, attempt: i32, owner: LeaseToken) -> RunCh
 }
 
 #[test]
-fn other_nodes_are_asked_once_about_who_is_silent_for_too_long() {
+fn other_nodes_are_asked_once_about_executors_silent_for_too_long() {
     let mut world = with_executors(1);
     set(&mut world, 10.0);
     leave(&mut world, 1);
@@ -107,7 +107,7 @@ fn a_run_that_continues_in_silence_is_lost_later_than_its_executor() {
         ["end of 2/1: Lost(ExecutorLost)"],
         "the other one ends with its executor"
     );
-    assert!(world.state.executors.is_lost(ONE) && !world.state.executors.is_over(ONE));
+    assert!(world.state.executors.is_lost(ONE) && !world.state.executors.has_stopped_all(ONE));
     assert_eq!(round(&mut world, 122.0), NOTHING);
     world.around.rows_may_be_old = true;
     assert_eq!(round(&mut world, 200.0), NOTHING, "no executor is known to have stopped it");
@@ -133,7 +133,7 @@ fn an_executor_that_is_lost_without_runs_is_not_looked_at_again() {
 /// A run that this server still waits for is its own under the next lease. A run that it had given up under the previous lease takes part in
 /// the roll call, because the store refuses that end.
 #[test]
-fn what_is_in_hand_is_called_only_if_its_end_is_refused() {
+fn a_run_in_hand_joins_the_roll_call_only_if_its_end_is_refused() {
     for (epoch, is_given_up, is_called) in [(1, false, false), (2, false, false), (1, true, false), (2, true, true)] {
         let mut world = with_executors(1);
         world.arrive([serial(1)]);
@@ -143,11 +143,11 @@ fn what_is_in_hand_is_called_only_if_its_end_is_refused() {
             assert_eq!(world.described(Event::Died(ONE)), ["end of 1/1: Lost(ExecutorLost)"]);
         }
         world.around.token.epoch = epoch;
-        let mut call = called(1);
+        let mut call = roll_call_run(1);
         call.ready.run.node_epoch = epoch;
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
         world.on(Event::RollCall(vec![call], vec![session_of(2)], vec![DEAD]));
-        let (here, called) = (world.state.runs.active(run(1)), world.state.runs.called(run(1)));
+        let (here, called) = (world.state.runs.active(run(1)), world.state.runs.in_roll_call(run(1)));
         assert_eq!((here.is_some(), called.is_some()), (!is_called, is_called), "{epoch} {is_given_up}");
         assert!(here.is_none_or(|active| active.ready.run.node_epoch == epoch), "{epoch} {is_given_up}");
     }
@@ -208,7 +208,7 @@ fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
 
 /// The row of a run that is not in memory decides its place.
 #[test]
-fn a_place_without_a_run_is_kept_as_its_row_tells() {
+fn a_place_without_a_run_is_kept_by_its_row() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };
     for (row, expected) in [
         (Some(row(1, RunStatus::Running, 1, own)), NOTHING.to_vec()),
@@ -278,13 +278,13 @@ fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
     for (attempt, settled, is_called) in [(1, 1, false), (1, 2, false), (2, 1, true)] {
         let mut world = with_executors(1);
         set(&mut world, 2.0);
-        let mut call = called(1);
+        let mut call = roll_call_run(1);
         call.ready.run.attempt = attempt;
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
         world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
-        assert!(world.state.runs.called(run(1)).is_some());
+        assert!(world.state.runs.in_roll_call(run(1)).is_some());
         world.settled(1, settled, verdict());
-        assert_eq!(world.state.runs.called(run(1)).is_some(), is_called, "{attempt} {settled}");
+        assert_eq!(world.state.runs.in_roll_call(run(1)).is_some(), is_called, "{attempt} {settled}");
         assert_eq!(world.state.recovery.rollcall.len(), usize::from(is_called));
     }
     // An end that was decided under an earlier lease than the roll call ends nothing.
@@ -292,13 +292,13 @@ fn the_end_of_an_attempt_ends_that_attempt_and_those_before() {
     set(&mut world, 2.0);
     let before = world.around.token;
     world.around.token.epoch = 2;
-    let mut call = called(1);
+    let mut call = roll_call_run(1);
     call.ready.run.node_epoch = 2;
     world.around.in_memory.admit(vec![call.ready.run.clone()]);
     world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
     for owner in [before, world.around.token] {
         world.on(Event::Settled(vec![Settled { run: run(1), attempt: 1, owner: Some(owner), finished: verdict() }]));
-        assert_eq!(world.state.runs.called(run(1)).is_some(), owner == before);
+        assert_eq!(world.state.runs.in_roll_call(run(1)).is_some(), owner == before);
         assert_eq!(world.around.in_memory.missing([run(1)]).is_empty(), owner == before);
     }
 }
@@ -330,18 +330,18 @@ fn a_result_that_was_judged_by_its_row_frees_the_slot() {
     assert_eq!(world.state.executors.get(ONE).map(|online| online.in_flight), Some(1), "the next one has it");
     assert_eq!(world.flush(), ["sent to 1: 2"]);
     // A superseded end keeps the place until the row is read.
-    assert_eq!(world.settled(2, 1, Finished::Superseded), ["look at 2"]);
+    assert_eq!(world.settled(2, 1, EndOutcome::Superseded), ["look at 2"]);
     world.arrive([serial(3)]);
     assert_eq!(world.at(3.0), NOTHING);
 }
 
 /// If the row of a run names its executor, the name is removed when the executor hands the run back. Else there is nothing to remove.
 #[test]
-fn an_adopted_run_is_named_as_its_row_tells() {
+fn an_adopted_run_is_named_as_in_its_row() {
     for (executor, expected) in [(Some(ONE), vec!["unmark 1"]), (None, Vec::new())] {
         let mut world = with_executors(1);
         set(&mut world, 2.0);
-        let mut call = called(1);
+        let mut call = roll_call_run(1);
         call.ready.run.executor_id = executor;
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
         world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));

@@ -8,7 +8,7 @@ use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
 use rondel_store::ledger::LimitName;
 use serde_json::{Value, json};
 
-use super::tests::{DEAD, NOTHING, called, plain, run, session_of, with_executors};
+use super::tests::{DEAD, NOTHING, plain, roll_call_run, run, session_of, with_executors};
 use super::world::{World, verdict};
 use super::*;
 use crate::dispatch::Ready;
@@ -116,7 +116,7 @@ fn a_job_under_way_does_not_move() {
 
 /// Runs that were handed over are forgotten. Runs that may have been handed over keep their places until their rows are read.
 #[test]
-fn what_was_handed_over_is_forgotten() {
+fn handed_over_runs_are_forgotten() {
     let serial = |second| ready(second, &definition(&json!({"queue_timeout": "60s"})));
     for is_certain in [true, false] {
         let mut world = beside_others(0);
@@ -205,7 +205,7 @@ fn one_server_comes_to_count_all_limits_of_a_job() {
 
 /// While open runs are being taken over, runs of other jobs may hold places under a limit that jobs share.
 #[test]
-fn what_shares_a_limit_waits_until_all_open_runs_are_known() {
+fn runs_under_a_shared_limit_wait_until_all_open_runs_are_known() {
     let mut world = with_executors(1);
     world.on(Event::Adopting(vec![JobId::new(7)]));
     let limited = json!({"concurrency": {"key": "db", "max": 1}});
@@ -226,7 +226,7 @@ fn the_answers_of_executors_that_are_elsewhere_are_asked_of_other_servers() {
         let mut world = beside_others(0);
         world.around.now = Timestamp::from_secs(2);
         if is_called {
-            let call = called(1);
+            let call = roll_call_run(1);
             world.around.in_memory.admit(vec![call.ready.run.clone()]);
             world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
         }

@@ -35,7 +35,7 @@ fn won(second: i64) -> Event {
 
 /// Other nodes may already treat a run whose mark is older than a second as one that died with this node.
 #[test]
-fn what_was_marked_is_sent_at_once_within_a_second() {
+fn a_marked_run_is_sent_immediately_within_a_second() {
     for (seconds, expected) in [(1.0, "sent to 1: 1"), (1.999, "sent to 1: 1"), (2.0, "unmark 1")] {
         let mut world = with_executors(1);
         world.arrive([once(1)]);
@@ -62,7 +62,7 @@ fn a_mark_without_a_waiting_run_is_removed() {
 
 /// When the lease is lost, the marks of runs that were not sent are removed. A run without a mark needs nothing.
 #[test]
-fn the_marks_of_what_was_not_sent_go_with_the_lease() {
+fn the_marks_of_unsent_runs_go_with_the_lease() {
     let mut world = with_executors(1);
     world.arrive([once(1), once(2), plain(3)]);
     assert_eq!(world.at(0.8), ["mark 1"]);
@@ -154,7 +154,7 @@ fn a_server_is_drained_when_nothing_is_left_that_it_waits_for() {
 
 /// A draining server does not resend a run that it gets back.
 #[test]
-fn a_server_that_leaves_lets_go_what_it_gets_back() {
+fn a_server_that_leaves_releases_runs_that_it_gets_back() {
     let mut world = with_executors(2);
     world.arrive([plain(1), plain(2)]);
     assert_eq!(world.at(2.0).len(), 2);
@@ -270,7 +270,7 @@ fn the_oldest_unanswered_trigger_counts() {
 
 /// Only a run that nothing holds back is marked ahead of its instant.
 #[test]
-fn what_has_to_wait_for_its_turn_is_not_marked_ahead() {
+fn a_run_that_must_wait_for_its_turn_is_not_marked_ahead() {
     let marked = definition(&json!({"queue_timeout": "60s", "delivery": "at_most_once"}));
     let mut world = with_executors(1);
     world.arrive([ready(1, &marked), ready(3, &marked)]);

@@ -2,7 +2,7 @@
 //! are due.
 
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{Reason, Timestamp};
 use serde_json::{Value, json};
 
@@ -18,14 +18,14 @@ fn shadow(second: i64, mut more: Value) -> Ready {
 }
 
 /// The ends of the runs that are due by this second, with their seconds, outcomes and parameters. Nothing may be sent.
-fn ends(world: &mut World, second: i64) -> Vec<(i64, Outcome, Detail)> {
+fn ends(world: &mut World, second: i64) -> Vec<(i64, Outcome, ReasonDetail)> {
     world.around.now = Timestamp::from_secs(second);
     let effects = world.on(Event::Wake);
     assert_eq!(world.flush(), NOTHING, "nothing of a shadow is sent");
     let end = |effect: &Effect| match effect {
         Effect::Finish(end) => {
-            let detail = end.finish.detail.as_deref().cloned().unwrap_or_default();
-            Some((end.finish.run.get() / 1_000, end.finish.outcome, detail))
+            let detail = end.attempt_end.detail.as_deref().cloned().unwrap_or_default();
+            Some((end.attempt_end.run.get() / 1_000, end.attempt_end.outcome, detail))
         }
         _ => None,
     };

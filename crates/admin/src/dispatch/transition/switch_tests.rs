@@ -67,7 +67,7 @@ fn without_another_executor_runs_wait_until_it_is_active_and_name_the_switch() {
     // The queue time of run 2 has passed.
     let effects = round(&mut world, 10);
     let end = effects.iter().find_map(|effect| match effect {
-        Effect::Finish(end) => Some(&end.finish),
+        Effect::Finish(end) => Some(&end.attempt_end),
         _ => None,
     });
     let detail = end.and_then(|end| end.detail.clone()).expect("the run of 2 is skipped");

@@ -9,16 +9,16 @@ use rondel_core::{ExecutorId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
-use rondel_store::ledger::{Finished, RunCheck};
+use rondel_store::ledger::{EndOutcome, RunCheck};
 use serde_json::json;
 
 use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::active::Phase;
-use crate::dispatch::event::{CalledRun, FenceAnswer, Reply, Report, Responder, Settled, Shards};
+use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, RollCallRun, Settled, Shards};
 use crate::dispatch::starts::StartReports;
 use crate::dispatch::tests_support::{definition, ready};
-use crate::dispatch::{Ready, finish_unsent};
+use crate::dispatch::{Ready, end_of_unsent};
 
 pub(super) const NOTHING: [&str; 0] = [];
 
@@ -124,10 +124,10 @@ pub(super) fn session_of(executor: i64) -> Session {
     }
 }
 
-pub(super) fn called(second: i64) -> CalledRun {
+pub(super) fn roll_call_run(second: i64) -> RollCallRun {
     let mut ready = serial(second);
     ready.run.status = RunStatus::Running;
-    CalledRun { ready, from: Some(DEAD) }
+    RollCallRun { ready, from: Some(DEAD) }
 }
 
 pub(super) fn answer(held: &[(i64, i32)]) -> FenceAnswer {
@@ -141,7 +141,7 @@ fn a_roll_call_waits_for_every_executor_that_may_have_the_run() {
     for (held_by_second, expected) in [(true, Vec::new()), (false, vec!["end of 1/1: Lost(NotReceived)"])] {
         let mut world = with_executors(2);
         world.around.now = Timestamp::from_secs(2);
-        let call = called(1);
+        let call = roll_call_run(1);
         world.around.in_memory.admit(vec![call.ready.run.clone()]);
         let sessions = vec![session_of(1), session_of(2)];
         assert_eq!(world.described(Event::RollCall(vec![call], sessions, vec![DEAD])), NOTHING);
@@ -174,7 +174,7 @@ fn a_run_that_another_node_has_ends_this_lease() {
         status: RunStatus::Running,
         attempt: 1,
         job_version: 1,
-        is_noted: false,
+        has_recorded_start: false,
         owner: DEAD,
         cancel_by: None,
         drop_for: None,
@@ -186,7 +186,7 @@ fn a_run_that_another_node_has_ends_this_lease() {
 
 /// An at-most-once run is marked before it is sent, sent at its instant and never long after its mark, and unmarked if it was not received.
 #[test]
-fn what_runs_at_most_once_is_marked_before_it_is_sent() {
+fn an_at_most_once_run_is_marked_before_it_is_sent() {
     let won = |won: &[i64]| Event::Marked(vec![(run(1), 1)], won.iter().map(|second| run(*second)).collect());
     let mut world = with_executors(1);
     world.arrive([once(1)]);
@@ -214,7 +214,7 @@ fn what_runs_at_most_once_is_marked_before_it_is_sent() {
 
 /// A request that finds no room has no lasting effect.
 #[test]
-fn what_finds_no_room_is_as_it_was() {
+fn steps_without_room_leave_the_state_as_it_was() {
     let mut world = with_executors(1);
     world.arrive([once(1)]);
     let effects = {
@@ -411,7 +411,7 @@ fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
     assert_eq!(world.at(2.0), ["sent to 2: 1"]);
     world.join(1, 3, Report::default());
     assert_eq!(world.result(1, 1, 1), ["foreign 1"], "judged by its row");
-    assert_eq!(world.settled(1, 1, Finished::Superseded), NOTHING);
+    assert_eq!(world.settled(1, 1, EndOutcome::Superseded), NOTHING);
     assert!(world.state.runs.active(run(1)).is_some(), "the second attempt is in hand");
     assert_eq!(world.at(3.0), NOTHING, "and has its place");
     world.result(2, 1, 2);
@@ -421,7 +421,7 @@ fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
 
 /// A thousand runs that no executor takes do not hide one that an executor takes.
 #[test]
-fn what_waits_in_vain_hides_nothing() {
+fn a_run_that_waits_in_vain_hides_nothing() {
     let mut world = World::new();
     let patient =
         definition(&json!({"handler": "gone", "priority": 9, "overlap": {"policy": "allow"}, "queue_timeout": "1h"}));
@@ -443,13 +443,13 @@ fn an_end_of_the_lease_before_does_not_concern_the_next() {
     let before = world.around.token;
     world.on(Event::LeaseLost);
     world.around.token.epoch = 2;
-    let mut call = called(1);
+    let mut call = roll_call_run(1);
     call.ready.run.node_epoch = 2;
     world.around.in_memory.admit(vec![call.ready.run.clone()]);
     world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
     world.on(Event::FenceAnswered(ExecutorId::new(1), 2, answer(&[(1, 1)])));
     assert!(world.state.runs.active(run(1)).is_some(), "the executor has it");
-    let refused = Settled { run: run(1), attempt: 1, owner: Some(before), finished: Finished::NotOwner };
+    let refused = Settled { run: run(1), attempt: 1, owner: Some(before), finished: EndOutcome::NotOwner };
     assert_eq!(world.described(Event::Settled(vec![refused])), NOTHING);
     assert!(world.state.runs.active(run(1)).is_some(), "it still has it");
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
@@ -464,14 +464,14 @@ fn a_run_that_is_skipped_is_not_in_the_table() {
     assert_eq!(world.described(cancel), ["end of 1/1: Cancelled", "cancel elsewhere 7"]);
     assert!(world.state.runs.get(run(1)).is_none() && world.at(1.0).is_empty());
     let ready = plain(1);
-    let finish =
-        finish_unsent(&ready.run, &ready.definition, Outcome::Skipped(Reason::Overlap), world.around.now, None);
-    assert_eq!(finish.owner, Some(world.around.token), "it is refused where another lease has the run");
+    let attempt_end =
+        end_of_unsent(&ready.run, &ready.definition, Outcome::Skipped(Reason::Overlap), world.around.now, None);
+    assert_eq!(attempt_end.owner, Some(world.around.token), "it is refused where another lease has the run");
 }
 
 /// The database was away: no server could store whom it heard, so rows may show an executor as silent although another server hears it.
 #[test]
-fn nobody_is_lost_by_rows_that_may_be_old() {
+fn no_executor_is_lost_by_rows_that_may_be_old() {
     let mut world = with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);

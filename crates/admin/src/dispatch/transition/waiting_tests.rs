@@ -2,10 +2,10 @@
 //! runs are named by the second at which they are due.
 
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::{Detail, ObstacleKind, WaitFor};
+use rondel_core::reason::{ObstacleKind, ReasonDetail, WaitFor};
 use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
 use rondel_proto::v1::RefusedWhy;
-use rondel_store::ledger::Finished;
+use rondel_store::ledger::EndOutcome;
 use serde_json::json;
 
 use super::tests::{NOTHING, plain, run, with_executors};
@@ -16,7 +16,7 @@ use crate::dispatch::tests_support::{definition, ready};
 
 /// A row with a recorded wait proves that no executor has the run. The run is marked before it is sent, because the mark withdraws that proof.
 #[test]
-fn what_is_noted_to_wait_is_marked_before_it_is_sent() {
+fn a_run_with_a_noted_wait_is_marked_before_it_is_sent() {
     let mut world = World::new();
     world.arrive([plain(1), plain(4)]);
     assert_eq!(world.at(1.0), NOTHING, "no executor is there");
@@ -35,7 +35,7 @@ fn what_is_noted_to_wait_is_marked_before_it_is_sent() {
     assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None)), ["unmark 1"]);
     // The next server reads from the row that the run waits.
     let mut adopted = plain(5);
-    adopted.run.detail = Some(Box::new(Detail { waits_for: Some(WaitFor::Run), ..Detail::default() }));
+    adopted.run.detail = Some(Box::new(ReasonDetail { waits_for: Some(WaitFor::Run), ..ReasonDetail::default() }));
     world.arrive([adopted]);
     world.around.now = Timestamp::from_secs(5);
     world.on(Event::Round(Vec::new()));
@@ -80,7 +80,7 @@ fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
     assert_eq!(leave_unanswered(&mut world, 12), ["end of stream 1"]);
     let effects = world.join_all(1, 2, Report::default());
     let end = effects.iter().find_map(|effect| match effect {
-        Effect::Finish(end) => Some(&end.finish),
+        Effect::Finish(end) => Some(&end.attempt_end),
         _ => None,
     });
     let end = end.expect("its run is not on the list of its hello");
@@ -155,7 +155,7 @@ fn a_run_that_awaits_its_children_keeps_its_place_though_its_end_comes_twice() {
         assert_eq!(world.at(2.0), NOTHING, "the second waits for the first");
         world.report(1, run(1), 1);
         world.on(Event::Awaiting(vec![(JobId::new(1), run(1))]));
-        for finished in [verdict(), Finished::Duplicate].into_iter().take(ends) {
+        for finished in [verdict(), EndOutcome::Duplicate].into_iter().take(ends) {
             world.on(Event::Awaiting(vec![(JobId::new(1), run(1))]));
             world.settled(1, 1, finished);
             assert_eq!(world.flush(), NOTHING);

@@ -8,7 +8,7 @@ use rondel_core::{ExecutorId, NodeId, Reason, RunId, RunStatus, Timestamp};
 use rondel_proto::v1;
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Switches;
-use rondel_store::ledger::Finished;
+use rondel_store::ledger::EndOutcome;
 use tokio::sync::mpsc;
 
 use super::{Decision, Effect, Event, Facts, State, Step};
@@ -77,7 +77,7 @@ impl World {
             answer_within: Duration::from_secs(10),
             overdue_ask: Duration::from_secs(20),
             overdue_timeout: Duration::from_secs(60),
-            look_past: 200,
+            refused_kinds_max: 200,
             seek_jobs: 500,
             send_ahead: Duration::from_millis(500),
         };
@@ -244,18 +244,18 @@ impl World {
     }
 
     /// Reports that the end of an attempt and its consequences are durable.
-    pub(super) fn settled(&mut self, run: i64, attempt: i32, finished: Finished) -> Vec<String> {
+    pub(super) fn settled(&mut self, run: i64, attempt: i32, finished: EndOutcome) -> Vec<String> {
         self.described(Event::Settled(vec![Settled { run: RunId::new(run * 1_000), attempt, owner: None, finished }]))
     }
 }
 
-pub(super) fn verdict() -> Finished {
-    Finished::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None)
+pub(super) fn verdict() -> EndOutcome {
+    EndOutcome::Stored(NextStep::Verdict { status: RunStatus::Succeeded, reason: None }, None)
 }
 
-pub(super) fn again() -> Finished {
+pub(super) fn again() -> EndOutcome {
     let after = NextStep::Retry { due_at: Timestamp::EPOCH, reason: Reason::ExecutorLost, lost_count: 1 };
-    Finished::Stored(after, None)
+    EndOutcome::Stored(after, None)
 }
 
 /// Runs by the seconds at which they are due.
@@ -272,7 +272,7 @@ fn pairs(runs: &[(RunId, i32)]) -> String {
 pub(super) fn describe(effect: &Effect) -> Option<String> {
     Some(match effect {
         Effect::Finish(end) => {
-            let end = &end.finish;
+            let end = &end.attempt_end;
             format!("end of {}/{}: {:?}", ids(&[end.run]), end.attempt, end.outcome)
         }
         Effect::RefuseResult(_, run, attempt) => format!("refused {}/{attempt}", ids(&[*run])),

@@ -19,14 +19,14 @@ pub struct AccountUpdate {
     /// Whether the account is to be created.
     pub is_new: bool,
     /// Whether the account is to be linked to the provider: it has no password, and signs in through the provider for the first time.
-    pub is_first: bool,
+    pub links_to_provider: bool,
     /// The account's earlier roles, if the user's groups give it other roles.
     pub grants_before: Option<Vec<Grant>>,
 }
 
 /// Result of storing an update.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settled {
+pub struct StoredUpdate {
     /// The account that signs in.
     pub account: AccountId,
     /// Whether the account was created, or received its new roles. False if another server created the account first, or if the new roles
@@ -45,24 +45,27 @@ pub(super) async fn resolve(
     name::check_account(email).map_err(|_| Refusal::NotAName(email.clone()))?;
     let mut update = match store.account_by_name(email).await? {
         Some(account) => AccountUpdate {
-            is_first: account.provider_linked_at.is_none(),
+            links_to_provider: account.provider_linked_at.is_none(),
             account,
             is_new: false,
             grants_before: None,
         },
-        None if config.create_accounts => {
-            AccountUpdate { account: fresh(identity, id, now), is_new: true, is_first: false, grants_before: None }
-        }
+        None if config.create_accounts => AccountUpdate {
+            account: fresh(identity, id, now),
+            is_new: true,
+            links_to_provider: false,
+            grants_before: None,
+        },
         None => return Err(Refusal::NoAccount(email.clone()).into()),
     };
     if update.account.disabled {
         return Err(Refusal::Disabled(email.clone()).into());
     }
     // An account's name may have been chosen freely, so an equal name does not prove that the account belongs to this user.
-    if update.is_first && update.account.password.is_some() {
+    if update.links_to_provider && update.account.password.is_some() {
         return Err(Refusal::NotLinked(email.clone()).into());
     }
-    if update.is_first {
+    if update.links_to_provider {
         update.account.provider_linked_at = Some(now);
     }
     if !config.group_roles.is_empty() {
@@ -103,9 +106,9 @@ impl AccountUpdate {
     ///
     /// # Errors
     /// The account was deleted, or created meanwhile with a password, or the store fails.
-    pub async fn settle(self, store: &dyn Store) -> Result<Settled, OidcError> {
+    pub async fn save(self, store: &dyn Store) -> Result<StoredUpdate, OidcError> {
         let mut is_changed = self.changes_account();
-        let Self { account, is_new, is_first, grants_before } = self;
+        let Self { account, is_new, links_to_provider, grants_before } = self;
         let gone = || Refusal::NoAccount(account.name.clone());
         if is_new && !store.create_account(&account).await? {
             // Another tab, another server or an administrator created it first; the administrator may have set a password. The next sign-in
@@ -114,9 +117,9 @@ impl AccountUpdate {
             if found.password.is_some() && found.provider_linked_at.is_none() {
                 return Err(Refusal::NotLinked(found.name).into());
             }
-            return Ok(Settled { account: found.id, is_changed: false });
+            return Ok(StoredUpdate { account: found.id, is_changed: false });
         }
-        if let Some(linked_at) = account.provider_linked_at.filter(|_| is_first) {
+        if let Some(linked_at) = account.provider_linked_at.filter(|_| links_to_provider) {
             let change =
                 AccountChange { provider_link: Some(ProviderLink::Since(linked_at)), ..AccountChange::default() };
             if store.change_account(account.id, &change).await? == AccountChanged::NotFound {
@@ -131,11 +134,14 @@ impl AccountUpdate {
                 AccountChanged::LastAdmin => {
                     is_changed = false;
                     let name = &account.name;
-                    tracing::warn!(name, "groups would leave no account that may do everything; the roles stay");
+                    tracing::warn!(
+                        name,
+                        "the user's groups would leave no account with all rights; the roles are not changed"
+                    );
                 }
             }
         }
-        Ok(Settled { account: account.id, is_changed })
+        Ok(StoredUpdate { account: account.id, is_changed })
     }
 }
 
@@ -185,16 +191,16 @@ mod tests {
         let email = ann(&[]).email;
         assert_eq!(refused(&store, &config(false, &[]), &ann(&[])).await, Refusal::NoAccount(email.clone()));
         let made = resolve(&store, &config(true, &[]), &ann(&["ops"]), 7, NOW).await.unwrap();
-        let settled = |is_changed| Settled { account: AccountId::new(7), is_changed };
-        assert_eq!(made.clone().settle(&store).await.unwrap(), settled(true));
+        let stored = |is_changed| StoredUpdate { account: AccountId::new(7), is_changed };
+        assert_eq!(made.clone().save(&store).await.unwrap(), stored(true));
         let late = AccountUpdate { account: Account { id: AccountId::new(8), ..made.account.clone() }, ..made.clone() };
-        assert_eq!(late.settle(&store).await.unwrap(), settled(false), "another tab was faster");
+        assert_eq!(late.save(&store).await.unwrap(), stored(false), "another tab was faster");
         let bob = Account { id: AccountId::new(9), name: "bob@example.com".to_owned(), ..made.account.clone() };
         let password = Some(PasswordHash::new("$argon2id$".to_owned()));
         let by_admin = Account { id: AccountId::new(10), password, provider_linked_at: None, ..bob.clone() };
         assert!(store.create_account(&by_admin).await.unwrap());
         let late = AccountUpdate { account: bob, ..made.clone() };
-        assert!(matches!(late.settle(&store).await, Err(OidcError::Refused(Refusal::NotLinked(_)))));
+        assert!(matches!(late.save(&store).await, Err(OidcError::Refused(Refusal::NotLinked(_)))));
         assert!(made.is_new && made.account.grants.is_empty() && made.account.password.is_none());
         assert_eq!(made.account.display_name, "Ann");
         let again = resolve(&store, &config(true, &[]), &ann(&[]), 8, NOW).await.unwrap();
@@ -212,7 +218,7 @@ mod tests {
         let config = config(true, &[]);
         let came = async || {
             let update = resolve(&store, &config, &ann(&[]), 8, NOW).await.unwrap();
-            update.settle(&store).await.unwrap().account
+            update.save(&store).await.unwrap().account
         };
         let password = Some(PasswordHash::new("$argon2id$".to_owned()));
         let account = Account { password, provider_linked_at: None, ..fresh(&ann(&[]), 7, NOW) };
@@ -241,7 +247,7 @@ mod tests {
             let update = resolve(&store, &config, &ann(groups), 7, NOW).await.unwrap();
             let wanted = update.account.grants.clone();
             let is_asked = update.changes_account();
-            let Settled { account, is_changed } = update.settle(&store).await.unwrap();
+            let StoredUpdate { account, is_changed } = update.save(&store).await.unwrap();
             let grants = store.account(account).await.unwrap().unwrap().grants;
             assert_eq!(is_changed, is_asked && grants == wanted, "{groups:?}");
             grants

@@ -22,7 +22,7 @@ use rondel_core::Timestamp;
 use rondel_store::{Store, StoreError};
 use tokio::sync::OnceCell;
 
-pub use account::{AccountUpdate, Settled};
+pub use account::{AccountUpdate, StoredUpdate};
 pub use pending_sign_in::LIFETIME as PENDING_SIGN_IN_LIFETIME;
 use pending_sign_in::{Key, PendingSignIn};
 pub use provider::Identity;
@@ -96,7 +96,7 @@ fn check_url(text: &str) -> Result<Url, String> {
     match url.scheme() {
         "https" => Ok(url),
         "http" if is_local => Ok(url),
-        _ => Err(format!("{text:?} must begin with https://; http:// does for this machine alone")),
+        _ => Err(format!("{text:?} must begin with https://; http:// is allowed only for this machine")),
     }
 }
 
@@ -247,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_work_is_named() {
+    fn settings_that_cannot_work_are_named() {
         assert_eq!(config().check(), Ok(()));
         let local = OidcConfig { issuer: "http://127.0.0.1:9/x".to_owned(), ..config() };
         assert_eq!(local.check(), Ok(()));

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn a_cookie_tells_all_of_it() {
+    fn a_cookie_holds_the_whole_sign_in() {
         let pending = PendingSignIn::begin(&key(), "/jobs?a=b.c", START);
         let found = PendingSignIn::from_cookie(&key(), pending.cookie(), START + Duration::from_secs(599)).unwrap();
         assert_eq!(found.next(), "/jobs?a=b.c");
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_changed_or_is_too_old_is_none() {
+    fn a_changed_or_too_old_cookie_is_none() {
         let pending = PendingSignIn::begin(&key(), "/jobs", START);
         let parts: Vec<&str> = pending.cookie().split('.').collect();
         let [secret, second, next, seal] = parts[..] else { unreachable!("{parts:?}") };
@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_makes_a_cookie_up() {
+    fn no_cookie_can_be_forged() {
         let theirs = PendingSignIn::begin(&Key::new("made up".to_owned()), "/jobs", START);
         assert!(PendingSignIn::from_cookie(&key(), theirs.cookie(), START).is_none());
         let own = PendingSignIn::begin(&key(), "/jobs", START);

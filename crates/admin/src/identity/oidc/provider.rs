@@ -32,7 +32,7 @@ use super::{OidcConfig, OidcError, Refusal};
 use rondel_core::error_chain::chain;
 
 /// How long the provider's document and keys are used before they are read again.
-const KNOWN_AGE_MAX: Duration = Duration::from_secs(3600);
+const METADATA_AGE_MAX: Duration = Duration::from_secs(3600);
 /// Maximum age of the keys after a token was signed with an unknown key: zero, so that the keys are always read again. Only a client with a
 /// code from the provider can cause such a read.
 const KEYS_AGE_MAX: Duration = Duration::ZERO;
@@ -81,7 +81,7 @@ type Token = IdToken<OtherClaims, CoreGenderClaim, CoreJweContentEncryptionAlgor
 
 #[derive(Debug, Default)]
 pub(super) struct Provider {
-    known: Mutex<CachedProvider>,
+    cache: Mutex<CachedProvider>,
     exchanges: Exchanges,
 }
 
@@ -95,7 +95,7 @@ struct CachedProvider {
 impl Provider {
     /// The URL at which a browser signs in.
     pub(super) async fn sign_in_url(&self, config: &OidcConfig, pending: &PendingSignIn) -> Result<String, OidcError> {
-        let (metadata, _) = self.known(config, KNOWN_AGE_MAX).await?;
+        let (metadata, _) = self.metadata(config, METADATA_AGE_MAX).await?;
         let redirect = redirect_url(config)?;
         let verifier = PkceCodeVerifier::new(pending.verifier());
         let client =
@@ -116,7 +116,7 @@ impl Provider {
         code: &str,
         now: Timestamp,
     ) -> Result<Identity, OidcError> {
-        let (metadata, http) = self.known(config, KNOWN_AGE_MAX).await?;
+        let (metadata, http) = self.metadata(config, METADATA_AGE_MAX).await?;
         let Some(exchange) = self.exchanges.begin(from) else {
             return Err(OidcError::Unavailable("too many sign-ins at the same time".to_owned()));
         };
@@ -126,7 +126,7 @@ impl Provider {
         let claims = match verify_token(config, &metadata, &token, &nonce, now) {
             // The provider may have new keys.
             Err(ClaimsVerificationError::SignatureVerification(SignatureVerificationError::NoMatchingKey)) => {
-                let (metadata, _) = self.known(config, KEYS_AGE_MAX).await?;
+                let (metadata, _) = self.metadata(config, KEYS_AGE_MAX).await?;
                 verify_token(config, &metadata, &token, &nonce, now)
             }
             claims => claims,
@@ -165,7 +165,7 @@ impl Provider {
         let call = move |request| http::call(http.clone(), request);
         let answer = request.request_async(&call).await.map_err(|error| match error {
             RequestTokenError::ServerResponse(error) => Refusal::Code(error.error().to_string()).into(),
-            RequestTokenError::Parse(error, _) => OidcError::Unavailable(format!("its answer is no token: {error}")),
+            RequestTokenError::Parse(error, _) => OidcError::Unavailable(format!("its answer is not a token: {error}")),
             other => OidcError::Unavailable(chain(&other)),
         })?;
         let token = answer.extra_fields().id_token().ok_or_else(|| Refusal::Token("there is none".to_owned()))?;
@@ -174,20 +174,20 @@ impl Provider {
 
     /// The provider's document and keys, not older than `age_max`, and the client to call it with. If the provider does not answer, its
     /// last answer is used.
-    async fn known(
+    async fn metadata(
         &self,
         config: &OidcConfig,
         age_max: Duration,
     ) -> Result<(Arc<CoreProviderMetadata>, Outgoing), OidcError> {
-        let mut known = self.known.lock().await;
-        let client = match &known.client {
+        let mut cache = self.cache.lock().await;
+        let client = match &cache.client {
             Some(client) => client.clone(),
-            None => known.client.insert(http::build().map_err(OidcError::Unavailable)?).clone(),
+            None => cache.client.insert(http::build().map_err(OidcError::Unavailable)?).clone(),
         };
-        if let Some((metadata, _)) = known.metadata.as_ref().filter(|(_, at)| at.elapsed() < age_max) {
+        if let Some((metadata, _)) = cache.metadata.as_ref().filter(|(_, at)| at.elapsed() < age_max) {
             return Ok((Arc::clone(metadata), client));
         }
-        let recent = known.failed.as_ref().filter(|(_, at)| at.elapsed() < FAILED_PAUSE);
+        let recent = cache.failed.as_ref().filter(|(_, at)| at.elapsed() < FAILED_PAUSE);
         let asked = match recent {
             Some((error, _)) => Err(error.clone()),
             None => discover(config, client.clone()).await,
@@ -195,16 +195,16 @@ impl Provider {
         match asked {
             Ok(metadata) => {
                 let metadata = Arc::new(metadata);
-                known.failed = None;
-                known.metadata = Some((Arc::clone(&metadata), Instant::now()));
+                cache.failed = None;
+                cache.metadata = Some((Arc::clone(&metadata), Instant::now()));
                 Ok((metadata, client))
             }
             Err(error) => {
                 if recent.is_none() {
                     tracing::warn!(issuer = config.issuer, error, "the provider of sign-ins does not answer");
-                    known.failed = Some((error.clone(), Instant::now()));
+                    cache.failed = Some((error.clone(), Instant::now()));
                 }
-                match &known.metadata {
+                match &cache.metadata {
                     Some((metadata, _)) => Ok((Arc::clone(metadata), client)),
                     None => Err(OidcError::Unavailable(error)),
                 }
@@ -262,11 +262,11 @@ fn sentence(error: &ClaimsVerificationError) -> &'static str {
     use SignatureVerificationError::{DisallowedAlg, NoSignature, UnsupportedAlg};
     match error {
         ClaimsVerificationError::Expired(_) => "it has expired, or clocks differ by more than a minute",
-        ClaimsVerificationError::InvalidAudience(_) => "it is made out to another client",
+        ClaimsVerificationError::InvalidAudience(_) => "it was issued to another client",
         ClaimsVerificationError::InvalidIssuer(_) => "it comes from another issuer",
         ClaimsVerificationError::InvalidNonce(_) => "it belongs to another sign-in",
         ClaimsVerificationError::SignatureVerification(NoSignature | DisallowedAlg(_) | UnsupportedAlg(_)) => {
-            "it is not signed, or not in a way that is taken"
+            "it is not signed, or with an algorithm that is not allowed"
         }
         ClaimsVerificationError::SignatureVerification(_) => "its signature does not fit the provider's keys",
         _ => "it cannot be read",

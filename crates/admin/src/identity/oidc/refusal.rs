@@ -10,16 +10,16 @@ pub enum Refusal {
     #[error("this sign-in was used already; begin again on the sign-in page")]
     Replayed(String),
     /// The provider reported an error.
-    #[error("the provider answered {0:?}; begin again, and if it stays so ask the operator of the provider")]
+    #[error("the provider answered {0:?}; try again, and if the error persists ask the operator of the provider")]
     Provider(String),
     /// The provider does not accept the code, or this server.
     #[error(
-        "the provider did not take the code ({0:?}); begin again, and if it stays so ask the operator of Rondel to compare \
+        "the provider rejected the code ({0:?}); try again, and if the error persists ask the operator of Rondel to compare \
          its client id, secret and redirect URL with the provider's"
     )]
     Code(String),
     /// The token is not valid for this sign-in.
-    #[error("the provider's token is not valid: {0}; begin again, and if it stays so ask the operator of Rondel")]
+    #[error("the provider's token is not valid: {0}; try again, and if the error persists ask the operator of Rondel")]
     Token(String),
     /// The token has no e-mail address.
     #[error(

@@ -112,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_group_gives_is_read_as_it_is_written() {
+    fn roles_of_groups_are_parsed() {
         for text in ["ops=admin", "CN=ops,OU=x=viewer:default", "a b=editor:default/billing"] {
             assert_eq!(text.parse::<GroupRole>().unwrap().to_string(), text);
         }

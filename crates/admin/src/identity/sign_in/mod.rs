@@ -187,12 +187,12 @@ pub struct SignInClient {
 pub async fn begin(
     store: &dyn Store,
     id: i64,
-    whose: SignInOwner,
+    owner: SignInOwner,
     client: &SignInClient,
     now: Timestamp,
 ) -> Result<Token, StoreError> {
     let cookie = Token::generate();
-    let (account, token, minted_by) = whose.parts();
+    let (account, token, minted_by) = owner.parts();
     let session = WebSession {
         id: rondel_core::SessionId::new(id),
         hash: cookie.hash(),
@@ -292,9 +292,9 @@ pub async fn by_hash(store: &dyn Store, hash: &str, now: Timestamp) -> Result<Op
 ///
 /// # Errors
 /// The store's.
-pub async fn name_of(store: &dyn Store, whose: SignInOwner) -> Result<Option<String>, StoreError> {
+pub async fn name_of(store: &dyn Store, owner: SignInOwner) -> Result<Option<String>, StoreError> {
     let account = async |id| store.account(id).await;
-    match whose {
+    match owner {
         SignInOwner::Account(id) | SignInOwner::AccountBy(id, _) => Ok(account(id).await?.map(|account| account.name)),
         SignInOwner::Token(id) => {
             let Some(token) = store.token_by_id(id).await? else { return Ok(None) };
@@ -331,9 +331,9 @@ pub async fn end(store: &dyn Store, cookie: &str) -> Result<(), StoreError> {
 ///
 /// # Errors
 /// The store's.
-pub async fn link(store: &dyn Store, whose: SignInOwner, now: Timestamp) -> Result<Token, StoreError> {
+pub async fn link(store: &dyn Store, owner: SignInOwner, now: Timestamp) -> Result<Token, StoreError> {
     let secret = Token::generate();
-    let (account, token, minted_by) = whose.parts();
+    let (account, token, minted_by) = owner.parts();
     let (purpose, expires_at) = (LinkPurpose::SignIn, now + LINK_LIFETIME);
     let link = SignInLink { hash: secret.hash(), purpose, account, token, minted_by, expires_at };
     store.add_link(&link, now).await?;

@@ -64,7 +64,7 @@ async fn one_address_does_not_go_through_all_names() {
 }
 
 #[tokio::test]
-async fn junk_of_others_does_not_lock_out_who_signed_in_here_before() {
+async fn junk_of_others_does_not_lock_out_a_browser_that_signed_in_before() {
     let (store, passwords, account) = store().await;
     let home = Some(IpAddr::from([192, 0, 2, 1]));
     let place = SignInClient { address: home, user_agent: String::new() };
@@ -155,7 +155,7 @@ async fn no_sign_in_begins_with_a_password_that_was_changed_while_it_was_checked
 }
 
 #[tokio::test]
-async fn a_link_works_once_and_for_what_it_is_for() {
+async fn a_link_works_once_and_only_for_its_purpose() {
     let (store, _, account) = store().await;
     let secret = link(&store, SignInOwner::Account(account.id), START).await.unwrap();
     let secret = secret.reveal();

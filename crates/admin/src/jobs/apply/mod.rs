@@ -117,7 +117,7 @@ pub async fn plan(node: &Node, wanted: Application) -> Result<ApplyPlan, ApplyEr
 ///
 /// Those of [`plan`].
 /// As of [`plan`].
-pub async fn try_out(
+pub async fn dry_run(
     node: &Node,
     wanted: Application,
     mut report: impl FnMut(PlannedJob) + Send,

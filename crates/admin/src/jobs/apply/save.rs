@@ -17,7 +17,7 @@ use rondel_core::error_chain::chain;
 /// New jobs saved per call of `next`.
 const CHUNK: usize = 512;
 /// Edits saved concurrently: databases flush the commits of concurrent transactions to disk together.
-const AT_ONCE: usize = 8;
+const CONCURRENT_EDIT_COUNT: usize = 8;
 
 /// Result for a planned job.
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl Saving {
         let mut batch = Vec::new();
         while let Some((_, work)) = self.others.front() {
             let stands_alone = !is_free(work);
-            if batch.len() == AT_ONCE || (stands_alone && !batch.is_empty()) {
+            if batch.len() == CONCURRENT_EDIT_COUNT || (stands_alone && !batch.is_empty()) {
                 break;
             }
             batch.extend(self.others.pop_front());
@@ -238,7 +238,7 @@ fn of_store(error: &JobError) -> Option<&StoreError> {
 }
 
 fn report(error: &StoreError) {
-    tracing::warn!(error = %chain(error), "cannot go on with an applied list of jobs");
+    tracing::warn!(error = %chain(error), "cannot continue to apply a list of jobs");
 }
 
 fn not_tried() -> JobError {

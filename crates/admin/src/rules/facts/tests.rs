@@ -27,7 +27,7 @@ fn failed_event(id: i64) -> AlertEvent {
 }
 
 #[test]
-fn what_is_skipped_on_purpose_is_for_rules_that_name_it() {
+fn intended_skips_count_only_for_rules_that_name_them() {
     let skipped = |reason| AlertEvent { status: RunStatus::Skipped, reason: Some(reason), ..failed_event(1) };
     let any = Condition::Skipped { reasons: Vec::new() };
     for (reason, is_for_all) in [
@@ -42,7 +42,7 @@ fn what_is_skipped_on_purpose_is_for_rules_that_name_it() {
     }
 }
 
-fn sighting(newest: &[EndedRun], events: &[AlertEvent]) -> Sighting {
+fn state(newest: &[EndedRun], events: &[AlertEvent]) -> ConditionState {
     let events: Vec<&AlertEvent> = events.iter().collect();
     let runs: Vec<RunId> = events.iter().map(|event| event.run).collect();
     judge_runs(&Condition::Failed {}, &with_older(newest, &events), &runs)
@@ -52,21 +52,21 @@ fn sighting(newest: &[EndedRun], events: &[AlertEvent]) -> Sighting {
 fn each_failure_of_a_flood_counts() {
     let newest: Vec<EndedRun> = (401..=550).rev().map(|id| ended(id, RunStatus::Failed)).collect();
     let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
-    assert_eq!(sighting(&newest, &events), Sighting::Holds { since: at(1), new_count: 500 });
+    assert_eq!(state(&newest, &events), ConditionState::Holds { since: at(1), new_count: 500 });
     // None of these events is among the newest runs.
-    assert_eq!(sighting(&newest, &events[..300]), Sighting::Holds { since: at(1), new_count: 300 });
+    assert_eq!(state(&newest, &events[..300]), ConditionState::Holds { since: at(1), new_count: 300 });
 }
 
 #[test]
 fn a_flood_that_a_success_has_ended_is_over() {
     let newest: Vec<EndedRun> = (501..=650).rev().map(|id| ended(id, RunStatus::Succeeded)).collect();
     let events: Vec<AlertEvent> = (1..=500).map(failed_event).collect();
-    assert_eq!(sighting(&newest, &events), Sighting::HasEnded { since: at(1), new_count: 500 });
+    assert_eq!(state(&newest, &events), ConditionState::HasEnded { since: at(1), new_count: 500 });
 }
 
 #[test]
-fn what_became_a_success_is_no_failure() {
-    assert_eq!(sighting(&[ended(1, RunStatus::Succeeded)], &[failed_event(1)]), Sighting::Clear);
+fn a_run_that_succeeded_later_is_no_failure() {
+    assert_eq!(state(&[ended(1, RunStatus::Succeeded)], &[failed_event(1)]), ConditionState::Clear);
 }
 
 #[test]
@@ -112,7 +112,7 @@ fn an_end_that_is_no_longer_kept_is_no_recovery() {
 
 #[test]
 fn a_broadcast_to_one_executor_fails_once() {
-    let mark = |id, parent: Option<i64>, status, second| RunMark {
+    let mark = |id, parent: Option<i64>, status, second| ChartRun {
         id: RunId::new(id),
         job: JOB,
         app: AppId::new(1),
@@ -126,7 +126,7 @@ fn a_broadcast_to_one_executor_fails_once() {
         parent: parent.map(RunId::new),
     };
     let failed = RunStatus::Failed;
-    let runs = |marks: &[RunMark]| ended_runs(marks).iter().map(|run| run.run.get()).collect::<Vec<_>>();
+    let runs = |marks: &[ChartRun]| ended_runs(marks).iter().map(|run| run.run.get()).collect::<Vec<_>>();
     assert_eq!(runs(&[mark(2, Some(1), failed, 60), mark(1, None, failed, 60)]), [1]);
     assert_eq!(
         runs(&[mark(3, Some(1), failed, 90), mark(1, None, failed, 60)]),

@@ -9,7 +9,7 @@ use rondel_core::cron::CronExpr;
 use serde_json::{Map, Value, json};
 
 use self::subject::subject;
-use super::found::{Entry, ImportResult, labels};
+use super::result::{Entry, ImportResult, labels};
 
 /// Where a crontab is from, and the app of its jobs.
 #[derive(Clone, Copy, Debug)]
@@ -93,7 +93,7 @@ impl<'a> Line<'a> {
         };
         if let Some(user) = user.as_deref().filter(|user| !is_user(user)) {
             let why = format!(
-                "its user is {user:?}, which is no name: a line has five fields of time, the user, and the command"
+                "its user is {user:?}, which is not a name: a line has five fields of time, the user, and the command"
             );
             return Err((why, line));
         }

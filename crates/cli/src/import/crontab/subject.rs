@@ -19,7 +19,7 @@ enum Inline {
 }
 
 /// A program that starts another one, or runs a script.
-struct Starter {
+struct Launcher {
     names: &'static [&'static str],
     /// The options with a value.
     valued: &'static [&'static str],
@@ -31,25 +31,28 @@ struct Starter {
     is_wrapper: bool,
 }
 
-const fn wrapper(names: &'static [&'static str], valued: &'static [&'static str], skipped: usize) -> Starter {
-    Starter { names, valued, skipped, inline: (&["-c", "--command"], Inline::Command), is_wrapper: true }
+const fn wrapper(names: &'static [&'static str], valued: &'static [&'static str], skipped: usize) -> Launcher {
+    Launcher { names, valued, skipped, inline: (&["-c", "--command"], Inline::Command), is_wrapper: true }
 }
 
 const fn interpreter(
     names: &'static [&'static str],
     valued: &'static [&'static str],
     inline: (&'static [&'static str], Inline),
-) -> Starter {
-    Starter { names, valued, skipped: 0, inline, is_wrapper: false }
+) -> Launcher {
+    Launcher { names, valued, skipped: 0, inline, is_wrapper: false }
 }
 
 const NO_INLINE: (&[&str], Inline) = (&[], Inline::Code);
 
-const STARTERS: [Starter; 19] = [
+const LAUNCHERS: [Launcher; 19] = [
     // Their -c is an ordinary option without a command.
-    Starter { inline: NO_INLINE, ..wrapper(&["ionice"], &["-c", "-n", "-p", "-P", "-u", "--class", "--classdata"], 0) },
-    Starter { inline: NO_INLINE, ..wrapper(&["exec", "time"], &["-a", "-f", "-o"], 0) },
-    Starter { inline: NO_INLINE, ..wrapper(&["taskset", "chrt"], &[], 1) },
+    Launcher {
+        inline: NO_INLINE,
+        ..wrapper(&["ionice"], &["-c", "-n", "-p", "-P", "-u", "--class", "--classdata"], 0)
+    },
+    Launcher { inline: NO_INLINE, ..wrapper(&["exec", "time"], &["-a", "-f", "-o"], 0) },
+    Launcher { inline: NO_INLINE, ..wrapper(&["taskset", "chrt"], &[], 1) },
     wrapper(
         &["sudo", "doas"],
         &["-u", "-g", "-h", "-p", "-C", "-r", "-t", "-T", "-D", "-R", "--user", "--group", "--host", "--chdir"],
@@ -95,37 +98,37 @@ fn program(mut words: &[String]) -> Option<String> {
         if PREPARATIONS.contains(&name) {
             return None;
         }
-        let Some(starter) = STARTERS.iter().find(|starter| starter.names.contains(&name)) else {
+        let Some(launcher) = LAUNCHERS.iter().find(|launcher| launcher.names.contains(&name)) else {
             return Some(name.to_owned());
         };
-        match started(starter, rest) {
-            Started::Words(more) if starter.is_wrapper && !more.is_empty() => words = more,
-            Started::Words([script, ..]) => return Some(base(script).to_owned()),
-            Started::Command(text) => return Some(subject(text)),
-            Started::Words([]) => return Some(name.to_owned()),
-            Started::Code => return None,
+        match launched(launcher, rest) {
+            Launched::Words(more) if launcher.is_wrapper && !more.is_empty() => words = more,
+            Launched::Words([script, ..]) => return Some(base(script).to_owned()),
+            Launched::Command(text) => return Some(subject(text)),
+            Launched::Words([]) => return Some(name.to_owned()),
+            Launched::Code => return None,
         }
     }
 }
 
-enum Started<'a> {
+enum Launched<'a> {
     Words(&'a [String]),
     Command(&'a str),
     Code,
 }
 
-/// What a starter starts: the words after its options and arguments, or the value of an option.
-fn started<'a>(starter: &Starter, mut words: &'a [String]) -> Started<'a> {
-    let (options, inline) = starter.inline;
-    let mut skipped = starter.skipped;
+/// What a launcher launches: the words after its options and arguments, or the value of an option.
+fn launched<'a>(launcher: &Launcher, mut words: &'a [String]) -> Launched<'a> {
+    let (options, inline) = launcher.inline;
+    let mut skipped = launcher.skipped;
     let mut takes_options = true;
     while let Some((word, rest)) = words.split_first() {
         if let (true, Some(text)) = (options.contains(&word.as_str()), rest.first()) {
-            return if inline == Inline::Command { Started::Command(text) } else { Started::Code };
+            return if inline == Inline::Command { Launched::Command(text) } else { Launched::Code };
         }
         if word == "--" && takes_options {
             takes_options = false;
-        } else if takes_options && starter.valued.contains(&word.as_str()) {
+        } else if takes_options && launcher.valued.contains(&word.as_str()) {
             words = rest.get(1..).unwrap_or_default();
             continue;
         } else if takes_options && word.starts_with('-') {
@@ -137,7 +140,7 @@ fn started<'a>(starter: &Starter, mut words: &'a [String]) -> Started<'a> {
         }
         words = rest;
     }
-    Started::Words(words)
+    Launched::Words(words)
 }
 
 /// The last part of a path.

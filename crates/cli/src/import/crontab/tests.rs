@@ -61,7 +61,7 @@ fn a_system_crontab_names_users_and_zones_may_change_between_lines() {
 }
 
 #[test]
-fn what_cannot_be_taken_is_said_by_its_line() {
+fn lines_that_cannot_be_imported_are_reported_by_number() {
     let text = "@reboot /usr/bin/start\n61 * * * * x\n* * * * *\nnonsense\n1 2 3\n";
     let found = read(text, &SOURCE).unwrap();
     assert!(found.entries.iter().all(|entry| entry.job.is_none()), "{found:?}");
@@ -139,7 +139,7 @@ fn lines_of_other_forms_are_taken_or_left_out_with_the_reason() {
     assert_eq!(job(&found, "quiet")["schedule"]["cron"], "*/10 * * * *");
     let report = found.text("x");
     for expected in [
-        "* * * * * * root x (line 2): left out: its user is \"*\", which is no name",
+        "* * * * * * root x (line 2): left out: its user is \"*\", which is not a name",
         "(line 3): left out: its user is \"1-5\"",
         "never (line 4): changed: its schedule has no instant from now on",
     ] {

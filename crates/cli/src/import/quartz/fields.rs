@@ -6,8 +6,8 @@ use super::Options;
 use super::naming::Naming;
 use super::properties::{self, Data};
 use crate::import::dump::Row;
-use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::{Entry, ImportResult, Outcome};
+use crate::import::result::Outcome::{Changed, Kept, NotNeeded, NotSupported};
+use crate::import::result::{Entry, ImportResult, Outcome};
 
 const PRIORITY_MAX: i64 = 9;
 

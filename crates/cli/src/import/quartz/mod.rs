@@ -16,7 +16,7 @@ use rondel_store::foreign::{self, ForeignError};
 
 use crate::exit::Failure;
 use crate::import::dump::Row;
-use crate::import::found::{Entry, ImportResult};
+use crate::import::result::{Entry, ImportResult};
 
 /// Columns with Java objects, which are read as hexadecimal digits and not as text.
 const BYTES: [&str; 2] = ["job_data", "blob_data"];

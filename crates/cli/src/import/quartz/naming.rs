@@ -4,8 +4,8 @@ use serde_json::{Map, Value};
 
 use super::fields::Source;
 use crate::import::dump::Row;
-use crate::import::found::{ImportResult, labels};
 use crate::import::names::hash;
+use crate::import::result::{ImportResult, labels};
 
 /// The columns that identify a trigger without a name of its own.
 const TIMING: [&str; 4] = ["cron_expression", "time_zone_id", "repeat_count", "repeat_interval"];

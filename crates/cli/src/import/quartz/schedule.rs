@@ -6,7 +6,7 @@ use serde_json::{Map, Value};
 use super::fields::Draft;
 use super::zone;
 use crate::import::dump::Row;
-use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
+use crate::import::result::Outcome::{Changed, Kept, NotNeeded, NotSupported};
 
 /// When a trigger fires.
 #[derive(Clone, Copy)]
@@ -159,12 +159,12 @@ impl<'a> Draft<'a> {
             (true, true) => self.record_trigger(
                 "start_time",
                 Changed,
-                "is over, and it has not fired: it runs at once when the definition is saved enabled",
+                "has passed, and it has not fired: it runs immediately when the definition is saved enabled",
             ),
             (true, false) => self.record_trigger(
                 "start_time",
                 Changed,
-                "is over, and it has not fired: give it another schedule.at before you enable it",
+                "has passed, and it has not fired: give it another schedule.at before you enable it",
             ),
         }
     }

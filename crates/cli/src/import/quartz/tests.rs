@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::import::found::Outcome::{Changed, Kept};
+use crate::import::result::Outcome::{Changed, Kept};
 
 /// 2026-11-20, before the instants of the triggers below.
 const OPTIONS: Options<'_> =
@@ -126,7 +126,7 @@ fn triggers_become_definitions() {
 }
 
 #[test]
-fn what_has_no_counterpart_is_in_the_report() {
+fn fields_without_a_counterpart_are_in_the_report() {
     let found = found();
     let text = found.text("x");
     for expected in [
@@ -181,8 +181,8 @@ fn triggers_that_fire_no_more_are_left_out_each_with_one_reason() {
         "report-ended (trigger T.ended of job DEFAULT.report): left out: fires no more: its end was 2026-11-19T",
         "report-counted (trigger T.counted of job DEFAULT.report): left out: fires no more: its end was 2026-11-18T",
         "report-fired (trigger T.fired of job DEFAULT.report): left out: fires once, and has fired",
-        "report-overdue (trigger T.overdue of job DEFAULT.report): changed: start_time: is over, and it has not fired: it runs at once",
-        "report-paused (trigger T.paused of job DEFAULT.report): changed: start_time: is over, and it has not fired: give it another",
+        "report-overdue (trigger T.overdue of job DEFAULT.report): changed: start_time: has passed, and it has not fired: it runs immediately",
+        "report-paused (trigger T.paused of job DEFAULT.report): changed: start_time: has passed, and it has not fired: give it another",
         "report-months (trigger T.months of job DEFAULT.report): left out: triggers of the kind \"CAL_INT\"",
     ] {
         assert!(text.contains(expected), "{expected}: {text}");

@@ -5,12 +5,12 @@ use std::fmt::Write as _;
 
 use rondel_core::name;
 
-use super::place::{ImportContext, ImportOptions, JobDraft};
+use super::context::{ImportContext, ImportOptions, JobDraft};
 use super::tables::{Tables, text};
 use crate::import::dump::Row;
-use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::{Entry, ImportResult, Subject, quoted};
 use crate::import::names::{hash, slug};
+use crate::import::result::Outcome::{Changed, Kept, NotNeeded, NotSupported};
+use crate::import::result::{Entry, ImportResult, Subject, quoted};
 
 /// Maximum number of recipients of one channel.
 const RECIPIENT_COUNT_MAX: usize = 20;

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use rondel_core::schedule::PARENT_COUNT_MAX;
 use serde_json::{Value, json};
 
-use super::place::{ImportContext, JobDraft};
+use super::context::{ImportContext, JobDraft};
 use super::tables::text;
 use crate::import::dump::Row;
-use crate::import::found::Outcome::{self, Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::definition_errors;
+use crate::import::result::Outcome::{self, Changed, Kept, NotNeeded, NotSupported};
+use crate::import::result::definition_errors;
 
 /// Sets the parents of children, and records the outcome for `child_jobid` and `trigger_status`.
 pub(super) fn set_parents(parts: &mut [JobDraft<'_>], context: &ImportContext<'_>) {

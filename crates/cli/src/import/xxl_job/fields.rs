@@ -5,12 +5,12 @@ use rondel_core::labels::{LABEL_VALUE_LEN_MAX, check_value};
 use serde_json::{Map, Value, json};
 
 use super::commands;
-use super::place::{ImportContext, JobDraft, Scripts};
+use super::context::{ImportContext, JobDraft, Scripts};
 use super::tables::text;
 use crate::import::dump::Row;
-use crate::import::found::Outcome::{Changed, Kept, NotNeeded, NotSupported};
-use crate::import::found::{Entry, Outcome, RETRY_MAX};
 use crate::import::names::slug;
+use crate::import::result::Outcome::{Changed, Kept, NotNeeded, NotSupported};
+use crate::import::result::{Entry, Outcome, RETRY_MAX};
 
 /// 2020-01-01T00:00:00Z, the origin of the phase of a fixed rate.
 const PHASE_FROM: u64 = 1_577_836_800;

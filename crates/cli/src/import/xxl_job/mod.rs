@@ -2,22 +2,22 @@
 //! rest.
 
 mod commands;
+mod context;
 mod family;
 mod fields;
 mod history;
-mod place;
 mod tables;
 #[cfg(test)]
 mod tests;
 
 use std::collections::BTreeMap;
 
-use self::place::{ImportContext, JobDraft};
-pub(super) use self::place::{ImportOptions, Scripts};
+use self::context::{ImportContext, JobDraft};
+pub(super) use self::context::{ImportOptions, Scripts};
 pub(super) use self::tables::Tables;
 use self::tables::text;
 use super::dump::Row;
-use super::found::ImportResult;
+use super::result::ImportResult;
 
 /// Converts the tables into definitions and commands.
 pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> ImportResult {

@@ -3,7 +3,7 @@
 use serde_json::{Value, json};
 
 use super::*;
-use crate::import::found::{Entry, Outcome};
+use crate::import::result::{Entry, Outcome};
 
 fn row(fields: &[(&str, &str)]) -> Row {
     let plain = [

@@ -14,7 +14,7 @@ use serde_json::Value;
 use tokio::time::Instant;
 
 use super::job::{CALL_COUNT, HOLDS_AFTER, Job, Switch};
-use super::outcome::{Outcome, Outcomes, Runs};
+use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::quiet;
 use super::relatives;
 use super::save::{Pace, Saved, save};
@@ -37,7 +37,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 const STAYS_STOPPED: &str = "was never switched over, and stays stopped in XXL-JOB: start it there if it is to run";
 
 /// A job that no longer runs in Rondel from its seam on.
-struct GivenUpJob<'a> {
+struct StoppedJob<'a> {
     job: &'a Job,
     seam: Timestamp,
     /// The first fire that XXL-JOB is to run.
@@ -61,26 +61,26 @@ pub(super) async fn demote(
     let (mut open, quiet): (VecDeque<&Job>, VecDeque<&Job>) =
         switch.jobs.iter().filter(is_open).filter(|job| !job.is_follower()).partition(|job| job.is_firing());
     let numbers: Vec<i64> = open.iter().chain(&quiet).map(|job| job.number).collect();
-    let mut why_away = why_not_writable(database, &numbers).await;
-    if why_away.is_none() {
-        why_away = quiet::give_up(switch, database, &quiet, &mut outcomes).await;
+    let mut obstacle = why_not_writable(database, &numbers).await;
+    if obstacle.is_none() {
+        obstacle = quiet::stop(switch, database, &quiet, &mut outcomes).await;
     }
-    while !open.is_empty() && why_away.is_none() {
+    while !open.is_empty() && obstacle.is_none() {
         let batch: Vec<&Job> = open.drain(..pace.batch().min(open.len())).collect();
         let began = Instant::now();
         let ahead = AHEAD + pace.allowance();
-        let ended = join_all(batch.iter().map(|job| give_up(switch, job, ahead))).await;
+        let ended = join_all(batch.iter().map(|job| stop(switch, job, ahead))).await;
         pace.measured(began.elapsed());
-        let mut given_up = Vec::new();
+        let mut stopped = Vec::new();
         for (job, end) in batch.iter().zip(ended) {
             match end {
-                Ok(one) => given_up.push(one),
+                Ok(one) => stopped.push(one),
                 Err(outcome) => drop(outcomes.insert(job.name.clone(), outcome)),
             }
         }
-        why_away = start(switch, database, given_up, &mut outcomes).await;
+        obstacle = start(switch, database, stopped, &mut outcomes).await;
     }
-    if let Some(why) = why_away {
+    if let Some(why) = obstacle {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({why})");
         for job in open.into_iter().chain(quiet) {
             let unchanged = || Outcome::unchanged(switch.runs(job), &result);
@@ -88,11 +88,11 @@ pub(super) async fn demote(
         }
     }
     let children: Vec<&Job> = switch.jobs.iter().filter(is_open).filter(|job| job.is_follower()).collect();
-    give_up_children(switch, children, &mut outcomes).await;
+    stop_children(switch, children, &mut outcomes).await;
     outcomes
 }
 
-/// Why XXL-JOB's database cannot be changed; `None` if it can. This is checked before any job is given up in Rondel.
+/// Why XXL-JOB's database cannot be changed; `None` if it can. This is checked before any job is stopped in Rondel.
 async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option<String> {
     if numbers.is_empty() {
         return None;
@@ -101,16 +101,16 @@ async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option
 }
 
 /// Puts a job in shadow mode: from the seam on, Rondel no longer runs it.
-async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<GivenUpJob<'a>, Outcome> {
+async fn stop<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<StoppedJob<'a>, Outcome> {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
-        return Err(Outcome::done(Runs::There, job.mode_from, "was switched before"));
+        return Err(Outcome::done(RunsIn::XxlJob, job.mode_from, "was switched before"));
     }
     if switch.was_stopped_there(job) {
-        return Err(Outcome::done(Runs::Nowhere, None, STAYS_STOPPED));
+        return Err(Outcome::done(RunsIn::Neither, None, STAYS_STOPPED));
     }
     if job.is_shadow {
-        // An earlier command gave the job up: its first fire is the earliest one that XXL-JOB can still run.
+        // An earlier command stopped the job: its first fire is the earliest one that XXL-JOB can still run.
         let soon = clock::now() + SOON;
         let seam = job.mode_from.unwrap_or(soon);
         let gap = (seam < soon).then(|| neither_side(job, seam, soon));
@@ -123,13 +123,13 @@ async fn give_up<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Resu
             with_first_fire(switch, job, (seam, seam.max(from)), gap).await
         }
         Saved::Refused(failure) => {
-            Err(Outcome::unchanged(switch.runs(job), format!("{}; it runs on here", failure.message())))
+            Err(Outcome::unchanged(switch.runs(job), format!("{}; it continues to run here", failure.message())))
         }
         Saved::Unclear(failure) => Err(Outcome::half_done(
-            Runs::NotKnown,
+            RunsIn::Unknown,
             seam,
             format!(
-                "not known whether it is given up here at the seam ({}), and not started in XXL-JOB",
+                "not known whether it was stopped here at the seam ({}), and not started in XXL-JOB",
                 failure.message()
             ),
         )
@@ -143,7 +143,7 @@ async fn with_first_fire<'a>(
     job: &'a Job,
     (seam, from): (Timestamp, Timestamp),
     gap: Option<String>,
-) -> Result<GivenUpJob<'a>, Outcome> {
+) -> Result<StoppedJob<'a>, Outcome> {
     let found = match first_fire(switch, job, from).await {
         Ok(found) => found,
         Err(failure) => return Err(not_started(seam, failure.message()).repeat()),
@@ -152,24 +152,24 @@ async fn with_first_fire<'a>(
     let missed = found.missed.map(|missed| neither_side(job, missed, until));
     let gap = [gap, missed].into_iter().flatten().reduce(|all, one| format!("{all}; {one}"));
     match found.first {
-        Some(first) => Ok(GivenUpJob { job, seam, first, gap }),
+        Some(first) => Ok(StoppedJob { job, seam, first, gap }),
         None => {
-            let result = "runs no more here; it has no fire to start with there: start it in XXL-JOB if it is to run";
-            Err(Outcome::done(Runs::Nowhere, Some(seam), result).with_gap(gap.as_deref()))
+            let result = "no longer runs here; it has no fire to start with there: start it in XXL-JOB if it is to run";
+            Err(Outcome::done(RunsIn::Neither, Some(seam), result).with_gap(gap.as_deref()))
         }
     }
 }
 
 fn not_started(seam: Timestamp, why: &str) -> Outcome {
-    let result = format!("given up here at the seam, and not started in XXL-JOB ({why})");
-    Outcome::half_done(Runs::Nowhere, seam, result)
+    let result = format!("stopped here at the seam, and not started in XXL-JOB ({why})");
+    Outcome::half_done(RunsIn::Neither, seam, result)
 }
 
 /// Starts jobs in XXL-JOB. If its database cannot be used, returns the reason.
 async fn start<'a>(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,
-    mut open: Vec<GivenUpJob<'a>>,
+    mut open: Vec<StoppedJob<'a>>,
     outcomes: &mut Outcomes,
 ) -> Option<String> {
     for round in 1..=START_COUNT {
@@ -183,9 +183,9 @@ async fn start<'a>(
                 let why = chain_in_one_line(&error);
                 for one in open {
                     let result =
-                        format!("given up here at the seam, and not known whether XXL-JOB has started it ({why})");
+                        format!("stopped here at the seam, and not known whether XXL-JOB has started it ({why})");
                     let outcome =
-                        Outcome::half_done(Runs::NotKnown, one.seam, result).repeat().with_gap(one.gap.as_deref());
+                        Outcome::half_done(RunsIn::Unknown, one.seam, result).repeat().with_gap(one.gap.as_deref());
                     outcomes.insert(one.job.name.clone(), outcome);
                 }
                 return Some(why);
@@ -199,13 +199,13 @@ async fn start<'a>(
                     too_late.push(one);
                     continue;
                 }
-                Some(Started::TooLate) => not_started(one.seam, "its first fire was over each time").repeat(),
+                Some(Started::TooLate) => not_started(one.seam, "its first fire had passed each time").repeat(),
                 None => not_started(one.seam, "XXL-JOB does not have it any more"),
                 Some(Started::From(_)) => started_outcome(switch, &one, committed_at),
                 Some(Started::Before(_)) => {
                     let gap = "its fires until the seam ran on both sides";
-                    let result = "given up here at the seam; it ran in XXL-JOB already, and does so on";
-                    Outcome::done(Runs::There, Some(one.seam), result).with_gap(Some(gap))
+                    let result = "stopped here at the seam; it ran in XXL-JOB already, and continues to";
+                    Outcome::done(RunsIn::XxlJob, Some(one.seam), result).with_gap(Some(gap))
                 }
             };
             outcomes.insert(one.job.name.clone(), outcome);
@@ -223,7 +223,7 @@ async fn start<'a>(
 }
 
 /// Finds a later fire to start with: the first one had passed when XXL-JOB released its lock.
-async fn with_later_fire<'a>(switch: &Switch<'_>, one: GivenUpJob<'a>) -> Result<GivenUpJob<'a>, Outcome> {
+async fn with_later_fire<'a>(switch: &Switch<'_>, one: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
     let soon = clock::now() + SOON;
     let gap =
         [one.gap, Some(neither_side(one.job, one.first, soon))].into_iter().flatten().collect::<Vec<_>>().join("; ");
@@ -231,7 +231,7 @@ async fn with_later_fire<'a>(switch: &Switch<'_>, one: GivenUpJob<'a>) -> Result
 }
 
 /// The outcome for a job that XXL-JOB runs again.
-fn started_outcome(switch: &Switch<'_>, one: &GivenUpJob<'_>, committed_at: Timestamp) -> Outcome {
+fn started_outcome(switch: &Switch<'_>, one: &StoppedJob<'_>, committed_at: Timestamp) -> Outcome {
     let first = one.first;
     let is_near = first < committed_at + FOUND_WITHIN;
     let hurried = is_near.then(|| {
@@ -243,11 +243,11 @@ fn started_outcome(switch: &Switch<'_>, one: &GivenUpJob<'_>, committed_at: Time
     let left = relatives::left_behind(switch, one.job).map(|text| format!("; {text}")).unwrap_or_default();
     let result = format!("runs in XXL-JOB from {first} on{left}");
     let gap = (!gap.is_empty()).then(|| gap.join("; "));
-    Outcome::done(Runs::There, Some(one.seam), result).with_gap(gap.as_deref())
+    Outcome::done(RunsIn::XxlJob, Some(one.seam), result).with_gap(gap.as_deref())
 }
 
 /// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
-async fn give_up_children(switch: &Switch<'_>, mut open: Vec<&Job>, outcomes: &mut Outcomes) {
+async fn stop_children(switch: &Switch<'_>, mut open: Vec<&Job>, outcomes: &mut Outcomes) {
     let clocked = outcomes.values().filter(|one| one.is_done).filter_map(|one| one.seam);
     // The seam must not precede the instant at which the last edit of a parent takes effect.
     let holds_from = clock::now() + HOLDS_AFTER;
@@ -276,13 +276,13 @@ async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outco
         return if parent.is_repeatable { outcome.repeat() } else { outcome };
     }
     if job.is_shadow {
-        return Outcome::done(Runs::There, job.mode_from, "was switched before");
+        return Outcome::done(RunsIn::XxlJob, job.mode_from, "was switched before");
     }
     match save(switch.client, job, "shadow", seam).await {
-        Saved::HoldsFrom(_) => Outcome::done(Runs::There, Some(seam), "runs in XXL-JOB after its parents"),
+        Saved::HoldsFrom(_) => Outcome::done(RunsIn::XxlJob, Some(seam), "runs in XXL-JOB after its parents"),
         // Its parents are in shadow mode here, so it fires nothing.
         Saved::Refused(failure) | Saved::Unclear(failure) => Outcome::unchanged(
-            Runs::There,
+            RunsIn::XxlJob,
             format!("runs in XXL-JOB after its parents; its mode was not saved here ({})", failure.message()),
         )
         .repeat(),

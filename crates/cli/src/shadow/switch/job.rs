@@ -7,7 +7,7 @@ use rondel_core::Timestamp;
 use rondel_store::foreign::xxl_job::JobStatus;
 use serde_json::Value;
 
-use super::outcome::Runs;
+use super::outcome::RunsIn;
 use crate::client::Client;
 use crate::shadow::jobs;
 
@@ -92,16 +92,16 @@ impl Switch<'_> {
     }
 
     /// Where a job runs before the command changes anything.
-    pub(super) fn runs(&self, job: &Job) -> Runs {
+    pub(super) fn runs(&self, job: &Job) -> RunsIn {
         let is_running = self.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
         let fires_there = is_running || !job.has_schedule;
         match (job.is_shadow, fires_there) {
-            (true, true) => Runs::There,
-            (false, true) if is_running && !job.is_enabled => Runs::There,
-            (false, true) if is_running && !job.is_follower() => Runs::Both,
-            (false, false) if !job.is_enabled => Runs::Nowhere,
-            (true, false) => Runs::Nowhere,
-            (false, _) => Runs::Here,
+            (true, true) => RunsIn::XxlJob,
+            (false, true) if is_running && !job.is_enabled => RunsIn::XxlJob,
+            (false, true) if is_running && !job.is_follower() => RunsIn::Both,
+            (false, false) if !job.is_enabled => RunsIn::Neither,
+            (true, false) => RunsIn::Neither,
+            (false, _) => RunsIn::Rondel,
         }
     }
 }

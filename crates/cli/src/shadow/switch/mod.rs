@@ -55,7 +55,7 @@ pub(super) struct SwitchArgs {
 pub(super) struct PromoteArgs {
     #[command(flatten)]
     switch: SwitchArgs,
-    /// Promote jobs also where no executor that is online can run them, or XXL-JOB has another handler under their number
+    /// Promote jobs even if no online executor can run them, or if XXL-JOB has another handler under their number
     #[arg(long)]
     force: bool,
 }
@@ -125,8 +125,8 @@ fn report(switch: &Switch<'_>, outcomes: &Outcomes, (is_done, format): (bool, Fo
         Format::Json | Format::Jsonl | Format::Yaml => {
             output::document(&json!({"items": items}).to_string(), format.format)
         }
-        Format::Name | Format::Table | Format::Wide if is_done => VIEW.items(&items, format),
-        Format::Name | Format::Table | Format::Wide => PLAN.items(&items, format),
+        Format::Name | Format::Table | Format::Wide if is_done => VIEW.print_items(&items, format),
+        Format::Name | Format::Table | Format::Wide => PLAN.print_items(&items, format),
     }
 }
 

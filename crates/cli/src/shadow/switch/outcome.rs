@@ -11,22 +11,22 @@ pub(super) type Outcomes = BTreeMap<String, Outcome>;
 
 /// Where a job runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Runs {
-    Here,
-    There,
+pub(super) enum RunsIn {
+    Rondel,
+    XxlJob,
     Both,
-    Nowhere,
-    NotKnown,
+    Neither,
+    Unknown,
 }
 
-impl Runs {
+impl RunsIn {
     pub(super) const fn as_str(self) -> &'static str {
         match self {
-            Self::Here => "rondel",
-            Self::There => "xxl-job",
+            Self::Rondel => "rondel",
+            Self::XxlJob => "xxl-job",
             Self::Both => "both",
-            Self::Nowhere => "nowhere",
-            Self::NotKnown => "not known",
+            Self::Neither => "nowhere",
+            Self::Unknown => "not known",
         }
     }
 }
@@ -35,7 +35,7 @@ impl Runs {
 pub(super) struct Outcome {
     pub(super) seam: Option<Timestamp>,
     /// Where it runs: from the seam on, if there is one.
-    pub(super) runs: Runs,
+    pub(super) runs: RunsIn,
     pub(super) result: String,
     pub(super) is_done: bool,
     /// Whether fires ran, or may have run, on neither side or on both sides.
@@ -46,17 +46,17 @@ pub(super) struct Outcome {
 
 impl Outcome {
     /// The job runs where the command was to switch it.
-    pub(super) fn done(runs: Runs, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
+    pub(super) fn done(runs: RunsIn, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
         Self { seam, runs, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
     }
 
     /// The job runs where it ran before.
-    pub(super) fn unchanged(runs: Runs, result: impl Into<String>) -> Self {
+    pub(super) fn unchanged(runs: RunsIn, result: impl Into<String>) -> Self {
         Self { seam: None, is_done: false, ..Self::done(runs, None, result) }
     }
 
     /// The job was changed on one side, or may have been.
-    pub(super) fn half_done(runs: Runs, seam: Timestamp, result: impl Into<String>) -> Self {
+    pub(super) fn half_done(runs: RunsIn, seam: Timestamp, result: impl Into<String>) -> Self {
         Self { is_done: false, has_gap: true, ..Self::done(runs, Some(seam), result) }
     }
 
@@ -119,9 +119,9 @@ mod tests {
 
     #[test]
     fn the_command_is_to_be_repeated_only_where_that_helps() {
-        let done = Outcome::done(Runs::Here, None, "runs here");
-        let refused = Outcome::unchanged(Runs::There, "no executor of app work is online here");
-        let unclear = Outcome::unchanged(Runs::NotKnown, "not known").repeat();
+        let done = Outcome::done(RunsIn::Rondel, None, "runs here");
+        let refused = Outcome::unchanged(RunsIn::XxlJob, "no executor of app work is online here");
+        let unclear = Outcome::unchanged(RunsIn::Unknown, "not known").repeat();
         assert_eq!(unclear.result, "not known: run the command again");
         for (outcomes, expected) in [
             (&[done.clone()][..], ""),

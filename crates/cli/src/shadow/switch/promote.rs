@@ -14,7 +14,7 @@ use rondel_store::foreign::xxl_job::{JobStatus, Started, Stopped, XxlDatabase};
 use tokio::time::Instant;
 
 use super::job::{CALL_COUNT, Direction, HOLDS_AFTER, Job, Switch, millis};
-use super::outcome::{Outcome, Outcomes, Runs};
+use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::relatives;
 use super::save::{Pace, Saved, save};
 use crate::clock;
@@ -120,8 +120,8 @@ fn with_children(switch: &Switch<'_>, mut outcomes: Outcomes, refused: &BTreeMap
         let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
         let missing: Vec<(&String, &Outcome)> = parents.filter(|(_, outcome)| !outcome.is_done).collect();
         let outcome = match missing.first() {
-            None if job.is_shadow => Outcome::done(Runs::Here, None, "runs here after its parents"),
-            None => Outcome::done(Runs::Here, job.mode_from, "was switched before"),
+            None if job.is_shadow => Outcome::done(RunsIn::Rondel, None, "runs here after its parents"),
+            None => Outcome::done(RunsIn::Rondel, job.mode_from, "was switched before"),
             Some((name, parent)) => {
                 let result = format!("is active here, and runs where its parent {name} does, which was not switched");
                 let outcome = Outcome::unchanged(parent.runs, result);
@@ -142,7 +142,7 @@ fn database_is_away<'a>(
 ) -> Outcomes {
     let unclear = |job: &&Job| {
         let result = format!("not known whether XXL-JOB has stopped it ({why}), and unchanged here");
-        (job.name.clone(), Outcome::unchanged(Runs::NotKnown, result).repeat())
+        (job.name.clone(), Outcome::unchanged(RunsIn::Unknown, result).repeat())
     };
     let unchanged = |job: &Job| {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({why})");
@@ -200,7 +200,9 @@ async fn take_over(switch: &Switch<'_>, job: &Job, seam: Timestamp) -> End {
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {
             let gap = (from > seam).then(|| neither_side(job, seam, from));
-            End::Settled(Outcome::done(Runs::Here, Some(seam), "runs here from the seam on").with_gap(gap.as_deref()))
+            End::Settled(
+                Outcome::done(RunsIn::Rondel, Some(seam), "runs here from the seam on").with_gap(gap.as_deref()),
+            )
         }
         Saved::Refused(failure) => End::Refused(seam, failure),
         Saved::Unclear(failure) => End::Settled(unclear(seam, &failure)),
@@ -210,7 +212,7 @@ async fn take_over(switch: &Switch<'_>, job: &Job, seam: Timestamp) -> End {
 fn unclear(seam: Timestamp, failure: &Failure) -> Outcome {
     let message = failure.message();
     Outcome::half_done(
-        Runs::NotKnown,
+        RunsIn::Unknown,
         seam,
         format!(
             "stopped in XXL-JOB at the seam, and not known whether it is saved here ({message}): it runs here or nowhere"
@@ -227,15 +229,16 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
         Ok(Some(Started::From(_))) => {
             let late = clock::now() > seam;
             let note = format!("it was started there after its fire of {seam}, which XXL-JOB has late or not at all");
-            Outcome::unchanged(Runs::There, format!("{message}; it runs on there")).with_gap(late.then_some(&note))
+            Outcome::unchanged(RunsIn::XxlJob, format!("{message}; it continues to run there"))
+                .with_gap(late.then_some(&note))
         }
-        Ok(Some(_)) => Outcome::unchanged(Runs::There, format!("{message}; it runs on there")),
-        Ok(None) => Outcome::half_done(Runs::Nowhere, seam, format!("{message}; XXL-JOB has no such job any more")),
+        Ok(Some(_)) => Outcome::unchanged(RunsIn::XxlJob, format!("{message}; it continues to run there")),
+        Ok(None) => Outcome::half_done(RunsIn::Neither, seam, format!("{message}; XXL-JOB has no such job any more")),
         Err(error) => {
             let why = chain_in_one_line(error);
             let result =
                 format!("{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({why})");
-            Outcome::half_done(Runs::NotKnown, seam, result).repeat()
+            Outcome::half_done(RunsIn::Unknown, seam, result).repeat()
         }
     }
 }
@@ -256,15 +259,15 @@ async fn take_over_stopped(switch: &Switch<'_>, job: &Job, status: JobStatus, al
                 None => (from > seam).then(|| neither_side(job, seam, from)),
             };
             let (runs, result) = match (job.is_enabled, job.has_schedule) {
-                (false, _) => (Runs::Nowhere, STAYS_PAUSED),
-                (true, true) => (Runs::Here, "was stopped in XXL-JOB; runs here from the seam on"),
-                (true, false) => (Runs::Here, "has no schedule; runs here when it is triggered"),
+                (false, _) => (RunsIn::Neither, STAYS_PAUSED),
+                (true, true) => (RunsIn::Rondel, "was stopped in XXL-JOB; runs here from the seam on"),
+                (true, false) => (RunsIn::Rondel, "has no schedule; runs here when it is triggered"),
             };
             Outcome::done(runs, Some(seam), result).with_gap(gap.as_deref())
         }
         Saved::Refused(failure) => {
             let result = format!("{}; stopped in XXL-JOB, and in shadow mode here", failure.message());
-            Outcome::half_done(Runs::Nowhere, stopped_at.unwrap_or(seam), result).repeat()
+            Outcome::half_done(RunsIn::Neither, stopped_at.unwrap_or(seam), result).repeat()
         }
         Saved::Unclear(failure) => unclear(seam, &failure),
     }
@@ -274,9 +277,9 @@ async fn take_over_stopped(switch: &Switch<'_>, job: &Job, status: JobStatus, al
 /// the command that saved it may have lost the answer.
 fn switched_before(job: &Job, status: JobStatus) -> Outcome {
     if !job.is_enabled {
-        return Outcome::done(Runs::Nowhere, job.mode_from, "was switched before, and is paused here");
+        return Outcome::done(RunsIn::Neither, job.mode_from, "was switched before, and is paused here");
     }
-    let outcome = Outcome::done(Runs::Here, job.mode_from, "was switched before");
+    let outcome = Outcome::done(RunsIn::Rondel, job.mode_from, "was switched before");
     let (Some(seam), Some(saved_at)) = (job.mode_from, job.updated_at) else { return outcome };
     let holds_from = saved_at + HOLDS_AFTER;
     let is_late = seam_at(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH;

@@ -8,13 +8,13 @@ use rondel_core::error_chain::chain_in_one_line;
 use rondel_store::foreign::xxl_job::XxlDatabase;
 
 use super::job::{CALL_COUNT, HOLDS_AFTER, Job, Switch};
-use super::outcome::{Outcome, Outcomes, Runs};
+use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::save::{Saved, save};
 use crate::clock;
 
 /// Puts the jobs in shadow mode, and removes the mark of their promotion from their rows in XXL-JOB. If XXL-JOB's
 /// database cannot be used, returns the reason.
-pub(super) async fn give_up(
+pub(super) async fn stop(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,
     jobs: &VecDeque<&Job>,
@@ -46,9 +46,9 @@ pub(super) async fn give_up(
 async fn demote_one(switch: &Switch<'_>, job: &Job) -> Outcome {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     let (runs, result) = match (is_running, job.has_schedule) {
-        (true, _) => (Runs::There, "runs in XXL-JOB, as before"),
-        (false, true) => (Runs::Nowhere, "is switched, and stays stopped in XXL-JOB: start it there if it is to run"),
-        (false, false) => (Runs::There, "has no schedule; runs in XXL-JOB when it is triggered there"),
+        (true, _) => (RunsIn::XxlJob, "runs in XXL-JOB, as before"),
+        (false, true) => (RunsIn::Neither, "is switched, and stays stopped in XXL-JOB: start it there if it is to run"),
+        (false, false) => (RunsIn::XxlJob, "has no schedule; runs in XXL-JOB when it is triggered there"),
     };
     if job.is_shadow {
         return Outcome::done(runs, job.mode_from, "was switched before");
@@ -61,7 +61,7 @@ async fn demote_one(switch: &Switch<'_>, job: &Job) -> Outcome {
         }
         Saved::Unclear(failure) => {
             let result = format!("not known whether it is in shadow mode here ({})", failure.message());
-            Outcome::half_done(Runs::NotKnown, seam, result).repeat()
+            Outcome::half_done(RunsIn::Unknown, seam, result).repeat()
         }
     }
 }

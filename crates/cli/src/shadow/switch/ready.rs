@@ -29,7 +29,7 @@ pub(super) async fn refuse(
     for job in switch.jobs.iter().filter(|job| job.is_shadow) {
         let reason = other_handler(job, there.get(&job.number)).or_else(|| online.obstacle(job));
         if let Some(reason) = reason {
-            refused.entry(job.name.clone()).or_insert_with(|| format!("{reason}; --force promotes it all the same"));
+            refused.entry(job.name.clone()).or_insert_with(|| format!("{reason}; --force promotes it anyway"));
         }
     }
     Ok(())

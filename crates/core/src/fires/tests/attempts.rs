@@ -1,7 +1,7 @@
 //! Runs whose last attempt never began, and runs whose outcome is unknown.
 
 use super::*;
-use crate::reason::Detail;
+use crate::reason::ReasonDetail;
 use crate::run::Attempt;
 
 fn attempt(number: i32, status: RunStatus, reason: Reason) -> Attempt {
@@ -9,7 +9,7 @@ fn attempt(number: i32, status: RunStatus, reason: Reason) -> Attempt {
         attempt: number,
         status,
         reason: Some(reason),
-        detail: Some(Box::new(Detail { executor: Some("w-1".to_owned()), ..Detail::default() })),
+        detail: Some(Box::new(ReasonDetail { executor: Some("w-1".to_owned()), ..ReasonDetail::default() })),
         executor: Some("w-1".to_owned()),
         executor_id: None,
         started_at: (status == RunStatus::Failed).then(|| secs(21)),
@@ -26,7 +26,7 @@ fn answer(attempts: &[Attempt], run: Run) -> (String, String) {
 }
 
 #[test]
-fn a_run_of_which_an_attempt_ran_is_never_told_as_not_run() {
+fn a_run_with_an_attempt_that_ran_is_never_described_as_not_run() {
     let failed = [attempt(1, RunStatus::Failed, Reason::Retry)];
     let by = Some("ann".to_owned());
     for (status, reason) in [
@@ -67,8 +67,8 @@ fn a_lost_attempt_may_have_run_and_one_that_was_never_received_did_not() {
 }
 
 #[test]
-fn an_outcome_that_nobody_knows_may_have_run() {
-    let detail = || Some(Box::new(Detail { executor: Some("w-1".to_owned()), ..Detail::default() }));
+fn a_run_with_an_unknown_outcome_may_have_run() {
+    let detail = || Some(Box::new(ReasonDetail { executor: Some("w-1".to_owned()), ..ReasonDetail::default() }));
     let sent = |status, reason| Run {
         executor: Some("w-1".to_owned()),
         detail: detail(),
@@ -83,8 +83,8 @@ fn an_outcome_that_nobody_knows_may_have_run() {
 }
 
 #[test]
-fn a_run_that_runs_late_says_what_it_waited_for() {
-    let detail = Detail { waits_for: Some(crate::reason::WaitFor::Run), ..Detail::default() };
+fn a_run_that_runs_late_names_its_wait() {
+    let detail = ReasonDetail { waits_for: Some(crate::reason::WaitFor::Run), ..ReasonDetail::default() };
     let started_at = Some(secs(20 + 20 * 60));
     let run = Run { started_at, detail: Some(Box::new(detail)), ..row(9, secs(20), RunStatus::Running, None) };
     let (en, zh) = answer(&[], run.clone());
@@ -96,7 +96,7 @@ fn a_run_that_runs_late_says_what_it_waited_for() {
 
 /// A run that was adopted, and of which no executor has reported yet whether it began.
 #[test]
-fn what_is_not_known_to_have_begun_is_not_said_to_run() {
+fn a_run_with_an_unknown_start_is_not_described_as_running() {
     let run = Run { executor: Some("w1".to_owned()), ..row(9, secs(20), RunStatus::Running, None) };
     let (en, zh) = answer(&[], run);
     assert!(en.ends_with("It may be running on w1: it was sent, and when it began is not known."), "{en}");
@@ -105,10 +105,10 @@ fn what_is_not_known_to_have_begun_is_not_said_to_run() {
 
 /// The trace of the routing does not include the wait in the executor's queue.
 #[test]
-fn a_run_that_waited_in_its_executors_queue_says_how_long() {
+fn the_wait_in_the_executors_queue_is_named() {
     use crate::reason::{Obstacle, ObstacleKind, WaitFor};
     let full = Obstacle { executor: "w1".to_owned(), kind: ObstacleKind::Full, condition: None };
-    let detail = Detail { waits_for: Some(WaitFor::Slot), ..Detail::default() }.with_obstacles([full]);
+    let detail = ReasonDetail { waits_for: Some(WaitFor::Slot), ..ReasonDetail::default() }.with_obstacles([full]);
     let trace = serde_json::json!({"route": "round", "waited": {"executor": 1}}).to_string();
     let run = Run {
         started_at: Some(secs(20 + 20 * 60)),

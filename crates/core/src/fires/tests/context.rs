@@ -3,7 +3,7 @@
 use super::*;
 use crate::fires::{AnswerContext, ExecutorState, OtherRun, ServerState};
 use crate::homes::Switch;
-use crate::reason::{Detail, LimitDetail, LimitKind, WaitFor};
+use crate::reason::{LimitDetail, LimitKind, ReasonDetail, WaitFor};
 
 /// The answer about a run with this context, 90 s after it was due.
 fn answer(run: &Run, context: &AnswerContext) -> (String, String) {
@@ -29,13 +29,13 @@ fn other(id: i64, job: &str, change: impl FnOnce(Run) -> Run) -> OtherRun {
     OtherRun { run: change(run), job: Some(job.to_owned()) }
 }
 
-fn with_detail(run: Run, detail: Detail) -> Run {
+fn with_detail(run: Run, detail: ReasonDetail) -> Run {
     Run { detail: Some(Box::new(detail)), ..run }
 }
 
-fn limit() -> Detail {
+fn limit() -> ReasonDetail {
     let limit = LimitDetail { kind: LimitKind::Concurrency, key: Some("db".to_owned()), max: Some(1), per_ms: None };
-    Detail { waits_for: Some(WaitFor::Limit), limit: Some(limit), ..Detail::default() }
+    ReasonDetail { waits_for: Some(WaitFor::Limit), limit: Some(limit), ..ReasonDetail::default() }
 }
 
 #[test]
@@ -129,7 +129,7 @@ fn holders_of_a_limit_and_the_run_ahead_are_named() {
              1970-01-01 00:00:10 UTC 起；另外 3 个。",
         ),
     );
-    let behind = Detail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(6)), ..Detail::default() };
+    let behind = ReasonDetail { waits_for: Some(WaitFor::Run), run: Some(RunId::new(6)), ..ReasonDetail::default() };
     let behind = with_detail(pending, behind);
     let waits = |run: Run| with_detail(Run { started_at: None, status: RunStatus::Pending, ..run }, limit());
     let ahead = AnswerContext { ahead: Some(other(6, "a", waits)), ..held.clone() };
@@ -200,10 +200,10 @@ fn the_shards_that_gave_the_verdict_are_named() {
 #[test]
 fn the_first_cause_is_named() {
     let skipped = |run: Run| Run { started_at: None, ..with_reason(run, RunStatus::Skipped, Reason::Parent) };
-    let by = |parent: &str, status| Detail {
+    let by = |parent: &str, status| ReasonDetail {
         parent: Some(parent.to_owned()),
         parent_status: Some(status),
-        ..Detail::default()
+        ..ReasonDetail::default()
     };
     let run = with_detail(skipped(row(3, secs(60), RunStatus::Skipped, None)), by("o.b", RunStatus::Skipped));
     let b = other(2, "o.b", |run| with_detail(skipped(run), by("o.a", RunStatus::Failed)));
@@ -223,7 +223,7 @@ fn the_first_cause_is_named() {
     let direct = AnswerContext { causes: vec![a], ..AnswerContext::default() };
     assert!(answer(&run, &direct).0.ends_with("which ended as failed: exit code 3."));
     let unknown = other(1, "o.a", |run| {
-        let sent = Detail { executor: Some("w1".to_owned()), ..Detail::default() };
+        let sent = ReasonDetail { executor: Some("w1".to_owned()), ..ReasonDetail::default() };
         with_detail(with_reason(run, RunStatus::Unknown, Reason::NotReceived), sent)
     });
     let (en, _) = answer(&run, &AnswerContext { causes: vec![unknown], ..AnswerContext::default() });

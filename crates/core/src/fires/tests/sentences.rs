@@ -34,12 +34,13 @@ fn a_row_is_described_at_the_bounds() {
 
 #[test]
 fn waits_from_half_a_second_are_reported() {
-    use crate::reason::{Detail, WaitFor};
+    use crate::reason::{ReasonDetail, WaitFor};
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let facts = facts(&held, &[]);
     let waited = |turn: u32, executor: u32, waits_for: Option<WaitFor>| {
         let trace = format!(r#"{{"route":"round","of":["w1"],"waited":{{"turn":{turn},"executor":{executor}}}}}"#);
-        let detail = waits_for.map(|waits_for| Box::new(Detail { waits_for: Some(waits_for), ..Detail::default() }));
+        let detail =
+            waits_for.map(|waits_for| Box::new(ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() }));
         let row = Run { started_at: Some(secs(70)), trace: Some(trace), detail, ..done(1, secs(60)) };
         let text = sentence_of(&facts, &row);
         let (_, part) = text.split_once("10 s late").unwrap();
@@ -78,7 +79,7 @@ fn a_late_server_is_named_with_the_reason() {
 }
 
 #[test]
-fn what_did_not_begin_is_not_said_to_have_run() {
+fn a_run_that_did_not_begin_is_not_described_as_run() {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let facts = facts(&held, &[]);
     let unbegun = |status| sentence_of(&facts, &row(1, secs(60), status, None));
@@ -111,7 +112,7 @@ fn a_handler_gives_its_own_reason_and_others_do_not() {
 }
 
 #[test]
-fn spans_of_one_fire_are_told_as_one() {
+fn a_span_of_one_fire_is_described_as_one_fire() {
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let facts = facts(&held, &[]);
     let text = |count| sentence_of(&facts, &span(1, secs(60), secs(120), count));
@@ -138,11 +139,11 @@ fn the_nearest_fires_of_an_empty_instant_are_named() {
     let fire = why_run(&facts, &done(7, secs(60)));
     let entry = fire.entry.unwrap();
     assert_eq!((entry.first, entry.last, entry.count), (secs(60), secs(60), 1));
-    assert!(matches!(entry.verdict, Verdict::Row { planned: true, .. }));
+    assert!(matches!(entry.verdict, FireVerdict::Row { planned: true, .. }));
 }
 
 #[test]
-fn a_pause_is_told_in_the_tense_of_its_instant() {
+fn a_pause_is_described_in_the_tense_of_its_instant() {
     let paused = job(json!({"schedule": {"every": "1m"}, "enabled": false}));
     let held = [Definition { from: secs(0), job: paused }];
     let facts = FireInput { now: secs(120), ..facts(&held, &[]) };
@@ -202,11 +203,11 @@ fn a_run_near_an_instant_is_found_by_its_fire_or_its_begin() {
 
 #[test]
 fn an_unknown_outcome_has_the_reason_that_is_true() {
-    use crate::reason::Detail;
+    use crate::reason::ReasonDetail;
     let held = [Definition { from: secs(0), job: job(json!({"schedule": {"every": "1m"}})) }];
     let unknown = |reason, detail| {
         let (executor, started_at) = (Some("w1".to_owned()), Some(secs(60)));
-        let detail = Some(Box::new(Detail { executor: executor.clone(), ..detail }));
+        let detail = Some(Box::new(ReasonDetail { executor: executor.clone(), ..detail }));
         Run { executor, started_at, detail, ..row(1, secs(60), RunStatus::Unknown, reason) }
     };
     let both = |row: Run| {
@@ -214,14 +215,14 @@ fn an_unknown_outcome_has_the_reason_that_is_true() {
         let why = why_run(&FireInput { rows: &rows, ..facts(&held, &[]) }, &row);
         (why.en, why.zh)
     };
-    let (en, zh) = both(unknown(Some(Reason::NotReceived), Detail::default()));
+    let (en, zh) = both(unknown(Some(Reason::NotReceived), ReasonDetail::default()));
     assert_eq!(
         en,
         "It may have run on w1, and its outcome is unknown: it was sent to executor w1, which did not acknowledge it and has no record of it, \
          and a run that may start at most once is not sent again."
     );
     assert!(zh.starts_with("可能执行过（执行器 w1），结果未知：已发送给执行器 w1") && zh.ends_with('。'), "{zh}");
-    let (en, zh) = both(unknown(None, Detail { unreported_after_ms: Some(30_000), ..Detail::default() }));
+    let (en, zh) = both(unknown(None, ReasonDetail { unreported_after_ms: Some(30_000), ..ReasonDetail::default() }));
     assert_eq!(
         en,
         "It ran at 1970-01-01 00:01 UTC on w1, and its outcome is unknown: it ran past its timeout of 30 s, and executor w1 \
@@ -243,8 +244,11 @@ fn a_pump_plans_the_instants_at_which_it_begins() {
     let rows = [root];
     for (held, is_planned) in [(&without, true), (&within, true), (&plain, false)] {
         let facts = FireInput { rows: &rows, ..facts(held, &[]) };
-        let entries = account(&facts, Range { from: secs(60), to: secs(62), limit: 9 }).entries;
-        assert!(matches!(&entries[0].verdict, Verdict::Row { planned, .. } if *planned == is_planned), "{entries:?}");
+        let entries = fire_history(&facts, Range { from: secs(60), to: secs(62), limit: 9 }).entries;
+        assert!(
+            matches!(&entries[0].verdict, FireVerdict::Row { planned, .. } if *planned == is_planned),
+            "{entries:?}"
+        );
         let why = why(&facts, secs(61));
         assert_eq!(why.en.contains("does not plan this instant"), !is_planned, "{}", why.en);
     }
@@ -293,7 +297,7 @@ fn a_fire_that_a_calendar_takes_is_not_over_while_it_is_ahead() {
 }
 
 #[test]
-fn what_is_ahead_in_shadow_mode_does_not_run() {
+fn future_fires_in_shadow_mode_do_not_run() {
     let shadow = json!({"schedule": {"every": "1m"}, "mode": "shadow"});
     let held = [Definition { from: secs(0), job: job(shadow) }];
     let facts = FireInput { now: secs(90), next_fire_at: Some(secs(180)), ..facts(&held, &[]) };

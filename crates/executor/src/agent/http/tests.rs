@@ -49,7 +49,7 @@ async fn a_good_status_is_a_success_and_the_body_is_in_the_log() {
 }
 
 #[tokio::test]
-async fn a_secret_at_the_end_of_what_is_logged_is_hidden_whole() {
+async fn a_secret_at_the_end_of_the_logged_part_is_hidden_completely() {
     let folder = tempfile::tempdir().unwrap();
     std::fs::write(folder.path().join("key"), "opensesame").unwrap();
     let url = serve("HTTP/1.1 200 OK\r\nconnection: close\r\n\r\n{request}").await;
@@ -129,7 +129,7 @@ async fn https_fails_without_a_panic() {
 }
 
 #[tokio::test]
-async fn nobody_there_is_a_failure_that_says_so() {
+async fn a_refused_connection_is_a_failure_with_its_reason() {
     let outcome = http(json!({"url": "http://127.0.0.1:1/"})).await;
     assert!(outcome.message().contains("Connection refused"), "{outcome:?}");
     assert!(outcome.is_retryable());
@@ -157,5 +157,5 @@ fn an_answer_of_any_size_cannot_be_asked_for() {
     let params = |max: usize| serde_json::from_value(json!({"url": "http://a/", "max_body_bytes": max})).unwrap();
     assert_eq!(body_bytes_max(&params(MAX_BODY_BYTES_MAX)).unwrap(), MAX_BODY_BYTES_MAX);
     let refused = body_bytes_max(&params(MAX_BODY_BYTES_MAX + 1)).unwrap_err();
-    assert_eq!(refused.message(), "params: max_body_bytes: 67108865 bytes; at most 67108864 can be asked for");
+    assert_eq!(refused.message(), "params: max_body_bytes: 67108865 bytes; at most 67108864 can be requested");
 }

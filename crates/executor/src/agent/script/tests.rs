@@ -37,7 +37,7 @@ fn only_interpreters_that_are_there_are_offered() {
 }
 
 #[test]
-fn the_line_is_what_xxl_job_passes() {
+fn a_script_gets_the_arguments_that_xxl_job_passes() {
     let shard = Shard { index: 1, total: 4 };
     for (args, expected) in [
         (None, &["", "1", "4"][..]),
@@ -55,7 +55,7 @@ fn the_line_is_what_xxl_job_passes() {
 fn with_text(mut params: ScriptParams) -> (ScriptParams, &'static str) {
     match std::mem::replace(&mut params.script, Script::Text(String::new())) {
         Script::Text(text) => (params, text.leak()),
-        Script::Kept(named) => unreachable!("{named}"),
+        Script::Stored(named) => unreachable!("{named}"),
     }
 }
 
@@ -73,7 +73,7 @@ async fn run(language: &str, params: Value) -> Option<TestOutcome> {
 }
 
 #[test]
-fn what_reads_a_script_without_running_it_is_known_of_each_interpreter() {
+fn each_known_interpreter_can_check_a_script_without_running_it() {
     let checked = |interpreter: &[&str]| {
         let folder = tempfile::tempdir().unwrap();
         let interpreter = interpreter.iter().map(|part| (*part).to_owned()).collect();
@@ -90,7 +90,7 @@ fn what_reads_a_script_without_running_it_is_known_of_each_interpreter() {
     assert!(python.starts_with("python3 -c import sys; compile("), "{python}");
     for unknown in ["perl", "pwsh", "env"] {
         let error = checked(&[unknown, "sh"]).unwrap_err().to_string();
-        assert!(error.contains(&format!("how {unknown} reads a script")), "{error}");
+        assert!(error.contains(&format!("how {unknown} checks a script")), "{error}");
     }
 }
 
@@ -163,7 +163,7 @@ async fn params_that_make_no_sense_are_refused_by_name() {
         (json!({}), "missing field `script`"),
         (json!({"script": "x", "argv": ["x"]}), "unknown field `argv`"),
         (json!({"script": "x", "interpreter": []}), "interpreter must begin with a program"),
-        (json!({"script": "x", "args": ["a\u{0}b"]}), "holds a NUL"),
+        (json!({"script": "x", "args": ["a\u{0}b"]}), "contains a NUL"),
     ] {
         let Some(outcome) = run("python", params).await else { return };
         assert!(outcome.message().contains(expected) && !outcome.is_retryable(), "{outcome:?}");

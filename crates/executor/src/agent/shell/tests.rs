@@ -26,7 +26,7 @@ async fn run(
     let code = match params.take_command(allow)? {
         RequestedCommand::Program(argv) => ResolvedCommand::Program(argv),
         RequestedCommand::Script(Script::Text(text)) => ResolvedCommand::Script(text),
-        RequestedCommand::Script(Script::Kept(named)) => return Err(JobError::failed(named)),
+        RequestedCommand::Script(Script::Stored(named)) => return Err(JobError::failed(named)),
     };
     program(params, code, run.shard(), tempfile::tempdir()?)?.run(&Confinement::default(), run, cancel, log).await
 }
@@ -65,7 +65,7 @@ async fn script(text: &str) -> TestOutcome {
 }
 
 #[tokio::test]
-async fn what_it_prints_is_the_log() {
+async fn the_output_of_a_program_is_its_log() {
     let outcome = script("echo one; echo two >&2; printf three").await;
     assert_eq!(outcome.result(), Some(&json!({"exit_code": 0})), "{outcome:?}");
     assert_eq!(outcome.lines("stdout").collect::<Vec<_>>(), ["one", "three"]);
@@ -89,7 +89,7 @@ async fn a_check_runs_nothing_of_a_script() {
     assert_eq!(outcome.status(), RunStatus::Failed, "{outcome:?}");
     assert!(outcome.message().starts_with("exit code 2"), "{outcome:?}");
     let outcome = shell(json!({"argv": ["true"], "check": true})).run().await;
-    assert_eq!(outcome.message(), "params: check goes with script, not with argv");
+    assert_eq!(outcome.message(), "params: check applies to script, not to argv");
 }
 
 #[tokio::test]
@@ -128,9 +128,9 @@ async fn params_that_make_no_sense_are_refused_by_name() {
         (json!({}), "either argv or script"),
         (json!({"argv": []}), "begin with a program"),
         (json!({"argv": ["true"], "script": "x"}), "either argv or script"),
-        (json!({"argv": ["true"], "interpreter": ["sh"]}), "interpreter goes with script"),
-        (json!({"argv": ["true"], "args": "x"}), "args goes with script"),
-        (json!({"argv": ["true"], "env": {"RONDEL_TOKEN": "x"}}), "RONDEL_TOKEN is a name of the agent's own"),
+        (json!({"argv": ["true"], "interpreter": ["sh"]}), "interpreter applies to script"),
+        (json!({"argv": ["true"], "args": "x"}), "args applies to script"),
+        (json!({"argv": ["true"], "env": {"RONDEL_TOKEN": "x"}}), "RONDEL_TOKEN is reserved for the agent"),
         (json!({"argv": ["true"], "shell": true}), "unknown field `shell`"),
     ] {
         let outcome = shell(params).run().await;
@@ -175,7 +175,7 @@ async fn a_group_that_ignores_the_signal_is_killed_after_the_grace() {
 }
 
 #[tokio::test]
-async fn what_a_stopped_program_leaves_has_time_to_end() {
+async fn processes_of_a_stopped_program_have_time_to_end() {
     // The worker has one second, but a busy machine may not run it in that time, so it gets several tries.
     for _ in 0..5 {
         if leaves_a_worker_that_ends_in_time().await {
@@ -227,7 +227,7 @@ fn is_alive(pid: &str) -> bool {
 }
 
 #[tokio::test]
-async fn those_that_left_the_group_and_ignore_the_signal_are_gone_too() {
+async fn processes_that_left_the_group_and_ignore_the_signal_are_killed() {
     let dir = tempfile::tempdir().unwrap();
     let pids = dir.path().join("pids");
     // The first process has its own session, and its parent is gone. The second also has a clean environment, but its
@@ -243,7 +243,7 @@ async fn those_that_left_the_group_and_ignore_the_signal_are_gone_too() {
 }
 
 #[tokio::test]
-async fn each_run_has_a_directory_that_goes_with_it() {
+async fn each_run_has_a_directory_that_is_removed_with_it() {
     let outcome = script("pwd; echo $RONDEL_WORK_DIR; touch left; mkdir -p a/b").await;
     let lines: Vec<&str> = outcome.lines("stdout").collect();
     assert_eq!(lines[0], lines[1]);
@@ -252,7 +252,7 @@ async fn each_run_has_a_directory_that_goes_with_it() {
 }
 
 #[tokio::test]
-async fn the_directory_of_a_run_that_was_killed_goes_with_it() {
+async fn the_directory_of_a_killed_run_is_removed() {
     let dir = tempfile::tempdir().unwrap();
     let place = dir.path().join("place");
     let text = format!(
@@ -275,7 +275,7 @@ async fn a_script_gets_arguments_as_xxl_job_passes_them() {
 }
 
 #[tokio::test]
-async fn exit_codes_may_say_more_than_failed() {
+async fn exit_codes_may_mean_more_than_failed() {
     let skipped = script("echo nothing to do >&2; exit 77").await;
     assert_eq!((skipped.status(), skipped.message()), (RunStatus::Skipped, "exit code 77: nothing to do"));
     let hopeless = script("exit 99").await;
@@ -303,7 +303,7 @@ async fn odd_output_becomes_lines_and_a_flood_has_a_beginning_and_an_end() {
 }
 
 #[tokio::test]
-async fn background_processes_do_not_hold_a_run_that_is_over() {
+async fn background_processes_do_not_delay_the_end_of_a_run() {
     let run = script("sleep 60 & echo started");
     let outcome = tokio::time::timeout(LIMIT, run).await.unwrap();
     assert!(outcome.is_succeeded());
@@ -311,7 +311,7 @@ async fn background_processes_do_not_hold_a_run_that_is_over() {
 }
 
 #[tokio::test]
-async fn what_processes_in_the_background_print_does_not_end_them() {
+async fn background_processes_that_print_are_not_ended() {
     let dir = tempfile::tempdir().unwrap();
     let [over, done] = ["over", "done"].map(|name| dir.path().join(name));
     let wait = format!("while test -d {} && ! test -e {}; do sleep 0.05; done", dir.path().display(), over.display());

@@ -47,7 +47,7 @@ pub enum Step<R> {
     /// Nothing to do before this instant or the next event.
     Wait(Option<Instant>),
     /// The group has released every item, and ends.
-    Over,
+    Ended,
 }
 
 /// Rows of one item, to be executed by one call.
@@ -177,8 +177,8 @@ impl<R: Clone> Group<R> {
             return Step::Abort(task);
         }
         self.rows.wake_waiting(now);
-        if self.is_over() {
-            return Step::Over;
+        if self.has_ended() {
+            return Step::Ended;
         }
         if self.rows.executing() < self.limits.threads
             && let Some(execution) = self.rows.execute(self.limits.batch)

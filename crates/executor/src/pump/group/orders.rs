@@ -180,7 +180,7 @@ impl<R: Clone> Group<R> {
         }
     }
 
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         self.ending
             && self.fetch.is_none()
             && self.rows.is_empty()

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use rondel_core::Timestamp;
 use rondel_proto::v1::{PumpItem, PumpOrder, PumpProgress};
 
-use super::tests::{Bench, item, order};
+use super::tests::{GroupHarness, item, order};
 use super::*;
 
 #[derive(Clone, Debug)]
@@ -39,7 +39,7 @@ fn event() -> impl Strategy<Value = Event> {
 
 /// A group under test, and what its steps and reports have shown so far.
 struct Watch {
-    bench: Bench,
+    harness: GroupHarness,
     /// Item and epoch of each select and execution under way.
     selecting: Option<Vec<(String, i64)>>,
     executing: BTreeMap<u64, (String, i64)>,
@@ -53,8 +53,8 @@ impl Watch {
     }
 
     fn apply(&mut self, event: Event) {
-        let now = self.bench.now;
-        let group = &mut self.bench.group;
+        let now = self.harness.now;
+        let group = &mut self.harness.group;
         match event {
             Event::Order(number, items, yields) => {
                 let items = items
@@ -74,7 +74,7 @@ impl Watch {
                 self.executing.remove(&number);
                 group.executed(number, how, now);
             }
-            Event::Passes(ms) => self.bench.now += Duration::from_millis(ms.into()),
+            Event::Passes(ms) => self.harness.now += Duration::from_millis(ms.into()),
             Event::Stops => group.stop(Some(now + Duration::from_secs(1))),
             Event::Rows(_) | Event::SelectFails | Event::Ends(..) => {}
         }
@@ -82,7 +82,7 @@ impl Watch {
 
     fn step(&mut self) -> Result<(), TestCaseError> {
         loop {
-            match self.bench.group.next(self.bench.now) {
+            match self.harness.group.next(self.harness.now) {
                 Step::Fetch { items, .. } => {
                     prop_assert!(self.selecting.is_none(), "one select at a time");
                     for item in &items {
@@ -98,15 +98,15 @@ impl Watch {
                 }
                 Step::Abort(Task::Fetch) => {
                     self.selecting = None;
-                    self.bench.group.fetch_aborted();
+                    self.harness.group.fetch_aborted();
                 }
                 // The aborted execution ends later, by an event.
                 Step::Abort(Task::Execution(_)) => {}
                 Step::Wait(until) => {
-                    prop_assert!(until.is_none_or(|at| at > self.bench.now), "it would spin");
+                    prop_assert!(until.is_none_or(|at| at > self.harness.now), "it would spin");
                     return Ok(());
                 }
-                Step::Over => {
+                Step::Ended => {
                     prop_assert!(self.selecting.is_none() && self.executing.is_empty());
                     return Ok(());
                 }
@@ -121,7 +121,7 @@ impl Watch {
     }
 
     fn check_report(&mut self) -> Result<(), TestCaseError> {
-        for item in self.bench.group.full_report(self.bench.now).items {
+        for item in self.harness.group.full_report(self.harness.now).items {
             let place = (item.name.clone(), item.epoch);
             if item.released {
                 self.released.insert(item.name.clone(), item.epoch);
@@ -148,7 +148,7 @@ impl Watch {
 
 proptest! {
     #[test]
-    fn whatever_comes(events in prop::collection::vec(event(), 0..120), not_sleep: bool, row_retry_max in 0..3_u32) {
+    fn events_keep_rules(events in prop::collection::vec(event(), 0..120), not_sleep: bool, row_retry_max in 0..3_u32) {
         let limits = Limits {
             threads: 2,
             fetch: 5,
@@ -162,7 +162,7 @@ proptest! {
             row_backoff_max: Duration::from_secs(4),
         };
         let (executing, reported, released) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
-        let mut watch = Watch { bench: Bench::new(limits), selecting: None, executing, reported, released };
+        let mut watch = Watch { harness: GroupHarness::new(limits), selecting: None, executing, reported, released };
         for event in events {
             watch.apply(event);
             watch.step()?;

@@ -24,12 +24,12 @@ pub(super) fn limits() -> Limits {
 }
 
 /// A group, and its current instant.
-pub(super) struct Bench {
+pub(super) struct GroupHarness {
     pub(super) group: Group<u32>,
     pub(super) now: Instant,
 }
 
-impl Bench {
+impl GroupHarness {
     pub(super) fn new(limits: Limits) -> Self {
         let now = Clock::now().into_std();
         Self { group: Group::new(RunKey::new(7, 1), 3, limits, now), now }
@@ -37,9 +37,9 @@ impl Bench {
 
     /// A group that holds these items at epoch 1.
     pub(super) fn holding(limits: Limits, names: &[&str]) -> Self {
-        let mut bench = Self::new(limits);
-        assert!(bench.order(1, names.iter().map(|name| item(name, 1))));
-        bench
+        let mut harness = Self::new(limits);
+        assert!(harness.order(1, names.iter().map(|name| item(name, 1))));
+        harness
     }
 
     pub(super) fn order(&mut self, number: i64, items: impl IntoIterator<Item = PumpItem>) -> bool {
@@ -114,350 +114,350 @@ pub(super) fn order(number: i64, items: impl IntoIterator<Item = PumpItem>) -> P
 
 #[test]
 fn the_last_worker_that_runs_dry_fetches() {
-    let mut bench = Bench::holding(limits(), &["a", "b"]);
-    bench.asks(&["a", "b"]);
-    bench.waits(None);
-    let found = bench.rows(&[("a", 1), ("a", 2), ("b", 3)]);
+    let mut harness = GroupHarness::holding(limits(), &["a", "b"]);
+    harness.asks(&["a", "b"]);
+    harness.waits(None);
+    let found = harness.rows(&[("a", 1), ("a", 2), ("b", 3)]);
     assert_eq!(found, Fetched { accepted: 3, ..Fetched::default() });
-    let (first, second) = (bench.executes(&[1]), bench.executes(&[2]));
-    bench.waits(None);
-    bench.done(first);
-    let third = bench.executes(&[3]);
-    bench.done(third);
-    bench.waits(None);
-    bench.done(second);
-    bench.asks(&["a", "b"]);
-    assert_eq!(bench.group.total(), Counts { fetches: 2, rows: 3, done: 3, failed: 0 });
+    let (first, second) = (harness.executes(&[1]), harness.executes(&[2]));
+    harness.waits(None);
+    harness.done(first);
+    let third = harness.executes(&[3]);
+    harness.done(third);
+    harness.waits(None);
+    harness.done(second);
+    harness.asks(&["a", "b"]);
+    assert_eq!(harness.group.total(), Counts { fetches: 2, rows: 3, done: 3, failed: 0 });
 }
 
 #[test]
-fn whoever_runs_dry_fetches_where_it_is_so_set_and_rows_in_work_are_left_out() {
-    let mut bench = Bench::holding(Limits { not_sleep: true, ..limits() }, &["a"]);
-    bench.asks(&["a"]);
-    bench.rows(&[("a", 1)]);
-    let first = bench.executes(&[1]);
-    bench.asks(&["a"]);
-    assert_eq!(bench.rows(&[("a", 1), ("a", 2)]), Fetched { accepted: 1, in_work: 1, ..Fetched::default() });
-    let second = bench.executes(&[2]);
-    bench.waits(None);
-    bench.done(second);
-    bench.asks(&["a"]);
+fn with_not_sleep_a_dry_worker_fetches_and_rows_in_work_are_left_out() {
+    let mut harness = GroupHarness::holding(Limits { not_sleep: true, ..limits() }, &["a"]);
+    harness.asks(&["a"]);
+    harness.rows(&[("a", 1)]);
+    let first = harness.executes(&[1]);
+    harness.asks(&["a"]);
+    assert_eq!(harness.rows(&[("a", 1), ("a", 2)]), Fetched { accepted: 1, in_work: 1, ..Fetched::default() });
+    let second = harness.executes(&[2]);
+    harness.waits(None);
+    harness.done(second);
+    harness.asks(&["a"]);
     // The select may have read the row before it was done.
-    bench.done(first);
-    assert_eq!(bench.rows(&[("a", 1)]), Fetched { in_work: 1, ..Fetched::default() });
-    bench.waits(Some(limits().idle));
-    bench.now += limits().idle;
-    bench.asks(&["a"]);
-    assert_eq!(bench.rows(&[("a", 1)]).accepted, 1, "a later select has read it again");
+    harness.done(first);
+    assert_eq!(harness.rows(&[("a", 1)]), Fetched { in_work: 1, ..Fetched::default() });
+    harness.waits(Some(limits().idle));
+    harness.now += limits().idle;
+    harness.asks(&["a"]);
+    assert_eq!(harness.rows(&[("a", 1)]).accepted, 1, "a later select has read it again");
 }
 
 #[test]
 fn a_batch_has_rows_of_one_item() {
-    let mut bench = Bench::holding(Limits { batch: 3, ..limits() }, &["a", "b"]);
-    bench.asks(&["a", "b"]);
-    bench.rows(&[("a", 1), ("b", 2), ("a", 3), ("a", 4), ("a", 5)]);
-    bench.executes(&[1, 3, 4]);
-    bench.executes(&[2]);
+    let mut harness = GroupHarness::holding(Limits { batch: 3, ..limits() }, &["a", "b"]);
+    harness.asks(&["a", "b"]);
+    harness.rows(&[("a", 1), ("b", 2), ("a", 3), ("a", 4), ("a", 5)]);
+    harness.executes(&[1, 3, 4]);
+    harness.executes(&[2]);
 }
 
 #[test]
 fn a_select_without_rows_is_followed_by_a_wait_and_one_with_rows_by_a_pause() {
-    let mut bench = Bench::holding(Limits { pause: SECOND * 2, ..limits() }, &["a"]);
-    bench.asks(&["a"]);
-    bench.rows(&[]);
-    bench.waits(Some(limits().idle));
-    bench.order(2, [item("a", 1), item("b", 1)]);
-    bench.asks(&["a", "b"]);
-    bench.rows(&[("b", 1)]);
-    let number = bench.executes(&[1]);
-    bench.done(number);
-    bench.waits(Some(SECOND * 2));
+    let mut harness = GroupHarness::holding(Limits { pause: SECOND * 2, ..limits() }, &["a"]);
+    harness.asks(&["a"]);
+    harness.rows(&[]);
+    harness.waits(Some(limits().idle));
+    harness.order(2, [item("a", 1), item("b", 1)]);
+    harness.asks(&["a", "b"]);
+    harness.rows(&[("b", 1)]);
+    let number = harness.executes(&[1]);
+    harness.done(number);
+    harness.waits(Some(SECOND * 2));
 }
 
 #[test]
-fn what_was_not_asked_for_is_dropped() {
-    let mut bench = Bench::holding(limits(), &["a", "b"]);
-    bench.asks(&["a", "b"]);
-    bench.order(2, [item("a", 1), item("c", 1)]);
+fn rows_that_were_not_requested_are_dropped() {
+    let mut harness = GroupHarness::holding(limits(), &["a", "b"]);
+    harness.asks(&["a", "b"]);
+    harness.order(2, [item("a", 1), item("c", 1)]);
     let mut rows = vec![("b", 1), ("c", 2), ("x", 3)];
     rows.extend((0..9).map(|key| ("a", key)));
-    let found = bench.rows(&rows);
+    let found = harness.rows(&rows);
     assert_eq!(found, Fetched { accepted: 7, surplus: 2, foreign: 3, ..Fetched::default() });
 }
 
 #[test]
 fn a_full_select_makes_no_item_dry() {
-    let mut bench = Bench::holding(limits(), &["a", "b"]);
-    bench.asks(&["a", "b"]);
+    let mut harness = GroupHarness::holding(limits(), &["a", "b"]);
+    harness.asks(&["a", "b"]);
     let full: Vec<_> = (0..10).map(|key| ("a", key)).collect();
-    bench.rows(&full);
-    assert!(!bench.progress("b").dry, "a full select may have left rows of it out");
+    harness.rows(&full);
+    assert!(!harness.progress("b").dry, "a full select may have left rows of it out");
 }
 
 #[test]
 fn the_last_rows_make_an_item_dry_once_they_are_done() {
-    let mut bench = Bench::holding(limits(), &["a", "b"]);
-    bench.asks(&["a", "b"]);
-    bench.rows(&[("a", 1)]);
-    assert_eq!((bench.progress("a").dry, bench.progress("b").dry), (false, true));
-    let number = bench.executes(&[1]);
-    assert_eq!(bench.progress("a").oldest_at_ms, 50_000);
-    bench.done(number);
-    assert_eq!((bench.progress("a").dry, bench.progress("a").oldest_at_ms), (false, 0));
-    bench.asks(&["a", "b"]);
-    bench.rows(&[]);
-    assert!(bench.progress("a").dry && bench.group.is_dry());
-    bench.now += SECOND;
-    bench.asks(&["a", "b"]);
-    bench.group.fetch_failed(bench.now);
-    assert!(!bench.group.is_dry(), "nothing is known after a select that failed");
+    let mut harness = GroupHarness::holding(limits(), &["a", "b"]);
+    harness.asks(&["a", "b"]);
+    harness.rows(&[("a", 1)]);
+    assert_eq!((harness.progress("a").dry, harness.progress("b").dry), (false, true));
+    let number = harness.executes(&[1]);
+    assert_eq!(harness.progress("a").oldest_at_ms, 50_000);
+    harness.done(number);
+    assert_eq!((harness.progress("a").dry, harness.progress("a").oldest_at_ms), (false, 0));
+    harness.asks(&["a", "b"]);
+    harness.rows(&[]);
+    assert!(harness.progress("a").dry && harness.group.is_dry());
+    harness.now += SECOND;
+    harness.asks(&["a", "b"]);
+    harness.group.fetch_failed(harness.now);
+    assert!(!harness.group.is_dry(), "nothing is known after a select that failed");
 }
 
 #[test]
 fn a_released_item_is_worked_off_first_and_reported_until_an_order_leaves_it_out() {
-    let mut bench = Bench::holding(limits(), &["a", "b"]);
-    bench.asks(&["a", "b"]);
-    bench.order(2, [item("a", 1), released("b", 1)]);
-    bench.rows(&[("b", 1), ("b", 2), ("b", 3)]);
-    let (first, second) = (bench.executes(&[1]), bench.executes(&[2]));
-    bench.done(first);
-    bench.done(second);
-    let third = bench.executes(&[3]);
-    assert!(!bench.progress("b").released);
-    bench.done(third);
-    let report = bench.report().unwrap();
+    let mut harness = GroupHarness::holding(limits(), &["a", "b"]);
+    harness.asks(&["a", "b"]);
+    harness.order(2, [item("a", 1), released("b", 1)]);
+    harness.rows(&[("b", 1), ("b", 2), ("b", 3)]);
+    let (first, second) = (harness.executes(&[1]), harness.executes(&[2]));
+    harness.done(first);
+    harness.done(second);
+    let third = harness.executes(&[3]);
+    assert!(!harness.progress("b").released);
+    harness.done(third);
+    let report = harness.report().unwrap();
     assert!(report.items[1].released && report.items[1].done == 3 && report.number == 2, "at once: {report:?}");
-    assert_eq!(bench.report(), None);
-    bench.asks(&["a"]);
-    bench.rows(&[]);
-    bench.now += SECOND * 4;
-    assert_eq!(bench.report(), None, "one more select that found nothing is no news");
-    bench.now += SECOND;
-    assert!(bench.report().unwrap().items[1].released);
-    bench.order(3, [item("a", 1), item("b", 1)]);
-    assert!(bench.progress("b").released, "an epoch that was released does not come back");
-    bench.order(4, [item("a", 1)]);
-    assert_eq!(bench.group.full_report(bench.now).items.len(), 1);
-    bench.order(5, [item("a", 1), item("b", 1)]);
-    assert_eq!(bench.group.full_report(bench.now).items.len(), 1);
-    bench.order(6, [item("a", 1), item("b", 2)]);
-    bench.asks(&["a", "b"]);
+    assert_eq!(harness.report(), None);
+    harness.asks(&["a"]);
+    harness.rows(&[]);
+    harness.now += SECOND * 4;
+    assert_eq!(harness.report(), None, "one more select that found nothing is no news");
+    harness.now += SECOND;
+    assert!(harness.report().unwrap().items[1].released);
+    harness.order(3, [item("a", 1), item("b", 1)]);
+    assert!(harness.progress("b").released, "an epoch that was released does not come back");
+    harness.order(4, [item("a", 1)]);
+    assert_eq!(harness.group.full_report(harness.now).items.len(), 1);
+    harness.order(5, [item("a", 1), item("b", 1)]);
+    assert_eq!(harness.group.full_report(harness.now).items.len(), 1);
+    harness.order(6, [item("a", 1), item("b", 2)]);
+    harness.asks(&["a", "b"]);
 }
 
 #[test]
-fn what_is_not_worked_off_in_time_is_aborted() {
-    let mut bench = Bench::holding(Limits { row_retry_max: 3, ..limits() }, &["a", "b"]);
-    bench.asks(&["a", "b"]);
-    bench.rows(&[("a", 1), ("a", 2), ("a", 3), ("b", 4)]);
-    let (first, second) = (bench.executes(&[1]), bench.executes(&[2]));
-    assert_eq!(bench.failed(first), [Some(SECOND)]);
-    bench.executes(&[3]);
-    bench.order(2, [released("a", 1), item("b", 1)]);
-    bench.waits(Some(SECOND * 36));
-    bench.now += SECOND * 36;
+fn rows_that_are_not_done_in_time_are_aborted() {
+    let mut harness = GroupHarness::holding(Limits { row_retry_max: 3, ..limits() }, &["a", "b"]);
+    harness.asks(&["a", "b"]);
+    harness.rows(&[("a", 1), ("a", 2), ("a", 3), ("b", 4)]);
+    let (first, second) = (harness.executes(&[1]), harness.executes(&[2]));
+    assert_eq!(harness.failed(first), [Some(SECOND)]);
+    harness.executes(&[3]);
+    harness.order(2, [released("a", 1), item("b", 1)]);
+    harness.waits(Some(SECOND * 36));
+    harness.now += SECOND * 36;
     let mut aborted = Vec::new();
-    while let Step::Abort(Task::Execution(number)) = bench.next() {
+    while let Step::Abort(Task::Execution(number)) = harness.next() {
         aborted.push(number);
     }
     assert_eq!((aborted.len(), aborted[0]), (2, second));
-    assert!(!bench.progress("a").released, "they are still there");
+    assert!(!harness.progress("a").released, "they are still there");
     for number in aborted {
-        bench.group.executed(number, ExecutionEnd::Aborted, bench.now);
+        harness.group.executed(number, ExecutionEnd::Aborted, harness.now);
     }
-    let item = bench.progress("a");
+    let item = harness.progress("a");
     assert_eq!((item.rows, item.done, item.failed, item.released), (3, 0, 3, true));
-    bench.executes(&[4]);
+    harness.executes(&[4]);
 }
 
 #[test]
 fn a_select_that_hangs_is_aborted_with_the_item_that_is_asked_back() {
-    let mut bench = Bench::holding(limits(), &["a"]);
-    bench.asks(&["a"]);
-    bench.order(2, [released("a", 1)]);
-    bench.now += SECOND * 36;
-    assert!(matches!(bench.next(), Step::Abort(Task::Fetch)));
-    assert!(!bench.progress("a").released);
-    bench.group.fetch_aborted();
-    assert!(bench.progress("a").released);
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    harness.asks(&["a"]);
+    harness.order(2, [released("a", 1)]);
+    harness.now += SECOND * 36;
+    assert!(matches!(harness.next(), Step::Abort(Task::Fetch)));
+    assert!(!harness.progress("a").released);
+    harness.group.fetch_aborted();
+    assert!(harness.progress("a").released);
 }
 
 #[test]
 fn an_item_that_an_order_leaves_out_is_dropped() {
-    let mut bench = Bench::holding(limits(), &["a"]);
-    bench.asks(&["a"]);
-    bench.rows(&[("a", 1), ("a", 2), ("a", 3)]);
-    let (first, second) = (bench.executes(&[1]), bench.executes(&[2]));
-    bench.order(2, []);
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    harness.asks(&["a"]);
+    harness.rows(&[("a", 1), ("a", 2), ("a", 3)]);
+    let (first, second) = (harness.executes(&[1]), harness.executes(&[2]));
+    harness.order(2, []);
     for number in [first, second] {
-        assert!(matches!(bench.next(), Step::Abort(Task::Execution(aborted)) if aborted == number));
-        bench.group.executed(number, ExecutionEnd::Aborted, bench.now);
+        assert!(matches!(harness.next(), Step::Abort(Task::Execution(aborted)) if aborted == number));
+        harness.group.executed(number, ExecutionEnd::Aborted, harness.now);
     }
-    bench.waits(None);
-    assert_eq!(bench.group.total(), Counts { fetches: 1, rows: 3, ..Counts::default() });
-    bench.order(3, [item("a", 1)]);
-    bench.waits(None);
+    harness.waits(None);
+    assert_eq!(harness.group.total(), Counts { fetches: 1, rows: 3, ..Counts::default() });
+    harness.order(3, [item("a", 1)]);
+    harness.waits(None);
 }
 
 #[test]
 fn a_higher_epoch_begins_anew_from_the_checkpoint_of_the_order() {
-    let mut bench = Bench::holding(limits(), &["a"]);
-    bench.asks(&["a"]);
-    bench.rows(&[("a", 1), ("a", 2)]);
-    let first = bench.executes(&[1]);
-    bench.group.checkpoint("a", 1, "one").unwrap();
-    bench.order(2, [PumpItem { checkpoint: "seven".to_owned(), params: "7".to_owned(), ..item("a", 2) }]);
-    assert!(matches!(bench.next(), Step::Abort(Task::Execution(_))));
-    let refused = bench.group.checkpoint("a", 1, "two");
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    harness.asks(&["a"]);
+    harness.rows(&[("a", 1), ("a", 2)]);
+    let first = harness.executes(&[1]);
+    harness.group.checkpoint("a", 1, "one").unwrap();
+    harness.order(2, [PumpItem { checkpoint: "seven".to_owned(), params: "7".to_owned(), ..item("a", 2) }]);
+    assert!(matches!(harness.next(), Step::Abort(Task::Execution(_))));
+    let refused = harness.group.checkpoint("a", 1, "two");
     assert_eq!(refused, Err(CheckpointError::NotHeld { item: "a".to_owned() }));
-    bench.group.executed(first, ExecutionEnd::Done, bench.now);
-    let item = bench.progress("a");
+    harness.group.executed(first, ExecutionEnd::Done, harness.now);
+    let item = harness.progress("a");
     assert_eq!((item.epoch, item.rows, item.done, item.checkpoint.as_str()), (2, 0, 0, "seven"));
-    let Step::Fetch { items, .. } = bench.next() else { panic!("a select") };
+    let Step::Fetch { items, .. } = harness.next() else { panic!("a select") };
     assert_eq!((items[0].epoch, items[0].checkpoint.as_str(), items[0].raw_params()), (2, "seven", "7"));
-    assert_eq!(bench.group.checkpoint("a", 2, &"x".repeat(4_097)), Err(CheckpointError::TooLong { bytes: 4_097 }));
+    assert_eq!(harness.group.checkpoint("a", 2, &"x".repeat(4_097)), Err(CheckpointError::TooLong { bytes: 4_097 }));
 }
 
 #[test]
 fn only_a_higher_order_is_taken_and_one_that_comes_again_is_answered() {
-    let mut bench = Bench::holding(limits(), &["a"]);
-    bench.group.full_report(bench.now);
-    bench.now += SECOND;
-    assert_eq!(bench.report(), None);
-    assert!(!bench.order(0, []));
-    assert_eq!(bench.report().map(|report| report.number), Some(1), "the answer has the number to go on from");
-    bench.now += SECOND;
-    assert!(!bench.order(1, []));
-    assert_eq!(bench.report().map(|report| (report.number, report.items.len())), Some((1, 1)));
-    assert!(bench.group.order(PumpOrder { term: 2, number: 0, ..order(0, []) }, bench.now));
-    assert!(!bench.order(9, [item("b", 1)]), "of an older term");
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    harness.group.full_report(harness.now);
+    harness.now += SECOND;
+    assert_eq!(harness.report(), None);
+    assert!(!harness.order(0, []));
+    assert_eq!(harness.report().map(|report| report.number), Some(1), "the answer has the number to go on from");
+    harness.now += SECOND;
+    assert!(!harness.order(1, []));
+    assert_eq!(harness.report().map(|report| (report.number, report.items.len())), Some((1, 1)));
+    assert!(harness.group.order(PumpOrder { term: 2, number: 0, ..order(0, []) }, harness.now));
+    assert!(!harness.order(9, [item("b", 1)]), "of an older term");
 }
 
 #[test]
 fn selects_that_fail_are_repeated_later_and_later() {
-    let mut bench = Bench::holding(limits(), &["a"]);
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
     for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
-        bench.asks(&["a"]);
-        assert_eq!(bench.group.fetch_failed(bench.now), SECOND * seconds);
-        bench.waits(Some(SECOND * seconds));
-        bench.now += SECOND * seconds;
+        harness.asks(&["a"]);
+        assert_eq!(harness.group.fetch_failed(harness.now), SECOND * seconds);
+        harness.waits(Some(SECOND * seconds));
+        harness.now += SECOND * seconds;
     }
-    bench.asks(&["a"]);
-    bench.rows(&[]);
-    bench.now += SECOND;
-    bench.asks(&["a"]);
-    assert_eq!(bench.group.fetch_failed(bench.now), SECOND);
+    harness.asks(&["a"]);
+    harness.rows(&[]);
+    harness.now += SECOND;
+    harness.asks(&["a"]);
+    assert_eq!(harness.group.fetch_failed(harness.now), SECOND);
 }
 
 #[test]
-fn a_group_that_yields_works_off_what_it_has_and_is_over() {
-    let mut bench = Bench::holding(limits(), &["a"]);
-    bench.asks(&["a"]);
-    bench.rows(&[("a", 1), ("a", 2), ("a", 3)]);
-    let first = bench.executes(&[1]);
-    bench.group.order(PumpOrder { r#yield: true, ..order(2, [item("a", 1), item("b", 1)]) }, bench.now);
-    let second = bench.executes(&[2]);
-    bench.done(first);
-    bench.done(second);
-    let third = bench.executes(&[3]);
-    bench.done(third);
-    assert!(matches!(bench.next(), Step::Over));
-    let all = bench.group.full_report(bench.now).items;
+fn a_group_that_yields_executes_its_rows_and_ends() {
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    harness.asks(&["a"]);
+    harness.rows(&[("a", 1), ("a", 2), ("a", 3)]);
+    let first = harness.executes(&[1]);
+    harness.group.order(PumpOrder { r#yield: true, ..order(2, [item("a", 1), item("b", 1)]) }, harness.now);
+    let second = harness.executes(&[2]);
+    harness.done(first);
+    harness.done(second);
+    let third = harness.executes(&[3]);
+    harness.done(third);
+    assert!(matches!(harness.next(), Step::Ended));
+    let all = harness.group.full_report(harness.now).items;
     assert!(all.len() == 2 && all.iter().all(|item| item.released));
 }
 
 #[test]
-fn a_group_that_stops_throws_away_what_waits_and_finishes_what_is_in_execution() {
-    let mut bench = Bench::holding(limits(), &["a"]);
-    bench.asks(&["a"]);
-    bench.rows(&[("a", 1), ("a", 2), ("a", 3)]);
-    let (first, second) = (bench.executes(&[1]), bench.executes(&[2]));
-    bench.group.stop(None);
-    bench.waits(None);
-    bench.done(first);
-    bench.waits(None);
-    bench.group.stop(Some(bench.now + SECOND));
-    bench.waits(Some(SECOND));
-    bench.now += SECOND;
-    assert!(matches!(bench.next(), Step::Abort(Task::Execution(number)) if number == second));
-    bench.group.executed(second, ExecutionEnd::Aborted, bench.now);
-    assert!(matches!(bench.next(), Step::Over));
-    assert_eq!(bench.group.total(), Counts { fetches: 1, rows: 3, done: 1, failed: 1 });
+fn a_group_that_stops_drops_waiting_rows_and_finishes_executions() {
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    harness.asks(&["a"]);
+    harness.rows(&[("a", 1), ("a", 2), ("a", 3)]);
+    let (first, second) = (harness.executes(&[1]), harness.executes(&[2]));
+    harness.group.stop(None);
+    harness.waits(None);
+    harness.done(first);
+    harness.waits(None);
+    harness.group.stop(Some(harness.now + SECOND));
+    harness.waits(Some(SECOND));
+    harness.now += SECOND;
+    assert!(matches!(harness.next(), Step::Abort(Task::Execution(number)) if number == second));
+    harness.group.executed(second, ExecutionEnd::Aborted, harness.now);
+    assert!(matches!(harness.next(), Step::Ended));
+    assert_eq!(harness.group.total(), Counts { fetches: 1, rows: 3, done: 1, failed: 1 });
 }
 
 #[test]
-fn a_group_that_stops_aborts_what_it_has_in_time_once_the_server_asks_for_it() {
-    let mut bench = Bench::holding(limits(), &["a"]);
-    bench.asks(&["a"]);
-    bench.rows(&[("a", 1)]);
-    let number = bench.executes(&[1]);
-    bench.group.stop(None);
-    bench.order(2, [item("a", 1)]);
-    bench.waits(None);
-    bench.order(3, [released("a", 1)]);
-    bench.waits(Some(SECOND * 36));
-    bench.now += SECOND * 36;
-    assert!(matches!(bench.next(), Step::Abort(Task::Execution(aborted)) if aborted == number));
-    bench.order(4, [released("a", 1)]);
-    bench.waits(None);
+fn a_group_that_stops_aborts_executions_in_time_once_the_server_requests_it() {
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    harness.asks(&["a"]);
+    harness.rows(&[("a", 1)]);
+    let number = harness.executes(&[1]);
+    harness.group.stop(None);
+    harness.order(2, [item("a", 1)]);
+    harness.waits(None);
+    harness.order(3, [released("a", 1)]);
+    harness.waits(Some(SECOND * 36));
+    harness.now += SECOND * 36;
+    assert!(matches!(harness.next(), Step::Abort(Task::Execution(aborted)) if aborted == number));
+    harness.order(4, [released("a", 1)]);
+    harness.waits(None);
 }
 
 #[test]
 fn changes_are_reported_once_a_second_and_each_has_a_higher_sequence() {
-    let mut bench = Bench::new(limits());
-    assert_eq!(bench.report(), None);
-    bench.order(1, [item("a", 1)]);
-    let first = bench.report().unwrap();
+    let mut harness = GroupHarness::new(limits());
+    assert_eq!(harness.report(), None);
+    harness.order(1, [item("a", 1)]);
+    let first = harness.report().unwrap();
     assert_eq!((first.run_id, first.attempt, first.job_id, first.term, first.number), (7, 1, 3, 1, 1));
     assert_eq!(first.items[0].sequence, 1);
-    bench.asks(&["a"]);
-    bench.rows(&[("a", 1)]);
-    assert_eq!((bench.report(), bench.group.report_at()), (None, Some(bench.now + SECOND)));
-    bench.now += SECOND;
-    let second = bench.report().unwrap();
+    harness.asks(&["a"]);
+    harness.rows(&[("a", 1)]);
+    assert_eq!((harness.report(), harness.group.report_at()), (None, Some(harness.now + SECOND)));
+    harness.now += SECOND;
+    let second = harness.report().unwrap();
     assert_eq!((second.items[0].sequence, second.items[0].rows, second.items[0].fetches), (2, 1, 1));
-    let number = bench.executes(&[1]);
-    bench.done(number);
-    bench.now += SECOND;
-    let third = bench.report().unwrap();
+    let number = harness.executes(&[1]);
+    harness.done(number);
+    harness.now += SECOND;
+    let third = harness.report().unwrap();
     assert_eq!((third.items[0].sequence, third.items[0].done, third.items[0].per_minute), (3, 1, 1));
-    bench.now += SECOND * 100;
-    let fourth = bench.report().unwrap();
+    harness.now += SECOND * 100;
+    let fourth = harness.report().unwrap();
     assert_eq!((fourth.items[0].sequence, fourth.items[0].per_minute), (4, 0), "the rate falls without an event");
-    assert_eq!(bench.group.report_at(), None);
+    assert_eq!(harness.group.report_at(), None);
 }
 
 #[test]
 fn a_row_of_an_item_that_is_asked_back_is_not_tried_again() {
-    let mut bench = Bench::holding(Limits { row_retry_max: 3, ..limits() }, &["a"]);
-    bench.asks(&["a"]);
-    bench.rows(&[("a", 1), ("a", 2)]);
-    let (first, second) = (bench.executes(&[1]), bench.executes(&[2]));
-    assert_eq!(bench.failed(first), [Some(SECOND)]);
-    bench.order(2, [released("a", 1)]);
-    assert_eq!(bench.failed(second), [None]);
-    assert!(bench.progress("a").released);
+    let mut harness = GroupHarness::holding(Limits { row_retry_max: 3, ..limits() }, &["a"]);
+    harness.asks(&["a"]);
+    harness.rows(&[("a", 1), ("a", 2)]);
+    let (first, second) = (harness.executes(&[1]), harness.executes(&[2]));
+    assert_eq!(harness.failed(first), [Some(SECOND)]);
+    harness.order(2, [released("a", 1)]);
+    assert_eq!(harness.failed(second), [None]);
+    assert!(harness.progress("a").released);
 }
 
 #[test]
 fn a_released_item_without_rows_is_reported_again_too() {
-    let mut bench = Bench::holding(limits(), &["a"]);
-    bench.order(2, [released("a", 1)]);
-    assert!(bench.report().unwrap().items[0].released);
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    harness.order(2, [released("a", 1)]);
+    assert!(harness.report().unwrap().items[0].released);
     for _ in 0..3 {
-        bench.now += SECOND * 4;
-        assert_eq!(bench.report(), None);
-        bench.now += SECOND;
-        assert!(bench.report().unwrap().items[0].released);
+        harness.now += SECOND * 4;
+        assert_eq!(harness.report(), None);
+        harness.now += SECOND;
+        assert!(harness.report().unwrap().items[0].released);
     }
 }
 
 #[test]
 fn a_group_that_stops_aborts_its_select() {
-    let mut bench = Bench::holding(limits(), &["a"]);
-    bench.asks(&["a"]);
-    bench.group.stop(None);
-    assert!(matches!(bench.next(), Step::Abort(Task::Fetch)));
-    bench.waits(None);
-    assert_eq!(bench.rows(&[("a", 1)]).accepted, 0, "it may end by itself all the same");
-    assert!(matches!(bench.next(), Step::Over));
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    harness.asks(&["a"]);
+    harness.group.stop(None);
+    assert!(matches!(harness.next(), Step::Abort(Task::Fetch)));
+    harness.waits(None);
+    assert_eq!(harness.rows(&[("a", 1)]).accepted, 0, "it may end by itself all the same");
+    assert!(matches!(harness.next(), Step::Ended));
 }

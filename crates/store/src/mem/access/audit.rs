@@ -3,26 +3,26 @@
 use async_trait::async_trait;
 
 use crate::Result;
-use crate::access::{AuditEntry, AuditLog, AuditQuery, UNANSWERED, kept};
+use crate::access::{AuditEntry, AuditLog, AuditQuery, INCOMPLETE, stored_document};
 use crate::mem::{MemStore, size};
 
 #[async_trait]
 impl AuditLog for MemStore {
     async fn add_audit(&self, entry: &AuditEntry) -> Result<()> {
         let mut entry = entry.clone();
-        entry.before = entry.before.as_deref().map(kept);
-        entry.after = entry.after.as_deref().map(kept);
+        entry.before = entry.before.as_deref().map(stored_document);
+        entry.after = entry.after.as_deref().map(stored_document);
         self.state().access.audit.insert(entry.id, entry);
         Ok(())
     }
 
-    async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool> {
+    async fn complete_audit(&self, entry: &AuditEntry) -> Result<bool> {
         let mut state = self.state();
         let open = state.access.audit.get_mut(&entry.id);
-        let Some(open) = open.filter(|open| open.after.as_deref() == Some(UNANSWERED)) else { return Ok(false) };
+        let Some(open) = open.filter(|open| open.after.as_deref() == Some(INCOMPLETE)) else { return Ok(false) };
         let AuditEntry { object, namespace, verdict, before, after, .. } = entry.clone();
-        open.before = before.as_deref().map(kept);
-        open.after = after.as_deref().map(kept);
+        open.before = before.as_deref().map(stored_document);
+        open.after = after.as_deref().map(stored_document);
         (open.object, open.namespace, open.verdict) = (object, namespace, verdict);
         Ok(true)
     }

@@ -35,7 +35,7 @@ impl Access {
 
     pub(super) fn revoke_family(&mut self, family: BTreeSet<TokenId>, now: Timestamp) {
         for id in self.end_family(family) {
-            if let Some(token) = self.tokens.get_mut(&id).filter(|token| token.is_good(now)) {
+            if let Some(token) = self.tokens.get_mut(&id).filter(|token| token.is_valid(now)) {
                 token.revoked_at = Some(now);
             }
         }

@@ -34,16 +34,16 @@ impl Tokens for MemStore {
         Ok(state.access.tokens.values().rev().filter(wanted).take(size(query.limit)).cloned().collect())
     }
 
-    async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
+    async fn count_valid_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
         let state = self.state();
-        let living = state.access.tokens.values().filter(|token| token.owner == Some(owner) && token.is_good(now));
-        Ok(u64::try_from(living.count()).unwrap_or(u64::MAX))
+        let valid = state.access.tokens.values().filter(|token| token.owner == Some(owner) && token.is_valid(now));
+        Ok(u64::try_from(valid.count()).unwrap_or(u64::MAX))
     }
 
-    async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
+    async fn count_valid_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
         let state = self.state();
         let is_counted = |token: &&TokenRecord| {
-            token.line == line && token.owner.is_none() && token.kind == TokenKind::Api && token.is_good(now)
+            token.line == line && token.owner.is_none() && token.kind == TokenKind::Api && token.is_valid(now)
         };
         Ok(u64::try_from(state.access.tokens.values().filter(is_counted).count()).unwrap_or(u64::MAX))
     }
@@ -84,15 +84,15 @@ impl Tokens for MemStore {
 
     async fn revoke_token(&self, id: TokenId, now: Timestamp) -> Result<bool> {
         let mut state = self.state();
-        let was_good = state.access.tokens.get(&id).is_some_and(|token| token.is_good(now));
+        let was_valid = state.access.tokens.get(&id).is_some_and(|token| token.is_valid(now));
         state.access.revoke_family([id].into(), now);
-        Ok(was_good)
+        Ok(was_valid)
     }
 
     async fn rotate_token(&self, old: TokenId, old_ends_at: Timestamp, new: &TokenRecord) -> Result<bool> {
         let mut state = self.state();
         let access = &mut state.access;
-        let held = access.tokens.get(&old).filter(|token| token.is_good(new.created_at));
+        let held = access.tokens.get(&old).filter(|token| token.is_valid(new.created_at));
         let Some((series, ends_at)) = held.map(|token| (token.series, token.expires_at)) else { return Ok(false) };
         if new.series == series {
             access.write_token(new, earlier(new.expires_at, ends_at));
@@ -117,7 +117,7 @@ impl Access {
     pub(super) fn insert_token(&mut self, token: &TokenRecord) -> bool {
         let mut expires_at = token.expires_at;
         if let Some(parent) = token.minted_by {
-            let parent = self.tokens.get(&parent).filter(|parent| parent.is_good(token.created_at));
+            let parent = self.tokens.get(&parent).filter(|parent| parent.is_valid(token.created_at));
             let Some(parent) = parent else { return false };
             expires_at = earlier(expires_at, parent.expires_at);
         }

@@ -44,7 +44,8 @@ impl ChangeJobs for MemStore {
     }
 
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
-        let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers, drops } = deletion;
+        let JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers, drops } =
+            deletion;
         let read_at = self.now().max(reached);
         let mut state = self.state();
         let Some(record) = state.living_job(id) else { return Ok(Deleted::NotFound) };
@@ -52,14 +53,14 @@ impl ChangeJobs for MemStore {
             return Ok(Deleted::Conflict(record.version));
         }
         let children = state.child_names(id);
-        if !children.is_empty() && !leaves_followers {
+        if !children.is_empty() && !detaches_followers {
             return Ok(Deleted::IsParent(children));
         }
         state.leave_followers(id);
         state.write_parents(id, Vec::new());
         let plan = state.plan(&record, (None, before), (now, now, read_at));
         state.settle(&plan.settle, plan.reason, now);
-        state.skip_row(skipped_row(&record, before, &plan, spare, now));
+        state.skip_row(skipped_row(&record, before, &plan, skipped_row_id, now));
         if let Some(drops) = drops {
             state.drop_queued(id, Reason::Deleted, drops);
         }
@@ -116,8 +117,8 @@ impl State {
         };
         let is_ahead = |run: &&Run| run.fire_at > from && (run.fire_at > now || run.due_at > now);
         let is_own = |run: &&Run| {
-            let is_whole = run.shard_index == 0 || run.shard_index == ROOT_SHARD;
-            run.job == job && run.cause == 0 && run.parent.is_none() && run.attempt == 1 && is_whole
+            let is_not_shard = run.shard_index == 0 || run.shard_index == ROOT_SHARD;
+            run.job == job && run.cause == 0 && run.parent.is_none() && run.attempt == 1 && is_not_shard
         };
         let row = |run: &Run| FutureRow { id: run.id, fire_at: run.fire_at, due_at: run.due_at, status: run.status };
         self.runs.values().filter(is_own).filter(is_ahead).filter(is_unsent).map(row).collect()
@@ -147,7 +148,7 @@ impl State {
         }
         let plan = self.plan(record, (Some(job), Some(change.before)), (change.now, change.checked_at, read_at));
         self.settle(&plan.settle, plan.reason, change.now);
-        self.skip_row(skipped_row(record, Some(change.before), &plan, change.spare, change.now));
+        self.skip_row(skipped_row(record, Some(change.before), &plan, change.skipped_row_id, change.now));
         for row in plan.keep.iter().chain(&plan.reopen) {
             let Some(run) = self.runs.get_mut(&row.id) else { continue };
             self.keys.remove(&key(run));

@@ -41,7 +41,7 @@ impl Namespaces for MemStore {
         state.apps.retain(|_, app| app.namespace != id);
         state.webhooks.remove(&id);
         state.outbox.retain(|_, item| item.namespace != id);
-        state.alerts.leave(id);
+        state.channel_rows.leave(id);
         state.alert_rows.leave(id);
         state.xxl.executors.retain(|_, executor| executor.namespace != id);
         state.access.leave(id);

@@ -5,23 +5,23 @@ use rondel_core::outcome::CancelRequest;
 use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::catalog::QueuedDrops;
-use crate::ledger::{CancelAsked, CancelElsewhere};
+use crate::ledger::{CancelElsewhere, CancelOutcome};
 use crate::mem::{MemStore, State, size};
 use crate::settle::{clean_name, queued_to_drop};
 use crate::{Cancel, LeaseToken, Result};
 
 #[async_trait]
 impl Cancel for MemStore {
-    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, _now: Timestamp) -> Result<CancelAsked> {
+    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, _now: Timestamp) -> Result<CancelOutcome> {
         let mut state = self.state();
-        let Some(found) = state.runs.get_mut(&run) else { return Ok(CancelAsked::NotFound) };
+        let Some(found) = state.runs.get_mut(&run) else { return Ok(CancelOutcome::NotFound) };
         if found.status.is_terminal() {
-            return Ok(CancelAsked::AlreadyEnded(found.status));
+            return Ok(CancelOutcome::AlreadyEnded(found.status));
         }
         ask_to_cancel(found, request);
         let found = found.clone();
         state.cancels.insert(run);
-        Ok(CancelAsked::Requested(Box::new(found)))
+        Ok(CancelOutcome::Requested(Box::new(found)))
     }
 
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, _now: Timestamp) -> Result<u64> {

@@ -1,7 +1,7 @@
 //! Dispatch of open runs to executors: waking, marking, recording as running, and expanding them.
 
 use async_trait::async_trait;
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -93,7 +93,7 @@ impl Dispatch for MemStore {
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()> {
         let mut state = self.state();
         for wait in waits {
-            let detail = wait.detail.to_json().map(|text| Box::new(Detail::from_json(&text)));
+            let detail = wait.detail.to_json().map(|text| Box::new(ReasonDetail::from_json(&text)));
             let WaitPlace::Executor(hand) = &wait.place else {
                 if let Some(run) = state.pending(token, wait.run, wait.attempt) {
                     run.detail = detail;
@@ -115,8 +115,8 @@ impl Dispatch for MemStore {
         let mut state = self.state();
         let total = i32::try_from(shards.len()).unwrap_or(i32::MAX);
         let Some(broadcast) = state.own(token, run) else { return Ok(false) };
-        let is_whole = broadcast.shard_index == ROOT_SHARD && broadcast.shard_total.is_none();
-        let may_be = is_whole && broadcast.status == RunStatus::Pending || mutant::on(Mutant::ExpandTwice);
+        let is_unexpanded = broadcast.shard_index == ROOT_SHARD && broadcast.shard_total.is_none();
+        let may_be = is_unexpanded && broadcast.status == RunStatus::Pending || mutant::on(Mutant::ExpandTwice);
         if !may_be || total == 0 {
             return Ok(false);
         }

@@ -2,12 +2,12 @@
 
 use async_trait::async_trait;
 use rondel_core::outcome::NextStep;
-use rondel_core::reason::Detail;
+use rondel_core::reason::ReasonDetail;
 use rondel_core::run::Attempt;
 use rondel_core::{ExecutorId, JobId, Reason, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
-use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
+use crate::ledger::{AttemptEnd, EndOutcome, Ends, Finisher};
 use crate::mem::{MemStore, State};
 use crate::rollups::decides_failing;
 use crate::settle::{self, CleanFinish, Judgement, RunRow};
@@ -18,8 +18,8 @@ impl Finish for MemStore {
     async fn finish(&self, finisher: Finisher<'_>, batch: &[AttemptEnd]) -> Result<Ends> {
         let now = self.now();
         let mut state = self.state();
-        let answers: Vec<Finished> = batch.iter().map(|finish| state.finish(finish, now)).collect();
-        let stored = batch.iter().zip(&answers).filter(|(_, answer)| **answer == Finished::Duplicate);
+        let answers: Vec<EndOutcome> = batch.iter().map(|finish| state.finish(finish, now)).collect();
+        let stored = batch.iter().zip(&answers).filter(|(_, answer)| **answer == EndOutcome::Duplicate);
         let stored = stored.filter_map(|(finish, _)| state.runs.get(&finish.run));
         let awaiting = stored.filter(|run| run.awaits_children()).map(|run| (run.job, run.id)).collect();
         let mut ends = Ends { answers, awaiting, ..Ends::default() };
@@ -28,16 +28,16 @@ impl Finish for MemStore {
         }
         // A run that awaits its children has not ended yet.
         let delaying = batch.iter().filter(|finish| finish.policy.has_fixed_delay).map(|finish| finish.job);
-        let jobs: Vec<JobId> = delaying.chain(ends.over.iter().map(|(job, _)| *job)).collect();
+        let jobs: Vec<JobId> = delaying.chain(ends.ended_parents.iter().map(|(job, _)| *job)).collect();
         ends.due_at = jobs.into_iter().filter_map(|job| state.delay(job, now)).min();
         Ok(ends)
     }
 }
 
 impl State {
-    pub(in crate::mem) fn finish(&mut self, finish: &AttemptEnd, now: Timestamp) -> Finished {
+    pub(in crate::mem) fn finish(&mut self, finish: &AttemptEnd, now: Timestamp) -> EndOutcome {
         let clean = CleanFinish::new(finish);
-        let Some(run) = self.runs.get(&finish.run) else { return Finished::NoSuchRun };
+        let Some(run) = self.runs.get(&finish.run) else { return EndOutcome::NoSuchRun };
         let row = RunRow {
             due_at: run.due_at,
             attempt: run.attempt,
@@ -53,15 +53,15 @@ impl State {
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
         };
         match settle::judge(row, finish) {
-            Judgement::NoSuchRun => Finished::NoSuchRun,
-            Judgement::Duplicate => Finished::Duplicate,
-            Judgement::NotOwner => Finished::NotOwner,
+            Judgement::NoSuchRun => EndOutcome::NoSuchRun,
+            Judgement::Duplicate => EndOutcome::Duplicate,
+            Judgement::NotOwner => EndOutcome::NotOwner,
             Judgement::Superseded => {
                 // Only an executor knows how an attempt ended that the servers had given up.
                 if finish.owner.is_none() {
                     self.keep_superseded(&clean);
                 }
-                Finished::Superseded
+                EndOutcome::Superseded
             }
             Judgement::Late(status, reason) => {
                 let (trace, was_skipped) = (run.trace.clone(), run.status == RunStatus::Skipped);
@@ -76,18 +76,18 @@ impl State {
                     self.note_ended(finish.run, false);
                 }
                 self.count_shards(finish, 0, now);
-                Finished::Late
+                EndOutcome::Late
             }
             Judgement::Ends(then @ NextStep::Verdict { status, reason }) => {
                 self.end(&clean, status, reason);
                 self.add_message(finish.run, now);
                 self.note_ended(finish.run, finish.policy.awaits_children);
                 self.count_shards(finish, 1, now);
-                Finished::Stored(then, None)
+                EndOutcome::Stored(then, None)
             }
             Judgement::Ends(then @ NextStep::Retry { due_at, reason, lost_count }) => {
                 let run = self.retry(&clean, due_at, reason, lost_count);
-                Finished::Stored(then, run.map(Box::new))
+                EndOutcome::Stored(then, run.map(Box::new))
             }
         }
     }
@@ -168,6 +168,6 @@ impl State {
 }
 
 /// The detail, as a read from its stored text returns it.
-fn detail_of(clean: &CleanFinish<'_>) -> Option<Box<Detail>> {
-    clean.detail.as_deref().map(|text| Box::new(Detail::from_json(text)))
+fn detail_of(clean: &CleanFinish<'_>) -> Option<Box<ReasonDetail>> {
+    clean.detail.as_deref().map(|text| Box::new(ReasonDetail::from_json(text)))
 }

@@ -14,7 +14,7 @@ use crate::mem::{State, StoredNode};
 impl State {
     /// Records that a run, or a whole broadcast, has got its verdict.
     pub(super) fn note_ended(&mut self, id: RunId, awaits_children: bool) {
-        let Some(run) = self.runs.get(&id).filter(|run| self.whole_of(run).is_none()) else { return };
+        let Some(run) = self.runs.get(&id).filter(|run| self.broadcast_of(run).is_none()) else { return };
         let awaits_children = awaits_children && run.status == RunStatus::Succeeded;
         let ended = EndedRun { run: id, job: run.job, cause: run.cause, trigger: run.trigger, awaits_children };
         self.ended.push(ended);
@@ -134,6 +134,6 @@ impl State {
         run.finished_at = Some(now);
         self.cancels.remove(&fold.run);
         self.add_message(fold.run, now);
-        ends.over.push((fold.job, fold.run));
+        ends.ended_parents.push((fold.job, fold.run));
     }
 }

@@ -24,7 +24,7 @@ impl Runs for MemStore {
             status: run.status,
             attempt: run.attempt,
             job_version: run.job_version,
-            is_noted: run.started_at.is_some(),
+            has_recorded_start: run.started_at.is_some(),
             owner: LeaseToken { node: run.node, epoch: run.node_epoch },
             cancel_by: run.cancel_by.clone(),
             drop_for: run.cancel_reason.filter(|reason| reason.is_for_queued()),

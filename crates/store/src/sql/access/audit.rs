@@ -5,8 +5,8 @@ use rondel_core::{AuditId, IdGen, TokenId};
 use sqlx::any::AnyRow;
 
 use crate::Result;
-use crate::access::kept;
-use crate::access::{AuditEntry, AuditLog, AuditQuery, UNANSWERED, Verdict};
+use crate::access::stored_document;
+use crate::access::{AuditEntry, AuditLog, AuditQuery, INCOMPLETE, Verdict};
 use crate::settle::clean_name;
 use crate::sql::SqlStore;
 use crate::sql::query::{Query, Reader, Statement};
@@ -59,22 +59,22 @@ impl AuditLog for SqlStore {
             .text(&clean_name(&entry.object))
             .opt_text(short(&entry.namespace).as_deref())
             .text(entry.verdict.as_str())
-            .opt_text(entry.before.as_deref().map(kept).as_deref())
-            .opt_text(entry.after.as_deref().map(kept).as_deref())
+            .opt_text(entry.before.as_deref().map(stored_document).as_deref())
+            .opt_text(entry.after.as_deref().map(stored_document).as_deref())
             .opt_int(entry.token.map(TokenId::get));
         self.execute(insert).await?;
         Ok(())
     }
 
-    async fn answer_audit(&self, entry: &AuditEntry) -> Result<bool> {
+    async fn complete_audit(&self, entry: &AuditEntry) -> Result<bool> {
         let answer = Query::new(&ANSWER_AUDIT)
             .text(&clean_name(&entry.object))
             .opt_text(entry.namespace.as_deref().map(|text| clean_name(text).into_owned()).as_deref())
             .text(entry.verdict.as_str())
-            .opt_text(entry.before.as_deref().map(kept).as_deref())
-            .opt_text(entry.after.as_deref().map(kept).as_deref())
+            .opt_text(entry.before.as_deref().map(stored_document).as_deref())
+            .opt_text(entry.after.as_deref().map(stored_document).as_deref())
             .int(entry.id.get())
-            .text(UNANSWERED);
+            .text(INCOMPLETE);
         Ok(self.execute(answer).await? == 1)
     }
 

@@ -287,7 +287,7 @@ fn link(row: &AnyRow) -> Result<SignInLink> {
         purpose: match columns.text("purpose")?.as_str() {
             "setup" => LinkPurpose::Setup,
             "sign_in" => LinkPurpose::SignIn,
-            other => return Err(columns.corrupt("purpose", format!("{other:?} is not what a link is for"))),
+            other => return Err(columns.corrupt("purpose", format!("{other:?} is not the purpose of a link"))),
         },
         account: columns.opt_int("account_id")?.map(AccountId::new),
         token: columns.opt_int("token_id")?.map(TokenId::new),

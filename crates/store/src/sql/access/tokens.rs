@@ -38,12 +38,12 @@ const LIST_TOKENS_IN: Statement = Statement {
          AND COALESCE(NULLIF(app_id, 0), namespace_id) {in_list}))) ORDER BY id DESC LIMIT ?"
     ),
 };
-const COUNT_LIVING: Statement = Statement {
+const COUNT_VALID: Statement = Statement {
     name: "count_living_tokens",
     text: "SELECT COUNT(*) FROM api_token WHERE owner_id = ? AND revoked_at_ms IS NULL \
            AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
 };
-pub(in crate::sql) const COUNT_LIVING_OF_LINE: Statement = Statement {
+pub(in crate::sql) const COUNT_VALID_OF_LINE: Statement = Statement {
     name: "count_living_tokens_of_line",
     text: "SELECT COUNT(*) FROM api_token WHERE line_id = ? AND owner_id IS NULL AND kind = 'api' \
            AND revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
@@ -111,12 +111,12 @@ impl Tokens for SqlStore {
         Ok(tokens)
     }
 
-    async fn living_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
-        self.count_tokens(Query::new(&COUNT_LIVING).int(owner.get()).at(now)).await
+    async fn count_valid_tokens(&self, owner: AccountId, now: Timestamp) -> Result<u64> {
+        self.count_tokens(Query::new(&COUNT_VALID).int(owner.get()).at(now)).await
     }
 
-    async fn living_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
-        self.count_tokens(Query::new(&COUNT_LIVING_OF_LINE).int(line.get()).at(now)).await
+    async fn count_valid_tokens_of_line(&self, line: TokenId, now: Timestamp) -> Result<u64> {
+        self.count_tokens(Query::new(&COUNT_VALID_OF_LINE).int(line.get()).at(now)).await
     }
 
     async fn forget_tokens(&self, before: Timestamp, limit: u32) -> Result<u64> {
@@ -197,7 +197,7 @@ impl Tx<'_> {
     /// The token without its roles, locked until the transaction ends, if it is valid.
     async fn lock_valid_token(&mut self, id: TokenId, now: Timestamp) -> Result<Option<TokenRecord>> {
         let row = self.row(Query::new(&LOCK_TOKEN).int(id.get())).await?;
-        Ok(row.as_ref().map(token).transpose()?.filter(|token| token.is_good(now)))
+        Ok(row.as_ref().map(token).transpose()?.filter(|token| token.is_valid(now)))
     }
 
     async fn insert_token(&mut self, token: &TokenRecord) -> Result<bool> {

@@ -6,7 +6,7 @@ use sqlx::any::AnyRow;
 
 use super::chunks;
 use crate::Result;
-use crate::alerts::{ExpectCheck, OpenRunExpectations, PAGE_MAX, first_looks};
+use crate::alerts::{ExpectCheck, OpenRunExpectations, PAGE_MAX, first_checks};
 use crate::sql::query::{Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
 
@@ -54,7 +54,7 @@ impl SqlStore {
                 found.push(expect_look(&row)?);
             }
         }
-        found.sort_by_key(|look| (look.job, look.kind));
+        found.sort_by_key(|check| (check.job, check.kind));
         found.dedup();
         Ok(found)
     }
@@ -93,15 +93,15 @@ impl Tx<'_> {
             old = rows.iter().map(expect_look).collect::<Result<Vec<_>>>()?;
             self.delete_expects(job).await?;
         }
-        let looks = first_looks(job, (before.map(|before| (before, old.as_slice())), spec), now);
-        if looks.is_empty() {
+        let expect_checks = first_checks(job, (before.map(|before| (before, old.as_slice())), spec), now);
+        if expect_checks.is_empty() {
             return Ok(());
         }
-        let insert = Query::new(&INSERT_EXPECTS).rows(&looks, |query, look| {
-            query.int(look.job.get()).text(look.kind.as_str()).int(namespace.get()).opt_at(look.at)
+        let insert = Query::new(&INSERT_EXPECTS).rows(&expect_checks, |query, check| {
+            query.int(check.job.get()).text(check.kind.as_str()).int(namespace.get()).opt_at(check.at)
         });
         self.execute(insert).await?;
-        if looks.iter().any(|look| look.kind.is_about_open_runs()) {
+        if expect_checks.iter().any(|check| check.kind.is_about_open_runs()) {
             self.set_open_look(namespace, Some(now)).await?;
         }
         Ok(())
@@ -115,10 +115,10 @@ impl Tx<'_> {
         self.execute(Query::new(&SET_OPEN_LOOK).opt_at(at).int(namespace.get())).await.map(drop)
     }
 
-    pub(super) async fn move_expects(&mut self, looks: &[ExpectCheck]) -> Result<()> {
-        for chunk in chunks(looks) {
+    pub(super) async fn move_expects(&mut self, expect_checks: &[ExpectCheck]) -> Result<()> {
+        for chunk in chunks(expect_checks) {
             let moved = Query::new(&MOVE_EXPECTS)
-                .rows(chunk, |query, look| query.int(look.job.get()).text(look.kind.as_str()).opt_at(look.at));
+                .rows(chunk, |query, check| query.int(check.job.get()).text(check.kind.as_str()).opt_at(check.at));
             self.execute(moved).await?;
         }
         Ok(())

@@ -1,6 +1,6 @@
 //! The rows of incidents.
 
-use rondel_core::alert::{Incident, OpenIncidents, Standing, Subject, SubjectKind};
+use rondel_core::alert::{Incident, IncidentState, OpenIncidents, Subject, SubjectKind};
 use rondel_core::{AlertRuleId, IncidentId, NamespaceId, Timestamp};
 use sqlx::any::AnyRow;
 
@@ -243,7 +243,7 @@ fn with_values(query: Query, record: &IncidentRecord) -> Result<Query> {
         .int(incident.subject.id)
         .text(&clean_name(&incident.subject.name))
         .opt_text(incident.subject.app.as_deref())
-        .opt_int((incident.standing == Standing::Firing).then_some(1))
+        .opt_int((incident.standing == IncidentState::Firing).then_some(1))
         .opt_int(incident.group.map(IncidentId::get));
     Ok(query
         .at(incident.started_at)
@@ -271,7 +271,7 @@ fn incident(row: &AnyRow) -> Result<IncidentRecord> {
         name: columns.text("subject_name")?,
         app: columns.opt_text("app_name")?,
     };
-    let standing = if columns.opt_int("is_open")?.is_some() { Standing::Firing } else { Standing::Resolved };
+    let standing = if columns.opt_int("is_open")?.is_some() { IncidentState::Firing } else { IncidentState::Resolved };
     let incident = Incident {
         id,
         subject,

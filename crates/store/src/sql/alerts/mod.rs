@@ -118,11 +118,11 @@ impl Alerts for SqlStore {
             }
             tx.write_incidents(write.namespace, write.incidents).await?;
             tx.write_checks(write.checks).await?;
-            tx.move_expects(write.looks).await?;
-            if let Some(open_look) = write.open_look {
-                tx.set_open_look(write.namespace, open_look.at).await?;
+            tx.move_expects(write.expect_checks).await?;
+            if let Some(open_runs_check) = write.open_runs_check {
+                tx.set_open_look(write.namespace, open_runs_check.at).await?;
             }
-            tx.delete_events(write.done).await?;
+            tx.delete_events(write.evaluated_events).await?;
             tx.write_messages(write.messages).await?;
             Ok(true)
         })

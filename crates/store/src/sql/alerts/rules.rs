@@ -48,7 +48,7 @@ impl SqlStore {
 impl Tx<'_> {
     /// The caller must not hold any lock yet.
     pub(super) async fn save_alert_rule(&mut self, change: RuleChange<'_>) -> Result<RuleSaved> {
-        let missing = self.hold_channels(change.namespace, &change.spec.channel_names().collect()).await?;
+        let missing = self.lock_channels(change.namespace, &change.spec.channel_names().collect()).await?;
         self.raise_space(change.namespace).await?;
         let rules = self.alert_rules(change.namespace).await?;
         let before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
@@ -60,7 +60,7 @@ impl Tx<'_> {
             return Ok(RuleSaved::NoChannel(channel));
         }
         let (spec, author) = (json("save_alert_rule", change.spec)?, clean_name(change.author));
-        let (check_at, sweep) = next_evaluation(before, &change);
+        let (check_at, progress) = next_evaluation(before, &change);
         let record = RuleRecord {
             id: before.map_or(change.id, |rule| rule.id),
             namespace: change.namespace,
@@ -70,7 +70,7 @@ impl Tx<'_> {
             created_at: before.map_or(change.now, |rule| rule.created_at),
             updated_at: change.now,
             check_at,
-            sweep,
+            progress,
         };
         if before.is_none() {
             if rules.len() >= usize::try_from(RULE_COUNT_MAX).unwrap_or(usize::MAX) {
@@ -82,8 +82,8 @@ impl Tx<'_> {
             self.execute_all(insert, 1).await?;
         } else {
             let update = Query::new(&UPDATE_RULE).int(record.version).text(&spec).text(&author).at(change.now);
-            let sweep = sweep_text(record.sweep.as_ref(), "save_alert_rule")?;
-            let update = update.opt_at(record.check_at).opt_text(sweep.as_deref());
+            let progress = progress_text(record.progress.as_ref(), "save_alert_rule")?;
+            let update = update.opt_at(record.check_at).opt_text(progress.as_deref());
             self.execute_all(update.int(record.id.get()).int(version), 1).await?;
         }
         if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
@@ -113,8 +113,8 @@ impl Tx<'_> {
 
     pub(super) async fn write_checks(&mut self, checks: &[RuleCheck]) -> Result<()> {
         for check in checks {
-            let sweep = sweep_text(check.sweep.as_ref(), "set_rule_check")?;
-            let set = Query::new(&SET_CHECK).opt_at(check.at).opt_text(sweep.as_deref()).int(check.rule.get());
+            let progress = progress_text(check.progress.as_ref(), "set_rule_check")?;
+            let set = Query::new(&SET_CHECK).opt_at(check.at).opt_text(progress.as_deref()).int(check.rule.get());
             self.execute(set).await?;
         }
         Ok(())
@@ -134,8 +134,8 @@ impl Tx<'_> {
     }
 }
 
-fn sweep_text(sweep: Option<&RuleProgress>, operation: &'static str) -> Result<Option<String>> {
-    sweep.map(|sweep| json(operation, sweep)).transpose()
+fn progress_text(progress: Option<&RuleProgress>, operation: &'static str) -> Result<Option<String>> {
+    progress.map(|progress| json(operation, progress)).transpose()
 }
 
 fn rule(row: &AnyRow) -> Result<RuleRecord> {
@@ -149,6 +149,6 @@ fn rule(row: &AnyRow) -> Result<RuleRecord> {
         created_at: columns.at("created_at_ms")?,
         updated_at: columns.at("updated_at_ms")?,
         check_at: columns.opt_at("check_at_ms")?,
-        sweep: columns.opt_json("sweep")?,
+        progress: columns.opt_json("sweep")?,
     })
 }

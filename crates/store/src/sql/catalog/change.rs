@@ -80,7 +80,8 @@ impl ChangeJobs for SqlStore {
     }
 
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
-        let JobDeletion { id, expected_version, before, spare, now, reached, leaves_followers, drops } = deletion;
+        let JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers, drops } =
+            deletion;
         transact!(self, "delete_job", |tx| {
             let Some(record) = tx.job_by_id(id).await? else { return Ok(Deleted::NotFound) };
             tx.lock_graph(record.namespace).await?;
@@ -89,7 +90,7 @@ impl ChangeJobs for SqlStore {
                 return Ok(Deleted::Conflict(record.version));
             }
             let children = tx.child_names(id).await?;
-            if !children.is_empty() && !leaves_followers {
+            if !children.is_empty() && !detaches_followers {
                 return Ok(Deleted::IsParent(children));
             }
             tx.leave_followers(id).await?;
@@ -103,7 +104,7 @@ impl ChangeJobs for SqlStore {
             let instants = Instants { now, checked_at: now, reached };
             let plan = tx.plan(&record, due, (None, before), instants).await?;
             tx.settle(&plan.settle, plan.reason, now).await?;
-            tx.skip_row(&record, before, &plan, spare, now).await?;
+            tx.skip_row(&record, before, &plan, skipped_row_id, now).await?;
             if let Some(drops) = drops {
                 tx.drop_queued(id, Reason::Deleted, drops, now).await?;
             }
@@ -183,15 +184,15 @@ impl Tx<'_> {
             Ok(edges) => edges,
             Err(errors) => return Ok(Changed::BadParents(errors)),
         };
-        if !self.hold_calendar(change.calendar).await? {
+        if !self.lock_pinned_calendar(change.calendar).await? {
             return Ok(Changed::NoCalendar);
         }
         let both = std::iter::once((change.spec, Some(&record.spec)));
-        if let Some(channel) = self.hold_expected(record.namespace, both).await? {
+        if let Some(channel) = self.lock_expect_channels(record.namespace, both).await? {
             return Ok(Changed::NoChannel(channel));
         }
         let both = std::iter::once((change.spec, Some(&record.spec)));
-        if let Some(script) = self.hold_scripts(record.namespace, both).await? {
+        if let Some(script) = self.lock_scripts(record.namespace, both).await? {
             return Ok(Changed::NoScript(script));
         }
         let version = record.version + 1;
@@ -208,7 +209,7 @@ impl Tx<'_> {
         let instants = Instants { now: change.now, checked_at: change.checked_at, reached: change.reached };
         let plan = self.plan(&record, due, (Some(change.job), Some(change.before)), instants).await?;
         self.settle(&plan.settle, plan.reason, change.now).await?;
-        self.skip_row(&record, Some(change.before), &plan, change.spare, change.now).await?;
+        self.skip_row(&record, Some(change.before), &plan, change.skipped_row_id, change.now).await?;
         self.move_rows(&KEEP_FUTURE, &plan.keep, change, version).await?;
         self.move_rows(&REOPEN_FUTURE, &plan.reopen, change, version).await?;
         let reopened: Vec<RunId> = plan.reopen.iter().map(|row| row.id).collect();

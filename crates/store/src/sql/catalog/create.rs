@@ -83,13 +83,13 @@ impl Tx<'_> {
             Ok(edges) => edges,
             Err(errors) => return Ok(Created::BadParents(errors)),
         };
-        if !self.hold_calendar(job.calendar).await? {
+        if !self.lock_pinned_calendar(job.calendar).await? {
             return Ok(Created::NoCalendar);
         }
-        if let Some(channel) = self.hold_expected(job.namespace, std::iter::once((&job.spec, None))).await? {
+        if let Some(channel) = self.lock_expect_channels(job.namespace, std::iter::once((&job.spec, None))).await? {
             return Ok(Created::NoChannel(channel));
         }
-        if let Some(script) = self.hold_scripts(job.namespace, std::iter::once((&job.spec, None))).await? {
+        if let Some(script) = self.lock_scripts(job.namespace, std::iter::once((&job.spec, None))).await? {
             return Ok(Created::NoScript(script));
         }
         let declared = job.declared.as_ref().map(json).transpose()?;
@@ -142,16 +142,16 @@ impl Tx<'_> {
         let calendars: BTreeSet<(i64, i64)> =
             jobs.iter().filter_map(|job| job.calendar).map(|pin| (pin.id.get(), pin.version)).collect();
         for (id, version) in calendars {
-            if !self.hold_calendar(Some(PinnedCalendar { id: CalendarId::new(id), version })).await? {
+            if !self.lock_pinned_calendar(Some(PinnedCalendar { id: CalendarId::new(id), version })).await? {
                 return Ok(false);
             }
         }
         for namespace in &namespaces {
             let specs = jobs.iter().filter(|job| job.namespace == *namespace).map(|job| (&job.spec, None));
-            if self.hold_expected(*namespace, specs.clone()).await?.is_some() {
+            if self.lock_expect_channels(*namespace, specs.clone()).await?.is_some() {
                 return Ok(false);
             }
-            if self.hold_scripts(*namespace, specs).await?.is_some() {
+            if self.lock_scripts(*namespace, specs).await?.is_some() {
                 return Ok(false);
             }
         }

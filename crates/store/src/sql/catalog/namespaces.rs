@@ -137,9 +137,7 @@ impl Namespaces for SqlStore {
             tx.execute(Query::new(&INSERT_APP).int(id.get()).int(namespace.get()).text(name).at(now)).await?;
             match tx.row(Query::new(&READ_APP).int(namespace.get()).text(name)).await? {
                 Some(row) => app(&row),
-                None => {
-                    Err(crate::sql::failure::refused("ensure_app", "the app was neither there nor could it be made"))
-                }
+                None => Err(crate::sql::failure::refused("ensure_app", "the app does not exist and cannot be created")),
             }
         })
     }

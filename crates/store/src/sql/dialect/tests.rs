@@ -13,7 +13,7 @@ fn check_render(dialect: Dialect, statement: &Statement, row_count: usize, expec
 }
 
 #[test]
-fn what_is_there_is_changed_by_what_was_to_be_inserted() {
+fn an_insert_of_an_existing_row_changes_the_row() {
     const ADD: Statement = Statement {
         name: "add",
         text: "INSERT INTO t (id, kind, a) {values:iti} {or_update:id, kind} a = t.a + {new:a}",
@@ -40,7 +40,7 @@ fn what_is_there_is_changed_by_what_was_to_be_inserted() {
 }
 
 #[test]
-fn a_batch_update_is_said_as_each_database_wants_it() {
+fn a_batch_update_is_rendered_for_each_database() {
     check_render(
         Dialect::Postgres,
         &BATCH,
@@ -104,10 +104,10 @@ fn arrays_are_quoted() {
 }
 
 #[test]
-fn rows_are_filled_up_before_what_follows_them() {
-    let texts = Texts::new(Dialect::Sqlite);
+fn rows_are_filled_up_before_the_arguments_after_them() {
+    let statements = RenderedStatements::new(Dialect::Sqlite);
     let query = Query::new(&BATCH).rows(&[1, 2, 3], |query, id| query.int(*id).text("x")).int(9);
-    let (text, arguments) = texts.render_query(query);
+    let (text, arguments) = statements.render_query(query);
     assert_eq!(text.matches('?').count(), 9);
     assert_eq!(arguments.len(), 9);
 }

@@ -8,7 +8,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, fewest_first};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::open::{OPEN, OpenAt};
+use crate::sql::run::open_runs::{OPEN, OpenAt};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
@@ -117,7 +117,7 @@ impl Adopt for SqlStore {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         let earlier = OpenAt { node: token.node, below_epoch: token.epoch };
         let mut open = BTreeSet::new();
-        for query in earlier.have_jobs(self.texts.dialect(), &jobs) {
+        for query in earlier.have_jobs(self.statements.dialect(), &jobs) {
             open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
         }
         Ok(open.into_iter().collect())
@@ -240,7 +240,7 @@ impl Tx<'_> {
         let mut orphans = Vec::new();
         for (node, lease) in ended {
             let ended = OpenAt { node: *node, below_epoch: lease.epoch };
-            for query in ended.of_jobs(self.store.texts.dialect(), jobs) {
+            for query in ended.of_jobs(self.store.statements.dialect(), jobs) {
                 self.read_orphans(query, &mut orphans).await?;
             }
         }

@@ -5,7 +5,7 @@ use rondel_core::outcome::CancelRequest;
 use rondel_core::{AppId, ExecutorId, JobId, Reason, Run, RunId, Timestamp};
 
 use crate::catalog::QueuedDrops;
-use crate::ledger::{CancelAsked, CancelElsewhere};
+use crate::ledger::{CancelElsewhere, CancelOutcome};
 use crate::settle::{clean_name, queued_to_drop};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::rows::{self, run_columns};
@@ -93,19 +93,19 @@ pub(in crate::sql) const READ_OPEN_OF_FIRE: Statement = Statement {
 
 #[async_trait]
 impl Cancel for SqlStore {
-    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelAsked> {
+    async fn ask_cancel(&self, run: RunId, request: CancelRequest<'_>, now: Timestamp) -> Result<CancelOutcome> {
         let by = clean_name(request.by);
         let request = CancelRequest { by: &by, ..request };
         transact!(self, "ask_cancel", |tx| {
             let Some(row) = tx.row(Query::new(&rows::LOCK_RUN).int(run.get())).await? else {
-                return Ok(CancelAsked::NotFound);
+                return Ok(CancelOutcome::NotFound);
             };
             let mut found = rows::run(&row)?;
             if found.status.is_terminal() {
-                return Ok(CancelAsked::AlreadyEnded(found.status));
+                return Ok(CancelOutcome::AlreadyEnded(found.status));
             }
             tx.note_cancel(&mut found, request, now).await?;
-            Ok(CancelAsked::Requested(Box::new(found)))
+            Ok(CancelOutcome::Requested(Box::new(found)))
         })
     }
 

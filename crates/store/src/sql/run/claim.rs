@@ -15,7 +15,7 @@ use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, KeyedRun, UnsentPlace, 
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::open::OpenAt;
+use crate::sql::run::open_runs::OpenAt;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Claim, LeaseToken, Result};
 
@@ -134,12 +134,12 @@ impl Claim for SqlStore {
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
         let mut claimed = Claimed::default();
         let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.seen.job.get());
-        let rows_max = self.trials.rows_max("claim", key(jobs));
+        let rows_max = self.failed_batches.rows_max("claim", key(jobs));
         let mut parts: Vec<&[ClaimJob]> = jobs.chunks(rows_max).rev().collect();
         while let Some(part) = parts.pop() {
             let error = match transact!(self, "claim", at most rows_max, |tx| claim(tx, token, part).await) {
                 Ok(won) => {
-                    self.trials.passed("claim", key(part));
+                    self.failed_batches.passed("claim", key(part));
                     claimed.jobs.extend(won.jobs);
                     claimed.existing.extend(won.existing);
                     claimed.is_refused |= won.is_refused;
@@ -295,7 +295,7 @@ impl Tx<'_> {
         for (home, jobs) in by_home {
             let Some(row) = self.row(Query::new(&READ_EPOCH).int(home)).await? else { continue };
             let fenced = OpenAt { node: NodeId::new(home), below_epoch: Reader::new(&row, "node").int("epoch")? };
-            for query in fenced.have_jobs(self.store.texts.dialect(), &jobs) {
+            for query in fenced.have_jobs(self.store.statements.dialect(), &jobs) {
                 open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
             }
         }
@@ -385,7 +385,7 @@ impl Tx<'_> {
         }
         let wanted: HashSet<_> = missing.iter().map(|run| (run.job, run.fire_at, run.cause, run.shard_index)).collect();
         if keys.len() != wanted.len() {
-            return Err(failure::refused("insert_runs", "a row was left out although its key is free"));
+            return Err(failure::refused("insert_runs", "a row was not inserted although its key is free"));
         }
         existing.extend(missing.iter().map(|run| run.id));
         Ok(())

@@ -81,11 +81,11 @@ impl Delays {
         &mut self,
         tx: &mut Tx<'_>,
         awaiting: &[(JobId, RunId)],
-        over: &[(JobId, RunId)],
+        ended_parents: &[(JobId, RunId)],
     ) -> Result<()> {
         self.moves.retain(|(run, ..)| !awaiting.iter().any(|(_, waiting)| waiting == run));
-        self.read(tx, over.iter().map(|(job, _)| job.get()).collect()).await?;
-        for (_, run) in over {
+        self.read(tx, ended_parents.iter().map(|(job, _)| job.get()).collect()).await?;
+        for (_, run) in ended_parents {
             let is_known = self.moves.iter().any(|(moved, ..)| moved == run);
             if let Some(now) = self.followed.get(run).filter(|_| !is_known).map(|job| job.now) {
                 self.end(*run, now, now);

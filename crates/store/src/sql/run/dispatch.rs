@@ -200,7 +200,7 @@ impl Dispatch for SqlStore {
         }
         let total = i64::try_from(shards.len()).unwrap_or(i64::MAX);
         let shards: Vec<&Run> = shards.iter().collect();
-        let rows_max = self.trials.rows_max("expand", run.get());
+        let rows_max = self.failed_batches.rows_max("expand", run.get());
         let expanded = transact!(self, "expand", at most rows_max, |tx| {
             let query = Query::new(&EXPAND_RUN)
                 .int(total)
@@ -218,7 +218,7 @@ impl Dispatch for SqlStore {
             }
         });
         match &expanded {
-            Ok(_) => self.trials.passed("expand", run.get()),
+            Ok(_) => self.failed_batches.passed("expand", run.get()),
             // Either all shards are written or none, so a failure makes the statements smaller, but not the transaction.
             Err(error) => drop(self.is_at_fault("expand", run.get(), shards.len(), error).await),
         }

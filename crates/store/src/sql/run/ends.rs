@@ -3,7 +3,7 @@
 use async_trait::async_trait;
 use rondel_core::outcome::Outcome;
 
-use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
+use crate::ledger::{AttemptEnd, EndOutcome, Ends, Finisher};
 use crate::settle::CleanFinish;
 use crate::sql::failure::{self, Failure};
 use crate::sql::run::finish::Batch;
@@ -17,13 +17,13 @@ impl Finish for SqlStore {
         let clean: Vec<CleanFinish<'_>> = batch.iter().map(CleanFinish::new).collect();
         let mut ends = Ends { answers: Vec::with_capacity(batch.len()), ..Ends::default() };
         let key = |part: &[CleanFinish<'_>]| part.first().map_or(0, |clean| clean.finish.run.get());
-        let rows_max = self.trials.rows_max("finish", key(&clean));
+        let rows_max = self.failed_batches.rows_max("finish", key(&clean));
         let mut parts: Vec<&[CleanFinish<'_>]> = clean.chunks(rows_max).rev().collect();
         while let Some(part) = parts.pop() {
             let done = transact!(self, "finish", at most rows_max, |tx| Batch::default().run(tx, finisher, part).await);
             let error = match done {
                 Ok(part_ends) => {
-                    self.trials.passed("finish", key(part));
+                    self.failed_batches.passed("finish", key(part));
                     ends.extend(part_ends);
                     continue;
                 }
@@ -33,7 +33,7 @@ impl Finish for SqlStore {
             let is_at_fault = is_data || self.is_at_fault("finish", key(part), part.len(), &error).await;
             if part.len() == 1 && is_at_fault && (is_data || part[0].has_texts()) {
                 ends.extend(self.finish_unwritable(finisher, part[0].finish, &error).await?);
-                self.trials.passed("finish", key(part));
+                self.failed_batches.passed("finish", key(part));
             } else if is_data && part.len() > 1 {
                 let (left, right) = part.split_at(part.len() / 2);
                 parts.extend([right, left]);
@@ -64,8 +64,8 @@ impl SqlStore {
         let part = [CleanFinish::new(&failed)];
         let mut ends = transact!(self, "finish_unwritable", |tx| Batch::default().run(tx, finisher, &part).await)?;
         for answer in &mut ends.answers {
-            if matches!(answer, Finished::Stored(..) | Finished::Late) {
-                *answer = Finished::Unwritable;
+            if matches!(answer, EndOutcome::Stored(..) | EndOutcome::Late) {
+                *answer = EndOutcome::Unwritable;
             }
         }
         Ok(ends)

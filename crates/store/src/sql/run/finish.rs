@@ -10,7 +10,7 @@ use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
 use crate::follow::EndedRun;
-use crate::ledger::{AttemptEnd, Ends, Finished, Finisher};
+use crate::ledger::{AttemptEnd, EndOutcome, Ends, Finisher};
 use crate::outbox::may_be_reported;
 use crate::rollups::decides_failing;
 use crate::settle::{self, CleanFinish, Judgement, RunRow};
@@ -132,7 +132,7 @@ struct EndedAttempt<'f> {
 #[derive(Default)]
 pub(super) struct Batch<'f> {
     locked: HashMap<RunId, Locked>,
-    answers: Vec<Finished>,
+    answers: Vec<EndOutcome>,
     verdicts: Vec<Verdict<'f>>,
     corrections: Vec<Verdict<'f>>,
     retries: Vec<Retry<'f>>,
@@ -143,14 +143,14 @@ pub(super) struct Batch<'f> {
     /// Runs that failed or were skipped. Some of these are reported.
     reported: Vec<RunId>,
     /// Runs whose corrected verdict is not a failure. They are no longer dead letters.
-    redeemed: Vec<RunId>,
+    no_longer_dead: Vec<RunId>,
     /// Runs whose end was stored before, and that await their children.
     awaiting: Vec<(JobId, RunId)>,
     delays: Delays,
     /// Rows that got their verdict. Each comes with the row of the broadcast of which it may be a shard.
-    over: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
+    decided: Vec<(EndedRun, Option<(RunId, FireKey)>)>,
     /// Broadcasts whose shards were counted.
-    wholes: HashSet<(RunId, FireKey)>,
+    counted_broadcasts: HashSet<(RunId, FireKey)>,
 }
 
 impl<'f> Batch<'f> {
@@ -191,27 +191,28 @@ impl<'f> Batch<'f> {
         self.write(tx).await?;
         // A crash here must leave the runs open. If they had a verdict but no children, the children would never be created.
         failpoint::pass("finish.settled");
-        let ReleasedRuns { released, mut awaiting, over, failed } =
+        let ReleasedRuns { released, mut awaiting, ended_parents, failed } =
             tx.follow_runs(finisher, &self.ended_runs()).await?;
         awaiting.append(&mut self.awaiting);
-        self.delays.fold(tx, &awaiting, &over).await?;
+        self.delays.fold(tx, &awaiting, &ended_parents).await?;
         self.reported.extend(failed);
         tx.insert_failure_records(&self.reported).await?;
-        tx.delete_dead_letters(&self.redeemed).await?;
+        tx.delete_dead_letters(&self.no_longer_dead).await?;
         let due_at = self.delays.write(tx).await?;
-        Ok(Ends { answers: self.answers, due_at, released, awaiting, over })
+        Ok(Ends { answers: self.answers, due_at, released, awaiting, ended_parents })
     }
 
     /// The rows that got a verdict and are not shards.
     fn ended_runs(&self) -> Vec<EndedRun> {
-        let is_shard = |whole: &Option<(RunId, FireKey)>| whole.is_some_and(|whole| self.wholes.contains(&whole));
-        self.over.iter().filter(|(_, whole)| !is_shard(whole)).map(|(ended, _)| *ended).collect()
+        let is_shard =
+            |parent: &Option<(RunId, FireKey)>| parent.is_some_and(|parent| self.counted_broadcasts.contains(&parent));
+        self.decided.iter().filter(|(_, parent)| !is_shard(parent)).map(|(ended, _)| *ended).collect()
     }
 
     fn decide(&mut self, clean: &'f CleanFinish<'f>) {
         let finish = clean.finish;
         let Some(locked) = self.locked.get_mut(&finish.run) else {
-            self.answers.push(Finished::NoSuchRun);
+            self.answers.push(EndOutcome::NoSuchRun);
             return;
         };
         let executor = || match &clean.executor {
@@ -219,14 +220,14 @@ impl<'f> Batch<'f> {
             None => (locked.executor_id, locked.executor.clone().map(Cow::Owned)),
         };
         match settle::judge(locked.row, finish) {
-            Judgement::NoSuchRun => self.answers.push(Finished::NoSuchRun),
+            Judgement::NoSuchRun => self.answers.push(EndOutcome::NoSuchRun),
             Judgement::Duplicate => {
                 if locked.row.awaits_children && !locked.row.status.is_terminal() {
                     self.awaiting.push((JobId::new(locked.key.job), finish.run));
                 }
-                self.answers.push(Finished::Duplicate);
+                self.answers.push(EndOutcome::Duplicate);
             }
-            Judgement::NotOwner => self.answers.push(Finished::NotOwner),
+            Judgement::NotOwner => self.answers.push(EndOutcome::NotOwner),
             Judgement::Superseded => {
                 // Only an executor knows how an attempt ended that the servers had given up.
                 if finish.owner.is_none() {
@@ -239,7 +240,7 @@ impl<'f> Batch<'f> {
                         started_at: clean.started_at,
                     });
                 }
-                self.answers.push(Finished::Superseded);
+                self.answers.push(EndOutcome::Superseded);
             }
             Judgement::Late(status, reason) => {
                 let (executor_id, executor) = executor();
@@ -248,14 +249,14 @@ impl<'f> Batch<'f> {
                 if locked.row.status == RunStatus::Skipped {
                     // The edit that skipped this run did not release the runs that follow from it.
                     let ended = EndedRun { awaits_children: false, ..locked.ended(finish, status) };
-                    self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
+                    self.decided.push((ended, locked.parent.map(|parent| (parent, locked.key))));
                     self.reported.extend(may_be_reported(status).then_some(finish.run));
                 }
-                self.redeemed.extend((decides_failing(status) != Some(true)).then_some(finish.run));
+                self.no_longer_dead.extend((decides_failing(status) != Some(true)).then_some(finish.run));
                 (locked.row.status, locked.row.reason) = (status, reason);
                 locked.is_dirty = true;
                 count_shard(&mut self.broadcasts, locked, 0, finish);
-                self.answers.push(Finished::Late);
+                self.answers.push(EndOutcome::Late);
             }
             Judgement::Ends(then @ NextStep::Verdict { status, reason }) => {
                 let (executor_id, executor) = executor();
@@ -267,13 +268,13 @@ impl<'f> Batch<'f> {
                 (locked.row.status, locked.row.reason) = (status, reason);
                 locked.is_dirty = true;
                 let ended = locked.ended(finish, status);
-                self.over.push((ended, locked.parent.map(|parent| (parent, locked.key))));
+                self.decided.push((ended, locked.parent.map(|parent| (parent, locked.key))));
                 count_shard(&mut self.broadcasts, locked, 1, finish);
                 self.delays.end(finish.run, Timestamp::from_millis(locked.key.fire_at), finish.finished_at);
                 if may_be_reported(status) {
                     self.reported.push(finish.run);
                 }
-                self.answers.push(Finished::Stored(then, None));
+                self.answers.push(EndOutcome::Stored(then, None));
             }
             Judgement::Ends(then @ NextStep::Retry { due_at, reason, lost_count }) => {
                 let (executor_id, executor) = executor();
@@ -310,7 +311,7 @@ impl<'f> Batch<'f> {
                 };
                 (locked.executor_id, locked.started_at) = (None, None);
                 locked.is_dirty = true;
-                self.answers.push(Finished::Stored(then, None));
+                self.answers.push(EndOutcome::Stored(then, None));
             }
         }
     }
@@ -364,7 +365,7 @@ impl<'f> Batch<'f> {
                 waiting.insert(run.id, run);
             }
             for retry in chunk {
-                if let Finished::Stored(_, run) = &mut self.answers[retry.answer] {
+                if let EndOutcome::Stored(_, run) = &mut self.answers[retry.answer] {
                     *run = waiting.remove(&retry.run).map(Box::new);
                 }
             }
@@ -378,19 +379,19 @@ impl<'f> Batch<'f> {
         let counts: Vec<(RunId, ShardCount)> = std::mem::take(&mut self.broadcasts).into_iter().collect();
         for chunk in counts.chunks(CHUNK_MAX) {
             for broadcast in tx.count_shards(chunk).await? {
-                self.wholes.insert((broadcast.id, broadcast.key));
+                self.counted_broadcasts.insert((broadcast.id, broadcast.key));
                 if let Some(locked) = self.locked.get_mut(&broadcast.id) {
                     (locked.row.status, locked.row.reason) = (broadcast.status, broadcast.reason);
                 }
                 let Some(folded) = &broadcast.folded else { continue };
                 if folded.is_first {
-                    self.over.push((broadcast.ended(), None));
+                    self.decided.push((broadcast.ended(), None));
                 }
                 if folded.is_first && may_be_reported(broadcast.status) {
                     self.reported.push(broadcast.id);
                 }
                 if !folded.is_first && decides_failing(broadcast.status) != Some(true) {
-                    self.redeemed.push(broadcast.id);
+                    self.no_longer_dead.push(broadcast.id);
                 }
                 let finished_at = broadcast.finished_at.unwrap_or(Timestamp::MAX);
                 self.delays.end(broadcast.id, Timestamp::from_millis(broadcast.key.fire_at), finished_at);

@@ -73,8 +73,8 @@ pub(super) struct ReleasedRuns {
     /// Runs that now await their children.
     pub(super) awaiting: Vec<(JobId, RunId)>,
     /// Runs that awaited their children and have now ended.
-    pub(super) over: Vec<(JobId, RunId)>,
-    /// The runs in `over` that failed.
+    pub(super) ended_parents: Vec<(JobId, RunId)>,
+    /// The runs in `ended_parents` that failed.
     pub(super) failed: Vec<RunId>,
 }
 
@@ -326,7 +326,7 @@ impl Tx<'_> {
                 false if fold.is_new => followed.awaiting.push((fold.job, fold.run)),
                 false => {}
                 true => {
-                    followed.over.push((fold.job, fold.run));
+                    followed.ended_parents.push((fold.job, fold.run));
                     followed.failed.extend(is_failure(fold.status).then_some(fold.run));
                 }
             }
@@ -342,7 +342,7 @@ impl Tx<'_> {
             });
             self.execute_all(query, chunk.len()).await?;
         }
-        for chunk in followed.over.chunks(CHUNK_MAX) {
+        for chunk in followed.ended_parents.chunks(CHUNK_MAX) {
             let ids = chunk.iter().map(|(_, run)| run.get());
             self.execute(Query::new(&rows::DELETE_CANCELS).list(ids)).await?;
         }

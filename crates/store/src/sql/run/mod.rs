@@ -12,7 +12,7 @@ pub(super) mod follow;
 pub(super) mod job_page;
 pub(super) mod limits;
 pub(super) mod r#move;
-pub(super) mod open;
+pub(super) mod open_runs;
 pub(super) mod read;
 pub(super) mod relay;
 pub(super) mod running_page;

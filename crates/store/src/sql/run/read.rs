@@ -1,7 +1,7 @@
 //! Reading runs: by id, for the tick, in pages, with their attempts.
 
 use async_trait::async_trait;
-use rondel_core::reason::{Detail, Reason};
+use rondel_core::reason::{Reason, ReasonDetail};
 use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, JobId, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
@@ -209,7 +209,7 @@ impl Runs for SqlStore {
                     status: columns.word("status")?,
                     attempt: columns.small("attempt")?,
                     job_version: columns.int("job_version")?,
-                    is_noted: columns.opt_at("started_at_ms")?.is_some(),
+                    has_recorded_start: columns.opt_at("started_at_ms")?.is_some(),
                     owner: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
                     cancel_by: columns.opt_text("cancel_by")?,
                     drop_for: columns.opt_word::<Reason>("cancel_reason")?.filter(|reason| reason.is_for_queued()),
@@ -240,7 +240,7 @@ impl Runs for SqlStore {
         if let Some(job) = query.job {
             return self.read_page_of_job(namespace, job, query).await;
         }
-        if query.statuses == [RunStatus::Running] && self.texts.dialect() != Dialect::MySql {
+        if query.statuses == [RunStatus::Running] && self.statements.dialect() != Dialect::MySql {
             return self.read_running_page(namespace, query).await;
         }
         if let Some(apps) = &query.within {
@@ -316,7 +316,7 @@ impl Runs for SqlStore {
                 started_at: columns.opt_at("started_at_ms")?,
                 finished_at: columns.opt_at("finished_at_ms")?,
                 message: columns.opt_text("message")?,
-                detail: columns.opt_text("detail")?.map(|text| Box::new(Detail::from_json(&text))),
+                detail: columns.opt_text("detail")?.map(|text| Box::new(ReasonDetail::from_json(&text))),
             });
         }
         attempts.reverse();

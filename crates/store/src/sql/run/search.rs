@@ -138,7 +138,7 @@ pub(in crate::sql) static SEARCH_DEAD: [Statement; 6] = searches!(of_dead, "id")
 pub(in crate::sql) static SEARCH_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
 
 /// The last row that a bounded index scan reads: backwards from an id, and forwards from an id.
-macro_rules! walk_ends {
+macro_rules! scan_ends {
     ($base:ident) => {
         [
             Statement {
@@ -152,9 +152,9 @@ macro_rules! walk_ends {
         ]
     };
 }
-pub(in crate::sql) static END_OF_ALL: [Statement; 2] = walk_ends!(of_all);
-pub(super) static END_OF_OPEN: [Statement; 2] = walk_ends!(of_open);
-static END_OF_TROUBLE: [Statement; 2] = walk_ends!(of_trouble);
+pub(in crate::sql) static END_OF_ALL: [Statement; 2] = scan_ends!(of_all);
+pub(super) static END_OF_OPEN: [Statement; 2] = scan_ends!(of_open);
+static END_OF_TROUBLE: [Statement; 2] = scan_ends!(of_trouble);
 pub(in crate::sql) static END_OF_DEAD: [Statement; 2] = [
     Statement {
         name: "find_end_of_dead",
@@ -172,7 +172,7 @@ pub(in crate::sql) static END_OF_JOB: Statement = Statement {
 
 /// The index that a search scans.
 #[derive(Clone, Copy)]
-enum Walk {
+enum ScannedIndex {
     All(NamespaceId),
     Open(NamespaceId),
     Trouble(NamespaceId),
@@ -189,13 +189,13 @@ struct SearchRange {
     stopped_at: Option<RunId>,
 }
 
-impl Walk {
+impl ScannedIndex {
     fn new(namespace: NamespaceId, search: &RunSearch) -> Self {
         match search.job_by_fires() {
             Some(job) => Self::Job(job.get()),
             None if search.is_dead => Self::Dead(namespace),
             None if search.is_of_open() => Self::Open(namespace),
-            None if search.is_of_trouble() => Self::Trouble(namespace),
+            None if search.is_of_unsuccessful() => Self::Trouble(namespace),
             None => Self::All(namespace),
         }
     }
@@ -249,7 +249,7 @@ impl Terms {
     fn new(search: &RunSearch) -> Self {
         let text = search.texts.iter().find(|text| !text.is_not && text.jobs.len() <= CHUNK_MAX);
         // A caller who may not view all jobs sees messages in another form than the stored one, so the database cannot search for the text.
-        let text = text.filter(|_| search.sight.is_none());
+        let text = text.filter(|_| search.visible_jobs.is_none());
         let apps = search.apps.as_deref().filter(|apps| (1..=CHUNK_MAX).contains(&apps.len()));
         let jobs = search.jobs.as_deref().filter(|jobs| (1..=CHUNK_MAX).contains(&jobs.len()));
         let jobs = jobs.filter(|_| search.job_by_fires().is_none());
@@ -291,13 +291,13 @@ impl SearchRuns for SqlStore {
         if is_empty(search.apps.as_ref().map(Vec::len)) || is_empty(search.jobs.as_ref().map(Vec::len)) {
             return Ok(FoundRuns::default());
         }
-        let walk = self.walk(namespace, search).await?;
+        let index = self.scanned_index(namespace, search).await?;
         let terms = Terms::new(search);
-        let range = self.search_range(walk, search).await?;
+        let range = self.search_range(index, search).await?;
         let limit = usize::try_from(search.limit).unwrap_or(usize::MAX);
         let (mut runs, mut from, mut count) = (Vec::new(), search.from, search.limit.max(1));
         while runs.len() < limit {
-            let read = rows::runs(&self.rows(query(walk, &range, search, (&terms, from, count))).await?)?;
+            let read = rows::runs(&self.rows(query(index, &range, search, (&terms, from, count))).await?)?;
             let is_end = read.len() < usize::try_from(count).unwrap_or(usize::MAX);
             from = read.last().map(|run| search.place(run)).or(from);
             runs.extend(read.into_iter().filter(|run| run.namespace == namespace && search.admits(run)));
@@ -318,16 +318,18 @@ impl SearchRuns for SqlStore {
 impl SqlStore {
     /// The index that a search scans. If a search in one job would scan the open or unsuccessful runs of the namespace, and the job has
     /// fewer runs than the bound, the runs of the job are scanned instead, because other jobs may have many more such runs.
-    async fn walk(&self, namespace: NamespaceId, search: &RunSearch) -> Result<Walk> {
-        let walk = Walk::new(namespace, search);
-        let (Walk::Open(_) | Walk::Trouble(_), Some([job])) = (walk, search.jobs.as_deref()) else { return Ok(walk) };
-        let of_job = Walk::Job(job.get());
-        let is_whole = self.search_range(of_job, search).await?.stopped_at.is_none();
-        Ok(if is_whole { of_job } else { walk })
+    async fn scanned_index(&self, namespace: NamespaceId, search: &RunSearch) -> Result<ScannedIndex> {
+        let index = ScannedIndex::new(namespace, search);
+        let (ScannedIndex::Open(_) | ScannedIndex::Trouble(_), Some([job])) = (index, search.jobs.as_deref()) else {
+            return Ok(index);
+        };
+        let of_job = ScannedIndex::Job(job.get());
+        let is_within_bound = self.search_range(of_job, search).await?.stopped_at.is_none();
+        Ok(if is_within_bound { of_job } else { index })
     }
 
     /// The part of the index that a search reads: the range that it selects, limited by the bound.
-    async fn search_range(&self, walk: Walk, search: &RunSearch) -> Result<SearchRange> {
+    async fn search_range(&self, index: ScannedIndex, search: &RunSearch) -> Result<SearchRange> {
         let (first, end) = search.ids();
         let by_id = search.from.filter(|_| search.order == RunOrder::Newest).map(|from| from.id.get());
         let ids = match (by_id, search.is_backward) {
@@ -338,8 +340,8 @@ impl SqlStore {
         let mut range = SearchRange { ids, fires_from: i64::MIN, stopped_at: None };
         let row_limit = i64::from(search.row_limit.max(1)) - 1;
         let goes_up = search.is_backward && by_id.is_some();
-        let Some([down, up]) = walk.ends() else {
-            let last = Query::new(&END_OF_JOB).int(walk.key()).int(search.fires_to()).int(row_limit);
+        let Some([down, up]) = index.ends() else {
+            let last = Query::new(&END_OF_JOB).int(index.key()).int(search.fires_to()).int(row_limit);
             let last = self.row(last).await?;
             if let Some(last) = last {
                 let mut columns = Reader::new(&last, "run");
@@ -349,8 +351,8 @@ impl SqlStore {
             return Ok(range);
         };
         let last = match goes_up {
-            true => Query::new(up).int(walk.key()).int(ids.0 - 1).int(row_limit),
-            false => Query::new(down).int(walk.key()).int(ids.1).int(row_limit),
+            true => Query::new(up).int(index.key()).int(ids.0 - 1).int(row_limit),
+            false => Query::new(down).int(index.key()).int(ids.1).int(row_limit),
         };
         let Some(last) = self.row(last).await? else { return Ok(range) };
         let last = Reader::new(&last, "run").int("id")?;
@@ -366,7 +368,7 @@ impl SqlStore {
 }
 
 fn query(
-    walk: Walk,
+    index: ScannedIndex,
     range: &SearchRange,
     search: &RunSearch,
     (terms, from, count): (&Terms, Option<RunPlace>, u32),
@@ -380,8 +382,8 @@ fn query(
         }
     }
     let since = search.since.map_or(i64::MIN, Timestamp::as_millis);
-    let mut query = Query::new(walk.statement(search)).int(walk.key());
-    if matches!(walk, Walk::Dead(_)) {
+    let mut query = Query::new(index.statement(search)).int(index.key());
+    if matches!(index, ScannedIndex::Dead(_)) {
         query = query.int(first).int(end);
     }
     query = query.int(first).int(end).int(range.fires_from).int(search.fires_to()).int(since);

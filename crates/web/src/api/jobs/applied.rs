@@ -30,7 +30,7 @@ pub(super) struct Summary {
     failed: usize,
 }
 
-/// What became of a job.
+/// What happened to a job.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "AppliedJob")]
 pub(super) struct Item {

@@ -24,10 +24,10 @@ use super::find::find_app;
 use super::list_errors::{ListErrors, split};
 use crate::body::{collect_within, is_json, parse};
 use crate::call::{Admitted, Call, quoted};
-use crate::holdings::HeavyWork;
 use crate::limits::{APPLY_LEN_MAX, APPLY_PATH};
-use crate::openapi::{BodyForm, Doc, HandlerInputs, Input, Listed, schema_of};
+use crate::openapi::{Doc, HandlerInputs, Input, Listed, RequestBodyDoc, schema_of};
 use crate::parameter::Parameter;
+use crate::permits::HeavyWork;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
@@ -53,7 +53,7 @@ impl FromQuery for ApplyQuery {
         Self {
             is_dry_run: reader.flag("dry_run", "Returns the plan, and saves nothing."),
             prune: reader
-                .one(Parameter::name("prune_app").about("Removes the jobs of this app that are not in the list.")),
+                .single(Parameter::name("prune_app").about("Removes the jobs of this app that are not in the list.")),
         }
     }
 }
@@ -64,15 +64,15 @@ pub(crate) struct Documents {
     specs: Vec<JobSpec>,
     /// The YAML nodes of the definitions, with their positions in the text. Empty if the body is JSON.
     nodes: Vec<Node>,
-    held: (Option<HeavyWorkShare>, Option<ApplyRoom>),
+    permits: (Option<HeavyWorkShare>, Option<ApplyRoom>),
 }
 
 impl Input for Documents {
-    fn describe(taken: &mut HandlerInputs) {
+    fn describe(inputs: &mut HandlerInputs) {
         let media = &["application/json", "application/yaml"];
-        taken.body = Some(BodyForm { media, schema: schema_of::<Listed<JobSpec>>(), is_required: true });
-        taken.refusals.extend([Code::InvalidJson, Code::InvalidYaml, Code::RequestTimeout, Code::BodyTooLarge]);
-        taken.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
+        inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<Listed<JobSpec>>(), is_required: true });
+        inputs.refusals.extend([Code::InvalidJson, Code::InvalidYaml, Code::RequestTimeout, Code::BodyTooLarge]);
+        inputs.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
     }
 }
 
@@ -96,7 +96,7 @@ impl FromRequest<Web> for Documents {
         // Parses on a thread for blocking work: a large list would delay other requests on this thread.
         let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
         match tokio::task::spawn_blocking(read).await {
-            Ok(found) => found.map(|found| Self { held: (place, room), ..found }),
+            Ok(found) => found.map(|found| Self { permits: (place, room), ..found }),
             Err(error) => Err(Problem::new(Code::Internal, "the body could not be read").with_cause(error.to_string())),
         }
     }
@@ -169,8 +169,8 @@ fn read_specs(documents: impl Iterator<Item = Document>, nodes: &[Node]) -> Resu
                 specs.push(spec);
                 indexes.push(index);
             }
-            Err(misfit) => {
-                let (complaints, count) = body::complaints(&misfit);
+            Err(shape_errors) => {
+                let (complaints, count) = body::complaints(&shape_errors);
                 errors.add(index, complaints, count);
             }
         }
@@ -205,10 +205,11 @@ pub(super) fn routes() -> Routes {
             post,
             Doc::new(
                 "Create and change jobs as a list defines them",
-                "Creates and changes jobs so that they are as in the list; nothing happens to those that are so already. All of it is checked \
-                 before anything is saved. With `Accept: application/x-ndjson` each job is a line once it is saved, and the last line is the summary.",
+                "Creates and changes jobs so that they match the list; jobs that match already are not changed. The whole list is checked \
+                 before anything is saved. With `Accept: application/x-ndjson` each job is a line once it is saved, and the last line is \
+                 the summary.",
             )
-            .json::<ApplyReport>(200, "What became of each job, or would become of it.")
+            .json::<ApplyReport>(200, "What happened, or would happen, to each job.")
             .text("application/x-ndjson")
             .refuses(&[Code::AppNotFound, Code::JobExists])
             .example(serde_json::json!([{"name": "clean-up", "app": "tools", "handler": "shell", "schedule": {"every": "1h"}}])),
@@ -230,7 +231,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         Ok(plan) => plan,
         Err(error) => return Err(not_planned(&call, &body, error).await?),
     };
-    plan.jobs().try_for_each(|job| check_sight(&call, job))?;
+    plan.jobs().try_for_each(|job| check_existing(&call, job))?;
     note_plan(&call, &plan);
     let plan_len = plan.jobs().len();
     let apps = apps.into_iter().chain(plan.jobs().filter_map(|job| job.app).map(Some)).collect();
@@ -242,7 +243,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         apps,
         total: plan_len,
         count: 0,
-        _held: std::mem::take(&mut body.held),
+        _permits: std::mem::take(&mut body.permits),
     };
     if headers.get(ACCEPT).is_some_and(|accept| accept.as_bytes() == b"application/x-ndjson") {
         let mut response = Response::new(Body::from_stream(lines(applying).fuse()));
@@ -256,10 +257,10 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
 async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: Application) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
     let report = |job: PlannedJob| {
-        hidden = hidden.take().or_else(|| check_sight(call, &job).err());
+        hidden = hidden.take().or_else(|| check_existing(call, &job).err());
         items.add(&Item::planned(job));
     };
-    if let Err(error) = jobs::try_out(call.engine(), wanted, report).await {
+    if let Err(error) = jobs::dry_run(call.engine(), wanted, report).await {
         return Err(not_planned(call, body, error).await?);
     }
     if let Some(problem) = hidden {
@@ -279,7 +280,7 @@ async fn not_planned(call: &Call<ApplyQuery>, body: &Documents, error: ApplyErro
 }
 
 /// Checks that the caller may change the existing job with this name, if there is one.
-fn check_sight(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
+fn check_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Problem> {
     let taken = || {
         let name = quoted(&job.name);
         Problem::new(Code::JobExists, format!("the name {name} is taken by a job that you may not see"))
@@ -312,13 +313,13 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
     for app in apps {
         found.push(call.check_app_name(app).await?);
     }
-    if call.seen_apps().is_none() {
+    if call.visible_apps().is_none() {
         return Ok(found);
     }
     let listed: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
     for (index, spec) in specs.iter().enumerate() {
         for parent in spec.parents() {
-            if !listed.contains(parent.name) && !call.sees_job(parent.name).await? {
+            if !listed.contains(parent.name) && !call.may_view_job(parent.name).await? {
                 let message = format!("there is no job {} that you may see", quoted(parent.name));
                 return Err(refused(&format!("/{index}{}", parent.pointer), message));
             }
@@ -337,7 +338,7 @@ struct Applying {
     total: usize,
     /// How many jobs are saved so far.
     count: usize,
-    _held: (Option<HeavyWorkShare>, Option<ApplyRoom>),
+    _permits: (Option<HeavyWorkShare>, Option<ApplyRoom>),
 }
 
 impl Applying {
@@ -346,10 +347,10 @@ impl Applying {
         let (namespace, apps) = (self.namespace, &self.apps);
         let may = |rights: &Rights| apps.iter().all(|app| rights.allow(Edit, namespace, *app));
         if self.count < self.total
-            && let Some(lapse) = self.caller.lapse_unless(&self.web, may).await
+            && let Some(loss) = self.caller.access_loss_unless(&self.web, may).await
         {
             let what = format!("after {} of {} jobs: these are saved, the others are not", self.count, self.total);
-            return Err(lapse.problem(&what));
+            return Err(loss.problem(&what));
         }
         let saved = self.saving.next().await;
         self.count += saved.as_ref().map_or(0, Vec::len);

@@ -1,7 +1,7 @@
 //! Reads a job's definition, or a patch of one, from a body. Each error has the pointer to its place in the body.
 
 use rondel_core::JobSpec;
-use rondel_core::shape::{self, Document, Misfit};
+use rondel_core::shape::{self, Document, ShapeErrors};
 use serde_json::{Map, Value};
 
 use crate::body::{complaint, parse as parse_json, refuse_value};
@@ -37,19 +37,19 @@ pub(crate) fn from_value(value: Value) -> Result<JobSpec, Problem> {
 }
 
 fn from_document(document: Document) -> Result<JobSpec, Problem> {
-    shape::read(document).map_err(|misfit| {
-        let (complaints, count) = complaints(&misfit);
+    shape::read(document).map_err(|shape_errors| {
+        let (complaints, count) = complaints(&shape_errors);
         Problem::of_some_complaints(Code::InvalidBody, complaints, count)
     })
 }
 
 /// All errors of a definition: wrong fields or types, and values that break a rule.
-pub(super) fn complaints(misfit: &Misfit<JobSpec>) -> (Vec<Complaint>, usize) {
-    let mut complaints: Vec<Complaint> = misfit.errors.iter().map(|error| complaint("", error)).collect();
+pub(super) fn complaints(shape_errors: &ShapeErrors<JobSpec>) -> (Vec<Complaint>, usize) {
+    let mut complaints: Vec<Complaint> = shape_errors.errors.iter().map(|error| complaint("", error)).collect();
     let shape_count = complaints.len();
-    let broken_rules = misfit.repaired.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
-    complaints.extend(misfit.independent(broken_rules).map(Complaint::from));
-    let count = misfit.count + complaints.len() - shape_count;
+    let broken_rules = shape_errors.repaired.as_ref().and_then(|spec| spec.compile().err()).unwrap_or_default();
+    complaints.extend(shape_errors.independent(broken_rules).map(Complaint::from));
+    let count = shape_errors.count + complaints.len() - shape_count;
     (complaints, count)
 }
 
@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn merges_as_the_rfc_says() {
+    fn merges_as_in_the_rfc() {
         for (target, patch, result) in [
             (json!({"a": "b"}), json!({"a": "c"}), json!({"a": "c"})),
             (json!({"a": "b"}), json!({"b": "c"}), json!({"a": "b", "b": "c"})),

@@ -21,7 +21,7 @@ use crate::problem::Problem;
 use crate::routes::Routes;
 use crate::run_filter;
 
-/// What to do with which jobs.
+/// An action, and the jobs to which it applies.
 #[derive(Debug, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub(super) struct BulkJobs {
@@ -42,7 +42,7 @@ pub(super) struct BulkJobs {
     /// Whether to count the jobs without changing them.
     #[serde(default)]
     dry_run: bool,
-    /// How many jobs a dry run found: where there are more now, nothing is done.
+    /// How many jobs a dry run found. If more match now, nothing is done.
     #[serde(default)]
     expected_count: Option<usize>,
 }
@@ -53,17 +53,17 @@ pub(super) struct BulkJobs {
 struct BulkJobsJson {
     /// How many jobs were chosen.
     matched: usize,
-    /// Whether more match than one request takes: ask again with `after`.
+    /// Whether more jobs match than one request accepts: repeat it with `after`.
     has_more: bool,
     /// The `after` of a request for the rest; null if there is no rest.
     after: Option<String>,
-    /// The jobs that were changed, or would be looked at by a dry run.
+    /// The jobs that were changed or, in a dry run, would be checked.
     jobs: Vec<String>,
-    /// How many jobs were in that state already.
+    /// How many jobs were already in the wanted state.
     unchanged: usize,
-    /// The runs that it made.
+    /// The runs that it created.
     runs: Vec<RunId>,
-    /// Jobs to which it could not be done.
+    /// Jobs for which the action failed.
     problems: Vec<JobProblem>,
 }
 
@@ -74,10 +74,10 @@ pub(super) fn routes() -> Routes {
         bulk,
         Doc::new(
             "Change many jobs",
-            "Pauses, resumes, runs, labels or deletes those named by `names`, or those that pass the filter `q`: the first 500 by name. \
-             Labels and deletion need the role editor. With `dry_run` they are counted alone; `expected_count` then guards against others \
-             that came in between. `after` goes on with the rest. What stands so already is left alone. A job to which it cannot be done is \
-             named in `problems` and does not stop the others.",
+            "Pauses, resumes, runs, labels or deletes the jobs in `names`, or those that pass the filter `q`: the first 500 by name. \
+             Labels and deletion need the role editor. With `dry_run` the jobs are only counted; `expected_count` then refuses the request \
+             if more jobs match later. `after` continues with the rest. Jobs that are already in the wanted state are not changed. A job \
+             for which the action fails is named in `problems` and does not stop the others.",
         )
         .json::<BulkJobsJson>(200, "What was done.")
         .example(json!({"action": "pause", "q": "app:orders", "dry_run": true})),

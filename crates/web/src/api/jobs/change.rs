@@ -43,7 +43,7 @@ pub(super) async fn save_edit<Q>(
         let record = find(call, name).await?;
         if_match.against(record.version)?;
         let Some(spec) = edit(&record)? else {
-            jobs::settle_paused(call.engine(), &record, call.caller.name()).await?;
+            jobs::end_queued_of_paused(call.engine(), &record, call.caller.name()).await?;
             return Ok(record);
         };
         // A caller who may no longer see a parent job may only switch this job on and off: otherwise it could have the next run pass the

@@ -23,9 +23,9 @@ pub(super) fn routes() -> Routes {
         create,
         Doc::new(
             "Create a job",
-            "Everything but `name`, `app` and `handler` has a default. The app comes into being with its first job.",
+            "All fields except `name`, `app` and `handler` have a default. The app is created with its first job.",
         )
-        .json::<JobJson<'static>>(201, "The job, with what its author should know in `warnings`.")
+        .json::<JobJson<'static>>(201, "The job, with `warnings` for its author.")
         .with("ETag")
         .with("Location")
         .refuses(&[Code::JobExists])

@@ -4,7 +4,7 @@ use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use rondel_admin::jobs::{self, JobError, QueuedRuns};
 use rondel_core::access::Permission::Edit;
-use rondel_core::queued::Queued;
+use rondel_core::queued::QueuedRunsPolicy;
 
 use super::change::{TRY_COUNT, changed_too_often, refused};
 use super::find::{JobOfRuns, find, find_for_runs, missing};
@@ -22,14 +22,15 @@ use crate::routes::Routes;
 #[derive(Debug)]
 pub(super) struct DeleteQuery {
     is_forced: bool,
-    queued: Option<Queued>,
+    queued: Option<QueuedRunsPolicy>,
 }
 
 impl FromQuery for DeleteQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let about = "Delete it although other jobs follow from it; these follow from their other parents alone.";
+        let about =
+            "Deletes the job although other jobs follow from it; these then follow only from their other parents.";
         let is_forced = reader.flag("force", about);
-        let about = "What becomes of its queued runs: run or drop; left out, they are skipped.";
+        let about = "What happens to the job's queued runs: `run` or `drop`; if left out, they are skipped.";
         Self { is_forced, queued: reader.parsed(Parameter::text("queued").about(about), str::parse) }
     }
 }
@@ -39,10 +40,13 @@ pub(super) fn routes() -> Routes {
         "/api/v1/jobs/{name}",
         Edit,
         delete,
-        Doc::new("Delete a job", "Its runs stay. Refused while other jobs follow from it, unless it is forced.")
-            .empty("It is deleted, and none of its runs was queued.")
-            .json::<DeletedJson>(200, "It is deleted, and this became of its open runs.")
-            .refuses(&[Code::JobIsParent]),
+        Doc::new(
+            "Delete a job",
+            "The runs of the job are kept. Refused while other jobs follow from it, unless the deletion is forced.",
+        )
+        .empty("The job was deleted; none of its runs was queued.")
+        .json::<DeletedJson>(200, "The job was deleted; the answer states what happened to its open runs.")
+        .refuses(&[Code::JobIsParent]),
     )
 }
 
@@ -64,7 +68,7 @@ pub(crate) async fn remove<Q>(
     call: &Call<Q>,
     name: &str,
     if_match: &IfMatch,
-    (is_forced, queued): (bool, Option<Queued>),
+    (is_forced, queued): (bool, Option<QueuedRunsPolicy>),
 ) -> Result<QueuedRuns, Problem> {
     let queued = (queued, call.caller.name());
     for _ in 0..TRY_COUNT {
@@ -72,7 +76,7 @@ pub(crate) async fn remove<Q>(
             Ok(record) => record,
             Err(problem) => {
                 if let Ok(JobOfRuns { id, deleted_at: Some(_) }) = find_for_runs(call, name).await {
-                    jobs::settle_deleted(call.engine(), id, queued).await?;
+                    jobs::end_queued_of_deleted(call.engine(), id, queued).await?;
                 }
                 return Err(problem);
             }

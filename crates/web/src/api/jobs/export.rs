@@ -9,7 +9,7 @@ use futures_util::stream::{Stream, StreamExt as _, unfold};
 use http::HeaderValue;
 use http::header::CONTENT_TYPE;
 use rondel_core::access::Permission::View;
-use rondel_core::access::{Reach, Rights};
+use rondel_core::access::{PermittedApps, Rights};
 use rondel_core::error_chain::chain;
 use rondel_core::{AppId, JobSpec, NamespaceId};
 use rondel_store::StoreError;
@@ -17,9 +17,9 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 
 use super::find::{find, find_app};
 use crate::call::Call;
-use crate::holdings::HeavyWork;
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
+use crate::permits::HeavyWork;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::recheck::Recheck;
@@ -40,11 +40,11 @@ pub(crate) struct ExportQuery {
     app: Option<String>,
     /// Exports only this job.
     name: Option<String>,
-    form: Form,
+    format: Format,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Form {
+enum Format {
     #[default]
     Json,
     Yaml,
@@ -52,16 +52,16 @@ enum Form {
 
 impl FromQuery for ExportQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let form = |text: &str| match text {
-            "json" => Ok(Form::Json),
-            "yaml" => Ok(Form::Yaml),
+        let format = |text: &str| match text {
+            "json" => Ok(Format::Json),
+            "yaml" => Ok(Format::Yaml),
             other => Err(format!("{other:?} is neither json nor yaml")),
         };
         Self {
-            app: reader.one(Parameter::name("app").about("Only jobs of this app.")),
-            name: reader.one(Parameter::name("name").about("Only this job.")),
-            form: reader
-                .parsed(Parameter::word("format", &["json", "yaml"]).about("`json` if left out."), form)
+            app: reader.single(Parameter::name("app").about("Only jobs of this app.")),
+            name: reader.single(Parameter::name("name").about("Only this job.")),
+            format: reader
+                .parsed(Parameter::word("format", &["json", "yaml"]).about("`json` if left out."), format)
                 .unwrap_or_default(),
         }
     }
@@ -73,7 +73,7 @@ struct Exporter {
     _place: HeavyWorkShare,
     namespace: NamespaceId,
     app: Option<AppId>,
-    form: Form,
+    format: Format,
     page: u32,
     after_name: Option<String>,
     has_begun: bool,
@@ -85,10 +85,13 @@ pub(super) fn routes() -> Routes {
         "/api/v1/jobs/export",
         View,
         get,
-        Doc::new("Export jobs", "As a list that `apply` takes unchanged, without what is the default anyway.")
-            .short::<Vec<JobSpec>>(200, "The jobs by name.")
-            .yaml::<Vec<JobSpec>>()
-            .refuses(&[Code::AppNotFound, Code::JobNotFound]),
+        Doc::new(
+            "Export jobs",
+            "As a list that `apply` accepts unchanged. Fields that have their default are left out.",
+        )
+        .short::<Vec<JobSpec>>(200, "The jobs by name.")
+        .yaml::<Vec<JobSpec>>()
+        .refuses(&[Code::AppNotFound, Code::JobNotFound]),
     )
 }
 
@@ -97,10 +100,10 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
         Some(app) => Some(find_app(&call, app).await?),
         None => None,
     };
-    let form = call.query.form;
+    let format = call.query.format;
     if let Some(name) = &call.query.name {
         let record = find(&call, name).await?;
-        return Ok(answer(form, Body::from(form.whole(&[record]))));
+        return Ok(answer(format, Body::from(format.whole(&[record]))));
     }
     let mut exporter = Exporter {
         web: call.web.clone(),
@@ -108,7 +111,7 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
         caller: Recheck::new(call.caller.clone()),
         namespace: call.namespace.id,
         app,
-        form,
+        format,
         page: FIRST_PAGE,
         after_name: None,
         has_begun: false,
@@ -117,20 +120,20 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     // Reads the first page before the answer begins, so that a failure of the database is still answered with a problem.
     let first = exporter.page().await?;
     // The stream is fused because compression polls it once more after its end.
-    Ok(answer(form, Body::from_stream(stream(exporter, first).fuse())))
+    Ok(answer(format, Body::from_stream(stream(exporter, first).fuse())))
 }
 
-fn answer(form: Form, body: Body) -> Response {
+fn answer(format: Format, body: Body) -> Response {
     let mut response = Response::new(body);
-    let kind = match form {
-        Form::Json => "application/json",
-        Form::Yaml => "application/yaml",
+    let kind = match format {
+        Format::Json => "application/json",
+        Format::Yaml => "application/yaml",
     };
     response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     response
 }
 
-impl Form {
+impl Format {
     /// The last piece of an incomplete export: a comment in YAML; in JSON, an object that is not part of the list.
     fn broken_off(self, problem: &Problem) -> Bytes {
         let reason = serde_json::json!({"code": problem.code().as_str(), "message": problem.detail()});
@@ -162,7 +165,7 @@ fn stream(exporter: Exporter, first: Bytes) -> impl Stream<Item = Result<Bytes, 
             Ok(page) => Some((Ok(page), (exporter, None))),
             Err(problem) => {
                 exporter.is_over = true;
-                let reason = exporter.form.broken_off(&problem);
+                let reason = exporter.format.broken_off(&problem);
                 Some((Ok(reason), (exporter, Some(Err(io::Error::other("the export broke off"))))))
             }
         }
@@ -175,22 +178,22 @@ impl Exporter {
         let (namespace, app) = (self.namespace, self.app);
         let may = |rights: &Rights| match app {
             Some(_) => rights.allow(View, namespace, app),
-            None => !rights.reach(View, namespace).is_nothing(),
+            None => !rights.permitted_apps(View, namespace).is_nothing(),
         };
-        if let Some(lapse) = self.caller.lapse_unless(&self.web, may).await {
-            return Err(lapse.problem("so the export ends here"));
+        if let Some(loss) = self.caller.access_loss_unless(&self.web, may).await {
+            return Err(loss.problem("so the export ends here"));
         }
         let _turn = shares::turn(&self.web, self.caller.caller().key()).await?;
         self.page().await.map_err(|error| {
-            tracing::warn!(target: "http", error = chain(&error), "export of jobs broken off");
+            tracing::warn!(target: "http", error = chain(&error), "the export of jobs was aborted");
             Problem::new(Code::Unavailable, "the database did not answer, so the export ends here")
         })
     }
 
     async fn page(&mut self) -> Result<Bytes, StoreError> {
-        let within = match self.caller.caller().rights.reach(View, self.namespace) {
-            Reach::All => None,
-            Reach::Apps(apps) => Some(apps.into_iter().collect()),
+        let within = match self.caller.caller().rights.permitted_apps(View, self.namespace) {
+            PermittedApps::All => None,
+            PermittedApps::Apps(apps) => Some(apps.into_iter().collect()),
         };
         let query = JobQuery {
             app: self.app,
@@ -203,11 +206,11 @@ impl Exporter {
         self.is_over = records.len() < usize::try_from(self.page).unwrap_or(usize::MAX);
         self.after_name = records.last().map(|record| record.spec.name.clone());
         let is_first = !std::mem::replace(&mut self.has_begun, true);
-        let text = match self.form {
-            Form::Json => as_json(&records, is_first, self.is_over),
+        let text = match self.format {
+            Format::Json => as_json(&records, is_first, self.is_over),
             // Only an export without any jobs writes an empty list.
-            Form::Yaml if records.is_empty() && !is_first => String::new(),
-            Form::Yaml => as_yaml(&records),
+            Format::Yaml if records.is_empty() && !is_first => String::new(),
+            Format::Yaml => as_yaml(&records),
         };
         self.page = next_count(records.len(), text.len());
         Ok(text.into())

@@ -8,8 +8,8 @@ use http::StatusCode;
 use rondel_core::access::Permission;
 use rondel_core::access::Permission::View;
 use rondel_core::disclosure::for_viewer;
-use rondel_core::fires::{self, Entry, Range, Verdict};
-use rondel_core::reason::Detail;
+use rondel_core::fires::{self, Entry, FireVerdict, Range};
+use rondel_core::reason::ReasonDetail;
 use rondel_core::{JobId, JobSpec, Reason, RunId, Timestamp};
 use rondel_store::catalog::VersionRecord;
 use schemars::JsonSchema;
@@ -18,14 +18,14 @@ use serde_json::Value;
 
 use super::find::find;
 use crate::answer::json;
-use crate::api::filling::PageBuilder;
 use crate::api::page::Page;
+use crate::api::page_builder::PageBuilder;
 use crate::api::schedules::Sentence;
 use crate::call::Call;
 use crate::cursor::Listing;
+use crate::incident_of_fire::{self, IncidentRef};
 use crate::openapi::Doc;
 use crate::parameter::Parameter;
-use crate::part_of::{self, IncidentRef};
 use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
@@ -58,7 +58,7 @@ impl FromQuery for FiresQuery {
             ),
             to: reader.parsed(Parameter::instant("to").about("The last instant; at most 366 days later."), instant),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one(Parameter::cursor()),
+            cursor: reader.single(Parameter::cursor()),
         }
     }
 }
@@ -101,7 +101,10 @@ pub(super) struct VersionsQuery {
 
 impl FromQuery for VersionsQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        Self { limit: reader.limit(VERSION_LIMIT_DEFAULT, VERSION_LIMIT_MAX), cursor: reader.one(Parameter::cursor()) }
+        Self {
+            limit: reader.limit(VERSION_LIMIT_DEFAULT, VERSION_LIMIT_MAX),
+            cursor: reader.single(Parameter::cursor()),
+        }
     }
 }
 
@@ -122,13 +125,13 @@ pub(super) struct EntryJson {
     last_fire_at: Option<Timestamp>,
     count: u64,
     /// The status of the fire's run or, without a run, why there is none.
-    #[schemars(extend("enum" = Verdict::codes().collect::<Vec<_>>()))]
+    #[schemars(extend("enum" = FireVerdict::codes().collect::<Vec<_>>()))]
     verdict: &'static str,
     run: Option<RunId>,
     reason: Option<Reason>,
     /// The parameters of the reason, and what the run waits or waited for.
     #[serde(skip_serializing_if = "Option::is_none")]
-    detail: Option<Box<Detail>>,
+    detail: Option<Box<ReasonDetail>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     calendar: Option<CalendarJson>,
     /// False for a run of a fire that the definition of its instant does not plan.
@@ -149,19 +152,19 @@ impl From<Entry> for EntryJson {
         let verdict = entry.verdict.code();
         let (mut run, mut reason, mut detail, mut calendar, mut is_planned) = (None, None, None, None, true);
         match entry.verdict {
-            Verdict::Row { run: id, reason: why, detail: more, planned, .. } => {
+            FireVerdict::Row { run: id, reason: why, detail: more, planned, .. } => {
                 (run, reason, detail, is_planned) = (Some(id), why, more, planned);
             }
-            Verdict::Span { run: id, reason: why, detail: more } => (run, reason, detail) = (Some(id), why, more),
-            Verdict::Calendar { calendar: name, day, moved_to } => {
+            FireVerdict::Span { run: id, reason: why, detail: more } => (run, reason, detail) = (Some(id), why, more),
+            FireVerdict::Calendar { calendar: name, day, moved_to } => {
                 calendar = Some(CalendarJson { name, day, moved_to });
             }
-            Verdict::Maintenance { .. }
-            | Verdict::Paused
-            | Verdict::Undecided
-            | Verdict::Planned
-            | Verdict::Removed
-            | Verdict::Missing => {}
+            FireVerdict::Maintenance { .. }
+            | FireVerdict::Paused
+            | FireVerdict::Undecided
+            | FireVerdict::Planned
+            | FireVerdict::Removed
+            | FireVerdict::Missing => {}
         }
         let last_fire_at = (entry.last != entry.first).then_some(entry.last);
         Self {
@@ -185,7 +188,7 @@ pub(super) fn routes() -> Routes {
             View,
             list,
             Doc::new(
-                "List what became of a job's fires",
+                "List the outcomes of a job's fires",
                 "Each planned fire of the range in order, with the run or the reason why there is none. A long stretch with one verdict is one item.",
             )
             .json::<Page<EntryJson>>(200, "A page of fires."),
@@ -194,7 +197,7 @@ pub(super) fn routes() -> Routes {
             "/api/v1/jobs/{name}/why",
             View,
             why,
-            Doc::new("Ask why a job ran or did not run at an instant", "A sentence, the fire where one was planned, and its neighbours.")
+            Doc::new("Ask why a job ran or did not run at an instant", "A sentence, the fire if one was planned, and its neighbours.")
                 .json::<WhyJson>(200, "The answer."),
         )
         .get(
@@ -219,16 +222,16 @@ async fn list(call: Call<FiresQuery>, Named(name, ..): Named<path::Job>) -> Resu
         None => range(query, call.engine().now())?,
     };
     let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-    let account = call.engine().fires(&record, Range { from, to, limit }, call.seen_apps().as_deref()).await?;
+    let history = call.engine().fires(&record, Range { from, to, limit }, call.visible_apps().as_deref()).await?;
     let cursor = |next: Timestamp| listing.cursor((next.as_millis(), to.as_millis()));
     let mut page = PageBuilder::new(query.limit);
-    for entry in account.entries {
+    for entry in history.entries {
         let first = entry.first;
         if !page.add(&EntryJson::from(entry))? {
             return page.answer(Some(cursor(first)));
         }
     }
-    page.answer(account.next.filter(|next| *next <= to).map(cursor))
+    page.answer(history.next.filter(|next| *next <= to).map(cursor))
 }
 
 /// The range of a query. The default is one day before and after now. If only one end is given, the range is two days long.
@@ -266,13 +269,13 @@ pub(super) struct WhyJson {
 
 async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
-    let within = call.seen_apps();
+    let within = call.visible_apps();
     let why = match (call.query.at, call.query.run) {
         (Some(_), Some(_)) => return Err(refused_run("is given together with at")),
         (Some(at), None) => call.engine().why(&record, at, within.as_deref()).await?,
         (None, Some(id)) => {
             let found = call.engine().store().runs(&[id]).await?.pop();
-            let found = found.filter(|run| run.job == record.id && call.sees(run.app));
+            let found = found.filter(|run| run.job == record.id && call.may_view(run.app));
             let run = found.ok_or_else(|| {
                 refused_run(format!("run {id} does not belong to the job that is named {} now", record.spec.name))
             })?;
@@ -281,7 +284,7 @@ async fn why(call: Call<WhyQuery>, Named(name, ..): Named<path::Job>) -> Result<
         (None, None) => call.engine().why_now(&record, within.as_deref()).await?,
     };
     let body = WhyJson {
-        incident: part_of::of_answer(&call, record.id, &why).await?,
+        incident: incident_of_fire::of_answer(&call, record.id, &why).await?,
         at: why.at,
         answer: Sentence { en: why.en, zh: why.zh },
         fire: why.entry.map(EntryJson::from),
@@ -301,7 +304,7 @@ fn refused_run(why: impl Into<String>) -> Problem {
 pub(crate) struct VersionJson {
     pub(crate) version: i64,
     pub(crate) author: String,
-    /// From when it held.
+    /// Since when this definition applied.
     pub(crate) created_at: Timestamp,
     #[schemars(with = "JobSpec")]
     pub(crate) definition: Value,

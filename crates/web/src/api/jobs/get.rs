@@ -24,7 +24,7 @@ pub(super) fn routes() -> Routes {
         "/api/v1/jobs/{name}",
         View,
         get,
-        Doc::new("Get a job", "Its definition, and what the server knows about it, the newest run too.")
+        Doc::new("Get a job", "The job's definition and state, with its newest run.")
             .json::<JobJson<'static>>(200, "The job.")
             .with("ETag"),
     )
@@ -40,7 +40,7 @@ async fn get(call: Call, Named(name, ..): Named<path::Job>) -> Result<Response, 
 async fn last_run(call: &Call, record: &JobRecord) -> Result<Option<LastRun>, Problem> {
     let store = call.engine().store();
     let query =
-        RunQuery { job: Some(record.id), within: call.seen_apps(), limit: LAST_RUN_ROWS, ..RunQuery::default() };
+        RunQuery { job: Some(record.id), within: call.visible_apps(), limit: LAST_RUN_ROWS, ..RunQuery::default() };
     let now = call.engine().now();
     let newest = store.list_runs(record.namespace, &query).await?.into_iter().find(|run| run.fire_at <= now);
     let Some(newest) = newest else { return Ok(None) };

@@ -12,8 +12,8 @@ use serde_json::value::RawValue;
 
 use super::find::find;
 use crate::answer::json;
-use crate::api::filling::PageBuilder;
 use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX};
+use crate::api::page_builder::PageBuilder;
 use crate::call::{Call, quoted};
 use crate::cursor::Listing;
 use crate::openapi::Doc;
@@ -37,12 +37,12 @@ impl FromQuery for ItemsQuery {
         Self {
             states: reader.words(Parameter::words("state", ItemState::WORDS).about("Only items in these states.")),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one(Parameter::cursor()),
+            cursor: reader.single(Parameter::cursor()),
         }
     }
 }
 
-/// A pump job as it stands.
+/// The current state of a pump job.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PumpItems")]
 struct ItemsJson<I> {
@@ -66,9 +66,9 @@ struct RootJson {
     /// Why it ended or ends.
     reason: Option<Reason>,
     fire_at: Timestamp,
-    /// When `until` ends it; null where no instant does, or it has ended.
+    /// When `until` ends the run; null if no instant ends it, or if it has ended.
     ends_at: Option<Timestamp>,
-    /// Whether it was asked to end: its groups execute what they have fetched.
+    /// Whether the run was asked to end. Its groups still execute the rows that they have fetched.
     is_ending: bool,
 }
 
@@ -102,7 +102,7 @@ struct CountsJson {
     failed: i64,
 }
 
-/// What all items of a pump job add up to.
+/// The totals of all items of a pump job.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PumpTotals")]
 struct TotalsJson {
@@ -126,14 +126,14 @@ struct TotalsJson {
 struct ItemJson {
     name: String,
     state: ItemState,
-    /// Rises with each owner: a fencing token for what executes its rows.
+    /// Increases with each owner: a fencing token for the code that executes its rows.
     epoch: i64,
     /// The index of the group that has it.
     group: Option<i32>,
     /// The run of that group.
     run: Option<RunId>,
     executor: Option<String>,
-    /// When its group was asked to give it back.
+    /// When its group was asked to release it.
     asked_at: Option<Timestamp>,
     #[serde(flatten)]
     counts: CountsJson,
@@ -145,7 +145,7 @@ struct ItemJson {
     oldest_age_ms: Option<u64>,
     /// Whether its last select returned no rows and none is in work.
     dry: bool,
-    /// The progress that its owners have stored, as the code wrote it. What looks like a secret is for callers who may edit the job.
+    /// The progress that its owners have stored, as the code wrote it. Likely secrets are shown only to callers who may edit the job.
     checkpoint: Option<String>,
     /// When something about it last changed.
     updated_at: Timestamp,
@@ -158,8 +158,8 @@ pub(super) fn routes() -> Routes {
         list,
         Doc::new(
             "List a pump job's items and groups",
-            "Who has which item, what was done with its rows, and the groups of the open root run, or of the last one. Totals are of all \
-             items, whatever the page has.",
+            "The owner of each item, the counts of its rows, and the groups of the open root run, or of the last one. Totals are of all \
+             items, not only of this page.",
         )
         .json::<ItemsJson<ItemJson>>(200, "The groups, and a page of items.")
         .refuses(&[Code::NotAPump]),

@@ -18,7 +18,7 @@ use crate::etag::tag;
 use crate::job_states;
 use crate::problem::Problem;
 
-/// A job as the API shows it: its definition in full, and what the server knows about it.
+/// A job: its full definition, and its state.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Job")]
 pub(super) struct JobJson<'a> {
@@ -26,7 +26,7 @@ pub(super) struct JobJson<'a> {
     spec: &'a JobSpec,
     namespace: &'a str,
     version: i64,
-    /// How it is doing, in one word.
+    /// Its state, in one word.
     state: FoldedState,
     next_fire_at: Option<Timestamp>,
     created_at: Timestamp,
@@ -36,12 +36,12 @@ pub(super) struct JobJson<'a> {
     /// The jobs that it follows from.
     #[serde(skip_serializing_if = "Option::is_none")]
     parents: Option<Vec<&'a str>>,
-    /// Those that follow from it, by name.
+    /// The jobs that follow from it, by name.
     #[serde(skip_serializing_if = "Option::is_none")]
     children: Option<Vec<String>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     last_run: Option<Option<LastRun>>,
-    /// Of the answer to a pause: what became of its open runs.
+    /// In the answer to a pause: what happened to its open runs.
     #[serde(skip_serializing_if = "Option::is_none")]
     queued: Option<QueuedJson>,
     /// Warnings about the job, which was saved.
@@ -49,7 +49,7 @@ pub(super) struct JobJson<'a> {
     warnings: Option<Vec<String>>,
 }
 
-/// What code declares of a job.
+/// The declaration of a job in code.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Declared")]
 pub(super) struct DeclaredJson {

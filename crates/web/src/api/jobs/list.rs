@@ -11,8 +11,8 @@ use rondel_store::catalog::{JobQuery, JobRecord};
 
 use super::find::find_app;
 use super::job_json::JobJson;
-use crate::api::filling::PageBuilder;
 use crate::api::page::{LIMIT_DEFAULT, LIMIT_MAX, Page};
+use crate::api::page_builder::PageBuilder;
 use crate::call::Call;
 use crate::cursor::{Listing, invalid};
 use crate::job_board::{BoardEntry, JobOrder, OfferedHandlers};
@@ -38,10 +38,10 @@ impl FromQuery for ListJobs {
                      `no_executor`, `paused`, `late`, `shadow`, `error`, `running`, `complete`, `waiting`), `app`, `job`, `label`. Other words are searched in the names of jobs and handlers.";
         let filter = |text: &str| Filter::parse(text, Scope::Jobs).map_err(|error| error.to_string());
         Self {
-            app: reader.one(Parameter::name("app").about("Only jobs of this app.")),
+            app: reader.single(Parameter::name("app").about("Only jobs of this app.")),
             filter: reader.parsed(Parameter::text("q").about(about), filter).unwrap_or_default(),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
-            cursor: reader.one(Parameter::cursor()),
+            cursor: reader.single(Parameter::cursor()),
         }
     }
 }
@@ -110,7 +110,7 @@ async fn next_of_all(
 ) -> Result<(Vec<JobRecord>, bool), Problem> {
     // Reads one job more than wanted, to detect whether there are more.
     let limit = count.saturating_add(1);
-    let query = JobQuery { app, within: call.seen_apps(), after_name, limit, ..JobQuery::default() };
+    let query = JobQuery { app, within: call.visible_apps(), after_name, limit, ..JobQuery::default() };
     let mut records = call.engine().store().jobs(call.namespace.id, &query).await?;
     let count = usize::try_from(count).unwrap_or(usize::MAX);
     let is_last = records.len() <= count;
@@ -127,7 +127,7 @@ async fn next_matching(
     let these: Vec<Arc<BoardEntry>> = found.by_ref().take(usize::try_from(count).unwrap_or(usize::MAX)).collect();
     let names: Vec<&str> = these.iter().map(|entry| entry.name.as_str()).collect();
     let mut records = call.engine().store().jobs_named(call.namespace.id, &names).await?;
-    records.retain(|record| call.sees(record.app));
+    records.retain(|record| call.may_view(record.app));
     Ok((records, found.as_slice().is_empty()))
 }
 
@@ -139,7 +139,7 @@ async fn matching(
 ) -> Result<Vec<Arc<BoardEntry>>, Problem> {
     let board = call.web.boards.board_for(call.engine(), call.namespace.id, &call.query.filter).await?;
     let mut offers = OfferedHandlers::new(call.engine(), call.namespace.id);
-    let seen = call.seen_apps();
+    let seen = call.visible_apps();
     let mut found = board.matching(&call.query.filter, seen.as_deref(), JobOrder::Name, &mut offers);
     found.retain(|entry| app.is_none_or(|app| entry.app == app));
     found.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));

@@ -24,7 +24,7 @@ pub(super) fn routes() -> Routes {
         patch,
         Doc::new(
             "Change fields of a job",
-            "A JSON merge patch (RFC 7396) of the definition: null gives a field its default.",
+            "A JSON merge patch (RFC 7396) of the definition: null resets a field to its default.",
         )
         .json::<JobJson<'static>>(200, "The job under its new definition.")
         .with("ETag")

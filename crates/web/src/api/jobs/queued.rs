@@ -1,7 +1,7 @@
 //! What happens to a job's queued runs when it is paused or deleted: the caller's choice, and the outcome.
 
 use rondel_admin::jobs::QueuedRuns;
-use rondel_core::queued::Queued;
+use rondel_core::queued::QueuedRunsPolicy;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -11,17 +11,17 @@ use crate::query::{FromQuery, Reader};
 /// The caller's choice for the job's runs that no executor has yet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct QueuedQuery {
-    pub(super) queued: Option<Queued>,
+    pub(super) queued: Option<QueuedRunsPolicy>,
 }
 
 impl FromQuery for QueuedQuery {
     fn from_query(reader: &mut Reader) -> Self {
-        let about = "What becomes of its queued runs: run or drop; left out, those that its schedule made are skipped.";
+        let about = "What happens to the job's queued runs: `run` or `drop`; if left out, those that its schedule created are skipped.";
         Self { queued: reader.parsed(Parameter::text("queued").about(about), str::parse) }
     }
 }
 
-/// What became of the open runs of a job.
+/// What happened to the open runs of a job.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "QueuedRuns")]
 pub(super) struct QueuedJson {

@@ -25,7 +25,7 @@ pub(super) fn routes() -> Routes {
         replace,
         Doc::new(
             "Replace a job's definition",
-            "`name` may be left out; another one renames the job. What is left out gets its default.",
+            "`name` may be left out; another name renames the job. Other fields that are left out get their defaults.",
         )
         .json::<JobJson<'static>>(200, "The job under its new definition.")
         .with("ETag")

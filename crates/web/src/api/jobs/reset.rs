@@ -21,8 +21,8 @@ pub(super) fn routes() -> Routes {
         Edit,
         reset,
         Doc::new(
-            "Put back what code declares",
-            "The definition that executors of the job's app declare. Nothing happens if the job has it.",
+            "Restore the declared definition",
+            "Restores the definition that executors of the job's app declare. Nothing happens if the job already has it.",
         )
         .json::<JobJson<'static>>(200, "The job.")
         .with("ETag")

@@ -69,7 +69,7 @@ pub(super) fn routes() -> Routes {
         get,
         Doc::new(
             "Count how a job's runs ended",
-            "By the hour for which they were planned. Counted once a minute, and kept 400 days.",
+            "By the hour for which the runs were planned. Counted once a minute, and kept for 400 days.",
         )
         .json::<Page<HourJson>>(200, "The hours in which runs were planned."),
     )
@@ -91,7 +91,7 @@ pub(crate) async fn seen_from<Q>(
     from: Timestamp,
     mut to: Timestamp,
 ) -> Result<Timestamp, Problem> {
-    if call.seen_apps().is_none() {
+    if call.visible_apps().is_none() {
         return Ok(from);
     }
     let end = to;

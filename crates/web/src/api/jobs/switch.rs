@@ -25,7 +25,7 @@ pub(super) fn routes() -> Routes {
             pause,
             Doc::new(
                 "Pause a job",
-                "Its schedule does not fire any more. Its queued runs are skipped or kept; runs that executors have go on.",
+                "The job's schedule no longer fires. Its queued runs are skipped or kept; runs that executors already have continue.",
             )
                 .json::<JobJson<'static>>(200, "The job.")
                 .with("ETag")

@@ -52,7 +52,7 @@ impl FromQuery for DiffQuery {
     }
 }
 
-/// What differs between two versions.
+/// The differences between two versions.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "VersionDiff")]
 pub(super) struct DiffJson {
@@ -87,7 +87,7 @@ pub(super) fn routes() -> Routes {
             Edit,
             restore,
             Doc::new(
-                "Put back an earlier version",
+                "Restore an earlier version",
                 "Makes an earlier version the newest one. The job keeps its name, and stays on or off.",
             )
             .json::<JobJson<'static>>(200, "The job under its new definition.")
@@ -101,9 +101,9 @@ pub(super) fn routes() -> Routes {
             diff,
             Doc::new(
                 "Compare two versions of a job",
-                "Field by field, scripts line by line in `text`; with `Accept: text/plain`, the text alone.",
+                "Field by field, scripts line by line in `text`; with `Accept: text/plain`, only the text.",
             )
-            .json::<DiffJson>(200, "What differs.")
+            .json::<DiffJson>(200, "The differences.")
             .text("text/plain"),
         )
 }
@@ -139,7 +139,7 @@ pub(crate) async fn diff_versions<Q>(
     Ok(if may_edit { diff::changes(&before, &after) } else { changes_for_viewer(&before, &after) })
 }
 
-/// The body of a request to put back a version.
+/// The body of a request to restore a version.
 #[derive(Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "VersionToRestore")]

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
 use futures_util::future::{try_join, try_join3, try_join5};
-use rondel_admin::coming::COMING_JOB_COUNT_MAX;
+use rondel_admin::forecast::COMING_JOB_COUNT_MAX;
 use rondel_admin::{OnlineExecutor, given_name};
 use rondel_core::access::Permission;
 use rondel_core::attention::{AttentionFacts, FailingJob, JobWithoutExecutor, LONG_MIN, PAUSED_FOR, RunUnderWay};
@@ -16,14 +16,14 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_store::access::TokenQuery;
 use rondel_store::catalog::JobRecord;
 use rondel_store::cluster::Node;
-use rondel_store::rollups::{JobTrouble, NewestOutcomes, OpenQuery, PointKind, RunMark};
+use rondel_store::rollups::{ChartRun, NewestOutcomes, OpenQuery, PointKind, UnsuccessfulRuns};
 
 use super::super::view::own_message;
 use crate::api::executors;
 use crate::api::tokens::may_manage;
 use crate::call::Call;
-use crate::overview::series::{self, Span};
-use crate::overview::trouble::Trouble;
+use crate::overview::recent_failures::RecentFailures;
+use crate::overview::series::{self, BucketRange};
 use crate::problem::Problem;
 
 /// How many jobs of each kind are read at most.
@@ -33,7 +33,7 @@ const OPEN_COUNT: u32 = 2_000;
 /// How many jobs with long-running runs are read at most.
 const LONG_COUNT: u32 = 400;
 /// How many of these runs, the oldest first, are compared with the usual durations of their jobs.
-const UNDER_WAY_COUNT: usize = 100;
+const RUNNING_COUNT: usize = 100;
 /// Maximum number of executors that are counted.
 const EXECUTOR_COUNT: u32 = 500;
 /// How many tokens are read at a time, the newest first, and how many such reads there are at most: tokens that end soon are rarely new.
@@ -71,11 +71,15 @@ pub(crate) struct SystemState {
 }
 
 /// Reads the state of the system, with messages in the reader's language.
-pub(crate) async fn read<Q: Sync>(call: &Call<Q>, trouble: &Trouble, lang: Lang) -> Result<SystemState, Problem> {
+pub(crate) async fn read<Q: Sync>(
+    call: &Call<Q>,
+    failures: &RecentFailures,
+    lang: Lang,
+) -> Result<SystemState, Problem> {
     let (engine, now) = (call.engine(), call.engine().now());
     let nodes = async { engine.store().nodes().await.map_err(Problem::from) };
     let idle = async { Ok(engine.store().idle_jobs(call.namespace.id, now - PAUSED_FOR, JOB_COUNT).await?) };
-    let problems = try_join5(trouble.read(call), trouble.failing(call), idle, tokens(call, now), lateness(call, now));
+    let problems = try_join5(failures.read(call), failures.failing(call), idle, tokens(call, now), lateness(call, now));
     let health = try_join(health(call, now), longest_running(call, now));
     let ((mut health, under_way), nodes, (troubled, pulses, idle, tokens, lateness)) =
         try_join3(health, nodes, problems).await?;
@@ -126,7 +130,7 @@ async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Probl
     let ((executors, _), (running, pending, waiting), next_fire_at) =
         try_join3(executors::page(call, None, EXECUTOR_COUNT), runs, next_fire(call, now)).await?;
     let online = || executors.iter().filter(|one| one.status != "offline");
-    let is_due = |mark: &&RunMark| mark.fire_at <= now;
+    let is_due = |mark: &&ChartRun| mark.fire_at <= now;
     let due_count = pending.marks.iter().chain(&waiting.marks).filter(is_due).count();
     Ok(Health {
         executor_count: executors.len(),
@@ -144,7 +148,7 @@ async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Probl
 async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     for limit in [JOB_COUNT, COMING_JOB_COUNT_MAX] {
         let coming = call.engine().store().coming_jobs(call.namespace.id, now + AHEAD, limit).await?;
-        let next = coming.iter().find(|job| call.sees(job.app)).map(|job| job.next_fire_at);
+        let next = coming.iter().find(|job| call.may_view(job.app)).map(|job| job.next_fire_at);
         if next.is_some() || coming.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
             return Ok(next);
         }
@@ -168,23 +172,23 @@ impl Health {
 
 /// The open runs that were read.
 struct OpenRuns {
-    marks: Vec<RunMark>,
+    marks: Vec<ChartRun>,
     /// Whether there are more open runs.
     is_cut: bool,
 }
 
 async fn open<Q: Sync>(call: &Call<Q>, status: RunStatus) -> Result<OpenRuns, Problem> {
-    let mut marks = call.engine().store().open_marks(call.namespace.id, status, OPEN_COUNT + 1).await?;
+    let mut marks = call.engine().store().open_chart_runs(call.namespace.id, status, OPEN_COUNT + 1).await?;
     let count = usize::try_from(OPEN_COUNT).unwrap_or(usize::MAX);
     let is_cut = marks.len() > count;
     marks.truncate(count);
-    marks.retain(|mark| call.sees(mark.app));
+    marks.retain(|mark| call.may_view(mark.app));
     Ok(OpenRuns { marks, is_cut })
 }
 
 /// The 99th percentile of the lateness within [`LATE_WITHIN`].
 async fn lateness<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Duration>, Problem> {
-    let buckets = series::of_namespace(call, Span::new(Step::Minute, now - LATE_WITHIN, now)).await?;
+    let buckets = series::of_namespace(call, BucketRange::new(Step::Minute, now - LATE_WITHIN, now)).await?;
     Ok(series::total(&buckets).lateness.quantile(990))
 }
 
@@ -195,18 +199,18 @@ impl Jobs {
     async fn read<Q>(call: &Call<Q>, ids: impl Iterator<Item = JobId>) -> Result<Self, Problem> {
         let ids: Vec<JobId> = ids.collect::<BTreeSet<_>>().into_iter().collect();
         let found = call.engine().store().jobs_by_id(&ids).await?;
-        Ok(Self(found.into_iter().filter(|job| call.sees(job.app)).map(|job| (job.id, job)).collect()))
+        Ok(Self(found.into_iter().filter(|job| call.may_view(job.app)).map(|job| (job.id, job)).collect()))
     }
 }
 
 async fn failing<Q>(
     call: &Call<Q>,
-    (pulses, troubled): (&[NewestOutcomes], &[JobTrouble]),
+    (pulses, troubled): (&[NewestOutcomes], &[UnsuccessfulRuns]),
     (jobs, lang): (&Jobs, Lang),
 ) -> Result<Vec<FailingJob>, Problem> {
     let is_enabled = |pulse: &&NewestOutcomes| jobs.0.get(&pulse.job).is_some_and(|job| job.spec.enabled);
     let pulses: Vec<&NewestOutcomes> = pulses.iter().filter(is_enabled).collect();
-    let is_failure = |trouble: &&JobTrouble| trouble.status != RunStatus::Skipped;
+    let is_failure = |trouble: &&UnsuccessfulRuns| trouble.status != RunStatus::Skipped;
     let mut newest: BTreeMap<JobId, RunId> = BTreeMap::new();
     for trouble in troubled.iter().filter(is_failure) {
         let run = newest.entry(trouble.job).or_insert(trouble.newest);
@@ -214,7 +218,7 @@ async fn failing<Q>(
     }
     let ids: Vec<RunId> = pulses.iter().filter_map(|pulse| newest.get(&pulse.job)).copied().collect();
     let mut runs = call.engine().store().runs(&ids).await?;
-    runs.retain(|run| call.sees(run.app));
+    runs.retain(|run| call.may_view(run.app));
     call.conceal(&mut runs).await?;
     let message = |job: JobId| {
         let run = runs.iter().find(|run| run.job == job)?;
@@ -233,7 +237,7 @@ async fn failing<Q>(
 }
 
 /// The jobs whose fires were skipped because there was no executor.
-fn skipped_without_executor(troubled: &[JobTrouble]) -> Vec<&JobTrouble> {
+fn skipped_without_executor(troubled: &[UnsuccessfulRuns]) -> Vec<&UnsuccessfulRuns> {
     let max = usize::try_from(JOB_COUNT).unwrap_or(usize::MAX);
     troubled.iter().filter(|trouble| trouble.had_no_executor).take(max).collect()
 }
@@ -241,14 +245,14 @@ fn skipped_without_executor(troubled: &[JobTrouble]) -> Vec<&JobTrouble> {
 /// The jobs that still have no executor: no executor offers the handler, or none of those that do may get the job's runs.
 async fn without_executor<Q>(
     call: &Call<Q>,
-    skipped_without_executor: &[&JobTrouble],
+    skipped_without_executor: &[&UnsuccessfulRuns],
     jobs: &Jobs,
 ) -> Result<Vec<JobWithoutExecutor>, Problem> {
     if skipped_without_executor.is_empty() {
         return Ok(Vec::new());
     }
     let (online, switches) = (call.engine().online_executors(), call.engine().store().switches().await?);
-    let fact = |trouble: &&JobTrouble| {
+    let fact = |trouble: &&UnsuccessfulRuns| {
         let job = jobs.0.get(&trouble.job)?;
         let select = Select::new(&job.spec.select).unwrap_or_default();
         let takes_new = |one: &OnlineExecutor| {
@@ -280,9 +284,9 @@ async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, 
     let store = call.engine().store();
     let ids: Vec<RunId> = store.open_jobs(query).await?.iter().map(|open| open.run).collect();
     let mut running = store.runs(&ids).await?;
-    running.retain(|run| call.sees(run.app) && run.status == RunStatus::Running && run.started_at.is_some());
+    running.retain(|run| call.may_view(run.app) && run.status == RunStatus::Running && run.started_at.is_some());
     running.sort_by_key(|run| run.started_at);
-    running.truncate(UNDER_WAY_COUNT);
+    running.truncate(RUNNING_COUNT);
     Ok(running)
 }
 
@@ -293,7 +297,8 @@ async fn under_way_runs<Q>(
     (jobs, now): (&Jobs, Timestamp),
 ) -> Result<Vec<RunUnderWay>, Problem> {
     let owners: Vec<i64> = running.iter().map(|run| run.job.get()).collect();
-    let points = series::read(call, PointKind::Job, &owners, Span::new(Step::Day, now - USUAL_WITHIN, now)).await?;
+    let points =
+        series::read(call, PointKind::Job, &owners, BucketRange::new(Step::Day, now - USUAL_WITHIN, now)).await?;
     let mut usual: HashMap<i64, Sketch> = HashMap::new();
     points.iter().for_each(|point| usual.entry(point.owner).or_default().merge(&point.durations));
     let fact = |run: &Run| {
@@ -325,7 +330,7 @@ async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timest
         let found = call.engine().store().tokens(&query).await?;
         let is_last = found.len() < usize::try_from(TOKEN_COUNT).unwrap_or(usize::MAX);
         after = found.last().map(|token| token.id);
-        let good = found.into_iter().filter(|token| token.is_good(now) && may_manage(&call.caller, token));
+        let good = found.into_iter().filter(|token| token.is_valid(now) && may_manage(&call.caller, token));
         ends.extend(good.filter_map(|token| Some((token.name, token.expires_at?))));
         if is_last {
             break;

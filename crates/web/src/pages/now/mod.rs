@@ -22,8 +22,8 @@ use super::shell::{Nav, Page, Shell, html};
 use super::texts::Texts;
 use crate::call::DEFAULT_NAMESPACE;
 use crate::overview::lanes::{self, LaneKind, TimelineRequest};
-use crate::overview::series::{self, Span};
-use crate::overview::trouble::Trouble;
+use crate::overview::recent_failures::RecentFailures;
+use crate::overview::series::{self, BucketRange};
 use crate::problem::Problem;
 use crate::redirect::pair;
 
@@ -79,7 +79,7 @@ struct FindingRow {
 
 pub(super) async fn page(page: Page) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
-    let span = Span::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
+    let span = BucketRange::new(Step::Quarter, now - PAST + Step::Quarter.length(), now);
     let scale = Scale { from: now - HOUR * LANES_BACK, to: now + HOUR * LANES_AHEAD };
     let request = TimelineRequest {
         by: LaneKind::Job,
@@ -89,19 +89,19 @@ pub(super) async fn page(page: Page) -> Result<Response, Problem> {
         contains: None,
         lane_count: LANE_COUNT,
     };
-    // These four reads run concurrently. They are independent, except that two share `trouble`.
-    let trouble = Trouble::default();
-    let known = facts::read(&page.call, &trouble, t.lang());
+    // These four reads run concurrently. They are independent, except that two share `failures`.
+    let failures = RecentFailures::default();
+    let known = facts::read(&page.call, &failures, t.lang());
     let buckets = series::verdicts_of_namespace(&page.call, span);
-    let lanes = lanes::timeline(&page.call, &request, &trouble);
+    let lanes = lanes::timeline(&page.call, &request, &failures);
     let (known, buckets, timeline, alert_count) =
         try_join4(known, buckets, lanes, alerts::open_count(&page.call)).await?;
-    let whole = Span { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
+    let whole = BucketRange { to: Step::Quarter.floor(now) + Step::Quarter.length(), ..span };
     let chart = OutcomeChart::new(&buckets, whole, (now, t));
     let health = health(known.health, &known.facts, (now, t));
     let findings = list_findings(known.facts, now);
     let more_count = findings.len().saturating_sub(FINDING_COUNT_MAX);
-    let one = JobQuery { within: page.call.seen_apps(), limit: 1, ..JobQuery::default() };
+    let one = JobQuery { within: page.call.visible_apps(), limit: 1, ..JobQuery::default() };
     let is_new = chart.total.total() == 0 && page.engine().store().jobs(page.call.namespace.id, &one).await?.is_empty();
     let template = NowPage {
         shell: page.shell(Nav::Now),
@@ -187,7 +187,7 @@ fn row(finding: &Finding, now: Timestamp, t: &'static Texts) -> FindingRow {
         Finding::Paused(name, at) => (name.clone(), job(name), t.now_paused(since(*at))),
     };
     let class = match finding.severity() {
-        FindingSeverity::Bad => "bad",
+        FindingSeverity::Critical => "bad",
         FindingSeverity::Warning => "late",
         FindingSeverity::Note => "mute",
     };

@@ -57,7 +57,7 @@ fn a_limit_that_nothing_uses_is_forgotten() {
 
 /// A run counts once, even if its limit is checked several times. Of a broadcast only the shards count.
 #[test]
-fn who_counts_already_is_not_held_back_by_itself() {
+fn a_counted_run_is_not_held_back_by_itself() {
     let mut limits = Limits::default();
     limits.count_open(&of_key(1));
     assert_eq!(limits.holding_back(&of_key(1), START), None);
@@ -84,7 +84,7 @@ fn only_a_limit_with_a_key_is_shared() {
 
 /// A node that has lost its lease keeps the counts of runs that executors have, and asks again for the homes of limits.
 #[test]
-fn what_is_not_kept_does_not_count() {
+fn a_run_that_is_not_kept_does_not_count() {
     let kept: Run = of_key(1).run;
     for (is_kept, expected) in [(true, true), (false, false)] {
         let mut limits = Limits::default();

@@ -84,7 +84,7 @@ fn never_more_starts_in_any_span() {
 }
 
 #[test]
-fn what_never_started_does_not_count() {
+fn a_run_that_never_started_does_not_count() {
     let job = definition(&json!({"rate": {"max": 1, "per": "10s"}, "concurrency": {"key": "k", "max": 1}}));
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
     assert!(send(&mut limits, &ready(1, &job), at(0), &mut runs));

@@ -40,7 +40,7 @@ fn on_each(second: i64) -> Ready {
 
 /// A run that has its place at an executor passes there again, and no other run does.
 #[test]
-fn who_has_the_place_at_an_executor_passes_there() {
+fn a_run_with_a_place_at_an_executor_passes_there() {
     let (mut gated, at) = (Gated::default(), ExecutorId::new);
     assert!(gated.gates.would_pass_at(&serial(1), at(7)), "its gate is that of its job");
     assert!(gated.enter_at(on_each(1), 7) && gated.enter_at(on_each(2), 8));
@@ -90,7 +90,7 @@ fn a_run_that_comes_again_is_covered_by_any_later_one() {
         (again.run.status, again.run.attempt) = (RunStatus::Waiting, 2);
         gated.gates.restore(&again);
         let entry = gated.gates.enter(again, &mut gated.runs);
-        assert_eq!(matches!(entry, GateDecision::Covered(_)), expected, "{open:?}: {entry:?}");
+        assert_eq!(matches!(entry, GateDecision::ReplacedByLater(_)), expected, "{open:?}: {entry:?}");
     }
 }
 
@@ -142,7 +142,7 @@ fn only_a_place_at_an_executor_is_left_with_it() {
 
 /// A run that is queued again expires by the new start of its queue time.
 #[test]
-fn what_waits_for_its_turn_expires_at_the_end_of_its_queue_time() {
+fn a_queued_run_expires_at_the_end_of_its_queue_time() {
     let mut gated = Gated::default();
     assert!(gated.enter(serial(1)) && !gated.enter(serial(2)));
     let expired =
@@ -156,7 +156,7 @@ fn what_waits_for_its_turn_expires_at_the_end_of_its_queue_time() {
 /// The place of an adopted run is open if an executor may have the run, and reserved if the run waits for another attempt. Any other run
 /// has no place.
 #[test]
-fn what_was_open_has_a_place_after_an_adoption() {
+fn an_open_run_has_a_place_after_an_adoption() {
     for (status, attempt, has_place) in [
         (RunStatus::Running, 1, true),
         (RunStatus::Waiting, 2, true),
@@ -192,7 +192,7 @@ fn the_longest_queue_is_that_of_the_policy() {
 
 /// A run that is skipped or expires at the gate of an executor names the run that is ahead of it there, not one at another executor.
 #[test]
-fn what_waits_for_an_executor_names_the_run_ahead_of_it_there() {
+fn a_run_that_waits_for_an_executor_names_the_run_ahead_of_it_there() {
     let mut gated = Gated::default();
     for executor in 7..=9 {
         assert!(gated.enter_at(on_each(executor), executor) && !gated.enter_at(on_each(executor + 10), executor));
@@ -207,7 +207,7 @@ fn what_waits_for_an_executor_names_the_run_ahead_of_it_there() {
         assert!(gated.enter_at(ready(executor, &discard), executor));
         let skipped = gated.gates.enter_at(ready(20, &discard), ExecutorId::new(executor), &mut gated.runs);
         let is_its = |ahead: Option<RunId>| ahead == Some(RunId::new(executor * 1_000));
-        assert!(matches!(skipped, GateDecision::Discarded { ahead, .. } if is_its(ahead)), "{skipped:?}");
+        assert!(matches!(skipped, GateDecision::Skipped { ahead, .. } if is_its(ahead)), "{skipped:?}");
     }
 }
 

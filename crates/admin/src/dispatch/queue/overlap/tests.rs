@@ -1,12 +1,12 @@
 use rondel_core::outcome::Outcome;
-use rondel_core::reason::{Detail, WaitFor};
+use rondel_core::reason::{ReasonDetail, WaitFor};
 use rondel_core::{Reason, Timestamp};
 use serde_json::json;
 
 use super::*;
 use crate::definitions::Compiled;
 use crate::dispatch::tests_support::{definition, ready};
-use crate::dispatch::waits::finish_missed;
+use crate::dispatch::waits::end_of_missed;
 
 type Definition = std::sync::Arc<Compiled>;
 
@@ -26,9 +26,9 @@ fn outcome(entry: GateDecision) -> String {
     match entry {
         GateDecision::Passed(_) => "passed".to_owned(),
         GateDecision::Queued => "queued".to_owned(),
-        GateDecision::Discarded { .. } => "discarded".to_owned(),
-        GateDecision::Covered(_) => "covered".to_owned(),
-        GateDecision::Covers { open, waiting } => {
+        GateDecision::Skipped { .. } => "discarded".to_owned(),
+        GateDecision::ReplacedByLater(_) => "covered".to_owned(),
+        GateDecision::ReplacesEarlier { open, waiting } => {
             let waiting: Vec<RunId> = waiting.iter().map(|ready| ready.run.id).collect();
             format!("covers {:?} and {:?}", seconds(&open), seconds(&waiting))
         }
@@ -148,7 +148,7 @@ fn it_is_known_whose_places_are_waited_for() {
 }
 
 #[test]
-fn a_retry_does_not_hold_up_who_has_room_beside_it() {
+fn a_retry_does_not_hold_up_a_run_with_room_of_its_own() {
     let (mut gates, two) = (Gated::default(), overlap("allow", 2));
     let entries: Vec<_> = (1..5).map(|second| enter(&mut gates, ready(second, &two))).collect();
     assert_eq!(entries, ["passed", "passed", "queued", "queued"]);
@@ -223,7 +223,7 @@ fn a_later_run_covers_the_open_one_and_those_that_wait() {
 }
 
 #[test]
-fn who_comes_again_after_a_restart_covers_nobody_later() {
+fn a_run_that_returns_after_a_restart_covers_no_later_run() {
     let (mut gates, cover) = (Gated::default(), overlap("cover", 0));
     gates.restore(&restored(1, RunStatus::Waiting, 2, &cover));
     gates.restore(&restored(2, RunStatus::Running, 1, &cover));
@@ -234,7 +234,7 @@ fn who_comes_again_after_a_restart_covers_nobody_later() {
 }
 
 #[test]
-fn allow_lets_as_many_through_as_it_says() {
+fn allow_admits_up_to_its_maximum() {
     let (mut gates, two) = (Gated::default(), overlap("allow", 2));
     let entries: Vec<_> = (1..4).map(|second| enter(&mut gates, ready(second, &two))).collect();
     assert_eq!(entries, ["passed", "passed", "queued"]);
@@ -293,7 +293,7 @@ fn a_broadcast_is_over_when_its_last_shard_is() {
 }
 
 #[test]
-fn a_broadcast_that_is_taken_over_counts_its_open_shards_whatever_they_wait_for() {
+fn a_broadcast_that_is_taken_over_counts_all_its_open_shards() {
     let (root, [mut one, mut two], definition) = broadcast();
     let mut gates = Gated::default();
     gates.restore(&root);
@@ -372,7 +372,7 @@ fn while_two_broadcasts_count_as_sent_no_shard_of_either_follows() {
 }
 
 #[test]
-fn shards_that_have_begun_are_not_passed_over_for_their_own_broadcast() {
+fn shards_that_have_begun_are_not_skipped_for_their_own_broadcast() {
     let (_, shards, _) = broadcast();
     for (policy, expected) in [("discard", "queued"), ("cover", "covers [0] and []")] {
         let definition = definition(&json!({"route": "broadcast", "overlap": {"policy": policy}}));
@@ -388,7 +388,7 @@ fn shards_that_have_begun_are_not_passed_over_for_their_own_broadcast() {
 }
 
 #[test]
-fn what_is_not_kept_has_no_place() {
+fn a_run_that_is_not_kept_has_no_place() {
     let (mut gates, serial) = (Gated::default(), overlap("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
@@ -398,17 +398,17 @@ fn what_is_not_kept_has_no_place() {
     assert_eq!(enter(&mut gates, ready(2, &serial)), "passed");
 }
 
-fn keep(gates: &mut Gated, second: i64) -> bool {
-    gates.gates.keep(JobId::new(1), RunId::new(second * 1_000), &mut gates.runs)
+fn keep_for_children(gates: &mut Gated, second: i64) -> bool {
+    gates.gates.keep_for_children(JobId::new(1), RunId::new(second * 1_000), &mut gates.runs)
 }
 
 #[test]
-fn who_awaits_its_children_leaves_twice() {
+fn a_run_that_awaits_its_children_leaves_twice() {
     let (mut gates, serial) = (Gated::default(), overlap("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
-    assert!(keep(&mut gates, 1));
-    assert!(!keep(&mut gates, 9));
+    assert!(keep_for_children(&mut gates, 1));
+    assert!(!keep_for_children(&mut gates, 9));
     assert_eq!(leave(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 1), [2]);
 
@@ -421,13 +421,13 @@ fn who_awaits_its_children_leaves_twice() {
     assert_eq!(leave(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(2, &definition)), "queued");
     assert_eq!(leave(&mut gates, 10), [] as [i64; 0]);
-    assert!(keep(&mut gates, 1));
+    assert!(keep_for_children(&mut gates, 1));
     assert_eq!(leave(&mut gates, 11), [] as [i64; 0]);
     assert_eq!(leave(&mut gates, 1), [2]);
 }
 
 #[test]
-fn what_waits_for_its_turn_expires_by_its_own_instant() {
+fn a_queued_run_expires_by_its_own_instant() {
     let serial = definition(&json!({"queue_timeout": "10s"}));
     let mut gates = Gated::default();
     let expired = |gates: &mut Gated, second| {
@@ -450,12 +450,12 @@ fn what_waits_for_its_turn_expires_by_its_own_instant() {
 }
 
 #[test]
-fn what_waited_in_time_was_not_missed_until_its_queue_time_is_over() {
+fn a_run_that_waited_in_time_is_not_missed_before_its_queue_time_ends() {
     let patient = definition(&json!({"queue_timeout": "60s", "schedule": {"every": "1s"}}));
     let now = Timestamp::from_secs;
     let left_behind = |waits_for| {
         let mut ready = ready(100, &patient);
-        ready.run.detail = Some(Box::new(Detail { waits_for, ..Detail::default() }));
+        ready.run.detail = Some(Box::new(ReasonDetail { waits_for, ..ReasonDetail::default() }));
         ready
     };
     assert!(ready(100, &patient).is_missed(now(130)), "no server had it");
@@ -464,8 +464,8 @@ fn what_waited_in_time_was_not_missed_until_its_queue_time_is_over() {
     assert!(!left_behind(Some(WaitFor::Slot)).is_missed(now(159)));
     assert!(left_behind(Some(WaitFor::Slot)).is_missed(now(160)));
     assert_eq!(left_behind(Some(WaitFor::Slot)).taken_up(now(130)).waits_until(), now(160), "from its instant on");
-    let end = finish_missed(&left_behind(Some(WaitFor::Slot)), now(170));
+    let end = end_of_missed(&left_behind(Some(WaitFor::Slot)), now(170));
     assert_eq!(end.outcome, Outcome::Skipped(Reason::Expired));
     assert_eq!(end.detail.and_then(|detail| detail.waited_ms), Some(70_000));
-    assert_eq!(finish_missed(&ready(100, &patient), now(170)).outcome, Outcome::Skipped(Reason::Misfire));
+    assert_eq!(end_of_missed(&ready(100, &patient), now(170)).outcome, Outcome::Skipped(Reason::Misfire));
 }

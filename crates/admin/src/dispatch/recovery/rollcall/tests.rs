@@ -11,7 +11,7 @@ const DEAD: LeaseToken = LeaseToken { node: NodeId::new(2), epoch: 3 };
 const OTHER: LeaseToken = LeaseToken { node: NodeId::new(5), epoch: 1 };
 
 #[test]
-fn whoever_had_a_stream_to_anybody_is_asked_about_all_leases() {
+fn every_executor_that_had_a_stream_is_asked_about_all_leases() {
     for token in [DEAD, LeaseToken { epoch: 2, ..DEAD }, OTHER] {
         let session = Session {
             token,
@@ -23,7 +23,7 @@ fn whoever_had_a_stream_to_anybody_is_asked_about_all_leases() {
             process: None,
         };
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
-        let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
         rollcall.call(&[run], &[session], &[DEAD, OTHER], &mut executors, Timestamp::from_secs(101));
         join(&mut executors, 1, 1, Report::default());
         assert_eq!(resolve(&mut rollcall, &executors), "not yet", "{token:?}");
@@ -36,7 +36,7 @@ fn whoever_had_a_stream_to_anybody_is_asked_about_all_leases() {
 
 /// An executor whose last stream ended before a run's instant cannot have the run; one with a stream at that instant may have it.
 #[test]
-fn only_who_had_a_stream_at_the_instant_is_asked() {
+fn only_executors_with_a_stream_at_the_instant_are_asked() {
     let session = |id, ended_at| Session {
         token: DEAD,
         executor: ExecutorId::new(id),
@@ -46,7 +46,7 @@ fn only_who_had_a_stream_at_the_instant_is_asked() {
         has_left: false,
         process: None,
     };
-    let run = |second| CalledRun { ready: ready(second, &definition(&json!({}))), from: Some(DEAD) };
+    let run = |second| RollCallRun { ready: ready(second, &definition(&json!({}))), from: Some(DEAD) };
     let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
     let sessions = [session(1, 98_700), session(2, 100_000)];
     let now = Timestamp::from_secs(101);
@@ -76,7 +76,7 @@ fn called(executors: &mut Executors) -> RollCall {
         process: None,
     };
     let mut rollcall = RollCall::default();
-    let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+    let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
     rollcall.call(&[run], &[session(1), session(2)], &[DEAD], executors, Timestamp::from_secs(101));
     rollcall
 }
@@ -119,7 +119,7 @@ fn a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it()
         process: None,
     };
     let goes_on = definition(&json!({"on_silence": "continue"}));
-    let run = CalledRun { ready: ready(99, &goes_on), from: Some(DEAD) };
+    let run = RollCallRun { ready: ready(99, &goes_on), from: Some(DEAD) };
     let mut rollcall = RollCall::default();
     rollcall.call(&[run], &[session], &[DEAD], &mut executors, at(101));
     lose(&mut executors, 1);
@@ -147,7 +147,7 @@ fn not_yet_reported_is_never_not_held() {
 }
 
 #[test]
-fn who_holds_it_goes_on() {
+fn a_held_run_continues_at_its_executor() {
     let mut executors = Executors::default();
     let mut rollcall = called(&mut executors);
     join(&mut executors, 2, 1, Report::default());
@@ -172,7 +172,7 @@ fn a_fence_of_an_older_lease_or_stream_is_no_answer() {
 }
 
 #[test]
-fn who_is_lost_need_not_answer() {
+fn a_lost_executor_need_not_answer() {
     let mut executors = Executors::default();
     let mut rollcall = called(&mut executors);
     join(&mut executors, 1, 1, Report::default());
@@ -184,7 +184,7 @@ fn who_is_lost_need_not_answer() {
 }
 
 #[test]
-fn who_has_said_goodbye_need_not_answer() {
+fn an_executor_that_sent_goodbye_need_not_answer() {
     let session = |id, has_left| Session {
         token: DEAD,
         executor: ExecutorId::new(id),
@@ -197,7 +197,7 @@ fn who_has_said_goodbye_need_not_answer() {
     for (lives, expected) in [(true, "not yet"), (false, "executor_lost")] {
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let sessions = [session(1, !lives), session(2, true)];
-        let run = CalledRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
         rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         assert_eq!(resolve(&mut rollcall, &executors), expected);
     }
@@ -226,7 +226,7 @@ fn executors_of_another_app_are_not_heard() {
 
 /// Only the executor that the row names may claim its run, or a process that proved that it succeeds this executor.
 #[test]
-fn nobody_claims_what_was_sent_to_another_executor() {
+fn no_executor_claims_a_run_that_was_sent_to_another_one() {
     for (claimant, lineage, expected) in
         [(2, None, "not yet"), (7, None, "not yet"), (1, None, "held by 1"), (7, Some(1), "held by 7")]
     {
@@ -235,7 +235,7 @@ fn nobody_claims_what_was_sent_to_another_executor() {
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
         rollcall.call(
-            &[CalledRun { ready, from: Some(DEAD) }],
+            &[RollCallRun { ready, from: Some(DEAD) }],
             &[],
             &[DEAD],
             &mut executors,
@@ -350,8 +350,8 @@ fn a_call_asks_anew_about_the_leases_of_all_its_runs() {
         fences(&mut executors, 1, 1, DEAD, &[]);
         fences(&mut executors, 1, 1, OTHER, &[]);
         let seconds = [98, 99].into_iter().zip(from);
-        let runs = seconds.map(|(second, from)| CalledRun { ready: ready(second, &definition(&json!({}))), from });
-        let runs: Vec<CalledRun> = runs.collect();
+        let runs = seconds.map(|(second, from)| RollCallRun { ready: ready(second, &definition(&json!({}))), from });
+        let runs: Vec<RollCallRun> = runs.collect();
         let now = Timestamp::from_secs(101);
         rollcall.call(&runs, &[session(DEAD), session(OTHER)], &[DEAD, OTHER], &mut executors, now);
         assert_eq!(rollcall.unanswered(&executors), Unanswered::from([(ExecutorId::new(1), expected)]), "{from:?}");
@@ -360,7 +360,7 @@ fn a_call_asks_anew_about_the_leases_of_all_its_runs() {
 
 /// The row names the executor of a run. A report that another executor made when it left does not concern that run.
 #[test]
-fn only_the_named_executor_says_goodbye_for_its_run() {
+fn only_the_goodbye_of_the_named_executor_counts_for_its_run() {
     let session = |id, has_left| Session {
         token: DEAD,
         executor: ExecutorId::new(id),
@@ -377,7 +377,7 @@ fn only_the_named_executor_says_goodbye_for_its_run() {
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
         let sessions = [session(1, one_left), session(2, two_left)];
-        let run = CalledRun { ready, from: Some(DEAD) };
+        let run = RollCallRun { ready, from: Some(DEAD) };
         rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{one_left} {two_left}");
     }
@@ -411,7 +411,7 @@ fn another_attempt_is_not_the_one_that_is_called_for() {
 
 /// A run that executor 1 or 2 may have can be claimed by both, and by a successor of either, but by no executor of another app.
 #[test]
-fn who_may_claim_a_run_that_no_row_names() {
+fn executors_that_may_claim_a_run_that_no_row_names() {
     let rollcall = called(&mut Executors::default());
     let run = RunId::new(99_000);
     for (app, executor, lineage, expected) in [
@@ -447,7 +447,7 @@ fn the_named_executor_is_watched_from_when_it_was_last_heard() {
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
-        let run = CalledRun { ready, from: Some(DEAD) };
+        let run = RollCallRun { ready, from: Some(DEAD) };
         rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         let suspects = |second| executors.suspects(Timestamp::from_secs(second)).len();
         assert_eq!((suspects(heard_at), suspects(heard_at + 1)), (0, 1), "{heard_at}");

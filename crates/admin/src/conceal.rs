@@ -1,0 +1,42 @@
+//! Conceals names of jobs in runs from callers who may not see these jobs.
+
+use std::collections::BTreeSet;
+
+use rondel_core::visibility::{self, named_jobs};
+use rondel_core::{AppId, NamespaceId, Run};
+use rondel_store::StoreError;
+
+use crate::node::Node;
+
+/// Names looked up per query.
+const BATCH: usize = 500;
+
+/// Removes from these runs the names of jobs that the caller may not see. The caller may see the jobs of the apps in `within`; with `None`,
+/// all jobs.
+///
+/// # Errors
+/// The store's.
+pub(crate) async fn conceal(
+    node: &Node,
+    namespace: NamespaceId,
+    within: Option<&[AppId]>,
+    runs: &mut [Run],
+) -> Result<(), StoreError> {
+    let Some(within) = within else { return Ok(()) };
+    let named = named_jobs(runs);
+    // Text that cannot be a name is not looked up, since messages may contain arbitrary text of handlers.
+    let names: Vec<&str> =
+        named.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok()).collect();
+    let (mut seen, mut hidden) = (BTreeSet::new(), BTreeSet::new());
+    for batch in names.chunks(BATCH) {
+        for job in node.store().jobs_named(namespace, batch).await? {
+            if within.contains(&job.app) {
+                seen.insert(job.spec.name)
+            } else {
+                hidden.insert(job.spec.name)
+            };
+        }
+    }
+    runs.iter_mut().for_each(|run| visibility::conceal(run, &seen, &hidden));
+    Ok(())
+}

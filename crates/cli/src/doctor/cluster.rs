@@ -1,0 +1,287 @@
+//! The checks of `rondel doctor` on nodes, executors and apps.
+
+use std::collections::BTreeMap;
+
+use rondel_core::Timestamp;
+use serde_json::Value;
+
+use super::alerts::Alerts;
+use super::jobs::Jobs;
+use super::{Check, good, warning, wrong};
+use crate::client::{Client, text_of};
+use crate::clock;
+use crate::exit::Failure;
+use crate::list::items;
+use crate::status::pending_until;
+
+/// Maximum number of apps whose jobs and problems are read; the others are only counted.
+const APP_COUNT_MAX: usize = 50;
+
+/// The server's data that the checks need.
+#[derive(Debug, Default)]
+struct ClusterState {
+    nodes: Vec<Value>,
+    executors: Vec<Value>,
+    apps: Vec<Value>,
+    /// Runs that wait to be sent.
+    pending: Vec<Value>,
+    /// By app.
+    jobs: BTreeMap<String, Vec<Value>>,
+    /// By app, the problems with the jobs that its code declares.
+    problems: BTreeMap<String, Vec<Value>>,
+    /// `None` if the caller may not see them.
+    alerts: Option<Alerts>,
+}
+
+/// All checks of this module.
+pub(super) async fn checks(client: &Client) -> Vec<Check> {
+    match ClusterState::read(client).await {
+        Ok(cluster) => cluster.checks(clock::now()),
+        Err(failure) => vec![wrong("executors", failure.message(), "see above")],
+    }
+}
+
+impl ClusterState {
+    async fn read(client: &Client) -> Result<Self, Failure> {
+        let mut cluster = Self {
+            nodes: items(client, &["nodes"], &[]).await?,
+            executors: items(client, &["executors"], &[("limit", "200")]).await?,
+            apps: items(client, &["apps"], &[]).await?,
+            alerts: Alerts::read(client).await,
+            pending: pending_until(client, clock::now()).await?,
+            ..Self::default()
+        };
+        let names: Vec<String> = cluster.apps.iter().map(|app| text_of(&app["name"])).collect();
+        for app in names.into_iter().take(APP_COUNT_MAX) {
+            if cluster.is_served(&app) {
+                let found = items(client, &["apps", &app, "declaration-problems"], &[]).await?;
+                cluster.problems.insert(app.clone(), found);
+            }
+            let found = items(client, &["jobs"], &[("app", &app), ("limit", "200")]).await?;
+            cluster.jobs.insert(app, found);
+        }
+        Ok(cluster)
+    }
+
+    fn checks(&self, now: Timestamp) -> Vec<Check> {
+        let mut checks = self.check_nodes(now);
+        checks.push(self.check_executors());
+        checks.extend(self.executors.iter().filter_map(|executor| silent_executor(executor, now)));
+        checks.extend(self.check_switched_apps());
+        checks.extend(Jobs { executors: &self.executors, jobs: &self.jobs, pending: &self.pending }.checks(now));
+        checks.extend(self.check_declarations());
+        let found = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
+        checks.extend(found.map(|one| wrong("alerts", one.found, one.remedy)));
+        if self.apps.len() > APP_COUNT_MAX {
+            let found = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
+            checks.push(warning("apps", found, "rondel status shows the executors of all"));
+        }
+        checks
+    }
+
+    fn check_nodes(&self, now: Timestamp) -> Vec<Check> {
+        let (mut checks, mut left) = (Vec::new(), Vec::new());
+        for node in &self.nodes {
+            let name = text_of(&node["name"]);
+            match node["status"].as_str().unwrap_or_default() {
+                "dead" if node["has_left"] == true => left.push(format!("{name} stopped in order")),
+                "dead" => checks.extend(dead_node(&name, node, now)),
+                status @ ("draining" | "stopped") => {
+                    let remedy = format!("rondel node activate {name}, once it may take jobs again");
+                    checks.push(warning("nodes", format!("{name} is {status} and takes no jobs"), remedy));
+                }
+                "leaving" => checks.push(warning("nodes", format!("{name} is leaving"), "it ends by itself")),
+                _ => checks.extend(failing_loops(&name, &node["loops"], now)),
+            }
+        }
+        if checks.is_empty() {
+            left.insert(0, format!("{} active", self.nodes.len() - left.len()));
+        }
+        if !left.is_empty() {
+            checks.push(good("nodes", left.join(", ")));
+        }
+        checks
+    }
+
+    fn check_executors(&self) -> Check {
+        let count = |status: &str| self.executors.iter().filter(|executor| executor["status"] == *status).count();
+        match (count("online"), count("draining")) {
+            (0, 0) => warning(
+                "executors",
+                "none is online",
+                "start one: rondel agent --server URL --app NAME, or from the SDK",
+            ),
+            (online, 0) => good("executors", format!("{online} online")),
+            (online, draining) => {
+                let found = format!("{online} online, {draining} draining");
+                warning("executors", found, "draining executors take no new runs; they end when theirs have ended")
+            }
+        }
+    }
+
+    fn check_switched_apps(&self) -> Vec<Check> {
+        let switched = self.apps.iter().filter(|app| app["state"].as_str().is_some_and(|state| state != "active"));
+        let check = |app: &Value| {
+            let (name, state) = (text_of(&app["name"]), text_of(&app["state"]));
+            let effect =
+                if state == "stopped" { "due runs are skipped" } else { "nothing new is sent to its executors" };
+            let remedy = format!("rondel app activate {name}, once it may run again");
+            warning("apps", format!("app {name} is {state}: {effect}"), remedy)
+        };
+        switched.map(check).collect()
+    }
+
+    /// Whether an executor of the app is online.
+    fn is_served(&self, app: &str) -> bool {
+        self.executors.iter().any(|executor| executor["app"] == *app && executor["status"] == "online")
+    }
+
+    fn check_declarations(&self) -> Vec<Check> {
+        let problems = self.problems.iter().flat_map(|(app, problems)| problems.iter().map(move |one| (app, one)));
+        let check = |(app, problem): (&String, &Value)| {
+            let (job, pointer, message) =
+                (text_of(&problem["job"]), text_of(&problem["pointer"]), text_of(&problem["message"]));
+            let separator = if pointer.is_empty() { "" } else { ": " };
+            let found = format!("job {job:?} as the code of app {app} declares it: {pointer}{separator}{message}");
+            wrong("declarations", found, "correct the declaration, or the server's side of it; the server retries it")
+        };
+        problems.map(check).collect()
+    }
+}
+
+/// An executor that sends heartbeats but answers no trigger.
+fn silent_executor(executor: &Value, now: Timestamp) -> Option<Check> {
+    let silent = executor.get("unanswered_triggers").filter(|silent| silent.is_object())?;
+    let (name, app) = (text_of(&executor["name"]), text_of(&executor["app"]));
+    let since = silent["since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let since = since.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
+    let count = text_of(&silent["count"]);
+    let found = format!("{name} of app {app} is connected and does not answer triggers: {count} in a row{since}");
+    let remedy = "look at its log and restart it; until it answers, runs go to the other executors of its app first";
+    Some(warning("executors", found, remedy))
+}
+
+/// A server without a lease. If it is the one that answers, it is alive and cannot renew its lease.
+fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
+    let until = node["lease_until"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+    let since = until.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
+    if node["is_this"] != true {
+        let remedy = "start it again, or look at its log; its jobs run on the other nodes";
+        return vec![warning("nodes", format!("{name} is dead{since}"), remedy)];
+    }
+    let found =
+        format!("{name} answers, and has had no lease{since}: it cannot write to its database, and runs nothing");
+    let remedy = "look at its database (locked, full, read-only or away) and at its log";
+    let mut checks = vec![wrong("nodes", found, remedy)];
+    checks.extend(failing_loops(name, &node["loops"], now));
+    checks
+}
+
+/// The loops of a server that no longer do their work.
+fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
+    let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
+    let check = |one: &Value| {
+        let (name, error) = (text_of(&one["name"]), text_of(&one["last_error"]));
+        let since = one["failing_since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
+        let since = since.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
+        let found = format!("{node}: the loop {name} fails{since}: {error}");
+        wrong("nodes", found, "look at the log of that server, and at its database")
+    };
+    failing.map(check).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::doctor::Verdict;
+
+    fn found(cluster: &ClusterState) -> Vec<(Verdict, String)> {
+        let checks = cluster.checks("2026-01-01T00:10:00Z".parse().unwrap());
+        checks.into_iter().map(|check| (check.verdict, format!("{}: {}", check.name, check.found))).collect()
+    }
+
+    #[test]
+    fn a_quiet_cluster_is_good() {
+        let cluster = ClusterState {
+            nodes: vec![json!({"name": "n1", "status": "active"})],
+            executors: vec![json!({"app": "a", "status": "online"})],
+            apps: vec![json!({"name": "a", "state": "active"}), json!({"name": "unused", "state": "active"})],
+            jobs: BTreeMap::from([("unused".to_owned(), vec![])]),
+            ..ClusterState::default()
+        };
+        let good = |text: &str| (Verdict::Good, text.to_owned());
+        assert_eq!(found(&cluster), [good("nodes: 1 active"), good("executors: 1 online")]);
+    }
+
+    #[test]
+    fn a_node_that_stopped_in_order_is_not_dead_and_one_that_answers_has_lost_its_database() {
+        let dead = |name: &str| json!({"name": name, "status": "dead", "lease_until": "2026-01-01T00:00:00Z"});
+        let with = |mut node: Value, key: &str, value: Value| {
+            node[key] = value;
+            node
+        };
+        let active = json!({"name": "n1", "status": "active"});
+        let cluster =
+            ClusterState { nodes: vec![active, with(dead("n2"), "has_left", json!(true))], ..ClusterState::default() };
+        let expected = (Verdict::Good, "nodes: 1 active, n2 stopped in order".to_owned());
+        assert_eq!(found(&cluster)[0], expected);
+
+        let failing = json!([{"name": "beat", "status": "failing", "last_error": "database is locked"}]);
+        let this = with(with(dead("n1"), "is_this", json!(true)), "loops", failing);
+        let lines = found(&ClusterState { nodes: vec![this], ..ClusterState::default() });
+        assert!(
+            matches!(&lines[0], (Verdict::Wrong, text) if text.contains("cannot write to its database")),
+            "{lines:?}"
+        );
+        let expected = (Verdict::Wrong, "nodes: n1: the loop beat fails: database is locked".to_owned());
+        assert_eq!(lines[1], expected);
+    }
+
+    #[test]
+    fn nodes_apps_and_declarations_are_named() {
+        let job = |name: &str| json!({"name": name, "enabled": true, "schedule": {"every": "1s"}});
+        let cluster = ClusterState {
+            nodes: vec![
+                json!({"name": "n1", "status": "active", "loops": [
+                    {"name": "scan", "status": "ok"},
+                    {"name": "alert", "status": "failing", "failing_since": "2026-01-01T00:09:00Z", "last_error": "disk full"},
+                ]}),
+                json!({"name": "n2", "status": "dead", "lease_until": "2026-01-01T00:00:00Z"}),
+                json!({"name": "n3", "status": "draining"}),
+            ],
+            executors: vec![
+                json!({"app": "a", "name": "w1", "status": "online",
+                    "unanswered_triggers": {"count": 3, "since": "2026-01-01T00:08:00Z"}}),
+                json!({"app": "b", "status": "draining", "unanswered_triggers": null}),
+            ],
+            apps: vec![json!({"name": "a", "state": "stopped"})],
+            jobs: BTreeMap::from([("b".to_owned(), vec![job("b1")]), ("c".to_owned(), vec![job("c1"), job("c2")])]),
+            pending: vec![
+                json!({"job": "c1", "due_at": "2026-01-01T00:00:00Z"}),
+                json!({"job": "c1", "due_at": "2026-01-01T00:20:00Z"}),
+            ],
+            alerts: None,
+            problems: BTreeMap::from([(
+                "a".to_owned(),
+                vec![json!({"job": "j", "pointer": "/schedule/cron", "message": "is not a cron expression"})],
+            )]),
+        };
+        let found = found(&cluster);
+        for (verdict, part) in [
+            (Verdict::Wrong, "n1: the loop alert fails since 1m ago: disk full"),
+            (Verdict::Warning, "n2 is dead since"),
+            (Verdict::Warning, "n3 is draining and takes no jobs"),
+            (Verdict::Warning, "1 online, 1 draining"),
+            (Verdict::Warning, "w1 of app a is connected and does not answer triggers: 3 in a row since 2m ago"),
+            (Verdict::Warning, "app a is stopped: due runs are skipped"),
+            (Verdict::Warning, "app b has no executor online and 1 job with a schedule"),
+            (Verdict::Warning, "app c has no executor online and 2 jobs with a schedule; 1 overdue run of c1 waits"),
+            (Verdict::Wrong, "job \"j\" as the code of app a declares it: /schedule/cron: is not a cron"),
+        ] {
+            assert!(found.iter().any(|(is, text)| *is == verdict && text.contains(part)), "{part}: {found:#?}");
+        }
+        assert_eq!(found.len(), 9, "{found:#?}");
+    }
+}

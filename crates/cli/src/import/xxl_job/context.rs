@@ -1,0 +1,52 @@
+//! The options of an import, the facts about all jobs, and a job under conversion.
+
+use std::collections::{BTreeMap, HashMap};
+
+use clap::ValueEnum;
+use serde_json::{Map, Value};
+
+use crate::import::dump::Row;
+use crate::import::result::Entry;
+
+/// Who runs the scripts of GLUE jobs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(in crate::import) enum Scripts {
+    /// XXL-JOB's executors, as before
+    #[default]
+    Executors,
+    /// `rondel agent` with --allow-scripts, without Groovy
+    Agent,
+}
+
+/// The options of an import.
+#[derive(Clone, Copy, Debug)]
+pub(in crate::import) struct ImportOptions<'a> {
+    /// The zone in which XXL-JOB reads cron expressions.
+    pub(in crate::import) zone: &'a str,
+    pub(in crate::import) namespace: &'a str,
+    /// The prefix of the jobs' names.
+    pub(in crate::import) prefix: &'a str,
+    pub(in crate::import) scripts: Scripts,
+    /// The folder for earlier scripts.
+    pub(in crate::import) history: Option<&'a std::path::Path>,
+}
+
+/// What the conversion of a job needs to know about all groups and jobs.
+pub(super) struct ImportContext<'a> {
+    pub(super) options: ImportOptions<'a>,
+    /// The names of apps in XXL-JOB, by the ids of their groups.
+    pub(super) apps: HashMap<&'a str, &'a str>,
+    /// The names of jobs in Rondel, by their ids in XXL-JOB.
+    pub(super) names: HashMap<&'a str, String>,
+    /// How many earlier scripts a job has.
+    pub(super) versions: BTreeMap<&'a str, usize>,
+}
+
+/// A job under conversion.
+pub(super) struct JobDraft<'a> {
+    pub(super) id: &'a str,
+    pub(super) row: &'a Row,
+    pub(super) entry: Entry,
+    /// Its definition, or why it has none.
+    pub(super) job: Result<Map<String, Value>, String>,
+}

@@ -1,0 +1,183 @@
+//! Hides names of jobs in runs: reasons and messages that the server wrote must not name a job that the caller may not view.
+
+use std::collections::BTreeSet;
+
+use crate::reason::words::because;
+use crate::reason::{Reason, ReasonDetail};
+use crate::run::Run;
+use crate::status::RunStatus;
+use crate::words::Lang;
+
+/// Shown in place of the name of a hidden job.
+const A_CHILD: &str = "a child";
+/// The texts before and after the name of a parent, in the message of a run that was skipped because of that parent.
+const PARENT: &str = "parent job ";
+const ENDED_AS: &str = "ended as ";
+const DID_NOT_END: &str = "did not end as the definition wants";
+const ENDS: [(RunStatus, &str); 6] = [
+    (RunStatus::Succeeded, "succeeded"),
+    (RunStatus::Failed, "failed"),
+    (RunStatus::TimedOut, "timed out"),
+    (RunStatus::Cancelled, "was cancelled"),
+    (RunStatus::Unknown, "has an unknown outcome"),
+    (RunStatus::Skipped, "was skipped"),
+];
+
+/// The message of a run that failed because of a job that follows from it.
+///
+/// ```
+/// use rondel_core::RunStatus;
+/// use rondel_core::visibility::child_ended;
+///
+/// assert_eq!(child_ended(Some("load"), RunStatus::TimedOut), "load timed out");
+/// ```
+#[must_use]
+pub fn child_ended(name: Option<&str>, status: RunStatus) -> String {
+    let end = ENDS.iter().find(|(one, _)| *one == status).map_or("has not ended", |(_, end)| end);
+    format!("{} {end}", name.unwrap_or(A_CHILD))
+}
+
+/// The job that a message of [`child_ended`] names, and the rest of the message.
+fn child_in(message: &str) -> Option<(&str, &str)> {
+    let (name, end) = message.split_once(' ')?;
+    ENDS.iter().any(|(_, one)| *one == end).then_some((name, end))
+}
+
+/// The job that a message about a parent names.
+fn parent_in(message: &str) -> Option<&str> {
+    let (name, end) = message.strip_prefix(PARENT)?.split_once(' ')?;
+    let is_status = |status: &str| status.parse::<RunStatus>().is_ok();
+    (end == DID_NOT_END || end.strip_prefix(ENDED_AS).is_some_and(is_status)).then_some(name)
+}
+
+/// The other job that a message names if the server wrote it about that job.
+///
+/// ```
+/// use rondel_core::visibility::job_in;
+///
+/// assert_eq!(job_in("parent job load ended as failed"), Some("load"));
+/// assert_eq!(job_in("load timed out"), Some("load"));
+/// assert_eq!(job_in("no space left"), None);
+/// ```
+#[must_use]
+pub fn job_in(message: &str) -> Option<&str> {
+    parent_in(message).or_else(|| child_in(message).map(|(name, _)| name))
+}
+
+/// The jobs of a namespace for a caller who may not view all of them, by name.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct VisibleJobs {
+    /// Those that the caller may view.
+    pub seen: BTreeSet<String>,
+    /// The others.
+    pub hidden: BTreeSet<String>,
+}
+
+impl VisibleJobs {
+    /// The message of a run without the name of a job that the caller may not view; `None` if it names none. [`conceal`]
+    /// changes messages in the same way.
+    #[must_use]
+    pub fn conceal_message(&self, message: &str) -> Option<String> {
+        if let Some(parent) = parent_in(message) {
+            let is_seen = self.seen.contains(parent);
+            return (!is_seen).then(|| because(Reason::Parent, &ReasonDetail::default(), Lang::En));
+        }
+        let (_, end) = child_in(message).filter(|(name, _)| self.hidden.contains(*name))?;
+        Some(format!("{A_CHILD} {end}"))
+    }
+}
+
+/// The names of other jobs that the server may have written into the runs.
+#[must_use]
+pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
+    let parents = runs.iter().filter_map(|run| run.detail.as_ref()?.parent.as_deref());
+    let children = runs.iter().filter_map(|run| child_in(run.message.as_deref()?).map(|(name, _)| name));
+    parents.chain(children).map(str::to_owned).collect()
+}
+
+/// Removes from a run the names of jobs that the caller may not view. `seen` are the jobs that the caller may view, `hidden` those that the
+/// caller may not. A parent's name stays only if it is in `seen`, since a parent that no longer exists is in neither. In the message only
+/// names in `hidden` are removed, since a handler's message can look like one about a child.
+pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>) {
+    let mut texts = None;
+    if let Some(detail) = run.detail.as_mut().filter(|one| one.parent.as_ref().is_some_and(|name| !seen.contains(name)))
+    {
+        let before = run.reason.map(|reason| because(reason, detail, Lang::En));
+        detail.parent = None;
+        texts = before.zip(run.reason.map(|reason| because(reason, detail, Lang::En)));
+    }
+    if let Some((_, after)) = texts.filter(|(before, _)| run.message.as_ref() == Some(before)) {
+        run.message = Some(after);
+    }
+    let child = run.message.as_deref().and_then(child_in).filter(|(name, _)| hidden.contains(*name));
+    if let Some(message) = child.map(|(_, end)| format!("{A_CHILD} {end}")) {
+        run.message = Some(message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::run::RunJob;
+    use crate::{AppId, JobId, NamespaceId, NodeId, RunId, Timestamp, Trigger};
+
+    fn run(detail: Option<ReasonDetail>, message: &str) -> Run {
+        let of = RunJob { namespace: NamespaceId::new(1), job: JobId::new(1), job_version: 1, app: AppId::new(1) };
+        let run = Run::new(RunId::new(1), of, Timestamp::EPOCH, Trigger::Parent, (NodeId::new(1), 1));
+        let reason = detail.is_some().then_some(Reason::Parent);
+        Run { reason, detail: detail.map(Box::new), message: Some(message.to_owned()), ..run }
+    }
+
+    #[test]
+    fn names_of_hidden_jobs_are_not_shown() {
+        let names = |names: &[&str]| names.iter().map(|name| (*name).to_owned()).collect::<BTreeSet<_>>();
+        let (seen, hidden) = (names(&["open"]), names(&["vault"]));
+        let by = |parent: &str| ReasonDetail {
+            parent: Some(parent.to_owned()),
+            parent_status: Some(RunStatus::Failed),
+            ..ReasonDetail::default()
+        };
+        for (detail, message, expected) in [
+            (Some(by("vault")), "parent job vault ended as failed", "a parent job did not end as the definition wants"),
+            (Some(by("gone")), "parent job gone ended as failed", "a parent job did not end as the definition wants"),
+            (Some(by("open")), "parent job open ended as failed", "parent job open ended as failed"),
+            (None, "vault failed", "a child failed"),
+            (None, "open failed", "open failed"),
+            (None, "backup failed", "backup failed"),
+            (None, "vault is empty", "vault is empty"),
+        ] {
+            let mut run = run(detail, message);
+            assert!(named_jobs(std::slice::from_ref(&run)).len() <= 1);
+            conceal(&mut run, &seen, &hidden);
+            assert_eq!(run.message.as_deref(), Some(expected));
+            let visible_jobs = VisibleJobs { seen: seen.clone(), hidden: hidden.clone() };
+            assert_eq!(visible_jobs.conceal_message(message).as_deref().unwrap_or(message), expected);
+            assert_eq!(visible_jobs.conceal_message(expected), None);
+            assert!(run.detail.is_none_or(|detail| detail.parent.is_none_or(|name| name == "open")));
+        }
+    }
+
+    #[test]
+    fn the_end_of_a_child_is_read_back() {
+        for (status, end) in ENDS {
+            let message = child_ended(Some("load"), status);
+            assert_eq!(message, format!("load {end}"));
+            assert_eq!(child_in(&message), Some(("load", end)));
+        }
+        assert_eq!(child_ended(None, RunStatus::Running), format!("{A_CHILD} has not ended"));
+        assert_eq!(child_in("load exploded"), None);
+    }
+
+    #[test]
+    fn the_end_of_a_parent_is_read_back() {
+        for parent_status in [None, Some(RunStatus::TimedOut), Some(RunStatus::Skipped)] {
+            let detail = ReasonDetail { parent: Some("load".to_owned()), parent_status, ..ReasonDetail::default() };
+            assert_eq!(job_in(&because(Reason::Parent, &detail, Lang::En)), Some("load"));
+        }
+        for other in
+            [because(Reason::Parent, &ReasonDetail::default(), Lang::En).as_str(), "parent job load ended as usual"]
+        {
+            assert_eq!(job_in(other), None, "{other}");
+        }
+    }
+}

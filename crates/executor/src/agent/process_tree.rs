@@ -1,0 +1,228 @@
+//! Ends a child process together with everything that it started.
+//!
+//! Most processes are in the process group. One that left the group is found in `/proc`, by its parents or by the marker
+//! that every process of a run inherits in its environment. A process outside the group that has lost its parents *and*
+//! has cleaned its environment is not found. Without `/proc`, only the group is ended.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::sync::Mutex;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process, kill_process_group};
+use tokio::process::Child;
+
+use crate::lifecycle::lock;
+
+/// The variable that names a run's working directory. It is also the marker by which the run's processes are found.
+pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
+
+/// How often processes are listed again to find those forked in the meantime.
+const PASSES_MAX: usize = 16;
+
+/// How often processes that were asked to end are looked for.
+const LOOK_PERIOD: Duration = Duration::from_millis(50);
+
+/// All processes of one run. If it is dropped while armed, it kills every one of them.
+#[derive(Debug)]
+pub(super) struct ProcessTree {
+    leader: Option<Pid>,
+    environment_marker: Vec<u8>,
+    /// Every process signalled so far, so that it is still recognised when its parents are gone.
+    signalled: Mutex<BTreeSet<Identity>>,
+}
+
+impl ProcessTree {
+    /// `child` must have been started as the leader of its own group, with `NAME=value` in its environment.
+    pub(super) fn led_by(child: &Child, name: &str, value: &str) -> Self {
+        let id = child.id().and_then(|id| i32::try_from(id).ok());
+        Self {
+            leader: id.and_then(Pid::from_raw),
+            environment_marker: format!("{name}={value}").into_bytes(),
+            signalled: Mutex::default(),
+        }
+    }
+
+    /// Asks all processes to end.
+    pub(super) fn terminate(&self) {
+        self.signal(Signal::TERM, 1);
+    }
+
+    /// Resolves once none of the processes is alive.
+    pub(super) async fn ended(&self) {
+        let Some(leader) = self.leader else { return };
+        while !self.members(leader, &living()).is_empty() {
+            tokio::time::sleep(LOOK_PERIOD).await;
+        }
+    }
+
+    /// The living processes that belong to the run.
+    fn members(&self, leader: Pid, living: &[Process]) -> BTreeSet<Identity> {
+        let known = lock(&self.signalled).clone();
+        with_descendants(living, |process| {
+            process.group == leader.as_raw_pid()
+                || known.contains(&process.identity)
+                || process.has(&self.environment_marker)
+        })
+    }
+
+    /// Lets the processes that a child left in the background continue, because the child exited on its own.
+    pub(super) fn disarm(mut self) {
+        self.leader = None;
+    }
+
+    /// Signals processes in at most `passes` passes, until a pass finds no new one: a process can fork until SIGKILL is
+    /// pending for it. Each pass lists all processes before it signals any, because the children of an ended parent
+    /// cannot be traced.
+    fn signal(&self, signal: Signal, passes: usize) {
+        let Some(leader) = self.leader else { return };
+        let mut signalled = BTreeSet::new();
+        for pass in 0..passes {
+            let living = living();
+            let found = self.members(leader, &living);
+            let new: Vec<Identity> = found.difference(&signalled).copied().collect();
+            // Without `/proc` no process is found, but the group must still get the signal.
+            if new.is_empty() && pass > 0 {
+                break;
+            }
+            match kill_process_group(leader, signal) {
+                Ok(()) | Err(rustix::io::Errno::SRCH) => {}
+                Err(error) => tracing::warn!(%error, group = %leader, "cannot signal a process group"),
+            }
+            // Only the processes outside the group are signalled one by one: the group has just got the signal, and
+            // many programs take a second SIGTERM as a request to end immediately, without cleaning up.
+            let others = outside_group(&living, leader.as_raw_pid(), &new);
+            others.for_each(|process| send_signal(process, signal));
+            signalled.extend(new);
+        }
+        lock(&self.signalled).extend(signalled);
+    }
+}
+
+impl Drop for ProcessTree {
+    fn drop(&mut self) {
+        self.signal(Signal::KILL, PASSES_MAX);
+    }
+}
+
+/// Kills every process that has the variable with a value that starts with `value_start`, and all its descendants.
+pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
+    let marker = format!("{name}={value_start}").into_bytes();
+    let mut signalled = BTreeSet::new();
+    for _ in 0..PASSES_MAX {
+        let found =
+            with_descendants(&living(), |process| signalled.contains(&process.identity) || process.has_start(&marker));
+        let new: Vec<Identity> = found.difference(&signalled).copied().collect();
+        if new.is_empty() {
+            break;
+        }
+        new.iter().for_each(|process| send_signal(*process, Signal::KILL));
+        signalled.extend(new);
+    }
+    signalled.len()
+}
+
+fn send_signal(process: Identity, signal: Signal) {
+    // The process may have ended by now. It may also belong to another user, if it inherited the marker and then
+    // changed its user.
+    if let Some(Err(error)) = Pid::from_raw(process.id).map(|pid| kill_process(pid, signal))
+        && error != rustix::io::Errno::SRCH
+    {
+        tracing::warn!(%error, process = process.id, "cannot signal a process of a run");
+    }
+}
+
+/// The processes that match `own`, and all their descendants.
+fn with_descendants(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identity> {
+    let mut found: BTreeMap<i32, Identity> = BTreeMap::new();
+    found.extend(living.iter().filter(|process| own(process)).map(|process| (process.identity.id, process.identity)));
+    loop {
+        let before = found.len();
+        let children = living.iter().filter(|process| found.contains_key(&process.parent));
+        let children: Vec<_> = children.map(|process| (process.identity.id, process.identity)).collect();
+        found.extend(children);
+        if found.len() == before {
+            return found.into_values().collect();
+        }
+    }
+}
+
+/// The processes of `found` that are not in the group.
+fn outside_group(living: &[Process], group: i32, found: &[Identity]) -> impl Iterator<Item = Identity> {
+    let is_in = move |identity| living.iter().any(|process| process.identity == identity && process.group == group);
+    found.iter().copied().filter(move |identity| !is_in(*identity))
+}
+
+/// Identifies one process: the system reuses its id, but not with the same start time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Identity {
+    id: i32,
+    started: u64,
+}
+
+/// A process that is not a zombie.
+struct Process {
+    identity: Identity,
+    parent: i32,
+    group: i32,
+}
+
+impl Process {
+    fn has(&self, marker: &[u8]) -> bool {
+        self.any_variable(|variable| variable == marker)
+    }
+
+    fn has_start(&self, marker: &[u8]) -> bool {
+        self.any_variable(|variable| variable.starts_with(marker))
+    }
+
+    /// False for processes of other users, whose environment cannot be read.
+    fn any_variable(&self, is_meant: impl Fn(&[u8]) -> bool) -> bool {
+        let environ = fs::read(format!("/proc/{}/environ", self.identity.id));
+        environ.is_ok_and(|all| all.split(|byte| *byte == 0).any(is_meant))
+    }
+}
+
+/// All processes except this one.
+fn living() -> Vec<Process> {
+    let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
+    let own = i32::try_from(std::process::id()).unwrap_or(0);
+    let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
+    ids.filter(|id| *id != own).filter_map(read_process).collect()
+}
+
+/// Parses "id (command) state parent group …": the command may contain anything, and the start is the 22nd field.
+fn read_process(id: i32) -> Option<Process> {
+    let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
+    let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
+    let state = fields.next()?;
+    let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
+    let identity = Identity { id, started: fields.nth(16)?.parse().ok()? };
+    (!matches!(state, "Z" | "X")).then_some(Process { identity, parent, group })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn descendants_are_found_at_any_depth() {
+        let process = |id, parent| Process { identity: Identity { id, started: 1 }, parent, group: 1 };
+        let living = [process(5, 4), process(4, 3), process(3, 2), process(9, 1), process(2, 1)];
+        let found = with_descendants(&living, |process| process.identity.id == 3);
+        assert_eq!(found.into_iter().map(|found| found.id).collect::<Vec<_>>(), [3, 4, 5]);
+    }
+
+    #[test]
+    fn processes_in_the_group_are_not_signalled_twice() {
+        let process = |id, group| Process { identity: Identity { id, started: 1 }, parent: 1, group };
+        let living = [process(7, 7), process(8, 7), process(9, 9)];
+        let found = living.iter().map(|process| process.identity).collect::<Vec<_>>();
+        assert_eq!(outside_group(&living, 7, &found).map(|one| one.id).collect::<Vec<_>>(), [9]);
+    }
+
+    #[test]
+    fn no_process_has_a_marker_that_was_never_set() {
+        assert_eq!(kill_marked("RONDEL_WORK_DIR", "/nowhere/at all"), 0);
+    }
+}

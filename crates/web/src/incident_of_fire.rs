@@ -1,0 +1,68 @@
+//! Finds the incident to which a fire belongs, for a link from the fire to its alert.
+
+use rondel_core::alert::{IncidentState, judge};
+use rondel_core::fires::{FireVerdict, Why};
+use rondel_core::{IncidentId, JobId, Run, RunId, RunStatus, Timestamp};
+use rondel_store::alerts::IncidentQuery;
+use schemars::JsonSchema;
+use serde::Serialize;
+
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// How many of the newest incidents of a job are searched.
+const LOOKED_AT_COUNT: u32 = 50;
+
+/// An incident that a fire is part of.
+#[derive(Clone, Debug, Serialize, JsonSchema)]
+#[schemars(rename = "PartOfIncident")]
+pub(crate) struct IncidentRef {
+    pub(crate) id: IncidentId,
+    /// The rule, or `expect:` with what is expected of the job.
+    pub(crate) rule: String,
+    pub(crate) standing: IncidentState,
+}
+
+/// The newest incident of the job to which a run belongs. `None` if the run succeeded or was cancelled.
+pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<IncidentRef>, Problem> {
+    match run.status {
+        RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),
+        status => find(call, run.job, (status.is_terminal().then_some(run.fire_at), Some(run.id))).await,
+    }
+}
+
+/// The newest incident for the answer to a "why" question, which may be about a fire without a run.
+pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Result<Option<IncidentRef>, Problem> {
+    let (at, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
+        Some(FireVerdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),
+        Some(FireVerdict::Row { run, status, .. }) => (status.is_terminal().then_some(why.at), Some(*run)),
+        Some(FireVerdict::Span { run, .. }) => (Some(why.at), Some(*run)),
+        Some(FireVerdict::Paused | FireVerdict::Undecided | FireVerdict::Missing) => (Some(why.at), None),
+        None
+        | Some(
+            FireVerdict::Calendar { .. }
+            | FireVerdict::Maintenance { .. }
+            | FireVerdict::Planned
+            | FireVerdict::Removed,
+        ) => {
+            return Ok(None);
+        }
+    };
+    find(call, job, (at, run)).await
+}
+
+async fn find<Q>(
+    call: &Call<Q>,
+    job: JobId,
+    fire: (Option<Timestamp>, Option<RunId>),
+) -> Result<Option<IncidentRef>, Problem> {
+    let namespace = call.namespace.id;
+    // The job may have belonged to an app that the caller may not see.
+    let within = call.visible_app_names().await?;
+    let within = within.as_deref();
+    let query =
+        IncidentQuery { namespace, is_open: None, job: Some(job), before: None, within, limit: LOOKED_AT_COUNT };
+    let found = call.engine().store().incidents(query).await?;
+    let its = found.into_iter().find(|one| judge::is_part_of(&one.spec, &one.incident, fire));
+    Ok(its.map(|one| IncidentRef { id: one.incident.id, rule: one.spec.name, standing: one.incident.standing }))
+}

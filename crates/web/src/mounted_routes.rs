@@ -1,0 +1,64 @@
+//! The routes of mounted endpoints.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{Path, Request, State};
+use axum::response::{IntoResponse as _, Response};
+use axum::routing::any;
+use http::header::{CONTENT_LENGTH, CONTENT_TYPE};
+use http::{HeaderValue, StatusCode};
+
+use crate::frame::Routine;
+use crate::limits::address;
+use crate::load;
+use crate::mounted::{Mounted, MountedAnswer, MountedCall};
+
+/// The routes of the mounted endpoints. Directly below `/api` only the names of the endpoints have routes, because all other paths there
+/// belong to Rondel's own API. Below any other mounted path, every name has a route.
+pub(crate) fn routes(mounted: &Arc<dyn Mounted>) -> Router {
+    let mut router = Router::new();
+    for path in mounted.paths() {
+        if path == "/api" {
+            for name in mounted.names() {
+                let named = Arc::clone(mounted);
+                let call =
+                    any(move |request: Request| async move { answer(&named, (*name).to_owned(), request).await });
+                router = router.route(&format!("{path}/{name}"), call);
+            }
+        } else {
+            let handler = any(call).with_state(Arc::clone(mounted));
+            router = router.route(&format!("{path}/{{name}}"), handler);
+            let beside = path.trim_end_matches("/api");
+            let handler = any(not_served).with_state(Arc::clone(mounted));
+            router = router.route(&format!("{beside}/{{*rest}}"), handler);
+        }
+    }
+    router
+}
+
+async fn call(State(mounted): State<Arc<dyn Mounted>>, Path(name): Path<String>, request: Request) -> Response {
+    answer(&mounted, name, request).await
+}
+
+async fn not_served(State(mounted): State<Arc<dyn Mounted>>, Path(rest): Path<String>) -> Response {
+    in_json(mounted.not_served(&rest))
+}
+
+async fn answer(mounted: &Arc<dyn Mounted>, name: String, request: Request) -> Response {
+    let (client, on_authenticated) = (address(&request), load::on_authenticated(&request));
+    let (head, body) = request.into_parts();
+    let len = head.headers.get(CONTENT_LENGTH).and_then(|len| len.to_str().ok()?.parse().ok());
+    let call = MountedCall { name, method: head.method, headers: head.headers, client, len, on_authenticated, body };
+    let mut response = in_json(mounted.call(call).await);
+    if response.status() == StatusCode::OK {
+        response.extensions_mut().insert(Routine);
+    }
+    response
+}
+
+fn in_json((status, body): MountedAnswer) -> Response {
+    let status = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let json = [(CONTENT_TYPE, HeaderValue::from_static("application/json"))];
+    (status, json, body).into_response()
+}

@@ -1,0 +1,44 @@
+//! The failing jobs of a namespace, read once for all parts of a page.
+
+use std::time::Duration;
+
+use rondel_core::{IdGen, RunId};
+use rondel_store::rollups::{NewestOutcomes, UnsuccessfulRuns};
+use tokio::sync::OnceCell;
+
+use crate::call::Call;
+use crate::problem::Problem;
+
+/// How far back failed and skipped runs are searched.
+const WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// How many runs are searched at most.
+const ROW_COUNT: u32 = 2_000;
+/// How many failing jobs are read.
+pub(crate) const SHARED_COUNT: u32 = 40;
+
+/// The failed and skipped runs of the last day, by job, and the failing jobs. If parts of a page read them concurrently, they share one
+/// read.
+#[derive(Debug, Default)]
+pub(crate) struct RecentFailures {
+    of_a_day: OnceCell<Vec<UnsuccessfulRuns>>,
+    failing: OnceCell<Vec<NewestOutcomes>>,
+}
+
+impl RecentFailures {
+    /// The jobs whose runs failed or were skipped in the last day.
+    pub(crate) async fn read<Q: Sync>(&self, call: &Call<Q>) -> Result<&[UnsuccessfulRuns], Problem> {
+        let read = || async {
+            let since = RunId::new(IdGen::first_at(call.engine().now() - WITHIN));
+            call.engine().store().unsuccessful_runs(call.namespace.id, since, ROW_COUNT).await
+        };
+        Ok(self.of_a_day.get_or_try_init(read).await?)
+    }
+
+    /// The jobs whose newest runs failed and that the caller may see, the longest streak first; at most [`SHARED_COUNT`].
+    pub(crate) async fn failing<Q: Sync>(&self, call: &Call<Q>) -> Result<&[NewestOutcomes], Problem> {
+        let within = call.visible_apps();
+        let store = call.engine().store();
+        let read = || store.failing_jobs(call.namespace.id, within.as_deref(), SHARED_COUNT);
+        Ok(self.failing.get_or_try_init(read).await?)
+    }
+}

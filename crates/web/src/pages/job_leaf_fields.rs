@@ -1,0 +1,371 @@
+//! The fields of a job's form that have one value of the definition each, with the place of that value and its format. A field that was
+//! not sent leaves the definition unchanged.
+
+use std::collections::BTreeMap;
+
+use rondel_core::reason::Reason;
+use rondel_core::spec::NotifySpec;
+use serde_json::{Map, Value};
+
+use super::form::Fields;
+use super::texts::Texts;
+
+/// The format of a field's value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    Text,
+    Number,
+    /// Several values, separated by spaces or commas.
+    List,
+    /// A number, or JSON.
+    Shards,
+}
+
+/// A field, and the place of its value in the definition.
+struct LeafField {
+    field: &'static str,
+    pointer: &'static str,
+    kind: Kind,
+}
+
+const fn leaf(field: &'static str, pointer: &'static str, kind: Kind) -> LeafField {
+    LeafField { field, pointer, kind }
+}
+
+const LEAVES: [LeafField; 28] = [
+    leaf("misfire_max", "/misfire/max", Kind::Number),
+    leaf("misfire_keep", "/misfire/keep", Kind::Text),
+    leaf("misfire_tolerance", "/misfire/tolerance", Kind::Text),
+    leaf("overlap_scope", "/overlap/scope", Kind::Text),
+    leaf("overlap_max", "/overlap/max", Kind::Number),
+    leaf("select_labels", "/select/labels", Kind::List),
+    leaf("select_executors", "/select/executors", Kind::List),
+    leaf("queue_timeout", "/queue_timeout", Kind::Text),
+    leaf("priority", "/priority", Kind::Number),
+    leaf("shards", "/shards", Kind::Shards),
+    leaf("concurrency_key", "/concurrency/key", Kind::Text),
+    leaf("concurrency_max", "/concurrency/max", Kind::Number),
+    leaf("rate_key", "/rate/key", Kind::Text),
+    leaf("rate_max", "/rate/max", Kind::Number),
+    leaf("rate_per", "/rate/per", Kind::Text),
+    leaf("over", "/over", Kind::Text),
+    leaf("mode", "/mode", Kind::Text),
+    leaf("mode_from", "/mode_from", Kind::Text),
+    leaf("expect_time", "/expect/success_by/time", Kind::Text),
+    leaf("expect_zone", "/expect/success_by/zone", Kind::Text),
+    leaf("expect_weekdays", "/expect/success_by/weekdays", Kind::List),
+    leaf("expect_calendar", "/expect/success_by/calendar", Kind::Text),
+    leaf("expect_no_success_for", "/expect/no_success_for", Kind::Text),
+    leaf("expect_longer_than", "/expect/longer_than", Kind::Text),
+    leaf("expect_late", "/expect/late", Kind::Text),
+    leaf("expect_channels", "/expect/channels", Kind::List),
+    leaf("expect_severity", "/expect/severity", Kind::Text),
+    leaf(NOTIFY, "/notify/skipped", Kind::List),
+];
+
+/// The fields that belong to a schedule. Their places are relative to the schedule.
+const SCHEDULE_LEAVES: [LeafField; 10] = [
+    leaf("delay", "/delay", Kind::Text),
+    leaf("after", "/after", Kind::List),
+    leaf("after_on", "/on", Kind::Text),
+    leaf("dst_gap", "/dst/gap", Kind::Text),
+    leaf("dst_overlap", "/dst/overlap", Kind::Text),
+    leaf("if_past", "/if_past", Kind::Text),
+    leaf("start_at", "/start_at", Kind::Text),
+    leaf("end_at", "/end_at", Kind::Text),
+    leaf("jitter_max", "/jitter/max", Kind::Text),
+    leaf("jitter_by", "/jitter/by", Kind::Text),
+];
+
+/// The kinds of schedule to which each of these fields applies.
+const KINDS_BY_FIELD: [(&str, &[&str]); 10] = [
+    ("delay", &["delay"]),
+    ("after", &["after"]),
+    ("after_on", &["after"]),
+    ("dst_gap", &["cron"]),
+    ("dst_overlap", &["cron"]),
+    ("if_past", &["at"]),
+    ("start_at", &["cron", "every", "delay"]),
+    ("end_at", &["cron", "every", "delay"]),
+    ("jitter_max", &["cron", "every", "delay", "at"]),
+    ("jitter_by", &["cron", "every", "delay", "at"]),
+];
+
+/// The field with the reasons of skipped fires to report. Each reason has a checkbox whose name begins with [`NOTIFY_BOX`].
+const NOTIFY: &str = "notify";
+const NOTIFY_BOX: &str = "notify.";
+
+/// The texts of the fields, without fields that were not sent.
+#[derive(Clone, Debug, Default)]
+pub(super) struct LeafFields(BTreeMap<&'static str, String>);
+
+impl LeafFields {
+    /// The value of a field; empty if it was not sent.
+    pub(super) fn get(&self, field: &str) -> &str {
+        self.0.get(field).map_or("", String::as_str)
+    }
+
+    /// The reasons that can be reported, with their names, and whether each is selected.
+    pub(super) fn reasons(&self, t: &Texts) -> Vec<(&'static str, &'static str, bool)> {
+        let chosen: Vec<&str> = self.get(NOTIFY).split(' ').collect();
+        let words = |reason| match reason {
+            Reason::NoExecutor => t.skip_no_executor,
+            Reason::Misfire => t.skip_misfire,
+            Reason::Expired => t.skip_expired,
+            Reason::Overlap => t.skip_overlap,
+            Reason::Covered => t.skip_covered,
+            Reason::Stopped => t.skip_stopped,
+            _ => t.skip_handler,
+        };
+        let row = |reason: &Reason| (reason.as_str(), words(*reason), chosen.contains(&reason.as_str()));
+        NotifySpec::SKIPPED_ALL.iter().map(row).collect()
+    }
+
+    /// The fields of a submitted form.
+    pub(super) fn from_fields(fields: &Fields) -> Self {
+        let mut found = Self::read(|field| fields.get_if_sent(field).map(str::to_owned));
+        if fields.get_if_sent(NOTIFY).is_some() {
+            let chosen = fields.with_prefix(NOTIFY_BOX).map(|(name, _)| &name[NOTIFY_BOX.len()..]);
+            found.0.insert(NOTIFY, chosen.collect::<Vec<_>>().join(" "));
+        }
+        found
+    }
+
+    /// The fields for which `read` returns a text.
+    pub(super) fn read(mut read: impl FnMut(&'static str) -> Option<String>) -> Self {
+        let all = LEAVES.iter().chain(&SCHEDULE_LEAVES);
+        Self(all.filter_map(|leaf| Some((leaf.field, read(leaf.field)?))).collect())
+    }
+
+    /// The fields of a definition.
+    pub(super) fn of(document: &Value) -> Self {
+        let schedule = &document["schedule"];
+        let own = LEAVES.iter().map(|leaf| (leaf.field, field_text(document.pointer(leaf.pointer))));
+        let of_schedule = SCHEDULE_LEAVES.iter().map(|leaf| (leaf.field, field_text(schedule.pointer(leaf.pointer))));
+        let mut found = Self(own.chain(of_schedule).collect());
+        if document.pointer("/notify/skipped").is_none() {
+            let default = NotifySpec::default().skipped;
+            let reported = default.iter().map(|reason| reason.as_str()).collect::<Vec<_>>().join(" ");
+            found.0.insert(NOTIFY, reported);
+        }
+        found
+    }
+
+    /// Writes the fields into a definition. Returns the names of number fields whose text is not a number.
+    pub(super) fn put(&self, document: &mut Value) -> Vec<&'static str> {
+        let mut wrong = Vec::new();
+        for leaf in &LEAVES {
+            if let Some(text) = self.0.get(leaf.field) {
+                // An empty list reports nothing; without the list, the default applies. So the empty list is kept.
+                let is_kept = leaf.field == NOTIFY;
+                put(document, leaf, text, is_kept).unwrap_or_else(|()| wrong.push(leaf.field));
+            }
+        }
+        let by = document.pointer("/expect/success_by");
+        if by.and_then(Value::as_object).is_some_and(Map::is_empty) {
+            drop(document["expect"].as_object_mut().map(|map| map.remove("success_by")));
+        }
+        for group in ["select", "concurrency", "rate", "expect"] {
+            if document[group].as_object().is_some_and(Map::is_empty) {
+                drop(document.as_object_mut().map(|map| map.remove(group)));
+            }
+        }
+        wrong
+    }
+
+    /// Writes the fields that apply to this kind of schedule into the schedule.
+    pub(super) fn put_into_schedule(&self, schedule: &mut Value, kind: &str) {
+        for leaf in &SCHEDULE_LEAVES {
+            let has = KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind));
+            // `jitter_by` has no effect without `jitter_max`.
+            let is_idle = match leaf.field {
+                "jitter_by" => self.get("jitter_max").is_empty(),
+                _ => false,
+            };
+            if let Some(text) = self.0.get(leaf.field).filter(|text| has && !is_idle && !text.is_empty()) {
+                let put = put(schedule, leaf, text, false);
+                debug_assert!(put.is_ok(), "schedules have no numbers");
+            }
+        }
+    }
+
+    /// Whether the fields for this kind of schedule can express the whole schedule.
+    pub(super) fn holds(kind: &str, schedule: &Map<String, Value>) -> bool {
+        let own: &[&str] = match kind {
+            "cron" => &["cron", "time_zone"],
+            "every" => &["every"],
+            "at" => &["at"],
+            _ => &[],
+        };
+        let top = |leaf: &LeafField| leaf.pointer.split('/').nth(1);
+        let of_kind = |leaf: &&LeafField| {
+            KINDS_BY_FIELD.iter().any(|(field, kinds)| *field == leaf.field && kinds.contains(&kind))
+        };
+        let leaves: Vec<&str> = SCHEDULE_LEAVES.iter().filter(of_kind).filter_map(top).collect();
+        schedule.keys().all(|key| own.contains(&key.as_str()) || leaves.contains(&key.as_str()))
+    }
+}
+
+/// The field that shows this place in the definition.
+pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
+    let is_at = |leaf: &&LeafField, pointer: &str| {
+        pointer == leaf.pointer || pointer.starts_with(&format!("{}/", leaf.pointer))
+    };
+    let own = LEAVES.iter().find(|leaf| is_at(leaf, pointer));
+    let of_schedule = || {
+        let below = pointer.strip_prefix("/schedule")?;
+        SCHEDULE_LEAVES.iter().find(|leaf| is_at(leaf, below))
+    };
+    let group = || match pointer {
+        "/concurrency" => Some("concurrency_key"),
+        "/rate" => Some("rate_max"),
+        "/select" => Some("select_labels"),
+        "/expect" | "/expect/success_by" => Some("expect_time"),
+        _ => None,
+    };
+    own.or_else(of_schedule).map(|leaf| leaf.field).or_else(group)
+}
+
+fn field_text(value: Option<&Value>) -> String {
+    match value {
+        None | Some(Value::Null) => String::new(),
+        Some(Value::String(text)) => text.clone(),
+        Some(Value::Array(items)) if items.iter().all(Value::is_string) => {
+            items.iter().filter_map(Value::as_str).collect::<Vec<_>>().join(" ")
+        }
+        Some(other) => other.to_string(),
+    }
+}
+
+fn put(document: &mut Value, leaf: &LeafField, text: &str, is_kept: bool) -> Result<(), ()> {
+    let value = match leaf.kind {
+        Kind::Text if text.is_empty() => None,
+        Kind::Text => Some(Value::from(text)),
+        Kind::Number | Kind::Shards if text.is_empty() => None,
+        Kind::Number => Some(Value::from(text.parse::<u32>().map_err(|_| ())?)),
+        // Errors within a list of shards are reported when the definition is checked.
+        Kind::Shards => {
+            Some(text.parse::<u32>().map(Value::from).or_else(|_| serde_json::from_str(text)).map_err(|_| ())?)
+        }
+        Kind::List => {
+            let items: Vec<&str> = text.split([' ', ',', '\n', '\t', '\r']).filter(|item| !item.is_empty()).collect();
+            (is_kept || !items.is_empty()).then(|| Value::from(items))
+        }
+    };
+    let mut keys = leaf.pointer.trim_start_matches('/').split('/').peekable();
+    let mut place = document;
+    while let Some(key) = keys.next() {
+        let Value::Object(map) = place else { return Ok(()) };
+        if keys.peek().is_none() {
+            match value {
+                Some(value) => drop(map.insert(key.to_owned(), value)),
+                None => drop(map.remove(key)),
+            }
+            return Ok(());
+        }
+        if map.get(key).is_none_or(|inner| !inner.is_object()) {
+            if value.is_none() {
+                return Ok(());
+            }
+            map.insert(key.to_owned(), Value::Object(Map::new()));
+        }
+        let Some(inner) = map.get_mut(key) else { return Ok(()) };
+        place = inner;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::JobSpec;
+    use serde_json::json;
+
+    use super::*;
+
+    /// Every property of a definition has a field here, or is in this list because another part of the form has a field for it.
+    #[test]
+    fn every_field_of_a_definition_has_a_place_in_the_form() {
+        let schema = serde_json::to_value(schemars::schema_for!(JobSpec)).unwrap();
+        let by_hand = [
+            "name",
+            "app",
+            "handler",
+            "description",
+            "params",
+            "overrides",
+            "schedule",
+            "calendar",
+            "route",
+            "misfire",
+            "overlap",
+            "delivery",
+            "on_silence",
+            "timeout",
+            "retry",
+            "enabled",
+            "labels",
+            "pump",
+        ];
+        for field in schema["properties"].as_object().unwrap().keys() {
+            let has_leaf = LEAVES.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
+            assert!(has_leaf || by_hand.contains(&field.as_str()), "the form has no field for {field}");
+        }
+        let of_schedule = &schema["$defs"]["ScheduleSpec"]["properties"];
+        for field in of_schedule.as_object().unwrap().keys() {
+            let has_leaf = SCHEDULE_LEAVES.iter().any(|leaf| leaf.pointer.split('/').nth(1) == Some(field));
+            assert!(has_leaf || ["cron", "time_zone", "every", "at"].contains(&field.as_str()), "no field for {field}");
+        }
+        for (group, name) in [
+            ("misfire", "MisfireSpec"),
+            ("overlap", "OverlapSpec"),
+            ("concurrency", "ConcurrencySpec"),
+            ("rate", "RateSpec"),
+            ("select", "SelectSpec"),
+            ("notify", "NotifySpec"),
+            ("expect", "ExpectSpec"),
+            ("expect/success_by", "SuccessBySpec"),
+        ] {
+            for field in schema["$defs"][name]["properties"].as_object().unwrap().keys() {
+                let pointer = format!("/{group}/{field}");
+                let is_known = LEAVES.iter().any(|leaf| leaf.pointer.starts_with(&pointer)) || field == "policy";
+                assert!(is_known, "the form has no field for {pointer}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_definition_goes_into_the_fields_and_back() {
+        let document = json!({"misfire": {"policy": "all", "max": 7, "keep": "oldest", "tolerance": "5s"}, "shards": 3,
+            "select": {"labels": ["zone=eu", "!old"], "executors": []}, "rate": {"max": 2, "per": "1m"},
+            "notify": {"skipped": ["misfire"]}, "expect": {"success_by": {"time": "06:00", "weekdays": ["mon"]}, "late": "5m"},
+            "schedule": {"cron": "x", "jitter": {"max": "5s", "by": "fire"}}});
+        let leaves = LeafFields::of(&document);
+        assert_eq!((leaves.get("select_labels"), leaves.get("rate_max")), ("zone=eu !old", "2"));
+        let mut made = json!({"misfire": {"policy": "all"}});
+        assert!(leaves.put(&mut made).is_empty());
+        assert_eq!(made["misfire"], document["misfire"]);
+        assert_eq!(
+            (&made["rate"], &made["shards"], &made["notify"]),
+            (&document["rate"], &json!(3), &document["notify"])
+        );
+        assert_eq!(made["expect"], document["expect"]);
+        assert_eq!(leaf_at("/expect/success_by/time"), Some("expect_time"));
+        let emptied = ["expect_time", "expect_weekdays", "expect_late"].map(|field| (field, ""));
+        let mut without = made.clone();
+        assert!(LeafFields::from_fields(&Fields::from(emptied)).put(&mut without).is_empty());
+        assert!(without.get("expect").is_none(), "{without}");
+        assert_eq!(made["select"], json!({"labels": ["zone=eu", "!old"]}));
+        assert!(made.get("concurrency").is_none() && made.get("over").is_none(), "{made}");
+        let mut schedule = json!({"cron": "x"});
+        leaves.put_into_schedule(&mut schedule, "cron");
+        assert_eq!(schedule, document["schedule"]);
+        assert_eq!(leaf_at("/select/labels/1"), Some("select_labels"));
+        assert_eq!(leaf_at("/schedule/jitter/max"), Some("jitter_max"));
+        let listed = json!({"shards": [{"name": "eu", "params": {"schema": "eu"}}, {"name": "us"}]});
+        let mut again = json!({});
+        assert_eq!(LeafFields::of(&listed).put(&mut again), Vec::<&str>::new());
+        assert_eq!(again["shards"], listed["shards"], "shards with names stay as they are");
+        let wrong = LeafFields::from_fields(&Fields::from([("shards", "many")]));
+        assert_eq!(wrong.put(&mut made), ["shards"]);
+    }
+}

@@ -1,0 +1,152 @@
+//! The neighbours of a run: the previous and the next fire of its job, and a comparison with the last run that succeeded.
+
+use std::cmp::Reverse;
+use std::time::Duration;
+
+use rondel_core::{Run, RunId, RunStatus, Timestamp};
+use rondel_store::ledger::RunQuery;
+use serde_json::Value;
+
+use super::job::pretty;
+use super::moment::{Moment, length};
+use super::shell::Page;
+use super::texts::Texts;
+use crate::problem::Problem;
+use crate::shown_runs::params;
+
+/// How many earlier runs are searched for the last one that succeeded.
+const LOOKED_AT_COUNT: u32 = 100;
+/// How many earlier broadcasts are read if a job has a great many shards.
+const BROADCAST_COUNT: u32 = 10;
+
+/// The neighbours of a run, and its comparison with a successful one.
+#[derive(Default)]
+pub(super) struct Neighbours {
+    pub(super) older: Option<Neighbour>,
+    pub(super) newer: Option<Neighbour>,
+    pub(super) comparison: Option<Comparison>,
+}
+
+/// The previous or the next fire of a run's job.
+pub(super) struct Neighbour {
+    pub(super) id: String,
+    pub(super) at: Moment,
+}
+
+/// The comparison of a run with the last one that succeeded.
+pub(super) struct Comparison {
+    pub(super) id: String,
+    pub(super) at: Moment,
+    /// The facts that differ, and those that are the same.
+    pub(super) differing: Vec<Difference>,
+    pub(super) same: String,
+    /// The parameters of both, if they differ.
+    pub(super) params: Option<(String, String)>,
+}
+
+/// A fact that differs between the two runs.
+pub(super) struct Difference {
+    pub(super) name: &'static str,
+    pub(super) this: String,
+    pub(super) that: String,
+}
+
+impl Neighbours {
+    /// Reads the neighbours of a run. A shard has none; they are shown on the page of its broadcast.
+    pub(super) async fn read<Q>(page: &Page<Q>, run: &Run) -> Result<Self, Problem> {
+        if is_shard(run) {
+            return Ok(Self::default());
+        }
+        let (store, now) = (page.engine().store(), page.engine().now());
+        let query = RunQuery {
+            job: Some(run.job),
+            within: page.call.visible_apps(),
+            after: Some(run.id),
+            limit: LOOKED_AT_COUNT,
+            ..RunQuery::default()
+        };
+        let mut earlier = store.list_runs(run.namespace, &query).await?;
+        let is_full = earlier.len() >= usize::try_from(LOOKED_AT_COUNT).unwrap_or(usize::MAX);
+        earlier.retain(|one| !is_shard(one) && one.id != run.id);
+        if earlier.is_empty() && is_full {
+            earlier = broadcasts_before(page, run).await?;
+        }
+        page.call.conceal(&mut earlier).await?;
+        let next = store.next_of_job(run).await?;
+        let next = next.filter(|next| {
+            page.call.check(Some(next.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
+        });
+        let neighbour = |one: &Run| Neighbour { id: one.id.to_string(), at: Moment::new(one.fire_at, now, page.t) };
+        let good = earlier.iter().find(|one| one.status == RunStatus::Succeeded).cloned();
+        let comparison = match good.filter(|_| run.status.is_terminal()) {
+            Some(good) => Some(Comparison::read(page, run, good.for_reader()).await?),
+            None => None,
+        };
+        Ok(Self { older: earlier.first().map(neighbour), newer: next.as_ref().map(neighbour), comparison })
+    }
+}
+
+/// The broadcasts of a job before one of its runs, the newest first. Used if the shards of a single broadcast fill a page of runs.
+async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Problem> {
+    let store = page.engine().store();
+    let end = run.fire_at + Duration::from_millis(1);
+    let marks = store.chart_runs(&[run.job], Timestamp::EPOCH, end, BROADCAST_COUNT).await?;
+    let ids: Vec<RunId> = marks.iter().filter(|mark| page.call.may_view(mark.app)).map(|mark| mark.id).collect();
+    let mut runs = store.runs(&ids).await?;
+    runs.retain(|one| one.is_root() && (one.fire_at, one.cause) < (run.fire_at, run.cause));
+    runs.sort_by_key(|one| Reverse((one.fire_at, one.cause)));
+    Ok(runs)
+}
+
+/// Whether the run is a shard of a broadcast.
+fn is_shard(run: &Run) -> bool {
+    !run.is_root() && run.shard_total.is_some_and(|total| total > 1)
+}
+
+impl Comparison {
+    async fn read<Q>(page: &Page<Q>, run: &Run, good: Run) -> Result<Self, Problem> {
+        let (t, now) = (page.t, page.engine().now());
+        let sides = (params(&page.call, run).await?, params(&page.call, &good).await?);
+        let is_equal = json(sides.0.as_deref()) == json(sides.1.as_deref());
+        let facts = [
+            Difference {
+                name: t.run_version,
+                this: format!("v{}", run.job_version),
+                that: format!("v{}", good.job_version),
+            },
+            Difference { name: t.col_executor, this: executor(run), that: executor(&good) },
+            Difference { name: t.run_attempts, this: run.attempt.to_string(), that: good.attempt.to_string() },
+        ];
+        let (mut differing, same): (Vec<_>, Vec<_>) = facts.into_iter().partition(|fact| fact.this != fact.that);
+        let mut same: Vec<&str> = same.iter().map(|fact| fact.name).collect();
+        if is_equal {
+            same.push(t.run_params);
+        }
+        differing.push(Difference { name: t.col_duration, this: took(run, t), that: took(&good, t) });
+        let readable = |text: Option<String>| text.map_or_else(|| "–".to_owned(), |text| pretty_text(&text));
+        Ok(Self {
+            id: good.id.to_string(),
+            at: Moment::new(good.fire_at, now, t),
+            differing,
+            same: same.join(t.list_comma),
+            params: (!is_equal).then(|| (readable(sides.0), readable(sides.1))),
+        })
+    }
+}
+
+fn json(text: Option<&str>) -> Value {
+    text.and_then(|text| serde_json::from_str(text).ok()).unwrap_or(Value::Null)
+}
+
+fn pretty_text(text: &str) -> String {
+    serde_json::from_str::<Value>(text).map_or_else(|_| text.to_owned(), |value| pretty(&value))
+}
+
+fn executor(run: &Run) -> String {
+    run.executor.clone().unwrap_or_else(|| "–".to_owned())
+}
+
+fn took(run: &Run, t: &Texts) -> String {
+    let both = |start: Timestamp| run.finished_at.map(|end| length(end.since(start), t));
+    run.started_at.and_then(both).unwrap_or_else(|| "–".to_owned())
+}

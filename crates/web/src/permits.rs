@@ -1,0 +1,80 @@
+//! The permits and memory shares that requests and callers occupy. `load` and `shares` decide how many each may occupy.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::sync::{Arc, Mutex, Weak};
+
+use tokio::sync::Semaphore;
+
+use crate::limits::{APPLY_ROOM_LEN, CallerKey, HttpLimits, Share, Tally};
+
+/// The permits and tallies of everything that requests can occupy.
+#[derive(Clone, Debug)]
+pub(crate) struct Permits {
+    pub(crate) requests: Arc<Semaphore>,
+    /// The part of `requests` that unauthenticated requests may take.
+    pub(crate) unauthenticated: Arc<Semaphore>,
+    /// By address. Requests with and without credentials are counted separately.
+    pub(crate) by_address: Tally<(IpAddr, bool)>,
+    pub(crate) by_caller: Tally<CallerKey>,
+    pub(crate) bodies: Tally<IpAddr>,
+    pub(crate) gateway: Tally<IpAddr>,
+    pub(crate) body_bytes: Tally<Option<CallerKey>>,
+    pub(crate) live: Tally<(StreamKind, Option<CallerKey>)>,
+    pub(crate) shares: Shares,
+}
+
+/// The kinds of long-lived answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum StreamKind {
+    Events,
+    Log,
+}
+
+/// A place among all live streams, and a place among those of its caller.
+pub(crate) type LiveShare = (Share<(StreamKind, Option<CallerKey>)>, Share<(StreamKind, Option<CallerKey>)>);
+
+impl Permits {
+    pub(crate) fn new(limits: &HttpLimits) -> Self {
+        Self {
+            requests: Arc::new(Semaphore::new(limits.requests)),
+            unauthenticated: Arc::new(Semaphore::new(limits.requests.saturating_sub(limits.requests_reserved))),
+            by_address: Tally::default(),
+            by_caller: Tally::default(),
+            bodies: Tally::default(),
+            gateway: Tally::default(),
+            body_bytes: Tally::default(),
+            live: Tally::default(),
+            shares: Shares::default(),
+        }
+    }
+}
+
+/// The permits and tallies of callers.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Shares {
+    pub(crate) turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
+    pub(crate) places: Tally<(HeavyWork, Option<CallerKey>)>,
+    pub(crate) apply_room: ApplyRooms,
+    pub(crate) answers: Tally<Option<CallerKey>>,
+}
+
+/// Memory for the job lists of apply requests, in KiB: for all callers together, and for each caller.
+#[derive(Clone, Debug)]
+pub(crate) struct ApplyRooms {
+    pub(crate) all: Arc<Semaphore>,
+    pub(crate) own: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
+}
+
+impl Default for ApplyRooms {
+    fn default() -> Self {
+        Self { all: Arc::new(Semaphore::new(APPLY_ROOM_LEN / 1024)), own: Arc::default() }
+    }
+}
+
+/// Kinds of work that need so much time and memory that only a few may run at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum HeavyWork {
+    Export,
+    Apply,
+}

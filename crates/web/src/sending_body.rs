@@ -1,0 +1,83 @@
+//! The body of an answer that is being sent. It is split into small pieces, so that the permits and memory shares of the answer are
+//! released only after the client has received nearly all of it.
+
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+
+use axum::body::{Body, Bytes, HttpBody};
+use axum::response::Response;
+use hyper::body::{Frame, SizeHint};
+
+use crate::peers::OpenRequest;
+
+/// Maximum length of a piece, in bytes. The HTTP library asks for the next piece only when it has room for it.
+const PIECE_LEN_MAX: usize = 32 * 1024;
+
+/// Extension of a response: permits and shares that are released when the answer has ended.
+#[derive(Clone)]
+pub(crate) struct ReleasedAtEnd {
+    _until_the_end: Arc<dyn Send + Sync>,
+}
+
+impl ReleasedAtEnd {
+    pub(crate) fn new(held: impl Send + Sync + 'static) -> Self {
+        Self { _until_the_end: Arc::new(held) }
+    }
+}
+
+/// A body that keeps its [`ReleasedAtEnd`] until it ends.
+pub(crate) struct SendingBody {
+    body: Body,
+    rest: Bytes,
+    request: OpenRequest,
+    _held: Option<ReleasedAtEnd>,
+}
+
+/// The response, with a body that releases its permits and shares at its end.
+pub(crate) fn release_at_end(
+    response: Response,
+    mut request: OpenRequest,
+    is_session: bool,
+) -> http::Response<SendingBody> {
+    request.begin_answer(is_session);
+    let (mut parts, body) = response.into_parts();
+    let held = parts.extensions.remove::<ReleasedAtEnd>();
+    http::Response::from_parts(parts, SendingBody { body, rest: Bytes::new(), request, _held: held })
+}
+
+impl HttpBody for SendingBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        this.request.progressed();
+        if this.rest.is_empty() {
+            match std::task::ready!(Pin::new(&mut this.body).poll_frame(cx)) {
+                Some(Ok(frame)) => match frame.into_data() {
+                    Ok(data) => this.rest = data,
+                    Err(other) => return Poll::Ready(Some(Ok(other))),
+                },
+                end => return Poll::Ready(end),
+            }
+        }
+        let len = this.rest.len().min(PIECE_LEN_MAX);
+        Poll::Ready(Some(Ok(Frame::data(this.rest.split_to(len)))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.rest.is_empty() && self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        let rest = u64::try_from(self.rest.len()).unwrap_or(u64::MAX);
+        let inner = self.body.size_hint();
+        let mut hint = SizeHint::new();
+        hint.set_lower(inner.lower().saturating_add(rest));
+        if let Some(upper) = inner.upper() {
+            hint.set_upper(upper.saturating_add(rest));
+        }
+        hint
+    }
+}

@@ -1,0 +1,65 @@
+//! Calls to XXL-JOB's console by scripts, and their equivalents here. None of them is served: that console authenticates by its own
+//! sessions, and has no permissions for single calls.
+
+use crate::api::ApiAnswer;
+
+/// The path without the prefix, its purpose, and the equivalent here.
+const EQUIVALENTS: [(&str, &str, &str); 20] = [
+    ("jobinfo/insert", "adding a job", "POST /api/v1/jobs, or rondel job apply"),
+    ("jobinfo/add", "adding a job", "POST /api/v1/jobs, or rondel job apply"),
+    ("jobinfo/update", "changing a job", "PATCH /api/v1/jobs/{name}, or rondel job apply"),
+    ("jobinfo/delete", "removing a job", "DELETE /api/v1/jobs/{name}"),
+    ("jobinfo/remove", "removing a job", "DELETE /api/v1/jobs/{name}"),
+    ("jobinfo/start", "starting a job", "POST /api/v1/jobs/{name}/resume"),
+    ("jobinfo/stop", "stopping a job", "POST /api/v1/jobs/{name}/pause"),
+    ("jobinfo/trigger", "triggering a job", "POST /api/v1/jobs/{name}/runs"),
+    ("jobinfo/pageList", "listing jobs", "GET /api/v1/jobs"),
+    ("jobinfo/nextTriggerTime", "the next fires of a schedule", "POST /api/v1/schedules/preview"),
+    ("jobinfo", "jobs", "GET /api/v1/jobs, or /jobs in the console"),
+    ("jobcode", "the script of a job", "PATCH /api/v1/jobs/{name} with the script in params"),
+    ("jobgroup", "executor groups", "GET and POST /api/v1/apps, and /api/v1/apps/{app}/addresses"),
+    ("joblog/logKill", "stopping a run", "POST /api/v1/runs/{id}/cancel"),
+    ("joblog/logDetailCat", "the log of a run", "GET /api/v1/runs/{id}/logs"),
+    ("joblog", "runs", "GET /api/v1/runs"),
+    ("user", "users", "GET and POST /api/v1/users"),
+    ("auth", "signing in", "a token of the API in the header Authorization: rondel token create"),
+    ("login", "signing in", "a token of the API in the header Authorization: rondel token create"),
+    ("chartInfo", "counts of runs", "GET /api/v1/reports"),
+];
+
+/// The answer to a call to XXL-JOB's console: it names the call to use instead.
+pub(crate) fn answer(path: &str) -> ApiAnswer {
+    let path = path.trim_matches('/');
+    let is_it = |known: &str| path == known || path.strip_prefix(known).is_some_and(|rest| rest.starts_with('/'));
+    let found = EQUIVALENTS.iter().find(|(known, ..)| is_it(known));
+    let sentence = match found {
+        Some((known, what, ours)) => format!("Rondel does not serve /{known} of XXL-JOB ({what}): call {ours}"),
+        None => "Rondel serves only /api/registry, /api/registryRemove and /api/callback of XXL-JOB: call /api/v1 \
+                 (its document is /api/v1/openapi.json)"
+            .to_owned(),
+    };
+    ApiAnswer::gone(&sentence)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_path_leads_to_its_equivalent() {
+        for (path, ours) in [
+            ("/jobinfo/trigger", "POST /api/v1/jobs/{name}/runs"),
+            ("jobinfo/stop/", "/pause"),
+            ("jobinfo", "GET /api/v1/jobs"),
+            ("jobgroup/save", "POST /api/v1/apps"),
+            ("joblog/pageList", "GET /api/v1/runs"),
+            ("user/add", "/api/v1/users"),
+            ("", "its document is /api/v1/openapi.json"),
+            ("jobinfos", "its document is /api/v1/openapi.json"),
+        ] {
+            let answer = answer(path);
+            let body = String::from_utf8(answer.body).unwrap();
+            assert!(answer.status == 410 && body.contains(ours), "{path}: {body}");
+        }
+    }
+}

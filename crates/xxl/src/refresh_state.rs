@@ -1,0 +1,167 @@
+//! State that each refresh of the links passes on to the next one.
+
+use std::collections::HashSet;
+use std::time::Duration;
+
+use rondel_core::{ExecutorId, Timestamp};
+use rondel_store::xxl::XxlExecutor;
+use tokio::time::Instant;
+
+/// How long an executor counts as registered after its last registration: three times the usual period.
+pub(crate) const REGISTERED_FOR: Duration = Duration::from_secs(90);
+/// How often the store is read for ends that no link has reported.
+const REPORTED_PERIOD: Duration = Duration::from_secs(10);
+
+/// The state between two refreshes of the links.
+#[derive(Debug, Default)]
+pub(crate) struct RefreshState {
+    failed_at: Option<Instant>,
+    /// The executors registered by hand, with those that were removed and still have attempts.
+    by_hand: Vec<XxlExecutor>,
+    /// The executors that are no longer registered but have ends to report, and when the store was read for them.
+    reported: Vec<XxlExecutor>,
+    reported_at: Option<Instant>,
+    /// The executors that had runs at the first refresh, and when that was.
+    expected: Vec<XxlExecutor>,
+    began_at: Option<Instant>,
+}
+
+impl RefreshState {
+    /// Records that a refresh failed.
+    pub(crate) fn note_failure(&mut self, now: Instant) {
+        self.failed_at = Some(now);
+    }
+
+    /// Whether executors may count as gone. While the store fails, no registration is stored, so each executor first gets the time for a
+    /// new one.
+    pub(crate) fn may_expire(&self, now: Instant) -> bool {
+        self.failed_at.is_none_or(|at| now.duration_since(at) >= REGISTERED_FOR)
+    }
+
+    /// The executors registered by hand. Those that a user removed are included as signed off while they have attempts.
+    /// Registrations that the executors made themselves are ignored here.
+    pub(crate) fn with_removed(
+        &mut self,
+        by_hand: Vec<XxlExecutor>,
+        now: Timestamp,
+        has_attempts: impl Fn(ExecutorId) -> bool,
+    ) -> Vec<XxlExecutor> {
+        let known: HashSet<ExecutorId> = by_hand.iter().map(|one| one.id).collect();
+        let before = std::mem::take(&mut self.by_hand).into_iter();
+        let removed = before.filter(|one| !known.contains(&one.id) && has_attempts(one.id));
+        let removed = removed.map(|one| XxlExecutor { left_at: one.left_at.or(Some(now)), ..one });
+        let by_hand = by_hand.into_iter().map(|one| XxlExecutor { left_at: None, ..one });
+        self.by_hand = by_hand.chain(removed).collect();
+        self.by_hand.clone()
+    }
+
+    /// Whether the store is to be read again for ends that no link has reported.
+    pub(crate) fn is_reported_due(&self, now: Instant) -> bool {
+        self.reported_at.is_none_or(|at| now.duration_since(at) >= REPORTED_PERIOD)
+    }
+
+    /// Records the executors with such ends.
+    pub(crate) fn note_reported(&mut self, reported: Vec<XxlExecutor>, now: Instant) {
+        (self.reported, self.reported_at) = (reported, Some(now));
+    }
+
+    /// Adds the executors with such ends. They get no runs: they have signed off, or were last seen too long ago.
+    pub(crate) fn with_reported(&self, found: Vec<XxlExecutor>) -> Vec<XxlExecutor> {
+        with_leaving(found, &self.reported)
+    }
+
+    /// Whether the executors that are expected back have not been determined yet.
+    pub(crate) const fn is_first(&self) -> bool {
+        self.began_at.is_none()
+    }
+
+    /// Records the executors that are expected back: they have runs, and their registrations end before the next ones are due.
+    pub(crate) fn note_expected(&mut self, expected: Vec<XxlExecutor>, now: Instant) {
+        (self.expected, self.began_at) = (expected, Some(now));
+    }
+
+    /// Adds the executors that are expected back, for a while and without giving them runs. Before the first refresh, there may have been
+    /// no server to receive their registrations, so each executor gets the time for a new one.
+    pub(crate) fn with_expected(&self, found: Vec<XxlExecutor>, now: Instant) -> Vec<XxlExecutor> {
+        let is_soon = self.began_at.is_some_and(|at| now.duration_since(at) < REGISTERED_FOR);
+        if is_soon { with_leaving(found, &self.expected) } else { found }
+    }
+}
+
+/// Adds executors that are not among the registered ones, as leaving.
+fn with_leaving(mut found: Vec<XxlExecutor>, more: &[XxlExecutor]) -> Vec<XxlExecutor> {
+    let known: HashSet<ExecutorId> = found.iter().map(|one| one.id).collect();
+    let left = |one: &XxlExecutor| XxlExecutor { left_at: one.left_at.or(Some(one.last_seen_at)), ..one.clone() };
+    found.extend(more.iter().filter(|one| !known.contains(&one.id)).map(left));
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use rondel_core::{AppId, NamespaceId};
+
+    use super::*;
+
+    fn executor(id: i64) -> XxlExecutor {
+        XxlExecutor {
+            id: ExecutorId::new(id),
+            namespace: NamespaceId::new(1),
+            app: AppId::new(2),
+            address: format!("http://10.0.0.{id}:9999"),
+            token: String::new(),
+            first_seen_at: Timestamp::EPOCH,
+            last_seen_at: Timestamp::EPOCH,
+            left_at: None,
+            by_hand_at: Some(Timestamp::EPOCH),
+        }
+    }
+
+    fn shown(found: &[XxlExecutor]) -> Vec<(i64, bool)> {
+        found.iter().map(|one| (one.id.get(), one.left_at.is_some())).collect()
+    }
+
+    #[test]
+    fn an_executor_that_was_removed_leaves_once_it_has_no_attempts() {
+        let (mut state, now) = (RefreshState::default(), Timestamp::from_secs(100));
+        let mut refresh = |by_hand: &[i64], busy: &[i64]| {
+            let by_hand = by_hand.iter().map(|id| executor(*id)).collect();
+            shown(&state.with_removed(by_hand, now, |id| busy.contains(&id.get())))
+        };
+        assert_eq!(refresh(&[1, 2, 3], &[1, 2]), [(1, false), (2, false), (3, false)]);
+        assert_eq!(refresh(&[1], &[1, 2]), [(1, false), (2, true)], "3 has no attempts");
+        assert_eq!(refresh(&[1], &[1, 2]), [(1, false), (2, true)]);
+        assert_eq!(refresh(&[1, 2], &[2]), [(1, false), (2, false)], "it was added again");
+        assert_eq!(refresh(&[], &[2]), [(2, true)]);
+        assert!(refresh(&[], &[]).is_empty() && refresh(&[], &[2]).is_empty());
+    }
+
+    #[tokio::test]
+    async fn no_executor_expires_soon_after_the_store_failed() {
+        let (mut state, now) = (RefreshState::default(), Instant::now());
+        assert!(state.may_expire(now));
+        state.note_failure(now);
+        assert!(!state.may_expire(now) && !state.may_expire(now + REGISTERED_FOR / 2));
+        assert!(state.may_expire(now + REGISTERED_FOR));
+    }
+
+    #[tokio::test]
+    async fn executors_with_ends_to_report_are_leaving() {
+        let (mut state, now) = (RefreshState::default(), Instant::now());
+        assert!(state.is_reported_due(now));
+        state.note_reported(vec![executor(1), executor(2)], now);
+        assert!(!state.is_reported_due(now) && state.is_reported_due(now + REPORTED_PERIOD));
+        assert_eq!(shown(&state.with_reported(vec![executor(1)])), [(1, false), (2, true)], "1 is registered");
+    }
+
+    #[tokio::test]
+    async fn executors_with_runs_get_the_time_for_a_new_registration() {
+        let (mut state, now) = (RefreshState::default(), Instant::now());
+        assert!(state.is_first() && state.with_expected(Vec::new(), now).is_empty());
+        state.note_expected(vec![executor(1), executor(2)], now);
+        assert!(!state.is_first());
+        let soon = now + REGISTERED_FOR / 2;
+        assert_eq!(shown(&state.with_expected(vec![executor(1)], soon)), [(1, false), (2, true)], "1 is registered");
+        let later = now + REGISTERED_FOR;
+        assert_eq!(shown(&state.with_expected(vec![executor(1)], later)), [(1, false)], "2 did not register");
+    }
+}
