@@ -3,8 +3,8 @@
 //! The `cron` crate reads what it can ([`cron_crate`](super::cron_crate)); the reader here takes the rest: ranges that wrap around,
 //! steps beyond the crate's limits, years after 2100, Unix weekdays, and every refusal.
 
-use super::error::{CronError, CronField};
 use super::cron_crate;
+use super::error::{CronError, CronField};
 use super::token::Token;
 
 /// The first year in which an expression can fire.
