@@ -71,7 +71,7 @@ const UNSEEN: &[&str] = &[
     // `late_fires_that_come_first_are_noticed` in crates/admin/tests/gateway/overload.rs.
     "late_first",
     // `a_look_ahead_that_stands_still_is_noticed` in crates/admin/src/dispatch/queue/parked.rs.
-    "look_ahead_stands_still",
+    "offer_retries_same_kinds",
     // `safeguards_of_liveness_are_missed` in crates/sim/tests/neighbours.rs.
     "no_shares",
     "hands_count",
