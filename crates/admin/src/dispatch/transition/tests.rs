@@ -349,7 +349,7 @@ fn a_broadcast_keeps_its_place_while_its_shards_are_stored() {
         assert_eq!(world.at(2.0), NOTHING);
         let answer = Shards { asked: shards.clone(), open: Some(shards.clone()) };
         let done = world.described(Event::Expanded(Box::new(root.run.clone()), answer));
-        // Under a later lease the shards are this node's no more.
+        // Under a later lease the shards no longer belong to this node.
         assert_eq!(done, if next_epoch == 1 { Vec::new() } else { vec!["expand 2 to 1"] });
         assert_eq!(world.at(2.1), if next_epoch == 1 { vec!["sent to 1: 11"] } else { Vec::new() });
     }
