@@ -49,6 +49,8 @@ struct Gate {
     /// if only some of its shards wait.
     reserved: BTreeMap<Place, usize>,
     queue: BTreeSet<(Place, RunId)>,
+    /// Whether runs were skipped because of the places here: these are checked as if the runs had waited for them.
+    has_skipped: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -124,7 +126,8 @@ impl Gate {
         first.map(|(_, run)| *run)
     }
 
-    fn skip(&self, ready: Ready) -> GateDecision {
+    fn skip(&mut self, ready: Ready) -> GateDecision {
+        self.has_skipped = true;
         GateDecision::Skipped { ready, ahead: self.ahead(), queued_count: self.queue.len() }
     }
 
@@ -375,11 +378,11 @@ impl Gates {
         self.leave(run, runs)
     }
 
-    /// The runs that have passed, or have reserved places, and hold up queued runs.
+    /// The runs that have passed, or have reserved places, and hold up queued runs, or have caused others to be skipped.
     pub(crate) fn holding_up(&self) -> Vec<RunId> {
         let is_waited_for = |entry: &GateEntry| {
             let gate = self.gates.get(&entry.key).filter(|_| entry.state != PlaceState::Queued);
-            gate.is_some_and(|gate| !gate.queue.is_empty())
+            gate.is_some_and(|gate| gate.has_skipped || !gate.queue.is_empty())
         };
         let holding_up = self.entries.iter().filter(|(_, entry)| is_waited_for(entry)).map(|(run, _)| *run);
         let mut holding_up: Vec<RunId> = holding_up.collect();

@@ -147,6 +147,20 @@ fn it_is_known_whose_places_are_waited_for() {
     assert_eq!(gates.holding_up(), [RunId::new(3_000)]);
 }
 
+/// No run waits behind the places of a job that discards its later runs: such a place is checked once it has caused a run to be skipped.
+#[test]
+fn it_is_known_whose_places_cause_others_to_be_skipped() {
+    let (mut gates, discard) = (Gated::default(), overlap("discard", 0));
+    assert_eq!(enter(&mut gates, ready(1, &discard)), "passed");
+    assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(gates.holding_up(), []);
+    assert_eq!(enter(&mut gates, ready(2, &discard)), "discarded");
+    assert_eq!(gates.holding_up(), [RunId::new(1_000)]);
+    assert_eq!(leave(&mut gates, 1), [] as [i64; 0]);
+    assert_eq!(enter(&mut gates, ready(3, &discard)), "passed");
+    assert_eq!(gates.holding_up(), []);
+}
+
 #[test]
 fn a_retry_does_not_hold_up_a_run_with_room_of_its_own() {
     let (mut gates, two) = (Gated::default(), overlap("allow", 2));
