@@ -39,7 +39,7 @@ pub(crate) struct BeatLoop {
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
     written: Option<Timestamp>,
-    /// Whether the database went back in time, and this node has not taken another lease since.
+    /// Whether this node must take another lease: the database went back in time, or what waited under the present lease was dropped.
     must_rejoin: bool,
     /// A lease that this node has taken and does not act under yet.
     joined: Option<LeaseToken>,
@@ -259,6 +259,8 @@ impl BeatLoop {
         if self.obstacle.is_none() {
             tracing::warn!(epoch = previous_lease.epoch, "the lease has ended; joining under a new epoch");
         }
+        // What waits here is dropped, with its places at gates. Only an adoption restores these, so this lease must not be renewed any more.
+        self.must_rejoin = true;
         drop(shared.tick.send(Command::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
         let sent = shared.clock.boot_micros();

@@ -172,3 +172,33 @@ async fn a_server_that_is_interrupted_as_the_database_went_back_takes_another_le
     assert_eq!(store.epoch().await, node.epoch + 1);
     world.die().await;
 }
+
+/// The clock steps back, the database fails before the server has its next lease, and then the clock is right again: the server could renew
+/// its lease, but it has dropped the turns of the runs that wait in the store. It takes another lease, under which it restores them.
+#[tokio::test]
+async fn a_server_that_is_interrupted_as_its_lease_ended_takes_another_lease() {
+    let back_ms = Arc::new(AtomicI64::new(0));
+    let inner = store_set_back_by(&back_ms);
+    let store = Arc::new(Interrupted { inner: Arc::clone(&inner), turns: Mutex::default() });
+    let config =
+        EngineConfig { lease: Duration::from_secs(60), beat: Duration::from_millis(100), ..EngineConfig::default() };
+    let world = World::start_behind(inner, Arc::clone(&store) as Arc<dyn Store>, config).await;
+    let before = store.epoch().await;
+    store.turns.lock().unwrap().extend([("renew", false), ("nodes", true)]);
+    back_ms.store(120_000, Ordering::SeqCst);
+    let is_interrupted = async {
+        while !store.turns.lock().unwrap().is_empty() {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    };
+    assert!(timeout(LIMIT, is_interrupted).await.is_ok(), "the lease has not ended");
+    back_ms.store(0, Ordering::SeqCst);
+    let goes_on = async {
+        while !world.engine.readiness().lease_held {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, goes_on).await.is_ok(), "it has no lease");
+    assert_eq!(store.epoch().await, before + 1);
+    world.die().await;
+}
