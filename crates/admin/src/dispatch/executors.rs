@@ -345,6 +345,12 @@ impl Executors {
         self.lost.contains_key(&id)
     }
 
+    /// The connected executor whose hello lists this attempt.
+    pub(crate) fn reporter_of(&self, run: &Run) -> Option<ExecutorId> {
+        let is_listed = |online: &&Online| online.report.held.contains(&(run.id, run.attempt));
+        self.in_app(run.app).find(is_listed).map(|online| online.session.executor)
+    }
+
     /// Records an executor's answer to a fence; false if the answer came on a stream that is not the newest.
     pub(crate) fn record_fence_answer(&mut self, id: ExecutorId, number: u64, answer: FenceAnswer) -> bool {
         let Some(online) = self.online.get_mut(&id).filter(|online| online.session.number == number) else {

@@ -42,6 +42,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     reconcile(d, id, &report);
     record_starts(d, id, &report);
     unanswered::await_no_answers(d, id);
+    roll::open_reported_places(d, &executor, &report);
     // The end of its previous stream may have removed it from the online executors after the hello had put it there.
     let unanswered = d.state.executors.silences.of(id);
     d.effects.push(Effect::ShowOnline(Box::new(OnlineExecutor { unanswered, ..executor.clone() })));

@@ -1,7 +1,8 @@
 //! The roll call: which executor has a run that may have been sent under a lease that has ended.
 
 use rondel_core::outcome::Outcome;
-use rondel_core::{ExecutorId, Reason};
+use rondel_core::spec::OverlapScope;
+use rondel_core::{ExecutorId, Reason, RunId};
 use rondel_store::LeaseToken;
 use rondel_store::cluster::Session;
 use rondel_store::ledger::RelayedAnswer;
@@ -9,14 +10,16 @@ use rondel_store::ledger::RelayedAnswer;
 use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
-use crate::dispatch::event::RollCallRun;
+use crate::dispatch::event::{Report, RollCallRun};
 use crate::dispatch::ready::{Ready, end_of_unsent, lost_detail};
 use crate::dispatch::recovery::rollcall::CallOutcome;
 use crate::dispatch::recovery::{fences, look};
 use crate::dispatch::starts::StartReport;
+use crate::dispatch::state::State;
 use crate::dispatch::step::Step;
 use crate::dispatch::waits::{end_of_missed, with_reason};
 use crate::metrics::CountedRun;
+use crate::registry::OnlineExecutor;
 
 /// Begins the roll call for runs that may have been sent under ended leases. The runs get their places in their jobs' order, and the
 /// executors that may have them are asked.
@@ -31,6 +34,7 @@ pub(crate) fn call_roll(
     let runs = unless_settled(d, runs);
     for called in &runs {
         d.state.gates.restore(&called.ready);
+        open_place_at_executor(d, &called.ready);
         d.state.limits.count_open(&called.ready);
     }
     ended_leases.iter().for_each(|lease| fences::announce(d, *lease));
@@ -40,6 +44,32 @@ pub(crate) fn call_roll(
     }
     resolve(d);
     fences::ask_witnesses(d);
+}
+
+/// Gives a run a place at the gate of the executor that its row names, or that has reported it: no other run of its job begins there before
+/// the executor has answered.
+fn open_place_at_executor(d: &mut Decision<'_>, ready: &Ready) {
+    if ready.definition.job.overlap.scope == OverlapScope::Executor
+        && let Some(executor) = ready.run.executor_id.or_else(|| d.state.executors.reporter_of(&ready.run))
+    {
+        d.state.gates.open_place_at(ready, executor);
+    }
+}
+
+/// Gives the runs in the roll call that an executor's hello lists their places at its gates.
+pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecutor, report: &Report) {
+    let State { recovery, runs, gates, .. } = &mut *d.state;
+    if recovery.rollcall.is_empty() {
+        return;
+    }
+    let mut held: Vec<(RunId, i32)> = report.held.iter().copied().collect();
+    held.sort_unstable();
+    for (run, attempt) in held {
+        let may_be = recovery.rollcall.may_be_claimed(run, executor.app, (executor.id, &report.lineage));
+        if let Some(ready) = runs.in_roll_call(run).filter(|ready| may_be && ready.run.attempt == attempt) {
+            gates.open_place_at(ready, executor.id);
+        }
+    }
 }
 
 /// Leaves out a run that this node sent under its previous lease and still waits for: it belongs to the current lease now. A run that this
