@@ -132,8 +132,9 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
         let moved = due_at_under(job, row, context)
             .map(|due_at| MovedRow { id: row.id, due_at: due_at.max(earliest_start(row, context)) });
         match (row.status.is_terminal(), moved) {
+            // The run may have been read under the definition before: its row must not show another version, start or number of shards.
+            (false, _) if is_on_its_way(row, context) => {}
             (false, Some(moved)) => plan.keep.push(moved),
-            (false, None) if is_on_its_way(row, context) => {}
             (false, None) => plan.settle.push(row.id),
             // The jitter of the new definition may put the start of the row into the past. Then the row stays settled.
             (true, Some(moved)) if moved.due_at > now => plan.reopen.push(moved),
@@ -202,9 +203,12 @@ fn plan_delay(plan: &mut EditPlan, job: &Job, context: EditContext<'_>) {
     let is_same =
         context.before.is_some_and(|before| before.enabled && before.timetable.schedules == job.timetable.schedules);
     for row in context.rows.iter().filter(|row| !row.status.is_terminal()) {
+        if is_on_its_way(row, context) {
+            continue;
+        }
         if is_same {
             plan.keep.push(MovedRow { id: row.id, due_at: row.due_at });
-        } else if !is_on_its_way(row, context) {
+        } else {
             plan.settle.push(row.id);
         }
     }
@@ -322,10 +326,23 @@ mod tests {
         let row = soon(101_500, RunStatus::Pending);
         let slow = EditContext { read_at: Timestamp::from_millis(100_600), ..context(std::slice::from_ref(&row)) };
         assert_eq!(ids(&plan_edit(Some(&paused), slow).settle), Vec::<i64>::new());
+        // A definition that also fires then applies to rows that are due later.
+        let jittered = job(&json!({"every": "1s", "jitter": {"max": "30s"}}), true);
+        for (row, is_kept) in [
+            (soon(100_999, RunStatus::Pending), false),
+            (soon(101_000, RunStatus::Pending), true),
+            (soon(100_999, RunStatus::Waiting), true),
+        ] {
+            let plan = plan_edit(Some(&jittered), context(&[row]));
+            assert_eq!((plan.keep.len(), plan.settle.len()), (usize::from(is_kept), 0), "{row:?}");
+        }
         let delayed = EditContext { awaited_run: Some(RunId::new(1)), ..context(&[]) };
         let rows = [soon(100_500, RunStatus::Pending)];
         let plan = plan_edit(Some(&job(&json!({"delay": "3s"}), true)), EditContext { rows: &rows, ..delayed });
         assert_eq!((ids(&plan.settle), plan.next_fire_at, plan.awaited_run), (vec![], None, Some(RunId::new(1))));
+        let same = job(&json!({"delay": "3s"}), true);
+        let plan = plan_edit(Some(&same), EditContext { before: Some(&same), rows: &rows, ..delayed });
+        assert_eq!((moved(&plan.keep), plan.next_fire_at, plan.awaited_run), (vec![], None, Some(RunId::new(1))));
     }
 
     #[test]
