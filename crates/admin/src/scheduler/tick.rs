@@ -9,7 +9,8 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use rondel_core::outcome::{Outcome, cancelled_by};
-use rondel_core::{JobId, Run, RunId, RunStatus, Timestamp, TraceParent};
+use rondel_core::queued::is_fire_ahead;
+use rondel_core::{JobId, Reason, Run, RunId, RunStatus, Timestamp, TraceParent};
 use rondel_store::ledger::RunCheck;
 use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::mpsc;
@@ -40,6 +41,12 @@ fn lease_of(run: &Run) -> (RunId, LeaseToken) {
 /// look like the run that was taken over from that lease, which arrives here separately.
 fn has_moved_on(run: &Run, check: &RunCheck) -> bool {
     check.owner == lease_of(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
+}
+
+/// Why the run ends without a start: its job was paused or deleted while the run was planned or queued, and no server has ended it since. A
+/// fire of the schedule whose instant is still ahead is left to edits.
+fn dropped_for(run: &Run, check: &RunCheck, now: Timestamp) -> Option<Reason> {
+    check.drop_for.filter(|_| !is_fire_ahead(run, now))
 }
 
 pub(crate) struct TickLoop {
@@ -177,17 +184,17 @@ impl TickLoop {
             let check =
                 checks.get(&run.id).filter(|check| self.is_ours(check) && check.owner == lease.1 && is_still_its);
             let definition = definitions.get(&(run.job, run.job_version));
-            match (check, definition) {
-                (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition)) => {
+            let drop_reason = check.and_then(|check| dropped_for(&run, check, now));
+            match (check, definition, drop_reason) {
+                (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition), _) => {
                     let attempt_end = end_of_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));
                     ended.push((attempt_end, CountedRun::of(&run, definition)));
                 }
-                (Some(RunCheck { drop_for: Some(reason), .. }), Some(definition)) if run.cause != 0 => {
-                    // Its job was paused or deleted while the run was planned, and this server has not ended it since.
-                    let attempt_end = end_of_unsent(&run, definition, Outcome::Skipped(*reason), now, None);
+                (Some(_), Some(definition), Some(reason)) => {
+                    let attempt_end = end_of_unsent(&run, definition, Outcome::Skipped(reason), now, None);
                     ended.push((attempt_end, CountedRun::of(&run, definition)));
                 }
-                (Some(check), Some(definition)) => {
+                (Some(check), Some(definition), None) => {
                     let taken_up_at = self.shared.taken_up_at(run.id);
                     let trace = traces.get(&RunId::new(run.cause)).copied().map(Box::new);
                     let queued_at = self.shared.in_memory.queued_from(run.id);
@@ -244,20 +251,35 @@ mod tests {
     use super::*;
     use crate::dispatch::tests_support::run_due_at;
 
-    #[test]
-    fn runs_of_an_earlier_lease_are_not_read_again() {
-        let run = run_due_at(Timestamp::from_secs(1));
-        let check = RunCheck {
+    fn check_of(run: &Run) -> RunCheck {
+        RunCheck {
             id: run.id,
             status: RunStatus::Pending,
             attempt: 2,
             job_version: run.job_version,
             has_recorded_start: false,
-            owner: lease_of(&run).1,
+            owner: lease_of(run).1,
             cancel_by: None,
             drop_for: None,
             term: 1,
-        };
+        }
+    }
+
+    /// A fire that was queued when its job was paused does not start, although a server died before it had ended the fire.
+    #[test]
+    fn a_queued_run_of_a_paused_job_does_not_start() {
+        let fire = run_due_at(Timestamp::from_secs(10));
+        let planned = Run { cause: 7, ..fire.clone() };
+        let asked = |run: &Run| RunCheck { drop_for: Some(Reason::Paused), ..check_of(run) };
+        let dropped = |run: &Run, second| dropped_for(run, &asked(run), Timestamp::from_secs(second)).is_some();
+        assert_eq!([dropped(&fire, 9), dropped(&fire, 10), dropped(&fire, 30)], [false, true, true]);
+        assert!(dropped(&planned, 9) && dropped_for(&fire, &check_of(&fire), Timestamp::from_secs(30)).is_none());
+    }
+
+    #[test]
+    fn runs_of_an_earlier_lease_are_not_read_again() {
+        let run = run_due_at(Timestamp::from_secs(1));
+        let check = check_of(&run);
         assert!(has_moved_on(&run, &check));
         assert!(!has_moved_on(&Run { attempt: 2, ..run.clone() }, &check));
         assert!(has_moved_on(&Run { attempt: 2, job_version: run.job_version + 1, ..run.clone() }, &check));
