@@ -13,9 +13,12 @@ use super::queue::parked::Offer;
 use super::queue::turns;
 use super::ready::{Ready, waited_ms};
 use super::runs::{Timer, Waiting};
-use super::state::Work;
+use super::state::{State, Work};
 use super::step::Step;
 use super::{ahead, assign, place, shadow, switches, waits};
+
+/// Maximum number of jobs without a gate that are remembered.
+const UNGATED_COUNT_MAX: usize = 100_000;
 
 /// Releases every run whose instant has come, or that may be sent or marked ahead of its instant. Releases none before the runs that were
 /// open when the lease was taken are [known](Decision::knows_open_runs).
@@ -43,13 +46,30 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
         d.forget_of([(ready.run.id, ready.token())]);
     } else if is_being_adopted(d, &ready) {
         d.state.runs.hold_back(ready, timer);
-    } else if timer.at < due_at && !may_go_ahead(d, &ready) {
-        d.state.runs.schedule(ready, timer.set_to(due_at));
     } else {
+        see_ungated_runs(d, &ready);
+        if timer.at < due_at && !may_go_ahead(d, &ready) {
+            return d.state.runs.schedule(ready, timer.set_to(due_at));
+        }
         if ready.run.cause == 0 && ready.run.attempt == 1 {
             d.effects.push(Effect::Measure(Measure::FireLateness(now.since(due_at))));
         }
         start(d, ready.taken_up(now));
+    }
+}
+
+/// If the job has a gate that it did not have before an edit, gives the runs that executors have from before their places there.
+fn see_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
+    let State { ungated, runs, gates, .. } = &mut *d.state;
+    let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
+    if definition.concurrency_max().is_none() {
+        if ungated.len() >= UNGATED_COUNT_MAX {
+            ungated.clear();
+        }
+        ungated.insert(job);
+    } else if definition.pump.is_none() && ungated.remove(&job) {
+        let earlier = runs.actives().filter(|active| active.ready.run.job == job && active.ready.run.id != run);
+        earlier.for_each(|active| gates.open_place_before(&active.ready, active.executor, ready));
     }
 }
 

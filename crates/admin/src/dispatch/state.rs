@@ -41,6 +41,8 @@ pub(crate) struct State {
     pub(super) deadlines: Deadlines,
     /// For each job, the newest term under which one of its runs was sent.
     pub(super) terms: HashMap<JobId, i64>,
+    /// Jobs of which executors may have runs that passed no gate, because the job had none.
+    pub(super) ungated: HashSet<JobId>,
     /// The waits of runs, as stored in their rows.
     pub(super) waits: NotedWaits,
     /// Whether the server is shutting down: then nothing is sent any more.
@@ -119,6 +121,7 @@ impl State {
             memories: Memories::default(),
             deadlines: Deadlines::default(),
             terms: HashMap::new(),
+            ungated: HashSet::new(),
             waits: NotedWaits::default(),
             is_draining: false,
         }

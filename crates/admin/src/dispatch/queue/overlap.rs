@@ -493,6 +493,7 @@ pub(crate) fn queue_max(job: &Job) -> usize {
     }
 }
 
+mod edited;
 #[cfg(test)]
 mod place_tests;
 #[cfg(test)]

@@ -164,3 +164,25 @@ fn a_run_that_awaits_its_children_keeps_its_place_though_its_end_comes_twice() {
         assert_eq!(world.flush(), ["sent to 1: 2"], "after {ends} ends");
     }
 }
+
+/// A job that had no gate gets one by an edit: the first run after the edit waits for the runs that executors have from before.
+#[test]
+fn a_run_of_an_edited_job_waits_for_the_runs_from_before() {
+    for scope in ["cluster", "executor"] {
+        let serial = definition(&json!({"overlap": {"policy": "serial", "scope": scope}, "queue_timeout": "60s"}));
+        let mut world = with_executors(1);
+        world.arrive([plain(1), plain(2)]);
+        assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+        assert_eq!(world.at(2.0), ["sent to 1: 2"]);
+        let mut next = ready(3, &serial);
+        next.run.job_version = 2;
+        world.arrive([next]);
+        assert_eq!(world.at(3.0), NOTHING, "{scope}");
+        world.result(1, 1, 1);
+        world.settled(1, 1, verdict());
+        assert_eq!(world.flush(), NOTHING, "{scope}");
+        world.result(1, 2, 1);
+        world.settled(2, 1, verdict());
+        assert_eq!(world.flush(), ["sent to 1: 3"], "{scope}");
+    }
+}
