@@ -8,7 +8,7 @@ use rondel_store::cluster::{ExecutorSwitch, Switches};
 use serde_json::json;
 
 use super::tests::{NOTHING, plain, with_executors};
-use super::world::World;
+use super::world::{World, verdict};
 use super::*;
 use crate::cluster::SwitchBoard;
 use crate::dispatch::event::{Report, Responder};
@@ -119,4 +119,23 @@ fn the_runs_of_a_stopped_executor_are_asked_to_end() {
     assert_eq!(stopped(round(&mut world, 3)), [(1, Reason::Requested)]);
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     assert_eq!(stopped(round(&mut world, 4)), [(1, Reason::Requested)], "only another node may hear it");
+}
+
+/// A run whose turn comes at an executor is not sent while its app drains, and is skipped if its app is stopped.
+#[test]
+fn the_switch_of_an_app_holds_for_runs_that_wait_for_their_turn_at_an_executor() {
+    let on_each = definition(&json!({"overlap": {"policy": "serial", "scope": "executor"}, "queue_timeout": "60s"}));
+    for (switch, expected) in [(Switch::Draining, Vec::new()), (Switch::Stopped, vec!["end of 2/1: Skipped(Stopped)"])]
+    {
+        let mut world = with_executors(1);
+        world.arrive([ready(1, &on_each), ready(2, &on_each)]);
+        assert_eq!(world.at(2.0), ["sent to 1: 1"]);
+        world.around.switches.set(Switches { apps: vec![(AppId::new(1), switch)], executors: Vec::new() });
+        world.result(1, 1, 1);
+        assert_eq!(world.settled(1, 1, verdict()), expected, "{switch:?}");
+        assert_eq!(world.flush(), NOTHING, "{switch:?}");
+        world.around.switches.set(Switches::default());
+        round(&mut world, 2);
+        assert_eq!(world.flush().len(), usize::from(switch == Switch::Draining), "{switch:?}");
+    }
 }
