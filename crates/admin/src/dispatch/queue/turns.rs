@@ -120,19 +120,19 @@ pub(crate) fn release_limit(d: &mut Decision<'_>, run: RunId) {
     d.state.work.extend(freed.map(Work::Offer));
 }
 
-/// Takes out a run that waits here for its turn, for a limit or for an executor.
+/// Takes out a run that waits here for its turn, for a limit, for an executor or for executors' answers.
 pub(crate) fn take_waiting(d: &mut Decision<'_>, run: RunId) -> Option<Ready> {
     match d.state.runs.stage(run)? {
         Stage::Parked(_) => d.state.parked.remove(run, &mut d.state.runs).map(|waiting| waiting.ready),
         Stage::Limited(_) => d.state.limits.remove(run, &mut d.state.runs).map(|waiting| waiting.ready),
         Stage::Queued => d.state.gates.remove_queued(run, &mut d.state.runs),
+        Stage::Probing(_) => {
+            let ready = d.state.runs.take(run)?.ready;
+            d.state.probes.remove(&ready);
+            Some(ready)
+        }
         // It is in none of these queues: it is scheduled, about to start, or under way.
-        Stage::Scheduled(_)
-        | Stage::HeldBack(_)
-        | Stage::Admitted
-        | Stage::Probing(_)
-        | Stage::Expanding
-        | Stage::Unconfirmed(_) => None,
+        Stage::Scheduled(_) | Stage::HeldBack(_) | Stage::Admitted | Stage::Expanding | Stage::Unconfirmed(_) => None,
     }
 }
 
@@ -154,10 +154,10 @@ pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
     }
     let Some(open) = d.state.runs.withdraw(run) else { return };
     match open.stage {
-        Stage::Probing(_) => d.state.probes.remove(&open.ready),
         Stage::Unconfirmed(shards) => d.forget_shards(&shards),
         Stage::Scheduled(_)
         | Stage::HeldBack(_)
+        | Stage::Probing(_)
         | Stage::Queued
         | Stage::Admitted
         | Stage::Limited(_)

@@ -94,6 +94,17 @@ fn each_question_has_a_deadline_of_its_own() {
     assert!(world.state.runs.active(RunId::new(2_000)).is_none(), "it waits for an executor");
 }
 
+/// A run ends when it is cancelled, also while executors are asked about it.
+#[test]
+fn a_run_is_cancelled_while_executors_are_asked_about_it() {
+    let mut world = with_executors(1);
+    world.arrive([due_at(2_000, &job("busyover"))]);
+    assert_eq!(at(&mut world, 2.0), ["question 1 to 1"]);
+    let cancel = Event::Cancels(vec![(RunId::new(2_000), "operator".to_owned())]);
+    assert_eq!(world.described(cancel), ["end of 2/1: Cancelled"]);
+    assert_eq!(answer(&mut world, 1, 1, true), NOTHING);
+}
+
 /// If all executors are busy, they are not asked again immediately.
 #[test]
 fn a_job_pauses_after_no_executor_was_free() {
