@@ -114,6 +114,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
     if !replies.is_empty() {
         unanswered::record_answer(d, executor);
     }
+    let mut app_of_refused = None;
     for (run, attempt, reply) in replies {
         // Counted before the run is looked up, because a node that lost its lease has dropped the run by now.
         if matches!(reply, Reply::Refused(v1::RefusedWhy::Fenced, _)) {
@@ -151,9 +152,14 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
         }
         if let Reply::Refused(why, _) = reply {
             let handler = active.ready.definition.job.handler.clone();
+            app_of_refused = Some(active.ready.run.app);
             outbox::take_back_unsent(d, &[run]);
             refused(d, executor, &handler, why);
         }
+    }
+    // Another executor may have room for what this one refused or handed back.
+    if let Some(app) = app_of_refused {
+        flow::unpark(d, app);
     }
 }
 

@@ -186,3 +186,17 @@ fn a_run_of_an_edited_job_waits_for_the_runs_from_before() {
         assert_eq!(world.flush(), ["sent to 1: 3"], "{scope}");
     }
 }
+
+/// A run that its executor refuses goes to another one at once.
+#[test]
+fn a_refused_run_does_not_wait_for_the_next_round() {
+    let mut world = with_executors(2);
+    world.arrive([plain(1)]);
+    let first = if world.at(1.0) == ["sent to 1: 1"] { 1 } else { 2 };
+    for why in [RefusedWhy::Full, RefusedWhy::Draining] {
+        let executor = if why == RefusedWhy::Full { first } else { 3 - first };
+        assert_eq!(world.reply(executor, 1, 1, Reply::Refused(why, None)), NOTHING);
+        let sent = if why == RefusedWhy::Full { vec![format!("sent to {}: 1", 3 - first)] } else { Vec::new() };
+        assert_eq!(world.flush(), sent, "{why:?}");
+    }
+}
