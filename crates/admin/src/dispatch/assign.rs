@@ -6,12 +6,18 @@ use super::active::{Active, Phase};
 use super::decision::Decision;
 use super::queue::turns;
 use super::ready::Ready;
-use super::{ahead, shadow};
+use super::{ahead, ends, shadow};
 
 pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, executor_name: String) {
     let now = d.now;
     let Some(ready) = shadow::unless_shadow(d, ready) else { return };
     let Some(ready) = turns::admit(d, ready, executor) else { return };
+    let (run, attempt) = (ready.run.id, ready.run.attempt);
+    if d.state.runs.active(run).is_some_and(|before| before.ready.run.attempt < attempt) {
+        // The attempt before has ended at another server, and this one has not read that yet.
+        ends::free_active(d, run);
+        d.state.deadlines.forget(run);
+    }
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight += 1;
     }

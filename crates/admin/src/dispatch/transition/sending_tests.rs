@@ -319,3 +319,20 @@ fn a_run_whose_loss_found_no_room_is_given_up_again_unless_its_executor_has_it()
         assert_eq!(world.described(Event::Round(Vec::new())), expected, "{is_held}");
     }
 }
+
+/// The next attempt comes with the next lease while, as far as this server knows, an executor has the attempt before: that one gives its slot
+/// back.
+#[test]
+fn an_attempt_that_has_ended_elsewhere_gives_its_slot_back() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    world.on(Event::LeaseLost);
+    world.around.token.epoch = 2;
+    world.on(Event::AllAdopted(world.around.token));
+    let mut next = plain(1);
+    (next.run.attempt, next.run.node_epoch) = (2, 2);
+    world.arrive([next]);
+    assert_eq!(world.at(2.0), ["sent to 1: 1"]);
+    assert_eq!(world.state.executors.get(ExecutorId::new(1)).map(|online| online.in_flight), Some(1));
+}
