@@ -155,6 +155,12 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
         !is_newer && !d.facts.in_memory.has_later(settled.run, settled.attempt)
     };
     if !is_past {
+        // A limit counts the other attempt, and a deadline watches it, only once that attempt has an executor.
+        if d.state.runs.active(settled.run).is_none() && d.state.runs.in_roll_call(settled.run).is_none() {
+            d.state.deadlines.forget(settled.run);
+            turns::release_limit(d, settled.run);
+            flow::work_off(d);
+        }
         return;
     }
     d.forget([settled.run]);

@@ -6,6 +6,7 @@ use std::time::Duration;
 use rondel_core::{ExecutorId, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::LeaseToken;
+use rondel_store::ledger::EndOutcome;
 use serde_json::json;
 
 use super::tests::{NOTHING, plain, run, with_executors};
@@ -335,4 +336,23 @@ fn an_attempt_that_has_ended_elsewhere_gives_its_slot_back() {
     world.arrive([next]);
     assert_eq!(world.at(2.0), ["sent to 1: 1"]);
     assert_eq!(world.state.executors.get(ExecutorId::new(1)).map(|online| online.in_flight), Some(1));
+}
+
+/// The end of an attempt frees its limit, although the next one is here already and waits for its executor.
+#[test]
+fn an_attempt_that_waits_takes_no_place_under_a_limit() {
+    let limited = definition(&json!({"overlap": {"policy": "allow"}, "concurrency": {"key": "db", "max": 1}}));
+    let mut world = with_executors(1);
+    world.arrive([ready(1, &limited)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    world.on(Event::LeaseLost);
+    world.around.token.epoch = 2;
+    world.on(Event::AllAdopted(world.around.token));
+    let (mut next, mut other) = (ready(1, &limited), ready(2, &limited));
+    (next.run.attempt, next.run.only_executor) = (2, Some("gone".to_owned()));
+    (next.run.node_epoch, other.run.node_epoch) = (2, 2);
+    world.arrive([next, other]);
+    assert_eq!(world.at(2.0), NOTHING);
+    world.settled(1, 1, EndOutcome::Duplicate);
+    assert_eq!(world.flush(), ["sent to 1: 2"]);
 }
