@@ -345,6 +345,11 @@ impl Executors {
         self.lost.contains_key(&id)
     }
 
+    /// Ends the pauses of executors that reported themselves full.
+    pub(crate) fn forget_pauses(&mut self) {
+        self.online.values_mut().for_each(|online| online.full_until = None);
+    }
+
     /// The connected executor whose hello lists this attempt.
     pub(crate) fn reporter_of(&self, run: &Run) -> Option<ExecutorId> {
         let is_listed = |online: &&Online| online.report.held.contains(&(run.id, run.attempt));

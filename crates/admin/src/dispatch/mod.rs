@@ -33,6 +33,7 @@ mod silences;
 mod starts;
 mod state;
 mod step;
+mod step_back;
 mod streams;
 mod switches;
 #[cfg(test)]

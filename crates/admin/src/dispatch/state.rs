@@ -45,6 +45,8 @@ pub(crate) struct State {
     pub(super) ungated: HashSet<JobId>,
     /// The waits of runs, as stored in their rows.
     pub(super) waits: NotedWaits,
+    /// When the last event was handled, by the database's clock.
+    pub(super) last_now: Timestamp,
     /// Whether the server is shutting down: then nothing is sent any more.
     pub(super) is_draining: bool,
 }
@@ -123,6 +125,7 @@ impl State {
             terms: HashMap::new(),
             ungated: HashSet::new(),
             waits: NotedWaits::default(),
+            last_now: now,
             is_draining: false,
         }
     }

@@ -21,11 +21,12 @@ use super::results::verdicts;
 use super::runs::Stage;
 use super::state::State;
 use super::step::Step;
-use super::{answers, expand, flow, outbox, round, streams, switches, waits};
+use super::{answers, expand, flow, outbox, round, step_back, streams, switches, waits};
 
 /// Decides what an event means.
 pub(crate) fn on(state: &mut State, event: Event, facts: Facts<'_>) -> Vec<Effect> {
     let mut decision = Decision::new(state, facts);
+    step_back::end_waits(&mut decision);
     switches::apply_switches(&mut decision);
     decide(&mut decision, event);
     let Decision { state, effects, .. } = decision;

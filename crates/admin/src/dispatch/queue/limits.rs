@@ -258,6 +258,13 @@ impl Limits {
         self.wake_at.unwrap_or(Timestamp::MAX)
     }
 
+    /// Handles a step back of the clock to `now`: a start counts from now on at the latest.
+    pub(crate) fn step_back(&mut self, now: Timestamp) {
+        let starts = self.limits.values_mut().flat_map(|limit| &mut limit.starts);
+        starts.for_each(|(at, _)| *at = now.min(*at));
+        self.wake_at = Some(Timestamp::EPOCH);
+    }
+
     /// The rate limits that runs wait for, if one of these limits may admit a run by now; otherwise none.
     pub(crate) fn limits_to_wake(&mut self, now: Timestamp) -> Vec<LimitKey> {
         if self.wake_at() > now {

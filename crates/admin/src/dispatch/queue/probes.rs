@@ -202,6 +202,19 @@ impl Probes {
         ended
     }
 
+    /// Handles a step back of the clock to `now`: no pause and no deadline remains that was set by the clock before.
+    pub(crate) fn step_back(&mut self, now: Timestamp, runs: &mut OpenRuns) {
+        let latest = now + DEADLINE;
+        self.paused.clear();
+        self.ends.iter_mut().for_each(|(until, _)| *until = latest.min(*until));
+        self.asked.values_mut().for_each(|asked| asked.until = latest.min(asked.until));
+        self.waiting.values().flatten().for_each(|run| {
+            if let Some(OpenRun { stage: Stage::Probing(answers), .. }) = runs.get_mut(*run) {
+                answers.until = latest.min(answers.until);
+            }
+        });
+    }
+
     /// The deadline of the next probe.
     pub(crate) fn wake_at(&self) -> Timestamp {
         self.ends.front().map_or(Timestamp::MAX, |(until, _)| *until)

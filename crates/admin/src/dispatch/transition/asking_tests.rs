@@ -229,3 +229,15 @@ fn no_executor_is_asked_ahead_of_the_instant() {
     assert_eq!(at(&mut world, 2.0), ["question 1 to 1"]);
     assert_eq!(answer(&mut world, 1, 1, true), ["mark 2"]);
 }
+
+/// No pause lasts until the clock has caught up after a step back.
+#[test]
+fn executors_are_asked_again_after_a_step_back_of_the_clock() {
+    let mut world = with_executors(1);
+    world.arrive([due_at(60_000, &job("busyover"))]);
+    assert_eq!(at(&mut world, 100.0), ["question 1 to 1"]);
+    assert_eq!(answer(&mut world, 1, 1, false), NOTHING);
+    world.around.now = Timestamp::from_secs(70);
+    world.on(Event::Round(Vec::new()));
+    assert_eq!(at(&mut world, 70.0), ["question 2 to 1"]);
+}

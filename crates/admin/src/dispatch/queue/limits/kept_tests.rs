@@ -93,3 +93,13 @@ fn a_run_that_is_not_kept_does_not_count() {
         assert_eq!(limits.holding_back(&of_key(2), START).is_some(), expected);
     }
 }
+
+/// After a step back of the clock, a start counts from the step on, not from an instant that the clock has yet to reach again.
+#[test]
+fn a_start_is_never_in_the_future() {
+    let (mut limits, job, back) = (Limits::default(), rated(2, "10s"), START - HOUR);
+    limits.count_start(&rated(1, "10s"), START);
+    limits.step_back(back);
+    let is_free = |seconds| limits.holding_back(&job, back + Duration::from_secs(seconds)).is_none();
+    assert_eq!([9, 10].map(is_free), [false, true]);
+}
