@@ -349,6 +349,9 @@ fn an_adopted_run_is_named_as_in_its_row() {
         assert!(world.state.runs.active(run(1)).is_some());
         assert_eq!(world.state.executors.get(ONE).map(|online| online.in_flight), Some(1));
         assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Full, None)), expected, "{executor:?}");
+        // The next executor gets it only once the row names that one.
+        world.join(2, 2, Report::default());
+        assert_eq!(world.flush(), [if executor.is_some() { "mark 1" } else { "sent to 2: 1" }]);
     }
 }
 
