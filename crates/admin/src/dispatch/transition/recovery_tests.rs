@@ -92,6 +92,20 @@ fn an_executor_that_another_node_heard_within_the_time_is_not_lost() {
     }
 }
 
+/// The database took long to answer who heard the executor. It has connected in the meantime, got a run, and left again.
+#[test]
+fn an_executor_that_has_connected_since_the_question_is_not_lost() {
+    let mut world = with_executors(1);
+    leave(&mut world, 1);
+    assert_eq!(round(&mut world, 31.0), [format!("who heard {:?}", [ONE])]);
+    world.join(1, 2, Report::default());
+    world.arrive([plain(32)]);
+    assert_eq!(world.at(32.0), ["sent to 1: 32"]);
+    world.on(Event::StreamEnded(ONE, 2, Responder::new(|()| {})));
+    assert_eq!(world.described(Event::Heard(vec![ONE], BTreeMap::new())), NOTHING);
+    assert!(!world.state.executors.is_lost(ONE));
+}
+
 /// A run that continues in silence keeps its place until its executor must have stopped it. Then other nodes are asked first, because one
 /// may have heard the executor since.
 #[test]
