@@ -39,7 +39,7 @@ pub(crate) struct BeatLoop {
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
     written: Option<Timestamp>,
-    /// Whether the database went back in time, and this node has not taken another lease since.
+    /// Whether this node has given its lease up, and has not taken another one since.
     must_rejoin: bool,
     /// A lease that this node has taken and does not act under yet.
     joined: Option<LeaseToken>,
@@ -255,6 +255,9 @@ impl BeatLoop {
     async fn rejoin(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         shared.membership.end();
+        // The dispatcher forgets runs that wait or are in a roll call, with their places in their jobs' order. Only the adoption under the
+        // next lease restores these, so this lease is not renewed any more, even if this try fails.
+        self.must_rejoin = true;
         let previous_lease = shared.membership.token();
         if self.obstacle.is_none() {
             tracing::warn!(epoch = previous_lease.epoch, "the lease has ended; joining under a new epoch");

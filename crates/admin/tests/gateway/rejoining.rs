@@ -172,3 +172,27 @@ async fn a_server_that_is_interrupted_as_the_database_went_back_takes_another_le
     assert_eq!(store.epoch().await, node.epoch + 1);
     world.die().await;
 }
+
+/// The clock steps back, so that the server gives its lease up, and the database fails before the next one is taken. By the time that it answers
+/// again, the clock would allow a renewal.
+#[tokio::test]
+async fn a_lease_that_was_given_up_is_not_renewed() {
+    let back_ms = Arc::new(AtomicI64::new(0));
+    let inner = store_set_back_by(&back_ms);
+    let store = Arc::new(Interrupted { inner: Arc::clone(&inner), turns: Mutex::default() });
+    let config =
+        EngineConfig { lease: Duration::from_secs(5), beat: Duration::from_millis(100), ..EngineConfig::default() };
+    let world = World::start_behind(inner, Arc::clone(&store) as Arc<dyn Store>, config).await;
+    let before = store.epoch().await;
+    let fails = ("nodes", true);
+    store.turns.lock().unwrap().extend([("renew", false), fails, fails, fails, fails]);
+    // A lease is renewed if the clock has stepped back by less than a tenth of it.
+    back_ms.store(800, Ordering::SeqCst);
+    let goes_on = async {
+        while store.epoch().await == before || !world.engine.readiness().lease_held {
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, goes_on).await.is_ok(), "it goes on under the lease that it had given up");
+    world.die().await;
+}
