@@ -352,3 +352,24 @@ async fn servers_that_a_welcome_names_are_dialled_once() {
     assert_eq!(first.count_results(1), 0);
     running.stop().await;
 }
+
+/// A server refuses a second stream by another URL, because runs that come on the first one may be missing in the second hello.
+#[tokio::test]
+async fn a_hello_names_the_nodes_that_have_a_stream() {
+    let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
+    second.refuse(Some(Status::unavailable("not yet")));
+    let running = Running::start(builder(&first).server(second.url()).handler("work", async || {}));
+    first.trigger(trigger(1, "work")).await;
+    first.result(1).await;
+    // The number of hellos that the second server has had by now is not known; the executor keeps dialling it.
+    let mut number = 0;
+    let named = loop {
+        let hello = second.hello(number).await;
+        if !hello.connected_nodes.is_empty() {
+            break hello.connected_nodes;
+        }
+        number += 1;
+    };
+    assert_eq!(named, [1]);
+    running.crash().await;
+}
