@@ -12,6 +12,7 @@ mod message_bounds;
 mod open_streams;
 mod outgoing_stream;
 mod proof;
+mod registered_stream;
 mod scripts;
 mod session;
 mod session_rows;
