@@ -113,12 +113,13 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
     let token = d.facts.token;
     let (mut marks, mut gone) = (Vec::new(), Vec::new());
     for run in runs {
-        let Some(active) = ends::free_active(d, *run) else { continue };
+        let Some(mut active) = ends::free_active(d, *run) else { continue };
         // Another server takes a result only from the executor that the row names, and the run may go to a different one next.
         let is_named = active.is_named && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {
             marks.push((*run, active.ready.run.attempt));
         }
+        active.ready.was_named |= is_named;
         // A server that is leaving does not retry a run that it gets back: the run goes to another server with its job.
         if active.ready.token() == token && !d.state.is_draining {
             turns::give_back(d, &active.ready);

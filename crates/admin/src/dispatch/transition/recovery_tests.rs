@@ -366,6 +366,23 @@ fn an_adopted_run_is_named_as_in_its_row() {
     }
 }
 
+/// Until the name is removed, another server that takes the run over asks only the executor that the row names.
+#[test]
+fn a_run_that_a_named_executor_hands_back_is_marked_before_another_one_gets_it() {
+    let mut world = with_executors(1);
+    set(&mut world, 2.0);
+    let mut call = roll_call_run(1);
+    call.ready.run.executor_id = Some(ONE);
+    world.around.in_memory.admit(vec![call.ready.run.clone()]);
+    world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+    world.on(Event::FenceAnswered(ONE, 1, answer(&[(1, 1)])));
+    assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Draining, None)), ["unmark 1"]);
+    world.join(2, 2, Report::default());
+    assert_eq!(world.flush(), ["mark 1"]);
+    world.on(Event::Marked(vec![(run(1), 1)], vec![run(1)]));
+    assert_eq!(world.flush(), ["sent to 2: 1"]);
+}
+
 /// The answer to another server's question lists all attempts that the executor has, and all whose results it still has.
 #[test]
 fn the_answer_of_an_executor_is_passed_on_to_the_server_that_asks() {
