@@ -15,6 +15,7 @@ mod proof;
 mod registered_stream;
 mod scripts;
 mod session;
+mod session_end;
 mod session_rows;
 
 use std::collections::HashSet;

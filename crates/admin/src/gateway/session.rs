@@ -27,7 +27,7 @@ use super::outgoing_stream::OutgoingStream;
 use super::registered_stream::RegisteredStream;
 use super::scripts::ScriptReader;
 use super::session_rows::RowShare;
-use super::{ExecutorAccess, Inner, LogItem, log_line};
+use super::{ExecutorAccess, Inner, LogItem, log_line, session_end};
 use crate::cluster::fences;
 use crate::declared::DeclaringExecutor;
 use crate::dispatch::{
@@ -232,11 +232,10 @@ impl Session {
         // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
         let is_dropped = is_dropped.await.is_ok();
         drop(registered);
+        let mut unstored = None;
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
             let end = StreamEnd { opened_at, reached: shared.sent_until() };
-            if let Err(error) = shared.store.close_session(shared.membership.token(), id, end).await {
-                tracing::debug!(error = %chain(&error), "cannot note the end of a session");
-            }
+            unstored = (!session_end::store(&shared, id, end).await).then_some(end);
         }
         // Dropping the last sender ends the stream on the executor's side too.
         drop((handle, stream));
@@ -247,6 +246,9 @@ impl Session {
         {
             tracing::info!(executor_id = %id, "the process of an executor on this host has died");
             drop(inner.events.send(Event::Died(id)).await);
+        }
+        if let Some(end) = unstored {
+            session_end::store_later(&shared, id, end, stop).await;
         }
     }
 

@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rondel_admin::EngineConfig;
 use rondel_core::Timestamp;
-use rondel_store::{Cluster as _, MemStore, Result, Store, StoreError};
+use rondel_store::{Cluster as _, Executors as _, MemStore, Result, Store, StoreError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
 
-use super::world::{LIMIT, World, hello};
+use super::world::{LIMIT, World, hello, store};
 
 /// A store that, once armed, steps its clock back when the next session is stored, and answers only after the node has taken another lease.
 #[derive(Debug)]
@@ -194,5 +194,49 @@ async fn a_lease_that_was_given_up_is_not_renewed() {
         }
     };
     assert!(timeout(LIMIT, goes_on).await.is_ok(), "it goes on under the lease that it had given up");
+    world.die().await;
+}
+
+/// A store that does not perform the first call that ends a session.
+#[derive(Debug)]
+struct Unended {
+    inner: Arc<MemStore>,
+    has_failed: AtomicBool,
+}
+
+impl Unended {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if name == "close_session" && !self.has_failed.swap(true, Ordering::SeqCst) {
+            return Err(StoreError::no_answer(name));
+        }
+        effect.await
+    }
+}
+
+rondel_store::delegate_store!(Unended);
+
+/// A later roll call would wait for an executor whose row states that its stream is open.
+#[tokio::test]
+async fn the_end_of_a_session_is_stored_when_the_database_answers_again() {
+    let inner = store();
+    let unended = Arc::new(Unended { inner: Arc::clone(&inner), has_failed: AtomicBool::new(false) });
+    let as_store = Arc::clone(&unended) as Arc<dyn Store>;
+    let world = World::start_behind(inner, as_store, EngineConfig::default()).await;
+    let line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    drop(line);
+    let is_ended = async {
+        loop {
+            let sessions = world.store.sessions(Timestamp::EPOCH).await.unwrap();
+            if sessions.iter().any(|session| session.ended_at.is_some()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, is_ended).await.is_ok() && unended.has_failed.load(Ordering::SeqCst));
     world.die().await;
 }
