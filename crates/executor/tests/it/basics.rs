@@ -373,3 +373,18 @@ async fn a_hello_names_the_nodes_that_have_a_stream() {
     assert_eq!(named, [1]);
     running.crash().await;
 }
+
+/// A URL of a load balancer leads to a server that is connected by its own URL. Each hello costs that server several reads.
+#[tokio::test]
+async fn another_url_of_a_connected_server_is_dialled_rarely() {
+    let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
+    second.refuse(Some(Status::already_exists("connected by another URL")));
+    let running = Running::start(builder(&first).server(second.url()).handler("double", double));
+    first.hello(0).await;
+    second.hello(4).await;
+    let before = second.hello_count();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    // A hello that was refused before the first server had welcomed the executor does not count.
+    assert!(second.hello_count() <= before + 5, "{} after {before}", second.hello_count());
+    running.crash().await;
+}
