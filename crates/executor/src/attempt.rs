@@ -12,14 +12,21 @@ use crate::template::{self, Resolved};
 /// An attempt that has ended.
 pub(crate) struct EndedAttempt {
     pub(crate) ending: Ending,
+    /// [`Timestamp::EPOCH`] if its handler never began.
     pub(crate) started_at: Timestamp,
     pub(crate) finished_at: Timestamp,
 }
 
 /// Runs the handler to an ending. This takes at most the run's timeout and grace, unless the handler blocks a thread.
 pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> EndedAttempt {
-    let (_, started_at) = run.set_started();
     let clock = &run.setup().clock;
+    if let Some(cause) = run.stop_cause() {
+        // A server may send the run again only if the result does not state that the handler began.
+        let ending = stopped_ending(run, cause, None).sanitize(run.masks());
+        run.end_tasks();
+        return EndedAttempt { ending, started_at: Timestamp::EPOCH, finished_at: clock.now() };
+    }
+    let (_, started_at) = run.set_started();
     let ending = supervise(run, handler).await;
     run.end_tasks();
     let ending = ending.sanitize(run.masks());

@@ -341,7 +341,7 @@ pub trait Catalog {
     /// Names of these jobs, deleted ones too.
     async fn job_names(&self, ids: &[JobId]) -> Result<Vec<(JobId, String)>>;
 
-    /// Definitions by job and version, for the engine; those that do not exist are left out.
+    /// Definitions by job and version, for the engine; those that do not exist or cannot be read are left out.
     async fn definitions(&self, keys: &[(JobId, i64)]) -> Result<Vec<Definition>>;
 
     /// Definitions of a job that were in force at some instant from `from` to `to`, the newest first, at most `limit`.

@@ -255,12 +255,13 @@ impl BeatLoop {
     async fn rejoin(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         shared.membership.end();
+        // The dispatcher forgets runs that wait or are in a roll call, with their places in their jobs' order. Only the adoption under the
+        // next lease restores these, so this lease is not renewed any more, even if this try fails.
+        self.must_rejoin = true;
         let previous_lease = shared.membership.token();
         if self.obstacle.is_none() {
             tracing::warn!(epoch = previous_lease.epoch, "the lease has ended; joining under a new epoch");
         }
-        // What waits here is dropped, with its places at gates. Only an adoption restores these, so this lease must not be renewed any more.
-        self.must_rejoin = true;
         drop(shared.tick.send(Command::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
         let sent = shared.clock.boot_micros();

@@ -164,7 +164,7 @@ pub fn given_name(name: &str) -> &str {
 struct Lost {
     /// When the loss was found.
     at: Timestamp,
-    /// When it was last heard.
+    /// When it was last heard; [`Timestamp::MAX`] if its process has ended, because no node hears it again then.
     heard_at: Timestamp,
     /// Whether it can run nothing any more: its process has ended, or it has stopped even the runs that continue in silence.
     has_stopped_all: bool,
@@ -296,8 +296,12 @@ impl Executors {
         self.in_app(app).find(|online| online.report.predecessor == Some(id))
     }
 
-    /// Watches an executor that another node heard at `at`, until it connects here or is lost.
+    /// Watches an executor that another node heard at `at`, until it connects here or is lost. If it counts as lost, and was heard since then,
+    /// it is not lost any more.
     pub(crate) fn watch(&mut self, id: ExecutorId, at: Timestamp) {
+        if self.lost.get(&id).is_some_and(|lost| lost.heard_at < at) {
+            self.lost.remove(&id);
+        }
         if !self.online.contains_key(&id) && !self.lost.contains_key(&id) {
             let heard_at = self.gone.entry(id).or_insert(at);
             *heard_at = at.max(*heard_at);
@@ -307,6 +311,11 @@ impl Executors {
     /// Executors without a stream here that were last heard earlier than `before`: another node may have heard them since.
     pub(crate) fn suspects(&self, before: Timestamp) -> Vec<ExecutorId> {
         self.gone.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
+    }
+
+    /// Whether it has no stream here and was last heard earlier than `before`.
+    pub(crate) fn is_suspect(&self, id: ExecutorId, before: Timestamp) -> bool {
+        self.gone.get(&id).is_some_and(|at| *at < before)
     }
 
     /// Records that no node has heard it for too long. If it was last heard earlier than `stopped_before`, it has stopped even the runs
@@ -323,8 +332,12 @@ impl Executors {
 
     /// Records that its process has ended. False if that is known already, or if it is connected.
     pub(crate) fn end(&mut self, id: ExecutorId, now: Timestamp) -> bool {
-        self.lose(id, now, Timestamp::MAX)
-            || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.has_stopped_all, true))
+        let is_news = self.lose(id, now, Timestamp::MAX)
+            || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.has_stopped_all, true));
+        if let Some(lost) = self.lost.get_mut(&id) {
+            lost.heard_at = Timestamp::MAX;
+        }
+        is_news
     }
 
     /// Watches a lost executor again if it was last heard earlier than `before`. It must have stopped even the runs that continue in silence,

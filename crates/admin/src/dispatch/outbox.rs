@@ -119,8 +119,8 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
         let is_named = active.is_named && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {
             marks.push((*run, active.ready.run.attempt));
-            active.ready.wait_noted = true;
         }
+        active.ready.was_named |= is_named;
         // A server that is leaving does not retry a run that it gets back: the run goes to another server with its job.
         if active.ready.token() == token && !d.state.is_draining {
             turns::give_back(d, &active.ready);

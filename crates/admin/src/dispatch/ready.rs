@@ -34,6 +34,8 @@ pub(crate) struct Ready {
     pub(crate) was_sent: bool,
     /// Whether its wait is stored in its row, or about to be.
     pub(crate) wait_noted: bool,
+    /// Whether its row names an executor that has handed it back, or did until a queued step removes the name.
+    pub(crate) was_named: bool,
     /// The trace parent of its fire, if the request for the fire was traced.
     pub(crate) trace: Option<Box<TraceParent>>,
     /// The term of the job's home, as it was when the run was last looked at.
@@ -51,6 +53,7 @@ impl Ready {
             queued_at: None,
             was_sent: false,
             wait_noted: false,
+            was_named: false,
             trace: None,
             term: 0,
         }
@@ -102,11 +105,13 @@ impl Ready {
     }
 
     /// Whether the run is marked in the store before it is sent: it may run at most once, or its row records a wait, which
-    /// proves to the next lease holder that no executor has it.
+    /// proves to the next lease holder that no executor has it, or its row named another executor, which would be the only one that the next
+    /// lease holder asks.
     pub(crate) fn is_marked_first(&self) -> bool {
         let is_shard = self.run.shard_total.is_some_and(|total| total > 1);
         let is_noted = self.run.is_noted_to_wait() || self.wait_noted && !is_shard;
-        self.definition.job.delivery == Delivery::AtMostOnce || is_noted && !self.is_for_one_executor()
+        self.definition.job.delivery == Delivery::AtMostOnce
+            || (is_noted || self.was_named) && !self.is_for_one_executor()
     }
 
     /// Whether this is the first attempt of a missed fire that runs late. While an executor is online, such runs queue without a

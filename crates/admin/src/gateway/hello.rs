@@ -195,8 +195,12 @@ fn check_protocol(spoken: u32) -> Result<(), Status> {
 }
 
 /// Refuses an incarnation that is online: two live processes with one incarnation id would settle each other's runs. A stream with a recent
-/// heartbeat is live; a stale one is replaced.
+/// heartbeat is live; a stale one is replaced, unless the executor has not closed it. In that case runs may have been received on it since
+/// the hello was made. They are missing in the hello, and would count as not received.
 fn check_incarnation(shared: &Shared, id: ExecutorId, hello: &v1::Hello) -> Result<(), Status> {
+    if hello.connected_nodes.contains(&shared.membership.token().node.get()) {
+        return Err(Status::already_exists("the executor is connected to this server by another URL"));
+    }
     let Some(other) = shared.registry.get(id) else { return Ok(()) };
     let is_same = other.name == hello.name && other.app_name == hello.app;
     let heard_lately = other.last_seen_at + shared.config.heartbeat.saturating_mul(2) > shared.clock.now();

@@ -12,8 +12,10 @@ mod message_bounds;
 mod open_streams;
 mod outgoing_stream;
 mod proof;
+mod registered_stream;
 mod scripts;
 mod session;
+mod session_end;
 mod session_rows;
 
 use std::collections::HashSet;

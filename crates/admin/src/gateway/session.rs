@@ -24,9 +24,10 @@ use super::logs::log_ack;
 use super::lost_lines::LostLines;
 use super::message_bounds::{self, charge_kib};
 use super::outgoing_stream::OutgoingStream;
+use super::registered_stream::RegisteredStream;
 use super::scripts::ScriptReader;
 use super::session_rows::RowShare;
-use super::{ExecutorAccess, Inner, LogItem, log_line};
+use super::{ExecutorAccess, Inner, LogItem, log_line, session_end};
 use crate::cluster::fences;
 use crate::declared::DeclaringExecutor;
 use crate::dispatch::{
@@ -60,6 +61,7 @@ pub(super) struct Session {
     process: Option<HostProcess>,
     /// The stream's share in the row of its executor's session.
     row: RowShare,
+    registered: RegisteredStream,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::PendingLogs,
     /// Requests for scripts that are not answered yet.
@@ -92,13 +94,10 @@ impl Session {
         };
         row.opened(opened_at);
         let nodes = read_nodes(shared).await?;
-        shared.registry.insert(admitted.online.clone());
+        let registered = RegisteredStream::new(shared, admitted.online.clone(), number);
         // A node that takes its next lease moves the session rows of all executors in the registry to that lease. This executor may have been
         // added too late. Its row then states that the stream ended with the earlier lease, and an adopter would not ask this executor.
         if !shared.membership.is_under(token) && !mutant::on(Mutant::StreamOfEndedLease) {
-            if row.is_only() {
-                shared.registry.remove(admitted.online.id);
-            }
             return Err(Status::unavailable("the server is taking a new lease; connect again"));
         }
         let stream = OutgoingStream::new(sender);
@@ -132,6 +131,7 @@ impl Session {
             authorization: access.authorization.clone(),
             process: admitted.process,
             row,
+            registered,
             pending_logs: super::logs::PendingLogs::default(),
             script_places: Arc::new(Semaphore::new(super::scripts::WAITING_COUNT_MAX)),
             is_over_share: AtomicBool::new(false),
@@ -218,7 +218,7 @@ impl Session {
     }
 
     async fn close(self, got_goodbye: bool, stop: &CancellationToken) {
-        let Self { shared, inner, handle, stream, process, row, .. } = self;
+        let Self { shared, inner, handle, stream, process, row, registered, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
         shared.declared.leave(id, handle.number);
@@ -231,11 +231,11 @@ impl Session {
         drop(inner.events.send(Event::StreamEnded(id, handle.number, answer)).await);
         // An adopter concludes from a session's end that nothing was sent later: the dispatcher drops the stream before the end is stored.
         let is_dropped = is_dropped.await.is_ok();
+        drop(registered);
+        let mut unstored = None;
         if let Some(opened_at) = row.end().filter(|_| is_dropped) {
             let end = StreamEnd { opened_at, reached: shared.sent_until() };
-            if let Err(error) = shared.store.close_session(shared.membership.token(), id, end).await {
-                tracing::debug!(error = %chain(&error), "cannot note the end of a session");
-            }
+            unstored = (!session_end::store(&shared, id, end).await).then_some(end);
         }
         // Dropping the last sender ends the stream on the executor's side too.
         drop((handle, stream));
@@ -246,6 +246,9 @@ impl Session {
         {
             tracing::info!(executor_id = %id, "the process of an executor on this host has died");
             drop(inner.events.send(Event::Died(id)).await);
+        }
+        if let Some(end) = unstored {
+            session_end::store_later(&shared, id, end, stop).await;
         }
     }
 

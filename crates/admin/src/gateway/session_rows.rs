@@ -45,12 +45,6 @@ impl RowShare {
         row.opened_at = row.opened_at.max(Some(at));
     }
 
-    /// Whether the executor has no other stream to this node, and is not opening one.
-    pub(super) fn is_only(&self) -> bool {
-        let rows = self.rows.0.lock().unwrap_or_else(PoisonError::into_inner);
-        rows.get(&self.executor).is_none_or(|row| row.stream_count == 1)
-    }
-
     /// Ends the share. Returns the opening that is in the row, so that the caller can end the row; `None` while the executor has, or is
     /// opening, another stream here.
     pub(super) fn end(self) -> Option<Timestamp> {

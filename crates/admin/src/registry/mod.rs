@@ -5,7 +5,7 @@ mod schema_cost;
 mod schemas;
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 use std::time::Duration;
 
 use rondel_core::name::takes_handler;
@@ -106,6 +106,8 @@ pub struct Handler {
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     online: RwLock<HashMap<ExecutorId, OnlineExecutor>>,
+    /// The numbers of the streams that each executor has to this node or is opening.
+    streams: Mutex<HashMap<ExecutorId, BTreeSet<u64>>>,
     pub(crate) schemas: SchemaPool,
     pub(crate) rows: AppRows,
 }
@@ -115,8 +117,35 @@ impl Registry {
         self.online.write().unwrap_or_else(PoisonError::into_inner).insert(executor.id, executor);
     }
 
+    fn streams(&self) -> MutexGuard<'_, HashMap<ExecutorId, BTreeSet<u64>>> {
+        self.streams.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Adds an executor that is opening the stream with this number.
+    pub(crate) fn open(&self, executor: OnlineExecutor, number: u64) {
+        let mut streams = self.streams();
+        streams.entry(executor.id).or_default().insert(number);
+        self.insert(executor);
+    }
+
+    /// Removes a stream, and its executor if it has no other stream to this node and is opening none.
+    pub(crate) fn close(&self, id: ExecutorId, number: u64) {
+        let mut streams = self.streams();
+        let Some(numbers) = streams.get_mut(&id) else { return };
+        numbers.remove(&number);
+        if numbers.is_empty() {
+            streams.remove(&id);
+            self.online.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        }
+    }
+
+    /// Removes an executor whose newest stream has ended, unless it is opening another one. A server that takes its next lease moves the
+    /// sessions of the executors that are here to that lease.
     pub(crate) fn remove(&self, id: ExecutorId) {
-        self.online.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        let streams = self.streams();
+        if streams.get(&id).is_none_or(|numbers| numbers.len() < 2) {
+            self.online.write().unwrap_or_else(PoisonError::into_inner).remove(&id);
+        }
     }
 
     pub(crate) fn get(&self, id: ExecutorId) -> Option<OnlineExecutor> {
@@ -208,5 +237,31 @@ impl Registry {
         let mut all: Vec<_> = online.values().cloned().collect();
         all.sort_by(|a, b| (&a.app_name, &a.name, a.id).cmp(&(&b.app_name, &b.name, b.id)));
         all
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::dispatch::tests_support::executor;
+
+    /// A stream that is replaced before the dispatcher knows of it leaves nothing behind, and the end of a stream does not hide the next one.
+    #[test]
+    fn an_executor_is_online_as_long_as_it_has_a_stream() {
+        let (_, online, _stream) = executor(1, 1);
+        let (registry, id) = (Registry::default(), online.id);
+        registry.open(online.clone(), 1);
+        registry.open(online.clone(), 2);
+        registry.remove(id);
+        assert!(registry.is_online(id), "it is opening another one");
+        registry.close(id, 1);
+        assert!(registry.is_online(id));
+        registry.close(id, 2);
+        assert!(!registry.is_online(id) && registry.streams().is_empty(), "the dispatcher knew of neither");
+        registry.open(online, 3);
+        registry.remove(id);
+        assert!(!registry.is_online(id));
+        registry.close(id, 3);
+        assert!(registry.streams().is_empty());
     }
 }

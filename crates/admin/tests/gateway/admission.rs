@@ -98,6 +98,29 @@ async fn a_stream_that_another_one_replaced_is_ended() {
     world.end().await;
 }
 
+/// An executor dials this server by a second URL, and has not closed the stream of the first one. Its runs on that stream may be missing in the
+/// second hello.
+#[tokio::test]
+async fn a_second_stream_of_an_executor_does_not_replace_one_that_it_has_open() {
+    let config = EngineConfig { heartbeat: Duration::from_millis(200), ..EngineConfig::default() };
+    let world = World::start_on(store(), config).await;
+    let mut first = world.dial(Some(&world.token), hello("a", 42)).await.unwrap();
+    let node = first.receive(|body| match body {
+        Down::Welcome(welcome) => Some(welcome.node_id),
+        _ => None,
+    });
+    let node = node.await;
+    // The server has not heard the executor for two heartbeats.
+    tokio::time::sleep(Duration::from_millis(500)).await;
+    let second = v1::Hello { connected_nodes: vec![node + 1, node], ..hello("a", 42) };
+    let (code, message) = refusal(&world, Some(&world.token), second).await;
+    assert_eq!(code, Code::AlreadyExists, "{message}");
+    let elsewhere = v1::Hello { connected_nodes: vec![node + 1], ..hello("a", 42) };
+    assert_eq!(refusal(&world, Some(&world.token), elsewhere).await, (Code::Ok, String::new()));
+    drop(first);
+    world.end().await;
+}
+
 /// A result is durable before it is acknowledged; a repeated one is a duplicate; one for an unknown run is rejected.
 #[tokio::test]
 async fn results_are_durable_before_they_are_acknowledged_and_may_arrive_twice() {

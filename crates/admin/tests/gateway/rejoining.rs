@@ -7,12 +7,12 @@ use std::time::Duration;
 
 use rondel_admin::EngineConfig;
 use rondel_core::Timestamp;
-use rondel_store::{Cluster as _, MemStore, Result, Store, StoreError};
+use rondel_store::{Cluster as _, Executors as _, MemStore, Result, Store, StoreError};
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tonic::Code;
 
-use super::world::{LIMIT, World, hello};
+use super::world::{LIMIT, World, hello, store};
 
 /// A store that, once armed, steps its clock back when the next session is stored, and answers only after the node has taken another lease.
 #[derive(Debug)]
@@ -173,32 +173,70 @@ async fn a_server_that_is_interrupted_as_the_database_went_back_takes_another_le
     world.die().await;
 }
 
-/// The clock steps back, the database fails before the server has its next lease, and then the clock is right again: the server could renew
-/// its lease, but it has dropped the turns of the runs that wait in the store. It takes another lease, under which it restores them.
+/// The clock steps back, so that the server gives its lease up, and the database fails before the next one is taken. By the time that it answers
+/// again, the clock would allow a renewal.
 #[tokio::test]
-async fn a_server_that_is_interrupted_as_its_lease_ended_takes_another_lease() {
+async fn a_lease_that_was_given_up_is_not_renewed() {
     let back_ms = Arc::new(AtomicI64::new(0));
     let inner = store_set_back_by(&back_ms);
     let store = Arc::new(Interrupted { inner: Arc::clone(&inner), turns: Mutex::default() });
     let config =
-        EngineConfig { lease: Duration::from_secs(60), beat: Duration::from_millis(100), ..EngineConfig::default() };
+        EngineConfig { lease: Duration::from_secs(5), beat: Duration::from_millis(100), ..EngineConfig::default() };
     let world = World::start_behind(inner, Arc::clone(&store) as Arc<dyn Store>, config).await;
     let before = store.epoch().await;
-    store.turns.lock().unwrap().extend([("renew", false), ("nodes", true)]);
-    back_ms.store(120_000, Ordering::SeqCst);
-    let is_interrupted = async {
-        while !store.turns.lock().unwrap().is_empty() {
-            tokio::time::sleep(Duration::from_millis(5)).await;
-        }
-    };
-    assert!(timeout(LIMIT, is_interrupted).await.is_ok(), "the lease has not ended");
-    back_ms.store(0, Ordering::SeqCst);
+    let fails = ("nodes", true);
+    store.turns.lock().unwrap().extend([("renew", false), fails, fails, fails, fails]);
+    // A lease is renewed if the clock has stepped back by less than a tenth of it.
+    back_ms.store(800, Ordering::SeqCst);
     let goes_on = async {
-        while !world.engine.readiness().lease_held {
+        while store.epoch().await == before || !world.engine.readiness().lease_held {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
     };
-    assert!(timeout(LIMIT, goes_on).await.is_ok(), "it has no lease");
-    assert_eq!(store.epoch().await, before + 1);
+    assert!(timeout(LIMIT, goes_on).await.is_ok(), "it goes on under the lease that it had given up");
+    world.die().await;
+}
+
+/// A store that does not perform the first call that ends a session.
+#[derive(Debug)]
+struct Unended {
+    inner: Arc<MemStore>,
+    has_failed: AtomicBool,
+}
+
+impl Unended {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if name == "close_session" && !self.has_failed.swap(true, Ordering::SeqCst) {
+            return Err(StoreError::no_answer(name));
+        }
+        effect.await
+    }
+}
+
+rondel_store::delegate_store!(Unended);
+
+/// A later roll call would wait for an executor whose row states that its stream is open.
+#[tokio::test]
+async fn the_end_of_a_session_is_stored_when_the_database_answers_again() {
+    let inner = store();
+    let unended = Arc::new(Unended { inner: Arc::clone(&inner), has_failed: AtomicBool::new(false) });
+    let as_store = Arc::clone(&unended) as Arc<dyn Store>;
+    let world = World::start_behind(inner, as_store, EngineConfig::default()).await;
+    let line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    drop(line);
+    let is_ended = async {
+        loop {
+            let sessions = world.store.sessions(Timestamp::EPOCH).await.unwrap();
+            if sessions.iter().any(|session| session.ended_at.is_some()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, is_ended).await.is_ok() && unended.has_failed.load(Ordering::SeqCst));
     world.die().await;
 }

@@ -236,7 +236,10 @@ impl Engine {
 /// Events from sessions.
 impl Engine {
     pub(crate) fn hello(&self) -> Hello {
-        let (held, finished) = self.table().inventory();
+        let table = self.table();
+        let (held, finished) = table.inventory();
+        let connected_nodes = table.outbox.links().map(|link| link.node_id()).collect();
+        drop(table);
         let identity = &self.identity;
         fit_hello(Hello {
             namespace: identity.namespace.clone(),
@@ -259,6 +262,7 @@ impl Engine {
             process: if self.journal.is_none() { host::process() } else { None },
             ahead_max_ms: ahead::AHEAD_MAX_MS,
             hello_number: self.hello_count.fetch_add(1, Ordering::Relaxed) + 1,
+            connected_nodes,
         })
     }
 

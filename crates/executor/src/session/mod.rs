@@ -23,6 +23,13 @@ const REMIND_PERIOD: Duration = Duration::from_secs(300);
 /// How often an alias of a connected server is checked again.
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
+/// After this many such answers in a row, a URL whose server answers that this executor is connected already counts as
+/// another URL of a connected server. By then, a server has given up a broken stream.
+const ALREADY_THERE_MAX: u32 = 5;
+
+/// The longest wait before such a URL is dialled again: behind a load balancer it may lead to another server by then.
+const ALREADY_THERE_PERIOD: Duration = Duration::from_secs(30);
+
 /// Dials every configured server.
 pub(crate) fn dial_configured(engine: &Arc<Engine>) {
     for url in engine.servers.configured() {
@@ -55,14 +62,20 @@ impl Dialler {
     async fn run(mut self) {
         let engine = Arc::clone(&self.engine);
         let timing = &engine.setup.timing;
-        let mut failed_count = 0_u32;
+        let (mut failed_count, mut already_there_count) = (0_u32, 0_u32);
         while !engine.servers.drop_if_unwanted(&self.url) {
             let began = Instant::now();
-            match stream::session(&engine, &self.url).await {
+            let end = stream::session(&engine, &self.url).await;
+            let is_there = matches!(end, End::AlreadyThere(_)) && engine.is_connected();
+            already_there_count = if is_there { already_there_count.saturating_add(1) } else { 0 };
+            match end {
                 End::Stopped => return,
                 End::Alias(node_id) => self.wait_while_connected(node_id).await,
-                End::AlreadyThere(reason) if engine.is_connected() => {
+                End::AlreadyThere(reason) if is_there => {
                     tracing::debug!(server = %self.url, reason, "already connected by another URL");
+                    if already_there_count >= ALREADY_THERE_MAX {
+                        self.wait_before_next_look().await;
+                    }
                 }
                 End::Refused(reason) | End::AlreadyThere(reason) => self.report_refused(reason),
                 End::Unreachable(reason) => self.report_unreachable(reason),
@@ -85,8 +98,20 @@ impl Dialler {
 
     /// Waits while the server behind this URL is connected by another URL.
     async fn wait_while_connected(&self, node_id: i64) {
-        while self.engine.has_node(node_id) && !self.engine.setup.lifecycle.soft.is_cancelled() {
-            tokio::time::sleep(ALIAS_PERIOD).await;
+        while self.engine.has_node(node_id) && self.pause().await {}
+    }
+
+    /// Waits while any server is connected, up to [`ALREADY_THERE_PERIOD`].
+    async fn wait_before_next_look(&self) {
+        let end = Instant::now() + with_jitter(ALREADY_THERE_PERIOD, rand::random());
+        while Instant::now() < end && self.engine.is_connected() && self.pause().await {}
+    }
+
+    /// Waits a moment. Returns false if the executor shuts down.
+    async fn pause(&self) -> bool {
+        tokio::select! {
+            () = self.engine.setup.lifecycle.soft.cancelled() => false,
+            () = tokio::time::sleep(ALIAS_PERIOD) => true,
         }
     }
 

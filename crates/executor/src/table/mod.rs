@@ -11,7 +11,7 @@ mod runs;
 #[cfg(test)]
 mod tests;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -85,7 +85,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
                     let start_in = u64::try_from(trigger.start_in_us).ok().filter(|micros| *micros > 0);
                     let start_in = start_in.filter(|_| !mutant::on(Mutant::BeginsOnReceipt));
                     let begin_at = start_in.and_then(|micros| now.checked_add(Duration::from_micros(micros)));
-                    self.runs.accept(intake.run(trigger, link.id()), begin_at, begin_until);
+                    self.runs.accept(intake.run(trigger, link.id()), origin, begin_at, begin_until);
                     link.push(Item::Reply(reply(key, Kind::Accepted)));
                 }
                 TriggerAnswer::Held => link.push(Item::Reply(reply(key, Kind::Accepted))),
@@ -335,17 +335,10 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         if mutant::on(Mutant::FenceDropsAhead) {
             self.runs.drop_ahead();
         }
-        // Refusals would not reach the server that has taken over the fenced server's queued runs. These runs
-        // therefore lose their time limit and may begin at any time. Runs from other servers keep theirs.
-        let others = self.links_of_others(fence.node_id);
-        self.runs.clear_begin_until(|run| !others.contains(&run.link()));
-    }
-
-    /// The streams to other servers than this one: open streams, and ended streams whose runs are still in the table.
-    fn links_of_others(&self, node_id: i64) -> BTreeSet<u64> {
-        let open = self.outbox.links().map(|link| (link.id(), link.node_id()));
-        let known = open.chain(self.lost_links.iter().map(|(link, node)| (*link, *node)));
-        known.filter(|(_, node)| *node != node_id).map(|(link, _)| link).collect()
+        // Refusals would not reach the server that has taken over the queued runs of the fenced lease. These runs
+        // therefore lose their time limit and may begin at any time. Runs under other leases keep theirs: each welcome
+        // repeats the fences of the last hour.
+        self.runs.clear_begin_until(fence.node_id, fence.node_epoch);
     }
 
     /// Sends the inventory to the server that fenced a node, and every unacknowledged result: several servers may have

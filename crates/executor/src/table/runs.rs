@@ -22,6 +22,8 @@ enum Stage {
 struct Held<R> {
     run: R,
     stage: Stage,
+    /// The lease that it was sent under: the node, and its epoch.
+    lease: (i64, i64),
     /// The run must begin before this instant.
     begin_until: Option<Instant>,
     /// When the sweep first found that the run should have ended.
@@ -100,7 +102,13 @@ impl<R: TableRun> Runs<R> {
     }
 
     /// Queues a run behind those that wait. It must not begin before `begin_at`, and must begin before `begin_until`.
-    pub(super) fn accept(&mut self, run: R, begin_at: Option<Instant>, begin_until: Option<Instant>) {
+    pub(super) fn accept(
+        &mut self,
+        run: R,
+        lease: (i64, i64),
+        begin_at: Option<Instant>,
+        begin_until: Option<Instant>,
+    ) {
         *self.held_count_by_job.entry(run.job_id()).or_default() += 1;
         let arrival = self.next_arrival();
         let stage = match begin_at {
@@ -113,7 +121,7 @@ impl<R: TableRun> Runs<R> {
                 Stage::Queued(arrival)
             }
         };
-        let held = Held { run, stage, begin_until, overdue_since: None, is_announced: false };
+        let held = Held { run, stage, lease, begin_until, overdue_since: None, is_announced: false };
         self.held.insert(held.run.key(), held);
     }
 
@@ -215,9 +223,10 @@ impl<R: TableRun> Runs<R> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// Removes the time limit for the start of the waiting runs that match `which`.
-    pub(super) fn clear_begin_until(&mut self, which: impl Fn(&R) -> bool) {
-        self.held.values_mut().filter(|held| which(&held.run)).for_each(|held| held.begin_until = None);
+    /// Removes the time limit for the start of the waiting runs that were sent under the node's leases up to this epoch.
+    pub(super) fn clear_begin_until(&mut self, node_id: i64, epoch: i64) {
+        let is_of_lease = |held: &&mut Held<R>| held.lease.0 == node_id && held.lease.1 <= epoch;
+        self.held.values_mut().filter(is_of_lease).for_each(|held| held.begin_until = None);
     }
 
     /// Removes the runs that have not started and that match `which`.

@@ -282,6 +282,17 @@ fn a_run_that_waited_too_long_is_handed_back_though_another_server_was_fenced() 
     assert_eq!(link.take(), ["Full 2"]);
 }
 
+/// Each welcome of any server repeats the fences of the last hour.
+#[test]
+fn a_run_that_waited_too_long_is_handed_back_though_an_earlier_lease_of_its_server_was_fenced() {
+    let (mut table, link) = table(false);
+    table.offer(&link, triggers(3, &[1, 2]), &TestIntake, start());
+    table.fence(&Fence { node_id: 7, node_epoch: 2 });
+    link.take();
+    table.refuse_expired(later(1_000));
+    assert_eq!(link.take(), ["Full 2"]);
+}
+
 #[test]
 fn a_run_that_waited_too_long_is_handed_back_on_the_next_stream_of_its_server() {
     let (mut table, first) = table(false);

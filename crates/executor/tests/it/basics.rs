@@ -352,3 +352,39 @@ async fn servers_that_a_welcome_names_are_dialled_once() {
     assert_eq!(first.count_results(1), 0);
     running.stop().await;
 }
+
+/// A server refuses a second stream by another URL, because runs that come on the first one may be missing in the second hello.
+#[tokio::test]
+async fn a_hello_names_the_nodes_that_have_a_stream() {
+    let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
+    second.refuse(Some(Status::unavailable("not yet")));
+    let running = Running::start(builder(&first).server(second.url()).handler("work", async || {}));
+    first.trigger(trigger(1, "work")).await;
+    first.result(1).await;
+    // The number of hellos that the second server has had by now is not known; the executor keeps dialling it.
+    let mut number = 0;
+    let named = loop {
+        let hello = second.hello(number).await;
+        if !hello.connected_nodes.is_empty() {
+            break hello.connected_nodes;
+        }
+        number += 1;
+    };
+    assert_eq!(named, [1]);
+    running.crash().await;
+}
+
+/// A URL of a load balancer leads to a server that is connected by its own URL. Each hello costs that server several reads.
+#[tokio::test]
+async fn another_url_of_a_connected_server_is_dialled_rarely() {
+    let (first, second) = (FakeServer::start_as(1).await, FakeServer::start_as(2).await);
+    second.refuse(Some(Status::already_exists("connected by another URL")));
+    let running = Running::start(builder(&first).server(second.url()).handler("double", double));
+    first.hello(0).await;
+    second.hello(4).await;
+    let before = second.hello_count();
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    // A hello that was refused before the first server had welcomed the executor does not count.
+    assert!(second.hello_count() <= before + 5, "{} after {before}", second.hello_count());
+    running.crash().await;
+}

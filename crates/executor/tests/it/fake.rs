@@ -175,6 +175,10 @@ impl FakeServer {
         self.wait(|state| state.hellos.get(number).cloned()).await
     }
 
+    pub(crate) fn hello_count(&self) -> usize {
+        self.state(|state| state.hellos.len())
+    }
+
     pub(crate) fn authorizations(&self) -> Vec<String> {
         self.state(|state| state.authorizations.clone())
     }

@@ -238,6 +238,7 @@ async fn a_run_that_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
     let result = server.result(2).await;
     assert!(result.message.starts_with("stopped: no server answered for 300ms"), "{result:?}");
     assert!(!begun.load(Ordering::Relaxed));
+    assert_eq!(result.started_at_ms, 0, "the handler has not begun, so the run may be sent again");
     running.crash().await;
 }
 

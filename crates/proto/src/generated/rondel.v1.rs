@@ -136,6 +136,10 @@ pub struct Hello {
     /// any order: the one with the highest number is the newest. 0 from executors that do not count.
     #[prost(uint64, tag = "20")]
     pub hello_number: u64,
+    /// The nodes that it has streams to. Its URLs may lead to one node by several ways, and a second stream to a node has no use: a run that comes
+    /// on the first one may be missing in this hello. Empty from executors that do not know this field.
+    #[prost(int64, repeated, tag = "21")]
+    pub connected_nodes: ::prost::alloc::vec::Vec<i64>,
 }
 /// A process, as others of the same host and pid namespace can find it.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]

@@ -27,14 +27,16 @@ pub(super) enum Overdue {
 }
 
 impl Deadlines {
-    /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record counts.
+    /// Records that the handler of this attempt began at this instant, in microseconds of the boot-time clock. The first record of an attempt
+    /// counts, and replaces that of an earlier attempt.
     pub(crate) fn record_start(&mut self, ready: &Ready, at_micros: i64) {
         if let Some(timeout) = ready.definition.job.timeout {
-            self.0.entry(ready.run.id).or_insert(Deadline {
-                attempt: ready.run.attempt,
-                at_micros: later_by(at_micros, timeout),
-                is_asked: false,
-            });
+            let (attempt, at_micros) = (ready.run.attempt, later_by(at_micros, timeout));
+            let new = Deadline { attempt, at_micros, is_asked: false };
+            let known = self.0.entry(ready.run.id).or_insert(new);
+            if known.attempt < attempt {
+                *known = new;
+            }
         }
     }
 
@@ -76,6 +78,23 @@ mod tests {
     use crate::dispatch::tests_support::{definition, ready};
 
     const PATIENCE: (Duration, Duration) = (Duration::from_secs(20), Duration::from_secs(60));
+
+    /// The end of an attempt may be known here only after the next one has begun.
+    #[test]
+    fn the_next_attempt_has_its_own_deadline() {
+        let at = |second: i64| second * 1_000_000;
+        let mut deadlines = Deadlines::default();
+        let first = ready(1, &definition(&json!({"timeout": "30s"})));
+        let mut second = first.clone();
+        second.run.attempt = 2;
+        deadlines.record_start(&first, at(100));
+        deadlines.asked(first.run.id);
+        deadlines.record_start(&second, at(200));
+        deadlines.record_start(&first, at(300));
+        assert_eq!(deadlines.overdue(at(249), PATIENCE), []);
+        assert_eq!(deadlines.overdue(at(250), PATIENCE), [(first.run.id, 2, Overdue::Ask)]);
+        assert_eq!(deadlines.judge(first.run.id, Outcome::Cancelled), Outcome::Cancelled);
+    }
 
     #[test]
     fn a_run_past_its_deadline_is_asked_to_end_and_then_given_up() {

@@ -58,12 +58,15 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
 /// An executor whose stream to this node has ended is not lost while another node hears it.
 pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], heard: &BTreeMap<ExecutorId, Timestamp>) {
     let now = d.now;
+    let lost_after = d.facts.settings.lost_after;
     d.state.pending.is_looking_for_lost = false;
     for executor in suspects {
         match heard.get(executor) {
-            Some(at) if *at + d.facts.settings.lost_after > now => d.state.executors.watch(*executor, *at),
+            Some(at) if *at + lost_after > now => d.state.executors.watch(*executor, *at),
             // The rows may have been read before it was known that they may be old.
             _ if d.facts.rows_may_be_old => {}
+            // It has connected since the question. If it has left again, it gets the full time again.
+            _ if !d.state.executors.is_suspect(*executor, now - lost_after) => {}
             _ if d.state.executors.lose(*executor, now, silence::stopped_if_heard_before(d)) => lost(d, *executor),
             _ => {}
         }

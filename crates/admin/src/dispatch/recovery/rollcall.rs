@@ -97,7 +97,10 @@ impl RollCall {
             let witnesses = match run.executor_id {
                 Some(id) => {
                     let seen = sessions.iter().filter(|session| session.executor == id).map(|s| s.last_seen_at).max();
-                    executors.watch(id, seen.unwrap_or(now));
+                    // Without a row that shows when it was heard, an executor that counts as lost stays lost.
+                    if seen.is_some() || !executors.is_lost(id) {
+                        executors.watch(id, seen.unwrap_or(now));
+                    }
                     if sessions.iter().any(|session| session.executor == id && session.has_left) {
                         executors.end(id, now);
                     }

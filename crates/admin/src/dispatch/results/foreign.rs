@@ -130,7 +130,8 @@ impl ForeignLoop {
                         let (counted, session) = (CountedRun::of(run, definition), reporter.session.clone());
                         self.shared.results.submit(attempt_end, counted, Some(session)).await;
                     }
-                    (ResultDecision::Deferred, ..) => {}
+                    // This server cannot read the definition. One that can stores the result.
+                    (ResultDecision::Taken, Some(_), None) | (ResultDecision::Deferred, ..) => {}
                     _ => {
                         if expected_from == ExpectedFrom::OtherExecutors {
                             self.warn(&reporter, &result);

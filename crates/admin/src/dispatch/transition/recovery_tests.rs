@@ -92,6 +92,20 @@ fn an_executor_that_another_node_heard_within_the_time_is_not_lost() {
     }
 }
 
+/// The database took long to answer who heard the executor. It has connected in the meantime, got a run, and left again.
+#[test]
+fn an_executor_that_has_connected_since_the_question_is_not_lost() {
+    let mut world = with_executors(1);
+    leave(&mut world, 1);
+    assert_eq!(round(&mut world, 31.0), [format!("who heard {:?}", [ONE])]);
+    world.join(1, 2, Report::default());
+    world.arrive([plain(32)]);
+    assert_eq!(world.at(32.0), ["sent to 1: 32"]);
+    world.on(Event::StreamEnded(ONE, 2, Responder::new(|()| {})));
+    assert_eq!(world.described(Event::Heard(vec![ONE], BTreeMap::new())), NOTHING);
+    assert!(!world.state.executors.is_lost(ONE));
+}
+
 /// A run that continues in silence keeps its place until its executor must have stopped it. Then other nodes are asked first, because one
 /// may have heard the executor since.
 #[test]
@@ -353,6 +367,23 @@ fn an_adopted_run_is_named_as_in_its_row() {
         world.join(2, 2, Report::default());
         assert_eq!(world.flush(), [if executor.is_some() { "mark 1" } else { "sent to 2: 1" }]);
     }
+}
+
+/// Until the name is removed, another server that takes the run over asks only the executor that the row names.
+#[test]
+fn a_run_that_a_named_executor_hands_back_is_marked_before_another_one_gets_it() {
+    let mut world = with_executors(1);
+    set(&mut world, 2.0);
+    let mut call = roll_call_run(1);
+    call.ready.run.executor_id = Some(ONE);
+    world.around.in_memory.admit(vec![call.ready.run.clone()]);
+    world.on(Event::RollCall(vec![call], vec![session_of(1)], vec![DEAD]));
+    world.on(Event::FenceAnswered(ONE, 1, answer(&[(1, 1)])));
+    assert_eq!(world.reply(1, 1, 1, Reply::Refused(RefusedWhy::Draining, None)), ["unmark 1"]);
+    world.join(2, 2, Report::default());
+    assert_eq!(world.flush(), ["mark 1"]);
+    world.on(Event::Marked(vec![(run(1), 1)], vec![run(1)]));
+    assert_eq!(world.flush(), ["sent to 2: 1"]);
 }
 
 /// The answer to another server's question lists all attempts that the executor has, and all whose results it still has.

@@ -11,7 +11,7 @@ use crate::sql::catalog::parents::{READ_CHILD_NAMES, READ_GRAPH, edge, names};
 use crate::sql::catalog::versions::declared;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::sql::{SqlStore, Tx};
-use crate::{Catalog, Result};
+use crate::{Catalog, Result, StoreError};
 
 macro_rules! select_job {
     ($rest:literal) => {
@@ -154,7 +154,14 @@ impl Catalog for SqlStore {
             let query =
                 Query::new(&READ_DEFINITIONS).rows(chunk, |query, (job, version)| query.int(job.get()).int(*version));
             for row in self.rows(query).await? {
-                definitions.push(definition(&row)?);
+                match definition(&row) {
+                    Ok(definition) => definitions.push(definition),
+                    // A newer server may have saved it. The other definitions are still returned.
+                    Err(error @ StoreError::Corrupt { .. }) => {
+                        tracing::error!(%error, "the definition of a job cannot be read");
+                    }
+                    Err(error) => return Err(error),
+                }
             }
         }
         // A batch is filled up with copies of one of its rows, so the result may contain a definition several times.
@@ -234,3 +241,7 @@ fn version(row: &AnyRow) -> Result<VersionRecord> {
         created_at: columns.at("created_at_ms")?,
     })
 }
+
+#[cfg(test)]
+#[path = "read_tests.rs"]
+mod tests;

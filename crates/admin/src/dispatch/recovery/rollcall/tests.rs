@@ -183,6 +183,28 @@ fn a_lost_executor_need_not_answer() {
     assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
 }
 
+/// No server had heard the executor for too long. Since then it has connected to other servers, which may have sent it runs.
+#[test]
+fn a_lost_executor_that_another_server_heard_since_has_to_answer() {
+    let (id, at) = (ExecutorId::new(1), Timestamp::from_secs);
+    for (heard_at, has_ended, expected) in
+        [(100, false, "executor_lost"), (101, false, "not yet"), (101, true, "executor_lost")]
+    {
+        let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
+        executors.watch(id, at(100));
+        lose(&mut executors, 1);
+        if has_ended {
+            executors.end(id, at(140));
+        }
+        let (app, last_seen_at) = (AppId::new(1), at(heard_at));
+        let (ended_at, has_left, process) = (None, false, None);
+        let session = Session { token: DEAD, executor: id, app, last_seen_at, ended_at, has_left, process };
+        let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
+        rollcall.call(&[run], &[session], &[DEAD], &mut executors, at(200));
+        assert_eq!(resolve(&mut rollcall, &executors), expected, "{heard_at} {has_ended}");
+    }
+}
+
 #[test]
 fn an_executor_that_sent_goodbye_need_not_answer() {
     let session = |id, has_left| Session {

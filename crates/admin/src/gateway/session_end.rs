@@ -1,0 +1,38 @@
+//! Stores the end of an executor's session. While the database does not answer, it tries again: later roll calls would wait for an executor
+//! whose row states that its stream is open.
+
+use std::time::Duration;
+
+use rondel_core::ExecutorId;
+use rondel_core::backoff::backoff;
+use rondel_core::error_chain::chain;
+use rondel_store::cluster::StreamEnd;
+use tokio_util::sync::CancellationToken;
+
+use crate::node::Shared;
+
+const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
+const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
+
+/// Stores the end; false if the database did not answer.
+pub(super) async fn store(shared: &Shared, executor: ExecutorId, end: StreamEnd) -> bool {
+    match shared.store.close_session(shared.membership.token(), executor, end).await {
+        Ok(()) => true,
+        Err(error) => {
+            tracing::debug!(error = %chain(&error), "cannot note the end of a session");
+            false
+        }
+    }
+}
+
+/// Tries until the end is stored, after a try that failed. A session that the executor has opened since does not end.
+pub(super) async fn store_later(shared: &Shared, executor: ExecutorId, end: StreamEnd, stop: &CancellationToken) {
+    let mut failed_count = 1;
+    loop {
+        let wait = tokio::time::sleep(backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count));
+        if stop.run_until_cancelled(wait).await.is_none() || store(shared, executor, end).await {
+            return;
+        }
+        failed_count = failed_count.saturating_add(1);
+    }
+}
