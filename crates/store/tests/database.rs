@@ -6,6 +6,8 @@
 mod claims;
 #[path = "database/connections.rs"]
 mod connections;
+#[path = "database/hand_overs.rs"]
+mod hand_overs;
 #[path = "database/interrupted.rs"]
 mod interrupted;
 #[path = "database/migrating.rs"]
