@@ -10,6 +10,8 @@ mod connections;
 mod hand_overs;
 #[path = "database/interrupted.rs"]
 mod interrupted;
+#[path = "database/joins.rs"]
+mod joins;
 #[path = "database/migrating.rs"]
 mod migrating;
 #[path = "database/packet_limit.rs"]
