@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "tests: what is not as it must be ends them")]
 
+#[path = "database/adoption.rs"]
+mod adoption;
 #[path = "database/claims.rs"]
 mod claims;
 #[path = "database/connections.rs"]
