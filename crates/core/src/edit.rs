@@ -9,6 +9,7 @@ use std::time::Duration;
 
 use crate::id::{JobId, RunId};
 use crate::job::Job;
+use crate::maintenance::SLICE;
 use crate::misfire::MissedSpan;
 use crate::plan::all_between;
 use crate::reason::Reason;
@@ -145,6 +146,15 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     plan.next_fire_at = next_after(now);
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
+    }
+    // If the schedule stays the same, the fires before its next one have their verdicts. A maintenance window skips fires up to a slice ahead
+    // of their instants, and one row stands for all of them. Only a step back of the clock leaves the next fire further ahead.
+    let soon = context.next_fire_at.filter(|at| *at > now && *at <= now + SLICE * 2);
+    if let (Some(next), Some((old, new))) = (soon, context.before.zip(job))
+        && old.enabled
+        && fires_as_before(old, new, anchor, (now, next))
+    {
+        plan.next_fire_at = plan.next_fire_at.map(|at| at.max(next));
     }
     // The scan runs an `at` that passed after the check. If that fire has a row already, the scan inserts no other, because the
     // key exists.
@@ -368,6 +378,23 @@ mod tests {
             let next_fire_at = was.map(Timestamp::from_secs);
             let plan = plan_edit(Some(after), EditContext { before: Some(&before), next_fire_at, ..context(&[]) });
             assert_eq!(plan.next_fire_at, expected.map(Timestamp::from_secs), "{was:?}");
+        }
+    }
+
+    /// A maintenance window has skipped the fires up to the next one. Their row, which stands for all of them, is not among the rows.
+    #[test]
+    fn fires_that_were_skipped_ahead_of_their_instants_are_not_planned_again() {
+        let [before, other] = [job(&json!({"every": "1s"}), true), job(&json!({"every": "2s"}), true)];
+        let paused = job(&json!({"every": "1s"}), false);
+        for (old, new, was, expected) in [
+            (&before, &before, 160, 160),
+            (&before, &other, 160, 102),
+            (&paused, &before, 160, 101),
+            (&before, &before, 1_000, 101),
+        ] {
+            let next_fire_at = Some(Timestamp::from_secs(was));
+            let plan = plan_edit(Some(new), EditContext { before: Some(old), next_fire_at, ..context(&[]) });
+            assert_eq!(plan.next_fire_at, Some(Timestamp::from_secs(expected)), "{was}");
         }
     }
 

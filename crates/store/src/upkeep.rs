@@ -71,7 +71,8 @@ pub trait Stats {
     /// Adds runs whose ids were made before `before` to the statistics, each once. A call takes the next `limit` runs by id, and examines a
     /// page of the runs that were open when an earlier call reached them. Returns how many runs it counted, and at least 1 if there are
     /// further pages; 0 means that everything is counted. A run whose provisional verdict is replaced by the true one within a day is
-    /// counted again. Failures that were planned before a counted success of their job are no longer dead letters.
+    /// counted again, and so is a skipped fire that an edit opened again. Failures that were planned before a counted success of their job
+    /// are no longer dead letters.
     async fn roll_up(&self, before: Timestamp, limit: u32) -> Result<u64>;
 
     /// The counts of a job's runs that were planned from `from` on and before `to`, by hour and verdict.
@@ -96,6 +97,7 @@ pub(crate) struct CountedRun {
     pub(crate) cause: i64,
     pub(crate) attempt: i32,
     pub(crate) fire_at: Timestamp,
+    pub(crate) due_at: Timestamp,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
     /// Whether it is a shard, which is counted with its broadcast.
@@ -115,6 +117,14 @@ impl CountedRun {
         let duration = self.duration().unwrap_or_default();
         let run_count = u64::try_from(self.span_count).unwrap_or(1);
         Some(JobStat { hour, status: self.status, run_count, duration })
+    }
+
+    /// Whether it may get another verdict: this one is provisional, or an edit skipped the run before it was due, and a later edit may open it
+    /// again.
+    pub(crate) fn may_change(&self) -> bool {
+        let is_by_edit = matches!(self.reason, Some(Reason::Changed | Reason::Paused));
+        let is_early = self.finished_at.is_some_and(|at| at < self.due_at);
+        is_provisional(self.status, self.reason) || self.status == RunStatus::Skipped && is_by_edit && is_early
     }
 
     /// The duration of its handler, if an executor reported it.
@@ -142,6 +152,7 @@ impl From<&Run> for CountedRun {
             cause: run.cause,
             attempt: run.attempt,
             fire_at: run.fire_at,
+            due_at: run.due_at,
             status: run.status,
             reason: run.reason,
             is_shard: run.shard_index >= 0 && run.shard_total.is_some_and(|total| total > 1),

@@ -2,12 +2,18 @@
 
 #![expect(clippy::unwrap_used, reason = "tests: what is not as it must be ends them")]
 
+#[path = "database/adoption.rs"]
+mod adoption;
 #[path = "database/claims.rs"]
 mod claims;
 #[path = "database/connections.rs"]
 mod connections;
+#[path = "database/hand_overs.rs"]
+mod hand_overs;
 #[path = "database/interrupted.rs"]
 mod interrupted;
+#[path = "database/joins.rs"]
+mod joins;
 #[path = "database/migrating.rs"]
 mod migrating;
 #[path = "database/packet_limit.rs"]

@@ -5,8 +5,9 @@ use std::time::Duration;
 
 use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::run::ROOT_SHARD;
-use rondel_core::{AppId, JobId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, JobSpec, Reason, Run, RunId, RunStatus, Timestamp};
 
+use super::edits::{change, with_four_rows};
 use super::{DEFAULT, FAILED, POLICY, claim, compile, finish, finish_all, job, join, name, next_id, run, saved};
 use crate::catalog::JobChange;
 use crate::ledger::{AttemptEnd, RunSearch};
@@ -201,6 +202,28 @@ pub async fn counts_stay_with_a_job_that_moves(store: &dyn Store) {
     let verdicts: Vec<(RunStatus, u64)> = counted.iter().map(|((_, status), (count, _))| (*status, *count)).collect();
     assert_eq!(verdicts.len(), 2, "{verdicts:?}");
     assert!(verdicts.iter().all(|(_, count)| *count == 1), "{verdicts:?}");
+    reopened_fires_are_counted_by_their_ends(store).await;
+}
+
+/// A pause skips fires ahead of their instants, and the resumption opens them again after they were counted.
+async fn reopened_fires_are_counted_by_their_ends(store: &dyn Store) {
+    let (_, job, rows, now) = with_four_rows(store).await;
+    let ids: Vec<RunId> = rows.iter().map(|run| run.id).collect();
+    let paused = JobSpec { enabled: false, ..job.spec.clone() };
+    saved(change(store, job.id, &paused, None, now).await);
+    roll_up(store).await;
+    let counted = stats(store, job.id).await;
+    assert_eq!(counted, truth(store, &ids).await);
+    assert!(counted.keys().all(|(_, status)| *status == RunStatus::Skipped), "{counted:?}");
+    saved(change(store, job.id, &job.spec, None, now).await);
+    roll_up(store).await;
+    let ends = [Outcome::Succeeded, FAILED, Outcome::Succeeded, FAILED];
+    let ends = rows.iter().zip(ends).map(|(run, outcome)| finish(run, outcome));
+    finish_all(store, &ends.collect::<Vec<_>>()).await;
+    roll_up(store).await;
+    let counted = stats(store, job.id).await;
+    assert_eq!(counted, truth(store, &ids).await);
+    assert!(counted.keys().all(|(_, status)| *status != RunStatus::Skipped), "{counted:?}");
 }
 
 /// The dead letters of a job, the newest first, read in pages.

@@ -4,7 +4,6 @@ use std::ops::Bound;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::outcome::is_provisional;
 use rondel_core::{IdGen, JobId, Run, RunId, RunStatus, Timestamp};
 
 use crate::mem::{MemStore, State, size};
@@ -30,7 +29,7 @@ impl Stats for MemStore {
             if let Some(stat) = counted.stat() {
                 state.count(run.job, stat, 1);
             }
-            if is_provisional(run.status, run.reason) {
+            if counted.may_change() {
                 state.stat_open.insert(run.id, Some(run.status));
             }
         }
@@ -47,7 +46,7 @@ impl Stats for MemStore {
             }
             if !run.status.is_terminal() {
                 state.stat_open.insert(run.id, None);
-            } else if is_provisional(run.status, run.reason) {
+            } else if counted.may_change() {
                 state.stat_open.insert(run.id, Some(run.status));
             }
         }
@@ -55,7 +54,8 @@ impl Stats for MemStore {
         state.add_failures(&failed);
         let cut = IdGen::first_at(before - RECOUNT_FOR);
         let State { stat_open, runs, .. } = &mut *state;
-        stat_open.retain(|id, counted| id.get() >= cut || (counted.is_none() && runs.contains_key(id)));
+        let is_left = |run: &Run, counted: Option<RunStatus>| counted.is_none() || !run.status.is_terminal();
+        stat_open.retain(|id, counted| id.get() >= cut || runs.get(id).is_some_and(|run| is_left(run, *counted)));
         Ok(u64::try_from(ended.len() + next.len()).unwrap_or(u64::MAX))
     }
 

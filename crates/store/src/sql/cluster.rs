@@ -31,9 +31,11 @@ const READ_NODES: Statement = Statement {
            claim_strategy, weight, job_count, recent_fires, skew_ms, claims_tried, claims_lost, refused_count, \
            lateness_p99_ms, loops FROM node ORDER BY id",
 };
-const LOCK_NODES: Statement = Statement {
-    name: "lock_nodes",
-    text: "SELECT id, name, ordinal, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node ORDER BY id {for_update}",
+/// Only the row of this name is locked. Another server that takes over the runs of a dead node holds the row of that node, perhaps for long.
+const LOCK_NODE: Statement = Statement { name: "lock_node", text: "SELECT id FROM node WHERE name = ? {for_update}" };
+const READ_LEASES: Statement = Statement {
+    name: "read_leases",
+    text: "SELECT id, name, ordinal, epoch, lease_until_ms, prior_lease_until_ms, ended_at_ms FROM node ORDER BY id",
 };
 const INSERT_NODE: Statement = Statement {
     name: "insert_node",
@@ -262,9 +264,11 @@ impl Tx<'_> {
     }
 
     async fn join(&mut self, request: &JoinRequest) -> Result<Join> {
+        let (name, version) = (clean_name(&request.name), clean_name(&request.server_version));
         self.row(Query::new(&LOCK_JOINS)).await?;
+        self.row(Query::new(&LOCK_NODE).text(&name)).await?;
         let mut found = Vec::new();
-        for row in self.rows(Query::new(&LOCK_NODES)).await? {
+        for row in self.rows(Query::new(&READ_LEASES)).await? {
             let mut columns = Reader::new(&row, "node");
             found.push(JoinRow {
                 id: columns.int("id")?,
@@ -276,7 +280,6 @@ impl Tx<'_> {
             });
         }
         let now = self.now().await?;
-        let (name, version) = (clean_name(&request.name), clean_name(&request.server_version));
         let url = request.advertise_url.as_deref();
         let Some(known) = found.iter().find(|known| known.name == name) else {
             let newest = found.last().map_or(0, |known| known.id);

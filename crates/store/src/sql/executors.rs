@@ -55,24 +55,35 @@ const END_SESSIONS: Statement = Statement {
     name: "end_sessions",
     text: "UPDATE executor_session SET ended_at_ms = ? WHERE node_id = ? AND node_epoch <= ? AND ended_at_ms IS NULL",
 };
-pub(super) const READ_SESSIONS: Statement = Statement {
-    name: "read_sessions",
-    text: "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, ended_at_ms, has_left, process FROM executor_session \
-           WHERE last_seen_at_ms >= ?",
-};
-pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
-    name: "read_ended_sessions",
-    text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left, process FROM executor_session \
-           WHERE ended_at_ms >= ?",
-};
+macro_rules! heard_sessions {
+    () => {
+        "SELECT node_id, node_epoch, executor_id, app_id, last_seen_at_ms, ended_at_ms, has_left, process FROM executor_session \
+         WHERE last_seen_at_ms >= ?"
+    };
+}
+macro_rules! ended_sessions {
+    () => {
+        "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms AS last_seen_at_ms, ended_at_ms, has_left, process \
+         FROM executor_session WHERE ended_at_ms >= ?"
+    };
+}
 /// The cross join makes SQLite begin with the few nodes. The epoch of a session may be lower than its node's epoch: a stream that was
 /// opened while the node took its next lease has the epoch before.
-pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
-    name: "read_open_sessions",
-    text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left, \
-           heard.process \
-           FROM node CROSS JOIN executor_session heard WHERE heard.node_id = node.id AND heard.ended_at_ms IS NULL \
-           AND heard.node_epoch <= node.epoch AND node.lease_until_ms >= ?",
+macro_rules! open_sessions {
+    () => {
+        "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms AS last_seen_at_ms, \
+         heard.ended_at_ms, heard.has_left, heard.process \
+         FROM node CROSS JOIN executor_session heard WHERE heard.node_id = node.id AND heard.ended_at_ms IS NULL \
+         AND heard.node_epoch <= node.epoch AND node.lease_until_ms >= ?"
+    };
+}
+pub(super) const READ_SESSIONS: Statement = Statement { name: "read_sessions", text: heard_sessions!() };
+/// One statement, because a stream that ends, or opens again, between two statements would be in neither.
+pub(super) const READ_LAST_SESSIONS: Statement =
+    Statement { name: "read_last_sessions", text: concat!(ended_sessions!(), " UNION ALL ", open_sessions!()) };
+pub(super) const READ_CARRYING_SESSIONS: Statement = Statement {
+    name: "read_carrying_sessions",
+    text: concat!(heard_sessions!(), " UNION ALL ", ended_sessions!(), " UNION ALL ", open_sessions!()),
 };
 pub(super) const READ_EXECUTORS: Statement = Statement {
     name: "read_executors",
@@ -194,9 +205,7 @@ impl Executors for SqlStore {
     }
 
     async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>> {
-        let mut rows = self.rows(Query::new(&READ_SESSIONS).at(since)).await?;
-        rows.extend(self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?);
-        rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(since)).await?);
+        let rows = self.rows(Query::new(&READ_CARRYING_SESSIONS).at(since).at(since).at(since)).await?;
         Ok(newest_of_each(rows.iter().map(session).collect::<Result<_>>()?))
     }
 
@@ -280,8 +289,7 @@ impl Tx<'_> {
     /// For each app, the last stream to end among those that were open at `since` or later. A stream that is still open counts regardless
     /// of its node's lease: if the clock has stepped back, that lease may end before the last send.
     pub(super) async fn last_sessions(&mut self, since: Timestamp) -> Result<LastSessions> {
-        let mut rows = self.rows(Query::new(&READ_ENDED_SESSIONS).at(since)).await?;
-        rows.extend(self.rows(Query::new(&READ_OPEN_SESSIONS).at(Timestamp::EPOCH)).await?);
+        let rows = self.rows(Query::new(&READ_LAST_SESSIONS).at(since).at(Timestamp::EPOCH)).await?;
         Ok(LastSessions::of(rows.iter().map(session).collect::<Result<Vec<_>>>()?))
     }
 

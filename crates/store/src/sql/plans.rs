@@ -205,8 +205,11 @@ async fn frequent_queries_use_an_index() {
         (&heal::NEXT_HOME, "job_due_next (home>?)"),
         (&heal::READ_HOMELESS, "job_due_next (home=?"),
         (&executors::READ_SESSIONS, "executor_session_seen"),
-        (&executors::READ_ENDED_SESSIONS, "executor_session_ended"),
-        (&executors::READ_OPEN_SESSIONS, "executor_session_ended (ended_at_ms=? AND node_id=?)"),
+        (&executors::READ_LAST_SESSIONS, "executor_session_ended (ended_at_ms>?)"),
+        (&executors::READ_LAST_SESSIONS, "executor_session_ended (ended_at_ms=? AND node_id=?)"),
+        (&executors::READ_CARRYING_SESSIONS, "executor_session_seen"),
+        (&executors::READ_CARRYING_SESSIONS, "executor_session_ended (ended_at_ms>?)"),
+        (&executors::READ_CARRYING_SESSIONS, "executor_session_ended (ended_at_ms=? AND node_id=?)"),
         (&executors::READ_EXECUTORS, "executor_session_seen"),
     ] {
         check_plan(&store, statement, index).await;

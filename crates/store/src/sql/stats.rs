@@ -5,7 +5,6 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use async_trait::async_trait;
-use rondel_core::outcome::is_provisional;
 use rondel_core::time::millis;
 use rondel_core::{AppId, IdGen, JobId, NamespaceId, RunId, RunStatus, Timestamp};
 use sqlx::any::AnyRow;
@@ -33,7 +32,7 @@ const MOVE_CURSOR: Statement =
 const READ_NEXT: Statement = Statement {
     name: "read_next_to_count",
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
-           namespace_id, app_id, cause, attempt, parent_id FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
+           namespace_id, app_id, cause, attempt, due_at_ms, parent_id FROM run WHERE id > ? AND id < ? ORDER BY id LIMIT ?",
 };
 const READ_OPEN_ENTRIES: Statement = Statement {
     name: "read_stat_open",
@@ -42,7 +41,7 @@ const READ_OPEN_ENTRIES: Statement = Statement {
 const READ_COUNTED: Statement = Statement {
     name: "read_runs_to_count",
     text: "SELECT id, job_id, fire_at_ms, status, reason, shard_index, shard_total, started_at_ms, finished_at_ms, span_count, \
-           namespace_id, app_id, cause, attempt, parent_id FROM run WHERE id {in_list}",
+           namespace_id, app_id, cause, attempt, due_at_ms, parent_id FROM run WHERE id {in_list}",
 };
 const READ_ROOTS: Statement = Statement {
     name: "read_wholes_to_count",
@@ -153,9 +152,9 @@ impl Tally {
 
 impl Tx<'_> {
     /// Counts runs that were open when the cursor passed them, or whose verdict has changed since. Deletes the entries of runs that were
-    /// removed or cannot change any more. A run that is counted with a provisional verdict keeps an entry. Examines one page of the entries
-    /// after `after`. Verdicts of runs with ids below `recount_from` no longer change. Returns how many runs were counted, and the last
-    /// entry of the page unless it was the last page.
+    /// removed or cannot change any more. A run that is counted with a verdict that may change keeps an entry. Examines one page of the
+    /// entries after `after`. Verdicts of ended runs with ids below `recount_from` no longer change. Returns how many runs were counted, and
+    /// the last entry of the page unless it was the last page.
     async fn count_ended(&mut self, tally: &mut Tally, after: i64, recount_from: i64) -> Result<(usize, Option<i64>)> {
         let limit = i64::try_from(ENTRY_COUNT).unwrap_or(i64::MAX);
         let mut entries: Vec<(i64, Option<RunStatus>)> = Vec::new();
@@ -164,7 +163,7 @@ impl Tx<'_> {
             entries.push((columns.int("run_id")?, columns.opt_word("counted_as")?));
         }
         let next = entries.last().filter(|_| entries.len() == ENTRY_COUNT).map(|(run, _)| *run);
-        let (mut count, mut done, mut provisional) = (0, Vec::new(), Vec::new());
+        let (mut count, mut done, mut changeable) = (0, Vec::new(), Vec::new());
         for chunk in entries.chunks(CHUNK_MAX) {
             let rows = self.rows(Query::new(&READ_COUNTED).list(chunk.iter().map(|(run, _)| *run))).await?;
             let runs = self.counted_runs(rows).await?;
@@ -176,9 +175,9 @@ impl Tx<'_> {
                         tally.recount(&run, *counted_as);
                         count += 1;
                         done.push(*id);
-                        provisional.extend(is_provisional(run.status, run.reason).then_some((*id, Some(run.status))));
+                        changeable.extend(run.may_change().then_some((*id, Some(run.status))));
                     }
-                    None if run.is_none() || counted_as.is_some() && *id < recount_from => done.push(*id),
+                    None if run.is_none_or(|run| run.status.is_terminal() && *id < recount_from) => done.push(*id),
                     None => {}
                 }
             }
@@ -186,7 +185,7 @@ impl Tx<'_> {
         for chunk in done.chunks(CHUNK_MAX) {
             self.execute(Query::new(&DELETE_OPEN).list(chunk.iter().copied())).await?;
         }
-        self.insert_open(&provisional).await?;
+        self.insert_open(&changeable).await?;
         Ok((count, next))
     }
 
@@ -231,7 +230,7 @@ impl Tx<'_> {
             }
             if !run.status.is_terminal() {
                 open.push((run.id.get(), None));
-            } else if is_provisional(run.status, run.reason) {
+            } else if run.may_change() {
                 open.push((run.id.get(), Some(run.status)));
             }
         }
@@ -266,6 +265,7 @@ fn counted_run(row: &AnyRow) -> Result<(CountedRun, Option<i64>)> {
         app: AppId::new(columns.int("app_id")?),
         cause: columns.int("cause")?,
         attempt: columns.small("attempt")?,
+        due_at: columns.at("due_at_ms")?,
         fire_at,
         status,
         reason,

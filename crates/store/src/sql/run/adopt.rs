@@ -138,13 +138,12 @@ impl Adopt for SqlStore {
             let orphaned: BTreeSet<i64> = orphans.iter().map(|orphan| orphan.job).collect();
             let orphaned: Vec<i64> = orphaned.into_iter().collect();
             tx.move_homes(token, &orphaned, &homes, &ended).await?;
-            let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
-            ids.sort_unstable();
-            let oldest = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
-            let last_sessions = tx.last_sessions(LastSessions::since(Timestamp::from_millis(oldest))).await?;
-            let mut adopted = Vec::with_capacity(ids.len());
-            for chunk in ids.chunks(CHUNK_MAX) {
-                adopted.extend(tx.take_orphans(token, chunk, (&ended, &last_sessions)).await?);
+            let mut adopted = tx.take_all(token, &orphans, &ended).await?;
+            if lacks_shards(&adopted) {
+                // The old owner expanded a broadcast in a transaction that ended only after the runs were read. The broadcast's row is
+                // locked now, so there will be no more shards.
+                let shards = tx.orphans_of(&jobs, &ended).await?;
+                adopted.extend(tx.take_all(token, &shards, &ended).await?);
             }
             adopted.sort_by_key(|adopted| (adopted.run.due_at, adopted.run.id));
             Ok(Adoption { runs: adopted, is_refused: false })
@@ -288,6 +287,24 @@ impl Tx<'_> {
         Ok(())
     }
 
+    /// Takes over these runs, in the order of their ids.
+    async fn take_all(
+        &mut self,
+        token: LeaseToken,
+        orphans: &[Orphan],
+        ended: &BTreeMap<NodeId, EndedLease>,
+    ) -> Result<Vec<Adopted>> {
+        let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
+        ids.sort_unstable();
+        let oldest = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
+        let last_sessions = self.last_sessions(LastSessions::since(Timestamp::from_millis(oldest))).await?;
+        let mut adopted = Vec::with_capacity(ids.len());
+        for chunk in ids.chunks(CHUNK_MAX) {
+            adopted.extend(self.take_orphans(token, chunk, (ended, &last_sessions)).await?);
+        }
+        Ok(adopted)
+    }
+
     async fn take_orphans(
         &mut self,
         token: LeaseToken,
@@ -324,4 +341,15 @@ impl Tx<'_> {
         }
         Ok(adopted)
     }
+}
+
+/// Whether a broadcast among these runs has open shards that are not among them.
+fn lacks_shards(adopted: &[Adopted]) -> bool {
+    let key = |run: &Run| (run.job, run.fire_at, run.cause);
+    let mut shard_counts: BTreeMap<_, i32> = BTreeMap::new();
+    for run in adopted.iter().map(|adopted| &adopted.run).filter(|run| !run.is_root()) {
+        *shard_counts.entry(key(run)).or_default() += 1;
+    }
+    let has_all = |run: &Run| shard_counts.get(&key(run)).copied().unwrap_or(0) >= run.open_shards.unwrap_or(0);
+    adopted.iter().any(|adopted| adopted.run.is_root() && !has_all(&adopted.run))
 }

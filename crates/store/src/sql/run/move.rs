@@ -14,8 +14,8 @@ use crate::settle::wait_of_unsent;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::noted_detail;
 use crate::sql::run::open_runs::OpenAt;
-use crate::sql::{SqlStore, Tx, transact};
-use crate::{LeaseToken, Move, Result};
+use crate::sql::{SqlStore, Tx, failure, transact};
+use crate::{LeaseToken, Move, Result, StoreError};
 
 const READ_UNSENT: Statement = Statement {
     name: "read_unsent",
@@ -42,10 +42,15 @@ const READ_HOME_LOADS: Statement = Statement {
            WHEN recent_at_ms > ? THEN ? ELSE 0 END) AS {bigint}) AS recent_fires \
            FROM job_due WHERE home {in_list} AND next_fire_at_ms IS NOT NULL GROUP BY home ORDER BY home",
 };
-/// Locks a node that takes jobs, so that its lease does not end and its switch does not change before its new runs are committed.
+const READ_TAKER: Statement = Statement {
+    name: "read_taker",
+    text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0",
+};
+/// Locks a node that takes jobs, so that its switch does not change before its new runs are committed. Executed last, because a node cannot
+/// renew its lease while its row is locked, and a job may have hundreds of thousands of runs.
 const LOCK_TAKER: Statement = Statement {
     name: "lock_taker",
-    text: "SELECT epoch FROM node WHERE id = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
+    text: "SELECT epoch FROM node WHERE id = ? AND epoch = ? AND lease_until_ms > {now} AND state = 'active' AND is_leaving = 0 \
            {for_update}",
 };
 const LOCK_MOVING: Statement = Statement {
@@ -106,11 +111,17 @@ impl Move for SqlStore {
         let jobs: Vec<(i64, BTreeSet<i64>)> = by_job.into_iter().collect();
         let mut handed_over = Vec::with_capacity(runs.len());
         for chunk in jobs.chunks(CHUNK_MAX) {
-            handed_over.extend(transact!(self, "hand_over", |tx| {
-                let Some(row) = tx.row(Query::new(&LOCK_TAKER).int(to.get())).await? else { return Ok(Vec::new()) };
-                let epoch = Reader::new(&row, "node").int("epoch")?;
-                tx.hand_over(token, chunk, (to, epoch)).await
-            })?);
+            let mut has_taker = true;
+            let part = transact!(self, "hand_over", |tx| {
+                let Some(epoch) = tx.taker(to.get()).await? else { return Ok(Vec::new()) };
+                let going = tx.hand_over(token, chunk, (to, epoch)).await?;
+                has_taker = tx.lock_taker(to.get(), epoch).await?;
+                if has_taker { Ok(going) } else { Err(takes_no_jobs("hand_over")) }
+            });
+            match part {
+                Err(_) if !has_taker => break,
+                part => handed_over.extend(part?),
+            }
         }
         handed_over.sort_unstable();
         Ok(handed_over)
@@ -119,9 +130,22 @@ impl Move for SqlStore {
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
         let mut moved = MovedJobs::default();
         for chunk in moves.chunks(CHUNK_MAX) {
-            let part: MovedJobs = transact!(self, "move_jobs", |tx| tx.move_jobs(token, chunk, not_before).await)?;
-            moved.jobs.extend(part.jobs);
-            moved.runs.extend(part.runs);
+            let mut has_takers = true;
+            let part: Result<MovedJobs> = transact!(self, "move_jobs", |tx| {
+                let (part, takers) = tx.move_jobs(token, chunk, not_before).await?;
+                for (to, epoch) in takers {
+                    has_takers &= tx.lock_taker(to, epoch).await?;
+                }
+                if has_takers { Ok(part) } else { Err(takes_no_jobs("move_jobs")) }
+            });
+            match part {
+                Err(_) if !has_takers => break,
+                part => {
+                    let part = part?;
+                    moved.jobs.extend(part.jobs);
+                    moved.runs.extend(part.runs);
+                }
+            }
         }
         moved.jobs.sort_unstable();
         moved.runs.sort_unstable();
@@ -216,6 +240,11 @@ impl Move for SqlStore {
     }
 }
 
+/// The error that rolls a transaction back because the node that was to get its jobs has stopped, or is to keep none.
+fn takes_no_jobs(operation: &'static str) -> StoreError {
+    failure::refused(operation, "the other node takes no jobs any more")
+}
+
 fn unsent_run(row: &AnyRow) -> Result<UnsentRun> {
     let mut columns = Reader::new(row, "run");
     let (run, job) = (RunId::new(columns.int("id")?), JobId::new(columns.int("job_id")?));
@@ -248,17 +277,31 @@ impl OpenRun {
 }
 
 impl Tx<'_> {
-    async fn move_jobs(&mut self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs> {
-        let mut moved = MovedJobs::default();
+    /// The epoch of a node that takes jobs.
+    async fn taker(&mut self, node: i64) -> Result<Option<i64>> {
+        let row = self.row(Query::new(&READ_TAKER).int(node)).await?;
+        row.map(|row| Reader::new(&row, "node").int("epoch")).transpose()
+    }
+
+    /// Locks a node that has got jobs. Returns whether it still takes jobs under this epoch.
+    async fn lock_taker(&mut self, node: i64, epoch: i64) -> Result<bool> {
+        Ok(self.row(Query::new(&LOCK_TAKER).int(node).int(epoch)).await?.is_some())
+    }
+
+    /// Moves jobs. Also returns the nodes that got some, with their epochs.
+    async fn move_jobs(
+        &mut self,
+        token: LeaseToken,
+        moves: &[HomeMove],
+        not_before: Timestamp,
+    ) -> Result<(MovedJobs, BTreeMap<i64, i64>)> {
+        let (mut moved, mut takers) = (MovedJobs::default(), BTreeMap::new());
         if !self.is_lease_valid(token).await? {
-            return Ok(moved);
+            return Ok((moved, takers));
         }
         let targets: BTreeMap<i64, i64> = moves.iter().map(|one| (one.job.get(), one.to.get())).collect();
-        let mut takers = BTreeMap::new();
         for to in targets.values().copied().collect::<BTreeSet<_>>() {
-            if let Some(row) = self.row(Query::new(&LOCK_TAKER).int(to)).await? {
-                takers.insert(to, Reader::new(&row, "node").int("epoch")?);
-            }
+            takers.extend(self.taker(to).await?.map(|epoch| (to, epoch)));
         }
         let jobs: Vec<i64> = targets.iter().filter(|(_, to)| takers.contains_key(to)).map(|(job, _)| *job).collect();
         let locked = self.lock_moving(&jobs, token.node).await?;
@@ -272,12 +315,11 @@ impl Tx<'_> {
                 stay.insert(run.job);
             }
         }
-        for (to, epoch) in takers {
+        takers.retain(|to, _| locked.iter().any(|job| targets.get(job) == Some(to) && !stay.contains(job)));
+        for (to, epoch) in &takers {
+            let (to, epoch) = (*to, *epoch);
             let goes = |job: &&i64| targets.get(*job) == Some(&to) && !stay.contains(*job);
             let jobs: Vec<i64> = locked.iter().filter(goes).copied().collect();
-            if jobs.is_empty() {
-                continue;
-            }
             let query = Query::new(&MOVE_JOBS).int(to).list(jobs.iter().copied()).int(token.node.get());
             self.execute_all(query, jobs.len()).await?;
             let mut runs: Vec<i64> = jobs.iter().filter_map(|job| runs.get(job)).flatten().copied().collect();
@@ -286,7 +328,7 @@ impl Tx<'_> {
             moved.jobs.extend(jobs.into_iter().map(JobId::new));
             moved.runs.extend(runs.into_iter().map(RunId::new));
         }
-        Ok(moved)
+        Ok((moved, takers))
     }
 
     async fn lock_moving(&mut self, jobs: &[i64], home: NodeId) -> Result<Vec<i64>> {

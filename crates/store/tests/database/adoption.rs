@@ -1,0 +1,52 @@
+//! Runs that are stored under an ended lease while another server takes over that lease's runs.
+
+use std::time::Duration;
+
+use rondel_core::{RunId, Timestamp};
+use rondel_store::{Adopt as _, Cluster as _, SqlStore, StoreConfig};
+use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
+
+use super::{TestDatabase, join, pending};
+
+/// The shards of a broadcast hold their job's place. If they stayed behind, the next fire would begin beside them.
+#[tokio::test(flavor = "multi_thread")]
+async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_broadcast() {
+    for database in TestDatabase::all().await.into_iter().filter(|database| database.scratch.is_some()) {
+        let lock_timeout = Duration::from_secs(20);
+        let statement_timeout = Duration::from_secs(30);
+        let store =
+            SqlStore::open(&StoreConfig { lock_timeout, statement_timeout, ..database.config.clone() }).await.unwrap();
+        let (dead, runs) = pending(&store, 1).await;
+        let root = runs[0].id;
+        database.execute(&format!("UPDATE run SET shard_index = -1, shard_total = NULL WHERE id = {root}")).await;
+        let heir = join(&store, "heir", Duration::from_secs(600)).await;
+        store.release(dead, Timestamp::EPOCH).await.unwrap();
+        let orphaned = store.orphaned_jobs(heir, &[dead.node], 10).await.unwrap();
+        assert_eq!(orphaned.jobs.len(), 1, "{}", database.url);
+
+        // The dead server's transaction is still open while the other one adopts.
+        let mut holder = AnyConnection::connect(&database.url).await.unwrap();
+        let mut transaction = holder.begin().await.unwrap();
+        let expand = format!("UPDATE run SET shard_total = 2, open_shards = 2, status = 'running' WHERE id = {root}");
+        transaction.execute(AssertSqlSafe(expand.as_str())).await.unwrap();
+        for (id, index) in [(9_001, 0), (9_002, 1)] {
+            let shard = format!(
+                "INSERT INTO run (id, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, shard_index, shard_total, \
+                 trigger_kind, status, attempt, due_at_ms, node_id, node_epoch, parent_id, span_count) \
+                 SELECT {id}, namespace_id, job_id, job_version, app_id, fire_at_ms, cause, {index}, 2, \
+                 trigger_kind, 'pending', attempt, due_at_ms, node_id, node_epoch, id, span_count FROM run WHERE id = {root}"
+            );
+            transaction.execute(AssertSqlSafe(shard.as_str())).await.unwrap();
+        }
+        let commit = async {
+            tokio::time::sleep(Duration::from_millis(500)).await;
+            transaction.commit().await.unwrap();
+        };
+        let (adopted, ()) = tokio::join!(store.adopt(heir, &[dead.node], &[runs[0].job]), commit);
+        let mut adopted: Vec<RunId> = adopted.unwrap().runs.iter().map(|adopted| adopted.run.id).collect();
+        adopted.sort_unstable();
+        assert_eq!(adopted, [root, RunId::new(9_001), RunId::new(9_002)], "{}", database.url);
+        store.close().await;
+        database.end().await;
+    }
+}
