@@ -16,8 +16,8 @@ use rondel_core::{AppId, ExecutorId, JobId, RunId};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message::Body as Down;
 use rondel_proto::{ITEM_COUNT_MAX, PROTOCOL, v1};
-use rondel_store::StoreError;
 use rondel_store::xxl::XxlRun;
+use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -85,8 +85,8 @@ pub(crate) struct Identity {
 pub(crate) enum Event {
     /// Callbacks that are stored.
     Reported(Vec<XxlRun>),
-    /// The answer to the request to run an attempt.
-    Sent(i64, Result<Answer, CallError>),
+    /// The answer to the request to run an attempt, and the lease under which the attempt was accepted.
+    Sent(i64, LeaseToken, Result<Answer, CallError>),
     /// The answer to the request to stop an attempt.
     Killed(i64, Result<Answer, CallError>),
     /// The answer to the question whether the executor is idle for the job with this number, and the instant of the question.
@@ -444,7 +444,7 @@ impl Link {
     async fn handle_event(&mut self, session: &Session, event: Event) -> bool {
         match event {
             Event::Reported(rows) => self.on_reported(session, rows).await,
-            Event::Sent(log_id, answer) => self.on_sent(session, log_id, answer).await,
+            Event::Sent(log_id, lease, answer) => self.on_sent(session, (log_id, lease), answer).await,
             Event::Killed(log_id, answer) => self.on_killed(session, log_id, answer).await,
             Event::Idle(number, asked_at, answer) => self.on_idle(number, asked_at, answer),
             Event::Pulled(pulled) => self.on_pulled(session, pulled).await,

@@ -1,7 +1,9 @@
 //! An executor that knows two servers: whichever server it calls, both servers know it, and if one of them dies, the
 //! other one takes over.
 
-use rondel_tests::{Backend, Server, scratch, wait_until};
+use std::time::Duration;
+
+use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
@@ -147,6 +149,49 @@ async fn a_stopped_run_is_cancelled_wherever_its_callback_goes(backend: Backend)
     for run in &runs {
         reaches(&one, run, "cancelled").await;
     }
+}
+
+/// A server stands still after a run got its number and before its request is sent, and another server takes the run over. Once the first
+/// one goes on, it does not send the request: the run gets another attempt.
+async fn a_run_of_a_server_that_stood_still_is_sent_again(backend: Backend) {
+    let Some(db) = scratch(backend).await else { return };
+    let args = [&NETWORKS[..], &CLUSTER[..4]].concat();
+    let other = Server::start_with(&db, &args).await;
+    let mut sleeper = Server::start_with(&db, &[&args[..], &["--failpoint", "send_xxl.committed=stop"]].concat()).await;
+    let api = other.api();
+    job(&api, ("echo", "demo", "echo"), json!({})).await;
+    let token = token(&api, "demo").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let executor = StandIn::start_with(listener, Dialect::Core34, &[other.url()], ("demo", &token));
+    executor.register().await;
+    online(&api, "demo", 1).await;
+    online(&sleeper.api(), "demo", 1).await;
+    // The server may stop before it answers.
+    let asked = sleeper.api();
+    let asked = tokio::spawn(async move { start(&asked, "echo", json!("hello")).await });
+    let id = sleeper.process().id();
+    wait_until(LIMIT, "the server stops at its failpoint", async || {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        if stat.contains(") T ") { Ok(()) } else { Err(stat) }
+    })
+    .await;
+    // Longer than the lease, so that the other server has the run.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    sleeper.process().signal(Signal::CONT);
+    let run = asked.await.expect("the request is answered");
+    let ended = reaches(&api, &run, "succeeded").await;
+    assert_eq!(ended["attempt"], 2, "{ended:#}");
+    assert_eq!(executor.calls("run").len(), 1, "the first attempt was not sent");
+}
+
+#[tokio::test]
+async fn a_run_of_a_server_that_stood_still_is_sent_again_on_postgres() {
+    a_run_of_a_server_that_stood_still_is_sent_again(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_run_of_a_server_that_stood_still_is_sent_again_on_mysql() {
+    a_run_of_a_server_that_stood_still_is_sent_again(Backend::Mysql).await;
 }
 
 #[tokio::test]

@@ -60,7 +60,7 @@ impl Link {
         }
         for (log_id, made, begin_until) in requests {
             match made {
-                Ok(request) => self.send_request(log_id, request.body(), begin_until),
+                Ok(request) => self.send_request((log_id, token), request.body(), begin_until),
                 Err(sentence) if !self.end(session, log_id, CODE_FAILED, &sentence).await => return false,
                 Err(_) => {}
             }
@@ -68,11 +68,11 @@ impl Link {
         true
     }
 
-    fn send_request(&mut self, log_id: i64, body: Vec<u8>, begin_until: Option<Instant>) {
+    fn send_request(&mut self, (log_id, lease): (i64, LeaseToken), body: Vec<u8>, begin_until: Option<Instant>) {
         if let Some(entry) = self.table.get_mut(log_id) {
             entry.is_sending = true;
         }
-        self.calls.run(log_id, body, begin_until);
+        self.calls.run((log_id, lease), body, begin_until);
     }
 
     /// Has the store assign a number to each trigger: `None` if the store failed, no rows if the lease does not hold.

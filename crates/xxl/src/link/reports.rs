@@ -6,13 +6,14 @@ use rondel_core::RunId;
 use rondel_proto::ITEM_COUNT_MAX;
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::{self, RefusedWhy};
+use rondel_store::LeaseToken;
 use rondel_store::xxl::{XxlReport, XxlRun, XxlRunState};
 use tokio::time::Instant;
 
 use super::offer::{refusal, reply};
 use super::{Link, Pulled, Session, TICK};
 use crate::client::CallError;
-use crate::ends::{self, CODE_KILLED};
+use crate::ends::{self, CODE_KILLED, CODE_LOST};
 use crate::log::{self, ReadEnd};
 use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
@@ -60,7 +61,12 @@ impl Link {
         failed.into_iter().filter(|row| asked.contains(&row.run)).map(|row| row.log_id).collect()
     }
 
-    pub(super) async fn on_sent(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
+    pub(super) async fn on_sent(
+        &mut self,
+        session: &Session,
+        (log_id, lease): (i64, LeaseToken),
+        answer: Result<Answer, CallError>,
+    ) -> bool {
         // A request that was too late to be sent shows nothing about the executor.
         if !matches!(answer, Err(CallError::TooLate(_))) {
             self.is_unreachable = matches!(answer, Err(CallError::NotSent(_)));
@@ -77,9 +83,9 @@ impl Link {
                 if let Some(count) = self.shared.log_limit.count(&format!("unreachable {executor}")) {
                     tracing::warn!(executor, reason = message, count, "an executor of XXL-JOB cannot be reached");
                 }
-                self.hand_back(session, log_id).await
+                self.hand_back(session, (log_id, lease)).await
             }
-            Err(CallError::TooLate(_)) => self.hand_back(session, log_id).await,
+            Err(CallError::TooLate(_)) => self.hand_back(session, (log_id, lease)).await,
             answer => {
                 // Without a clear answer the executor may have the attempt: the link asks it, and waits for its callback.
                 (entry.is_confirmed, entry.idle_since) = (answer.is_ok(), None);
@@ -105,8 +111,14 @@ impl Link {
         }
     }
 
-    /// Refuses a run whose request could not be sent, so that the engine sends it elsewhere.
-    pub(super) async fn hand_back(&mut self, session: &Session, log_id: i64) -> bool {
+    /// Refuses a run whose request could not be sent, so that the engine sends it elsewhere. If the lease under which it was accepted has
+    /// ended, another server may have the run by now, and treat the attempt as one that the executor has: then the attempt ends as lost.
+    async fn hand_back(&mut self, session: &Session, (log_id, lease): (i64, LeaseToken)) -> bool {
+        if !self.shared.engine.holds(lease) {
+            return self
+                .end(session, log_id, CODE_LOST, "the server lost its lease before it could send the run")
+                .await;
+        }
         if !self.shared.writes.settle(vec![log_id]).await {
             return false;
         }
