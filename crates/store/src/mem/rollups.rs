@@ -137,7 +137,7 @@ impl Rollups for MemStore {
 
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
         let state = self.state();
-        let has_own_plan = |run: &Run| !matches!(run.trigger, Trigger::Parent | Trigger::Backfill);
+        let has_own_plan = |run: &Run| !matches!(run.trigger, Trigger::Parent | Trigger::Backfill | Trigger::Misfire);
         let planned = |run: &Run| if has_own_plan(run) { run.fire_at } else { run.due_at };
         let is_its = |run: &&Run| {
             run.namespace == query.namespace

@@ -162,10 +162,10 @@ pub(super) const READ_IDLE: Statement = Statement {
            ORDER BY job.updated_at_ms DESC LIMIT ?",
 };
 /// The instant from which a run that has not begun is late. A run that follows from others has the planned instant of their fire, which may
-/// be hours ago.
+/// be hours ago, and so may the fire of a run that a maintenance window held back, which counts as missed.
 macro_rules! planned {
     () => {
-        "CASE WHEN run.trigger_kind IN ('parent', 'backfill') THEN run.due_at_ms ELSE run.fire_at_ms END"
+        "CASE WHEN run.trigger_kind IN ('parent', 'backfill', 'misfire') THEN run.due_at_ms ELSE run.fire_at_ms END"
     };
 }
 macro_rules! open_jobs {
