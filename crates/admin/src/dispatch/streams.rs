@@ -22,6 +22,10 @@ const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
     if d.state.executors.is_outdated(&session) {
+        if d.state.executors.get(executor.id).is_none() {
+            // The hello has put it among the online executors, and the end of this stream would not remove it.
+            d.effects.push(Effect::ShowOffline(executor.id));
+        }
         return d.effects.push(Effect::EndStream(session));
     }
     // If an executor has two streams, only the newer one counts, and the server ends the older one. Only the executor knows which stream

@@ -53,6 +53,8 @@ pub struct OnlineExecutor {
     pub draining: bool,
     /// The triggers that it left unanswered; `None` after it has answered one.
     pub unanswered: Option<UnansweredTriggers>,
+    /// The number of the hello that declared this; 0 if the executor does not count its hellos.
+    pub(crate) hello: u64,
 }
 
 /// Triggers that an executor left unanswered while it kept sending heartbeats.
@@ -111,8 +113,12 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
+    /// Adds an executor, unless a newer hello of it is here: a server that stood still reads the hellos of several streams in any order.
     pub(crate) fn insert(&self, executor: OnlineExecutor) {
-        self.online.write().unwrap_or_else(PoisonError::into_inner).insert(executor.id, executor);
+        let mut online = self.online.write().unwrap_or_else(PoisonError::into_inner);
+        if online.get(&executor.id).is_none_or(|known| known.hello <= executor.hello) {
+            online.insert(executor.id, executor);
+        }
     }
 
     pub(crate) fn remove(&self, id: ExecutorId) {
