@@ -71,6 +71,13 @@ impl Shared {
         run.node == own || !living.contains(&run.node) && living.first().is_none_or(|first| own <= *first)
     }
 
+    /// Whether another server sent the attempt and lives: it reports the end of the attempt, because it may have the job's later runs wait
+    /// for that end.
+    pub(crate) fn is_of_another_server(&self, run: &XxlRun) -> bool {
+        let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
+        run.node != self.engine.token().node && living.contains(&run.node)
+    }
+
     /// Waits until this server holds this lease; false if it has lost it. Executors cannot refuse the requests of a server that stood still
     /// for longer than its lease, so a request to run an attempt is sent only after this check.
     pub(crate) async fn wait_for_lease(&self, lease: LeaseToken) -> bool {

@@ -41,6 +41,9 @@ const TICK: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often the store is read for attempts that other servers sent to the executor, and for ends that they received.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(5);
+/// [`RECONCILE_PERIOD`] while the executor calls back another server: the next run of a job waits for the end of the last one. Shorter than
+/// [`TICK`], so that each tick reads.
+const RECONCILE_SOON: Duration = Duration::from_millis(500);
 /// [`RECONCILE_PERIOD`] while the executor has no run.
 const RECONCILE_IDLE_PERIOD: Duration = Duration::from_secs(15);
 /// How long an attempt runs before the executor is asked whether it still has it, and the period of these questions.
@@ -146,6 +149,8 @@ pub(crate) struct Link {
     is_unreachable: bool,
     is_beat_pending: bool,
     reconciled_at: Instant,
+    /// The executor reports the ends of this server's attempts to another server, or has not reported any yet.
+    is_called_elsewhere: bool,
     was_refused: bool,
 }
 
@@ -196,6 +201,7 @@ impl Link {
             is_unreachable: false,
             is_beat_pending: false,
             reconciled_at: Instant::now(),
+            is_called_elsewhere: true,
             was_refused: false,
         };
         (link, LinkHandle { events: sender, presence: presence_sender, peer: peer_sender, attempt_count })
@@ -443,7 +449,11 @@ impl Link {
 
     async fn handle_event(&mut self, session: &Session, event: Event) -> bool {
         match event {
-            Event::Reported(rows) => self.on_reported(session, rows).await,
+            Event::Reported(rows) => {
+                let own = self.shared.engine.token().node;
+                self.is_called_elsewhere &= !rows.iter().any(|row| row.node == own);
+                self.on_reported(session, rows).await
+            }
             Event::Sent(log_id, lease, answer) => self.on_sent(session, (log_id, lease), answer).await,
             Event::Killed(log_id, answer) => self.on_killed(session, log_id, answer).await,
             Event::Idle(number, asked_at, answer) => self.on_idle(number, asked_at, answer),

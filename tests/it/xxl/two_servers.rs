@@ -6,6 +6,7 @@ use std::time::Duration;
 use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::stand_in::{Dialect, StandIn};
 use super::{LIMIT, NETWORKS, job, log_has, log_of, online, reaches, run_of, start, token};
@@ -15,6 +16,8 @@ const CLUSTER: [&str; 6] = ["--lease", "2s", "--beat", "400ms", "--claim-strateg
 
 /// The number of lines in a log.
 const LINE_COUNT: usize = 35;
+/// The number of runs that wait for each other.
+const RUN_COUNT: u32 = 8;
 
 fn log_id(call: &Value) -> i64 {
     call["logId"].as_i64().expect("a log id")
@@ -149,6 +152,41 @@ async fn a_stopped_run_is_cancelled_wherever_its_callback_goes(backend: Backend)
     for run in &runs {
         reaches(&one, run, "cancelled").await;
     }
+}
+
+/// An executor calls back one server. Runs of a job at another one, which wait for each other, follow each other quickly all the same.
+async fn runs_follow_each_other_wherever_the_executor_calls(backend: Backend) {
+    let Some(db) = scratch(backend).await else { return };
+    let args = [&NETWORKS[..], &CLUSTER[..4]].concat();
+    let called = Server::start_with(&db, &args).await;
+    let home = Server::start_with(&db, &args).await;
+    let api = home.api();
+    job(&api, ("echo", "demo", "echo"), json!({"queue_timeout": "10m"})).await;
+    let token = token(&api, "demo").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let executor = StandIn::start_with(listener, Dialect::Core34, &[called.url()], ("demo", &token));
+    executor.register().await;
+    online(&api, "demo", 1).await;
+    let began = Instant::now();
+    let mut runs = Vec::new();
+    for _ in 0..RUN_COUNT {
+        runs.push(start(&api, "echo", Value::Null).await);
+    }
+    for run in &runs {
+        reaches(&api, run, "succeeded").await;
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3) * RUN_COUNT, "{RUN_COUNT} runs took {took:?}");
+}
+
+#[tokio::test]
+async fn runs_follow_each_other_wherever_the_executor_calls_on_postgres() {
+    runs_follow_each_other_wherever_the_executor_calls(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn runs_follow_each_other_wherever_the_executor_calls_on_mysql() {
+    runs_follow_each_other_wherever_the_executor_calls(Backend::Mysql).await;
 }
 
 /// A server stands still after a run got its number and before its request is sent, and another server takes the run over. Once the first

@@ -1,6 +1,6 @@
 //! Ends of attempts: answers and reports of the executor, and the results that the engine gets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rondel_core::RunId;
 use rondel_proto::ITEM_COUNT_MAX;
@@ -19,12 +19,13 @@ use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
-    /// Handles ends of attempts that the store has.
+    /// Handles ends of attempts that the store has. Ends of attempts that another server sent are left to that server, which looks into the
+    /// store: the next run of the job waits there, and it may be asking the executor to stop the attempt, in which case the answer to
+    /// that request takes precedence over the callback. If it does not report an end, a later look of this server does.
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
-        let stopped_elsewhere = self.stopped_elsewhere(&rows).await;
         let mut ended = Vec::new();
         for row in rows {
-            if row.state == XxlRunState::Settled || stopped_elsewhere.contains(&row.log_id) {
+            if row.state == XxlRunState::Settled || self.shared.is_of_another_server(&row) {
                 continue;
             }
             // A report may arrive after the server assumed the end and removed the attempt here.
@@ -39,26 +40,6 @@ impl Link {
             entry.row = XxlRun { log_line: entry.row.log_line, ..row };
         }
         self.deliver(session, &ended).await
-    }
-
-    /// The failures that are left to another server, because that server is asking the executor to stop the attempts. The executor's answer
-    /// to that request takes precedence over the callback. If the other server reports none of them, a later look at the store finds them.
-    async fn stopped_elsewhere(&self, rows: &[XxlRun]) -> BTreeSet<i64> {
-        let is_left = |row: &&XxlRun| ends::is_failure(row) && !self.shared.is_responsible_for(row);
-        let failed: Vec<&XxlRun> = rows.iter().filter(is_left).collect();
-        if failed.is_empty() {
-            return BTreeSet::new();
-        }
-        let ids: Vec<RunId> = failed.iter().map(|row| row.run).collect();
-        let runs = match self.shared.engine.store().runs(&ids).await {
-            Ok(runs) => runs,
-            Err(error) => {
-                self.shared.store_failed("read runs", &error);
-                return BTreeSet::new();
-            }
-        };
-        let asked: BTreeSet<RunId> = runs.iter().filter(|run| run.cancel_asked().is_some()).map(|run| run.id).collect();
-        failed.into_iter().filter(|row| asked.contains(&row.run)).map(|row| row.log_id).collect()
     }
 
     pub(super) async fn on_sent(
