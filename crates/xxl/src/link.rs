@@ -151,6 +151,8 @@ pub(crate) struct Link {
     reconciled_at: Instant,
     /// The executor reports the ends of this server's attempts to another server, or has not reported any yet.
     is_called_elsewhere: bool,
+    /// Ends were left to the servers that sent the attempts, since the store was last read.
+    has_left_ends: bool,
     was_refused: bool,
 }
 
@@ -202,6 +204,7 @@ impl Link {
             is_beat_pending: false,
             reconciled_at: Instant::now(),
             is_called_elsewhere: true,
+            has_left_ends: false,
             was_refused: false,
         };
         (link, LinkHandle { events: sender, presence: presence_sender, peer: peer_sender, attempt_count })

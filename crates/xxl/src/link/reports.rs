@@ -25,7 +25,11 @@ impl Link {
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
         let mut ended = Vec::new();
         for row in rows {
-            if row.state == XxlRunState::Settled || self.shared.is_of_another_server(&row) {
+            if row.state == XxlRunState::Settled {
+                continue;
+            }
+            if self.shared.is_of_another_server(&row) {
+                self.has_left_ends = true;
                 continue;
             }
             // A report may arrive after the server assumed the end and removed the attempt here.

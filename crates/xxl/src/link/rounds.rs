@@ -20,7 +20,7 @@ impl Link {
     pub(super) async fn tick(&mut self, session: &Session) -> bool {
         let now = Instant::now();
         let period = match self.table.open_count() {
-            0 => RECONCILE_IDLE_PERIOD,
+            0 if !self.has_left_ends => RECONCILE_IDLE_PERIOD,
             _ if self.is_called_elsewhere => RECONCILE_SOON,
             _ => RECONCILE_PERIOD,
         };
@@ -28,6 +28,7 @@ impl Link {
             self.reconciled_at = now;
             match self.unsettled().await {
                 Ok(rows) => {
+                    self.has_left_ends = false;
                     let rows = self.without_new_ends(rows);
                     self.merge_stored_attempts(rows);
                 }
