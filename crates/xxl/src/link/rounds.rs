@@ -19,12 +19,7 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 impl Link {
     pub(super) async fn tick(&mut self, session: &Session) -> bool {
         let now = Instant::now();
-        let period = match self.table.open_count() {
-            0 if !self.has_left_ends => RECONCILE_IDLE_PERIOD,
-            _ if self.is_called_elsewhere => RECONCILE_SOON,
-            _ => RECONCILE_PERIOD,
-        };
-        if now.duration_since(self.reconciled_at) >= period {
+        if now.duration_since(self.reconciled_at) >= self.reconcile_period() {
             self.reconciled_at = now;
             match self.unsettled().await {
                 Ok(rows) => {
@@ -53,6 +48,17 @@ impl Link {
         self.ask(now);
         self.pull(now);
         self.end_lost_attempts(session, now).await
+    }
+
+    /// How long after the last read of the store the next one follows.
+    fn reconcile_period(&self) -> Duration {
+        let own = self.shared.engine.token().node;
+        let has_own = || self.table.entries().any(|entry| entry.is_open() && entry.row.node == own);
+        match self.table.open_count() {
+            0 if !self.has_left_ends => RECONCILE_IDLE_PERIOD,
+            _ if self.is_called_elsewhere && has_own() => RECONCILE_SOON,
+            _ => RECONCILE_PERIOD,
+        }
     }
 
     /// Leaves out ends that the executor has just reported for attempts of other servers; a later look handles them. The other server
