@@ -62,12 +62,9 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
     }
     let mut candidates: Vec<Candidate<'_>> =
         online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
-    // Executors that left triggers unanswered lately are skipped if another one is available. A broadcast goes to all.
-    let is_avoided = |online: &Online| d.state.executors.silences.is_avoided(online.session.executor, now);
-    if job.route != Route::Broadcast && online.iter().any(|one| one.takes_new() && !is_avoided(one)) {
-        for (candidate, _) in candidates.iter_mut().zip(&online).filter(|(_, one)| is_avoided(one)) {
-            candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
-        }
+    // A broadcast goes to all.
+    if job.route != Route::Broadcast {
+        avoid_silent(d, &online, &mut candidates);
     }
     match d
         .state
@@ -84,6 +81,16 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
             RouteDecision::Wait(silent.map(|(online, _)| online.session.executor).collect())
         }
         Choice::NoExecutor => RouteDecision::NoExecutor,
+    }
+}
+
+/// Skips executors that left triggers unanswered lately, if another one is available.
+fn avoid_silent(d: &Decision<'_>, online: &[&Online], candidates: &mut [Candidate<'_>]) {
+    let is_avoided = |online: &Online| d.state.executors.silences.is_avoided(online.session.executor, d.now);
+    if online.iter().any(|one| one.takes_new() && !is_avoided(one)) {
+        for (candidate, _) in candidates.iter_mut().zip(online).filter(|(_, one)| is_avoided(one)) {
+            candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
+        }
     }
 }
 
@@ -108,7 +115,9 @@ fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> RouteDecis
 /// A group of a pump job goes to the executor that has the fewest groups of that job.
 fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> RouteDecision {
     let now = d.now;
-    let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
+    let mut candidates: Vec<Candidate<'_>> =
+        online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
+    avoid_silent(d, online, &mut candidates);
     let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
         let room = if candidate.refusal.is_none() { Room::Open } else { Room::Full };
         Load { groups: group_count(d, online.session.executor, ready.run.job), room }

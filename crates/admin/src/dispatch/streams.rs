@@ -47,8 +47,10 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     record_starts(d, id, &report);
     unanswered::await_no_answers(d, id);
     // The end of its previous stream may have removed it from the online executors after the hello had put it there.
-    let unanswered = d.state.executors.silences.of(id);
-    d.effects.push(Effect::ShowOnline(Box::new(OnlineExecutor { unanswered, ..executor.clone() })));
+    let silences = &d.state.executors.silences;
+    let (unanswered, avoided_until) = (silences.of(id), silences.avoided_until(id));
+    let shown = OnlineExecutor { unanswered, avoided_until, ..executor.clone() };
+    d.effects.push(Effect::ShowOnline(Box::new(shown)));
     d.state.executors.join(session, &executor, report);
     let is_open = |active: &&Active| !matches!(active.phase, Phase::Ending | Phase::Settling);
     let in_flight = d.state.runs.of_executor(id).filter(is_open).count();

@@ -69,6 +69,7 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         last_seen_at: Timestamp::EPOCH,
         draining: false,
         unanswered: None,
+        avoided_until: None,
         hello: 0,
     };
     let stream = Arc::new(OutgoingStream::new(sender));

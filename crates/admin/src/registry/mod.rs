@@ -53,6 +53,8 @@ pub struct OnlineExecutor {
     pub draining: bool,
     /// The triggers that it left unanswered; `None` after it has answered one.
     pub unanswered: Option<UnansweredTriggers>,
+    /// Until when runs go to other executors first, because it left triggers unanswered. It may have answered one since.
+    pub(crate) avoided_until: Option<Timestamp>,
     /// The number of the hello that declared this; 0 if the executor does not count its hellos.
     pub(crate) hello: u64,
 }
@@ -86,6 +88,11 @@ impl OnlineExecutor {
     #[must_use]
     pub fn has_handler(&self, handler: &str) -> bool {
         takes_handler(self.handlers.iter().map(String::as_str), handler)
+    }
+
+    /// Whether runs go to other executors first, because it leaves triggers unanswered.
+    pub(crate) fn is_avoided(&self, now: Timestamp) -> bool {
+        self.unanswered.is_some() && self.avoided_until.is_none_or(|until| until > now)
     }
 
     /// Whether runs of this handler may go to it.

@@ -175,6 +175,25 @@ fn groups_of_a_pump_job_are_spread_evenly() {
     assert_eq!([1, 2, 3].map(|executor| of(&world, executor, 2)), [0, 1, 1], "those of another job do not count");
 }
 
+/// An executor that left a trigger unanswered has the fewest groups, but gets none while another one takes them.
+#[test]
+fn groups_of_a_pump_job_avoid_silent_executors() {
+    let pump = definition(&json!({"pump": {"items": 9, "groups": 9}}));
+    let group = |index: i32| {
+        let mut group = due_at(2_000 + i64::from(index), &pump);
+        let run = &mut group.run;
+        (run.job, run.fire_at, run.parent) = (JobId::new(1), Timestamp::from_secs(2), Some(RunId::new(1)));
+        (run.shard_index, run.shard_total) = (index, Some(9));
+        group
+    };
+    let mut world = with_executors(2);
+    world.state.executors.silences.left_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
+    world.arrive([group(0), group(1), group(2)]);
+    at(&mut world, 3.0);
+    let count = |executor| world.state.runs.of_executor(ExecutorId::new(executor)).count();
+    assert_eq!([1, 2].map(count), [0, 3]);
+}
+
 /// The runs that an executor has from other servers count as well: its heartbeats report them.
 #[test]
 fn the_least_active_executor_is_found_by_all_that_it_has() {
