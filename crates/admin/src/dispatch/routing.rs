@@ -112,18 +112,22 @@ fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> RouteDecis
     }
 }
 
-/// A group of a pump job goes to the executor that has the fewest groups of that job.
+/// A group of a pump job goes to the executor that has the fewest groups of that job, among those with a free slot if there are any: in the
+/// queue of a full executor it might wait for hours.
 fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> RouteDecision {
     let now = d.now;
     let mut candidates: Vec<Candidate<'_>> =
         online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
     avoid_silent(d, online, &mut candidates);
-    let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
-        let room = if candidate.refusal.is_none() { Room::Open } else { Room::Full };
-        Load { groups: group_count(d, online.session.executor, ready.run.job), room }
+    let loads = |may_queue: bool| -> Vec<Load> {
+        let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
+            let is_open = candidate.refusal.is_none() && (may_queue || online.has_free_slot());
+            let room = if is_open { Room::Open } else { Room::Full };
+            Load { groups: group_count(d, online.session.executor, ready.run.job), room }
+        };
+        online.iter().zip(&candidates).map(load).collect()
     };
-    let loads: Vec<Load> = online.iter().zip(&candidates).map(load).collect();
-    match least_loaded(&loads, per_executor) {
+    match least_loaded(&loads(false), per_executor).or_else(|| least_loaded(&loads(true), per_executor)) {
         Some(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
             RouteDecision::Executor(id, name, trace_of(ready, candidates, Some(index), now))

@@ -175,9 +175,8 @@ fn groups_of_a_pump_job_are_spread_evenly() {
     assert_eq!([1, 2, 3].map(|executor| of(&world, executor, 2)), [0, 1, 1], "those of another job do not count");
 }
 
-/// An executor that left a trigger unanswered has the fewest groups, but gets none while another one takes them.
-#[test]
-fn groups_of_a_pump_job_avoid_silent_executors() {
+/// So many groups of a pump job arrive; returns how many of them two executors get.
+fn groups_of_two(world: &mut World, count: i32) -> [usize; 2] {
     let pump = definition(&json!({"pump": {"items": 9, "groups": 9}}));
     let group = |index: i32| {
         let mut group = due_at(2_000 + i64::from(index), &pump);
@@ -186,12 +185,25 @@ fn groups_of_a_pump_job_avoid_silent_executors() {
         (run.shard_index, run.shard_total) = (index, Some(9));
         group
     };
+    world.arrive((0..count).map(group));
+    at(world, 3.0);
+    [1, 2].map(|executor| world.state.runs.of_executor(ExecutorId::new(executor)).count())
+}
+
+/// An executor that left a trigger unanswered has the fewest groups, but gets none while another one takes them.
+#[test]
+fn groups_of_a_pump_job_avoid_silent_executors() {
     let mut world = with_executors(2);
     world.state.executors.silences.left_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
-    world.arrive([group(0), group(1), group(2)]);
-    at(&mut world, 3.0);
-    let count = |executor| world.state.runs.of_executor(ExecutorId::new(executor)).count();
-    assert_eq!([1, 2].map(count), [0, 3]);
+    assert_eq!(groups_of_two(&mut world, 3), [0, 3]);
+}
+
+/// A group begins where a slot is free. If none is, it waits at the executor with the fewest groups.
+#[test]
+fn groups_of_a_pump_job_take_free_slots_first() {
+    let mut world = with_executors(2);
+    world.on(Event::Beat(ExecutorId::new(1), 4));
+    assert_eq!(groups_of_two(&mut world, 5), [1, 4]);
 }
 
 /// The runs that an executor has from other servers count as well: its heartbeats report them.
