@@ -50,6 +50,8 @@ const RECONCILE_IDLE_PERIOD: Duration = Duration::from_secs(15);
 const ASK_AFTER: Duration = Duration::from_secs(10);
 /// [`ASK_AFTER`] while the executor has not accepted the attempt.
 const ASK_SOON: Duration = Duration::from_secs(2);
+/// How long the request to stop an attempt is left to the server that is responsible for it.
+const CANCEL_LEFT_FOR: Duration = Duration::from_secs(5);
 /// How long an attempt runs before its log is read, and the period of these reads.
 const PULL_PERIOD: Duration = Duration::from_secs(3);
 const EVENT_CAPACITY: usize = 1_024;
@@ -153,6 +155,8 @@ pub(crate) struct Link {
     is_called_elsewhere: bool,
     /// Ends were left to the servers that sent the attempts, since the store was last read.
     has_left_ends: bool,
+    /// The attempts whose stop is left to another server, and since when.
+    left_cancels: HashMap<i64, Instant>,
     was_refused: bool,
 }
 
@@ -205,6 +209,7 @@ impl Link {
             reconciled_at: Instant::now(),
             is_called_elsewhere: true,
             has_left_ends: false,
+            left_cancels: HashMap::new(),
             was_refused: false,
         };
         (link, LinkHandle { events: sender, presence: presence_sender, peer: peer_sender, attempt_count })

@@ -154,6 +154,51 @@ async fn a_stopped_run_is_cancelled_wherever_its_callback_goes(backend: Backend)
     }
 }
 
+/// `/kill` names a job, so a second one might stop the job's next run: only one server sends it.
+async fn a_stop_is_requested_once(backend: Backend) {
+    let Some(db) = scratch(backend).await else { return };
+    let args = [&NETWORKS[..], &CLUSTER[..4]].concat();
+    let servers = [Server::start_with(&db, &args).await, Server::start_with(&db, &args).await];
+    let apis = [servers[0].api(), servers[1].api()];
+    let jobs: Vec<String> = (0..RUN_COUNT).map(|number| format!("sleep-{number}")).collect();
+    for name in &jobs {
+        job(&apis[0], (name, "demo", "sleep"), json!({})).await;
+    }
+    let token = token(&apis[0], "demo").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let executor = StandIn::start_with(listener, Dialect::Core34, &[servers[0].url()], ("demo", &token));
+    executor.register().await;
+    for api in &apis {
+        online(api, "demo", 1).await;
+    }
+    let mut runs = Vec::new();
+    for (name, api) in jobs.iter().zip(apis.iter().cycle()) {
+        runs.push(start(api, name, Value::Null).await);
+    }
+    for run in &runs {
+        reaches(&apis[0], run, "running").await;
+    }
+    // By then each server knows the attempts of the other one.
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    for run in &runs {
+        apis[0].post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
+    }
+    for run in &runs {
+        reaches(&apis[0], run, "cancelled").await;
+    }
+    assert_eq!(executor.calls("kill").len(), runs.len());
+}
+
+#[tokio::test]
+async fn a_stop_is_requested_once_on_postgres() {
+    a_stop_is_requested_once(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_stop_is_requested_once_on_mysql() {
+    a_stop_is_requested_once(Backend::Mysql).await;
+}
+
 /// An executor calls back one server. Runs of a job at another one, which wait for each other, follow each other quickly all the same.
 async fn runs_follow_each_other_wherever_the_executor_calls(backend: Backend) {
     let Some(db) = scratch(backend).await else { return };

@@ -10,7 +10,7 @@ use rondel_store::LeaseToken;
 use rondel_store::xxl::{NewXxlRun, XxlRun};
 use tokio::time::Instant;
 
-use super::{Link, SLOTS, Session};
+use super::{CANCEL_LEFT_FOR, Link, SLOTS, Session};
 use crate::request;
 use crate::table::Kill;
 use crate::wire::CODE_FAILED;
@@ -88,10 +88,19 @@ impl Link {
         self.shared.writes.send(token, new).await
     }
 
+    /// Asks the executor to stop an attempt. Each server gets the request, and `/kill` names a job: a second one might stop the job's next
+    /// run. Therefore the server that is responsible for the attempt sends it, and the others only if it has had no effect for a while.
     pub(super) fn cancel(&mut self, run: RunId, attempt: i32, by: &str) {
         let Some(entry) = self.table.of_attempt(run, attempt).filter(|entry| entry.is_open()) else { return };
         if matches!(entry.kill, Some(Kill::Requested(_))) {
             return;
+        }
+        if !self.shared.is_responsible_for(&entry.row) {
+            let now = Instant::now();
+            let since = *self.left_cancels.entry(entry.row.log_id).or_insert(now);
+            if now.duration_since(since) < CANCEL_LEFT_FOR {
+                return;
+            }
         }
         entry.kill = Some(Kill::Wanted(by.to_owned()));
         if entry.begin_kill() {

@@ -32,6 +32,7 @@ impl Link {
         }
         self.read_logs_of_lost_nodes(now);
         self.table.forget();
+        self.left_cancels.retain(|log_id, _| self.table.get_mut(*log_id).is_some_and(|entry| entry.is_open()));
         if !self.give_up_logs(session, now).await {
             return false;
         }
