@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::pump::{Load, Room, least_loaded};
 use rondel_core::route::trace::{self, WaitTimes};
 use rondel_core::route::{Answer, Candidate, Choice, Question, Refusal, RouteRequest, question};
-use rondel_core::{ExecutorId, Job, Route, Run, RunId, Timestamp};
+use rondel_core::{ExecutorId, Job, Reason, Route, Run, RunId, Timestamp};
 
 use super::assign;
 use super::decision::Decision;
@@ -127,7 +127,11 @@ fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_exe
         };
         online.iter().zip(&candidates).map(load).collect()
     };
-    match least_loaded(&loads(false), per_executor).or_else(|| least_loaded(&loads(true), per_executor)) {
+    // A group that moves has left its executor for one that had a free slot a moment ago. It must not come back because short runs
+    // are on their way there.
+    let is_moving = ready.run.reason == Some(Reason::Moved);
+    let with_slot = if is_moving { None } else { least_loaded(&loads(false), per_executor) };
+    match with_slot.or_else(|| least_loaded(&loads(true), per_executor)) {
         Some(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
             RouteDecision::Executor(id, name, trace_of(ready, candidates, Some(index), now))
