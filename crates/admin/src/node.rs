@@ -277,6 +277,19 @@ impl Node {
         self.0.membership.token()
     }
 
+    /// Whether this node holds this lease now.
+    #[must_use]
+    pub fn holds(&self, lease: LeaseToken) -> bool {
+        // In this order, because a new lease stores its token before it is held.
+        self.0.membership.holds() && self.0.membership.token() == lease
+    }
+
+    /// Whether this node knows that it will never hold this lease again.
+    #[must_use]
+    pub fn has_lost(&self, lease: LeaseToken) -> bool {
+        !self.0.membership.is_under(lease)
+    }
+
     /// This node's name.
     #[must_use]
     pub fn node_name(&self) -> &str {

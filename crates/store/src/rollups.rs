@@ -306,7 +306,7 @@ pub struct OpenJob {
     pub job: JobId,
     /// The first of them, by id.
     pub run: RunId,
-    /// The earliest planned instant.
+    /// The earliest planned instant. For runs that follow from other runs, runs of a backfill and missed fires: when they were due.
     pub fire_at: Timestamp,
     /// When the first of them began; `None` if none has.
     pub started_at: Option<Timestamp>,

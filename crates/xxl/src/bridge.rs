@@ -11,8 +11,8 @@ use rondel_admin::xxl::{Address, allowed_address};
 use rondel_admin::{Engine, Lifecycle, Until};
 use rondel_core::{AppId, ExecutorId, NamespaceId, NodeId, Run, RunId, TokenId};
 use rondel_outgoing::BuildError;
-use rondel_store::StoreError;
 use rondel_store::xxl::{XxlExecutor, XxlRun, XxlRunState};
+use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::{Notify, Semaphore};
 use tokio::time::{Instant, MissedTickBehavior, interval};
 
@@ -29,6 +29,7 @@ use crate::wire;
 use crate::writes::Writes;
 
 const REFRESH_PERIOD: Duration = Duration::from_secs(1);
+const LEASE_CHECK_PERIOD: Duration = Duration::from_millis(200);
 /// Maximum number of executors of all apps.
 const EXECUTOR_COUNT_MAX: u32 = 10_000;
 /// After a start of the servers, an executor is expected to register again only if its last registration is at most
@@ -68,6 +69,25 @@ impl Shared {
         let own = self.engine.token().node;
         let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
         run.node == own || !living.contains(&run.node) && living.first().is_none_or(|first| own <= *first)
+    }
+
+    /// Whether another server sent the attempt and lives: it reports the end of the attempt, because it may have the job's later runs wait
+    /// for that end.
+    pub(crate) fn is_of_another_server(&self, run: &XxlRun) -> bool {
+        let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
+        run.node != self.engine.token().node && living.contains(&run.node)
+    }
+
+    /// Waits until this server holds this lease; false if it has lost it. Executors cannot refuse the requests of a server that stood still
+    /// for longer than its lease, so a request to run an attempt is sent only after this check.
+    pub(crate) async fn wait_for_lease(&self, lease: LeaseToken) -> bool {
+        while !self.engine.holds(lease) {
+            if self.engine.has_lost(lease) {
+                return false;
+            }
+            tokio::time::sleep(LEASE_CHECK_PERIOD).await;
+        }
+        true
     }
 
     async fn refresh_living_nodes(&self) -> Result<(), StoreError> {

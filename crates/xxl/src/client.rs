@@ -31,7 +31,7 @@ const CALL_COUNT_MAX: usize = 512;
 pub(crate) enum CallError {
     /// The request was not sent: the executor has no part of it.
     NotSent(String),
-    /// The request was not sent: the time in which the run may begin has passed.
+    /// The request was not sent: the time in which the run may begin has passed, or the lease under which it was accepted has ended.
     TooLate(String),
     /// The executor refused the request.
     Refused(String),

@@ -58,6 +58,16 @@ pub(crate) fn without_new_failure(row: XxlRun, since: Timestamp) -> XxlRun {
     }
 }
 
+/// Returns the attempt as open if its success was reported after this instant, else as it is.
+pub(crate) fn without_new_success(row: XxlRun, since: Timestamp) -> XxlRun {
+    match row.reported_at {
+        Some(at) if at > since && row.state == XxlRunState::Reported && row.code == Some(CODE_SUCCESS) => {
+            XxlRun { state: XxlRunState::Open, code: None, message: None, reported_at: None, ..row }
+        }
+        _ => row,
+    }
+}
+
 /// The exception that wraps what a Java handler throws. It has no message of its own.
 const WRAPPER: &str = "java.lang.reflect.InvocationTargetException";
 const CAUSED_BY: &str = "Caused by: ";
@@ -139,6 +149,19 @@ mod tests {
         }
         assert_eq!(further_lines(&row(500, Some("one\ntwo"))), ["one", "two"]);
         assert!(further_lines(&row(200, Some("done"))).is_empty());
+    }
+
+    #[test]
+    fn only_a_new_success_is_left_out() {
+        let left_out = |code, since| {
+            let row = without_new_success(row(code, Some("x")), Timestamp::from_secs(since));
+            row.state == XxlRunState::Open && row.code.is_none() && row.message.is_none()
+        };
+        for (code, since, expected) in [(200, 69, true), (200, 70, false), (500, 69, false), (CODE_KILLED, 69, false)] {
+            assert_eq!(left_out(code, since), expected, "{code} since {since}");
+        }
+        let settled = XxlRun { state: XxlRunState::Settled, ..row(200, None) };
+        assert_eq!(without_new_success(settled.clone(), Timestamp::EPOCH), settled);
     }
 
     #[test]

@@ -16,8 +16,8 @@ use rondel_core::{AppId, ExecutorId, JobId, RunId};
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::server_message::Body as Down;
 use rondel_proto::{ITEM_COUNT_MAX, PROTOCOL, v1};
-use rondel_store::StoreError;
 use rondel_store::xxl::XxlRun;
+use rondel_store::{LeaseToken, StoreError};
 use tokio::sync::{mpsc, watch};
 use tokio::time::{Instant, MissedTickBehavior, interval, timeout};
 use tokio_stream::wrappers::ReceiverStream;
@@ -41,12 +41,17 @@ const TICK: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often the store is read for attempts that other servers sent to the executor, and for ends that they received.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(5);
+/// [`RECONCILE_PERIOD`] while the executor calls back another server: the next run of a job waits for the end of the last one. Shorter than
+/// [`TICK`], so that each tick reads.
+const RECONCILE_SOON: Duration = Duration::from_millis(500);
 /// [`RECONCILE_PERIOD`] while the executor has no run.
 const RECONCILE_IDLE_PERIOD: Duration = Duration::from_secs(15);
 /// How long an attempt runs before the executor is asked whether it still has it, and the period of these questions.
 const ASK_AFTER: Duration = Duration::from_secs(10);
 /// [`ASK_AFTER`] while the executor has not accepted the attempt.
 const ASK_SOON: Duration = Duration::from_secs(2);
+/// How long the request to stop an attempt is left to the server that is responsible for it.
+const CANCEL_LEFT_FOR: Duration = Duration::from_secs(5);
 /// How long an attempt runs before its log is read, and the period of these reads.
 const PULL_PERIOD: Duration = Duration::from_secs(3);
 const EVENT_CAPACITY: usize = 1_024;
@@ -85,8 +90,8 @@ pub(crate) struct Identity {
 pub(crate) enum Event {
     /// Callbacks that are stored.
     Reported(Vec<XxlRun>),
-    /// The answer to the request to run an attempt.
-    Sent(i64, Result<Answer, CallError>),
+    /// The answer to the request to run an attempt, and the lease under which the attempt was accepted.
+    Sent(i64, LeaseToken, Result<Answer, CallError>),
     /// The answer to the request to stop an attempt.
     Killed(i64, Result<Answer, CallError>),
     /// The answer to the question whether the executor is idle for the job with this number, and the instant of the question.
@@ -146,6 +151,12 @@ pub(crate) struct Link {
     is_unreachable: bool,
     is_beat_pending: bool,
     reconciled_at: Instant,
+    /// The executor reports the ends of this server's attempts to another server, or has not reported any yet.
+    is_called_elsewhere: bool,
+    /// Ends were left to the servers that sent the attempts, since the store was last read.
+    has_left_ends: bool,
+    /// The attempts whose stop is left to another server, and since when.
+    left_cancels: HashMap<i64, Instant>,
     was_refused: bool,
 }
 
@@ -196,6 +207,9 @@ impl Link {
             is_unreachable: false,
             is_beat_pending: false,
             reconciled_at: Instant::now(),
+            is_called_elsewhere: true,
+            has_left_ends: false,
+            left_cancels: HashMap::new(),
             was_refused: false,
         };
         (link, LinkHandle { events: sender, presence: presence_sender, peer: peer_sender, attempt_count })
@@ -443,8 +457,12 @@ impl Link {
 
     async fn handle_event(&mut self, session: &Session, event: Event) -> bool {
         match event {
-            Event::Reported(rows) => self.on_reported(session, rows).await,
-            Event::Sent(log_id, answer) => self.on_sent(session, log_id, answer).await,
+            Event::Reported(rows) => {
+                let own = self.shared.engine.token().node;
+                self.is_called_elsewhere &= !rows.iter().any(|row| row.node == own);
+                self.on_reported(session, rows).await
+            }
+            Event::Sent(log_id, lease, answer) => self.on_sent(session, (log_id, lease), answer).await,
             Event::Killed(log_id, answer) => self.on_killed(session, log_id, answer).await,
             Event::Idle(number, asked_at, answer) => self.on_idle(number, asked_at, answer),
             Event::Pulled(pulled) => self.on_pulled(session, pulled).await,

@@ -1,9 +1,12 @@
 //! An executor that knows two servers: whichever server it calls, both servers know it, and if one of them dies, the
 //! other one takes over.
 
-use rondel_tests::{Backend, Server, scratch, wait_until};
+use std::time::Duration;
+
+use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::time::Instant;
 
 use super::stand_in::{Dialect, StandIn};
 use super::{LIMIT, NETWORKS, job, log_has, log_of, online, reaches, run_of, start, token};
@@ -13,6 +16,8 @@ const CLUSTER: [&str; 6] = ["--lease", "2s", "--beat", "400ms", "--claim-strateg
 
 /// The number of lines in a log.
 const LINE_COUNT: usize = 35;
+/// The number of runs that wait for each other.
+const RUN_COUNT: u32 = 8;
 
 fn log_id(call: &Value) -> i64 {
     call["logId"].as_i64().expect("a log id")
@@ -147,6 +152,129 @@ async fn a_stopped_run_is_cancelled_wherever_its_callback_goes(backend: Backend)
     for run in &runs {
         reaches(&one, run, "cancelled").await;
     }
+}
+
+/// `/kill` names a job, so a second one might stop the job's next run: only one server sends it.
+async fn a_stop_is_requested_once(backend: Backend) {
+    let Some(db) = scratch(backend).await else { return };
+    let args = [&NETWORKS[..], &CLUSTER[..4]].concat();
+    let servers = [Server::start_with(&db, &args).await, Server::start_with(&db, &args).await];
+    let apis = [servers[0].api(), servers[1].api()];
+    let jobs: Vec<String> = (0..RUN_COUNT).map(|number| format!("sleep-{number}")).collect();
+    for name in &jobs {
+        job(&apis[0], (name, "demo", "sleep"), json!({})).await;
+    }
+    let token = token(&apis[0], "demo").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let executor = StandIn::start_with(listener, Dialect::Core34, &[servers[0].url()], ("demo", &token));
+    executor.register().await;
+    for api in &apis {
+        online(api, "demo", 1).await;
+    }
+    let mut runs = Vec::new();
+    for (name, api) in jobs.iter().zip(apis.iter().cycle()) {
+        runs.push(start(api, name, Value::Null).await);
+    }
+    for run in &runs {
+        reaches(&apis[0], run, "running").await;
+    }
+    // By then each server knows the attempts of the other one.
+    tokio::time::sleep(Duration::from_secs(16)).await;
+    for run in &runs {
+        apis[0].post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
+    }
+    for run in &runs {
+        reaches(&apis[0], run, "cancelled").await;
+    }
+    assert_eq!(executor.calls("kill").len(), runs.len());
+}
+
+#[tokio::test]
+async fn a_stop_is_requested_once_on_postgres() {
+    a_stop_is_requested_once(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_stop_is_requested_once_on_mysql() {
+    a_stop_is_requested_once(Backend::Mysql).await;
+}
+
+/// An executor calls back one server. Runs of a job at another one, which wait for each other, follow each other quickly all the same.
+async fn runs_follow_each_other_wherever_the_executor_calls(backend: Backend) {
+    let Some(db) = scratch(backend).await else { return };
+    let args = [&NETWORKS[..], &CLUSTER[..4]].concat();
+    let called = Server::start_with(&db, &args).await;
+    let home = Server::start_with(&db, &args).await;
+    let api = home.api();
+    job(&api, ("echo", "demo", "echo"), json!({"queue_timeout": "10m"})).await;
+    let token = token(&api, "demo").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let executor = StandIn::start_with(listener, Dialect::Core34, &[called.url()], ("demo", &token));
+    executor.register().await;
+    online(&api, "demo", 1).await;
+    let began = Instant::now();
+    let mut runs = Vec::new();
+    for _ in 0..RUN_COUNT {
+        runs.push(start(&api, "echo", Value::Null).await);
+    }
+    for run in &runs {
+        reaches(&api, run, "succeeded").await;
+    }
+    let took = began.elapsed();
+    assert!(took < Duration::from_secs(3) * RUN_COUNT, "{RUN_COUNT} runs took {took:?}");
+}
+
+#[tokio::test]
+async fn runs_follow_each_other_wherever_the_executor_calls_on_postgres() {
+    runs_follow_each_other_wherever_the_executor_calls(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn runs_follow_each_other_wherever_the_executor_calls_on_mysql() {
+    runs_follow_each_other_wherever_the_executor_calls(Backend::Mysql).await;
+}
+
+/// A server stands still after a run got its number and before its request is sent, and another server takes the run over. Once the first
+/// one goes on, it does not send the request: the run gets another attempt.
+async fn a_run_of_a_server_that_stood_still_is_sent_again(backend: Backend) {
+    let Some(db) = scratch(backend).await else { return };
+    let args = [&NETWORKS[..], &CLUSTER[..4]].concat();
+    let other = Server::start_with(&db, &args).await;
+    let mut sleeper = Server::start_with(&db, &[&args[..], &["--failpoint", "send_xxl.committed=stop"]].concat()).await;
+    let api = other.api();
+    job(&api, ("echo", "demo", "echo"), json!({})).await;
+    let token = token(&api, "demo").await;
+    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
+    let executor = StandIn::start_with(listener, Dialect::Core34, &[other.url()], ("demo", &token));
+    executor.register().await;
+    online(&api, "demo", 1).await;
+    online(&sleeper.api(), "demo", 1).await;
+    // The server may stop before it answers.
+    let asked = sleeper.api();
+    let asked = tokio::spawn(async move { start(&asked, "echo", json!("hello")).await });
+    let id = sleeper.process().id();
+    wait_until(LIMIT, "the server stops at its failpoint", async || {
+        let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        if stat.contains(") T ") { Ok(()) } else { Err(stat) }
+    })
+    .await;
+    // Longer than the lease, so that the other server has the run.
+    tokio::time::sleep(Duration::from_secs(6)).await;
+    sleeper.process().signal(Signal::CONT);
+    let run = asked.await.expect("the request is answered");
+    let ended = reaches(&api, &run, "succeeded").await;
+    assert_eq!(ended["attempt"], 2, "{ended:#}");
+    assert_eq!(executor.calls("run").len(), 1, "the first attempt was not sent");
+}
+
+#[tokio::test]
+async fn a_run_of_a_server_that_stood_still_is_sent_again_on_postgres() {
+    a_run_of_a_server_that_stood_still_is_sent_again(Backend::Postgres).await;
+}
+
+#[tokio::test]
+async fn a_run_of_a_server_that_stood_still_is_sent_again_on_mysql() {
+    a_run_of_a_server_that_stood_still_is_sent_again(Backend::Mysql).await;
 }
 
 #[tokio::test]

@@ -139,6 +139,11 @@ impl Online {
         free > (self.slots / 4).max(1) && self.refusal(now).is_none()
     }
 
+    /// Whether a run that it gets now begins at once.
+    pub(crate) const fn has_free_slot(&self) -> bool {
+        self.in_flight + self.elsewhere < self.slots
+    }
+
     pub(crate) fn candidate(&self, answer: Answer, now: Timestamp) -> Candidate<'_> {
         let active = self.in_flight + self.elsewhere;
         Candidate { hashed_name: &self.points, weight: self.weight, active, refusal: self.refusal(now), answer }

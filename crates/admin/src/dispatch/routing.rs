@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::pump::{Load, Room, least_loaded};
 use rondel_core::route::trace::{self, WaitTimes};
 use rondel_core::route::{Answer, Candidate, Choice, Question, Refusal, RouteRequest, question};
-use rondel_core::{ExecutorId, Job, Route, Run, RunId, Timestamp};
+use rondel_core::{ExecutorId, Job, Reason, Route, Run, RunId, Timestamp};
 
 use super::assign;
 use super::decision::Decision;
@@ -62,12 +62,9 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
     }
     let mut candidates: Vec<Candidate<'_>> =
         online.iter().copied().map(|online| online.candidate(answer(online, probe, job, now), now)).collect();
-    // Executors that left triggers unanswered lately are skipped if another one is available. A broadcast goes to all.
-    let is_avoided = |online: &Online| d.state.executors.silences.is_avoided(online.session.executor, now);
-    if job.route != Route::Broadcast && online.iter().any(|one| one.takes_new() && !is_avoided(one)) {
-        for (candidate, _) in candidates.iter_mut().zip(&online).filter(|(_, one)| is_avoided(one)) {
-            candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
-        }
+    // A broadcast goes to all.
+    if job.route != Route::Broadcast {
+        avoid_silent(d, &online, &mut candidates);
     }
     match d
         .state
@@ -84,6 +81,16 @@ pub(super) fn choose(d: &mut Decision<'_>, probe: &Probe, is_past_deadline: bool
             RouteDecision::Wait(silent.map(|(online, _)| online.session.executor).collect())
         }
         Choice::NoExecutor => RouteDecision::NoExecutor,
+    }
+}
+
+/// Skips executors that left triggers unanswered lately, if another one is available.
+fn avoid_silent(d: &Decision<'_>, online: &[&Online], candidates: &mut [Candidate<'_>]) {
+    let is_avoided = |online: &Online| d.state.executors.silences.is_avoided(online.session.executor, d.now);
+    if online.iter().any(|one| one.takes_new() && !is_avoided(one)) {
+        for (candidate, _) in candidates.iter_mut().zip(online).filter(|(_, one)| is_avoided(one)) {
+            candidate.refusal = candidate.refusal.or(Some(Refusal::Silent));
+        }
     }
 }
 
@@ -105,16 +112,26 @@ fn choose_named(ready: &Ready, online: &[&Online], now: Timestamp) -> RouteDecis
     }
 }
 
-/// A group of a pump job goes to the executor that has the fewest groups of that job.
+/// A group of a pump job goes to the executor that has the fewest groups of that job, among those with a free slot if there are any: in the
+/// queue of a full executor it might wait for hours.
 fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_executor: Option<u32>) -> RouteDecision {
     let now = d.now;
-    let candidates: Vec<Candidate<'_>> = online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
-    let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
-        let room = if candidate.refusal.is_none() { Room::Open } else { Room::Full };
-        Load { groups: group_count(d, online.session.executor, ready.run.job), room }
+    let mut candidates: Vec<Candidate<'_>> =
+        online.iter().map(|online| online.candidate(Answer::Missing, now)).collect();
+    avoid_silent(d, online, &mut candidates);
+    let loads = |may_queue: bool| -> Vec<Load> {
+        let load = |(online, candidate): (&&Online, &Candidate<'_>)| {
+            let is_open = candidate.refusal.is_none() && (may_queue || online.has_free_slot());
+            let room = if is_open { Room::Open } else { Room::Full };
+            Load { groups: group_count(d, online.session.executor, ready.run.job), room }
+        };
+        online.iter().zip(&candidates).map(load).collect()
     };
-    let loads: Vec<Load> = online.iter().zip(&candidates).map(load).collect();
-    match least_loaded(&loads, per_executor) {
+    // A group that moves has left its executor for one that had a free slot a moment ago. It must not come back because short runs
+    // are on their way there.
+    let is_moving = ready.run.reason == Some(Reason::Moved);
+    let with_slot = if is_moving { None } else { least_loaded(&loads(false), per_executor) };
+    match with_slot.or_else(|| least_loaded(&loads(true), per_executor)) {
         Some(index) => {
             let (id, name) = (online[index].session.executor, online[index].name.clone());
             RouteDecision::Executor(id, name, trace_of(ready, candidates, Some(index), now))

@@ -48,9 +48,14 @@ impl Silences {
         self.0.get(&executor).map(|silence| silence.triggers)
     }
 
+    /// Until when runs go to other executors first; `None` if it has answered its last triggers.
+    pub(crate) fn avoided_until(&self, executor: ExecutorId) -> Option<Timestamp> {
+        self.0.get(&executor).map(|silence| silence.paused_until)
+    }
+
     /// Whether runs go to other executors first.
     pub(crate) fn is_avoided(&self, executor: ExecutorId, now: Timestamp) -> bool {
-        self.0.get(&executor).is_some_and(|silence| silence.paused_until > now)
+        self.avoided_until(executor).is_some_and(|until| until > now)
     }
 }
 

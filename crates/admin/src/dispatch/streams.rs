@@ -22,6 +22,10 @@ const FULL_PAUSE: Duration = Duration::from_millis(200);
 
 pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
     if d.state.executors.is_outdated(&session) {
+        if d.state.executors.get(executor.id).is_none() {
+            // The hello has put it among the online executors, and the end of this stream would not remove it.
+            d.effects.push(Effect::ShowOffline(executor.id));
+        }
         return d.effects.push(Effect::EndStream(session));
     }
     // If an executor has two streams, only the newer one counts, and the server ends the older one. Only the executor knows which stream
@@ -44,8 +48,10 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     unanswered::await_no_answers(d, id);
     roll::open_reported_places(d, &executor, &report);
     // The end of its previous stream may have removed it from the online executors after the hello had put it there.
-    let unanswered = d.state.executors.silences.of(id);
-    d.effects.push(Effect::ShowOnline(Box::new(OnlineExecutor { unanswered, ..executor.clone() })));
+    let silences = &d.state.executors.silences;
+    let (unanswered, avoided_until) = (silences.of(id), silences.avoided_until(id));
+    let shown = OnlineExecutor { unanswered, avoided_until, ..executor.clone() };
+    d.effects.push(Effect::ShowOnline(Box::new(shown)));
     d.state.executors.join(session, &executor, report);
     let is_open = |active: &&Active| !matches!(active.phase, Phase::Ending | Phase::Settling);
     let in_flight = d.state.runs.of_executor(id).filter(is_open).count();

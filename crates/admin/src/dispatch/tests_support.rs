@@ -69,6 +69,8 @@ pub(crate) fn executor(id: i64, number: u64) -> (SessionHandle, OnlineExecutor, 
         last_seen_at: Timestamp::EPOCH,
         draining: false,
         unanswered: None,
+        avoided_until: None,
+        hello: 0,
     };
     let stream = Arc::new(OutgoingStream::new(sender));
     (SessionHandle { executor: id, number, hello: 0, stream }, online, receiver)

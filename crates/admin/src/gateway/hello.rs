@@ -159,6 +159,8 @@ pub(super) async fn check(
         last_seen_at: now,
         draining: false,
         unanswered: None,
+        avoided_until: None,
+        hello: hello.hello_number,
     };
     let refs = |refs: Vec<v1::RunRef>| refs.into_iter().map(|r| (RunId::new(r.run_id), r.attempt)).collect();
     let starts = StartReports::of(&hello.held, now);

@@ -223,7 +223,7 @@ fn online(shared: &Shared, look: &Look<'_>) -> Vec<(OnlineExecutor, Room)> {
         if one.draining || !is_on || !job.select.admits(name, &one.labels) {
             return Room::Off;
         }
-        if one.running < one.slots { Room::Open } else { Room::Full }
+        if one.running < one.slots && !one.is_avoided(look.now) { Room::Open } else { Room::Full }
     };
     let has_handler = |one: &OnlineExecutor| one.app == app && one.handlers.contains(&job.handler);
     shared.registry.all().into_iter().filter(has_handler).map(|one| (one.clone(), room(&one))).collect()

@@ -53,6 +53,10 @@ pub struct OnlineExecutor {
     pub draining: bool,
     /// The triggers that it left unanswered; `None` after it has answered one.
     pub unanswered: Option<UnansweredTriggers>,
+    /// Until when runs go to other executors first, because it left triggers unanswered. It may have answered one since.
+    pub(crate) avoided_until: Option<Timestamp>,
+    /// The number of the hello that declared this; 0 if the executor does not count its hellos.
+    pub(crate) hello: u64,
 }
 
 /// Triggers that an executor left unanswered while it kept sending heartbeats.
@@ -86,6 +90,11 @@ impl OnlineExecutor {
         takes_handler(self.handlers.iter().map(String::as_str), handler)
     }
 
+    /// Whether runs go to other executors first, because it leaves triggers unanswered.
+    pub(crate) fn is_avoided(&self, now: Timestamp) -> bool {
+        self.unanswered.is_some() && self.avoided_until.is_none_or(|until| until > now)
+    }
+
     /// Whether runs of this handler may go to it.
     pub(crate) fn takes(&self, handler: &str) -> bool {
         !self.draining && self.has_handler(handler)
@@ -113,8 +122,12 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
+    /// Adds an executor, unless a newer hello of it is here: a server that stood still reads the hellos of several streams in any order.
     pub(crate) fn insert(&self, executor: OnlineExecutor) {
-        self.online.write().unwrap_or_else(PoisonError::into_inner).insert(executor.id, executor);
+        let mut online = self.online.write().unwrap_or_else(PoisonError::into_inner);
+        if online.get(&executor.id).is_none_or(|known| known.hello <= executor.hello) {
+            online.insert(executor.id, executor);
+        }
     }
 
     fn streams(&self) -> MutexGuard<'_, HashMap<ExecutorId, BTreeSet<u64>>> {

@@ -5,7 +5,7 @@ use std::time::Duration;
 use rondel_core::outcome::{NextStepPolicy, Outcome};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::sketch::{Sketch, Step};
-use rondel_core::{AppId, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NodeId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 
 use super::stats::roll_up;
 use super::{FAILED, POLICY, claim, dispatch, due, finish, finish_all, job, join, next_id, run};
@@ -260,6 +260,19 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
     assert_eq!(late(crate::rollups::OpenQuery { since: before, ..query }).await, None);
     assert_eq!(late(crate::rollups::OpenQuery { due_by: before, ..query }).await, None);
     assert_eq!(late(crate::rollups::OpenQuery { status: RunStatus::Running, ..query }).await, None);
+    // A run that follows from others has the planned instant of their fire, and is due when they have ended. A run that a maintenance
+    // window held back is due at the end of the window.
+    for trigger in [Trigger::Parent, Trigger::Misfire] {
+        let after = self::job(store, None).await;
+        let planned = Run { cause: next_id(), trigger, due_at: end, ..run(&after, token, at) };
+        let planned = store.request_run(token, planned).await.unwrap();
+        let open = async |since| {
+            let query = crate::rollups::OpenQuery { due_by: end, since, ..query };
+            store.open_jobs(query).await.unwrap().into_iter().find(|open| open.job == after.id)
+        };
+        assert_eq!(open(end - Duration::from_millis(1)).await, None, "{trigger}");
+        assert_eq!(open(end).await.map(|open| (open.run, open.fire_at)), Some((planned.id, end)), "{trigger}");
+    }
 
     let in_all =
         store.chart_runs_of_namespace(job.namespace, (rows[0].id, RunId::new(next_id())), 10_000).await.unwrap();

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use async_trait::async_trait;
 use rondel_core::sketch::{Sketch, Step};
-use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{AppId, JobId, NamespaceId, Reason, Run, RunId, RunStatus, Timestamp, Trigger};
 
 use crate::mem::{MemStore, State, StoredJob, size};
 use crate::rollups::{
@@ -137,18 +137,21 @@ impl Rollups for MemStore {
 
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
         let state = self.state();
+        let has_own_plan = |run: &Run| !matches!(run.trigger, Trigger::Parent | Trigger::Backfill | Trigger::Misfire);
+        let planned = |run: &Run| if has_own_plan(run) { run.fire_at } else { run.due_at };
         let is_its = |run: &&Run| {
             run.namespace == query.namespace
                 && run.status == query.status
                 && run.due_at <= query.due_by
-                && run.fire_at <= query.since
+                && planned(run) <= query.since
                 && run.started_at.is_none_or(|at| at <= query.since)
                 && (!query.first_attempts_only || run.attempt == 1)
                 && is_not_shard(run)
         };
         let mut jobs: BTreeMap<JobId, OpenJob> = BTreeMap::new();
         for run in state.runs.values().filter(is_its) {
-            let Run { job, id, fire_at, started_at, .. } = *run;
+            let Run { job, id, started_at, .. } = *run;
+            let fire_at = planned(run);
             let open = jobs.entry(job).or_insert(OpenJob { job, run: id, fire_at, started_at });
             (open.run, open.fire_at) = (open.run.min(id), open.fire_at.min(fire_at));
             open.started_at = open.started_at.into_iter().chain(started_at).min();

@@ -161,14 +161,24 @@ pub(super) const READ_IDLE: Statement = Statement {
            WHERE {is_idle} AND +job.namespace_id = ? AND +job.retired = 0 AND +job.updated_at_ms < ? \
            ORDER BY job.updated_at_ms DESC LIMIT ?",
 };
+/// The instant from which a run that has not begun is late. A run that follows from others has the planned instant of their fire, which may
+/// be hours ago, and so may the fire of a run that a maintenance window held back, which counts as missed.
+macro_rules! planned {
+    () => {
+        "CASE WHEN run.trigger_kind IN ('parent', 'backfill', 'misfire') THEN run.due_at_ms ELSE run.fire_at_ms END"
+    };
+}
 macro_rules! open_jobs {
     ($of_lease:literal) => {
         concat!(
-            "SELECT run.job_id, MIN(run.id) AS first_id, MIN(run.fire_at_ms) AS planned_ms, \
-             MIN(run.started_at_ms) AS begun_ms FROM run WHERE run.node_id = ? AND ",
+            "SELECT run.job_id, MIN(run.id) AS first_id, MIN(",
+            planned!(),
+            ") AS planned_ms, MIN(run.started_at_ms) AS begun_ms FROM run WHERE run.node_id = ? AND ",
             $of_lease,
             " AND run.status IN ('pending', 'waiting', 'running') AND run.status = ? AND run.due_at_ms <= ? \
-             AND +run.namespace_id = ? AND +run.fire_at_ms <= ? AND COALESCE(run.started_at_ms, 0) <= ? AND run.attempt <= ? \
+             AND +run.namespace_id = ? AND ",
+            planned!(),
+            " <= ? AND COALESCE(run.started_at_ms, 0) <= ? AND run.attempt <= ? \
              AND (run.shard_index < 0 OR COALESCE(run.shard_total, 1) <= 1) GROUP BY run.job_id \
              ORDER BY planned_ms, run.job_id LIMIT ?"
         )

@@ -3,13 +3,14 @@
 
 use std::sync::Arc;
 
+use rondel_store::LeaseToken;
 use rondel_store::xxl::XxlRun;
 use tokio::sync::{Semaphore, mpsc, watch};
 use tokio::time::Instant;
 
 use super::{Event, Pulled};
 use crate::bridge::Shared;
-use crate::client::Peer;
+use crate::client::{CallError, Peer};
 use crate::log::{self, ReadEnd};
 use crate::wire::{self, LogPage};
 
@@ -57,9 +58,17 @@ impl Calls {
         });
     }
 
-    pub(super) fn run(&self, log_id: i64, body: Vec<u8>, begin_until: Option<Instant>) {
-        let (client, peer) = (self.shared.client.clone(), self.peer());
-        self.spawn(async move { Event::Sent(log_id, client.run(&peer, body, begin_until).await) });
+    /// Sends the request to run an attempt that was accepted under this lease.
+    pub(super) fn run(&self, (log_id, lease): (i64, LeaseToken), body: Vec<u8>, begin_until: Option<Instant>) {
+        let (shared, peer) = (Arc::clone(&self.shared), self.peer());
+        self.spawn(async move {
+            let answer = if shared.wait_for_lease(lease).await {
+                shared.client.run(&peer, body, begin_until).await
+            } else {
+                Err(CallError::TooLate("the lease of this server has ended".to_owned()))
+            };
+            Event::Sent(log_id, lease, answer)
+        });
     }
 
     pub(super) fn kill(&self, log_id: i64, number: i32) {

@@ -10,7 +10,7 @@ use rondel_store::LeaseToken;
 use rondel_store::xxl::{NewXxlRun, XxlRun};
 use tokio::time::Instant;
 
-use super::{Link, SLOTS, Session};
+use super::{CANCEL_LEFT_FOR, Link, SLOTS, Session};
 use crate::request;
 use crate::table::Kill;
 use crate::wire::CODE_FAILED;
@@ -60,7 +60,7 @@ impl Link {
         }
         for (log_id, made, begin_until) in requests {
             match made {
-                Ok(request) => self.send_request(log_id, request.body(), begin_until),
+                Ok(request) => self.send_request((log_id, token), request.body(), begin_until),
                 Err(sentence) if !self.end(session, log_id, CODE_FAILED, &sentence).await => return false,
                 Err(_) => {}
             }
@@ -68,11 +68,11 @@ impl Link {
         true
     }
 
-    fn send_request(&mut self, log_id: i64, body: Vec<u8>, begin_until: Option<Instant>) {
+    fn send_request(&mut self, (log_id, lease): (i64, LeaseToken), body: Vec<u8>, begin_until: Option<Instant>) {
         if let Some(entry) = self.table.get_mut(log_id) {
             entry.is_sending = true;
         }
-        self.calls.run(log_id, body, begin_until);
+        self.calls.run((log_id, lease), body, begin_until);
     }
 
     /// Has the store assign a number to each trigger: `None` if the store failed, no rows if the lease does not hold.
@@ -88,10 +88,19 @@ impl Link {
         self.shared.writes.send(token, new).await
     }
 
+    /// Asks the executor to stop an attempt. Each server gets the request, and `/kill` names a job: a second one might stop the job's next
+    /// run. Therefore the server that is responsible for the attempt sends it, and the others only if it has had no effect for a while.
     pub(super) fn cancel(&mut self, run: RunId, attempt: i32, by: &str) {
         let Some(entry) = self.table.of_attempt(run, attempt).filter(|entry| entry.is_open()) else { return };
         if matches!(entry.kill, Some(Kill::Requested(_))) {
             return;
+        }
+        if !self.shared.is_responsible_for(&entry.row) {
+            let now = Instant::now();
+            let since = *self.left_cancels.entry(entry.row.log_id).or_insert(now);
+            if now.duration_since(since) < CANCEL_LEFT_FOR {
+                return;
+            }
         }
         entry.kill = Some(Kill::Wanted(by.to_owned()));
         if entry.begin_kill() {

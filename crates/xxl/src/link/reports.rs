@@ -1,29 +1,35 @@
 //! Ends of attempts: answers and reports of the executor, and the results that the engine gets.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use rondel_core::RunId;
 use rondel_proto::ITEM_COUNT_MAX;
 use rondel_proto::v1::executor_message::Body;
 use rondel_proto::v1::{self, RefusedWhy};
+use rondel_store::LeaseToken;
 use rondel_store::xxl::{XxlReport, XxlRun, XxlRunState};
 use tokio::time::Instant;
 
 use super::offer::{refusal, reply};
 use super::{Link, Pulled, Session, TICK};
 use crate::client::CallError;
-use crate::ends::{self, CODE_KILLED};
+use crate::ends::{self, CODE_KILLED, CODE_LOST};
 use crate::log::{self, ReadEnd};
 use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
-    /// Handles ends of attempts that the store has.
+    /// Handles ends of attempts that the store has. Ends of attempts that another server sent are left to that server, which looks into the
+    /// store: the next run of the job waits there, and it may be asking the executor to stop the attempt, in which case the answer to
+    /// that request takes precedence over the callback. If it does not report an end, a later look of this server does.
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
-        let stopped_elsewhere = self.stopped_elsewhere(&rows).await;
         let mut ended = Vec::new();
         for row in rows {
-            if row.state == XxlRunState::Settled || stopped_elsewhere.contains(&row.log_id) {
+            if row.state == XxlRunState::Settled {
+                continue;
+            }
+            if self.shared.is_of_another_server(&row) {
+                self.has_left_ends = true;
                 continue;
             }
             // A report may arrive after the server assumed the end and removed the attempt here.
@@ -40,27 +46,12 @@ impl Link {
         self.deliver(session, &ended).await
     }
 
-    /// The failures that are left to another server, because that server is asking the executor to stop the attempts. The executor's answer
-    /// to that request takes precedence over the callback. If the other server reports none of them, a later look at the store finds them.
-    async fn stopped_elsewhere(&self, rows: &[XxlRun]) -> BTreeSet<i64> {
-        let is_left = |row: &&XxlRun| ends::is_failure(row) && !self.shared.is_responsible_for(row);
-        let failed: Vec<&XxlRun> = rows.iter().filter(is_left).collect();
-        if failed.is_empty() {
-            return BTreeSet::new();
-        }
-        let ids: Vec<RunId> = failed.iter().map(|row| row.run).collect();
-        let runs = match self.shared.engine.store().runs(&ids).await {
-            Ok(runs) => runs,
-            Err(error) => {
-                self.shared.store_failed("read runs", &error);
-                return BTreeSet::new();
-            }
-        };
-        let asked: BTreeSet<RunId> = runs.iter().filter(|run| run.cancel_asked().is_some()).map(|run| run.id).collect();
-        failed.into_iter().filter(|row| asked.contains(&row.run)).map(|row| row.log_id).collect()
-    }
-
-    pub(super) async fn on_sent(&mut self, session: &Session, log_id: i64, answer: Result<Answer, CallError>) -> bool {
+    pub(super) async fn on_sent(
+        &mut self,
+        session: &Session,
+        (log_id, lease): (i64, LeaseToken),
+        answer: Result<Answer, CallError>,
+    ) -> bool {
         // A request that was too late to be sent shows nothing about the executor.
         if !matches!(answer, Err(CallError::TooLate(_))) {
             self.is_unreachable = matches!(answer, Err(CallError::NotSent(_)));
@@ -77,9 +68,9 @@ impl Link {
                 if let Some(count) = self.shared.log_limit.count(&format!("unreachable {executor}")) {
                     tracing::warn!(executor, reason = message, count, "an executor of XXL-JOB cannot be reached");
                 }
-                self.hand_back(session, log_id).await
+                self.hand_back(session, (log_id, lease)).await
             }
-            Err(CallError::TooLate(_)) => self.hand_back(session, log_id).await,
+            Err(CallError::TooLate(_)) => self.hand_back(session, (log_id, lease)).await,
             answer => {
                 // Without a clear answer the executor may have the attempt: the link asks it, and waits for its callback.
                 (entry.is_confirmed, entry.idle_since) = (answer.is_ok(), None);
@@ -105,8 +96,14 @@ impl Link {
         }
     }
 
-    /// Refuses a run whose request could not be sent, so that the engine sends it elsewhere.
-    pub(super) async fn hand_back(&mut self, session: &Session, log_id: i64) -> bool {
+    /// Refuses a run whose request could not be sent, so that the engine sends it elsewhere. If the lease under which it was accepted has
+    /// ended, another server may have the run by now, and treat the attempt as one that the executor has: then the attempt ends as lost.
+    async fn hand_back(&mut self, session: &Session, (log_id, lease): (i64, LeaseToken)) -> bool {
+        if !self.shared.engine.holds(lease) {
+            return self
+                .end(session, log_id, CODE_LOST, "the server lost its lease before it could send the run")
+                .await;
+        }
         if !self.shared.writes.settle(vec![log_id]).await {
             return false;
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_store::xxl::{XxlRun, XxlRunState};
 use tokio::time::Instant;
 
-use super::{ASK_AFTER, ASK_SOON, Link, PULL_PERIOD, RECONCILE_IDLE_PERIOD, RECONCILE_PERIOD, Session};
+use super::{ASK_AFTER, ASK_SOON, Link, PULL_PERIOD, RECONCILE_IDLE_PERIOD, RECONCILE_PERIOD, RECONCILE_SOON, Session};
 use crate::client::CallError;
 use crate::ends::{self, CODE_LOST, CODE_UNKNOWN};
 use crate::table::Entry;
@@ -19,12 +19,12 @@ const ANSWERED_WITHIN: Duration = Duration::from_secs(2);
 impl Link {
     pub(super) async fn tick(&mut self, session: &Session) -> bool {
         let now = Instant::now();
-        let period = if self.table.open_count() > 0 { RECONCILE_PERIOD } else { RECONCILE_IDLE_PERIOD };
-        if now.duration_since(self.reconciled_at) >= period {
+        if now.duration_since(self.reconciled_at) >= self.reconcile_period() {
             self.reconciled_at = now;
             match self.unsettled().await {
                 Ok(rows) => {
-                    let rows = self.without_new_failures(rows);
+                    self.has_left_ends = false;
+                    let rows = self.without_new_ends(rows);
                     self.merge_stored_attempts(rows);
                 }
                 Err(error) => self.shared.store_failed("read attempts", &error),
@@ -32,6 +32,7 @@ impl Link {
         }
         self.read_logs_of_lost_nodes(now);
         self.table.forget();
+        self.left_cancels.retain(|log_id, _| self.table.get_mut(*log_id).is_some_and(|entry| entry.is_open()));
         if !self.give_up_logs(session, now).await {
             return false;
         }
@@ -50,18 +51,39 @@ impl Link {
         self.end_lost_attempts(session, now).await
     }
 
-    /// Leaves out failures that the executor has just reported for attempts of other servers; a later look handles them. The other server
+    /// How long after the last read of the store the next one follows.
+    fn reconcile_period(&self) -> Duration {
+        let own = self.shared.engine.token().node;
+        let has_own = || self.table.entries().any(|entry| entry.is_open() && entry.row.node == own);
+        match self.table.open_count() {
+            0 if !self.has_left_ends => RECONCILE_IDLE_PERIOD,
+            _ if self.is_called_elsewhere && has_own() => RECONCILE_SOON,
+            _ => RECONCILE_PERIOD,
+        }
+    }
+
+    /// Leaves out ends that the executor has just reported for attempts of other servers; a later look handles them. The other server
     /// may be asking the executor to stop such an attempt. If the executor answers that request after the callback, the answer counts.
-    fn without_new_failures(&self, rows: Vec<XxlRun>) -> Vec<XxlRun> {
+    fn without_new_ends(&self, rows: Vec<XxlRun>) -> Vec<XxlRun> {
         let since = self.shared.engine.now() - ANSWERED_WITHIN;
+        let without = |row| ends::without_new_success(ends::without_new_failure(row, since), since);
         let is_own = |row: &XxlRun| self.shared.is_responsible_for(row);
-        rows.into_iter().map(|row| if is_own(&row) { row } else { ends::without_new_failure(row, since) }).collect()
+        rows.into_iter().map(|row| if is_own(&row) { row } else { without(row) }).collect()
+    }
+
+    /// Notes whether the executor reports the ends of this server's attempts to another server.
+    fn note_calls_elsewhere(&mut self, rows: &[XxlRun]) {
+        let own = self.shared.engine.token().node;
+        for row in rows.iter().filter(|row| row.node == own && row.state == XxlRunState::Reported) {
+            self.is_called_elsewhere |= self.table.get_mut(row.log_id).is_some_and(|entry| entry.is_open());
+        }
     }
 
     /// Merges the stored attempts of the executor into the table.
     pub(super) fn merge_stored_attempts(&mut self, rows: Vec<XxlRun>) {
         let now = Instant::now();
         self.reconciled_at = now;
+        self.note_calls_elsewhere(&rows);
         let ended = self.table.reconcile(rows, now);
         ended.into_iter().for_each(|entry| self.read_the_rest(entry, now));
     }

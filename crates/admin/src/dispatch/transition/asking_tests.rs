@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, JobId, RunId, Timestamp};
+use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
 use serde_json::{Value, json};
 
 use super::tests::{NOTHING, with_executors};
@@ -184,6 +184,40 @@ fn groups_of_a_pump_job_are_spread_evenly() {
     };
     assert_eq!([1, 2, 3].map(|executor| of(&world, executor, 1)), [0, 2, 1]);
     assert_eq!([1, 2, 3].map(|executor| of(&world, executor, 2)), [0, 1, 1], "those of another job do not count");
+}
+
+/// So many groups of a pump job arrive; returns how many of them two executors get. `reason` is that of their attempt.
+fn groups_of_two(world: &mut World, count: i32, reason: Option<Reason>) -> [usize; 2] {
+    let pump = definition(&json!({"pump": {"items": 9, "groups": 9}}));
+    let group = |index: i32| {
+        let mut group = due_at(2_000 + i64::from(index), &pump);
+        let run = &mut group.run;
+        run.reason = reason;
+        (run.job, run.fire_at, run.parent) = (JobId::new(1), Timestamp::from_secs(2), Some(RunId::new(1)));
+        (run.shard_index, run.shard_total) = (index, Some(9));
+        group
+    };
+    world.arrive((0..count).map(group));
+    at(world, 3.0);
+    [1, 2].map(|executor| world.state.runs.of_executor(ExecutorId::new(executor)).count())
+}
+
+/// An executor that left a trigger unanswered has the fewest groups, but gets none while another one takes them.
+#[test]
+fn groups_of_a_pump_job_avoid_silent_executors() {
+    let mut world = with_executors(2);
+    world.state.executors.silences.left_unanswered(ExecutorId::new(1), Timestamp::EPOCH, Timestamp::from_secs(2));
+    assert_eq!(groups_of_two(&mut world, 3, None), [0, 3]);
+}
+
+/// A group begins where a slot is free. If none is, it waits at the executor with the fewest groups. A group that moves does not come back.
+#[test]
+fn groups_of_a_pump_job_take_free_slots_first() {
+    for (reason, expected) in [(None, [1, 4]), (Some(Reason::ExecutorLost), [1, 4]), (Some(Reason::Moved), [3, 2])] {
+        let mut world = with_executors(2);
+        world.on(Event::Beat(ExecutorId::new(1), 4));
+        assert_eq!(groups_of_two(&mut world, 5, reason), expected, "{reason:?}");
+    }
 }
 
 /// The runs that an executor has from other servers count as well: its heartbeats report them.

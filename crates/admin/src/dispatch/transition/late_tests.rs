@@ -14,8 +14,8 @@ use super::tests::{DEAD, NOTHING, plain, roll_call_run, run, session_of, with_ex
 use super::world::{World, describe, verdict};
 use super::*;
 use crate::dispatch::Ready;
-use crate::dispatch::event::{Report, Responder};
-use crate::dispatch::tests_support::{definition, ready};
+use crate::dispatch::event::{Report, Responder, SessionHandle};
+use crate::dispatch::tests_support::{definition, executor, ready};
 
 fn patient(second: i64, queue_timeout: &str) -> Ready {
     ready(second, &definition(&json!({"queue_timeout": queue_timeout, "overlap": {"policy": "allow"}})))
@@ -411,4 +411,20 @@ fn an_outdated_hello_loses_no_run() {
     let report = Report { held: [(run(1), 1)].into(), ..Report::default() };
     assert_eq!(world.join_by(1, (4, 4), report), NOTHING);
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
+}
+
+/// The hello has put the executor among the online ones. If the executor has no other stream, nothing else removes it.
+#[test]
+fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
+    let mut world = World::new();
+    world.join_by(1, (1, 3), Report::default());
+    let is_shown_offline = |world: &mut World, number: u64| {
+        let (session, online, _stream) = executor(1, number);
+        let session = SessionHandle { hello: 2, ..session };
+        let effects = world.on(Event::Joined(session, online, Report::default()));
+        effects.iter().any(|effect| matches!(effect, Effect::ShowOffline(id) if *id == ExecutorId::new(1)))
+    };
+    assert!(!is_shown_offline(&mut world, 2), "its newer stream is open");
+    world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
+    assert!(is_shown_offline(&mut world, 3));
 }
