@@ -118,7 +118,7 @@ pub(crate) async fn check_verdicts(world: &World, batch: &[AttemptEnd]) {
                 format!("run {}: {status} of attempt {attempt} became {} of {}", run.id, run.status, run.attempt);
             truth.violate("I6 verdicts are final", &what);
         }
-        if known.is_some_and(|(status, ..)| status != run.status) {
+        if known.is_some_and(|(status, reason, _)| (status, reason) != (run.status, run.reason)) {
             // If the run is a shard, the verdict of its broadcast is corrected too.
             truth.corrected.extend([Some(run.id), run.parent].into_iter().flatten());
         }

@@ -90,7 +90,10 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
         return ResultDestination::Unexpected(result);
     }
     if matches!(active.phase, Phase::Marking | Phase::Placed) {
-        // It was never sent.
+        // This server has not sent it. Once its lease has ended, another server may have.
+        if !d.facts.lease_holds {
+            return ResultDestination::Foreign(result);
+        }
         refuse_result(d, reporter, &result);
         return ResultDestination::Here;
     }

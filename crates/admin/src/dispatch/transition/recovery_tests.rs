@@ -14,7 +14,7 @@ use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of,
 use super::world::{World, again, describe, verdict};
 use super::*;
 use crate::dispatch::Ready;
-use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, RollCallRun, Settled, Shards};
+use crate::dispatch::event::{FenceAnswer, Reply, Report, Responder, Settled, Shards};
 use crate::dispatch::tests_support::{definition, ready};
 
 const ONE: ExecutorId = ExecutorId::new(1);
@@ -496,36 +496,4 @@ fn a_broadcast_starts_the_shards_that_are_its_own() {
     assert_eq!(world.at(1.1), ["sent to 1: 11"]);
     let gone = [begun.id, moved.id, root.run.id];
     assert_eq!(world.around.in_memory.missing([own.id].into_iter().chain(gone)), gone);
-}
-
-/// A run that an executor may have has its place there before the executor has answered: the row names the executor, or its hello lists the
-/// run, before or after the call.
-#[test]
-fn no_run_begins_at_an_executor_that_may_have_an_earlier_one() {
-    let job = definition(&json!({"overlap": {"policy": "serial", "scope": "executor"}, "queue_timeout": "60s"}));
-    for (is_named, joins_first) in [(true, false), (false, false), (false, true)] {
-        let mut world = World::new();
-        set(&mut world, 2.0);
-        let mut called = ready(1, &job);
-        (called.run.status, called.run.executor_id) = (RunStatus::Running, is_named.then_some(ONE));
-        world.around.in_memory.admit(vec![called.run.clone()]);
-        let called = vec![RollCallRun { ready: called, from: Some(DEAD) }];
-        let held = if is_named { HashSet::new() } else { HashSet::from([(run(1), 1)]) };
-        let mut report = Some(Report { held, ..Report::default() });
-        if let Some(report) = report.take_if(|_| joins_first) {
-            world.join(1, 1, report);
-        }
-        world.on(Event::RollCall(called, vec![session_of(1)], vec![DEAD]));
-        world.arrive([ready(2, &job)]);
-        assert_eq!(world.at(2.0), NOTHING);
-        if let Some(report) = report {
-            world.join(1, 1, report);
-        }
-        assert_eq!(world.flush(), NOTHING, "{is_named} {joins_first}");
-        world.on(Event::FenceAnswered(ONE, 1, answer(&[(1, 1)])));
-        assert_eq!(world.flush(), NOTHING, "it has the earlier one");
-        world.result(1, 1, 1);
-        world.settled(1, 1, verdict());
-        assert_eq!(world.flush(), ["sent to 1: 2"], "{is_named} {joins_first}");
-    }
 }

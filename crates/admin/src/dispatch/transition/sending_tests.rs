@@ -356,3 +356,15 @@ fn an_attempt_that_waits_takes_no_place_under_a_limit() {
     world.settled(1, 1, EndOutcome::Duplicate);
     assert_eq!(world.flush(), ["sent to 1: 2"]);
 }
+
+/// After the end of the lease another server may have taken the run over and sent it. Its row shows who may report a result.
+#[test]
+fn a_result_of_a_run_that_was_not_sent_is_refused_only_under_a_lease() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    world.around.now = Timestamp::from_secs(1);
+    world.on(Event::Wake);
+    assert_eq!(world.result(1, 1, 1), ["refused 1/1"]);
+    world.around.lease_holds = false;
+    assert_eq!(world.result(1, 1, 1), ["foreign 1"]);
+}

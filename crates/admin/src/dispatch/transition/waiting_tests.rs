@@ -1,17 +1,19 @@
 //! Scenarios with runs that wait, and with executors that leave triggers unanswered. As in [`tests`](super::tests), times are seconds, and
 //! runs are named by the second at which they are due.
 
+use std::collections::HashSet;
+
 use rondel_core::outcome::Outcome;
 use rondel_core::reason::{ObstacleKind, ReasonDetail, WaitFor};
-use rondel_core::{ExecutorId, JobId, Reason, RunId, Timestamp};
+use rondel_core::{ExecutorId, JobId, Reason, RunId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::ledger::EndOutcome;
 use serde_json::json;
 
-use super::tests::{NOTHING, plain, run, with_executors};
+use super::tests::{DEAD, NOTHING, answer, plain, run, session_of, with_executors};
 use super::world::{World, verdict};
 use super::*;
-use crate::dispatch::event::{Reply, Report};
+use crate::dispatch::event::{Reply, Report, RollCallRun};
 use crate::dispatch::tests_support::{definition, ready};
 
 /// A row with a recorded wait proves that no executor has the run. The run is marked before it is sent, because the mark withdraws that proof.
@@ -198,5 +200,37 @@ fn a_refused_run_does_not_wait_for_the_next_round() {
         assert_eq!(world.reply(executor, 1, 1, Reply::Refused(why, None)), NOTHING);
         let sent = if why == RefusedWhy::Full { vec![format!("sent to {}: 1", 3 - first)] } else { Vec::new() };
         assert_eq!(world.flush(), sent, "{why:?}");
+    }
+}
+
+/// A run that an executor may have has its place there before the executor has answered: the row names the executor, or its hello lists the
+/// run, before or after the call.
+#[test]
+fn no_run_begins_at_an_executor_that_may_have_an_earlier_one() {
+    let job = definition(&json!({"overlap": {"policy": "serial", "scope": "executor"}, "queue_timeout": "60s"}));
+    for (is_named, joins_first) in [(true, false), (false, false), (false, true)] {
+        let mut world = World::new();
+        world.around.now = Timestamp::from_secs(2);
+        let mut called = ready(1, &job);
+        (called.run.status, called.run.executor_id) = (RunStatus::Running, is_named.then_some(ExecutorId::new(1)));
+        world.around.in_memory.admit(vec![called.run.clone()]);
+        let called = vec![RollCallRun { ready: called, from: Some(DEAD) }];
+        let held = if is_named { HashSet::new() } else { HashSet::from([(run(1), 1)]) };
+        let mut report = Some(Report { held, ..Report::default() });
+        if let Some(report) = report.take_if(|_| joins_first) {
+            world.join(1, 1, report);
+        }
+        world.on(Event::RollCall(called, vec![session_of(1)], vec![DEAD]));
+        world.arrive([ready(2, &job)]);
+        assert_eq!(world.at(2.0), NOTHING);
+        if let Some(report) = report {
+            world.join(1, 1, report);
+        }
+        assert_eq!(world.flush(), NOTHING, "{is_named} {joins_first}");
+        world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[(1, 1)])));
+        assert_eq!(world.flush(), NOTHING, "it has the earlier one");
+        world.result(1, 1, 1);
+        world.settled(1, 1, verdict());
+        assert_eq!(world.flush(), ["sent to 1: 2"], "{is_named} {joins_first}");
     }
 }
