@@ -6,6 +6,7 @@ use std::time::Duration;
 use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 use serde_json::{Value, json};
 use tokio::net::TcpListener;
+use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::stand_in::{Dialect, StandIn};
@@ -251,7 +252,8 @@ async fn a_run_of_a_server_that_stood_still_is_sent_again(backend: Backend) {
     online(&sleeper.api(), "demo", 1).await;
     // The server may stop before it answers.
     let asked = sleeper.api();
-    let asked = tokio::spawn(async move { start(&asked, "echo", json!("hello")).await });
+    let mut request = JoinSet::new();
+    request.spawn(async move { start(&asked, "echo", json!("hello")).await });
     let id = sleeper.process().id();
     wait_until(LIMIT, "the server stops at its failpoint", async || {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
@@ -261,7 +263,7 @@ async fn a_run_of_a_server_that_stood_still_is_sent_again(backend: Backend) {
     // Longer than the lease, so that the other server has the run.
     tokio::time::sleep(Duration::from_secs(6)).await;
     sleeper.process().signal(Signal::CONT);
-    let run = asked.await.expect("the request is answered");
+    let run = request.join_next().await.expect("one request").expect("it is answered");
     let ended = reaches(&api, &run, "succeeded").await;
     assert_eq!(ended["attempt"], 2, "{ended:#}");
     assert_eq!(executor.calls("run").len(), 1, "the first attempt was not sent");

@@ -42,7 +42,8 @@ async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_bro
             tokio::time::sleep(Duration::from_millis(500)).await;
             transaction.commit().await.unwrap();
         };
-        let (adopted, ()) = tokio::join!(store.adopt(heir, &[dead.node], &[runs[0].job]), commit);
+        let (nodes, jobs) = ([dead.node], [runs[0].job]);
+        let (adopted, ()) = tokio::join!(store.adopt(heir, &nodes, &jobs), commit);
         let mut adopted: Vec<RunId> = adopted.unwrap().runs.iter().map(|adopted| adopted.run.id).collect();
         adopted.sort_unstable();
         assert_eq!(adopted, [root, RunId::new(9_001), RunId::new(9_002)], "{}", database.url);
