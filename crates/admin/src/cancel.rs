@@ -16,7 +16,7 @@ const BATCH_COUNT_MAX: u32 = 20;
 /// Result of a cancel request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelledRuns {
-    /// Runs asked to cancel; a broadcast counts once, whatever its number of shards.
+    /// How many runs were asked to cancel; a broadcast counts once, whatever its number of shards.
     pub asked: u64,
     /// Whether more runs are open. If true, the caller should repeat the request.
     pub has_more: bool,

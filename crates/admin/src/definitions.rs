@@ -24,6 +24,7 @@ pub(crate) struct Compiled {
     pub(crate) namespace: NamespaceId,
     pub(crate) namespace_name: String,
     pub(crate) app: AppId,
+    /// The instant that fixed rates count from.
     pub(crate) anchor: Timestamp,
     pub(crate) job: Job,
     /// The counters of its namespace, for its fires and runs.

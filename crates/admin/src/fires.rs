@@ -33,6 +33,7 @@ struct HistoryInput {
     attempts: Vec<Attempt>,
     context: AnswerContext,
     now: Timestamp,
+    /// The runs of earlier fires may have been deleted.
     kept_from: Timestamp,
     windows: Vec<MaintenanceWindow>,
 }

@@ -32,7 +32,6 @@ const BUDGET: Duration = Duration::from_secs(10);
 const REST: Duration = Duration::from_secs(5);
 /// Longest pause of a channel whose service answers that it receives too many requests.
 const LIMITED_REST: Duration = Duration::from_secs(60);
-/// The HTTP status of that answer.
 const TOO_MANY_REQUESTS: i32 = 429;
 /// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);

@@ -1,5 +1,6 @@
-//! Adoption, a standing query: each second, this node looks for its own overdue runs that are not in memory, for runs of ended leases, and
-//! for cancel requests. This finds whatever a crash, a lost answer or a late commit left behind.
+//! The adoption loop. Each second, this node looks for its own overdue runs that are not in its memory, for runs of ended leases, and for
+//! cancel requests. Other comments call these searches the standing queries: they find whatever a crash, a lost answer or a late commit left
+//! behind.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -23,12 +24,13 @@ const PERIOD: Duration = Duration::from_secs(1);
 /// The delay between the end of another node's lease and the search for its runs. The database's clock decides whether the lease has ended,
 /// and this node's clock may be a little ahead of it.
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
-/// Maximum number of fences that one round sends for other servers, and the maximum age of a request for a fence; the requesting server
-/// repeats its request before that.
+/// Maximum number of fences that one round sends for other servers.
 const FENCE_PAGE: u32 = 500;
+/// Maximum age of another server's request to send a fence; that server repeats its request before.
 const FENCE_REQUEST_AGE_MAX: Duration = Duration::from_secs(60);
-/// How many jobs of a dead node one transaction leaves without a home, and how many such transactions one look makes.
+/// How many jobs of a dead node one transaction leaves without a home.
 const FREE_BATCH: u32 = 500;
+/// Maximum number of such transactions in one round.
 const FREE_BATCHES: u32 = 20;
 /// The number of rounds between two searches for running runs that are not in memory.
 const MISSING_ROUNDS: u32 = 10;
@@ -174,8 +176,8 @@ impl AdoptLoop {
         Ok(Some(taken_over))
     }
 
-    /// Lets runs start. The first page of jobs with runs under ended leases has been announced, which is nearly always all of them. The
-    /// tick holds back the runs of the remaining jobs until these are announced too.
+    /// Lets runs start. The first page of the jobs that have runs under ended leases has been announced; nearly always this page has all of
+    /// them. The tick holds back the runs of the remaining jobs until these jobs are announced, too.
     async fn let_runs_start(&mut self, held: &HeldLease) {
         self.shared.note_adoption_begun();
         if self.adopted != Some(held.token) {
@@ -237,7 +239,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Restores the places of runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
+    /// Gives places at their job's gate to runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
     async fn restore_places(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {
@@ -307,8 +309,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Starts the roll call for runs that may have been sent; none of them is a stray from here on. `from` has the lease under which a run
-    /// may have been sent, if that lease is known.
+    /// Starts the roll call, in which executors are asked for runs that may have been sent to them. From here on, the runs are in memory, so
+    /// the search for strays does not return them. `from` has the lease under which a run may have been sent, if that lease is known.
     async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
         let attempts: Vec<(RunId, i32)> = runs.iter().map(|run| (run.id, run.attempt)).collect();
@@ -377,9 +379,9 @@ impl AdoptLoop {
     }
 }
 
-/// The ended leases under which runs that were due at this instant may have been sent. A run that came due after the end of a node's last
-/// lease was not sent under it, unless the clock has stepped back since: the node may then have taken another lease that ends before the
-/// instants of runs that it had sent. In this case the row of one of its streams shows that the stream was open for longer.
+/// The ended leases under which runs that were due at this instant may have been sent. A lease that ended before the instant normally sent
+/// none of them. After the clock has stepped back, however, a node may hold another lease that ends before the instants of runs that it had
+/// already sent. In this case, the row of one of the node's streams shows that the stream was open for longer.
 fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestamp) -> Vec<LeaseToken> {
     let has_stream =
         |node: &Node| sessions.iter().any(|session| session.token.node == node.id && session.may_have_carried(due_at));

@@ -50,6 +50,7 @@ pub(crate) struct BeatLoop {
 /// A lease under this node's name that this process does not act under: another server has it, or this process took it and got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OtherLease {
+    /// The end of the lease.
     until: Timestamp,
     /// Whether it was renewed since it was first seen: then another server holds it.
     is_renewed: bool,
@@ -93,7 +94,7 @@ impl BeatLoop {
         }
     }
 
-    /// Logs once that the database does not answer, and once that it does again.
+    /// One beat. Logs once that the database does not answer, and once that it answers again.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
         let before = self.obstacle;
@@ -106,7 +107,7 @@ impl BeatLoop {
             if let Some(before) = shared.database.recovered() {
                 let outage = shared.clock.now().since(before.since);
                 tracing::info!(trouble = %before.trouble, outage = ?outage, "the database answers again");
-                // Runs that came due meanwhile need not wait for the next look.
+                // Runs that came due meanwhile are taken up at once, not only at the next scan.
                 shared.scan_poke.notify_one();
                 shared.adopt_poke.notify_one();
             }
@@ -161,8 +162,8 @@ impl BeatLoop {
         shared.store.beat_sessions(shared.membership.token(), &heard).await
     }
 
-    /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A renewal that
-    /// is stored late, after a newer one, moves the end back by a tenth of the lease at most.
+    /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A difference of up
+    /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by so much.
     fn has_gone_back(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written = self.written.replace(renewal.until);
@@ -213,7 +214,7 @@ impl BeatLoop {
         shared.store.report_node(token, &report).await
     }
 
-    /// Logs once if another node has a different claim strategy: such nodes only obstruct each other.
+    /// Logs once if another node has a different claim strategy: nodes with different strategies only obstruct each other.
     fn warn_of_other_strategies(&mut self, nodes: &[Node]) {
         let own = self.shared.config.claim_strategy;
         let now = self.shared.clock.now();

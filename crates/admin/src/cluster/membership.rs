@@ -39,15 +39,16 @@ pub(crate) struct Membership {
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Ended leases of which this node has taken over all open runs.
     adopted: RwLock<Vec<EndedLease>>,
-    /// Since when the lease holds without a gap, by the boot-time clock.
+    /// Since when the lease holds without a gap, by the boot-time clock in microseconds.
     held_since: AtomicI64,
     /// Whether the lease has had a gap since the node's start.
     had_gap: AtomicBool,
     /// How long this node may be without an answer before it counts as cut off, in microseconds.
     cut_off_after: i64,
-    /// When the call that renewed the lease last was sent, by the boot-time clock.
+    /// When the last successful renewal was sent, by the boot-time clock in microseconds.
     renewed_at: AtomicI64,
-    /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock; 0 if it never was.
+    /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock in microseconds; 0 if it
+    /// never was.
     cut_off_until: AtomicI64,
     /// When the set of nodes that take jobs last changed, and that set.
     takers: RwLock<(Timestamp, Vec<NodeId>)>,
@@ -150,7 +151,7 @@ impl Membership {
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
-    /// Since when the lease holds without a gap, by the boot-time clock.
+    /// Since when the lease holds without a gap, by the boot-time clock in microseconds.
     pub(crate) fn held_since(&self) -> i64 {
         self.held_since.load(Ordering::Acquire)
     }

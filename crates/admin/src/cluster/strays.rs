@@ -14,7 +14,7 @@ use crate::node::Shared;
 /// How overdue a run of this node must be before it counts as missing in memory.
 const STRAY_AFTER: Duration = Duration::from_secs(1);
 
-/// A place in the order of a sweep.
+/// A place in the order of a sweep: the instant of the last run that was read, and its id.
 type Place = (Timestamp, RunId);
 
 const START: Place = (Timestamp::EPOCH, RunId::new(0));
@@ -71,7 +71,9 @@ impl Sweep {
 pub(super) struct Strays {
     /// Runs that came due recently; runs that another server has just stored are among them.
     recent: Sweep,
+    /// All overdue runs, read over many looks.
     overdue: Sweep,
+    /// All running runs, read over many looks.
     running: Sweep,
 }
 

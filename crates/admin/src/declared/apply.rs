@@ -62,7 +62,7 @@ pub(super) async fn reconcile_app(
     Ok(problems)
 }
 
-/// The jobs of a set, by name. A job without a valid name adds a problem if the set is living.
+/// The jobs of a set, by name. A job without a valid name adds a problem if an executor has declared the set since `living_since`.
 fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> DeclaredJobs {
     let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
     let mut jobs = BTreeMap::new();

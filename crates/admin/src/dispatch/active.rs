@@ -16,7 +16,7 @@ pub(crate) struct Active {
     pub(crate) ready: Ready,
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
-    /// When the run was sent; before that, when its executor was chosen. The mark of a run that is marked first has that earlier instant.
+    /// When the run was sent; before that, when its executor was chosen. If the run is marked first, its mark has the earlier instant.
     pub(crate) sent_at: Timestamp,
     /// The number of the trigger that was sent last.
     pub(crate) number: i64,
@@ -29,8 +29,8 @@ pub(crate) struct Active {
     pub(crate) is_named: bool,
     /// How many heartbeats had arrived on the stream when the run was sent; `None` once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
-    /// Why it was given up. If the lane has no room for that end, the next round gives the run up again for this reason. Cleared when its
-    /// executor lists the run again.
+    /// Why the server gave it up. If the result lane has no room for this end, the next round gives the run up again for this reason. Cleared
+    /// when its executor lists the run again.
     pub(crate) lost_for: Option<Reason>,
     /// The span of the dispatch, until the executor answers; `None` if traces are not exported.
     pub(crate) span: Option<DispatchSpan>,
@@ -54,7 +54,7 @@ impl Active {
         }
     }
 
-    /// The entry about the run that the store is to write. `at` is when the run began, was sent, or got its executor.
+    /// The entry that the store is to write about the run. `at` is when the run began, was sent, or got its executor.
     pub(crate) fn in_hand(&self, at: Timestamp) -> RunAtExecutor {
         RunAtExecutor {
             run: self.ready.run.id,

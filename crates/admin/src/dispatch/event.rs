@@ -76,7 +76,7 @@ impl<T> fmt::Debug for Responder<T> {
     }
 }
 
-/// The attempts that an executor reported to have when it opened its stream.
+/// The attempts that an executor reported when it opened its stream: those that it holds, and those whose results it still has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) held: HashSet<(RunId, i32)>,
@@ -108,7 +108,9 @@ pub(crate) struct IncomingResult {
     pub(crate) attempt: i32,
     pub(crate) outcome: Outcome,
     pub(crate) message: Option<String>,
+    /// The JSON that the handler returned.
     pub(crate) result: Option<String>,
+    /// When the handler began, as the executor reports it; `None` if it reports no instant.
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) finished_at: Timestamp,
     pub(crate) received_at: Timestamp,

@@ -32,12 +32,14 @@ pub(crate) struct Online {
     labels: BTreeMap<String, String>,
     weight: u32,
     handlers: HashSet<String>,
-    /// It takes any handler.
+    /// Whether it takes any handler.
     takes_any: bool,
     slots: usize,
+    /// How many runs of this node it may have at once: a little more than its slots.
     limit: usize,
     /// How long before a run's instant it takes the trigger; zero if it starts each run immediately.
     pub(crate) ahead_max: Duration,
+    /// How many runs of this node it has, or is about to get.
     pub(crate) in_flight: usize,
     /// How many runs of other nodes it had, by its last heartbeat.
     elsewhere: usize,
@@ -48,7 +50,7 @@ pub(crate) struct Online {
     draining: bool,
     /// Its switch, as users set it.
     pub(crate) switch: Switch,
-    /// It reported that it was full: it gets no more runs until this instant, or until one of its runs ends.
+    /// Until when it gets no more runs, because it reported that it was full; the end of one of its runs clears this earlier.
     pub(crate) full_until: Option<Timestamp>,
     pub(crate) report: Report,
     /// For each node, the newest epoch whose triggers it refuses, as it reported on this stream.

@@ -297,7 +297,7 @@ impl Session {
         }
     }
 
-    /// Results over the limit are not acknowledged, so that the executor sends them again.
+    /// Passes results to the dispatcher. Results beyond the memory limit are not acknowledged, so that the executor sends them again.
     async fn take_results(&self, results: v1::Results, now: Timestamp) {
         let charge = charge_kib(encoded_len(&results), results.results.len());
         let Ok(memory) = Arc::clone(&self.inner.report_memory).try_acquire_many_owned(charge) else {

@@ -21,7 +21,7 @@ pub(crate) use schemas::{SchemaPool, Schemas, agreed};
 pub struct OnlineExecutor {
     /// Its incarnation.
     pub id: ExecutorId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,
@@ -69,7 +69,7 @@ pub struct UnansweredTriggers {
 pub struct OnlineName {
     /// Its incarnation.
     pub id: ExecutorId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,

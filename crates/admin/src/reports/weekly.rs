@@ -68,7 +68,7 @@ pub async fn save_schedule(
         }
     };
     let saved = store.report_schedule(namespace).await?;
-    // If another caller deleted it meanwhile, the schedule as it was saved is returned.
+    // If another caller deleted the schedule meanwhile, it is returned as it was saved.
     let made = ScheduledReport {
         namespace,
         version: 1,

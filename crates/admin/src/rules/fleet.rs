@@ -67,7 +67,7 @@ fn present(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
     present.map(|one| (one.app, one.executor)).collect()
 }
 
-/// The executors that have the handler, if one is given.
+/// Those of the executors that have the handler; all of them if no handler is given.
 async fn with_handler(
     node: &Node,
     executors: BTreeSet<(AppId, ExecutorId)>,

@@ -341,8 +341,8 @@ async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result
     Ok(all)
 }
 
-/// Whether an incident began under another condition or scope than its rule has now. A group never counts as outdated: it ends with its
-/// members.
+/// Whether an incident began under another condition or scope than its rule has now. The incident of a group never counts as outdated: it ends
+/// with the incidents of its members.
 fn is_outdated(spec: &RuleSpec, record: &IncidentRecord) -> bool {
     record.incident.subject.kind != SubjectKind::Group && !judge::watches_same(&record.spec, spec)
 }

@@ -38,7 +38,7 @@ const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How often incidents, silences and windows older than [`KEPT`] are deleted.
 const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
-/// Jobs whose looks one transaction postpones.
+/// Number of jobs whose next evaluation one transaction postpones.
 const MOVE_COUNT: usize = 500;
 /// Maximum number of looks at one namespace per tick.
 const LOOK_COUNT_MAX: u32 = 20;

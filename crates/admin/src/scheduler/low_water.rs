@@ -21,6 +21,7 @@ pub(crate) struct LowWater {
 
 #[derive(Debug)]
 struct Mark {
+    /// Where the reading of the range begins until then.
     from: Timestamp,
     /// When the whole range is read again.
     until: Instant,

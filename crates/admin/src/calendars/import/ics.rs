@@ -1,4 +1,4 @@
-//! Days as iCalendar: all-day events, events of several days, and events that repeat each year.
+//! Reads days from iCalendar: all-day events, events of several days, and events that repeat each year.
 //!
 //! A file is read line by line and without recursion, so that deep nesting cannot exhaust the stack.
 
@@ -19,6 +19,7 @@ struct Line {
 
 #[derive(Default)]
 struct Event {
+    /// The number of the line on which the event begins.
     begins: u64,
     start: Option<NaiveDate>,
     /// The first day after the event.
@@ -27,6 +28,7 @@ struct Event {
     duration: Option<u64>,
     summary: String,
     recurrence: Option<Recurrence>,
+    /// The days on which the repeated event does not take place.
     except: BTreeSet<NaiveDate>,
     is_cancelled: bool,
 }

@@ -73,6 +73,7 @@ impl Answers {
 struct PendingProbe {
     executor: ExecutorId,
     jobs: Vec<JobId>,
+    /// The deadline for the answer.
     until: Timestamp,
 }
 
@@ -82,8 +83,10 @@ pub(crate) struct Probes {
     /// The deadlines of the probes, in order.
     ends: VecDeque<(Timestamp, JobId)>,
     to_ask: BTreeMap<ExecutorId, BTreeSet<JobId>>,
+    /// The questions that have not been answered, by their numbers.
     asked: BTreeMap<i64, PendingProbe>,
     last_number: i64,
+    /// The jobs about which executors are not asked, each with the end of its pause.
     paused: HashMap<JobId, Timestamp>,
 }
 

@@ -278,7 +278,7 @@ impl RollCall {
 /// overwritten when the executor connects again after a restart of the node.
 struct Witnesses<'a> {
     sessions: Vec<&'a Session>,
-    /// For a number of sessions, the executors of that many first sessions. Many runs share one list.
+    /// By a count, the executors of the first that many `sessions`. Many runs share one list.
     lists: BTreeMap<usize, Arc<[ExecutorId]>>,
 }
 

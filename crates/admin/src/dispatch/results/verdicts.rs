@@ -90,7 +90,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
         return ResultDestination::Unexpected(result);
     }
     if matches!(active.phase, Phase::Marking | Phase::Placed) {
-        // It was never sent.
+        // The run was never sent.
         refuse_result(d, reporter, &result);
         return ResultDestination::Here;
     }

@@ -215,6 +215,7 @@ pub async fn begin(
 /// Begins a sign-in of an account after its password was found right. Returns `None` if the account was locked, deleted or given another
 /// password since `account` was read. This is checked again because checking a password takes a while, and a change of the password ends
 /// only the sign-ins that exist by then.
+///
 /// # Errors
 /// The store's.
 pub async fn begin_by_password(

@@ -47,6 +47,7 @@ struct Comparison {
     /// The ids of the jobs in the list that exist.
     ids: HashMap<String, JobId>,
     errors: Vec<FieldError>,
+    /// How many more fires the comparison may read.
     steps: u32,
 }
 
@@ -61,6 +62,7 @@ struct ExistingJobs {
 struct BatchPlan {
     jobs: Vec<(PlannedJob, Work)>,
     errors: Vec<FieldError>,
+    /// How many more fires the comparison may read after this batch.
     steps: u32,
 }
 
