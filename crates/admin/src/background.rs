@@ -1,8 +1,8 @@
 //! One driver for all loops of a node.
 //!
-//! A loop is a [`Background`]: its work, its period, and what wakes it earlier. The driver waits, times each tick, records the result on
-//! the [`LoopBoard`], logs the first failure and the recovery once each, and tries again. The metrics show the board, and each heartbeat
-//! writes it into the node's row, so that every server shows a loop that fails.
+//! A loop is a [`Background`]: its work, its period, and what wakes it earlier. The driver waits, measures how long each tick takes, records
+//! the result on the [`LoopBoard`], and tries again after a failure. It logs the first of several failures, and the recovery. The metrics show
+//! the board. Each heartbeat writes the board into the node's row, so that every server shows a loop that fails.
 
 use std::collections::BTreeMap;
 use std::future::pending;

@@ -38,7 +38,7 @@ pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<Canc
 
 /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included: to
 /// prevent those, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open
-/// runs in its former one. `by` is used as in [`cancel_run`].
+/// runs in its former app. `by` is used as in [`cancel_run`].
 ///
 /// # Errors
 /// The store's. Some runs may already have been asked to cancel.

@@ -151,8 +151,8 @@ impl Clock {
         stepped_back
     }
 
-    /// Whether the database's clock may have stepped ahead within the last `length`. If so, less time may have passed than the difference
-    /// of two timestamps shows. The start of this process counts as a step, since the process cannot know of earlier steps.
+    /// Whether the database's clock may have stepped ahead within the last `length`. If so, the difference of two timestamps may be longer
+    /// than the time that has passed between them. The start of this process counts as a step, since the process cannot know of earlier steps.
     #[must_use]
     pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
         let at = self.ahead_at.load(Ordering::Relaxed);

@@ -52,10 +52,10 @@ pub struct EngineConfig {
     /// Assumed number of jobs that a server claims per second. It decides how early the fires of a dense instant are claimed.
     pub claim_pace: u32,
     /// Maximum number of kinds of waiting runs that are offered to a free executor without success before the search stops. The next search
-    /// continues after them. An executor that is unsuitable for one run of a kind is unsuitable for all of them.
+    /// continues after these kinds. An executor that is unsuitable for one run of a kind is unsuitable for every run of the kind.
     pub refused_kinds_max: usize,
     /// How long before its instant a run may be sent to an executor, which then starts it on time. Less than a second, because an edit does
-    /// not change runs that are due within a second. Zero sends each trigger at its instant.
+    /// not change runs that are due within a second. If this is zero, each trigger is sent at its instant.
     pub send_ahead: Duration,
     /// Maximum number of jobs per look for which the node checks whether to move their runs to another node, because no executor here suits
     /// them. The next look continues after these jobs.

@@ -430,7 +430,7 @@ impl Node {
         &self.0
     }
 
-    /// The switch of an executor of an app, as the last beat read it; `name` may have the suffix that distinguishes it here.
+    /// The switch of an executor of an app, as the last beat read it. `name` may have the suffix that distinguishes the executor on this node.
     pub(crate) fn executor_switch(&self, app: AppId, name: &str) -> Switch {
         self.0.switches.of_executor(app, dispatch::given_name(name))
     }

@@ -22,7 +22,7 @@ const PARALLEL_COUNT: usize = 8;
 /// Number of jobs that one statement reads.
 const BEHIND_PAGE: u32 = 200;
 
-/// Maximum number of tries to move a job within one call; a try fails if the job or its calendar changes meanwhile.
+/// Maximum number of tries to move a job within one call. A try fails if another caller changes the job or its calendar meanwhile.
 const TRY_COUNT: u32 = 3;
 
 type CurrentCalendar = Option<(PinnedCalendar, Arc<Calendar>)>;

@@ -21,8 +21,8 @@ use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// The delay between the end of another node's lease and the search for its runs. The database's clock decides whether the lease has ended,
-/// and this node's clock may be a little ahead of it.
+/// The delay between the end of another node's lease and the search for that node's runs. The database's clock decides whether the lease has
+/// ended, and this node's clock may be a little ahead of the database's.
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
 /// Maximum number of fences that one round sends for other servers.
 const FENCE_PAGE: u32 = 500;
@@ -202,8 +202,8 @@ impl AdoptLoop {
         }
         let count = u64::try_from(adopted.len()).unwrap_or(u64::MAX);
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
-        // This node may have handed these runs over to the dead node. They may start here again, except those that are still in its memory
-        // from before the handover.
+        // This node may have handed these runs over to the dead node. They may start here again, except those that are still in this node's
+        // memory from before the handover.
         let back = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
         shared.departing.came_back(back, last);
         let (awaiting, adopted): (Vec<_>, Vec<_>) =
@@ -222,8 +222,8 @@ impl AdoptLoop {
         Ok(Some(count))
     }
 
-    /// If the claim strategy rebalances, removes the home of the dead nodes' jobs that have no open run, so that every node can claim them.
-    /// Otherwise this node claims these jobs as they come due.
+    /// If the claim strategy rebalances, those jobs of the dead nodes that have no open run lose their home, so that every node can claim
+    /// them. Otherwise this node claims these jobs as they come due.
     async fn free_jobs(&self, held: &HeldLease, dead: &[NodeId]) -> Result<(), StoreError> {
         if !self.shared.config.claim_strategy.rebalances() {
             return Ok(());
@@ -341,7 +341,8 @@ impl AdoptLoop {
         let mut witnesses =
             shared.store.sessions_that_may_have_carried(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
         for session in &mut witnesses {
-            // For an open session the store returns the end of its lease, which may be in the future; no executor was heard later than now.
+            // For an open session, the store returns the end of the session's lease. That may be in the future, but no executor was heard
+            // later than now.
             session.last_seen_at = session.last_seen_at.min(now);
             // An executor whose process on this host has died unnoticed has no runs, like an executor that left.
             session.has_left |= session.process.is_some_and(host_process::is_gone);
@@ -351,7 +352,7 @@ impl AdoptLoop {
             let from = from.get(&run.id).copied();
             Some(RollCallRun { ready: Ready::new(run, definition), from })
         });
-        // The nodes are read after the adoption, which raised the epochs of the dead ones: their earlier epochs are fenced.
+        // The nodes are read after the adoption, because the adoption raised the epochs of the dead nodes: their earlier epochs are fenced.
         let ended = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);
         Ok(Some(Event::RollCall(called.collect(), witnesses, ended)))
     }
@@ -362,7 +363,8 @@ impl AdoptLoop {
             return Ok(());
         }
         let mut overdue = self.strays.overdue(&self.shared, held.token).await?;
-        // A run that this node has sent under its lease is in memory until it ends, so these runs were not sent, even if they are marked.
+        // A run that this node has sent under the present lease is in memory until the run ends. So these runs were not sent, even if they are
+        // marked.
         let marked: Vec<(RunId, i32)> =
             overdue.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
         if !marked.is_empty() {

@@ -43,7 +43,7 @@ pub(crate) struct BeatLoop {
     must_rejoin: bool,
     /// A lease that this node has taken and does not act under yet.
     joined: Option<LeaseToken>,
-    /// The lease under this node's name that prevents it from joining again, if there is one.
+    /// A lease under this node's name that prevents the node from joining again.
     obstacle: Option<OtherLease>,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct BeatLoop {
 struct OtherLease {
     /// The end of the lease.
     until: Timestamp,
-    /// Whether it was renewed since it was first seen: then another server holds it.
+    /// Whether the lease was renewed since it was first seen. If so, another server holds it.
     is_renewed: bool,
 }
 
@@ -252,7 +252,7 @@ impl BeatLoop {
     }
 
     /// Joins under a new epoch, because the old one cannot be renewed: this node slept through its lease, or the database or its clock went
-    /// back. Runs that it had not sent belong to another node now, or to this node's new lease.
+    /// back. Runs that this node had not sent belong to another node now, or to this node's new lease.
     async fn rejoin(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         shared.membership.end();
@@ -287,8 +287,8 @@ impl BeatLoop {
         if is_lost {
             self.note_regression(None);
         }
-        // Streams outlive a lease, but their session rows have ended with it. The rows are opened again before anything is sent, so that an
-        // adopter sees them open.
+        // Streams outlive a lease, but the session rows of the streams end with it. The rows are opened again before anything is sent, so that
+        // an adopter sees them open.
         let online = shared.registry.heard_since(Timestamp::EPOCH);
         shared.store.beat_sessions(token, &online).await?;
         shared.membership.rejoined(token, ordinal, sent, shared.config.lease);

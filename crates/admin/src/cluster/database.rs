@@ -1,4 +1,4 @@
-//! The current trouble with the database, and its start: for `/readyz`, and so that it is logged once.
+//! The current trouble with the database, and when it began. `/readyz` shows the trouble, and it is logged only once.
 
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;

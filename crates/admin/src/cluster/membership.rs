@@ -54,7 +54,7 @@ pub(crate) struct Membership {
     takers: RwLock<(Timestamp, Vec<NodeId>)>,
 }
 
-/// An ended lease: its node, and when it ended. A node that renews it after all, or takes another, has a later end.
+/// An ended lease: its node, and when it ended. If the node renews the lease after all, or takes another one, that lease has a later end.
 pub(crate) type EndedLease = (NodeId, Timestamp);
 
 /// For this long after a change of the nodes that take jobs, jobs and runs may be in transfer between nodes.
@@ -251,9 +251,9 @@ impl Membership {
         self.nodes().iter().find(|node| node.id == this).map_or(Switch::Active, |node| node.switch)
     }
 
-    /// Dead nodes whose runs this node takes over now: those for which it is the next living node by id, and all that have been dead for
-    /// two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the time of a
-    /// lease to come back, because they may have been cut off too.
+    /// Dead nodes whose runs this node takes over now: the nodes for which this node is the next living one by id, and all nodes that have
+    /// been dead for two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the
+    /// time of a lease to come back, because they may have been cut off too.
     pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
@@ -281,7 +281,7 @@ pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
     ended_leases(&recent)
 }
 
-/// The newest ended lease of each node, whether the node took another one or an adopter of its runs has fenced it.
+/// The newest ended lease of each node: the node has taken another lease since, or an adopter of its runs has fenced it.
 pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
     let is_second = |node: &&Node| node.epoch > 1;
     nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()

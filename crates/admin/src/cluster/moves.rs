@@ -19,7 +19,7 @@ use crate::cluster::HeldLease;
 use crate::node::Shared;
 
 /// The moments of each second at which jobs move. By then most runs that were due at the whole second have ended, and the runs of the next
-/// second are not at the dispatcher yet. A job that is busy at the first moment may be idle at the second.
+/// second are not at the dispatcher yet. A job that is busy at the earlier moment may be idle at the later one.
 const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
 /// How long after its moment a round may begin another transaction.
 const ROUND_MAX: Duration = Duration::from_millis(100);

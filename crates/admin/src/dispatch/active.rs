@@ -8,9 +8,10 @@ use rondel_store::ledger::RunAtExecutor;
 use super::ready::Ready;
 use crate::trace::DispatchSpan;
 
-/// A run whose handler has begun is noted in its row as running this long after it was sent. Shorter runs need no such write.
+/// A run that was sent this long ago, and whose handler has begun, is noted in its row as running. Shorter runs need no such write.
 pub(crate) const NOTE_RUNNING_AFTER: Duration = Duration::from_secs(1);
 
+/// A run that is assigned to an executor.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) ready: Ready,
@@ -109,8 +110,8 @@ pub(crate) enum Phase {
 const CLOCK_SLACK: Duration = Duration::from_millis(200);
 
 /// Limits a reported instant of an attempt to the time from `due_at` to `now`. The executor's clock may be wrong, and the clock of the server
-/// that sent the attempt may be slightly ahead of this server's. The result is earlier than `due_at` only if this server's clock has stepped
-/// back: then it is `now`.
+/// that sent the attempt may be slightly ahead of this server's. If this server's clock has stepped back, so that `due_at` is later than
+/// `now`, the result is `now`.
 pub(crate) fn not_before_due(at: Timestamp, due_at: Timestamp, now: Timestamp) -> Timestamp {
     let earliest = if due_at <= now + CLOCK_SLACK { due_at } else { now };
     at.min(now).max(earliest)

@@ -50,8 +50,8 @@ impl SessionHandle {
         self.stream.send(body)
     }
 
-    /// Whether this stream is newer than another one of the same executor. Only the executor knows the order in which it opened them: a
-    /// server that stood still may accept them in any order.
+    /// Whether this stream is newer than another one of the same executor. Only the executor knows the order in which it opened its streams: a
+    /// server that was suspended may accept them in any order.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
         (self.hello, self.number) > (other.hello, other.number)
     }
@@ -84,7 +84,7 @@ pub(crate) struct Report {
     /// Which of the held attempts have begun.
     pub(crate) starts: StartReports,
     pub(crate) predecessor: Option<ExecutorId>,
-    /// The chain of predecessors, the newest first, as far back as each process proved that it succeeds the one before it.
+    /// The predecessors, the newest first, up to the first process that did not prove which process it succeeds.
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 

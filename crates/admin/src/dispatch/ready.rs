@@ -17,6 +17,7 @@ use crate::definitions::Compiled;
 /// If this server takes a run up later than this after its instant, the run was late before it had to wait for anything.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 
+/// A run that is due or will be soon, with the definition that it runs under.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
     pub(crate) run: Run,

@@ -20,7 +20,7 @@ use super::ready::Ready;
 /// How long before its instant an at-most-once run is marked at the earliest: long enough for the write, so that the run starts on time,
 /// and no longer, because a run whose node dies in between ends as `unknown`.
 const MARK_LEAD: Duration = Duration::from_millis(200);
-/// How long before its instant, at most, the tick reads a run and sends it here.
+/// Maximum time before its instant at which the tick reads a run and sends it here.
 const READ_AHEAD_MAX: Duration = Duration::from_secs(1);
 
 /// The stage of an open run that no executor has: what it waits for.

@@ -24,8 +24,8 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     if d.state.executors.is_outdated(&session) {
         return d.effects.push(Effect::EndStream(session));
     }
-    // If an executor has two streams, only the newer one counts, and the server ends the older one. Only the executor knows which stream
-    // works: if the server ended that one, the executor connects again.
+    // If an executor has two streams, only the newer one counts, and the server ends the older one. Only the executor knows which of its
+    // streams works: if the server ended the working one, the executor connects again.
     match d.state.executors.get(executor.id).map(|online| &online.session) {
         Some(newer) if newer.is_newer_than(&session) => return d.effects.push(Effect::EndStream(session)),
         Some(older) => d.effects.push(Effect::EndStream(older.clone())),
@@ -42,7 +42,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     reconcile(d, id, &report);
     record_starts(d, id, &report);
     unanswered::await_no_answers(d, id);
-    // The end of its previous stream may have removed it from the online executors after the hello had put it there.
+    // The end of the previous stream may have removed the executor from the online executors after the hello had added it.
     let unanswered = d.state.executors.silences.of(id);
     d.effects.push(Effect::ShowOnline(Box::new(OnlineExecutor { unanswered, ..executor.clone() })));
     d.state.executors.join(session, &executor, report);

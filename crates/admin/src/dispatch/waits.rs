@@ -169,8 +169,8 @@ pub(super) fn wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     }
 }
 
-/// Records that these runs must be marked before they are sent, because from now on their rows may state that no executor has them. The row
-/// of a run that an executor has accepted names that executor.
+/// Records that these runs must be marked before they are sent, because from now on their rows may state that no executor has them. If an
+/// executor has accepted a run, the row of the run names that executor instead.
 fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if let Some(open) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {

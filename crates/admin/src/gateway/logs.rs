@@ -112,7 +112,7 @@ impl LogItem {
         Source { app: self.app, session: self.session.number }
     }
 
-    /// Its share of the queue's capacity, in KiB: its size, and one more for each chunk, since the chunk's run may have to be read.
+    /// The message's share of the queue's capacity, in KiB: its size, and one more for each chunk, since the chunk's run may have to be read.
     fn weight(&self) -> usize {
         usize::try_from(self.kib).unwrap_or(usize::MAX).saturating_add(self.chunks.len())
     }

@@ -345,8 +345,8 @@ impl Session {
         }
     }
 
-    /// Queues chunks for the store, behind marks for the lines that were dropped before; `false` if there is no room, so that they are
-    /// dropped.
+    /// Queues chunks for the store, behind marks for the lines that were dropped before. Returns false if there is no room; the caller then
+    /// drops the chunks.
     async fn queue_logs(&self, chunks: Vec<LogChunk>, kib: u32, patience: Duration) -> bool {
         let mut marked = self.lost_lines.marks(self.shared.clock.now());
         let mark_count = marked.len();
@@ -383,7 +383,8 @@ impl Session {
         }
     }
 
-    /// Answers a request for a script in a separate task. If too many requests wait already, it is not answered, and the executor asks again.
+    /// Answers a request for a script in a separate task. If too many requests wait already, this one is not answered, and the executor asks
+    /// again.
     fn send_script(&self, request: v1::ScriptRequest) {
         let Ok(place) = Arc::clone(&self.script_places).try_acquire_owned() else { return };
         let reader = ScriptReader {

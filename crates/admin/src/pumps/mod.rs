@@ -239,8 +239,8 @@ impl PumpLoop {
         Ok((items, count))
     }
 
-    /// Writes what groups have reported since this look began. A group that has ended has sent its last counts by now. They are written before
-    /// its items are dealt to other groups, because they would be refused after that.
+    /// Writes what groups have reported since this look began. A group that has ended has sent its last counts by now. These counts are
+    /// written before the group's items are dealt to other groups, because they would be refused after that.
     async fn write_late_reports(
         &mut self,
         look: &Look<'_>,

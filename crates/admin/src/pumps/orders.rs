@@ -71,8 +71,8 @@ impl SentOrder {
         taken == self.number
     }
 
-    /// Whether an order with this content need not be sent: it equals the order sent last, and the group has taken that order or may be
-    /// about to take it. A higher number that the group has taken is that of an earlier order, from a time when the clock was ahead.
+    /// Whether an order with this content need not be sent: it equals the order sent last, and the group has taken that order or may be about
+    /// to take it. If the group has taken a higher number, that number belongs to an earlier order, from a time when the clock was ahead.
     pub(super) fn stands_for(&self, content: &OrderContent, taken: (i64, i64), now: Timestamp) -> bool {
         let is_taken = self.is_taken(taken) || mutant::on(Mutant::OrderOnce);
         self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)

@@ -99,7 +99,7 @@ pub struct Handler {
     pub name: String,
     /// The names of the executors that have it.
     pub executors: Vec<String>,
-    /// The schema that it declares for its parameters, if all of these executors declare the same.
+    /// The schema of the handler's parameters, if all of these executors declare the same one.
     pub params_schema: Option<Arc<ParamsSchema>>,
 }
 

@@ -67,7 +67,7 @@ impl ParamsSchema {
             &made
         };
         let Some(validator) = validator else { return Vec::new() };
-        // If the parameters of such a job are not an object, the server wraps them in one, so they are not checked here.
+        // If the parameters of a follower are not an object, the server wraps them in an object, so they are not checked here.
         if is_follower && !(params.is_object() || params.is_null()) {
             return Vec::new();
         }

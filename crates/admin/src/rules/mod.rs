@@ -66,7 +66,7 @@ impl RuleLoop {
     }
 
     /// Looks at these namespaces in turn until nothing is due. A flood of events or an unreadable row in one namespace does not delay the
-    /// others: its error is returned after their turns. Returns the number of incidents changed.
+    /// others: the error is returned after the others had their turns. Returns the number of incidents changed.
     async fn work_off(
         &mut self,
         mut due: Vec<NamespaceId>,

@@ -87,7 +87,7 @@ impl Contents {
     }
 }
 
-/// Whether a run may be left in the store. A run that has begun, or is part of a fire that has begun, may not: other runs may wait for it.
+/// Whether a run may be left in the store. A run whose fire has begun must stay in memory, because other runs may wait for it.
 fn may_be_left(run: &Run) -> bool {
     run.attempt == 1 && !is_shard(run) && run.marked_at.is_none()
 }
@@ -226,7 +226,7 @@ impl InMemory {
     }
 
     /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and those whose queue timeout
-    /// has passed, which are taken up to be ended. `ends_at` computes when a queue timeout passes from the start of the wait; `is_last`
+    /// has passed and that are only taken up to be ended. `ends_at` computes when a queue timeout passes from the start of the wait; `is_last`
     /// states that no page follows. Returns the runs, and whether the whole page is in memory.
     pub(crate) fn take_up(
         &self,

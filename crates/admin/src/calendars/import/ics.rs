@@ -84,8 +84,8 @@ fn unfold(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Splits a line such as `DTSTART;VALUE=DATE:20261001` into its name, in capitals, and its value. A colon in quotes does not separate them.
-/// The parameters of a date (`VALUE`, `TZID`) are ignored: the value's form shows whether it is a date.
+/// Splits a line such as `DTSTART;VALUE=DATE:20261001`, at its first colon outside quotes, into its name, in capitals, and its value. The
+/// parameters of a date (`VALUE`, `TZID`) are ignored: the value's form shows whether it is a date.
 fn split(line: &str) -> Option<(String, &str)> {
     let mut quoted = false;
     let colon = line.char_indices().find(|(_, c)| {

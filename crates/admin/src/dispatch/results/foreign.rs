@@ -179,8 +179,8 @@ impl ForeignLoop {
     }
 }
 
-/// Whether the run was cancelled while no executor was named for it: the reporter may have had it, so "no such run" would be
-/// untrue. Its result comes too late either way.
+/// Whether the run was cancelled while no executor was named for it. The reporter may have had the run, so the answer "no such run" would be
+/// untrue. The result comes too late in any case.
 fn was_cancelled_unnamed(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
     let is_its = run.app == reporter.app && run.attempt == result.attempt && !run.is_root();
     is_its && run.status == RunStatus::Cancelled && run.executor_id.is_none()

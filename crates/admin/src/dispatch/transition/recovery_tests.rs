@@ -92,8 +92,8 @@ fn an_executor_that_another_node_heard_within_the_time_is_not_lost() {
     }
 }
 
-/// A run that continues in silence keeps its place until its executor must have stopped it. Then other nodes are asked first, because one
-/// may have heard the executor since.
+/// A run that continues in silence keeps its place until its executor must have stopped it. Then other nodes are asked first, because another
+/// node may have heard the executor since.
 #[test]
 fn a_run_that_continues_in_silence_is_lost_later_than_its_executor() {
     let mut world = with_executors(1);

@@ -34,7 +34,7 @@ const ADDRESS_ATTEMPTS: u32 = 60;
 /// server call the provider. It is higher than [`ADDRESS_ATTEMPTS`], since a whole office may sign in from one address.
 const ARRIVAL_COUNT_MAX: u32 = 240;
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of stored addresses per account: those from which it has signed in.
+/// Maximum number of stored addresses from which an account has signed in.
 const KNOWN_ADDRESS_COUNT_MAX: u32 = 50;
 /// Result of an attempt to sign in.
 #[derive(Clone, Debug)]

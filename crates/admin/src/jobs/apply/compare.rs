@@ -66,8 +66,8 @@ struct BatchPlan {
     steps: u32,
 }
 
-/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be removed; if an error
-/// is returned, they must be discarded. Returns the names of the list, parents first.
+/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be removed. If an error is
+/// returned, the reported jobs must be discarded. Returns the names of the list, parents first.
 pub(super) async fn compare(
     node: &Node,
     mut wanted: Application,
