@@ -62,7 +62,7 @@ pub(super) struct Session {
     row: RowShare,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::PendingLogs,
-    /// Requests for scripts that are not answered yet.
+    /// Limits the requests for scripts that are not answered yet.
     script_places: Arc<Semaphore>,
     /// Whether there was no room for its last log message.
     is_over_share: AtomicBool,

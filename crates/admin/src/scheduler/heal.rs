@@ -190,7 +190,7 @@ mod tests {
         jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
         let seen = node.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
-        // Claims the fire as if the run whose end sets the next fire had been lost.
+        // Claims the fire without creating a run, as if the run whose end sets the next fire had been lost.
         let claim = ClaimJob {
             recent_fires: seen.recent_fires,
             seen,

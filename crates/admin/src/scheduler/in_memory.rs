@@ -196,8 +196,8 @@ impl InMemory {
         }
     }
 
-    /// Jobs with runs left in the store that have room now, or a queue timeout that has passed. Starts with the job that follows `after`,
-    /// and wraps around; also returns the last job that it examined.
+    /// Jobs whose runs in the store have room now, or include a run whose queue timeout has passed. Starts with the job that follows
+    /// `after`, and wraps around; also returns the last job that it examined.
     pub(crate) fn jobs_with_rows_left(
         &self,
         after: Option<JobId>,
