@@ -99,7 +99,7 @@ impl AdoptLoop {
             }
             self.is_interrupted = false;
         }
-        // The open runs of all jobs are known now, including the jobs whose adoption was interrupted.
+        // All open runs are known now, including those of jobs whose adoption was interrupted.
         if self.adopted.replace(held.token) != Some(held.token) || std::mem::take(&mut self.is_announced) {
             self.shared.note_all_adopted(held.token);
             drop(self.shared.events.send(Event::AllAdopted(held.token)).await);
@@ -259,7 +259,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Calls the roll for running runs of this node that are not in its memory, because the answer to their adoption was lost.
+    /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
     async fn call_missing(&mut self, held: &HeldLease) -> Result<(), StoreError> {
         let running = self.strays.running(&self.shared, held.token).await?;
         let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);

@@ -128,7 +128,7 @@ impl BeatLoop {
         let shared = Arc::clone(&self.shared);
         let Some(renewal_in_progress) = shared.membership.begin_renewal().await else { return Ok(()) };
         let sent = shared.clock.boot_micros();
-        // A lease that is to be replaced is not extended. If this node cannot take another one, another node adopts the runs.
+        // A lease that is to be replaced is not extended. If this node cannot take a new lease, another node adopts the runs.
         let renewed = match self.must_rejoin {
             true => None,
             false => shared.store.renew(shared.membership.token(), shared.config.lease).await?,

@@ -169,7 +169,7 @@ impl Membership {
             || (cut_off_until > 0 && now.saturating_sub(cut_off_until) < micros(length))
     }
 
-    /// The lease to act under, if it holds.
+    /// The lease under which this node may act now; `None` if the lease has ended.
     pub(crate) fn held(&self) -> Option<HeldLease> {
         self.holds().then(|| self.latest())
     }

@@ -21,7 +21,7 @@ use crate::node::Shared;
 /// The moments of each second at which jobs move. By then most runs that were due at the whole second have ended, and the runs of the next
 /// second are not at the dispatcher yet. A job that is busy at the earlier moment may be idle at the later one.
 const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
-/// How long after its moment a round may begin another transaction.
+/// How long after one of these moments a round still begins transactions.
 const ROUND_MAX: Duration = Duration::from_millis(100);
 /// Only runs that are due at least this far ahead are handed over: the tick may read a run that is due earlier during the transaction.
 const LEAD: Duration = Duration::from_millis(650);

@@ -22,8 +22,8 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// An executor silent for longer than this is not expected back after a restart of the servers.
 const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
-/// Observes the apps that have jobs but no executor. Apps with neither count as not watched. Returns `None` if this cannot be decided yet,
-/// because this server has just started to serve and an executor that did not sign off may still reconnect.
+/// Observes the apps that have jobs but no executor. An app that has neither jobs nor an executor counts as not watched. Returns `None` if
+/// this cannot be decided yet, because this server has just started to serve and an executor that did not sign off may still reconnect.
 pub(super) async fn no_executor(
     node: &Node,
     (namespace, scope): (NamespaceId, &Scope),

@@ -245,7 +245,7 @@ impl InMemory {
             }
             let has_room = first_blocked.is_none() && contents.shares.has_room(RunOwner::of(&run), self.max);
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
-            // A run that the misfire policy catches up on waits without a limit.
+            // A fire that was missed and runs late, or a backfilled one, waits without a time limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
             let queued_from = (!is_catch_up).then_some(run.due_at.max(left.since));
             let run_ends_at = queued_from.map_or(Timestamp::MAX, |from| ends_at(&run, from));

@@ -337,7 +337,7 @@ impl Limits {
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.held.retain(|run, _| is_kept(*run));
         self.waiting.clear();
-        // The node that adopts this node's open runs counts the runs of these limits in its place.
+        // The node that adopts this node's open runs takes over the counting for these limits.
         self.limits_at_home.clear();
         for limit in self.limits.values_mut() {
             limit.open.retain(|run| is_kept(*run));

@@ -16,7 +16,7 @@ use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 const DEADLINE: Duration = Duration::from_millis(200);
 /// How long executors are not asked about a job after none of them took its run.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many runs may wait for answers at the same time; further ones wait as if no executor had room.
+/// Maximum number of runs that wait for answers at the same time. Further runs wait as if no executor had room.
 const OPEN_MAX: usize = 10_000;
 
 /// A run whose router asks executors first, with their answers so far.

@@ -242,7 +242,7 @@ mod tests {
         }
     }
 
-    /// A result weighs one, and one more for each KiB of its text.
+    /// The weight of a result is 1, plus 1 for each KiB of its text.
     #[test]
     fn a_result_weighs_as_much_as_its_text() {
         for (message, text, expected) in [(0, 0, 1), (1_023, 0, 1), (1_000, 24, 2), (0, 2_048, 3)] {

@@ -216,7 +216,7 @@ fn a_later_run_covers_the_open_one_and_those_that_wait() {
     assert_eq!(enter(&mut gates, ready(3, &cover)), "covers [1] and [2]");
     assert_eq!(leave(&mut gates, 2), [] as [i64; 0], "the covered one had no place");
     assert_eq!(leave(&mut gates, 1), [3], "its verdict makes room");
-    // A run that waits for another attempt is covered as well.
+    // A run that waits for another attempt is replaced as well.
     assert_eq!(again(&mut gates, 3), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(4, &cover)), "covers [3] and []");
     assert_eq!(leave(&mut gates, 3), [4]);
