@@ -141,7 +141,7 @@ mod tests {
     use crate::engine::Engine;
     use crate::lifecycle::Lifecycle;
 
-    /// Runs that another server stores in this server's name are taken up, however many wait here for an executor.
+    /// Runs that another server stores under this server's lease are taken up, however many runs wait here for an executor.
     #[tokio::test(start_paused = true)]
     async fn each_stray_has_its_turn_beside_any_number_of_runs_that_wait_here() {
         let began = Instant::now();

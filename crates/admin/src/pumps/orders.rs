@@ -17,7 +17,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(2);
 pub(super) struct OrderContent {
     /// Items with their epochs, and whether the group is to release them.
     items: Vec<(String, i64, bool)>,
-    /// Whether the group leaves its executor.
+    /// Whether the group is to leave its executor.
     leaves: bool,
 }
 

@@ -128,7 +128,7 @@ impl ResultLanes {
     }
 }
 
-/// One lane: gathers, writes, answers.
+/// Handles one lane: gathers results, writes them in batches, and answers the executors.
 pub(crate) struct ResultLoop {
     shared: Arc<Shared>,
     items: mpsc::Receiver<Item>,

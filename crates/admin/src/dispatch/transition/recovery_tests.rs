@@ -206,7 +206,7 @@ fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
     }
 }
 
-/// The row of a run that is not in memory decides its place.
+/// If a run is not in memory, its row decides whether it keeps its place at the gate.
 #[test]
 fn a_place_without_a_run_is_kept_by_its_row() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };

@@ -27,8 +27,9 @@ pub const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 const SESSION_COUNT_MAX: u32 = 50;
 /// How precisely the last use of a sign-in is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);
-/// Maximum number of attempts within [`ATTEMPT_WINDOW`]: for one account, and from one address.
+/// Maximum number of attempts for one account within [`ATTEMPT_WINDOW`].
 const ACCOUNT_ATTEMPTS: u32 = 10;
+/// Maximum number of attempts from one address within [`ATTEMPT_WINDOW`].
 const ADDRESS_ATTEMPTS: u32 = 60;
 /// Maximum number of browsers that return from the provider, per address within [`ATTEMPT_WINDOW`]. It is bounded because each makes the
 /// server call the provider. It is higher than [`ADDRESS_ATTEMPTS`], since a whole office may sign in from one address.
