@@ -4,8 +4,7 @@ use rondel_core::{AppId, NamespaceId, Timestamp};
 use rondel_store::catalog::App;
 use rondel_store::{Store, StoreError};
 
-/// Maximum number of apps in a namespace. Concurrent callers may exceed it, since each counts the apps before it
-/// creates one.
+/// Maximum number of apps in a namespace. Concurrent callers can exceed it, since each caller counts the apps before it creates one.
 pub const APP_COUNT_MAX: usize = 1_000;
 
 /// Why [`ensure`] returned no app.

@@ -1,8 +1,8 @@
 //! One driver for all loops of a node.
 //!
-//! A loop is a [`Background`]: its work, its period, and what wakes it earlier. The driver waits, times each tick, records the result on
-//! the [`LoopBoard`], logs the first failure and the recovery once each, and tries again. The metrics show the board, and each heartbeat
-//! writes it into the node's row, so that every server shows a loop that fails.
+//! A loop is a [`Background`]: its work, its period, and what wakes it earlier. The driver waits, measures how long each tick takes, records
+//! the result on the [`LoopBoard`], and tries again after a failure. It logs the first of several failures, and the recovery. The metrics show
+//! the board. Each heartbeat writes the board into the node's row, so that every server shows a loop that fails.
 
 use std::collections::BTreeMap;
 use std::future::pending;
@@ -41,9 +41,9 @@ impl TickError {
 pub(crate) trait Background: Send {
     /// The loop's name in metrics, log lines and the node's report.
     const NAME: &'static str;
-    /// What a tick does, as log lines about failed ticks name it, such as "claim fires".
+    /// What a tick does, such as "claim fires"; log lines about failed ticks contain it.
     const WORK: &'static str;
-    /// If true, the loop itself logs failing ticks, in more detail than the error's text.
+    /// Whether the loop logs its failed ticks itself, with more detail than the error's text.
     const REPORTS_FAILURE: bool = false;
 
     /// Maximum delay between the starts of two ticks; `None` for a loop that ticks only when it is woken.
@@ -59,7 +59,7 @@ pub(crate) trait Background: Send {
         None
     }
 
-    /// Resolves when a tick is due before the period has passed. It must be cancel safe.
+    /// Resolves when something asks for a tick before the period has passed. It must be cancel safe.
     fn woken(&mut self) -> impl Future<Output = ()> + Send {
         pending()
     }
@@ -168,7 +168,7 @@ impl LoopBoard {
         }
     }
 
-    /// Stores the last measurement of the loop that watches the host.
+    /// Stores the newest measurement of the loop that watches the host.
     pub(crate) fn put_host(&self, name: &'static str, host: HostReport) {
         let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let report = reports.entry(name).or_insert_with(|| LoopReport { name: name.to_owned(), ..Default::default() });

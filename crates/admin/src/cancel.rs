@@ -16,7 +16,7 @@ const BATCH_COUNT_MAX: u32 = 20;
 /// Result of a cancel request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelledRuns {
-    /// Runs asked to cancel; a broadcast counts once, whatever its number of shards.
+    /// How many runs were asked to cancel; a broadcast counts once, whatever its number of shards.
     pub asked: u64,
     /// Whether more runs are open. If true, the caller should repeat the request.
     pub has_more: bool,
@@ -38,7 +38,7 @@ pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<Canc
 
 /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`. Runs of future fires are not included: to
 /// prevent those, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open
-/// runs in its former one. `by` is used as in [`cancel_run`].
+/// runs in its former app. `by` is used as in [`cancel_run`].
 ///
 /// # Errors
 /// The store's. Some runs may already have been asked to cancel.

@@ -1,8 +1,7 @@
 //! The engine's clock: the database's time, advanced between heartbeats by the host's boot-time clock.
 //!
-//! When the answer with the database's time arrives, the database's clock shows that time or a later one. This clock assumes that it shows
-//! exactly that time. It is therefore slow by at most the latency of the answer, and never fast. No decision depends on a node's wall
-//! clock.
+//! When the answer with the database's time arrives, the database's clock shows that time or a later one. This clock assumes exactly the time
+//! in the answer. It is therefore slow by at most the latency of the answer, and never fast. No decision depends on a node's wall clock.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -14,7 +13,7 @@ use rondel_core::Timestamp;
 use rondel_failpoint::mutant::{self, Mutant};
 use rustix::time::{ClockId, clock_gettime};
 
-/// How many readings are kept; the highest offset of them is used.
+/// How many readings are kept. The clock uses their highest offset.
 const READING_COUNT: usize = 8;
 /// How much the offset in use may exceed the highest offset that the newest reading allows, before this counts as a step back.
 const SLACK_MICROS: i64 = 20_000;
@@ -62,9 +61,11 @@ impl fmt::Debug for Boot {
 #[derive(Debug, Default)]
 pub struct Clock {
     boot: Boot,
+    /// The database's time minus the boot-time clock.
     offset_micros: AtomicI64,
+    /// The lowest possible offset by each of the last readings, in microseconds.
     readings: Mutex<VecDeque<i64>>,
-    /// When the database's clock was last seen to step ahead, by the boot-time clock; 0 if never.
+    /// When the database's clock was last seen to step ahead, by the boot-time clock in microseconds; 0 if never.
     ahead_at: AtomicI64,
 }
 
@@ -150,8 +151,8 @@ impl Clock {
         stepped_back
     }
 
-    /// Whether the database's clock may have stepped ahead within the last `length`. If so, less time may have passed than the difference
-    /// of two timestamps shows. The start of this process counts as a step, since the process cannot know of earlier steps.
+    /// Whether the database's clock may have stepped ahead within the last `length`. If so, the difference of two timestamps may be longer
+    /// than the time that has passed between them. The start of this process counts as a step, since the process cannot know of earlier steps.
     #[must_use]
     pub fn may_have_stepped_ahead_within(&self, length: Duration) -> bool {
         let at = self.ahead_at.load(Ordering::Relaxed);

@@ -26,7 +26,7 @@ pub struct EngineConfig {
     pub node_weight: u32,
     /// How often the node looks for due jobs.
     pub scan_period: Duration,
-    /// How far ahead fires are claimed.
+    /// How far ahead the fires of a claimed job are planned and claimed. Fires that have been due for longer than this belong to the backlog.
     pub look_ahead: Duration,
     /// A job is claimed once its next fire is at most this far ahead.
     pub claim_ahead: Duration,
@@ -37,23 +37,25 @@ pub struct EngineConfig {
     pub backlog_budget: u32,
     /// Due jobs read per statement.
     pub claim_page: u32,
-    /// Maximum number of jobs claimed in one transaction; `claim_runs` is the number of runs at which the transaction is closed early.
+    /// Maximum number of jobs claimed in one transaction.
     pub claim_jobs: usize,
+    /// A transaction claims no more jobs once it has this many runs.
     pub claim_runs: usize,
     /// Waiting runs taken per statement.
     pub waiting_page: u32,
     /// An instant is dense if at least this many jobs fire next at it: its fires are claimed earlier.
     pub dense_from: u32,
-    /// How far ahead the node looks for dense instants; `dense_period` is how often.
+    /// How far ahead the node looks for dense instants.
     pub dense_look_ahead: Duration,
+    /// How often the node looks for dense instants.
     pub dense_period: Duration,
     /// Assumed number of jobs that a server claims per second. It decides how early the fires of a dense instant are claimed.
     pub claim_pace: u32,
     /// Maximum number of kinds of waiting runs that are offered to a free executor without success before the search stops. The next search
-    /// continues after them. An executor that is unsuitable for one run of a kind is unsuitable for all of them.
+    /// continues after these kinds. An executor that is unsuitable for one run of a kind is unsuitable for every run of the kind.
     pub refused_kinds_max: usize,
     /// How long before its instant a run may be sent to an executor, which then starts it on time. Less than a second, because an edit does
-    /// not change runs that are due within a second. Zero sends each trigger at its instant.
+    /// not change runs that are due within a second. If this is zero, each trigger is sent at its instant.
     pub send_ahead: Duration,
     /// Maximum number of jobs per look for which the node checks whether to move their runs to another node, because no executor here suits
     /// them. The next look continues after these jobs.
@@ -66,10 +68,11 @@ pub struct EngineConfig {
     pub whole_backlog_share: u32,
     /// Longest time until the whole backlog is read again.
     pub whole_backlog_within: Duration,
-    /// Some runs stay in the store because memory has no room for them. One look checks at most `take_up_looks` of their jobs for room. It
-    /// serves at most `take_up_jobs` of the jobs with room, and takes up at most `take_up_page` runs of each.
+    /// Some runs stay in the store because memory has no room for them. One look checks at most this many of their jobs for room.
     pub take_up_looks: usize,
+    /// Maximum number of jobs with room of which one look takes up runs.
     pub take_up_jobs: usize,
+    /// Maximum number of runs of one job that one look takes up.
     pub take_up_page: u32,
     /// Maximum number of open runs of ended leases that one transaction adopts, unless one job has more.
     pub adopt_page: u32,
@@ -105,11 +108,11 @@ pub struct EngineConfig {
     pub overdue_timeout: Duration,
     /// How long a connected executor may leave a trigger unanswered before it is asked which runs it has.
     pub answer_within: Duration,
-    /// Maximum number of open runs that are checked when a job is paused or deleted.
+    /// Maximum number of open runs of a job that are checked when the job is paused or deleted.
     pub queued_max: u32,
-    /// How long the caller's answer waits for the owners to end these runs.
+    /// How long the answer to a pause or a deletion waits until the owners have ended these runs.
     pub queued_wait: Duration,
-    /// How many such runs one statement reads, and how many cancels that this node delivers for other nodes.
+    /// How many runs to be ended one statement reads, and how many runs of other nodes for which this node delivers cancels.
     pub end_request_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,
@@ -139,13 +142,15 @@ pub struct EngineConfig {
     pub outgoing_allow: AllowedAddresses,
     /// The networks in which XXL-JOB executors are called; empty if XXL-JOB is not served.
     pub xxl_networks: AllowedAddresses,
-    /// How often the node looks for due alert messages, and how many channels are served concurrently.
+    /// How often the node looks for due alert messages.
     pub alert_period: Duration,
+    /// Maximum number of channels served concurrently.
     pub alert_concurrency: usize,
     /// The files and variables that channel secrets may refer to.
     pub alert_secrets: SecretSources,
-    /// The URL that is called as long as this server schedules, and how often.
+    /// The URL that is called as long as this server schedules.
     pub watchdog_url: Option<String>,
+    /// How often that URL is called.
     pub watchdog_period: Duration,
     /// The disks and the certificate that the server measures on its host.
     pub host: WatchedHost,
@@ -157,8 +162,8 @@ pub struct EngineConfig {
 
 impl EngineConfig {
     /// Minimum delay between saving a maintenance window and its start. A node reads the windows just before it claims fires, and claims at
-    /// most `look_ahead` or `dense_look_ahead` ahead. With this delay, every node that claims a fire inside the window has read the window.
-    /// The additional seconds are for saving it.
+    /// most `look_ahead` or `dense_look_ahead` ahead. With this delay, every node that claims a fire inside the window has read the window. Of
+    /// the delay, 10 s are for saving the window, more than `SAVE_MAX` in `rules/maintenance.rs`.
     #[must_use]
     pub fn maintenance_lead(&self) -> Duration {
         self.dense_look_ahead.max(self.look_ahead) + Duration::from_secs(10)

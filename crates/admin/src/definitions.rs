@@ -24,6 +24,7 @@ pub(crate) struct Compiled {
     pub(crate) namespace: NamespaceId,
     pub(crate) namespace_name: String,
     pub(crate) app: AppId,
+    /// The instant that fixed rates count from.
     pub(crate) anchor: Timestamp,
     pub(crate) job: Job,
     /// The counters of its namespace, for its fires and runs.
@@ -155,7 +156,7 @@ impl Definitions {
                 }))
             }
             Err(errors) => {
-                // A newer server may have saved it. This server cannot run the job, and must not act as if it could.
+                // A newer server may have saved the definition. This server cannot run the job, and must not act as if it could.
                 let error = errors.first().map(ToString::to_string).unwrap_or_default();
                 tracing::error!(job = %definition.spec.name, job_id = %definition.job, error, "unreadable definition of job");
                 None

@@ -235,8 +235,8 @@ impl Engine {
         fires::why_run(&self.node, record, run, within).await
     }
 
-    /// Why a job is in its present state: explains its newest run that is due and open; otherwise its last fire, or its last run if that is
-    /// later; otherwise its next fire.
+    /// Why a job is in its present state. Explains the job's newest run that is due and open. If there is none, explains the job's last fire,
+    /// or its last run if that is later than the fire. If there is none of these either, explains the job's next fire.
     ///
     /// # Errors
     /// The store's.

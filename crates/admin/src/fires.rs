@@ -33,6 +33,7 @@ struct HistoryInput {
     attempts: Vec<Attempt>,
     context: AnswerContext,
     now: Timestamp,
+    /// The runs of earlier fires may have been deleted.
     kept_from: Timestamp,
     windows: Vec<MaintenanceWindow>,
 }
@@ -189,8 +190,8 @@ async fn run_near(
     Ok(fires::nearest_run(whole_runs(node, runs).await?, at))
 }
 
-/// Why a job is in its present state: explains its newest run that is due and open; otherwise its last fire, or its
-/// last run if that is later; otherwise its next fire.
+/// Why a job is in its present state. Explains the job's newest run that is due and open. If there is none, explains the job's last fire, or
+/// its last run if that is later than the fire. If there is none of these either, explains the job's next fire.
 ///
 /// # Errors
 /// The store's.

@@ -131,7 +131,7 @@ impl ForecastBuilder {
         }
     }
 
-    /// Adds a job with this many fires: its first ones are listed, the others only counted.
+    /// Adds a job with this many fires: the first fires are listed, the others are only counted.
     fn add_dense(&mut self, compiled: &Compiled, count: u64) {
         let (table, ForecastRange { from, to, limit, .. }) = (&compiled.job.timetable, self.ahead);
         for fire in table.fires(compiled.anchor, from, to).take(limit) {

@@ -117,7 +117,7 @@ impl Shared {
         self.scan_poke.notify_one();
     }
 
-    /// Lets the scan begin. It waits for this, so that the fires that it claims come after the runs that were already open.
+    /// Lets the scan begin. The scan waits for this, so that the fires that it claims come after the runs that were already open.
     pub(crate) fn note_adoption_begun(&self) {
         if !self.adoption_begun.swap(true, Ordering::AcqRel) {
             self.scan_poke.notify_one();
@@ -142,7 +142,7 @@ impl Shared {
         }
     }
 
-    /// Of these runs, puts those that were left in the store for lack of room into the ring, so that they are ended.
+    /// Puts into the ring those of these runs that were left in the store for lack of room in memory, so that they are ended.
     pub(crate) async fn put_to_end(&self, runs: Vec<Run>) {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {
@@ -390,7 +390,7 @@ impl Node {
         }
     }
 
-    /// The principal of the token in an `Authorization` header; `None` if there is no valid token. `client` is the sender.
+    /// The principal of the token in an `Authorization` header; `None` if there is no valid token. `client` is the address of the sender.
     ///
     /// # Errors
     /// [`LookupError`].
@@ -443,7 +443,7 @@ impl Node {
         &self.0
     }
 
-    /// The switch of an executor of an app, as the last beat read it; `name` may have the suffix that distinguishes it here.
+    /// The switch of an executor of an app, as the last beat read it. `name` may have the suffix that distinguishes the executor on this node.
     pub(crate) fn executor_switch(&self, app: AppId, name: &str) -> Switch {
         self.0.switches.of_executor(app, dispatch::given_name(name))
     }

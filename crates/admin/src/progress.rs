@@ -36,6 +36,7 @@ type Key = (ExecutorId, RunId);
 
 #[derive(Debug, Default)]
 struct Halves {
+    /// The newest report of each run, with its attempt.
     young: HashMap<Key, (i32, Progress)>,
     old: HashMap<Key, (i32, Progress)>,
 }

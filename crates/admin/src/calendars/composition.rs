@@ -30,7 +30,7 @@ impl Composition {
         self.0.contains_key(name)
     }
 
-    /// Calendars whose own rules name this one.
+    /// Calendars that name this one directly, not only through other calendars.
     pub(super) fn direct_dependents(&self, name: &str) -> Vec<String> {
         let names = |parts: &Vec<String>| parts.iter().any(|part| part == name);
         self.0.iter().filter(|(_, parts)| names(parts)).map(|(name, _)| name.clone()).collect()

@@ -19,10 +19,10 @@ use rondel_core::error_chain::chain;
 
 /// Number of jobs moved concurrently.
 const PARALLEL_COUNT: usize = 8;
-/// Jobs read by one statement.
+/// Number of jobs that one statement reads.
 const BEHIND_PAGE: u32 = 200;
 
-/// Maximum number of tries to move a job within one call; a try fails if the job or its calendar changes meanwhile.
+/// Maximum number of tries to move a job within one call. A try fails if another caller changes the job or its calendar meanwhile.
 const TRY_COUNT: u32 = 3;
 
 type CurrentCalendar = Option<(PinnedCalendar, Arc<Calendar>)>;
@@ -63,7 +63,7 @@ pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
     let mut tries: BTreeMap<JobId, u32> = BTreeMap::new();
     let mut moved = BTreeSet::new();
     loop {
-        // The query returns the jobs that cannot be moved every time, so the limit grows by their number.
+        // Each query also returns the jobs that could not be moved so far, so the limit grows by their number.
         let left: BTreeSet<JobId> =
             tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
         let limit = BEHIND_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));

@@ -1,8 +1,8 @@
 //! Saving and deleting calendars, with the consequences for the calendars that name them and the jobs that use them.
 //!
-//! A job is planned by one version of its calendar. Saving a calendar returns after every job that uses it, directly or through other
-//! calendars, has moved to the new version. A fire that is due more than a second after that return never runs under the old version. If a
-//! server crashes in between, the healing loop finishes the move.
+//! The fires of a job are planned with one version of its calendar. [`save`] returns after every job that uses the calendar, directly or
+//! through other calendars, has moved to the new version. A fire that is due more than a second after [`save`] has returned never follows the
+//! old version. If a server crashes in between, the healing loop finishes the move.
 
 mod composition;
 mod followers;

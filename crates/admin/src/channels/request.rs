@@ -132,7 +132,7 @@ fn slack(input: &RequestInput<'_>) -> Value {
     json!({"text": escape(&texts.title), "blocks": blocks})
 }
 
-/// An adaptive card of text runs, so that nothing is read as markup.
+/// An adaptive card of `TextRun` elements, so that no name or message is read as markup.
 fn teams(input: &RequestInput<'_>) -> Value {
     let texts = input.texts;
     let color = match (input.notice.kind, input.notice.severity) {
@@ -211,7 +211,7 @@ fn pagerduty(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     Ok(json_request(url, &event))
 }
 
-/// A message published as JSON, since a header cannot carry every title.
+/// A message published as JSON, since an HTTP header cannot contain every character of a title.
 fn ntfy(input: &RequestInput<'_>) -> Result<ChannelRequest, String> {
     let RequestInput { notice, texts, .. } = *input;
     let priority = match (input.value("priority").and_then(|own| own.parse::<u8>().ok()), notice.kind, notice.severity)

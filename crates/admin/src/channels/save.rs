@@ -61,7 +61,7 @@ pub enum ChannelError {
     Store(#[from] StoreError),
 }
 
-/// A channel without its secrets.
+/// A channel with the values of its secrets hidden.
 #[derive(Clone, Debug)]
 pub struct ChannelView {
     /// Its settings.

@@ -1,4 +1,5 @@
-//! Secrets by reference to a file or an environment variable. The operator sets the folder of the files and the prefix of the variables.
+//! Resolves secrets that refer to a file or an environment variable. The operator chooses the folder of the files and the prefix of the
+//! variables.
 
 use std::collections::BTreeMap;
 use std::fmt;

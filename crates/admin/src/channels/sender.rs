@@ -28,11 +28,10 @@ const EACH_MAX: u32 = 64;
 const LEASE: Duration = Duration::from_secs(35);
 /// Time within which the messages of one lease must be started; the last one may finish later.
 const BUDGET: Duration = Duration::from_secs(10);
-/// Longest pause of a channel after a failed try, and its pause when all its due messages wait for an earlier one.
+/// Longest pause of a channel after a failed try. Also the pause of a channel whose due messages all wait for an earlier message.
 const REST: Duration = Duration::from_secs(5);
 /// Longest pause of a channel whose service answers that it receives too many requests.
 const LIMITED_REST: Duration = Duration::from_secs(60);
-/// The HTTP status of that answer.
 const TOO_MANY_REQUESTS: i32 = 429;
 /// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
@@ -223,8 +222,8 @@ pub(super) fn delivery(
     }
 }
 
-/// The pause of a channel whose message is tried again at `at`. It may be longer after a 429, since the service would refuse every other
-/// message too.
+/// The pause of a channel whose message is tried again at `at`. After a 429 the pause may be longer, since the service would also refuse every
+/// other message.
 fn rest_until(at: Timestamp, status: i32, now: Timestamp) -> Duration {
     at.since(now).min(if status == TOO_MANY_REQUESTS { LIMITED_REST } else { REST })
 }

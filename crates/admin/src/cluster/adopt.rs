@@ -1,5 +1,6 @@
-//! Adoption, a standing query: each second, this node looks for its own overdue runs that are not in memory, for runs of ended leases, and
-//! for cancel requests. This finds whatever a crash, a lost answer or a late commit left behind.
+//! The adoption loop. Each second, this node looks for its own overdue runs that are not in its memory, for runs of ended leases, and for
+//! cancel requests. Other comments call these searches the standing queries: they find whatever a crash, a lost answer or a late commit left
+//! behind.
 
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
@@ -20,15 +21,16 @@ use crate::host_process;
 use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
-/// The delay between the end of another node's lease and the search for its runs. The database's clock decides whether the lease has ended,
-/// and this node's clock may be a little ahead of it.
+/// The delay between the end of another node's lease and the search for that node's runs. The database's clock decides whether the lease has
+/// ended, and this node's clock may be a little ahead of the database's.
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
-/// Maximum number of fences that one round sends for other servers, and the maximum age of a request for a fence; the requesting server
-/// repeats its request before that.
+/// Maximum number of fences that one round sends for other servers.
 const FENCE_PAGE: u32 = 500;
+/// Maximum age of another server's request to send a fence; that server repeats its request before.
 const FENCE_REQUEST_AGE_MAX: Duration = Duration::from_secs(60);
-/// How many jobs of a dead node one transaction leaves without a home, and how many such transactions one look makes.
+/// How many jobs of a dead node one transaction leaves without a home.
 const FREE_BATCH: u32 = 500;
+/// Maximum number of such transactions in one round.
 const FREE_BATCHES: u32 = 20;
 /// The number of rounds between two searches for running runs that are not in memory.
 const MISSING_ROUNDS: u32 = 10;
@@ -97,7 +99,7 @@ impl AdoptLoop {
             }
             self.is_interrupted = false;
         }
-        // The open runs of all jobs are known now, including the jobs whose adoption was interrupted.
+        // All open runs are known now, including those of jobs whose adoption was interrupted.
         if self.adopted.replace(held.token) != Some(held.token) || std::mem::take(&mut self.is_announced) {
             self.shared.note_all_adopted(held.token);
             drop(self.shared.events.send(Event::AllAdopted(held.token)).await);
@@ -174,8 +176,8 @@ impl AdoptLoop {
         Ok(Some(taken_over))
     }
 
-    /// Lets runs start. The first page of jobs with runs under ended leases has been announced, which is nearly always all of them. The
-    /// tick holds back the runs of the remaining jobs until these are announced too.
+    /// Lets runs start. The first page of the jobs that have runs under ended leases has been announced; nearly always this page has all of
+    /// them. The tick holds back the runs of the remaining jobs until these jobs are announced, too.
     async fn let_runs_start(&mut self, held: &HeldLease) {
         self.shared.note_adoption_begun();
         if self.adopted != Some(held.token) {
@@ -200,8 +202,8 @@ impl AdoptLoop {
         }
         let count = u64::try_from(adopted.len()).unwrap_or(u64::MAX);
         tracing::info!(count, jobs = jobs.len(), "took over open runs of leases that have ended");
-        // This node may have handed these runs over to the dead node. They may start here again, except those that are still in its memory
-        // from before the handover.
+        // This node may have handed these runs over to the dead node. They may start here again, except those that are still in this node's
+        // memory from before the handover.
         let back = shared.in_memory.missing(adopted.iter().map(|adopted| adopted.run.id));
         shared.departing.came_back(back, last);
         let (awaiting, adopted): (Vec<_>, Vec<_>) =
@@ -220,8 +222,8 @@ impl AdoptLoop {
         Ok(Some(count))
     }
 
-    /// If the claim strategy rebalances, removes the home of the dead nodes' jobs that have no open run, so that every node can claim them.
-    /// Otherwise this node claims these jobs as they come due.
+    /// If the claim strategy rebalances, those jobs of the dead nodes that have no open run lose their home, so that every node can claim
+    /// them. Otherwise this node claims these jobs as they come due.
     async fn free_jobs(&self, held: &HeldLease, dead: &[NodeId]) -> Result<(), StoreError> {
         if !self.shared.config.claim_strategy.rebalances() {
             return Ok(());
@@ -237,7 +239,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Restores the places of runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
+    /// Gives places at their job's gate to runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
     async fn restore_places(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {
@@ -257,7 +259,7 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Calls the roll for running runs of this node that are not in its memory, because the answer to their adoption was lost.
+    /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
     async fn call_missing(&mut self, held: &HeldLease) -> Result<(), StoreError> {
         let running = self.strays.running(&self.shared, held.token).await?;
         let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
@@ -307,8 +309,8 @@ impl AdoptLoop {
         Ok(())
     }
 
-    /// Starts the roll call for runs that may have been sent; none of them is a stray from here on. `from` has the lease under which a run
-    /// may have been sent, if that lease is known.
+    /// Starts the roll call, in which executors are asked for runs that may have been sent to them. From here on, the runs are in memory, so
+    /// the search for strays does not return them. `from` has the lease under which a run may have been sent, if that lease is known.
     async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
         let runs = self.shared.in_memory.admit(maybe_sent);
         let attempts: Vec<(RunId, i32)> = runs.iter().map(|run| (run.id, run.attempt)).collect();
@@ -339,7 +341,8 @@ impl AdoptLoop {
         let mut witnesses =
             shared.store.sessions_that_may_have_carried(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
         for session in &mut witnesses {
-            // For an open session the store returns the end of its lease, which may be in the future; no executor was heard later than now.
+            // For an open session, the store returns the end of the session's lease. That may be in the future, but no executor was heard
+            // later than now.
             session.last_seen_at = session.last_seen_at.min(now);
             // An executor whose process on this host has died unnoticed has no runs, like an executor that left.
             session.has_left |= session.process.is_some_and(host_process::is_gone);
@@ -349,7 +352,7 @@ impl AdoptLoop {
             let from = from.get(&run.id).copied();
             Some(RollCallRun { ready: Ready::new(run, definition), from })
         });
-        // The nodes are read after the adoption, which raised the epochs of the dead ones: their earlier epochs are fenced.
+        // The nodes are read after the adoption, because the adoption raised the epochs of the dead nodes: their earlier epochs are fenced.
         let ended = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);
         Ok(Some(Event::RollCall(called.collect(), witnesses, ended)))
     }
@@ -360,7 +363,8 @@ impl AdoptLoop {
             return Ok(());
         }
         let mut overdue = self.strays.overdue(&self.shared, held.token).await?;
-        // A run that this node has sent under its lease is in memory until it ends, so these runs were not sent, even if they are marked.
+        // A run that this node has sent under the present lease is in memory until the run ends. So these runs were not sent, even if they are
+        // marked.
         let marked: Vec<(RunId, i32)> =
             overdue.iter().filter(|run| run.marked_at.is_some()).map(|run| (run.id, run.attempt)).collect();
         if !marked.is_empty() {
@@ -377,9 +381,9 @@ impl AdoptLoop {
     }
 }
 
-/// The ended leases under which runs that were due at this instant may have been sent. A run that came due after the end of a node's last
-/// lease was not sent under it, unless the clock has stepped back since: the node may then have taken another lease that ends before the
-/// instants of runs that it had sent. In this case the row of one of its streams shows that the stream was open for longer.
+/// The ended leases under which runs that were due at this instant may have been sent. A lease that ended before the instant normally sent
+/// none of them. After the clock has stepped back, however, a node may hold another lease that ends before the instants of runs that it had
+/// already sent. In this case, the row of one of the node's streams shows that the stream was open for longer.
 fn leases_that_sent(mut nodes: Vec<Node>, sessions: &[Session], due_at: Timestamp) -> Vec<LeaseToken> {
     let has_stream =
         |node: &Node| sessions.iter().any(|session| session.token.node == node.id && session.may_have_carried(due_at));

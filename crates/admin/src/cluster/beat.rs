@@ -43,15 +43,16 @@ pub(crate) struct BeatLoop {
     must_rejoin: bool,
     /// A lease that this node has taken and does not act under yet.
     joined: Option<LeaseToken>,
-    /// The lease under this node's name that prevents it from joining again, if there is one.
+    /// A lease under this node's name that prevents the node from joining again.
     obstacle: Option<OtherLease>,
 }
 
 /// A lease under this node's name that this process does not act under: another server has it, or this process took it and got no answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct OtherLease {
+    /// The end of the lease.
     until: Timestamp,
-    /// Whether it was renewed since it was first seen: then another server holds it.
+    /// Whether the lease was renewed since it was first seen. If so, another server holds it.
     is_renewed: bool,
 }
 
@@ -93,7 +94,7 @@ impl BeatLoop {
         }
     }
 
-    /// Logs once that the database does not answer, and once that it does again.
+    /// One beat. Logs once that the database does not answer, and once that it answers again.
     async fn beat(&mut self) -> Result<(), TickError> {
         let shared = Arc::clone(&self.shared);
         let before = self.obstacle;
@@ -106,7 +107,7 @@ impl BeatLoop {
             if let Some(before) = shared.database.recovered() {
                 let outage = shared.clock.now().since(before.since);
                 tracing::info!(trouble = %before.trouble, outage = ?outage, "the database answers again");
-                // Runs that came due meanwhile need not wait for the next look.
+                // Runs that came due meanwhile are taken up at once, not only at the next scan.
                 shared.scan_poke.notify_one();
                 shared.adopt_poke.notify_one();
             }
@@ -127,7 +128,7 @@ impl BeatLoop {
         let shared = Arc::clone(&self.shared);
         let Some(renewal_in_progress) = shared.membership.begin_renewal().await else { return Ok(()) };
         let sent = shared.clock.boot_micros();
-        // A lease that is to be replaced is not extended. If this node cannot take another one, another node adopts the runs.
+        // A lease that is to be replaced is not extended. If this node cannot take a new lease, another node adopts the runs.
         let renewed = match self.must_rejoin {
             true => None,
             false => shared.store.renew(shared.membership.token(), shared.config.lease).await?,
@@ -161,8 +162,8 @@ impl BeatLoop {
         shared.store.beat_sessions(shared.membership.token(), &heard).await
     }
 
-    /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A renewal that
-    /// is stored late, after a newer one, moves the end back by a tenth of the lease at most.
+    /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A difference of up
+    /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by so much.
     fn has_gone_back(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written = self.written.replace(renewal.until);
@@ -213,7 +214,7 @@ impl BeatLoop {
         shared.store.report_node(token, &report).await
     }
 
-    /// Logs once if another node has a different claim strategy: such nodes only obstruct each other.
+    /// Logs once if another node has a different claim strategy: nodes with different strategies only obstruct each other.
     fn warn_of_other_strategies(&mut self, nodes: &[Node]) {
         let own = self.shared.config.claim_strategy;
         let now = self.shared.clock.now();
@@ -251,7 +252,7 @@ impl BeatLoop {
     }
 
     /// Joins under a new epoch, because the old one cannot be renewed: this node slept through its lease, or the database or its clock went
-    /// back. Runs that it had not sent belong to another node now, or to this node's new lease.
+    /// back. Runs that this node had not sent belong to another node now, or to this node's new lease.
     async fn rejoin(&mut self) -> Result<(), StoreError> {
         let shared = Arc::clone(&self.shared);
         shared.membership.end();
@@ -289,8 +290,8 @@ impl BeatLoop {
         if is_lost {
             self.note_regression(None);
         }
-        // Streams outlive a lease, but their session rows have ended with it. The rows are opened again before anything is sent, so that an
-        // adopter sees them open.
+        // Streams outlive a lease, but the session rows of the streams end with it. The rows are opened again before anything is sent, so that
+        // an adopter sees them open.
         let online = shared.registry.heard_since(Timestamp::EPOCH);
         shared.store.beat_sessions(token, &online).await?;
         shared.membership.rejoined(token, ordinal, sent, shared.config.lease);

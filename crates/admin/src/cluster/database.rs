@@ -1,4 +1,4 @@
-//! The current trouble with the database, and its start: for `/readyz`, and so that it is logged once.
+//! The current trouble with the database, and when it began. `/readyz` shows the trouble, and it is logged only once.
 
 use std::sync::{PoisonError, RwLock};
 use std::time::Duration;
@@ -20,13 +20,13 @@ pub struct DatabaseTrouble {
 /// The database had lost what this node had written: a backup was restored, or a standby took over without the last transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Regression {
-    /// When that was found.
+    /// When this node found that out.
     pub found_at: Timestamp,
-    /// The minimum time that was lost, by this node's own row; `None` if even the node's lease is missing from the row.
+    /// How much time was lost at least, as this node's own row shows; `None` if even the node's lease is missing from the row.
     pub by: Option<Duration>,
 }
 
-/// How long a regression is shown.
+/// How long `/readyz` shows a regression.
 const REGRESSION_SHOWN_FOR: Duration = Duration::from_secs(24 * 3_600);
 
 #[derive(Debug, Default)]

@@ -20,6 +20,7 @@ use rondel_core::error_chain::chain;
 
 /// How long jobs are handed over while everything still runs: long enough for a job that fires each second to be idle once.
 const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);
+/// The pause between two rounds in which jobs are handed over while everything still runs.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The pause between rounds once nothing more is sent and the server only waits for runs at executors.
 const LAST_PAUSE: Duration = Duration::from_millis(200);
@@ -54,7 +55,7 @@ pub(crate) async fn leave(shared: &Arc<Shared>, lifecycle: &Lifecycle, grace: Du
     lifecycle.hard.cancel();
 }
 
-/// Records in the store that the unsent runs were never sent, so that their next owner calls no roll for them and counts no lost attempt.
+/// Records in the store that the unsent runs were never sent. Then their next owner asks no executors for them and counts no lost attempt.
 async fn shelve(shared: &Arc<Shared>) {
     let Some(held) = shared.membership.held().filter(|_| !mutant::on(Mutant::LeaveAsPerhapsSent)) else { return };
     let Some(in_hand) = in_hand(shared).await else { return };

@@ -28,7 +28,7 @@ pub(crate) struct MaintenanceBoard {
 #[derive(Clone, Debug, Default)]
 struct Reading {
     records: Arc<Vec<MaintenanceRecord>>,
-    /// When the reading was requested, by the boot-time clock; `None` before the first one.
+    /// When the reading was requested, by the boot-time clock in microseconds; `None` before the first one.
     asked_at: Option<i64>,
 }
 
@@ -41,7 +41,7 @@ impl MaintenanceBoard {
         Ok(())
     }
 
-    /// The windows by which fires may be claimed now. They are read again if the last reading is too old; `None` if even that took too long.
+    /// The windows to claim fires with. Reads them again if the last reading is too old; `None` if the new reading took too long itself.
     pub(crate) async fn fresh(&self, store: &dyn Store, clock: &Clock) -> Result<Option<Windows>, StoreError> {
         if self.windows(clock).is_none() {
             self.read(store, clock).await?;

@@ -39,21 +39,22 @@ pub(crate) struct Membership {
     nodes: RwLock<Arc<Vec<Node>>>,
     /// Ended leases of which this node has taken over all open runs.
     adopted: RwLock<Vec<EndedLease>>,
-    /// Since when the lease holds without a gap, by the boot-time clock.
+    /// Since when the lease holds without a gap, by the boot-time clock in microseconds.
     held_since: AtomicI64,
     /// Whether the lease has had a gap since the node's start.
     had_gap: AtomicBool,
     /// How long this node may be without an answer before it counts as cut off, in microseconds.
     cut_off_after: i64,
-    /// When the call that renewed the lease last was sent, by the boot-time clock.
+    /// When the last successful renewal was sent, by the boot-time clock in microseconds.
     renewed_at: AtomicI64,
-    /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock; 0 if it never was.
+    /// When the lease was renewed after the node had been [cut off](Self::was_cut_off_within), by the boot-time clock in microseconds; 0 if it
+    /// never was.
     cut_off_until: AtomicI64,
     /// When the set of nodes that take jobs last changed, and that set.
     takers: RwLock<(Timestamp, Vec<NodeId>)>,
 }
 
-/// An ended lease: its node, and when it ended. A node that renews it after all, or takes another, has a later end.
+/// An ended lease: its node, and when it ended. If the node renews the lease after all, or takes another one, that lease has a later end.
 pub(crate) type EndedLease = (NodeId, Timestamp);
 
 /// For this long after a change of the nodes that take jobs, jobs and runs may be in transfer between nodes.
@@ -150,7 +151,7 @@ impl Membership {
         Duration::from_micros(u64::try_from(micros).unwrap_or(0))
     }
 
-    /// Since when the lease holds without a gap, by the boot-time clock.
+    /// Since when the lease holds without a gap, by the boot-time clock in microseconds.
     pub(crate) fn held_since(&self) -> i64 {
         self.held_since.load(Ordering::Acquire)
     }
@@ -168,7 +169,7 @@ impl Membership {
             || (cut_off_until > 0 && now.saturating_sub(cut_off_until) < micros(length))
     }
 
-    /// The lease to act under, if it holds.
+    /// The lease under which this node may act now; `None` if the lease has ended.
     pub(crate) fn held(&self) -> Option<HeldLease> {
         self.holds().then(|| self.latest())
     }
@@ -250,9 +251,9 @@ impl Membership {
         self.nodes().iter().find(|node| node.id == this).map_or(Switch::Active, |node| node.switch)
     }
 
-    /// Dead nodes whose runs this node takes over now: those for which it is the next living node by id, and all that have been dead for
-    /// two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the time of a
-    /// lease to come back, because they may have been cut off too.
+    /// Dead nodes whose runs this node takes over now: the nodes for which this node is the next living one by id, and all nodes that have
+    /// been dead for two leases. After a gap in this node's own lease (the database was away, or the node slept) the other nodes first get the
+    /// time of a lease to come back, because they may have been cut off too.
     pub(crate) fn adoptable(&self, now: Timestamp, lease: Duration) -> Vec<EndedLease> {
         let nodes = self.nodes();
         let held_for = self.boot.micros().saturating_sub(self.held_since.load(Ordering::Acquire));
@@ -280,7 +281,7 @@ pub(crate) fn fences(nodes: &[Node], now: Timestamp) -> Vec<LeaseToken> {
     ended_leases(&recent)
 }
 
-/// The newest ended lease of each node, whether the node took another one or an adopter of its runs has fenced it.
+/// The newest ended lease of each node: the node has taken another lease since, or an adopter of its runs has fenced it.
 pub(crate) fn ended_leases(nodes: &[Node]) -> Vec<LeaseToken> {
     let is_second = |node: &&Node| node.epoch > 1;
     nodes.iter().filter(is_second).map(|node| LeaseToken { node: node.id, epoch: node.epoch - 1 }).collect()

@@ -19,20 +19,21 @@ use crate::cluster::HeldLease;
 use crate::node::Shared;
 
 /// The moments of each second at which jobs move. By then most runs that were due at the whole second have ended, and the runs of the next
-/// second are not at the dispatcher yet. A job that is busy at the first moment may be idle at the second.
+/// second are not at the dispatcher yet. A job that is busy at the earlier moment may be idle at the later one.
 const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
-/// How long after its moment a round may begin another transaction.
+/// How long after one of these moments a round still begins transactions.
 const ROUND_MAX: Duration = Duration::from_millis(100);
-/// Only runs that are due at least this far ahead are handed over: the tick may read an earlier run while the transaction is in progress.
+/// Only runs that are due at least this far ahead are handed over: the tick may read a run that is due earlier during the transaction.
 const LEAD: Duration = Duration::from_millis(650);
-/// Only runs that are due at least this long after their transaction begins are handed over: an earlier run may have been marked.
+/// Only runs that are due at least this long after the start of the transaction are handed over: an earlier run may have been marked.
 const MARKED_AHEAD: Duration = Duration::from_millis(250);
 /// Margin that is added to `send_ahead`, the longest time by which a run is sent before its instant: a run that is due within the sum of
 /// both may have been sent.
 const SENT_AHEAD_MARGIN: Duration = Duration::from_millis(50);
 const PAGE: u32 = 2_000;
-/// How many jobs one round examines, and how many one transaction moves.
+/// How many jobs one round examines.
 const ROUND_JOBS: usize = 20_000;
+/// How many jobs one transaction moves.
 const BATCH_JOBS: usize = 200;
 /// How many unsent runs one round reads. A job with open runs beyond these is not moved in this round.
 const ROUND_RUNS: usize = 200_000;
@@ -42,8 +43,9 @@ const SKIPPED_MAX: u32 = 16;
 
 pub(crate) struct MoveLoop {
     shared: Arc<Shared>,
-    /// How many rounds to skip, and how many the next unsuccessful round adds.
+    /// How many rounds are still to be skipped.
     skip: u32,
+    /// How many rounds are skipped after the next round that could move no job.
     next_skip: u32,
     pass: Pass,
     /// The last pass that left no job misplaced: the nodes among which it distributed the jobs, and the instant of its end.
@@ -54,7 +56,7 @@ pub(crate) struct MoveLoop {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Round {
     moved: usize,
-    /// Jobs that should move and did not.
+    /// How many jobs should move and did not.
     left: usize,
     /// The last job that it looked at, if the node has more.
     next_after: Option<JobId>,
@@ -92,7 +94,7 @@ enum MoveReason {
     Leaves,
 }
 
-/// Which of a node's runs may go.
+/// Which of a node's runs may be handed over.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum MovableRuns<'a> {
     /// Those that are due so late that no part of the node has read them yet.
@@ -144,7 +146,7 @@ impl MoveLoop {
         if pass.is_some_and(|pass| pass.left == 0) {
             self.settled = (takers(&shared.membership.node_shares(now)), now);
         }
-        // Jobs that are never idle are not looked at each second.
+        // Jobs that are never idle need not be examined each second, so rounds are skipped if no job could move.
         match pass {
             Some(Pass { moved: 0, left: 1.., .. }) => {
                 self.skip = self.next_skip;

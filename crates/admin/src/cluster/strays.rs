@@ -1,5 +1,5 @@
 //! Strays: open runs of this node that are not in its memory, because the answer to their claim was lost, another server stored them in
-//! this one's name, or they were dropped with a lease. Each look reads only a few pages of keys and starts where the last look ended, so
+//! this server's name, or they were dropped with a lease. Each look reads only a few pages of keys and starts where the last look ended, so
 //! that every run is reached, however many wait in memory.
 
 use std::time::Duration;
@@ -14,7 +14,7 @@ use crate::node::Shared;
 /// How overdue a run of this node must be before it counts as missing in memory.
 const STRAY_AFTER: Duration = Duration::from_secs(1);
 
-/// A place in the order of a sweep.
+/// A place in the order of a sweep: the instant of the last run that was read, and its id.
 type Place = (Timestamp, RunId);
 
 const START: Place = (Timestamp::EPOCH, RunId::new(0));
@@ -71,7 +71,9 @@ impl Sweep {
 pub(super) struct Strays {
     /// Runs that came due recently; runs that another server has just stored are among them.
     recent: Sweep,
+    /// All overdue runs, read over many looks.
     overdue: Sweep,
+    /// All running runs, read over many looks.
     running: Sweep,
 }
 
@@ -111,7 +113,7 @@ impl Strays {
         !self.running.is_at_start()
     }
 
-    /// Own running runs that are not in memory. A run that ended since the keys were read left the memory only after its end was durable,
+    /// Own running runs that are not in memory. If a run has ended since its key was read, it left the memory only after its end was durable,
     /// so its row shows the end.
     pub(super) async fn running(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
         let range = (Timestamp::EPOCH, Timestamp::MAX);
@@ -139,7 +141,7 @@ mod tests {
     use crate::engine::Engine;
     use crate::lifecycle::Lifecycle;
 
-    /// Runs that another server stores in this one's name are taken up, however many wait here for an executor.
+    /// Runs that another server stores under this server's lease are taken up, however many runs wait here for an executor.
     #[tokio::test(start_paused = true)]
     async fn each_stray_has_its_turn_beside_any_number_of_runs_that_wait_here() {
         let began = Instant::now();

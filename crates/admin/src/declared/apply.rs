@@ -62,7 +62,7 @@ pub(super) async fn reconcile_app(
     Ok(problems)
 }
 
-/// The jobs of a set, by name. A job without a valid name adds a problem if the set is living.
+/// The jobs of a set, by name. A job without a valid name adds a problem if an executor has declared the set since `living_since`.
 fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> DeclaredJobs {
     let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
     let mut jobs = BTreeMap::new();
@@ -187,8 +187,8 @@ async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpe
     }
 }
 
-/// Stores the declaration. If this fails after the job was changed, the next look finds that the job matches its declaration, and stores it
-/// then.
+/// Stores the declaration. If this fails after the job was changed, the next look finds that the job matches its declaration, and stores the
+/// declaration then.
 async fn remember(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let known = record.declared.as_ref().filter(|declared| declared.spec == *spec);
     let declared_at = known.map_or_else(|| node.now(), |declared| declared.declared_at);

@@ -136,7 +136,7 @@ impl DeclarationBoard {
         self.inner().problems.get(&app).cloned().unwrap_or_default()
     }
 
-    /// Discards the problems of all other apps, since none of their executors is connected here any more.
+    /// Keeps the problems of these apps only: no executor of another app is connected here any more.
     pub(super) fn keep_problems_of(&self, is_kept: impl Fn(AppId) -> bool) {
         self.inner().problems.retain(|app, _| is_kept(*app));
     }

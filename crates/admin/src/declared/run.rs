@@ -29,7 +29,9 @@ pub(crate) struct DeclareLoop {
 /// The state of an app's executors; while it stays the same, there is nothing to apply.
 #[derive(Debug, PartialEq, Eq)]
 struct AppState {
+    /// The hashes of the declared sets of living executors.
     living: Vec<String>,
+    /// The connected executors, each with the number of its stream.
     online: Vec<(ExecutorId, u64)>,
 }
 

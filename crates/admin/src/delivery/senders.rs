@@ -1,4 +1,4 @@
-//! The receivers to which messages are being sent, each by one task, and the client that they share.
+//! The receivers to which messages are being sent, each by one task, and the client that these tasks share.
 
 use std::collections::BTreeSet;
 use std::future::pending;
@@ -13,8 +13,8 @@ use rondel_store::StoreError;
 use super::build_client;
 use crate::background::TickError;
 
-/// The receivers to which messages are being sent, by namespace or channel. The loop takes no more messages for such a receiver, because
-/// they would only wait here.
+/// The receivers to which messages are being sent, by namespace or channel. The loop takes no more messages for such a receiver, because the
+/// messages would only wait here.
 pub(crate) struct Senders<K> {
     /// The senders in progress: each resolves to its receiver and the result.
     under_way: FuturesUnordered<BoxFuture<'static, (K, Result<(), StoreError>)>>,

@@ -8,15 +8,16 @@ use rondel_store::ledger::RunAtExecutor;
 use super::ready::Ready;
 use crate::trace::DispatchSpan;
 
-/// A run whose handler has begun is noted in its row as running this long after it was sent. Shorter runs need no such write.
+/// A run that was sent this long ago, and whose handler has begun, is noted in its row as running. Shorter runs need no such write.
 pub(crate) const NOTE_RUNNING_AFTER: Duration = Duration::from_secs(1);
 
+/// A run that is assigned to an executor.
 #[derive(Debug)]
 pub(crate) struct Active {
     pub(crate) ready: Ready,
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
-    /// When the run was sent; before that, when its executor was chosen. The mark of a run that is marked first has that earlier instant.
+    /// When the run was sent; before that, when its executor was chosen. If the run is marked first, its mark has the earlier instant.
     pub(crate) sent_at: Timestamp,
     /// The number of the trigger that was sent last.
     pub(crate) number: i64,
@@ -29,8 +30,8 @@ pub(crate) struct Active {
     pub(crate) is_named: bool,
     /// How many heartbeats had arrived on the stream when the run was sent; `None` once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
-    /// Why it was given up. If the lane has no room for that end, the next round gives the run up again for this reason. Cleared when its
-    /// executor lists the run again.
+    /// Why the server gave it up. If the result lane has no room for this end, the next round gives the run up again for this reason. Cleared
+    /// when its executor lists the run again.
     pub(crate) lost_for: Option<Reason>,
     /// The span of the dispatch, until the executor answers; `None` if traces are not exported.
     pub(crate) span: Option<DispatchSpan>,
@@ -54,7 +55,7 @@ impl Active {
         }
     }
 
-    /// The entry about the run that the store is to write. `at` is when the run began, was sent, or got its executor.
+    /// The entry that the store is to write about the run. `at` is when the run began, was sent, or got its executor.
     pub(crate) fn in_hand(&self, at: Timestamp) -> RunAtExecutor {
         RunAtExecutor {
             run: self.ready.run.id,
@@ -109,8 +110,8 @@ pub(crate) enum Phase {
 const CLOCK_SLACK: Duration = Duration::from_millis(200);
 
 /// Limits a reported instant of an attempt to the time from `due_at` to `now`. The executor's clock may be wrong, and the clock of the server
-/// that sent the attempt may be slightly ahead of this server's. The result is earlier than `due_at` only if this server's clock has stepped
-/// back: then it is `now`.
+/// that sent the attempt may be slightly ahead of this server's. If this server's clock has stepped back, so that `due_at` is later than
+/// `now`, the result is `now`.
 pub(crate) fn not_before_due(at: Timestamp, due_at: Timestamp, now: Timestamp) -> Timestamp {
     let earliest = if due_at <= now + CLOCK_SLACK { due_at } else { now };
     at.min(now).max(earliest)

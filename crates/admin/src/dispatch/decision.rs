@@ -18,8 +18,9 @@ use crate::scheduler::in_memory::InMemory;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Facts<'a> {
     pub(crate) now: Timestamp,
-    /// The boot-time clock, in microseconds, now and at the epoch of the database's clock.
+    /// The boot-time clock now, in microseconds.
     pub(crate) boot_micros: i64,
+    /// The boot-time clock at the epoch of the database's clock, in microseconds; usually far below zero.
     pub(crate) boot_micros_at_epoch: i64,
     /// How long this process has run, by the monotonic clock.
     pub(crate) uptime: Duration,
@@ -29,8 +30,9 @@ pub(crate) struct Facts<'a> {
     /// Like `rows_may_be_old`, but within the last `continue_max`: used for runs that keep their place in the order of their job while
     /// their executor is silent.
     pub(crate) rows_may_be_old_in_silence: bool,
-    /// This node's lease, and whether it holds.
+    /// This node's lease.
     pub(crate) token: LeaseToken,
+    /// Whether that lease holds.
     pub(crate) lease_holds: bool,
     /// Until when the lease holds if it is not renewed.
     pub(crate) lease_until: Timestamp,
@@ -42,7 +44,7 @@ pub(crate) struct Facts<'a> {
     pub(crate) settings: &'a Settings,
 }
 
-/// The part of the configuration that decisions read.
+/// The part of the configuration that decisions read; [`EngineConfig`](crate::EngineConfig) describes the fields without a comment here.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Settings {
     /// Whether no other server may share the store.

@@ -34,7 +34,7 @@ pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &Ready, outcome: Outcome, 
 }
 
 /// Stores the end of a run that no executor has. If its lane is full, the run is forgotten: its row is still open, so the standing queries
-/// find it and it is judged again.
+/// find the run, and it is judged again.
 pub(super) fn submit(d: &mut Decision<'_>, attempt_end: AttemptEnd, counted: CountedRun) {
     debug_assert!(attempt_end.owner.is_some(), "the end of {} names no lease to forget it of", attempt_end.run);
     d.finish(Submission { attempt_end, counted, reply_to: None, phase_before: None });

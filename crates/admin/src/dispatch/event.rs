@@ -50,8 +50,8 @@ impl SessionHandle {
         self.stream.send(body)
     }
 
-    /// Whether this stream is newer than another one of the same executor. Only the executor knows the order in which it opened them: a
-    /// server that stood still may accept them in any order.
+    /// Whether this stream is newer than another one of the same executor. Only the executor knows the order in which it opened its streams: a
+    /// server that was suspended may accept them in any order.
     pub(crate) fn is_newer_than(&self, other: &Self) -> bool {
         (self.hello, self.number) > (other.hello, other.number)
     }
@@ -76,7 +76,7 @@ impl<T> fmt::Debug for Responder<T> {
     }
 }
 
-/// The attempts that an executor reported to have when it opened its stream.
+/// The attempts that an executor reported when it opened its stream: those that it holds, and those whose results it still has.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Report {
     pub(crate) held: HashSet<(RunId, i32)>,
@@ -84,7 +84,7 @@ pub(crate) struct Report {
     /// Which of the held attempts have begun.
     pub(crate) starts: StartReports,
     pub(crate) predecessor: Option<ExecutorId>,
-    /// The chain of predecessors, the newest first, as far back as each process proved that it succeeds the one before it.
+    /// The predecessors, the newest first, up to the first process that did not prove which process it succeeds.
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 
@@ -108,7 +108,9 @@ pub(crate) struct IncomingResult {
     pub(crate) attempt: i32,
     pub(crate) outcome: Outcome,
     pub(crate) message: Option<String>,
+    /// The JSON that the handler returned.
     pub(crate) result: Option<String>,
+    /// When the handler began, as the executor reports it; `None` if it reports no instant.
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) finished_at: Timestamp,
     pub(crate) received_at: Timestamp,

@@ -19,6 +19,7 @@ use super::silences::Silences;
 use super::starts::{StartReport, StartReports};
 use crate::registry::OnlineExecutor;
 
+/// An executor with a stream to this node.
 #[derive(Debug)]
 pub(crate) struct Online {
     pub(crate) session: SessionHandle,
@@ -32,12 +33,14 @@ pub(crate) struct Online {
     labels: BTreeMap<String, String>,
     weight: u32,
     handlers: HashSet<String>,
-    /// It takes any handler.
+    /// Whether it takes any handler.
     takes_any: bool,
     slots: usize,
+    /// How many runs of this node it may have at once: a little more than its slots.
     limit: usize,
     /// How long before a run's instant it takes the trigger; zero if it starts each run immediately.
     pub(crate) ahead_max: Duration,
+    /// How many runs of this node it has, or is about to get.
     pub(crate) in_flight: usize,
     /// How many runs of other nodes it had, by its last heartbeat.
     elsewhere: usize,
@@ -48,7 +51,7 @@ pub(crate) struct Online {
     draining: bool,
     /// Its switch, as users set it.
     pub(crate) switch: Switch,
-    /// It reported that it was full: it gets no more runs until this instant, or until one of its runs ends.
+    /// Until when it gets no more runs, because it reported that it was full; the end of one of its runs clears this earlier.
     pub(crate) full_until: Option<Timestamp>,
     pub(crate) report: Report,
     /// For each node, the newest epoch whose triggers it refuses, as it reported on this stream.
@@ -246,14 +249,14 @@ impl Executors {
         self.online.insert(id, online);
     }
 
-    /// Whether the executor has sent a newer hello since. A server that stood still reads the hellos of several streams in any order, and an
+    /// Whether the executor has sent a newer hello since. A server that was suspended reads the hellos of several streams in any order, and an
     /// outdated hello does not list the runs that the executor has received on a newer stream.
     pub(crate) fn is_outdated(&self, session: &SessionHandle) -> bool {
         self.newest_hellos.get(&session.executor).is_some_and(|newest| *newest > session.hello)
     }
 
-    /// The name of this executor on this node. Two executors with one name get distinct names, unless the journal in a data directory
-    /// proves that one is the other's successor, or that both took over the directory of the same third one.
+    /// The name of this executor on this node. Two executors with one name get distinct names, unless the journal in a data directory proves
+    /// that one is the other's successor, or that both took over the directory of the same third executor.
     pub(crate) fn distinct_name(&self, executor: &OnlineExecutor, predecessor: Option<ExecutorId>) -> String {
         let is_other = |online: &Online| {
             let id = online.session.executor;
@@ -323,8 +326,8 @@ impl Executors {
         self.gone.get(&id).is_some_and(|at| *at < before)
     }
 
-    /// Records that no node has heard it for too long. If it was last heard earlier than `stopped_before`, it has stopped even the runs
-    /// that continue in silence. False if it has connected meanwhile.
+    /// Records that no node has heard the executor for too long. If it was last heard earlier than `stopped_before`, it has stopped even the
+    /// runs that continue in silence. False if the executor has connected meanwhile.
     pub(crate) fn lose(&mut self, id: ExecutorId, now: Timestamp, stopped_before: Timestamp) -> bool {
         self.lost.retain(|_, lost| lost.at + LOST_KEPT_FOR > now);
         let Some(heard_at) = self.gone.remove(&id) else { return false };
@@ -345,8 +348,8 @@ impl Executors {
         is_news
     }
 
-    /// Watches a lost executor again if it was last heard earlier than `before`. It must have stopped even the runs that continue in silence,
-    /// unless a node has heard it since.
+    /// Watches a lost executor again if it was last heard earlier than `before`. By now it must have stopped even the runs that continue in
+    /// silence, unless a node has heard it since.
     pub(crate) fn suspect_again(&mut self, id: ExecutorId, before: Timestamp) {
         if let Some(lost) = self.lost.get(&id).copied().filter(|lost| !lost.has_stopped_all && lost.heard_at < before) {
             self.lost.remove(&id);
@@ -406,8 +409,8 @@ impl Executors {
             && self.in_app(ready.run.app).any(|online| online.is_fit(ready))
     }
 
-    /// Why each online executor of the run's app does not take it now; executors that are fit for it come first. If the caller named an
-    /// executor, only that one is listed.
+    /// Why each online executor of the run's app does not take the run now; executors that are fit for the run come first. If the caller named
+    /// an executor, only that one is listed.
     pub(crate) fn obstacles(&self, ready: &Ready, now: Timestamp) -> Vec<Obstacle> {
         let obstacle = |online: &Online| {
             let is_silent = self.is_silent(online) && online.is_fit(ready) && online.takes_new();

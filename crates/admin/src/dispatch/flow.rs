@@ -42,7 +42,7 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     let now = d.now;
     let due_at = ready.run.due_at;
     if timer.is_outdated(due_at, now, d.facts.uptime) {
-        // The standing queries read it again if it is still open.
+        // The standing queries read the run again if it is still open.
         d.forget_of([(ready.run.id, ready.token())]);
     } else if is_being_adopted(d, &ready) {
         d.state.runs.hold_back(ready, timer);
@@ -116,7 +116,8 @@ pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
     work_off(d);
 }
 
-/// Offers freed places to waiting runs, in order. Only event handlers call it: the functions that it calls add to `d.state.work` instead.
+/// Offers freed places to waiting runs, in order. Only event handlers call this function: the functions that it calls add to `d.state.work`
+/// instead.
 pub(super) fn work_off(d: &mut Decision<'_>) {
     while let Some(work) = d.state.work.pop_front() {
         match work {
@@ -193,15 +194,15 @@ fn offer_limit(d: &mut Decision<'_>, key: &LimitKey) {
     }
 }
 
-/// Ends a run whose queue timeout passed while it waited for earlier runs of its job; `ahead` is the first of them. A catch-up fire enters
-/// the gate again instead. The reason is `overlap` if an executor could have taken the run.
+/// Ends a run whose queue timeout passed while it waited for earlier runs of its job; `ahead` is the first of those runs. A catch-up fire
+/// enters the gate again instead. The reason is `overlap` if an executor could have taken the run.
 pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: Ready, ahead: Option<RunId>) {
     let now = d.now;
     let is_served = !d.state.executors.eligible(&ready).is_empty();
     if !is_served || switches::switch_wait(d, &ready).is_some() {
         place::expire(d, ready);
     } else if ready.is_catch_up() {
-        // Missed fires before it still run, so its queue time starts with its turn.
+        // Missed fires before this one still run, so its queue time starts with its turn.
         let run = ready.run.id;
         let entry = d.state.gates.enter(Ready { queued_at: Some(now), ..ready }, &mut d.state.runs);
         let entered = turns::apply_gate_decision(d, run, entry);

@@ -61,7 +61,7 @@ pub(crate) fn trigger(
         serial: definition.job.overlap.policy != OverlapPolicy::Allow,
         trigger: run.trigger.as_str().to_owned(),
         traceparent: parent.map(|parent| parent.to_string()).unwrap_or_default(),
-        // 0 would be no limit.
+        // 0 would mean that there is no limit.
         begin_within_ms: if has_begin_limit { millis(ready.waits_until().since(now)).max(1) } else { 0 },
         on_silence: on_silence(&definition.job).into(),
         overlap: overlap(&definition.job).into(),

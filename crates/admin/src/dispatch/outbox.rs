@@ -60,8 +60,8 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
     (sendable, unsent)
 }
 
-/// Whether the run may still be sent. An at-most-once run may not if its mark is older than a second: other nodes may already treat the run
-/// as one that died with this node.
+/// Whether the run may still be sent. An at-most-once run must not be sent once its mark is older than a second: other nodes may already treat
+/// the run as one that died with this node.
 fn may_be_sent(active: &Active, now: Timestamp) -> bool {
     active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_at + MARK_HOLDS > now
 }

@@ -17,6 +17,7 @@ use crate::definitions::Compiled;
 /// If this server takes a run up later than this after its instant, the run was late before it had to wait for anything.
 const LATE_AFTER: Duration = Duration::from_secs(1);
 
+/// A run that is due or will be soon, with the definition that it runs under.
 #[derive(Clone, Debug)]
 pub(crate) struct Ready {
     pub(crate) run: Run,
@@ -87,7 +88,7 @@ impl Ready {
         Self { queued_at: Some(queued_at), late, ..self }
     }
 
-    /// How long it was queued in the attempts before this one, which no executor received.
+    /// How long it was queued in earlier attempts that no executor received.
     fn queued_before(&self) -> Duration {
         let is_unreceived = self.run.attempt > 1 && self.run.reason == Some(Reason::NotReceived);
         let detail = self.run.detail.as_deref().filter(|_| is_unreceived);
@@ -135,7 +136,7 @@ impl Ready {
     pub(crate) fn is_missed(&self, now: Timestamp) -> bool {
         let run = &self.run;
         // A shard belongs to its broadcast, which was judged before. A catch-up fire is a result of the policy and is not judged again. A run
-        // that continues a pump's run by hand has no cause either, but it is no fire of the schedule.
+        // by which a user continues a pump's run has no cause either, but it is no fire of the schedule.
         let is_of_another_kind = matches!(run.trigger, Trigger::Misfire | Trigger::Manual | Trigger::Api);
         let is_scheduled_fire = run.cause == 0 && !is_of_another_kind && run.parent.is_none();
         let is_never_sent = is_scheduled_fire && run.attempt == 1 && run.marked_at.is_none();

@@ -162,7 +162,7 @@ pub(super) fn trace_of_none(d: &Decision<'_>, ready: &Ready) -> String {
 }
 
 fn answer(online: &Online, probe: &Probe, job: &Job, now: Timestamp) -> Answer {
-    // No executor is asked about a run that it will not get.
+    // A run in shadow mode is not sent, so no executor is asked about it.
     if shadow::is_shadow(&probe.ready) {
         return Answer::Yes;
     }

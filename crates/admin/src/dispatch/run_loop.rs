@@ -69,7 +69,7 @@ impl DispatchLoop {
 
     pub(crate) async fn run(mut self, stop: CancellationToken) {
         loop {
-            // The condition of `Decision::knows_open_runs`: a run that may not start must not wake the loop.
+            // As in `Decision::knows_open_runs`: while no run is allowed to start, runs must not wake the loop.
             let may_start = self.shared.membership.holds() && self.shared.switches.is_known();
             let held = may_start.then(|| self.shared.membership.token());
             let wake = self.state.next_instant(held).min(self.next_round_at);

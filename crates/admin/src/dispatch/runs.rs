@@ -20,29 +20,29 @@ use super::ready::Ready;
 /// How long before its instant an at-most-once run is marked at the earliest: long enough for the write, so that the run starts on time,
 /// and no longer, because a run whose node dies in between ends as `unknown`.
 const MARK_LEAD: Duration = Duration::from_millis(200);
-/// How long before its instant, at most, the tick reads a run and sends it here.
+/// Maximum time before its instant at which the tick reads a run and sends it here.
 const READ_AHEAD_MAX: Duration = Duration::from_secs(1);
 
 /// The stage of an open run that no executor has: what it waits for.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// For its instant.
+    /// Waits for its instant.
     Scheduled(Timer),
-    /// Its instant has come, but open runs of its job may still be adopted.
+    /// Its instant has come, but it waits because open runs of its job may still be adopted.
     HeldBack(Timer),
-    /// For its turn at a gate.
+    /// Waits for its turn at a gate.
     Queued,
-    /// Its turn has come: it is started next.
+    /// Its turn at a gate has come: it is started next.
     Admitted,
-    /// For a limit, since then.
+    /// Waits for a limit, since this instant.
     Limited(Timestamp),
-    /// For an executor that takes it, since then.
+    /// Waits for an executor that takes it, since this instant.
     Parked(Timestamp),
-    /// For the answers of executors that are asked about it.
+    /// Waits for the answers of executors that are asked about it.
     Probing(Box<Answers>),
-    /// A broadcast: for its shards to be stored.
+    /// A broadcast that waits until its shards are stored.
     Expanding,
-    /// A broadcast: for the database to confirm whether these shards are stored.
+    /// A broadcast that waits until the database confirms whether these shards are stored.
     Unconfirmed(Vec<Run>),
 }
 

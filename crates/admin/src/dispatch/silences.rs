@@ -8,9 +8,9 @@ use rondel_core::{ExecutorId, Timestamp};
 
 use crate::registry::UnansweredTriggers;
 
-/// How long routing avoids an executor that left a trigger unanswered once; twice as long each further time …
+/// How long routing avoids an executor that left a trigger unanswered once. The time doubles each further time.
 const PAUSE_MIN: Duration = Duration::from_secs(30);
-/// … and at most this long.
+/// Maximum time for which routing avoids such an executor.
 const PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// Executors that left triggers unanswered, until they answer one or are lost.
@@ -20,6 +20,7 @@ pub(crate) struct Silences(BTreeMap<ExecutorId, Silence>);
 #[derive(Clone, Copy, Debug)]
 struct Silence {
     triggers: UnansweredTriggers,
+    /// Until when routing avoids the executor.
     paused_until: Timestamp,
 }
 

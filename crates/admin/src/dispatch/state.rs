@@ -88,9 +88,11 @@ pub(crate) struct Recovery {
     pub(super) fences: BTreeMap<NodeId, i64>,
     /// Fences whose answers other servers wait for.
     pub(super) relays: Relays,
+    /// When rows of runs are read next.
     pub(super) next_look_at: Timestamp,
-    /// Whose rows were read last: the run among those that hold up others, and the run among those in the roll call.
+    /// The last runs whose rows were read: the first field is one of the runs that hold up others, the second one is in the roll call.
     pub(super) last_looked: (RunId, RunId),
+    /// When executors at other nodes are sought next.
     pub(super) next_seek_at: Timestamp,
     /// The last job for which executors were sought at other nodes.
     pub(super) last_sought: Option<JobId>,

@@ -28,8 +28,8 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
         }
         return d.effects.push(Effect::EndStream(session));
     }
-    // If an executor has two streams, only the newer one counts, and the server ends the older one. Only the executor knows which stream
-    // works: if the server ended that one, the executor connects again.
+    // If an executor has two streams, only the newer one counts, and the server ends the older one. Only the executor knows which of its
+    // streams works: if the server ended the working one, the executor connects again.
     match d.state.executors.get(executor.id).map(|online| &online.session) {
         Some(newer) if newer.is_newer_than(&session) => return d.effects.push(Effect::EndStream(session)),
         Some(older) => d.effects.push(Effect::EndStream(older.clone())),
@@ -47,7 +47,7 @@ pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: Onl
     record_starts(d, id, &report);
     unanswered::await_no_answers(d, id);
     roll::open_reported_places(d, &executor, &report);
-    // The end of its previous stream may have removed it from the online executors after the hello had put it there.
+    // The end of the previous stream may have removed the executor from the online executors after the hello had added it.
     let silences = &d.state.executors.silences;
     let (unanswered, avoided_until) = (silences.of(id), silences.avoided_until(id));
     let shown = OnlineExecutor { unanswered, avoided_until, ..executor.clone() };

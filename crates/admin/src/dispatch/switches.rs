@@ -13,10 +13,10 @@ use super::ready::Ready;
 use super::step::Step;
 use super::waits;
 
-/// The request that ends the runs of an app that is stopped …
+/// The request that ends the runs of a stopped app.
 const APP_STOPPED: CancelRequest<'static> =
     CancelRequest { by: "the switch of its app: stopped", reason: Reason::Stopped };
-/// … and the request that ends the runs of an executor that is stopped.
+/// The request that ends the runs of a stopped executor.
 const EXECUTOR_STOPPED: CancelRequest<'static> = CancelRequest::requested("the switch of its executor: stopped");
 
 /// The effect of an app's switch on a run that is to be placed.

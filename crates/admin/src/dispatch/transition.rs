@@ -202,7 +202,8 @@ fn drop_unsent(d: &mut Decision<'_>) {
     let state = &mut *d.state;
     (state.parked, state.probes) = (Parked::default(), Probes::default());
     let is_active = |run| state.runs.active(run).is_some();
-    // The lease may be renewed before the database has answered about a broadcast's shards: until then no other run may have its place.
+    // The lease may be renewed before the database has answered about a broadcast's shards. Until then, no other run may take the broadcast's
+    // place.
     let is_expanding = |run| matches!(state.runs.stage(run), Some(Stage::Expanding));
     state.gates.retain(|run| is_active(run) || is_expanding(run));
     state.limits.retain(is_active);

@@ -1,7 +1,7 @@
 //! The reasons why runs wait, and why they end without an executor, with the parameters that the dispatcher's memory has for them.
 //!
-//! A wait that takes longer than a moment is stored in the run's row, in batches and off the run's path, so that it survives a restart and
-//! the API of another server shows it.
+//! A wait that lasts longer than a second is stored in the run's row, in batches and off the run's path, so that it survives a restart and the
+//! API of another server shows it.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -27,11 +27,11 @@ use crate::metrics::CountedRun;
 
 /// How long a run must have waited before its wait is stored.
 const NOTE_AFTER_WAITING: Duration = Duration::from_secs(1);
-/// How long after a wait was stored it is checked again.
+/// A stored wait is checked again after this long.
 const NOTE_AGAIN_AFTER: Duration = Duration::from_secs(5);
-/// How many waiting runs one round looks at, of each kind of wait …
+/// Maximum number of runs of each kind of wait that one round looks at.
 const LOOK_COUNT_MAX: usize = 1_000;
-/// … and how many waits it stores.
+/// Maximum number of waits that one round stores.
 const NOTE_COUNT_MAX: usize = 200;
 
 /// Adds the reason to the end of an attempt, as parameters and as an English message.
@@ -132,7 +132,7 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
     }
 }
 
-/// Stores the waits that take longer than a moment, if they are new or have changed.
+/// Stores the waits that have lasted longer than a second, if they are new or have changed.
 pub(super) fn note_waits(d: &mut Decision<'_>) {
     let now = d.now;
     let mut known = std::mem::take(&mut d.state.waits.noted);
@@ -169,8 +169,8 @@ pub(super) fn wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
     }
 }
 
-/// Records that these runs must be marked before they are sent, because from now on their rows may state that no executor has them. The row
-/// of a run that an executor has accepted names that executor.
+/// Records that these runs must be marked before they are sent, because from now on their rows may state that no executor has them. If an
+/// executor has accepted a run, the row of the run names that executor instead.
 fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if let Some(open) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {

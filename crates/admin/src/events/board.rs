@@ -45,7 +45,9 @@ pub(super) struct HeardExecutor {
 pub(super) enum Change {
     Run(RunSnapshot),
     Job(SavedJob),
+    /// An executor, and whether it is connected now.
     Executor(ExecutorId, HeardExecutor, bool),
+    /// The name of a node, and its new status.
     Node(String, &'static str),
     Gap,
 }
@@ -75,8 +77,10 @@ pub(super) struct LastSnapshot {
     /// When it was last updated; `None` before the first look.
     pub(super) seen_at: Option<Timestamp>,
     runs: BTreeMap<RunId, KnownRun>,
+    /// For each job: when its last change was saved, its version, and whether it is deleted.
     jobs: BTreeMap<JobId, (Timestamp, i64, bool)>,
     executors: BTreeMap<ExecutorId, HeardExecutor>,
+    /// Name and status of each node.
     nodes: BTreeMap<NodeId, (String, &'static str)>,
 }
 

@@ -12,7 +12,7 @@ use super::Event;
 pub struct Cursor {
     /// The watch's id: one per start of a node.
     pub(super) watch: i64,
-    /// The last event that the listener received.
+    /// The number of the last event that the listener received.
     pub(super) number: u64,
     /// When that event was seen; another node finds the position by this instant.
     pub(super) at: Timestamp,

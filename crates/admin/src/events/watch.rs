@@ -29,9 +29,11 @@ const LOOK_GAP_MAX: Duration = Duration::from_secs(60);
 const KEPT_COUNT: usize = 10_000;
 /// Maximum number of events that a listener gets together.
 const BATCH: usize = 500;
-/// Limits of the runs and jobs read in one look.
+/// Maximum number of new runs that one look reads.
 const RUN_LIMIT: u32 = 10_000;
+/// Maximum number of jobs that one look reads.
 const JOB_LIMIT: u32 = 2_000;
+/// Maximum number of open runs of each status that a sweep reads per lease.
 const SWEEP_LIMIT: u32 = 2_000;
 /// An executor is online if it was heard this recently.
 const HEARD_FOR: Duration = Duration::from_secs(30);
@@ -41,6 +43,7 @@ const NODE_SKEW_MAX: Duration = Duration::from_secs(15);
 /// The recent events, for all listeners of a node.
 #[derive(Debug)]
 pub struct Events {
+    /// Identifies the watch in cursors.
     id: i64,
     state: Mutex<State>,
 }

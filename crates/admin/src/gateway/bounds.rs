@@ -22,7 +22,7 @@ const VERSION_LEN_MAX: usize = 100;
 const ROW_BYTES_MAX: usize = 64 * 1024;
 /// Total size of the rows of one app's executors with one token, in bytes.
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
-/// Size of a row without its handlers and labels.
+/// Size of a row without its handlers and labels, in bytes.
 const ROW_OVERHEAD: usize = 256;
 /// How long the row of an offline executor still counts.
 const COUNTS_FOR: Duration = Duration::from_secs(3600);

@@ -6,7 +6,7 @@ use rondel_store::logs::{LEVELS, LogLine};
 
 /// The longest text of one line, in bytes. The SDK cuts lines at a quarter of it.
 const TEXT_BYTES_MAX: usize = 64 * 1024;
-/// The level stored for a line with an unknown one.
+/// The level that is stored for a line whose level is unknown.
 const LEVEL: &str = "info";
 
 /// The instant of a line, or `now` if the executor states none, or one that is outside the range of the calendar.

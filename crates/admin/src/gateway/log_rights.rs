@@ -19,7 +19,7 @@ const SENT_AHEAD: Duration = Duration::from_secs(1);
 const ALLOWED_FOR: Duration = Duration::from_secs(30);
 /// Bytes of text that one run may log through one server.
 pub(super) const RUN_BYTES_MAX: usize = 100 * 1024 * 1024;
-/// Maximum number of cached attempts, not counting those of one batch, and of cached runs.
+/// Maximum number of cached attempts (those of the current batch are not counted), and of cached runs.
 const COUNT_MAX: usize = 50_000;
 
 /// An attempt and the executor that claims to hold it.
@@ -95,6 +95,7 @@ pub(super) enum ChunkDecision {
 /// The attempts that may log, as found recently, and the number of bytes each run has logged through this node.
 #[derive(Debug, Default)]
 pub(super) struct LogRights {
+    /// When each of these attempts was last found to be allowed.
     allowed: HashMap<HeldAttempt, Timestamp>,
     bytes: HashMap<RunId, usize>,
 }

@@ -21,7 +21,7 @@ use crate::node::Shared;
 use crate::turn_queue::{Bounds, Source, TurnQueue};
 use rondel_core::error_chain::chain;
 
-/// Capacity of the queue in KiB; each chunk counts as one more.
+/// Capacity of the queue in KiB; each chunk counts one KiB more.
 const BOUNDS: Bounds = Bounds { session: 4 * 1024, app: 8 * 1024, all: 32 * 1024 };
 /// Size of one batch, in the same unit.
 const BATCH: usize = 4 * 1024;
@@ -40,7 +40,7 @@ const RETRY_DELAY_MAX: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub(crate) struct LogItem {
     pub(crate) chunks: Vec<LogChunk>,
-    /// Memory taken by the message.
+    /// Memory that the message takes, in KiB.
     pub(crate) kib: u32,
     pub(crate) app: AppId,
     pub(crate) session: SessionHandle,
@@ -54,6 +54,7 @@ pub(crate) struct PendingLogs(Arc<Pending>);
 #[derive(Debug, Default)]
 struct Pending {
     count: AtomicUsize,
+    /// Notified when the count falls.
     fell: Notify,
     /// Set when a wait has reached its limit, and cleared once all messages are durable.
     is_behind: AtomicBool,
@@ -83,7 +84,7 @@ impl PendingLogs {
             }
         };
         let limit = if is_behind.load(Ordering::Relaxed) { Duration::ZERO } else { limit };
-        // After the limit the result is passed on: a late log is better than a late verdict.
+        // After the limit, the result continues: a late log is better than a late verdict.
         let is_late = tokio::time::timeout(limit, all_durable).await.is_err();
         is_behind.store(is_late, Ordering::Relaxed);
     }
@@ -111,12 +112,12 @@ impl LogItem {
         Source { app: self.app, session: self.session.number }
     }
 
-    /// In KiB, and one more for each chunk, since its run may have to be read.
+    /// The message's share of the queue's capacity, in KiB: its size, and one more for each chunk, since the chunk's run may have to be read.
     fn weight(&self) -> usize {
         usize::try_from(self.kib).unwrap_or(usize::MAX).saturating_add(self.chunks.len())
     }
 
-    /// Queues the message if there is room by the deadline; otherwise returns its chunks.
+    /// Queues the message if there is room within `patience`; otherwise returns its chunks.
     pub(super) async fn enqueue(self, queue: &LogQueue, patience: Duration) -> Result<(), Vec<LogChunk>> {
         let (source, weight) = (self.source(), self.weight());
         queue.offer_within(patience, source, weight, self).await.map_err(|item| item.chunks)

@@ -15,7 +15,7 @@ const LEVEL: &str = "warn";
 #[derive(Clone, Copy, Debug, Default)]
 struct Lost {
     line_count: usize,
-    /// The number of the last chunk.
+    /// The number of the last lost chunk.
     sequence: i64,
 }
 

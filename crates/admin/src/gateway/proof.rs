@@ -24,11 +24,11 @@ pub(super) fn hash(secret: &[u8]) -> Option<String> {
     (!secret.is_empty()).then(|| hex(Sha256::digest(secret).as_slice()))
 }
 
-/// The predecessor that a hello names and proves, and the predecessors of that one: the journal may hold results of any of them. Without
-/// the proof, another executor of the same name is not a predecessor.
+/// The predecessor that a hello names and proves, and the predecessors of that predecessor: the journal may hold results of any of these
+/// processes. Without the proof, another executor of the same name is not a predecessor.
 ///
-/// A process that was killed before it was welcomed is not the predecessor of the next one, although the server may have recorded runs
-/// under it. It had proved the same predecessor with the same secret, so it is found as another successor of that predecessor.
+/// A process that was killed before it was welcomed is not the predecessor of the next one, although the server may have recorded runs under
+/// it. The killed process had proved the same predecessor with the same secret, so it is found as another successor of that predecessor.
 pub(super) async fn lineage(shared: &Shared, app: AppId, hello: &v1::Hello) -> Result<Vec<ExecutorId>, StoreError> {
     let mut lineage = Vec::new();
     let mut next = predecessor(shared, app, hello).await?;

@@ -64,7 +64,7 @@ pub(super) struct Session {
     registered: RegisteredStream,
     /// Log batches of this stream that are not durable yet.
     pending_logs: super::logs::PendingLogs,
-    /// Requests for scripts that are not answered yet.
+    /// Limits the requests for scripts that are not answered yet.
     script_places: Arc<Semaphore>,
     /// Whether there was no room for its last log message.
     is_over_share: AtomicBool,
@@ -300,7 +300,7 @@ impl Session {
         }
     }
 
-    /// Results over the limit are not acknowledged, so that the executor sends them again.
+    /// Passes results to the dispatcher. Results beyond the memory limit are not acknowledged, so that the executor sends them again.
     async fn take_results(&self, results: v1::Results, now: Timestamp) {
         let charge = charge_kib(encoded_len(&results), results.results.len());
         let Ok(memory) = Arc::clone(&self.inner.report_memory).try_acquire_many_owned(charge) else {
@@ -348,8 +348,8 @@ impl Session {
         }
     }
 
-    /// Queues chunks for the store, behind marks for the lines that were dropped before; `false` if there is no room, so that they are
-    /// dropped.
+    /// Queues chunks for the store, behind marks for the lines that were dropped before. Returns false if there is no room; the caller then
+    /// drops the chunks.
     async fn queue_logs(&self, chunks: Vec<LogChunk>, kib: u32, patience: Duration) -> bool {
         let mut marked = self.lost_lines.marks(self.shared.clock.now());
         let mark_count = marked.len();
@@ -386,7 +386,8 @@ impl Session {
         }
     }
 
-    /// Answers a request for a script in a separate task. If too many requests wait already, it is not answered, and the executor asks again.
+    /// Answers a request for a script in a separate task. If too many requests wait already, this one is not answered, and the executor asks
+    /// again.
     fn send_script(&self, request: v1::ScriptRequest) {
         let Ok(place) = Arc::clone(&self.script_places).try_acquire_owned() else { return };
         let reader = ScriptReader {

@@ -28,7 +28,7 @@ impl WatchedHost {
 pub struct ServedCertificate(Arc<Mutex<Result<Timestamp, String>>>);
 
 impl ServedCertificate {
-    /// A chain of certificates in DER.
+    /// The expiry of a chain of certificates in DER.
     #[must_use]
     pub fn new<'c>(chain: impl IntoIterator<Item = &'c [u8]>) -> Self {
         Self(Arc::new(Mutex::new(first_end(chain))))

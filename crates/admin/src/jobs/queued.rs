@@ -33,9 +33,9 @@ pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, Store
     node.store().open_runs(job, None, None, node.shared().config.queued_max).await
 }
 
-/// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time.
-/// If an owner is down, it or its successor ends the runs later. `before` has the runs that were open before the pause or deletion. Some of
-/// them may have ended since because of it; they count too.
+/// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time. If
+/// an owner is down, the owner or its successor ends the runs later. `before` has the runs that were open before the pause or deletion. Runs
+/// among them that the pause or deletion has ended since count, too.
 pub(super) async fn end_queued(
     node: &Node,
     job: JobId,

@@ -17,6 +17,7 @@ pub(crate) struct JobSeries {
     namespace_name: String,
     succeeded_at_ms: AtomicI64,
     last_status: AtomicU8,
+    /// How many runs failed, timed out or ended as unknown since the last success.
     failures: AtomicU64,
 }
 
@@ -27,6 +28,7 @@ pub(crate) struct JobSnapshot {
     pub(crate) namespace_name: String,
     pub(crate) succeeded_at: Option<Timestamp>,
     pub(crate) last_status: Option<RunStatus>,
+    /// How many runs failed, timed out or ended as unknown since the last success.
     pub(crate) failures: u64,
 }
 

@@ -18,7 +18,7 @@ pub(crate) struct RecentLateness(VecDeque<(Timestamp, Vec<u64>)>);
 
 impl RecentLateness {
     /// The 99th percentile of the lateness of recent fires, as the upper end of its bucket in milliseconds; `None` if there was no fire. If
-    /// it lies beyond the last bucket end, the result is that end plus one.
+    /// the percentile lies beyond the last bucket end, the result is that end plus one.
     pub(crate) fn p99_ms(&mut self, histogram: &Histogram, now: Timestamp) -> Option<u64> {
         let counts = histogram.counts();
         let Self(kept) = self;

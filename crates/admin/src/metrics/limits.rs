@@ -114,6 +114,7 @@ impl Limit {
 #[derive(Debug, Default)]
 pub(crate) struct Limits {
     counts: [AtomicU64; Limit::ALL.len()],
+    /// When each limit was last logged, and its count at that time.
     logged: Mutex<[Option<(Instant, u64)>; Limit::ALL.len()]>,
 }
 

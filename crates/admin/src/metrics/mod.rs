@@ -58,10 +58,15 @@ pub(crate) struct Metrics {
     pub(crate) xxl: XxlCalls,
     pub(crate) log_bytes: AtomicU64,
     pub(crate) log_lines_dropped: AtomicU64,
+    /// Messages that a channel or a failure webhook accepted.
     pub(crate) alerts_delivered: AtomicU64,
+    /// Failed tries to deliver a message that is tried again.
     pub(crate) alerts_refused: AtomicU64,
+    /// Messages that are not tried any more: they were refused for good, or are too old.
     pub(crate) alerts_given_up: AtomicU64,
+    /// The number of runs that executors have.
     pub(crate) runs_active: AtomicU64,
+    /// The number of runs that are due and wait.
     pub(crate) runs_queued: AtomicU64,
     pub(crate) held: HeldRuns,
     /// When the last scan that could claim fires completed; until the first such scan, when the node started.

@@ -17,7 +17,7 @@ const WAITING_MAX: usize = 50_000;
 /// The newest report of a group that the loop has not taken yet.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Report {
-    /// The last order that the group has taken.
+    /// The term and the number of the last order that the group has taken.
     pub(super) taken: (i64, i64),
     /// Its items, by name.
     pub(super) items: BTreeMap<String, v1::PumpProgress>,

@@ -28,7 +28,7 @@ struct GroupState {
     /// Whether it is to leave its executor for another one.
     leaves: bool,
     ordered: Option<SentOrder>,
-    /// The last order that it has taken.
+    /// The term and the number of the last order that the group has taken.
     taken: (i64, i64),
 }
 

@@ -1,4 +1,4 @@
-//! Pump jobs: begins and ends their root runs, moves their groups between executors, and deals their items.
+//! Pump jobs: begins and ends their root runs, moves their groups between executors, and deals (assigns) their items to the groups.
 //!
 //! The groups are runs like any others: the dispatcher sends them, finds them again and ends them. This loop reads the rows of the jobs
 //! whose home is this node, decides with [`rondel_core::pump`], writes the changes of items, and then sends orders to executors.
@@ -159,7 +159,8 @@ impl PumpLoop {
     /// Whether a job continues to rest.
     fn rests(&mut self, look: &Look<'_>, noticed: &Noticed) -> bool {
         let Some(pump) = &look.job().pump else { return false };
-        // Dryness need not be checked: either the pump was dry when its rest began, or the report that it is dry ends the rest.
+        // A pump is dry if its groups find no more rows. This need not be checked here: either the pump was dry when its rest began, or the
+        // report that it is dry ends the rest.
         let step = |root| look.next_step(pump, root, false);
         let Some(totals) = self.rests.continue_rest(noticed, look.now, step) else { return false };
         self.totals.insert(look.record.job, totals);
@@ -238,8 +239,8 @@ impl PumpLoop {
         Ok((items, count))
     }
 
-    /// Writes what groups have reported since this look began. A group that has ended has sent its last counts by now. They are written before
-    /// its items are dealt to other groups, because they would be refused after that.
+    /// Writes what groups have reported since this look began. A group that has ended has sent its last counts by now. These counts are
+    /// written before the group's items are dealt to other groups, because they would be refused after that.
     async fn write_late_reports(
         &mut self,
         look: &Look<'_>,
@@ -269,7 +270,7 @@ impl PumpLoop {
         changes: Vec<(String, ItemChange)>,
     ) -> Result<u64, StoreError> {
         let mut after = items.clone();
-        // A change without effect is not written: reports repeat.
+        // Reports repeat, so a change without effect is not written.
         let changes: Vec<_> =
             changes.into_iter().filter(|(name, change)| apply_change(&mut after, name, change, look.now)).collect();
         if changes.is_empty() {

@@ -17,7 +17,7 @@ const AGAIN_AFTER: Duration = Duration::from_secs(2);
 pub(super) struct OrderContent {
     /// Items with their epochs, and whether the group is to release them.
     items: Vec<(String, i64, bool)>,
-    /// Whether the group leaves its executor.
+    /// Whether the group is to leave its executor.
     leaves: bool,
 }
 
@@ -53,7 +53,7 @@ impl OrderContent {
     }
 }
 
-/// The last order to a group: its content, its number, and when it was sent.
+/// The last order to a group: its content, its term and number, and when it was sent.
 #[derive(Debug)]
 pub(super) struct SentOrder {
     content: OrderContent,
@@ -66,22 +66,22 @@ impl SentOrder {
         Self { content, number, sent_at }
     }
 
-    /// Whether the group has taken this very order.
+    /// Whether the group has taken exactly this order.
     pub(super) fn is_taken(&self, taken: (i64, i64)) -> bool {
         taken == self.number
     }
 
-    /// Whether an order with this content need not be sent: it equals the order sent last, and the group has taken that order or may be
-    /// about to take it. A higher number that the group has taken is that of an earlier order, from a time when the clock was ahead.
+    /// Whether an order with this content need not be sent: it equals the order sent last, and the group has taken that order or may be about
+    /// to take it. If the group has taken a higher number, that number belongs to an earlier order, from a time when the clock was ahead.
     pub(super) fn stands_for(&self, content: &OrderContent, taken: (i64, i64), now: Timestamp) -> bool {
         let is_taken = self.is_taken(taken) || mutant::on(Mutant::OrderOnce);
         self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)
     }
 }
 
-/// The number of the next order to a group. It is above `last`, the last number of this server, and above the number that the group has
-/// taken under this term, which may come from before a restart, when the clock was ahead. It is never behind the clock, so that numbers
-/// keep rising after a restart.
+/// The number of the next order to a group. It is above `last`, the last number of this server. It is also above the number that the group has
+/// taken under this term, which may come from before a restart, when the clock was ahead. It is never behind the clock, so that numbers keep
+/// rising after a restart. `taken` has the term and the number of the last order that the group has taken.
 pub(super) fn next_number(term: i64, last: i64, taken: (i64, i64), now: Timestamp) -> i64 {
     let known = if taken.0 == term { last.max(taken.1) } else { last };
     now.as_millis().max(known + 1)

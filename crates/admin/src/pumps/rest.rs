@@ -33,6 +33,7 @@ pub(super) struct Noticed {
 /// A job at rest.
 #[derive(Debug)]
 pub(super) struct Rest {
+    /// When the rest began.
     pub(super) since: Timestamp,
     pub(super) noticed: Noticed,
     /// The open root run, or else the newest one.

@@ -21,7 +21,7 @@ pub(crate) use schemas::{SchemaPool, Schemas, agreed};
 pub struct OnlineExecutor {
     /// Its incarnation.
     pub id: ExecutorId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,
@@ -73,7 +73,7 @@ pub struct UnansweredTriggers {
 pub struct OnlineName {
     /// Its incarnation.
     pub id: ExecutorId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,
@@ -108,7 +108,7 @@ pub struct Handler {
     pub name: String,
     /// The names of the executors that have it.
     pub executors: Vec<String>,
-    /// The schema that it declares for its parameters, if all of these executors declare the same.
+    /// The schema of the handler's parameters, if all of these executors declare the same one.
     pub params_schema: Option<Arc<ParamsSchema>>,
 }
 

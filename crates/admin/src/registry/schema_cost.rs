@@ -7,7 +7,7 @@ use serde_json::{Map, Value};
 
 /// Maximum number of steps for deciding whether parameters fit: about a tenth of a second.
 const STEP_COUNT_MAX: usize = 1_000_000;
-/// How many values and errors may be copied to describe what is wrong: about 30 MB.
+/// Maximum number of values and errors that are copied to describe what is wrong. They take about 30 MB.
 const COPY_COUNT_MAX: usize = 100_000;
 /// How deep schemas and parameters together may nest: each level takes stack.
 const DEPTH_MAX: usize = 160;

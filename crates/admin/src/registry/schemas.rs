@@ -12,13 +12,13 @@ use super::schema_cost::{CheckBudget, check_budget, unsupported};
 
 /// Maximum length of a schema that is kept, in bytes.
 const SCHEMA_LEN_MAX: usize = 64 * 1024;
-/// Maximum total length of the schemas of one executor.
+/// Maximum total length of the schemas of one executor, in bytes.
 const SCHEMAS_LEN_MAX: usize = 1024 * 1024;
 /// Maximum number of errors from one check.
 const ERROR_COUNT_MAX: usize = 50;
 /// How much of a value an error shows, in characters.
 const SHOWN_LEN_MAX: usize = 100;
-/// Maximum total length of the schemas of one app's executors on this server; a schema that several declare counts once.
+/// Maximum total length, in bytes, of the schemas of one app's executors on this server; a schema that several declare counts once.
 const APP_LEN_MAX: usize = 2 * 1024 * 1024;
 /// How much memory the patterns of a schema may take together.
 const PATTERN_BYTES_MAX: usize = 2 * 1024 * 1024;
@@ -67,7 +67,7 @@ impl ParamsSchema {
             &made
         };
         let Some(validator) = validator else { return Vec::new() };
-        // If the parameters of such a job are not an object, the server wraps them in one, so they are not checked here.
+        // If the parameters of a follower are not an object, the server wraps them in an object, so they are not checked here.
         if is_follower && !(params.is_object() || params.is_null()) {
             return Vec::new();
         }

@@ -27,7 +27,7 @@ pub const LENGTH_MAX: Duration = Duration::from_secs(400 * 24 * 3600);
 pub const POINT_COUNT_MAX: u64 = 200_000;
 /// Maximum number of counts per read of the store.
 const READ_COUNT: u32 = 200_000;
-/// Maximum number of owners per read of the store; fewer if a read cannot return all of their counts.
+/// Maximum number of owners (namespaces, apps or jobs) per read of the store; fewer if a read cannot return all of their counts.
 const OWNER_COUNT: usize = 50;
 
 /// The periods into which a report divides its range.

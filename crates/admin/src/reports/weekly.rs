@@ -68,7 +68,7 @@ pub async fn save_schedule(
         }
     };
     let saved = store.report_schedule(namespace).await?;
-    // If another caller deleted it meanwhile, the schedule as it was saved is returned.
+    // If another caller deleted the schedule meanwhile, it is returned as it was saved.
     let made = ScheduledReport {
         namespace,
         version: 1,
@@ -186,7 +186,7 @@ async fn message(
 }
 
 /// The start of the week before the one that a report covers, the start of the covered week, and its end. Each week has seven days in the
-/// schedule's time zone, even if its clock changes.
+/// schedule's time zone, even if the clock of that zone changes.
 fn weeks_before(spec: &ReportSchedule, at: Timestamp) -> [Timestamp; 3] {
     let (from, to) = spec.days_before(at);
     [spec.days_before(from).0, from, to]

@@ -306,8 +306,8 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
     Ok(SweepResult { seen, is_more: check.progress.is_some(), check })
 }
 
-/// When a rule about instants is next due. It is due at every deadline, even on a day that is not in its calendar, because the calendar's
-/// days may change until then. The calendar is read when the rule is due.
+/// When a rule about instants is next due. The rule is due at every deadline, even on a day that is not in its calendar, because the
+/// calendar's days may change until then. The calendar is read when the rule is due.
 fn next_check(spec: &RuleSpec, now: Timestamp, next: Option<Timestamp>) -> Option<Timestamp> {
     match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => {

@@ -22,8 +22,8 @@ const DEFAULT_NAMESPACE: &str = "default";
 /// An executor silent for longer than this is not expected back after a restart of the servers.
 const EXPECTED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 
-/// Observes the apps that have jobs but no executor. Apps with neither count as not watched. Returns `None` if this cannot be decided yet,
-/// because this server has just started to serve and an executor that did not sign off may still reconnect.
+/// Observes the apps that have jobs but no executor. An app that has neither jobs nor an executor counts as not watched. Returns `None` if
+/// this cannot be decided yet, because this server has just started to serve and an executor that did not sign off may still reconnect.
 pub(super) async fn no_executor(
     node: &Node,
     (namespace, scope): (NamespaceId, &Scope),
@@ -67,7 +67,7 @@ fn present(sessions: &[Session]) -> BTreeSet<(AppId, ExecutorId)> {
     present.map(|one| (one.app, one.executor)).collect()
 }
 
-/// The executors that have the handler, if one is given.
+/// Those of the executors that have the handler; all of them if no handler is given.
 async fn with_handler(
     node: &Node,
     executors: BTreeSet<(AppId, ExecutorId)>,

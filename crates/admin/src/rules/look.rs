@@ -120,7 +120,7 @@ impl<'a> LookContext<'a> {
         let no_due = Vec::new();
         let due = self.due.get(&rule.id).unwrap_or(&no_due);
         let (outdated, current): (Vec<_>, Vec<_>) = due.iter().cloned().partition(|one| is_outdated(&rule.spec, one));
-        // The rule is checked only after the incidents of its previous definition have ended. Otherwise it would report their end as a
+        // The rule is checked only after the incidents of its previous definition have ended. Otherwise the rule would report their end as a
         // recovery.
         let is_checked = rule.check_at.is_some_and(|at| at <= self.now) && outdated.is_empty();
         let mut seen: Vec<Observation> = outdated.iter().map(|record| unwatched(&record.incident)).collect();
@@ -230,9 +230,9 @@ impl<'a> LookContext<'a> {
         Ok(())
     }
 
-    /// If a rule was edited during an incident, adds the message about its end for the channels that it was reported to before. Some
-    /// services keep an incident open until they receive that message. Expectations need no such message, since an edited expectation is
-    /// another rule.
+    /// If a rule was edited during an incident, adds the message about the incident's end for the channels that the incident was reported to
+    /// before. Some services keep an incident open until they receive that message. Expectations need no such message, since an edited
+    /// expectation is another rule.
     async fn add_former_channels(
         &self,
         rule: &RuleRecord,
@@ -341,8 +341,8 @@ async fn silences(node: &Node, namespace: NamespaceId, now: Timestamp) -> Result
     Ok(all)
 }
 
-/// Whether an incident began under another condition or scope than its rule has now. A group never counts as outdated: it ends with its
-/// members.
+/// Whether an incident began under another condition or scope than its rule has now. The incident of a group never counts as outdated: it ends
+/// with the incidents of its members.
 fn is_outdated(spec: &RuleSpec, record: &IncidentRecord) -> bool {
     record.incident.subject.kind != SubjectKind::Group && !judge::watches_same(&record.spec, spec)
 }

@@ -11,10 +11,11 @@ use rondel_store::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord};
 use super::save::RuleError;
 use crate::node::Node;
 
+/// Maximum length of the reason for a window, in characters.
 const REASON_LEN_MAX: usize = 1_000;
 /// How far in the future a window may begin: 366 days.
 const AHEAD_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
-/// Time limit for saving a window, which [`maintenance_lead`] includes.
+/// If saving a window takes longer than this, its start is checked again. Less than the 10 s that [`maintenance_lead`] allows for saving.
 const SAVE_MAX: Duration = Duration::from_secs(5);
 
 /// When a window ends.

@@ -38,7 +38,7 @@ const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How often incidents, silences and windows older than [`KEPT`] are deleted.
 const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
-/// Jobs whose looks one transaction postpones.
+/// Number of jobs whose next evaluation one transaction postpones.
 const MOVE_COUNT: usize = 500;
 /// Maximum number of looks at one namespace per tick.
 const LOOK_COUNT_MAX: u32 = 20;
@@ -66,7 +66,7 @@ impl RuleLoop {
     }
 
     /// Looks at these namespaces in turn until nothing is due. A flood of events or an unreadable row in one namespace does not delay the
-    /// others: its error is returned after their turns. Returns the number of incidents changed.
+    /// others: the error is returned after the others had their turns. Returns the number of incidents changed.
     async fn work_off(
         &mut self,
         mut due: Vec<NamespaceId>,

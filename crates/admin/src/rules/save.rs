@@ -19,16 +19,19 @@ use crate::node::Node;
 
 /// The longest silence.
 const SILENCE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
+/// Maximum length of the reason for a silence, in characters.
 const REASON_LEN_MAX: usize = 1_000;
 /// How often an acknowledgement is tried together with its message. A try fails if another decision of the namespace is stored first.
 const ACKNOWLEDGE_TRIES: u32 = 5;
-/// Pages of jobs that a dry run checks.
+/// Number of pages of jobs that a dry run checks.
 const DRY_PAGES: u32 = 4;
-/// Maximum number of troubled jobs whose runs a dry run reads.
+/// Maximum number of jobs with failed or skipped runs that a dry run evaluates.
 const DRY_JOBS: u32 = 100;
 /// Maximum number of subjects that a dry run names.
 const DRY_NAMED: usize = 20;
+/// A dry run finds such jobs by their runs from this time.
 const TROUBLE_WITHIN: Duration = Duration::from_secs(24 * 3600);
+/// Maximum number of such runs that are read.
 const TROUBLE_ROWS: u32 = 10_000;
 
 /// Why a change was refused.

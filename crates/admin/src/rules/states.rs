@@ -22,19 +22,21 @@ use crate::node::Node;
 const OPEN_COUNT: u32 = 5_000;
 /// Maximum number of jobs for which a sample run is read: more jobs are reported as a group.
 const SAMPLE_COUNT: usize = 100;
-/// Maximum number of points that one query reads.
+/// Maximum number of points (counts of one period) that one query reads.
 const POINT_COUNT: u32 = 20_000;
 /// Number of jobs whose points are read by one query, so that a point per hour of each job fits into [`POINT_COUNT`].
 const USUAL_OWNER_COUNT: usize = 100;
-/// The usual duration of a job's runs is taken from this period …
+/// The period whose runs give the usual duration of a job's runs.
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
-/// … or from this one if the job had too few runs in that one: a nightly job has seven.
+/// The longer period that is used if a job has too few runs in [`USUAL_WITHIN`]: a nightly job has seven.
 const USUAL_WITHIN_RARE: Duration = Duration::from_secs(60 * 24 * 3600);
-/// The longest window summed from points per minute, which are kept for a day.
+/// Windows up to this length are summed from points per minute, which are kept for a day.
 const MINUTES_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// How often conditions that change slowly are checked.
 const SLOW_PERIOD: Duration = Duration::from_secs(30);
+/// How often tokens are checked.
 const TOKEN_PERIOD: Duration = Duration::from_secs(300);
+/// How often all other conditions are checked.
 pub(super) const FAST_PERIOD: Duration = Duration::from_secs(5);
 
 /// How often a rule with this condition is checked; `period` is that of the loop.
@@ -190,6 +192,7 @@ async fn running_unusually(
     observe_jobs(node, over_bound(open, &jobs, bound, now), &jobs).await
 }
 
+/// The jobs with a run that is running now and began at `since` or earlier.
 async fn running(node: &Node, namespace: NamespaceId, since: Timestamp) -> Result<Vec<OpenJob>, StoreError> {
     let status = RunStatus::Running;
     let query = OpenQuery { namespace, status, due_by: since, since, first_attempts_only: false, limit: OPEN_COUNT };

@@ -3,11 +3,12 @@
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 
-/// Measured by the boot-time clock, which no step of the database's clock moves.
+/// When the scan last caught up, by the boot-time clock, which no step of the database's clock moves.
 #[derive(Debug, Default)]
 pub(crate) struct CaughtUp {
     /// The lease, and the instant since which it has held without a gap. A gap counts as an outage of the servers.
     lease: Option<(LeaseToken, i64)>,
+    /// When the last scan that claimed everything began, or the first scan under this lease, in microseconds.
     at: i64,
 }
 

@@ -16,7 +16,7 @@ use crate::node::Node;
 use rondel_core::error_chain::chain;
 
 const PERIOD: Duration = Duration::from_secs(15);
-/// Longer, because all calendars are read.
+/// The period of the check of calendars: longer, because all calendars are read.
 const CALENDAR_PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of jobs healed in one pass.
 const STUCK_COUNT_MAX: u32 = 1_000;
@@ -24,7 +24,9 @@ const HOMELESS_PAGE: u32 = 1_000;
 /// Maximum number of transactions of one pass that free jobs.
 const HOMELESS_PAGE_COUNT_MAX: u32 = 100;
 
+/// The name of the pass that heals jobs.
 const HEAL: &str = "heal";
+/// The name of the pass that heals calendars.
 const CALENDARS: &str = "heal_calendars";
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -188,7 +190,7 @@ mod tests {
         jobs::create(node, NAMESPACE, serde_json::from_value(spec).unwrap(), "test").await.unwrap();
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 10 };
         let seen = node.store().due_jobs(&[rondel_core::NodeId::new(0)], range).await.unwrap()[0];
-        // Claims the fire as if the run whose end sets the next fire had been lost.
+        // Claims the fire without creating a run, as if the run whose end sets the next fire had been lost.
         let claim = ClaimJob {
             recent_fires: seen.recent_fires,
             seen,

@@ -87,7 +87,7 @@ impl Contents {
     }
 }
 
-/// Whether a run may be left in the store. A run that has begun, or is part of a fire that has begun, may not: other runs may wait for it.
+/// Whether a run may be left in the store. A run whose fire has begun must stay in memory, because other runs may wait for it.
 fn may_be_left(run: &Run) -> bool {
     run.attempt == 1 && !is_shard(run) && run.marked_at.is_none()
 }
@@ -196,8 +196,8 @@ impl InMemory {
         }
     }
 
-    /// Jobs with runs left in the store that have room now, or a queue timeout that has passed. Starts with the job that follows `after`,
-    /// and wraps around; also returns the last job that it examined.
+    /// Jobs whose runs in the store have room now, or include a run whose queue timeout has passed. Starts with the job that follows
+    /// `after`, and wraps around; also returns the last job that it examined.
     pub(crate) fn jobs_with_rows_left(
         &self,
         after: Option<JobId>,
@@ -226,7 +226,7 @@ impl InMemory {
     }
 
     /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and those whose queue timeout
-    /// has passed, which are taken up to be ended. `ends_at` computes when a queue timeout passes from the start of the wait; `is_last`
+    /// has passed and that are only taken up to be ended. `ends_at` computes when a queue timeout passes from the start of the wait; `is_last`
     /// states that no page follows. Returns the runs, and whether the whole page is in memory.
     pub(crate) fn take_up(
         &self,
@@ -245,7 +245,7 @@ impl InMemory {
             }
             let has_room = first_blocked.is_none() && contents.shares.has_room(RunOwner::of(&run), self.max);
             let has_room = has_room && !mutant::on(Mutant::LeftForEver);
-            // A run that the misfire policy catches up on waits without a limit.
+            // A fire that was missed and runs late, or a backfilled one, waits without a time limit.
             let is_catch_up = matches!(run.trigger, Trigger::Misfire | Trigger::Backfill);
             let queued_from = (!is_catch_up).then_some(run.due_at.max(left.since));
             let run_ends_at = queued_from.map_or(Timestamp::MAX, |from| ends_at(&run, from));

@@ -21,6 +21,7 @@ pub(crate) struct LowWater {
 
 #[derive(Debug)]
 struct Mark {
+    /// Where readings of the range begin, up to the instant `until`.
     from: Timestamp,
     /// When the whole range is read again.
     until: Instant,

@@ -43,14 +43,15 @@ pub(crate) struct ScanLoop {
     was_full: bool,
     left: LeftToOthers,
     caught_up: CaughtUp,
-    /// The instant as of which this scan judges how late fires are, by the boot-time clock.
+    /// The instant as of which this scan judges how late fires are, by the boot-time clock in microseconds.
     judged_as_of: i64,
     next_dense_look_at: Timestamp,
     /// The mark at which the reading of the backlog starts; it is valid for `backlog_homes` only.
     low_water: LowWater,
     backlog_homes: Vec<NodeId>,
-    /// The number of due jobs read from the backlog, including those that another node may claim, and whether the whole backlog was read.
+    /// The number of due jobs read from the backlog, including those that another node may claim.
     due_count: usize,
+    /// Whether the whole backlog was read.
     is_backlog_whole: bool,
     take_up: TakeUp,
 }
@@ -58,7 +59,7 @@ pub(crate) struct ScanLoop {
 /// The outcome of claiming a range.
 #[derive(Clone, Copy, Debug)]
 struct ClaimOutcome {
-    /// Jobs whose fires were claimed.
+    /// Number of jobs whose fires were claimed.
     won: usize,
     /// Whether the range has no more fires that this node can claim.
     is_exhausted: bool,
@@ -163,7 +164,7 @@ impl ScanLoop {
         Ok(Some(u64::try_from(taken.won).unwrap_or(u64::MAX)))
     }
 
-    /// Claims the jobs that are due soon first, and then late ones: however many are late, the others stay on time.
+    /// Claims the jobs that are due soon before the late ones: however many jobs are late, the others stay on time.
     async fn claim_due(
         &mut self,
         held: &HeldLease,
@@ -397,8 +398,8 @@ impl ScanLoop {
         Ok(won)
     }
 
-    /// Plans the next fire of jobs with a fixed delay again if a fire of the planned instant exists already, because a pause inside a
-    /// maintenance window settled it or the clock stepped back. The claim then created no run whose end would plan the next fire.
+    /// Plans the next fire again for jobs with a fixed delay whose planned instant already had a fire: a pause inside a maintenance window
+    /// settled that fire, or the clock stepped back. The claim then created no run whose end would plan the next fire.
     async fn plan_delays_again(
         &self,
         jobs: &[DueJob],

@@ -66,8 +66,9 @@ impl LeftToOthers {
 pub(crate) struct ClaimCounts {
     tried: AtomicU64,
     lost: AtomicU64,
-    /// Jobs that this node has become the home of since the last count, and the thousandths of their recent fires.
+    /// How many jobs this node has become the home of since its jobs were last counted.
     gained: AtomicU64,
+    /// The recent fires of these jobs, in thousandths.
     gained_fires: AtomicU64,
 }
 

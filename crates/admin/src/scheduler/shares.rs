@@ -16,8 +16,9 @@ use std::hash::Hash;
 use rondel_core::{AppId, JobId, NamespaceId, Run};
 use rondel_failpoint::mutant::{self, Mutant};
 
-/// The maximum number of waiting runs of an app, and of a namespace, in multiples of the free room; that of a job is the free room itself.
+/// Maximum number of waiting runs of an app, as a multiple of the free room. The maximum for a single job is the free room itself.
 const APP_FACTOR: usize = 8;
+/// Maximum number of waiting runs of a namespace, as a multiple of the free room.
 const NAMESPACE_FACTOR: usize = 16;
 
 /// The maximum number of runs of a job, those at executors included, in multiples of the room that is left in the reserve.
@@ -40,7 +41,7 @@ pub(crate) struct RunOwner {
     pub(crate) job: JobId,
     pub(crate) app: AppId,
     pub(crate) namespace: NamespaceId,
-    /// Whether it is a shard of a fire.
+    /// Whether the run is a shard of a fire.
     pub(crate) is_shard: bool,
 }
 

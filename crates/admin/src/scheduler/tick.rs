@@ -27,7 +27,7 @@ use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: enough to read the rows, and less than the second that editors are promised.
 const LEAD: Duration = Duration::from_millis(500);
-/// A run is read at most this long before its instant; a run that is due late in its second waits until then.
+/// A run is read at most this long before its instant. A run that is due late in its second is therefore read later than the others.
 const AHEAD_MAX: Duration = Duration::from_millis(900);
 /// The delay before a failed read is tried again.
 const RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -126,7 +126,7 @@ impl TickLoop {
     }
 
     /// Splits a batch into runs that may continue, and runs that must wait because their job has open runs under an earlier lease of this
-    /// node. Those open runs are taken over first. A job without such open runs does not get any later.
+    /// node. Those open runs are taken over first. A job without such open runs is not delayed.
     async fn hold_back(&self, batch: Vec<Run>) -> Result<(Vec<Run>, Vec<Run>), StoreError> {
         let token = self.shared.membership.token();
         if !self.shared.is_adopting() {

@@ -22,7 +22,7 @@ pub const BY_HAND_COUNT_MAX: u32 = 200;
 /// Why an executor cannot be registered by hand.
 #[derive(Debug, thiserror::Error)]
 pub enum ByHandError {
-    /// This server calls no such executors.
+    /// This server calls no XXL-JOB executors.
     #[error("this server serves no executors of XXL-JOB: start it with --xxl-networks and the network of the executor")]
     NotServed,
     /// The address is not valid, or outside the networks.

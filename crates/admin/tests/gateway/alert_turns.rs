@@ -62,7 +62,7 @@ async fn known() -> (Arc<MemStore>, Timestamp) {
     (known, now)
 }
 
-/// Runs a server until one of its loops has failed and `is_done` is true nevertheless.
+/// Runs a server until one of its loops has failed and, despite that, `is_done` is true.
 async fn run_until(
     known: &Arc<MemStore>,
     (find, read, name): (&'static str, &'static str, &str),

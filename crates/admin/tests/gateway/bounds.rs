@@ -1,4 +1,4 @@
-//! Limits on one message: at each limit it is accepted; one more ends the stream with the reason.
+//! Limits on one message: a message at the limit is accepted, and a larger one ends the stream with the reason.
 
 use std::time::Duration;
 

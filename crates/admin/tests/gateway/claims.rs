@@ -33,7 +33,7 @@ fn result(run_id: i64, attempt: i32, status: v1::result::Status) -> v1::Result {
     v1::Result { run_id, attempt, status: status.into(), started_at_ms: 1, ..v1::Result::default() }
 }
 
-/// The acknowledgements of these results, once they and one for a run that does not exist were processed.
+/// The acknowledgements of these results. A result for a run that does not exist follows them: its acknowledgement comes last.
 async fn answers(line: &mut Line, results: Vec<v1::Result>) -> Vec<Kind> {
     line.send(Up::Results(v1::Results { results })).await;
     let last = vec![result(NO_RUN, 1, v1::result::Status::Succeeded)];

@@ -46,7 +46,7 @@ async fn a_server_with_an_endless_grace_leaves_once_nothing_runs() {
     world.die().await;
 }
 
-/// A store that, once armed, writes the next renewal after the lease was given back, or half a second later.
+/// A store that, once armed, holds back the next renewal until the lease has been given back, but for half a second at most.
 #[derive(Debug)]
 struct LateRenewal {
     inner: Arc<MemStore>,

@@ -201,7 +201,7 @@ async fn the_fires_of_a_dense_instant_are_claimed_earlier() {
     assert!(leads.iter().any(|lead| *lead > Duration::from_millis(1_500)), "claimed {leads:?} before they were due");
 }
 
-/// How long before the instant at which 300 jobs fire their first claim was requested.
+/// How long before the common due instant of 300 jobs their first claim was requested.
 async fn lead_of_a_dense_instant() -> Duration {
     let claim_ahead = Duration::from_millis(500);
     let config = EngineConfig {

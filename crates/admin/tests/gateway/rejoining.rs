@@ -111,8 +111,9 @@ impl Interrupted {
 
 rondel_store::delegate_store!(Interrupted);
 
-/// Steps the clock back, so that the server needs another lease, and lets the calls in `turns` follow, some without an answer. Waits until
-/// the server holds a lease again, at an epoch that is higher by `epochs`. Returns the last error of its beat.
+/// Steps the clock back, so that the server needs another lease. Then the server makes the calls in `turns` in this order, and those marked
+/// `true` get no answer. Waits until the server holds a lease again, at an epoch that is higher by `epochs`. Returns the last error of its
+/// beat.
 async fn interrupted(lease: Duration, turns: &[(&'static str, bool)], epochs: i64) -> String {
     let back_ms = Arc::new(AtomicI64::new(0));
     let inner = store_set_back_by(&back_ms);

@@ -59,7 +59,7 @@ impl Stage {
         all.into_iter().find(|run| run.id.get() == self.trigger.run_id).unwrap()
     }
 
-    /// The victim still holds the run in its first attempt, and its result is stored.
+    /// Checks that the victim still holds the run in its first attempt, and that the victim's result is stored.
     async fn unharmed(mut self) {
         let run = self.run().await;
         assert!(!run.status.is_terminal() && run.attempt == 1, "{run:?}");

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use chrono::NaiveDate;
 use rondel_core::calendar::{DAY_COUNT_MAX, Day, Rule, Weekday};
 
+/// Maximum length of a day's name, in bytes.
 const NAME_LEN_MAX: usize = 200;
 
 /// Which rule to make of the imported days.

@@ -1,4 +1,4 @@
-//! Days as iCalendar: all-day events, events of several days, and events that repeat each year.
+//! Reads days from iCalendar: all-day events, events of several days, and events that repeat each year.
 //!
 //! A file is read line by line and without recursion, so that deep nesting cannot exhaust the stack.
 
@@ -19,6 +19,7 @@ struct Line {
 
 #[derive(Default)]
 struct Event {
+    /// The number of the line on which the event begins.
     begins: u64,
     start: Option<NaiveDate>,
     /// The first day after the event.
@@ -27,6 +28,7 @@ struct Event {
     duration: Option<u64>,
     summary: String,
     recurrence: Option<Recurrence>,
+    /// The days on which the repeated event does not take place.
     except: BTreeSet<NaiveDate>,
     is_cancelled: bool,
 }
@@ -82,8 +84,8 @@ fn unfold(text: &str) -> Vec<Line> {
     lines
 }
 
-/// Splits a line such as `DTSTART;VALUE=DATE:20261001` into its name, in capitals, and its value. A colon in quotes does not separate them.
-/// The parameters of a date (`VALUE`, `TZID`) are ignored: the value's form shows whether it is a date.
+/// Splits a line such as `DTSTART;VALUE=DATE:20261001`, at its first colon outside quotes, into its name, in capitals, and its value. The
+/// parameters of a date (`VALUE`, `TZID`) are ignored: the value's form shows whether it is a date.
 fn split(line: &str) -> Option<(String, &str)> {
     let mut quoted = false;
     let colon = line.char_indices().find(|(_, c)| {

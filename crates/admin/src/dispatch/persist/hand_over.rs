@@ -49,7 +49,7 @@ impl StepLoop {
         for namespace in namespaces {
             records.extend(store.executors(namespace, since).await?);
         }
-        // An executor that is switched off here is switched off at every node.
+        // The switch of an executor applies at every node: if it is off here, no other node gives the executor runs.
         records.retain(|one| self.shared.switches.of_executor(one.app, &one.name) == Switch::Active);
         let elsewhere =
             RemoteExecutors::new(held.token.node, &self.shared.membership.nodes(), &sessions, &records, now);

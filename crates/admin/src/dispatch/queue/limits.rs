@@ -43,15 +43,17 @@ pub(crate) struct Limits {
     is_cluster: bool,
     /// Limits whose runs this node counts.
     limits_at_home: HashSet<LimitName>,
-    /// Limits whose home is to be asked for.
+    /// Limits whose home the store is to be asked for.
     to_ask: BTreeSet<LimitName>,
 }
 
 #[derive(Debug, Default)]
 struct Limit {
+    /// The counted runs: executors have them, or may have them.
     open: HashSet<RunId>,
     /// The newest starts, the oldest first: at most as many as the largest `max` among the jobs with this key.
     starts: VecDeque<(Timestamp, RunId)>,
+    /// The largest `max` of the jobs with this key.
     starts_max: usize,
     waiting: BTreeSet<Turn>,
 }
@@ -106,7 +108,7 @@ impl Limits {
         self.waiting.len()
     }
 
-    /// Limits whose home is to be asked for now.
+    /// Takes the limits whose home the store is to be asked for now.
     pub(crate) fn take_to_ask(&mut self) -> Vec<LimitName> {
         std::mem::take(&mut self.to_ask).into_iter().collect()
     }
@@ -166,8 +168,8 @@ impl Limits {
         waiting.take(count).filter_map(|turn| Some(runs.ready(turn.run)?.run.job)).collect()
     }
 
-    /// The limit that holds the run back, if one does. Of a broadcast only the shards are counted. It is still held back until it is at the
-    /// home of its limits, because its job cannot move there once the broadcast has shards.
+    /// The limit that holds the run back, if one does. Of a broadcast only the shards are counted. The broadcast itself is held back until it
+    /// is at the home of its limits, because its job cannot move there once the broadcast has shards.
     pub(crate) fn holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
             && let Some(name) = names(ready).find(|name| !self.limits_at_home.contains(name))
@@ -300,7 +302,7 @@ impl Limits {
         runs.take_waiting(run)
     }
 
-    /// Takes out every run whose queue timeout has passed, with its wait. Forgets limits that are not in use.
+    /// Takes out every run whose queue timeout has passed, each with the detail of its wait. Forgets limits that are not in use.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, ReasonDetail)> {
         let is_over = |run: &RunId| runs.get(*run).is_some_and(|open| now >= waits_until(&open.ready, open.since()));
         let mut over: Vec<RunId> = self.waiting.keys().copied().filter(is_over).collect();
@@ -314,7 +316,7 @@ impl Limits {
                 expired.push((waiting.ready, detail));
             }
         }
-        // The longest period of a rate limit.
+        // The longest period that a rate limit can have.
         let span = std::time::Duration::from_secs(24 * 3600);
         self.limits.retain(|_, limit| {
             let is_used = limit.starts.back().is_some_and(|(at, _)| *at + span > now);
@@ -323,7 +325,7 @@ impl Limits {
         expired
     }
 
-    /// At most `count` of the waiting runs for which `is_chosen` is true, with the limits that they wait for. The limits are taken in turns.
+    /// At most `count` of the waiting runs for which `is_chosen` is true, from the limits in rotation, each with the limit that it waits for.
     pub(crate) fn some_waiting<'a>(
         &'a self,
         is_chosen: impl Fn(&Ready) -> bool,
@@ -342,7 +344,7 @@ impl Limits {
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
         self.held.retain(|run, _| is_kept(*run));
         self.waiting.clear();
-        // The node that adopts this node's open runs counts the runs of these limits in its place.
+        // The node that adopts this node's open runs takes over the counting for these limits.
         self.limits_at_home.clear();
         for limit in self.limits.values_mut() {
             limit.open.retain(|run| is_kept(*run));
@@ -351,7 +353,7 @@ impl Limits {
     }
 }
 
-/// The wait of a run that a limit holds back.
+/// The detail of the wait of a run that a limit holds back.
 pub(crate) fn wait_detail(key: &LimitKey, ready: &Ready) -> ReasonDetail {
     let job = &ready.definition.job;
     let (kind, key) = match key {

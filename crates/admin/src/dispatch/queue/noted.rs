@@ -17,6 +17,7 @@ pub(crate) struct Noted {
     pub(in crate::dispatch) attempt: i32,
     /// The lease that owned the row when the wait was noted: an adoption changes the row.
     pub(in crate::dispatch) token: LeaseToken,
+    /// When the wait was noted.
     pub(in crate::dispatch) at: Timestamp,
     pub(in crate::dispatch) detail: Box<ReasonDetail>,
     pub(in crate::dispatch) place: WaitPlace,

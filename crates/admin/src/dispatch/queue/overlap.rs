@@ -108,8 +108,8 @@ fn max_of(job: &Job) -> usize {
 }
 
 impl Gate {
-    /// Whether one more run may be open at this place in the order. More than `max` may be open, because every adopted run counts as sent
-    /// until its executors have answered; then the other shards of an open broadcast wait as well.
+    /// Whether one more run may be open at this place in the order. More than `max` places may be open, because every adopted run counts as
+    /// sent until its executors have answered. As long as that is so, the other shards of an open broadcast wait as well.
     fn has_room(&self, place: Place, max: usize) -> bool {
         if self.open.contains_key(&place) {
             return self.open.len() <= max;
@@ -152,8 +152,8 @@ impl Gates {
         self.gates.values().map(|gate| gate.queue.len()).sum()
     }
 
-    /// At most `count` of the runs that wait for their turn and for which `is_chosen` is true, each with the run that it waits behind. The
-    /// gates are taken in turns.
+    /// At most `count` of the runs that wait for their turn and for which `is_chosen` is true, from the gates in rotation, each with the run
+    /// that it waits behind.
     pub(crate) fn some_queued<'a>(
         &'a self,
         is_chosen: impl Fn(&Ready) -> bool,

@@ -63,6 +63,7 @@ impl Kind {
 pub(crate) struct Parked {
     apps: HashMap<AppId, App>,
     runs: HashMap<RunId, Position>,
+    /// The ends of the queue timeouts, in order.
     ends: BTreeSet<(Timestamp, RunId)>,
     /// The waiting runs of each job, by the executor that their callers named.
     jobs: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
@@ -77,16 +78,17 @@ struct Position {
     named: Option<String>,
     kind: Kind,
     turn: Turn,
+    /// The end of its queue timeout.
     until: Timestamp,
 }
 
-/// How far the runs of an app have been offered.
+/// The progress of one offer of free places to the runs of an app.
 #[derive(Debug)]
 pub(crate) struct Offer {
-    /// How many kinds may be refused.
+    /// The offer ends once this many kinds were refused.
     refused_kinds_max: usize,
     refused_count: usize,
-    /// The last run that was refused.
+    /// The last run that was refused: no executor could take it.
     last_refused: Option<Turn>,
 }
 
@@ -221,8 +223,8 @@ impl Parked {
         expired
     }
 
-    /// At most `count` runs for which `is_chosen` is true. The kinds are taken in turns, and the search of a kind ends at its first run for
-    /// which it is false.
+    /// At most `count` runs for which `is_chosen` is true, one from each kind in rotation. Within a kind the search ends at the first run for
+    /// which `is_chosen` is false, so that it does not read a long queue to its end.
     pub(crate) fn waiting<'a>(
         &self,
         is_chosen: impl Fn(&OpenRun) -> bool,

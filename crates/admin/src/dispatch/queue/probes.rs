@@ -16,7 +16,7 @@ use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 const DEADLINE: Duration = Duration::from_millis(200);
 /// How long executors are not asked about a job after none of them took its run.
 const PAUSE: Duration = Duration::from_millis(100);
-/// How many runs may wait for answers at the same time; further ones wait as if no executor had room.
+/// Maximum number of runs that wait for answers at the same time. Further runs wait as if no executor had room.
 const OPEN_MAX: usize = 10_000;
 
 /// A run whose router asks executors first, with their answers so far.
@@ -73,6 +73,7 @@ impl Answers {
 struct PendingProbe {
     executor: ExecutorId,
     jobs: Vec<JobId>,
+    /// The deadline for the answer.
     until: Timestamp,
 }
 
@@ -82,8 +83,10 @@ pub(crate) struct Probes {
     /// The deadlines of the probes, in order.
     ends: VecDeque<(Timestamp, JobId)>,
     to_ask: BTreeMap<ExecutorId, BTreeSet<JobId>>,
+    /// The questions that have not been answered, by their numbers.
     asked: BTreeMap<i64, PendingProbe>,
     last_number: i64,
+    /// The jobs about which executors are not asked, each with the end of its pause.
     paused: HashMap<JobId, Timestamp>,
 }
 

@@ -15,6 +15,7 @@ pub(crate) struct Deadlines(BTreeMap<RunId, Deadline>);
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Deadline {
     attempt: i32,
+    /// The deadline, by the boot-time clock in microseconds.
     at_micros: i64,
     is_asked: bool,
 }
@@ -44,7 +45,7 @@ impl Deadlines {
         self.0.remove(&run);
     }
 
-    /// Turns the outcome *cancelled* of a run into a timeout if this watch asked for the cancellation.
+    /// Turns the outcome *cancelled* into a timeout if the run was asked to stop because of its deadline.
     pub(crate) fn judge(&self, run: RunId, outcome: Outcome) -> Outcome {
         let is_asked = self.0.get(&run).is_some_and(|deadline| deadline.is_asked);
         if is_asked && outcome == Outcome::Cancelled { Outcome::TimedOut } else { outcome }

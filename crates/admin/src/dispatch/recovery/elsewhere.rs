@@ -22,6 +22,7 @@ const ASK_MAX: usize = 200;
 /// The questions that this server asked through others.
 #[derive(Debug, Default)]
 pub(crate) struct RelayedQuestions {
+    /// When the last roll call began.
     called_at: Option<Timestamp>,
     asked: BTreeMap<ExecutorId, FenceInquiry>,
     /// The instant of the newest question: the next one gets a later instant, so that no two have the same.
@@ -30,7 +31,9 @@ pub(crate) struct RelayedQuestions {
 
 #[derive(Debug)]
 struct FenceInquiry {
+    /// When the question was asked; the answer names it by this instant.
     at: Timestamp,
+    /// The leases that the question is about: for each node its newest ended epoch.
     leases: BTreeMap<NodeId, i64>,
     answer: Option<Answered>,
 }
@@ -38,6 +41,7 @@ struct FenceInquiry {
 #[derive(Debug)]
 struct Answered {
     name: String,
+    /// The attempts that the executor has.
     held: HashSet<(RunId, i32)>,
 }
 
@@ -125,6 +129,7 @@ pub(crate) struct Relays(Vec<Relayed>);
 #[derive(Debug)]
 struct Relayed {
     request: FenceRequest,
+    /// The newest lease of each node that the executor has not answered about yet.
     missing: BTreeMap<NodeId, i64>,
 }
 

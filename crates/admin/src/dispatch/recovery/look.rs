@@ -21,9 +21,10 @@ use crate::dispatch::results::verdicts;
 use crate::dispatch::step::Step;
 use crate::dispatch::{ends, flow};
 
-/// How often the rows of runs at executors are read, and how long ago such a run must have been sent.
+/// How often the rows of runs at executors are read. The row of a run is read only once the run was sent at least this long ago.
 const LOOK_PERIOD: Duration = Duration::from_secs(5);
-/// Maximum number of runs of each kind whose rows one look reads. The runs whose rows were read the longest ago come first.
+/// Maximum number of rows that one look reads for each of three kinds of runs: at executors, in the roll call, and runs that hold up others.
+/// The runs whose rows were read the longest ago come first.
 const LOOK_MAX: usize = 5_000;
 
 /// The state of a row, compared with this node's memory of the run.
@@ -55,7 +56,8 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     }
 }
 
-/// An executor whose stream to this node has ended is not lost while another node hears it.
+/// Handles the answer to when other nodes last heard these suspects. An executor whose stream to this node has ended is not lost while another
+/// node hears it.
 pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], heard: &BTreeMap<ExecutorId, Timestamp>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
@@ -209,8 +211,8 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowSta
 }
 
 /// Gives a run at an executor the current lease if its row has that lease. The run may have belonged to another node for a while, and have
-/// come back by an adoption whose answer was lost. If its row does not show it as running, the store refused that note, because it was made
-/// under the earlier lease. Then the note is made again.
+/// come back by an adoption whose answer was lost. If the row records no start, the store refused the note about it, which was made under the
+/// earlier lease; the note is made again.
 fn update_lease(d: &mut Decision<'_>, row: &RunCheck) {
     if row.owner != d.facts.token {
         return;

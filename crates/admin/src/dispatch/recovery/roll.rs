@@ -72,8 +72,8 @@ pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecut
     }
 }
 
-/// Leaves out a run that this node sent under its previous lease and still waits for: it belongs to the current lease now. A run that this
-/// node had given up is not left out, because the store refuses that end: it was decided under the previous lease. Earlier attempts are
+/// Leaves out a run that this node sent under its previous lease and still waits for: the run belongs to the current lease now. A run that
+/// this node had given up is not left out, because the store refuses an end that was decided under the previous lease. Earlier attempts are
 /// forgotten: the run has continued elsewhere since, so no executor has them any more.
 fn unless_in_hand(d: &mut Decision<'_>, called: RollCallRun) -> Option<RollCallRun> {
     let run = &called.ready.run;

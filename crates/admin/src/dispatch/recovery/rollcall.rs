@@ -156,8 +156,8 @@ impl RollCall {
         runs.take_from_roll_call(run)
     }
 
-    /// Whether this executor may have the run. It may if the executor itself, or one of the predecessors in `lineage`, is the executor that
-    /// the row names. If the row names none, any executor of the app that had a session at the run's instant may have it.
+    /// Whether this executor may have the run: the row names the executor itself, or one of its predecessors in `lineage`. If the row names no
+    /// executor, any executor of the app that had a session at the run's instant may have it.
     pub(crate) fn may_be_claimed(
         &self,
         run: RunId,
@@ -281,7 +281,7 @@ impl RollCall {
 /// overwritten when the executor connects again after a restart of the node.
 struct Witnesses<'a> {
     sessions: Vec<&'a Session>,
-    /// For a number of sessions, the executors of that many first sessions. Many runs share one list.
+    /// By a count, the executors of the first that many `sessions`. Many runs share one list.
     lists: BTreeMap<usize, Arc<[ExecutorId]>>,
 }
 

@@ -21,7 +21,7 @@ const BEAT_COUNT_MIN: u64 = 3;
 /// How many unanswered runs one round describes.
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
-/// The wait of an unanswered run, once it takes longer than a moment.
+/// The wait of a run whose trigger has been unanswered for at least [`NOTE_RUNNING_AFTER`].
 pub(crate) fn answer_wait(active: &Active, now: Timestamp) -> Option<ReasonDetail> {
     let is_late = active.is_unanswered() && active.sent_at + NOTE_RUNNING_AFTER <= now;
     let silent = || Obstacle { executor: active.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };

@@ -180,8 +180,8 @@ impl ForeignLoop {
     }
 }
 
-/// Whether the run was cancelled while no executor was named for it: the reporter may have had it, so "no such run" would be
-/// untrue. Its result comes too late either way.
+/// Whether the run was cancelled while no executor was named for it. The reporter may have had the run, so the answer "no such run" would be
+/// untrue. The result comes too late in any case.
 fn was_cancelled_unnamed(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
     let is_its = run.app == reporter.app && run.attempt == result.attempt && !run.is_root();
     is_its && run.status == RunStatus::Cancelled && run.executor_id.is_none()
@@ -243,7 +243,7 @@ mod tests {
         }
     }
 
-    /// A result weighs one, and one more for each KiB of its text.
+    /// The weight of a result is 1, plus 1 for each KiB of its text.
     #[test]
     fn a_result_weighs_as_much_as_its_text() {
         for (message, text, expected) in [(0, 0, 1), (1_023, 0, 1), (1_000, 24, 2), (0, 2_048, 3)] {

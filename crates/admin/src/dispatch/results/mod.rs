@@ -58,10 +58,11 @@ struct Lane {
     bytes: Arc<AtomicUsize>,
 }
 
-/// The size of the texts of one result; its lane counts it until this is dropped.
+/// The size of the texts of one result. The lane counts these bytes until this value is dropped.
 #[derive(Debug)]
 struct Texts {
     bytes: usize,
+    /// The total of the lane.
     lane: Arc<AtomicUsize>,
 }
 
@@ -103,7 +104,7 @@ impl ResultLanes {
         !is_too_much && lane.items.try_send(Item { attempt_end, counted, reply_to, texts }).is_ok()
     }
 
-    /// Puts a result into its lane, and waits for room. A lane must never wait for the caller: that would be a deadlock.
+    /// Puts a result into its lane, and waits for room. No lane may ever wait for this caller in turn: that would be a deadlock.
     pub(crate) async fn submit(&self, attempt_end: AttemptEnd, counted: CountedRun, reply_to: Option<SessionHandle>) {
         // A closed lane means that the process is ending. The run's row is still open, and the next lease holder finds it.
         let lane = self.lane(attempt_end.job);
@@ -127,7 +128,7 @@ impl ResultLanes {
     }
 }
 
-/// One lane: gathers, writes, answers.
+/// Handles one lane: gathers results, writes them in batches, and answers the executors.
 pub(crate) struct ResultLoop {
     shared: Arc<Shared>,
     items: mpsc::Receiver<Item>,

@@ -20,7 +20,7 @@ pub(crate) struct Reporter {
     pub(crate) session: SessionHandle,
     pub(crate) app: AppId,
     pub(crate) name: String,
-    /// The chain of predecessors, the newest first, as far back as each process proved that it succeeds the one before it.
+    /// The predecessors, the newest first, up to the first process that did not prove which process it succeeds.
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 
@@ -89,7 +89,7 @@ impl Reporter {
         if run.status.is_terminal() {
             return match is_unclaimed(run.status, run.reason) {
                 true => ResultDecision::Taken,
-                // The run was settled before its row named an executor. Only its home knows to which executor it was sent.
+                // The run was settled before its row named an executor. Only the home knows to which executor it was sent.
                 false if !is_home && now < finished_at + NAMED_WITHIN => ResultDecision::Deferred,
                 false => ResultDecision::Refused,
             };

@@ -209,9 +209,9 @@ pub(crate) fn cancel_runs(d: &mut Decision<'_>, cancels: Vec<(RunId, String)>) {
     }
 }
 
-/// Ends waiting runs, each for the reason given with it: their jobs were paused or deleted. Runs that an executor has, or may have,
-/// continue. A scheduled run whose planned instant is still ahead is left alone: until then, an edit may mark its row as skipped, and a
-/// later edit may open it again.
+/// Ends waiting runs whose jobs were paused or deleted, each run for the given reason. Runs that an executor has, or may have, continue. A
+/// scheduled run whose planned instant is still ahead is left alone: until then, an edit may mark its row as skipped, and a later edit may
+/// open it again.
 pub(crate) fn drop_queued(d: &mut Decision<'_>, drops: Vec<(RunId, Reason)>) {
     let mut not_here = Vec::new();
     for (run, reason) in drops {

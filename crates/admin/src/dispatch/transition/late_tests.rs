@@ -397,7 +397,7 @@ fn a_run_without_a_place_shows_whether_the_queue_is_full() {
     }
 }
 
-/// A server that stood still reads an old hello after it has sent runs on a newer stream: the hello cannot list these runs, whether or not
+/// A server that was suspended reads an old hello after it has sent runs on a newer stream: the hello cannot list these runs, whether or not
 /// the newer stream is still open.
 #[test]
 fn an_outdated_hello_loses_no_run() {

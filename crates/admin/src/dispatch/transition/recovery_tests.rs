@@ -106,8 +106,8 @@ fn an_executor_that_has_connected_since_the_question_is_not_lost() {
     assert!(!world.state.executors.is_lost(ONE));
 }
 
-/// A run that continues in silence keeps its place until its executor must have stopped it. Then other nodes are asked first, because one
-/// may have heard the executor since.
+/// A run that continues in silence keeps its place until its executor must have stopped it. Then other nodes are asked first, because another
+/// node may have heard the executor since.
 #[test]
 fn a_run_that_continues_in_silence_is_lost_later_than_its_executor() {
     let mut world = with_executors(1);
@@ -220,7 +220,7 @@ fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
     }
 }
 
-/// The row of a run that is not in memory decides its place.
+/// If a run is not in memory, its row decides whether it keeps its place at the gate.
 #[test]
 fn a_place_without_a_run_is_kept_by_its_row() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };

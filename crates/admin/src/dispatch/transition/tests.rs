@@ -135,7 +135,7 @@ pub(super) fn answer(held: &[(i64, i32)]) -> FenceAnswer {
     FenceAnswer { lease: DEAD, held, finished: HashSet::new(), starts: StartReports::default() }
 }
 
-/// A dead node may have sent a run to either of two executors: *not yet reported* is never *not held*.
+/// A dead node may have sent a run to either of two executors. An executor that has not reported yet may have the run.
 #[test]
 fn a_roll_call_waits_for_every_executor_that_may_have_the_run() {
     for (held_by_second, expected) in [(true, Vec::new()), (false, vec!["end of 1/1: Lost(NotReceived)"])] {

@@ -72,8 +72,8 @@ fn leave_unanswered(world: &mut World, second: i64) -> Vec<String> {
     world.described(Event::Round(Vec::new()))
 }
 
-/// The runs that such an executor leaves unanswered were not received, and for a while runs go to another executor. The next attempts have
-/// only the queue time that is left.
+/// Runs whose triggers an executor leaves unanswered were not received. For a while, runs go to another executor. The next attempts have only
+/// the queue time that is left.
 #[test]
 fn an_executor_that_answers_no_trigger_is_passed_by_until_it_answers() {
     let mut world = with_executors(1);

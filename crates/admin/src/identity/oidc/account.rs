@@ -111,8 +111,8 @@ impl AccountUpdate {
         let Self { account, is_new, links_to_provider, grants_before } = self;
         let gone = || Refusal::NoAccount(account.name.clone());
         if is_new && !store.create_account(&account).await? {
-            // Another tab, another server or an administrator created it first; the administrator may have set a password. The next sign-in
-            // checks the roles again.
+            // Another tab, another server or an administrator created the account first; the administrator may have set a password. The next
+            // sign-in checks the roles again.
             let found = store.account_by_name(&account.name).await?.ok_or_else(gone)?;
             if found.password.is_some() && found.provider_linked_at.is_none() {
                 return Err(Refusal::NotLinked(found.name).into());

@@ -88,7 +88,9 @@ pub(super) struct Provider {
 #[derive(Debug, Default)]
 struct CachedProvider {
     client: Option<Outgoing>,
+    /// The provider's document and keys, and when they were read.
     metadata: Option<(Arc<CoreProviderMetadata>, Instant)>,
+    /// The error of the last call that failed, and when it failed.
     failed: Option<(String, Instant)>,
 }
 
@@ -290,7 +292,7 @@ fn is_address(email: &str) -> bool {
         .is_some_and(|(local, domain)| !local.is_empty() && !domain.is_empty() && !domain.contains('@'))
 }
 
-/// Reads the claim: a list of strings, or a single string.
+/// Reads the claim with the user's groups: a list of strings, or a single string.
 fn groups(claim: Option<&Value>) -> Vec<String> {
     match claim {
         Some(Value::Array(items)) => items.iter().filter_map(Value::as_str).map(str::to_owned).collect(),

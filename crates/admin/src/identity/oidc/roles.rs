@@ -61,7 +61,7 @@ pub struct GroupRole {
 impl FromStr for GroupRole {
     type Err = String;
 
-    /// Splits at the last `=`: group names may contain it, such as those of LDAP.
+    /// Splits at the last `=`, because names of groups may contain `=`, as in LDAP.
     fn from_str(text: &str) -> Result<Self, String> {
         let (group, role) = text.rsplit_once('=').filter(|(group, _)| !group.is_empty()).ok_or_else(|| {
             format!("{text:?} is not of the form GROUP=ROLE, GROUP=ROLE:NAMESPACE or GROUP=ROLE:NAMESPACE/APP")

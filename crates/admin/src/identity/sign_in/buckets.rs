@@ -18,7 +18,8 @@ const UNKNOWN_BUCKETS: u64 = 4_096;
 const ADDRESS_BUCKETS: u64 = 65_536;
 /// Distance between the buckets of addresses and those of arrivals; the buckets of accounts at known addresses lie in between.
 const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
-/// Number of buckets for one-time values. Two values that share one by chance count as the same: the user of the second must begin again.
+/// Number of buckets for one-time values. Two values that share a bucket by chance count as the same: the user of the second value must begin
+/// again.
 const ONCE_BUCKETS: u64 = 1 << 20;
 
 /// The key of the hash.

@@ -27,14 +27,15 @@ pub const SESSION_LIFETIME: Duration = Duration::from_secs(7 * 24 * 3600);
 const SESSION_COUNT_MAX: u32 = 50;
 /// How precisely the last use of a sign-in is recorded.
 const USE_PERIOD: Duration = Duration::from_secs(60);
-/// Maximum number of attempts within [`ATTEMPT_WINDOW`]: for one account, and from one address.
+/// Maximum number of attempts for one account within [`ATTEMPT_WINDOW`].
 const ACCOUNT_ATTEMPTS: u32 = 10;
+/// Maximum number of attempts from one address within [`ATTEMPT_WINDOW`].
 const ADDRESS_ATTEMPTS: u32 = 60;
 /// Maximum number of browsers that return from the provider, per address within [`ATTEMPT_WINDOW`]. It is bounded because each makes the
 /// server call the provider. It is higher than [`ADDRESS_ATTEMPTS`], since a whole office may sign in from one address.
 const ARRIVAL_COUNT_MAX: u32 = 240;
 const ATTEMPT_WINDOW: Duration = Duration::from_secs(15 * 60);
-/// Maximum number of stored addresses per account: those from which it has signed in.
+/// Maximum number of stored addresses from which an account has signed in.
 const KNOWN_ADDRESS_COUNT_MAX: u32 = 50;
 /// Result of an attempt to sign in.
 #[derive(Clone, Debug)]
@@ -215,6 +216,7 @@ pub async fn begin(
 /// Begins a sign-in of an account after its password was found right. Returns `None` if the account was locked, deleted or given another
 /// password since `account` was read. This is checked again because checking a password takes a while, and a change of the password ends
 /// only the sign-ins that exist by then.
+///
 /// # Errors
 /// The store's.
 pub async fn begin_by_password(

@@ -47,6 +47,7 @@ struct Comparison {
     /// The ids of the jobs in the list that exist.
     ids: HashMap<String, JobId>,
     errors: Vec<FieldError>,
+    /// How many more fires the comparison may read.
     steps: u32,
 }
 
@@ -61,11 +62,12 @@ struct ExistingJobs {
 struct BatchPlan {
     jobs: Vec<(PlannedJob, Work)>,
     errors: Vec<FieldError>,
+    /// How many more fires the comparison may read after this batch.
     steps: u32,
 }
 
-/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be removed; if an error
-/// is returned, they must be discarded. Returns the names of the list, parents first.
+/// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be removed. If an error is
+/// returned, the reported jobs must be discarded. Returns the names of the list, parents first.
 pub(super) async fn compare(
     node: &Node,
     mut wanted: Application,

@@ -115,8 +115,8 @@ pub async fn plan(node: &Node, wanted: Application) -> Result<ApplyPlan, ApplyEr
 /// Like [`plan`], but keeps no plan in memory: `report` receives each planned job, in the order of [`ApplyPlan::jobs`]. If an error is
 /// returned, the reported jobs must be discarded.
 ///
+/// # Errors
 /// Those of [`plan`].
-/// As of [`plan`].
 pub async fn dry_run(
     node: &Node,
     wanted: Application,

@@ -75,7 +75,7 @@ fn a_place_at_another_gate_is_known() {
     assert!(gated.gates.is_at_other_gate(&serial(1)) && gated.gates.is_at_other_gate(&on_each(1)));
 }
 
-/// A run that had begun before is covered if the gate has any later run, and only then.
+/// Under the policy `cover`, a run that had begun before is replaced if the gate has any later run, and only then.
 #[test]
 fn a_run_that_comes_again_is_covered_by_any_later_one() {
     let cover = definition(&json!({"overlap": {"policy": "cover"}}));

@@ -230,7 +230,7 @@ fn a_later_run_covers_the_open_one_and_those_that_wait() {
     assert_eq!(enter(&mut gates, ready(3, &cover)), "covers [1] and [2]");
     assert_eq!(leave(&mut gates, 2), [] as [i64; 0], "the covered one had no place");
     assert_eq!(leave(&mut gates, 1), [3], "its verdict makes room");
-    // A run that waits for another attempt is covered as well.
+    // A run that waits for another attempt is replaced as well.
     assert_eq!(again(&mut gates, 3), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(4, &cover)), "covers [3] and []");
     assert_eq!(leave(&mut gates, 3), [4]);
@@ -457,7 +457,7 @@ fn a_queued_run_expires_by_its_own_instant() {
     assert_eq!(leave(&mut gates, 1), [15], "its turn came before its time was over");
     assert_eq!(expired(&mut gates, 60), [22, 29]);
     assert!(gates.ends.is_empty() && gates.queued_count() == 0);
-    // The queue time of a run that the server takes up late counts from then on.
+    // If the server takes a run up late, the run's queue time begins when it is taken up.
     let late = ready(40, &serial).taken_up(Timestamp::from_secs(300));
     assert_eq!(enter(&mut gates, late), "queued");
     assert_eq!((expired(&mut gates, 309), expired(&mut gates, 310)), (vec![], vec![40]));
