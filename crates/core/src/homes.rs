@@ -49,8 +49,8 @@ impl ClaimStrategy {
         matches!(self, Self::LeastCount)
     }
 
-    /// The new home of each of these jobs, which have no living home; `None` leaves a job to the node that claims it first. Nodes that see
-    /// the same jobs and the same `nodes` (the nodes to choose from) get the same result.
+    /// The new home of each of these jobs, none of which has a living home. `None` leaves a job to the node that claims it first.
+    /// `nodes` are the nodes to choose from: nodes that see the same jobs and the same `nodes` get the same result.
     ///
     /// ```
     /// use rondel_core::homes::{ClaimStrategy, JobShare, NodeShare};

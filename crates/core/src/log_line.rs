@@ -176,7 +176,7 @@ fn stderr_severity(head: &str) -> Option<LineSeverity> {
     (head.contains("warning") || head.contains("deprecated")).then_some(LineSeverity::Warn)
 }
 
-/// How much of a log is missing where Rondel wrote a line in its place.
+/// How much of a log is missing, according to a line that Rondel wrote in place of the missing ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingLines {
     /// All of it: the retention removed it.
@@ -185,7 +185,8 @@ pub enum MissingLines {
     Part,
 }
 
-/// How much is missing where Rondel wrote this line in place of others; `None` for an ordinary line.
+/// Recognizes a line that Rondel wrote in place of missing lines, and returns how much is missing; `None` for an
+/// ordinary line.
 ///
 /// ```
 /// use rondel_core::log_line::{MissingLines, missing_lines};

@@ -10,8 +10,8 @@ pub fn is_unseen(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
-/// Whether a character is default ignorable in Unicode, or separates lines. Variation selectors are left alone, because they follow
-/// characters that can be seen.
+/// Whether a character is invisible: ignorable by default in Unicode, or a line separator. Variation selectors do not count,
+/// because they follow characters that can be seen.
 #[must_use]
 pub const fn is_invisible(c: char) -> bool {
     matches!(

@@ -29,7 +29,7 @@ impl Default for Mode {
 pub struct ModeFrom {
     /// The mode.
     pub mode: Mode,
-    /// The first planned instant that has it; `None` for all.
+    /// The first planned instant with this mode; `None` if every instant has it.
     pub from: Option<Timestamp>,
 }
 

@@ -258,7 +258,7 @@ impl JobSpec {
         }
     }
 
-    /// The stored script that the definition names, if it names one.
+    /// The stored script that the definition refers to, if any.
     #[must_use]
     pub fn script(&self) -> Option<ScriptRef> {
         crate::script::script_ref(&self.handler, &self.params)

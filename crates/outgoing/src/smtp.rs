@@ -174,7 +174,7 @@ async fn hand_over(
     for recipient in envelope.to() {
         match connection.command(commands::Rcpt::new(recipient.clone(), Vec::new())).await {
             Ok(_) => {}
-            // The server answered: it waits for the next recipient.
+            // The server refused only this recipient. The session continues with the next one.
             Err(error) if error.status().is_some() => refusals.push((recipient.to_string(), mail_error(&error))),
             Err(error) => return Err(mail_error(&error)),
         }

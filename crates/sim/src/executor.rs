@@ -33,7 +33,7 @@ const RESEND_AFTER: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const AHEAD_MAX_MS: u32 = 1_000;
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
-/// The time of the last message if no server was heard yet. Then there is no silence.
+/// In place of the time of the last message while no server has been heard yet; silence is not measured until then.
 const NEVER: i64 = i64::MIN;
 
 /// The current instant of the clock that the run table uses.

@@ -24,8 +24,11 @@ pub(crate) struct Profile {
     /// Whether the database's clock also steps back.
     pub(crate) steps_back: bool,
     pub(crate) edits: bool,
+    /// At how many of a million seams a node is stopped for a while.
     pub(crate) seam_stop_ppm: u64,
+    /// At how many of a million seams a node dies.
     pub(crate) seam_kill_ppm: u64,
+    /// The longest stop at a seam, in milliseconds.
     pub(crate) stop_ms_max: u64,
     pub(crate) lost_answer_ppm: u64,
     pub(crate) store_error_ppm: u64,

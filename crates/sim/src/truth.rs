@@ -20,6 +20,7 @@ pub(crate) struct Start {
     pub(crate) origin: (i64, i64),
     /// The highest epoch of that node which this incarnation had to refuse.
     pub(crate) fenced: Option<i64>,
+    /// The fencing token that the handler got, as its term and number.
     pub(crate) fence: (i64, i64),
     pub(crate) at_most_once: bool,
     /// When the handler began, by the database's clock without its steps back.
@@ -58,8 +59,9 @@ pub(crate) struct JobSwitch {
     pub(crate) enabled: bool,
     /// The version of the job that this change made. It gives the order of changes whose answers were late.
     pub(crate) version: i64,
-    /// When the request was sent, and when the answer came, by the database's clock.
+    /// When the request was sent, by the database's clock.
     pub(crate) asked_at: Timestamp,
+    /// When its answer came, by the database's clock.
     pub(crate) answered_at: Timestamp,
 }
 

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::refresh_state::REGISTERED_FOR;
 
-/// Maximum number of registered executors of one app. A server keeps a bounded number of links, for the executors of all apps that
-/// registered last, and no app may take up all of them.
+/// Maximum number of registered executors of one app. A server keeps a bounded number of links, to the executors that registered
+/// last; one app must not take up all of them.
 pub(crate) const APP_COUNT_MAX: usize = 2_000;
 
 /// The addresses that registered here, by app, each with the instant of its last registration. An address that signs off counts

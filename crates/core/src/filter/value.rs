@@ -67,9 +67,9 @@ impl LabelTest {
 pub enum InstantBound {
     /// This long before now.
     Ago(Duration),
-    /// This day.
+    /// The current day, on the clock of the reader's zone.
     Today,
-    /// The day before this one.
+    /// The day before the current one.
     Yesterday,
     /// A day, on the clock of the reader's zone.
     Day(NaiveDate),

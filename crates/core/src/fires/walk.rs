@@ -314,7 +314,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The rows that the schedule itself made, one for each instant: for a fire with shards, the row that stands for all of them.
+/// The rows that the schedule itself made, one for each instant: for a fire with shards, the row that stands for all shards.
 fn planned_rows(rows: &[Run]) -> Vec<&Run> {
     let mut rows: Vec<&Run> = rows.iter().filter(|row| row.cause == 0).collect();
     rows.sort_by_key(|row| (row.fire_at, row.shard_index));

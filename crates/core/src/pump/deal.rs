@@ -1,4 +1,5 @@
-//! Deals items to groups: evenly, with as few changes as possible.
+//! Deals the items of a pump job to its groups, that is, decides which group owns which item: evenly, with as few
+//! changes as possible.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;

@@ -1,4 +1,5 @@
-//! When a root run of a pump job begins and ends.
+//! When a root run of a pump job begins and ends. A root run is the row that stands for all groups of a fire; its
+//! window lasts from its planned start to the end that [`Until`] sets.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const FINAL_REASONS: [Reason; 6] =
 pub struct Root {
     /// Its planned instant.
     pub fire_at: Timestamp,
-    /// The definition that it runs under.
+    /// The version of the definition that it runs under.
     pub version: i64,
     /// Why it exists.
     pub trigger: Trigger,
@@ -132,8 +133,8 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
     reason.map_or(RootStep::Stay, RootStep::End)
 }
 
-/// The schedule begins root runs itself, at its instants. This function begins the others: of a pump without a schedule, in a window that
-/// was already open when a server started or a definition was saved, and again after an edit or a failure.
+/// Begins the root runs that the schedule does not begin itself: those of a pump without a schedule, those in a window that was
+/// already open when a server started or a definition was saved, and those that continue after an edit or a failure.
 fn begin(job: &Job, pump: &Pump, state: PumpJobState, newest: Option<Root>, now: Timestamp) -> RootStep {
     let start = window_start(job, pump, state, now).or_else(|| interrupted_window_start(job, pump, newest?, now));
     let Some(start) = start else { return RootStep::Stay };

@@ -12,13 +12,13 @@ pub struct Totals {
     pub dealt: u32,
     /// Items that a group was asked to release.
     pub releasing: u32,
-    /// Items whose last select returned no rows, with none in work.
+    /// Items whose last select returned no rows, and that have no row in work.
     pub dry: u32,
     /// What was done at all epochs.
     pub counts: Counts,
     /// Rows that were done in the last minute.
     pub per_minute: u64,
-    /// When the oldest row in work was fetched.
+    /// When the oldest row in work of these items was fetched.
     pub oldest_at: Option<Timestamp>,
 }
 

@@ -57,7 +57,8 @@ impl Refusal {
 pub struct WaitTimes {
     /// How late a server was ready to start the run, and why.
     pub server: Option<Lateness>,
-    /// Wait for the job's earlier runs, or for anything else that its gate checks.
+    /// Wait until it was the run's turn: mostly for earlier runs of its job. The lateness of the server is not
+    /// included.
     pub turn: Duration,
     /// Wait for an executor that takes the run.
     pub executor: Duration,

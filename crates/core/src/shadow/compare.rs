@@ -182,7 +182,8 @@ impl Range {
     }
 }
 
-/// Compares the fires of one job. Both sides include those at the edges of the range, in any order.
+/// Compares the fires of one job. `own` and `old` must include those around the edges of the range
+/// ([`Range::with_edges`]), in any order.
 ///
 /// A fire of the other scheduler is paired with Rondel's fire at the same instant. If there is none, it is matched with
 /// Rondel's last fire before it, within the tolerance: as the late pair of that fire or, if that fire has a pair already, as a

@@ -16,7 +16,7 @@ const LISTED_MAX: usize = 5;
 /// An executor that was paused for this long may have been given up meanwhile.
 const LONG_STOP_MS: u64 = 2_000;
 const MOMENT: Duration = Duration::from_millis(1);
-/// The longest delay between a server's look at the root runs and the beginning of a new one, with a slow database.
+/// The longest time between a server's check of the root runs and the beginning of a new one, with a slow database.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {

@@ -16,7 +16,7 @@ const ROWS: u64 = 0x0000_5035_0000_7215;
 /// An item of a job.
 pub(crate) type ItemKey = (JobId, String);
 
-/// A row of an item, as it is in the store of the pump's user.
+/// A row of an item, as it is in the store of the pump's user. Times are in milliseconds since the world began.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
     pub(crate) arrives_ms: u64,
@@ -41,7 +41,7 @@ impl Row {
 /// How often a group retries a row, by the jobs' definitions.
 pub(crate) const ROW_RETRY_MAX: u32 = 3;
 
-/// One call of `execute`.
+/// One call of `execute`. Times are in milliseconds since the world began.
 #[derive(Clone, Debug)]
 pub(crate) struct Execution {
     pub(crate) item_key: ItemKey,
@@ -69,6 +69,7 @@ pub(crate) enum Loss {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tenure {
     pub(crate) owner: Owner,
+    /// When it lost the item, in milliseconds since the world began, and how; `None` while it owns the item.
     pub(crate) lost: Option<(u64, Loss)>,
 }
 
@@ -85,7 +86,7 @@ pub(crate) struct PumpTruth {
     /// Rows arrive until this time.
     arrive_until_ms: u64,
     rows: BTreeMap<ItemKey, Vec<Row>>,
-    /// Jobs whose rows all exist from the beginning, because nothing begins a root run for later ones.
+    /// Jobs whose rows all exist from the beginning, because no root run would begin for rows that arrive later.
     pub(crate) full_at_once: Vec<JobId>,
     pub(crate) executions: Vec<Execution>,
     /// The owners of items in the store, by item and epoch.
