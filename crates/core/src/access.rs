@@ -92,7 +92,8 @@ pub enum Permission {
 }
 
 impl Role {
-    /// Whether the role permits this at its place. [`Permission::ViewEverywhere`] and [`Permission::Cluster`] also depend on the place.
+    /// Whether the role permits this at the place for which it is granted. For [`Permission::ViewEverywhere`] and
+    /// [`Permission::Cluster`], the place itself must be checked too.
     #[must_use]
     pub const fn permits(self, permission: Permission) -> bool {
         match permission {
@@ -230,7 +231,7 @@ impl Rights {
         })
     }
 
-    /// Whether this is permitted at any place at all. For a first check, when the requested object is not known yet.
+    /// Whether this is permitted in at least one place. For a first check, before the requested object is known.
     #[must_use]
     pub fn allow_somewhere(&self, permission: Permission) -> bool {
         self.every(|grants| match permission {

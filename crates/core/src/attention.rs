@@ -100,13 +100,13 @@ pub enum Finding {
     LoopFails(String, String, Timestamp),
     /// A job fails.
     Fails(FailingJob),
-    /// No executor offers the handler of a job, or may take its runs.
+    /// No executor offers the handler of a job, or those that offer it are not allowed to take its runs.
     NoExecutor(JobWithoutExecutor),
     /// Runs begin too late.
     Late(Duration),
     /// A run takes far longer than usual.
     Long(RunUnderWay),
-    /// A token ends soon, or has ended.
+    /// A token expires soon, or has expired.
     TokenEnds(String, Timestamp),
     /// A job has been paused for a long time.
     Paused(String, Timestamp),

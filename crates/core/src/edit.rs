@@ -58,9 +58,9 @@ pub struct EditContext<'a> {
     pub rows: &'a [FutureRow],
     /// The definition before the edit; `None` if it can no longer be read.
     pub before: Option<&'a Job>,
-    /// The first fire of that definition that has no row.
+    /// The first fire of the definition before the edit for which no row exists.
     pub next_fire_at: Option<Timestamp>,
-    /// The open run whose end sets the next fire; only for a job with a delay.
+    /// The open run whose end sets the next fire; only for a job with a fixed delay.
     pub awaited_run: Option<RunId>,
 }
 

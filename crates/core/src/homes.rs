@@ -152,8 +152,8 @@ fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, 
     let mut left = own.load() - level;
     let mut rooms: Vec<(u64, NodeId)> =
         nodes.iter().map(|share| (level.saturating_sub(share.load()), share.node)).collect();
-    // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be one heavy job that is
-    // never idle.
+    // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be a single heavy job,
+    // and a job that always has runs cannot be moved.
     let mut order: Vec<&JobShare> = jobs.iter().collect();
     order.sort_by_key(|job| place(job));
     let mut given = Vec::new();

@@ -94,7 +94,7 @@ fn head(text: &str) -> String {
             break;
         }
         if c == '\u{1b}' {
-            // A colour code ends with its letter.
+            // A colour code ends with a letter.
             let _end = chars.find(char::is_ascii_alphabetic);
             continue;
         }
@@ -141,7 +141,7 @@ fn word_of(word: &str) -> Option<LineSeverity> {
     })
 }
 
-/// An error, if the line is the first one of a stack trace, as programming languages print it.
+/// `Error` if the line is the first one of a stack trace, in a form that programming languages print.
 fn stack_trace_severity(head: &str) -> Option<LineSeverity> {
     let is_start =
         ["Traceback (most recent call last)", "Exception in thread", "Caused by:", "panic:", "Unhandled exception"]
@@ -155,7 +155,7 @@ fn stack_trace_severity(head: &str) -> Option<LineSeverity> {
     (is_start || is_panic || is_named).then_some(LineSeverity::Error)
 }
 
-/// The severity of a text that a program prints to stderr when it cannot do something.
+/// The severity of a line on stderr, by the words in it; `None` if they name no error and no warning.
 fn stderr_severity(head: &str) -> Option<LineSeverity> {
     let head = head.to_ascii_lowercase();
     let words = [

@@ -57,7 +57,7 @@ pub(crate) struct MissedPlan {
     pub(crate) catch_up: Vec<Fire>,
     /// The missed fires that do not run.
     pub(crate) span: Option<MissedSpan>,
-    /// Everything up to here is decided.
+    /// Every fire up to this instant is decided.
     pub(crate) through: Timestamp,
     /// The first missed fire that is left to the next plan, if there are more than [`MISSED_COUNT_MAX`].
     pub(crate) more: Option<Timestamp>,
@@ -100,8 +100,8 @@ fn skip_missed_plain(
 ) -> MissedPlan {
     let total = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
-    // One more fire than run late. The extra one is skipped: it is the last fire of the span if the newest fires run
-    // late, and the first one if the oldest do.
+    // This takes one fire more than the number that runs late. The extra one is skipped: it is the last fire of the
+    // span if the newest fires run late, and the first one if the oldest do.
     let mut kept: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
             let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);

@@ -1,7 +1,7 @@
 //! Text for one line of a screen: without control characters, which a terminal obeys, and without Unicode's invisible characters, which
 //! make one text look like another.
 
-/// Replaces a character that is not shown.
+/// Shown in place of a character that cannot be seen.
 const REPLACEMENT: char = '\u{fffd}';
 
 /// Whether a character is a control character or one that cannot be seen.

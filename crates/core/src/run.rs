@@ -80,7 +80,7 @@ pub struct Run {
     pub trace: Option<String>,
     /// The caller who asked to cancel it.
     pub cancel_by: Option<String>,
-    /// The reason of its verdict if that request ends it.
+    /// The reason of the verdict if the request to cancel ends the run.
     pub cancel_reason: Option<Reason>,
     /// For a row that stands for a span of skipped fires: the last of them.
     pub span_end_at: Option<Timestamp>,
@@ -102,8 +102,8 @@ pub struct RunJob {
 }
 
 impl Run {
-    /// The first attempt at a fire of the job's own schedule: pending, due as planned, unsharded, owned by this node under
-    /// this epoch. The caller sets what differs, such as the cause of a run that was requested.
+    /// The first attempt at a fire of the job's own schedule: pending, due as planned, unsharded, owned by the node and epoch
+    /// `owner`. The caller sets what differs, such as the cause of a run that was requested.
     ///
     /// ```
     /// use rondel_core::run::RunJob;
@@ -232,8 +232,8 @@ impl Run {
         self.shard_index == ROOT_SHARD
     }
 
-    /// Its reason as far as a sentence can explain it; `None` for a broadcast whose reason comes from its shards and needs
-    /// parameters, because only the rows of the shards have these.
+    /// Its reason, if a sentence can explain it. `None` if the row of a broadcast has a reason from its shards that
+    /// needs parameters: only the rows of the shards have them.
     #[must_use]
     pub fn reason_in_words(&self) -> Option<Reason> {
         let is_folded = self.is_root() && self.detail.is_none() && self.message.is_some();

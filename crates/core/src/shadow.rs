@@ -60,7 +60,7 @@ impl ModeFrom {
         }
     }
 
-    /// Whether the fire that is planned for this instant is not sent.
+    /// Whether the fire planned for this instant is in shadow mode, so that it is not sent.
     #[must_use]
     pub fn is_shadow_at(self, fire_at: Timestamp) -> bool {
         self.at(fire_at) == Mode::Shadow

@@ -175,7 +175,7 @@ const fn default_queue_timeout() -> Duration {
     Duration::from_secs(60)
 }
 
-/// A parent job, as the definition of its child names it.
+/// A parent job, as the definition of its child refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParentSpec<'s> {
     /// Where it is named: `/schedule/after/0`.

@@ -101,7 +101,7 @@ fn branch_below(run: Run, above: &RunInTree) -> RunInTree {
     RunInTree { depth: above.depth + 1, link: Some(link), after, run }
 }
 
-/// The jobs whose results a run was given, if there are several.
+/// The parent jobs whose results a run received, if there are several.
 fn joined_parents(run: &Run) -> Vec<String> {
     let params = run.params.as_deref().filter(|_| run.trigger == Trigger::Parent);
     let params: Option<Value> = params.and_then(|text| serde_json::from_str(text).ok());

@@ -112,7 +112,7 @@ mutants! {
     SweepFromTheStart = "sweep_from_the_start",
     /// If an executor reconnects and no longer reports a run that it was sent, the run does not count as lost.
     NoReconcile = "no_reconcile",
-    /// The misfire policy is not applied to runs that leave the ring late.
+    /// The misfire policy is not applied to runs that the timer ring returns late.
     NoMisfireAtTick = "no_misfire_at_tick",
     /// The misfire policy judges a fire's lateness at the time of its claim, even if the claim itself was late.
     LateIsMissed = "late_is_missed",
@@ -184,7 +184,8 @@ mutants! {
     DryWithoutOwner = "dry_without_owner",
     /// A root run of a pump that a user has cancelled starts again.
     CancelledPumpBeginsAgain = "cancelled_pump_begins_again",
-    /// The rows of a pump at rest are never read again, whatever happens and however long it has rested.
+    /// The rows of a pump at rest are never looked for in the store again, whatever happens and however long it has
+    /// rested.
     DeafRest = "deaf_rest",
     /// A group of a pump succeeds even if rows are left that failed for good.
     UnfinishedSucceeds = "unfinished_succeeds",

@@ -180,7 +180,7 @@ async fn hand_over(
         }
     }
     if refusals.len() == envelope.to().len() {
-        // A temporary refusal is worth another try.
+        // A temporary refusal is returned first: another try may succeed.
         let temporary = refusals.iter().find(|(_, refusal)| !refusal.is_final);
         if let Some((_, refusal)) = temporary.or_else(|| refusals.first()) {
             return Err(refusal.clone());

@@ -33,7 +33,7 @@ const RESEND_AFTER: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const AHEAD_MAX_MS: u32 = 1_000;
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
-/// In place of the time of the last message while no server has been heard yet; silence is not measured until then.
+/// Stands for the time of the last message while no server has been heard yet. Until then, silence is not measured.
 const NEVER: i64 = i64::MIN;
 
 /// The current instant of the clock that the run table uses.
@@ -77,8 +77,8 @@ pub(crate) struct Executor {
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     silence: Mutex<Duration>,
-    /// The number of silences that were too long and that a welcome has ended. Messages on a stream that was opened
-    /// before the last of them are ignored.
+    /// How many silences were too long and ended with a welcome. Messages on a stream that was opened before the last
+    /// of these are ignored.
     silences: Mutex<u64>,
     next_link: Mutex<u64>,
     hello_count: AtomicU64,
@@ -361,7 +361,7 @@ impl Executor {
         Some((link, *lock(&self.silences)))
     }
 
-    /// Stops each run whose own limit the silence has exceeded.
+    /// Stops each run whose limit is shorter than the present silence.
     fn stop_runs_in_silence(self: &Arc<Self>) {
         let (limit, silent) = (*lock(&self.silence), self.silence_length());
         self.stop(Stop::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));

@@ -103,8 +103,8 @@ impl Bounds {
             take_up_looks: size(pick(10_000)),
             take_up_jobs: size(pick(100)),
             take_up_page: pick(usual.take_up_page),
-            // Enough for each job and the runs that it waits for. With less, room may become free only by the
-            // verdicts of runs that wait in vain.
+            // Enough for one run of each job and for the runs that those wait for. With a smaller bound, memory might
+            // become free only when waiting runs expire.
             open_runs_max: size(*rng.pick(&[30, 60, 200_000])),
         }
     }

@@ -84,7 +84,7 @@ pub(crate) struct Truth {
     pub(crate) reads: BTreeMap<(RunId, i32), Vec<Timestamp>>,
     /// The verdicts in the store.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
-    /// Runs whose provisional verdict was corrected by a late true one. What followed from the first verdict stays.
+    /// Runs whose provisional verdict was replaced by a late result. What followed from the first verdict stays.
     pub(crate) corrected: BTreeSet<RunId>,
     /// Maintenance windows, with their final ends.
     pub(crate) windows: Vec<MaintenanceWindow>,

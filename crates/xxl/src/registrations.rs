@@ -18,7 +18,7 @@ pub(crate) const APP_COUNT_MAX: usize = 2_000;
 pub(crate) struct Registrations(Mutex<HashMap<AppId, HashMap<String, Instant>>>);
 
 impl Registrations {
-    /// Counts a registration; `false` if the app has its maximum without this address.
+    /// Counts a registration; `false` if the app already has its maximum of other addresses.
     pub(crate) fn admit(&self, app: AppId, address: &str, now: Instant) -> bool {
         let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = apps.entry(app).or_default();

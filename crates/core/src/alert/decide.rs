@@ -75,7 +75,7 @@ pub struct Incident {
     pub samples: Vec<RunSample>,
 }
 
-/// A rule with the name of its namespace.
+/// A rule, with what its messages depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleView<'a> {
     /// The rule.
@@ -118,7 +118,7 @@ pub type MessageKind = NoticeKind;
 /// The changes that a decision makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// The incidents that are new or changed, as they are now.
+    /// The new and the changed incidents, in their new state.
     pub incidents: Vec<Incident>,
     /// The messages to send.
     pub messages: Vec<MessageDraft>,
@@ -323,7 +323,8 @@ impl<'a> DecisionBuilder<'a> {
             self.send(incident, NoticeKind::Firing);
         }
         if incident.standing == IncidentState::Resolved {
-            // A silence does not hold back the message that a reported incident has ended: its readers wait for it.
+            // A silence does not hold back the end of a reported incident: the readers of the first message wait for
+            // it.
             if incident.fired_at.is_some() || incident.escalated_at.is_some() {
                 self.send(incident, NoticeKind::Resolved);
             }
@@ -372,7 +373,7 @@ impl<'a> DecisionBuilder<'a> {
         if kind != NoticeKind::Escalated {
             (incident.reported_at, incident.reported_count) = (Some(self.now), incident.count);
         }
-        // If the rule no longer watches the subject, the message is written as for a rule that is off: it must not report a recovery.
+        // If the rule no longer watches the subject, the message is written as if the rule were off: it must not report a recovery.
         let ended = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
         let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
         // The message about the beginning is sent even if the incident has ended since the last check. It still

@@ -114,7 +114,8 @@ impl Expectations {
         })
     }
 
-    /// When an expectation of a job is first checked; `is_new` if the job is being created and has no run yet.
+    /// When an expectation of a job is first checked; `is_new` if the job is being created and has no run yet. `None`
+    /// for an expectation that is checked against open runs.
     #[must_use]
     pub fn first_look(&self, kind: ExpectKind, now: Timestamp, is_new: bool) -> Option<Timestamp> {
         match kind {

@@ -104,7 +104,7 @@ impl DstRule {
 const SEARCH_FROM: UtcSeconds = -2 * 86_400;
 /// 2200-01-03, after any zone's 2199 has ended.
 const SEARCH_TO: UtcSeconds = 7_258_291_200;
-/// More than any zone's offset from UTC.
+/// In seconds; more than any zone's offset from UTC.
 const FAR: i64 = 2 * 86_400;
 
 /// The first fire strictly after an instant.
@@ -179,7 +179,7 @@ pub(super) fn count_between(fields: &Fields, zone: Tz, rule: ResolvedRule, after
     count
 }
 
-/// A span, with the wall-clock times in it that may fire under a rule.
+/// A span, and the wall-clock times in it at which a rule allows fires.
 struct SpanView {
     start: UtcSeconds,
     offset: i64,

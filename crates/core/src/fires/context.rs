@@ -102,8 +102,8 @@ pub(super) struct RunInContext<'a, F> {
 }
 
 impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
-    /// What the run waits for if its row does not record that: a server, if its own has no lease; an executor, if none takes
-    /// runs.
+    /// What the run waits for if its row does not record it: for a server if the run's own server has no lease, for an
+    /// executor if none takes runs.
     pub(super) fn default_wait(&self) -> Option<Bilingual> {
         if self.context.lease_ended.is_some() {
             return Some(both("for a server with a lease", "持有租约的服务器"));

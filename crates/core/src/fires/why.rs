@@ -184,7 +184,7 @@ fn last_entry(
             None => return found,
         }
     }
-    // The steps are used up, so what was found may not be the last one.
+    // The steps are used up, so the fire that was found need not be the last one.
     None
 }
 

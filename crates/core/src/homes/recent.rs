@@ -71,7 +71,7 @@ impl RecentFires {
         Self { thousandths: thousandths.min(u32::MAX.into()), counted_at: now.max(self.counted_at) }
     }
 
-    /// The count as of now by [`DECAY_STEPS`], times [`DECAY_WHOLE`].
+    /// The count as of now, as a store computes it with [`DECAY_STEPS`]: multiplied by [`DECAY_WHOLE`].
     #[must_use]
     pub fn stepped_at(self, now: Timestamp) -> u64 {
         let step = DECAY_STEPS.iter().find(|(age, _)| self.counted_at > now - *age);

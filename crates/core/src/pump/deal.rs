@@ -34,7 +34,7 @@ pub enum GroupMode {
 /// The settings of the definition that a deal must meet.
 #[derive(Clone, Copy, Debug)]
 pub struct DealSettings<'a> {
-    /// The items of the definition.
+    /// The items of the definition: their names, each with its parameters as JSON text.
     pub names: &'a BTreeMap<String, String>,
     /// Maximum number of items of one group.
     pub per_group: Option<u32>,

@@ -15,7 +15,7 @@ pub struct Owner {
     pub attempt: i32,
 }
 
-/// What was done with rows of an item.
+/// How much was done with the rows of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Selects for the item.

@@ -43,7 +43,7 @@ impl Root {
     }
 
     /// The trigger for a run that continues this one outside of the windows of the schedule; `None` if the schedule began this
-    /// one. The trigger records that a caller asked for the run, which a later edit or pause must still be able to see.
+    /// one. The trigger keeps the fact that a caller asked for the run, because a later edit or pause depends on it.
     const fn continued_trigger(self) -> Option<Trigger> {
         match self.trigger {
             Trigger::Manual | Trigger::Api => Some(self.trigger),
@@ -59,7 +59,7 @@ impl Root {
     }
 }
 
-/// The state of a pump job that its definition does not contain.
+/// Facts about a pump job that its definition does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct PumpJobState {
     /// The version of its newest definition.
@@ -158,8 +158,8 @@ fn was_interrupted(root: Root) -> bool {
     !is_final && (root.status != RunStatus::Succeeded || root.was_edited())
 }
 
-/// Start of an interrupted window that is still open outside of the schedule: an edit or a pause interrupted a pump that ends
-/// when it is empty, or a run that was triggered by hand.
+/// The start of a window that an edit or a pause interrupted, and that is still open although the schedule does not open it
+/// again. There are two kinds: that of a pump that ends when it is empty, and that of a run that was triggered by hand.
 fn interrupted_window_start(job: &Job, pump: &Pump, newest: Root, now: Timestamp) -> Option<Timestamp> {
     let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
     let is_by_hand = !newest.is_by_schedule() && pump.until.end_of(newest.fire_at).is_some_and(|end| now < end);

@@ -40,7 +40,7 @@ impl Totals {
         totals
     }
 
-    /// The same totals, with the counts of these items.
+    /// The same totals, but with `counts` added up over these items.
     #[must_use]
     pub fn with_counts_of<'i>(self, items: impl IntoIterator<Item = &'i Item>) -> Self {
         let counts = items.into_iter().fold(Counts::default(), |sum, item| sum.plus(item.total()));

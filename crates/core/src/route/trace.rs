@@ -150,7 +150,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// How late a server was ready to start the run, and how long the run waited at its gate and for an executor.
+    /// How late a server was ready to start the run, and how long the run waited for its turn and for an executor.
     #[must_use]
     pub fn waits(&self) -> WaitTimes {
         let of = |what| Duration::from_millis(self.waited.get(what).copied().unwrap_or(0));
@@ -223,7 +223,7 @@ fn list<T>(text: &mut String, len_max: usize, items: impl Iterator<Item = T>, wr
     left
 }
 
-/// Writes how many names a list leaves out, if it does.
+/// Writes how many names a list leaves out, if it leaves out any.
 fn push_more(text: &mut String, list: &str, left: usize) {
     if left > 0 {
         text.push(',');

@@ -179,7 +179,7 @@ enum ShiftResult {
     NothingBefore(Timestamp),
 }
 
-/// The search of one schedule whose fires a calendar moves, day by day.
+/// The search for the next fire of one schedule whose fires a calendar moves; it goes day by day.
 struct Shift<'a> {
     schedule: &'a Schedule,
     anchor: Timestamp,
