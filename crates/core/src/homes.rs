@@ -116,7 +116,7 @@ fn by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) 
     drawn.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, node)| node)
 }
 
-/// Deals each job to the node with the least load so far, beginning with the job that has the most recent fires.
+/// Gives each job to the node with the least load so far, beginning with the job that has the most recent fires.
 fn by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
     let mut loads: Vec<(u64, NodeId)> = nodes.iter().map(|share| (share.load(), share.node)).collect();
     let mut order: Vec<usize> = (0..jobs.len()).collect();

@@ -58,6 +58,7 @@ pub(crate) struct Execution {
 /// How an owner lost an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
+    /// It released the item, as it was asked to.
     Released,
     /// Its attempt had ended.
     Freed,
