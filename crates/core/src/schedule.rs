@@ -62,6 +62,7 @@ pub struct After {
 /// How much later than planned runs start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter {
+    /// The longest delay.
     max: Duration,
     by: JitterBy,
 }

@@ -45,12 +45,15 @@ fn now() -> std::time::Instant {
 #[derive(Debug, Default)]
 struct Disk {
     results: BTreeMap<RunKey, v1::Result>,
+    /// The number of the newest process.
     incarnation: i64,
+    /// The last earlier process that a server welcomed; 0 once a server has welcomed the newest one.
     predecessor: i64,
     welcomed: bool,
 }
 
 pub(crate) struct ExecutorHost {
+    /// The number of this executor in the world.
     pub(crate) index: usize,
     pub(crate) name: String,
     world: Arc<World>,

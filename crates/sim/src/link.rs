@@ -87,6 +87,7 @@ pub(crate) struct HeldRun {
     pub(crate) origin: (i64, i64),
     /// The highest fenced epoch of that node when the run arrived.
     pub(crate) fenced: Option<i64>,
+    /// The id of the [`Link`] on which it arrived.
     link: u64,
     /// When its handler began.
     pub(crate) started_at: OnceLock<Timestamp>,

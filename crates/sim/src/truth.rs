@@ -14,7 +14,9 @@ pub(crate) struct Start {
     pub(crate) job: JobId,
     pub(crate) fire_at: Timestamp,
     pub(crate) due_at: Timestamp,
+    /// The number of the executor in the world.
     pub(crate) executor: usize,
+    /// The number of the executor's process.
     pub(crate) incarnation: i64,
     /// The node and epoch of the lease under which it was sent.
     pub(crate) origin: (i64, i64),
@@ -27,6 +29,7 @@ pub(crate) struct Start {
     pub(crate) at: Timestamp,
     /// Milliseconds since the world began.
     pub(crate) began_ms: u64,
+    /// When it ended, in milliseconds since the world began; `None` while it runs.
     pub(crate) ended_ms: Option<u64>,
     /// How the handler ended; `None` if its process died first.
     pub(crate) ended: Option<v1::result::Status>,

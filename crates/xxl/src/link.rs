@@ -145,6 +145,7 @@ pub(crate) struct Link {
     /// The last call could not be sent to the executor.
     is_unreachable: bool,
     is_beat_pending: bool,
+    /// When the attempts were last compared with those in the store.
     reconciled_at: Instant,
     was_refused: bool,
 }

@@ -77,8 +77,11 @@ pub enum Fold {
 /// A [`DstRule`] with `auto` replaced by what it means for the expression.
 #[derive(Clone, Copy)]
 pub(super) struct ResolvedRule {
+    /// Whether the times that the clock skips fire, together and once, after the gap.
     pub(super) fires_after_gap: bool,
+    /// Whether a time that the clock shows twice fires the first time.
     pub(super) fires_first: bool,
+    /// Whether a time that the clock shows twice fires the second time.
     pub(super) fires_second: bool,
 }
 

@@ -18,6 +18,7 @@ pub(super) struct Token {
     pub(super) start: usize,
     /// The position after its last character.
     pub(super) end: usize,
+    /// Whether a minus comes before it.
     pub(super) is_not: bool,
 }
 

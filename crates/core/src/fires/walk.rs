@@ -56,6 +56,7 @@ pub(super) struct Walk<'a> {
     from: Timestamp,
     to: Timestamp,
     fold: Fold,
+    /// The steps taken so far.
     steps: usize,
     steps_max: usize,
     /// Whether the walk ends at the first fire.

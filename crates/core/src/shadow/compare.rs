@@ -249,7 +249,9 @@ fn nearest_free(own: &[RondelFire], pairs: &[Option<usize>], at: Timestamp, near
 #[derive(Default)]
 struct ComparisonBuilder {
     comparison: Comparison,
+    /// The lateness of all paired fires of the other scheduler, added up.
     old_sum: Duration,
+    /// The lateness of all paired fires of Rondel, added up.
     own_sum: Duration,
 }
 

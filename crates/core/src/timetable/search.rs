@@ -42,6 +42,7 @@ pub(super) enum SearchResult {
 pub(super) struct Search<'a> {
     table: &'a Timetable,
     anchor: Timestamp,
+    /// What is left of the budget of work.
     work_left: u64,
 }
 
@@ -183,6 +184,7 @@ enum ShiftResult {
 struct Shift<'a> {
     schedule: &'a Schedule,
     anchor: Timestamp,
+    /// Only fires after this instant are wanted.
     after: Timestamp,
     calendar: &'a Calendar,
     direction: Direction,

@@ -19,6 +19,7 @@ pub(crate) type ItemKey = (JobId, String);
 /// A row of an item, as it is in the store of the pump's user. Times are in milliseconds since the world began.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
+    /// When a select can return it for the first time.
     pub(crate) arrives_ms: u64,
     /// How long an execution takes.
     pub(crate) length: Duration,
@@ -26,6 +27,7 @@ pub(crate) struct Row {
     pub(crate) failures_left: u32,
     /// How much longer the first execution takes.
     pub(crate) hangs: Duration,
+    /// When an execution succeeded; `None` while none has.
     pub(crate) done_ms: Option<u64>,
     /// Executions that failed so far.
     pub(crate) failed_count: u32,
@@ -49,9 +51,11 @@ pub(crate) struct Execution {
     pub(crate) owner: Owner,
     pub(crate) executor: usize,
     pub(crate) incarnation: i64,
+    /// The indexes of the rows among those of the item.
     pub(crate) keys: Vec<usize>,
     pub(crate) began_ms: u64,
     pub(crate) ended_ms: Option<u64>,
+    /// Whether the rows were done successfully.
     pub(crate) is_done: bool,
 }
 
