@@ -308,7 +308,7 @@ impl Link {
             }
             let presence = *self.presence.borrow();
             match presence {
-                // A draining stream does not accept runs again.
+                // A stream that drains cannot be made to accept runs again: another one is opened.
                 Presence::Here if session.is_draining => return End::Reopen,
                 Presence::Here => {}
                 Presence::Leaving if !session.is_draining => {
