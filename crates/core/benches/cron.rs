@@ -32,7 +32,7 @@ fn croner_parser() -> CronParser {
     CronParser::builder().seconds(Seconds::Required).alternative_weekdays(true).build()
 }
 
-/// The vectors that all three libraries parse, with the same fires.
+/// The vectors that all three libraries parse, and for which they compute the same fires.
 fn cases() -> Vec<Case> {
     let lines = include_str!("../tests/vectors/quartz-vectors.tsv").lines();
     let cases: Vec<Case> = lines.filter(|line| !line.starts_with('#')).filter_map(case).collect();

@@ -23,7 +23,7 @@ word_enum! {
 
 /// Prefix of every token, so that secret scanners and readers recognise a token.
 pub const TOKEN_PREFIX: &str = "rondel_";
-/// How many characters of a token are stored in plain text, so that its owner can recognise it.
+/// Number of characters at the beginning of a token that are stored in plain text, so that its owner can recognise it.
 const TOKEN_SHOWN_LEN: usize = 17;
 
 /// The beginning of a token, by which its owner can recognise it. A token without [`TOKEN_PREFIX`] was chosen by a user; only
@@ -41,8 +41,8 @@ pub fn token_beginning(token: &str) -> &str {
     token.char_indices().nth(len).map_or(token, |(end, _)| &token[..end])
 }
 
-/// Whether a text is a token. Where the name of a file is expected, a token may be given by mistake; an error message must not
-/// repeat it.
+/// Whether a text is a token. Callers use this where the name of a file is expected: an error message must not repeat a token
+/// that was given by mistake.
 ///
 /// ```
 /// use rondel_core::access::is_token;
@@ -57,10 +57,10 @@ pub fn is_token(text: &str) -> bool {
     secret.len() >= 16 && secret.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-/// Names of the tokens that servers make for themselves: changes by servers are signed with these.
+/// Names that only tokens of the server itself may have. Changes that a server makes are recorded under these names.
 pub const SERVER_TOKEN_NAMES: [&str; 3] = ["admin", "system", "server"];
 
-/// Whether a name is reserved for tokens that servers make for themselves, in upper or lower case.
+/// Whether a name is one of [`SERVER_TOKEN_NAMES`], in upper or lower case.
 ///
 /// ```
 /// use rondel_core::access::is_reserved_token_name;
@@ -92,7 +92,8 @@ pub enum Permission {
 }
 
 impl Role {
-    /// Whether the role permits this at its place. [`Permission::ViewEverywhere`] and [`Permission::Cluster`] also depend on the place.
+    /// Whether the role permits this at the place for which it is granted. For [`Permission::ViewEverywhere`] and
+    /// [`Permission::Cluster`], the place itself must be checked too.
     #[must_use]
     pub const fn permits(self, permission: Permission) -> bool {
         match permission {
@@ -178,8 +179,8 @@ impl PermittedApps {
     }
 }
 
-/// All that a caller may do: what its grants permit and, if there is a limit, what the limit permits too. The limit of a token
-/// is the grants of its owner.
+/// All that a caller may do. Its grants must permit an action and, if there is a limit, the limit must permit it as well. The
+/// limit of a token is the grants of its owner.
 ///
 /// ```
 /// use rondel_core::access::{Grant, Permission, Rights, Role};
@@ -204,7 +205,7 @@ impl Rights {
         Self { grants, limit: None }
     }
 
-    /// Limits these rights to what `limit` permits too.
+    /// Limits these rights: an action must then be permitted by both the grants and `limit`.
     #[must_use]
     pub fn within(self, limit: Vec<Grant>) -> Self {
         Self { limit: Some(limit), ..self }
@@ -214,8 +215,8 @@ impl Rights {
         holds(&self.grants) && self.limit.as_deref().is_none_or(holds)
     }
 
-    /// Whether this is permitted for an app of a namespace or, without an app, for what belongs to the namespace itself. A caller who may
-    /// view any app of the namespace may also view what belongs to the namespace.
+    /// Whether this is permitted for an app of a namespace or, without an app, for what belongs to the namespace itself. A caller who
+    /// may view at least one app of the namespace may also view what belongs to the namespace.
     #[must_use]
     pub fn allow(&self, permission: Permission, namespace: NamespaceId, app: Option<AppId>) -> bool {
         if matches!(permission, Permission::SignedIn | Permission::ViewEverywhere | Permission::Cluster) {
@@ -230,7 +231,7 @@ impl Rights {
         })
     }
 
-    /// Whether this is permitted at any place at all. For a first check, when the requested object is not known yet.
+    /// Whether this is permitted in at least one place. For a first check, before the requested object is known.
     #[must_use]
     pub fn allow_somewhere(&self, permission: Permission) -> bool {
         self.every(|grants| match permission {

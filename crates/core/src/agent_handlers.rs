@@ -4,7 +4,7 @@ use serde_json::Value;
 
 use crate::field_error::FieldError;
 
-/// Each handler with the parameters of which at least one must be given.
+/// Each handler with a list of parameters, at least one of which must be given.
 const HANDLERS: [(&str, &[&str]); 7] = [
     ("shell", &["argv", "script"]),
     ("python", &["script"]),
@@ -35,8 +35,9 @@ pub fn params_schema(handler: &str) -> Option<Value> {
     serde_json::from_str(text).ok()
 }
 
-/// The error if a parameter is missing that a handler of the agent needs. For use while no executor with the handler is
-/// connected, because no executor has declared a schema to check against then.
+/// The error if `params` lacks a parameter that a handler of the agent needs; `None` if it lacks none, or the handler
+/// is not one of the agent. Used while no executor with the handler is connected, because the server has no declared
+/// schema to check against.
 #[must_use]
 pub fn missing_param(handler: &str, params: &Value) -> Option<FieldError> {
     let (_, needed) = HANDLERS.iter().find(|(name, _)| *name == handler)?;

@@ -29,7 +29,7 @@ pub struct FireList {
 /// What an edit does to the fires of a window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FireChanges {
-    /// The definitions were compared up to here: the end of the window, or earlier if there are too many fires.
+    /// The end of the compared period: the end of the window, or earlier if the window has too many fires.
     pub to: Timestamp,
     /// Whether `to` is the end of the window.
     pub is_whole: bool,
@@ -48,8 +48,9 @@ impl FireList {
     }
 }
 
-/// Compares the fires of a job before and after an edit, after `from` and up to `to`; `None` means that the job does not exist.
-/// Paused jobs, and jobs whose fires depend on the ends of their runs, count as jobs without fires.
+/// Compares the fires that a job has before and after an edit, in a window from `from` (not included) to `to` (included).
+/// `None` means that the job does not exist. Paused jobs, and jobs whose fires depend on the ends of their runs, count as jobs
+/// without fires.
 ///
 /// At most `steps` fires are compared. Their number is subtracted from `steps`, so that several jobs can share one budget.
 ///

@@ -40,7 +40,7 @@ pub struct JobWithoutExecutor {
     pub job: String,
     /// The handler that it asks for.
     pub handler: String,
-    /// Whether executors offer the handler. If so, none of them may take the job's runs.
+    /// Whether an executor offers the handler at all. If one does, the job's runs are not allowed to go to it.
     pub is_offered: bool,
     /// How many fires were skipped.
     pub count: u64,
@@ -72,7 +72,7 @@ pub struct AttentionFacts {
     pub lateness: Option<Duration>,
     /// Paused jobs by name, each with the instant from which it is paused.
     pub paused: Vec<(String, Timestamp)>,
-    /// Tokens by name, with their end.
+    /// Tokens by name, each with the instant at which it expires.
     pub tokens: Vec<(String, Timestamp)>,
     /// Servers whose lease ended although they did not leave, each with the instant at which it ended.
     pub lost_nodes: Vec<(String, Timestamp)>,
@@ -91,7 +91,7 @@ pub enum FindingSeverity {
     Note,
 }
 
-/// A finding that needs a look.
+/// Something that an operator should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
     /// A server is gone.
@@ -100,13 +100,13 @@ pub enum Finding {
     LoopFails(String, String, Timestamp),
     /// A job fails.
     Fails(FailingJob),
-    /// No executor offers the handler of a job, or may take its runs.
+    /// No executor offers the handler of a job, or those that offer it are not allowed to take its runs.
     NoExecutor(JobWithoutExecutor),
     /// Runs begin too late.
     Late(Duration),
     /// A run takes far longer than usual.
     Long(RunUnderWay),
-    /// A token ends soon, or has ended.
+    /// A token expires soon, or has expired.
     TokenEnds(String, Timestamp),
     /// A job has been paused for a long time.
     Paused(String, Timestamp),

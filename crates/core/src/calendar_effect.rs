@@ -8,7 +8,7 @@ use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 use crate::timetable::AppliedCalendar;
 
-/// Maximum number of days searched for the one that a fire moves to.
+/// Maximum number of days that are searched for the day to which a fire moves.
 const SHIFT_DAYS_MAX: usize = 366;
 
 /// How a calendar changes an instant at which a schedule alone would fire.

@@ -3,8 +3,8 @@
 //! Executors of one build declare the same set of jobs. During a deployment executors of two builds live side by side, and each sends its
 //! own set at every hello. These rules keep a job from changing back and forth:
 //!
-//! - The age of a declaration (a job's name and the text of its definition) counts from the first set that it was seen in,
-//!   even if it is sent again.
+//! - The age of a declaration (a job's name with the text of its definition) counts from the first set that contained
+//!   it. Sending it again does not make it younger.
 //! - Of the declarations of living executors, the youngest counts. The first executor of a new build brings a change; one of
 //!   the old build that reconnects or restarts does not revert it.
 //! - A rollback to an old build takes effect once the last executor of the new build is gone.
@@ -21,9 +21,9 @@ use crate::time::Timestamp;
 /// The jobs that executors of one build declare.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeclaredJobs {
-    /// When it was first seen.
+    /// When this set was first seen.
     pub first_seen_at: Timestamp,
-    /// When it was last seen with a living executor.
+    /// When this set was last seen with a living executor.
     pub last_seen_at: Timestamp,
     /// Its jobs: the text of each definition, by name.
     pub jobs: BTreeMap<String, String>,
@@ -124,7 +124,8 @@ fn fields(spec: &JobSpec) -> serde_json::Map<String, Value> {
     }
 }
 
-/// Parents before their children; jobs that follow each other in a cycle come last, in the order of their names.
+/// Sorts jobs so that parents come before their children. Jobs that follow each other in a cycle come last, in the
+/// order of their names.
 #[must_use]
 pub fn parents_first(specs: Vec<JobSpec>) -> Vec<JobSpec> {
     let mut waiting: BTreeMap<String, JobSpec> = specs.into_iter().map(|spec| (spec.name.clone(), spec)).collect();

@@ -1,4 +1,5 @@
-//! When to start claiming the fires of an instant at which more jobs are due than servers can claim in the usual look-ahead.
+//! At some instants more jobs are due than servers can claim in the usual look-ahead. Computes when to start claiming
+//! their fires.
 
 use std::time::Duration;
 
@@ -22,8 +23,8 @@ pub struct ClaimPace {
     pub jobs_per_second: u32,
 }
 
-/// The instants whose fires servers must start to claim at `now` in order to finish in time. `instants` are in order; the fires
-/// of each instant are claimed after those of the instants before it.
+/// The instants whose fires servers must start to claim at `now`, so that all of them are claimed in time. `instants` must be
+/// in ascending order: the fires of each instant are claimed after those of all earlier ones.
 #[must_use]
 pub fn to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> Vec<Timestamp> {
     let mut job_count = 0_u64;

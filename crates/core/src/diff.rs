@@ -10,7 +10,7 @@ const PAIRS_MAX: usize = 4_000_000;
 /// Unchanged lines that are shown around changed ones.
 const CONTEXT: usize = 3;
 
-/// A field that is not the same.
+/// A field that differs between two documents.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// The field, as a JSON pointer.

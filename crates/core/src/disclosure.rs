@@ -12,11 +12,11 @@ use crate::diff::{self, Change};
 
 /// Shown in place of a hidden value.
 pub const HIDDEN: &str = "***";
-/// The field of a definition whose content is up to its author.
+/// The field of a definition with the job's parameters. Authors choose the names in it freely.
 const PARAMS: &str = "params";
-/// A map whose keys are chosen by its author and whose values are no secrets: executors announce them.
+/// The field with labels. Authors choose its keys, and its values are not secret: executors announce them.
 const LABELS: &str = "labels";
-/// A field of which the scheme and the host are shown: the rest of a webhook's URL is its secret.
+/// The field with the URL of a webhook. Only its scheme and host are shown, because the rest is a secret.
 const URL: &str = "url";
 
 /// The fields whose values the audit log shows. A test compares the list with the documents of the API.
@@ -188,8 +188,8 @@ fn show_listed(document: Value) -> Value {
     }
 }
 
-/// As [`for_audit`], for several documents by the names of their objects; `more` is how many documents the caller has already
-/// left out.
+/// As [`for_audit`], for several documents, keyed by the names of their objects. `more` is how many documents the caller has
+/// already left out.
 #[must_use]
 pub fn for_audit_by_name(documents: Map<String, Value>, more: usize) -> Value {
     bounded::cut_by_name(documents.into_iter().map(|(name, document)| (name, show_listed(document))).collect(), more)

@@ -1,7 +1,7 @@
 //! How an edit changes the rows of a job that are not sent yet, so that no fire runs under a definition that was replaced.
 //!
 //! If the new definition also fires at the instant of a row, the row moves to the new version; otherwise it is settled as
-//! skipped. If a later definition fires at that instant again while the instant is still ahead, the settled row is reopened. No
+//! skipped. If a later definition fires at that instant again, and the instant has not passed, the settled row is reopened. No
 //! second row is inserted, because the key exists. The next fire is the first one without a row. Past fires without a row share
 //! one skipped row, unless the scan still runs them.
 
@@ -17,13 +17,13 @@ use crate::schedule::just_before;
 use crate::status::RunStatus;
 use crate::time::Timestamp;
 
-/// The tick reads rows this long before they may start, so it may already have read them. An edit therefore leaves a row as it
-/// is if the row may start within this time; otherwise the ledger could show `skipped` for a run that began. A fire that is due
-/// later than this after an edit does not run under the old definition. No server sends a trigger earlier than this before its
-/// instant.
+/// The tick reads rows this long before they may start. An edit therefore leaves a row that may start within this time
+/// as it is: the tick may already have read it, and the ledger could then show `skipped` for a run that began. Fires
+/// that are due more than this long after an edit follow the edit. No server sends a trigger earlier than this before
+/// its instant.
 pub const EDIT_CUTOFF: Duration = Duration::from_secs(1);
 
-/// How many past fires without a row are compared with those of a new calendar.
+/// Maximum number of past fires without a row that are compared with the fires of a new calendar.
 const COMPARED_MAX: usize = 10_000;
 
 /// An unsent row that the job's own schedule planned (cause 0). Its planned instant or, with jitter, its start is in the
@@ -47,9 +47,10 @@ pub struct EditContext<'a> {
     pub job: JobId,
     /// The instant that its fixed rates count from.
     pub anchor: Timestamp,
-    /// The present, as the editor saw it.
+    /// The instant of the edit, by the clock of the server that received it.
     pub now: Timestamp,
-    /// When the new definition was checked. An `at` after this instant was in the future then, so it fires even if it has passed by now.
+    /// When the new definition was checked. A schedule `at` with a later instant was in the future at the check, so it fires even if
+    /// its instant has passed by now.
     pub checked_at: Timestamp,
     /// The latest known time of the clock when the rows were read. It is later than `now` if the edit was slow to arrive, or the clock
     /// stepped back. Rows due by then may have been sent.
@@ -58,9 +59,9 @@ pub struct EditContext<'a> {
     pub rows: &'a [FutureRow],
     /// The definition before the edit; `None` if it can no longer be read.
     pub before: Option<&'a Job>,
-    /// The first fire of that definition that has no row.
+    /// The first fire of the definition before the edit for which no row exists.
     pub next_fire_at: Option<Timestamp>,
-    /// The open run whose end sets the next fire; only for a job with a delay.
+    /// The open run whose end sets the next fire; only for a job with a fixed delay.
     pub awaited_run: Option<RunId>,
 }
 
@@ -156,12 +157,12 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     {
         plan.next_fire_at = plan.next_fire_at.map(|at| at.max(next));
     }
-    // The scan runs an `at` that passed after the check. If that fire has a row already, the scan inserts no other, because the
-    // key exists.
+    // The scan still runs a schedule `at` whose instant passed after the check. If that fire has a row already, the scan
+    // inserts no other, because the key exists.
     let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
     plan.next_fire_at = once.or(plan.next_fire_at);
-    // If the schedule stays the same, past fires without a row (their home has just died, or a maintenance window holds them) are left to the
-    // scan: it runs them or records why not.
+    // If the schedule stays the same, past fires without a row (their home node has just died, or a maintenance window holds them
+    // back) are left to the scan: it runs them or records why not.
     let overdue = context.next_fire_at.filter(|at| *at <= now);
     if let (Some(overdue), Some((old, new))) = (overdue, context.before.zip(job))
         && old.enabled

@@ -37,7 +37,8 @@ pub struct StateFacts {
 }
 
 impl FoldedState {
-    /// The state for these facts. A failure comes first: a job that was paused or has ended after a failure still needs a look.
+    /// The state for these facts. A failure comes first: a job that was paused or has ended after a failure still needs
+    /// attention.
     #[must_use]
     pub const fn fold(facts: StateFacts) -> Self {
         if facts.is_failing {

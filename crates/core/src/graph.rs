@@ -264,9 +264,9 @@ fn follow_chain(ends: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> V
 /// The state of a job in a fire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobInFire {
-    /// How it ended, as its children see it; `None` while it is open.
+    /// How its own run ended; this decides whether its children run. `None` while it is open.
     pub ended: Option<RunStatus>,
-    /// Its verdict. A run that waits for its children has ended before it has a verdict.
+    /// Its verdict. If the job ends with its children, the verdict comes later and may be a failure because of a child.
     pub verdict: Option<(RunStatus, Option<Reason>)>,
 }
 

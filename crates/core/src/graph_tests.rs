@@ -25,7 +25,7 @@ fn success(parents: &[i64]) -> Vec<(JobId, AfterWhat)> {
     parents.iter().map(|parent| (id(*parent), AfterWhat::Success)).collect()
 }
 
-/// a → b, c → d.
+/// Jobs 2 and 3 follow from job 1, and job 4 follows from both.
 fn diamond() -> Graph {
     graph(&[(1, 2), (1, 3), (2, 4), (3, 4)])
 }

@@ -49,8 +49,8 @@ impl ClaimStrategy {
         matches!(self, Self::LeastCount)
     }
 
-    /// The new home of each of these jobs, which have no living home; `None` leaves a job to the node that claims it first. Nodes that see
-    /// the same jobs and the same `nodes` (the nodes to choose from) get the same result.
+    /// The new home of each of these jobs, none of which has a living home. `None` leaves a job to the node that claims it first.
+    /// `nodes` are the nodes to choose from: nodes that see the same jobs and the same `nodes` get the same result.
     ///
     /// ```
     /// use rondel_core::homes::{ClaimStrategy, JobShare, NodeShare};
@@ -116,7 +116,7 @@ fn by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) 
     drawn.max_by(|a, b| a.0.total_cmp(&b.0).then(a.1.cmp(&b.1))).map(|(_, node)| node)
 }
 
-/// Deals each job to the node with the least load so far, beginning with the job that has the most recent fires.
+/// Gives each job to the node with the least load so far, beginning with the job that has the most recent fires.
 fn by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
     let mut loads: Vec<(u64, NodeId)> = nodes.iter().map(|share| (share.load(), share.node)).collect();
     let mut order: Vec<usize> = (0..jobs.len()).collect();
@@ -152,8 +152,8 @@ fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, 
     let mut left = own.load() - level;
     let mut rooms: Vec<(u64, NodeId)> =
         nodes.iter().map(|share| (level.saturating_sub(share.load()), share.node)).collect();
-    // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be one heavy job that is
-    // never idle.
+    // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be a single heavy job,
+    // and a job that always has runs cannot be moved.
     let mut order: Vec<&JobShare> = jobs.iter().collect();
     order.sort_by_key(|job| place(job));
     let mut given = Vec::new();

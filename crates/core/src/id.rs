@@ -110,7 +110,7 @@ ids! {
 }
 
 impl JobId {
-    /// The lane (a number below `count`) in which everything about this job is written in order.
+    /// The lane that writes everything about this job, in order. Lanes are numbered from 0 up to `count` − 1.
     #[must_use]
     pub fn lane(self, count: usize) -> usize {
         // Ids of one node differ mostly in their time bits, so they are mixed before the remainder is taken.
@@ -120,7 +120,7 @@ impl JobId {
 }
 
 impl RunId {
-    /// When its row was made.
+    /// When its row was created, according to the id.
     #[must_use]
     pub const fn made_at(self) -> Timestamp {
         Timestamp::from_millis((self.0 >> (SEQUENCE_BITS + ORDINAL_BITS)).saturating_add(ID_EPOCH_MS))

@@ -96,7 +96,7 @@ impl Job {
         let mut errors = Vec::new();
         check_names(spec, &mut errors);
         let params = spec.params.to_string();
-        // The depth is not checked: a definition that was stored before that bound existed must stay valid.
+        // The depth is not checked: a definition that was stored before that bound was introduced must stay valid.
         if params.len() > PARAMS_LEN_MAX {
             errors.push(FieldError::new("/params", params_too_long(params.len())));
         }
@@ -195,8 +195,8 @@ impl Job {
         }
     }
 
-    /// Whether a run whose executor is lost keeps its place until its end is known or a bound has passed. The executor may
-    /// still be running it, and no other run of the job may begin in the meantime.
+    /// Whether a run whose executor is lost keeps other runs of its job from beginning, until its end is known or a
+    /// bound has passed: the executor may still be running it.
     #[must_use]
     pub fn holds_in_silence(&self) -> bool {
         self.on_silence == OnSilence::Continue && self.overlap.policy != OverlapPolicy::Allow

@@ -10,7 +10,7 @@
 //!   day by day, [`tree`] shows which run of a fire follows from which. [`words`] describes schedules in sentences. [`reason`]
 //!   explains why a run has its status, in codes with parameters and in words.
 //! - Lists: [`filter`] parses what users type to narrow a list of runs or jobs, [`folded_state`] sums up a job's state in one
-//!   word, [`labels`] are what users group jobs by, [`attention`] picks the jobs and runs that need a look.
+//!   word, [`labels`] are what users group jobs by, [`attention`] picks the jobs and runs that need attention.
 //! - Running: [`select`] and [`route`] choose the executor of a run, [`outcome`] and [`graph`] decide what follows its end.
 //!   [`overrides`] decides which parameters may be replaced for one run. [`pump`] decides which group of a pump job has which
 //!   item, and when the job's root run begins and ends. [`homes`] decides which node of a cluster owns which job.

@@ -12,9 +12,9 @@ pub(crate) fn time_at(zone: Tz, at: Timestamp) -> NaiveDateTime {
     zone.from_utc_datetime(&utc).naive_local()
 }
 
-/// The last instant before a zone's clock shows `edge`, which is later than the time that it shows at `at`. Returns `at` if the
-/// clock is set back in between to times before that of `at`: facts about the local times from `at` to `edge` need not hold for
-/// those earlier times.
+/// The last instant before a zone's clock shows `edge`, a local time that is later than the one at `at`. If the clock is set
+/// back in between to times before that of `at`, returns `at`: facts about the local times from `at` to `edge` need not hold
+/// for those earlier times.
 pub(crate) fn last_before(zone: Tz, at: Timestamp, edge: NaiveDateTime) -> Timestamp {
     let last = just_before(instant(zone, edge)).max(at);
     let shown_last = zone.from_local_datetime(&time_at(zone, at)).latest().map(|shown| shown.timestamp_millis());

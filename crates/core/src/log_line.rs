@@ -94,7 +94,7 @@ fn head(text: &str) -> String {
             break;
         }
         if c == '\u{1b}' {
-            // A colour code ends with its letter.
+            // A colour code ends with a letter.
             let _end = chars.find(char::is_ascii_alphabetic);
             continue;
         }
@@ -141,7 +141,7 @@ fn word_of(word: &str) -> Option<LineSeverity> {
     })
 }
 
-/// An error, if the line is the first one of a stack trace, as programming languages print it.
+/// `Error` if the line is the first one of a stack trace, in a form that programming languages print.
 fn stack_trace_severity(head: &str) -> Option<LineSeverity> {
     let is_start =
         ["Traceback (most recent call last)", "Exception in thread", "Caused by:", "panic:", "Unhandled exception"]
@@ -155,7 +155,7 @@ fn stack_trace_severity(head: &str) -> Option<LineSeverity> {
     (is_start || is_panic || is_named).then_some(LineSeverity::Error)
 }
 
-/// The severity of a text that a program prints to stderr when it cannot do something.
+/// The severity of a line on stderr, by the words in it; `None` if they name no error and no warning.
 fn stderr_severity(head: &str) -> Option<LineSeverity> {
     let head = head.to_ascii_lowercase();
     let words = [
@@ -176,7 +176,7 @@ fn stderr_severity(head: &str) -> Option<LineSeverity> {
     (head.contains("warning") || head.contains("deprecated")).then_some(LineSeverity::Warn)
 }
 
-/// How much of a log is missing where Rondel wrote a line in its place.
+/// How much of a log is missing, according to a line that Rondel wrote in place of the missing ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MissingLines {
     /// All of it: the retention removed it.
@@ -185,7 +185,8 @@ pub enum MissingLines {
     Part,
 }
 
-/// How much is missing where Rondel wrote this line in place of others; `None` for an ordinary line.
+/// Recognizes a line that Rondel wrote in place of missing lines, and returns how much is missing; `None` for an
+/// ordinary line.
 ///
 /// ```
 /// use rondel_core::log_line::{MissingLines, missing_lines};

@@ -19,7 +19,7 @@ use crate::word_enum::word_enum;
 
 /// The longest window.
 pub const LENGTH_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-/// How much of a window is planned at a time.
+/// A job inside a window is planned again after at most this long, so that it notices if the window ends early.
 pub const SLICE: Duration = Duration::from_secs(60);
 
 word_enum! {
@@ -37,7 +37,7 @@ word_enum! {
 pub struct MaintenanceWindow {
     /// Its id.
     pub id: MaintenanceId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// The app; `None` for all jobs of the namespace.
     pub app: Option<AppId>,
@@ -107,7 +107,7 @@ pub fn plan_within(
     }
     let present = inside(window.now).map(|one| one.ends_at).max();
     if let Some(end) = present.filter(|_| next < missed_before(job, window)) {
-        // The fire was missed before the window and found inside it.
+        // The fire was missed before the window began; a server finds it only now, inside the window.
         let end = end.min(window.now + SLICE);
         return match job.timetable.delay() {
             Some(_) => Plan { next: Some(end), ..Plan::default() },
@@ -139,12 +139,12 @@ fn skipped_until(windows: &[MaintenanceWindow], at: Timestamp) -> Timestamp {
     ends.chain(holds.filter(|starts_at| *starts_at > at)).min().unwrap_or(at + SLICE)
 }
 
-/// Holds everything up to `end` without a decision.
+/// Holds back the fires from the cursor to `end`; the misfire policy decides about them later.
 fn hold_until(cursor: Cursor, end: Timestamp) -> Plan {
     Plan { next: Some(end), held_from: cursor.held_from.or(Some(cursor.next_fire_at)), ..Plan::default() }
 }
 
-/// Everything up to `end` is skipped.
+/// Skips every fire from `from` to just before `end`.
 fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
     let all = skip_missed(&job.timetable, anchor, from, end, (0, MisfireKeep::Newest));
     let next = all.more.or_else(|| job.timetable.next_look_after(anchor, just_before(end)));

@@ -57,7 +57,7 @@ pub(crate) struct MissedPlan {
     pub(crate) catch_up: Vec<Fire>,
     /// The missed fires that do not run.
     pub(crate) span: Option<MissedSpan>,
-    /// Everything up to here is decided.
+    /// Every fire up to this instant is decided.
     pub(crate) through: Timestamp,
     /// The first missed fire that is left to the next plan, if there are more than [`MISSED_COUNT_MAX`].
     pub(crate) more: Option<Timestamp>,
@@ -100,7 +100,8 @@ fn skip_missed_plain(
 ) -> MissedPlan {
     let total = schedule.count_between(anchor, first, last);
     let fire = |at| Fire { at, trigger: schedule.trigger(), jitter: schedule.jitter };
-    // One more fire than will run late: the extra one is the last fire of the skipped span or, if the oldest run, the first.
+    // This takes one fire more than the number that runs late. The extra one is skipped: it is the last fire of the
+    // span if the newest fires run late, and the first one if the oldest do.
     let mut kept: Vec<Timestamp> = match keep {
         MisfireKeep::Newest => {
             let earlier = |at: &Timestamp| schedule.prev_before(anchor, *at).filter(|at| *at >= first);
@@ -143,8 +144,8 @@ fn skip_missed_walking(
         }
     };
     if keep == MisfireKeep::Newest && more.is_some() {
-        // More missed fires follow, so the newest are not known yet: these go back to the next plan, which begins at the first
-        // of them. They are fewer than the fires of this plan, so each plan makes progress.
+        // More missed fires follow, so the newest are not known yet. The fires kept so far are left to the next plan, which
+        // begins at the first of them. They are fewer than the fires of this plan, so each plan makes progress.
         more = catch_up.first().map(|fire| fire.at).or(more);
         catch_up.clear();
     }

@@ -125,7 +125,7 @@ pub struct Notice {
     pub incident: Option<IncidentId>,
     /// The name of the rule.
     pub rule: String,
-    /// The word of the rule's condition.
+    /// The kind of the rule's condition, as a word such as `failed`.
     pub condition: String,
     /// The namespace's name.
     pub namespace: String,

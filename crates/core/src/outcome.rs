@@ -184,7 +184,7 @@ pub fn decide_next(
     let verdict = |status, reason| NextStep::Verdict { status, reason };
     match outcome {
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
-        // No executor ever took the pump, so it did not succeed.
+        // No group of the pump was ever created, so the pump did not succeed.
         Outcome::Cancelled
             if policy.is_pump && ended.is_unexpanded && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
         {

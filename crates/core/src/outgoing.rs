@@ -29,7 +29,7 @@ pub enum AddressKind {
     Shared,
     /// `0.0.0.0/8` and `::`: many systems treat them as the loopback address.
     Unspecified,
-    /// For documentation, benchmarks or translation, or not assigned.
+    /// For documentation, for benchmarks, for translation between IPv4 and IPv6, or not assigned.
     Reserved,
 }
 

@@ -218,7 +218,8 @@ fn has_bad_escape(pointer: &str) -> bool {
     pointer.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1']))
 }
 
-/// Refuses secrets that `laid` names and `job` does not, because the executor would resolve them for any caller.
+/// Refuses secrets that the run's parameters (`laid`) name and the job's own do not, because the executor would resolve
+/// them for any caller.
 fn foreign_secrets(job: &Value, laid: &Value) -> Vec<FieldError> {
     let known: BTreeSet<&str> = texts(job).iter().flat_map(|(_, text)| secrets(text)).collect();
     let found = texts(laid);

@@ -29,8 +29,8 @@ impl Part {
         }
     }
 
-    /// Whether a run may be one of several runs of its fire. If not, [`of`](Self::of) need not know whether its job is a pump
-    /// job.
+    /// Whether a run can be one of several runs of its fire. If it cannot, [`of`](Self::of) need not know whether its job is
+    /// a pump job.
     #[must_use]
     pub fn may_be(run: &Run) -> bool {
         run.is_root() || run.parent.is_some()

@@ -1,7 +1,7 @@
 //! Text for one line of a screen: without control characters, which a terminal obeys, and without Unicode's invisible characters, which
 //! make one text look like another.
 
-/// Replaces a character that is not shown.
+/// Shown in place of a character that cannot be seen.
 const REPLACEMENT: char = '\u{fffd}';
 
 /// Whether a character is a control character or one that cannot be seen.
@@ -10,8 +10,8 @@ pub fn is_unseen(c: char) -> bool {
     c.is_control() || is_invisible(c)
 }
 
-/// Whether a character is default ignorable in Unicode, or separates lines. Variation selectors are left alone, because they follow
-/// characters that can be seen.
+/// Whether a character is invisible: ignorable by default in Unicode, or a line separator. Variation selectors do not count,
+/// because they follow characters that can be seen.
 #[must_use]
 pub const fn is_invisible(c: char) -> bool {
     matches!(

@@ -27,7 +27,7 @@ pub struct Window {
 }
 
 impl Window {
-    /// Up to this instant the misfire policy measures how late a fire is.
+    /// The instant for which the misfire policy measures how late a fire is.
     fn judged_at(self) -> Timestamp {
         self.caught_up_at.min(self.now)
     }

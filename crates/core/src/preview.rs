@@ -85,7 +85,7 @@ word_enum! {
 pub struct Warning {
     /// What it is about.
     pub code: WarningCode,
-    /// When it happens, if it is about one instant.
+    /// The instant that it is about, if there is one.
     pub at: Option<Timestamp>,
     /// A sentence in English.
     pub en: String,

@@ -252,7 +252,7 @@ mod tests {
                 "2026-03-22T23:00:00Z",
                 "2026-03-29T22:00:00Z",
             ),
-            // It ends on Sunday, 25 October.
+            // Summer time ends on Sunday, 25 October: that week is an hour longer.
             (
                 "Europe/Berlin",
                 "2026-10-20T00:00:00Z",

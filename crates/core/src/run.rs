@@ -14,11 +14,11 @@ pub const ROOT_SHARD: i32 = -1;
 pub struct Run {
     /// Assigned by the node that claimed it; rises with time.
     pub id: RunId,
-    /// The tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// The job.
     pub job: JobId,
-    /// The definition that it runs under.
+    /// The version of the definition that it runs under.
     pub job_version: i64,
     /// The app whose executors may have it.
     pub app: AppId,
@@ -26,7 +26,7 @@ pub struct Run {
     pub fire_at: Timestamp,
     /// 0 for the schedule, else the id of the request, backfill or root run: the other half of the key.
     pub cause: i64,
-    /// Index of the shard, 0 for an unsharded run, [`ROOT_SHARD`] for the row that stands for all.
+    /// Index of the shard, 0 for an unsharded run, [`ROOT_SHARD`] for the row that stands for all shards.
     pub shard_index: i32,
     /// Number of shards; `None` while a broadcast has not been expanded.
     pub shard_total: Option<i32>,
@@ -56,8 +56,8 @@ pub struct Run {
     pub only_executor: Option<String>,
     /// The key that its caller gave it: no other open run of the job has the same.
     pub trigger_key: Option<String>,
-    /// When the mark was stored that the run may have been sent. It is stored before an at-most-once run is sent, and before a
-    /// run is sent whose row records a wait. A run that waits in the queue of its executor has a mark too.
+    /// When the run was marked as possibly sent. An at-most-once run is marked before it is sent, and so is a run whose row
+    /// records a wait. A run that waits in the queue of its executor is marked, too.
     pub marked_at: Option<Timestamp>,
     /// When the handler began, by the server's clock.
     pub started_at: Option<Timestamp>,
@@ -73,13 +73,14 @@ pub struct Run {
     pub open_shards: Option<i32>,
     /// Runs that follow from it and have no verdict yet; only if the job ends with its children.
     pub open_children: Option<i32>,
-    /// The run that this one follows from: the row of its shards, a parent, a run retried by hand.
+    /// The run that this one follows from: for a shard, the row that stands for all shards; else the run of a parent
+    /// job, or the run that was retried by hand.
     pub parent: Option<RunId>,
     /// How it was routed, in a short form for readers: which executors were eligible, which refused, what it waited for.
     pub trace: Option<String>,
     /// The caller who asked to cancel it.
     pub cancel_by: Option<String>,
-    /// The reason of its verdict if that request ends it.
+    /// The reason of the verdict if the request to cancel ends the run.
     pub cancel_reason: Option<Reason>,
     /// For a row that stands for a span of skipped fires: the last of them.
     pub span_end_at: Option<Timestamp>,
@@ -90,19 +91,19 @@ pub struct Run {
 /// The job of a run, with its definition and app.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RunJob {
-    /// The tenant.
+    /// The job's namespace.
     pub namespace: NamespaceId,
     /// The job.
     pub job: JobId,
-    /// The definition that it runs under.
+    /// The version of the definition that the run runs under.
     pub job_version: i64,
     /// The app whose executors may have the run.
     pub app: AppId,
 }
 
 impl Run {
-    /// The first attempt at a fire of the job's own schedule: pending, due as planned, unsharded, owned by this node under
-    /// this epoch. The caller sets what differs, such as the cause of a run that was requested.
+    /// The first attempt at a fire of the job's own schedule: pending, due as planned, unsharded, owned by the node and epoch
+    /// `owner`. The caller sets what differs, such as the cause of a run that was requested.
     ///
     /// ```
     /// use rondel_core::run::RunJob;
@@ -156,7 +157,7 @@ impl Run {
         }
     }
 
-    /// Turns it into the row that stands for all shards of the fire. The shards are not dealt yet.
+    /// Turns it into the row that stands for all shards of the fire. The fire is not expanded into shards yet.
     #[must_use]
     pub fn for_all_shards(self) -> Self {
         Self { shard_index: ROOT_SHARD, shard_total: None, ..self }
@@ -231,8 +232,8 @@ impl Run {
         self.shard_index == ROOT_SHARD
     }
 
-    /// Its reason as far as a sentence can explain it; `None` for a broadcast whose reason comes from its shards and needs
-    /// parameters, because only the rows of the shards have these.
+    /// Its reason, if a sentence can explain it. `None` if the row of a broadcast has a reason from its shards that
+    /// needs parameters: only the rows of the shards have them.
     #[must_use]
     pub fn reason_in_words(&self) -> Option<Reason> {
         let is_folded = self.is_root() && self.detail.is_none() && self.message.is_some();

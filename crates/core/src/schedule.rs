@@ -62,6 +62,7 @@ pub struct After {
 /// How much later than planned runs start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter {
+    /// The longest delay.
     max: Duration,
     by: JitterBy,
 }
@@ -124,8 +125,8 @@ impl Schedule {
         }
     }
 
-    /// The first instant after `after` at which this schedule fires; `None` if it never fires again, and for delays and
-    /// children, because their instants depend on runs.
+    /// The first instant after `after` at which this schedule fires. `None` if it never fires again, and for a fixed
+    /// delay or a schedule that follows parents, because their instants depend on runs.
     #[must_use]
     pub fn next_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
         let after = match self.start {

@@ -1,4 +1,4 @@
-//! Scripts that the server keeps under a name, with their versions, and how the parameters of a job name one.
+//! Scripts that the server keeps under a name, with their versions, and how the parameters of a job refer to one.
 //!
 //! The source reaches the agent separately from the run's parameters: a run names a script, and the agent requests its source from a
 //! server. This module decides what is hashed and signed; it does not hash or sign.
@@ -121,7 +121,8 @@ impl fmt::Display for ScriptRef {
     }
 }
 
-/// The server's script that these parameters of a handler name; `None` if they name none, or have their own text.
+/// The stored script that these parameters of a handler refer to; `None` if they refer to none, or contain their own
+/// text.
 ///
 /// ```
 /// use rondel_core::script::script_ref;

@@ -29,7 +29,7 @@ impl Default for Mode {
 pub struct ModeFrom {
     /// The mode.
     pub mode: Mode,
-    /// The first planned instant that has it; `None` for all.
+    /// The first planned instant with this mode; `None` if every instant has it.
     pub from: Option<Timestamp>,
 }
 
@@ -60,7 +60,7 @@ impl ModeFrom {
         }
     }
 
-    /// Whether the fire that is planned for this instant is not sent.
+    /// Whether the fire planned for this instant is in shadow mode, so that it is not sent.
     #[must_use]
     pub fn is_shadow_at(self, fire_at: Timestamp) -> bool {
         self.at(fire_at) == Mode::Shadow

@@ -175,7 +175,7 @@ const fn default_queue_timeout() -> Duration {
     Duration::from_secs(60)
 }
 
-/// A parent job, as the definition of its child names it.
+/// A parent job, as the definition of its child refers to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParentSpec<'s> {
     /// Where it is named: `/schedule/after/0`.
@@ -258,7 +258,7 @@ impl JobSpec {
         }
     }
 
-    /// The stored script that the definition names, if it names one.
+    /// The stored script that the definition refers to, if any.
     #[must_use]
     pub fn script(&self) -> Option<ScriptRef> {
         crate::script::script_ref(&self.handler, &self.params)

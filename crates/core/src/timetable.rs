@@ -221,7 +221,8 @@ mod tests {
         }
     }
 
-    /// The holidays of autumn 2026 in China, with their make-up Saturday and Sunday.
+    /// The working days of autumn 2026 in China: without the holidays, but with the Saturday and the Sunday that
+    /// replace two of them.
     fn workdays() -> Value {
         json!({"any": [
             {"days": ["2026-09-20", "2026-10-10"]},

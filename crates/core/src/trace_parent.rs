@@ -11,7 +11,7 @@ use crate::run::Run;
 const VERSION: &str = "00";
 const SAMPLED: u8 = 1;
 
-/// A span of a trace, as its children name it.
+/// A span of a trace, as its child spans refer to it.
 ///
 /// ```
 /// use rondel_core::TraceParent;

@@ -47,7 +47,7 @@ impl Run {
     pub fn fire_root(&self) -> RunId {
         match self.parent {
             Some(_) if self.trigger == Trigger::Parent => RunId::new(self.cause),
-            // A shard has the cause of the row that stands for all; a run that was requested is its own cause.
+            // A shard has the cause of the row that stands for all shards; a run that was requested is its own cause.
             Some(whole) if !self.is_root() && self.cause != self.id.get() => whole,
             _ => self.id,
         }
@@ -60,7 +60,7 @@ impl Run {
         (link, if link == Link::Shard { self.shard_index } else { 0 }, self.id)
     }
 
-    /// Its link to this run, which it names as its parent.
+    /// Its link to `parent`, the run that it follows from.
     #[must_use]
     pub fn link_to(&self, parent: &Self) -> Link {
         let is_same_fire = (self.fire_at, self.cause) == (parent.fire_at, parent.cause);
@@ -101,7 +101,7 @@ fn branch_below(run: Run, above: &RunInTree) -> RunInTree {
     RunInTree { depth: above.depth + 1, link: Some(link), after, run }
 }
 
-/// The jobs whose results a run was given, if there are several.
+/// The parent jobs whose results a run received, if there are several.
 fn joined_parents(run: &Run) -> Vec<String> {
     let params = run.params.as_deref().filter(|_| run.trigger == Trigger::Parent);
     let params: Option<Value> = params.and_then(|text| serde_json::from_str(text).ok());

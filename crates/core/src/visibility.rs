@@ -50,7 +50,7 @@ fn parent_in(message: &str) -> Option<&str> {
     (end == DID_NOT_END || end.strip_prefix(ENDED_AS).is_some_and(is_status)).then_some(name)
 }
 
-/// The other job that a message names if the server wrote it about that job.
+/// The job that a message is about, if the server wrote the message about another job than the run's own.
 ///
 /// ```
 /// use rondel_core::visibility::job_in;

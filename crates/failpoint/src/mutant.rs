@@ -43,8 +43,8 @@ mutants! {
     AheadOfTheLease = "ahead_of_the_lease",
     /// The end of a stream, or of a lease that is given back, is set without regard to runs that were sent ahead.
     EndBeforeAhead = "end_before_ahead",
-    /// A lease that the next server takes over immediately ends at that moment, so runs that were sent ahead count as never
-    /// sent.
+    /// If the next server takes over a lease immediately, the lease counts as ended at that moment. Runs that were sent
+    /// ahead under it then count as never sent.
     TakenOverEndsAtOnce = "taken_over_ends_at_once",
     /// An executor forgets a result when it has sent it, not when the result is acknowledged.
     ForgetResultWhenSent = "forget_result_when_sent",
@@ -72,7 +72,7 @@ mutants! {
     StreamOfEndedLease = "stream_of_ended_lease",
     /// A result overwrites a verdict.
     LateResultOverwrites = "late_result_overwrites",
-    /// After this node was cut off from the database, rows from before the outage still make executors count as lost.
+    /// After a node was cut off from the database, rows from before the outage still make executors count as lost.
     OldRowsCount = "old_rows_count",
     /// A run that its executor continues while no server answers is sent again as soon as the executor is lost.
     NoHoldInSilence = "no_hold_in_silence",
@@ -84,7 +84,7 @@ mutants! {
     AnyAttemptEnds = "any_attempt_ends",
     /// The next attempt has the same number as the one before.
     RetryKeepsAttempt = "retry_keeps_attempt",
-    /// A broadcast may be expanded twice.
+    /// Nothing prevents a broadcast from being expanded twice.
     ExpandTwice = "expand_twice",
     /// The runs that follow from a verdict are not written with it.
     NoFollowers = "no_followers",
@@ -100,7 +100,7 @@ mutants! {
     NoLeaseCheckBeforeSend = "no_lease_check_before_send",
     /// An executor that has not answered the roll call counts as having no runs.
     NotReportedIsNotHeld = "not_reported_is_not_held",
-    /// Adopted runs do not enter the gates of their jobs.
+    /// Adopted runs do not enter the overlap gates of their jobs.
     NoGatesAfterAdoption = "no_gates_after_adoption",
     /// A job fires while its open runs are being adopted.
     NoHoldWhileAdopting = "no_hold_while_adopting",
@@ -112,7 +112,7 @@ mutants! {
     SweepFromTheStart = "sweep_from_the_start",
     /// If an executor reconnects and no longer reports a run that it was sent, the run does not count as lost.
     NoReconcile = "no_reconcile",
-    /// The misfire policy is not applied to runs that leave the ring late.
+    /// The misfire policy is not applied to runs that the timer ring returns late.
     NoMisfireAtTick = "no_misfire_at_tick",
     /// The misfire policy judges a fire's lateness at the time of its claim, even if the claim itself was late.
     LateIsMissed = "late_is_missed",
@@ -120,9 +120,9 @@ mutants! {
     OfferRetriesSameKinds = "offer_retries_same_kinds",
     /// Late jobs are claimed before those due soon, however many are late.
     LateFirst = "late_first",
-    /// The first job may take all memory for open runs.
+    /// One job can take all the memory for open runs.
     NoShares = "no_shares",
-    /// Runs that executors have count against the share of their job, like runs that wait.
+    /// Runs that executors have count against their job's share of the memory, like runs that wait.
     HandsCount = "hands_count",
     /// The memory of a run is not released when it ends.
     RoomIsKept = "room_is_kept",
@@ -184,7 +184,8 @@ mutants! {
     DryWithoutOwner = "dry_without_owner",
     /// A root run of a pump that a user has cancelled starts again.
     CancelledPumpBeginsAgain = "cancelled_pump_begins_again",
-    /// The rows of a pump at rest are never read again, whatever happens and however long it has rested.
+    /// The rows of a pump at rest are never looked for in the store again, whatever happens and however long it has
+    /// rested.
     DeafRest = "deaf_rest",
     /// A group of a pump succeeds even if rows are left that failed for good.
     UnfinishedSucceeds = "unfinished_succeeds",

@@ -27,8 +27,8 @@ pub(crate) fn check(args: &Args, name: &str, function: Span) -> syn::Result<()> 
     errors.0.map_or(Ok(()), Err)
 }
 
-/// The argument, together with the other arguments of its field if the field may need them: `success_by` needs a time besides
-/// its zone.
+/// The argument, together with the other arguments of its field, because some fields can be read only as a whole:
+/// `success_by` may have a zone, but must have a time.
 fn with_its_field<'a>(arg: &'a Arg, args: &'a Args) -> impl Iterator<Item = &'a Arg> {
     let field = &arg.kind.path[..arg.kind.path.len() - 1];
     let is_of_field = move |other: &&Arg| field.len() > 1 && other.kind.path.starts_with(field);

@@ -105,7 +105,7 @@ impl PostClient {
         resolver: Arc<dyn Resolve>,
     ) -> Result<Self, BuildError> {
         let mut http = HttpConnector::new_with_resolver(Names(Arc::new(Guarded::new(resolver, allowed.clone()))));
-        // The connector for TLS makes the connections for both schemes.
+        // The TLS connector uses this connector for both schemes, so it must accept https URLs too.
         http.enforce_http(false);
         http.set_nodelay(true);
         let https = HttpsConnectorBuilder::new().with_tls_config(tls::client_config()?).https_or_http().enable_http1();

@@ -174,13 +174,13 @@ async fn hand_over(
     for recipient in envelope.to() {
         match connection.command(commands::Rcpt::new(recipient.clone(), Vec::new())).await {
             Ok(_) => {}
-            // The server answered: it waits for the next recipient.
+            // The server refused only this recipient. The session continues with the next one.
             Err(error) if error.status().is_some() => refusals.push((recipient.to_string(), mail_error(&error))),
             Err(error) => return Err(mail_error(&error)),
         }
     }
     if refusals.len() == envelope.to().len() {
-        // A temporary refusal is worth another try.
+        // A temporary refusal is returned first: another try may succeed.
         let temporary = refusals.iter().find(|(_, refusal)| !refusal.is_final);
         if let Some((_, refusal)) = temporary.or_else(|| refusals.first()) {
             return Err(refusal.clone());

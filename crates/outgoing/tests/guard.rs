@@ -1,4 +1,5 @@
-//! Against running servers: the client connects only to allowed addresses, however a URL, a name or a redirect refers to them.
+//! Tests against running servers: the client connects only to allowed addresses, however a URL, a name or a redirect refers to
+//! them.
 
 #![expect(clippy::unwrap_used, clippy::panic, reason = "a test that cannot go on panics")]
 

@@ -33,7 +33,7 @@ const RESEND_AFTER: Duration = Duration::from_secs(1);
 const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const AHEAD_MAX_MS: u32 = 1_000;
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
-/// The time of the last message if no server was heard yet. Then there is no silence.
+/// Stands for the time of the last message while no server has been heard yet. Until then, silence is not measured.
 const NEVER: i64 = i64::MIN;
 
 /// The current instant of the clock that the run table uses.
@@ -45,12 +45,15 @@ fn now() -> std::time::Instant {
 #[derive(Debug, Default)]
 struct Disk {
     results: BTreeMap<RunKey, v1::Result>,
+    /// The number of the newest process.
     incarnation: i64,
+    /// The last earlier process that a server welcomed; 0 once a server has welcomed the newest one.
     predecessor: i64,
     welcomed: bool,
 }
 
 pub(crate) struct ExecutorHost {
+    /// The number of this executor in the world.
     pub(crate) index: usize,
     pub(crate) name: String,
     world: Arc<World>,
@@ -77,8 +80,8 @@ pub(crate) struct Executor {
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     silence: Mutex<Duration>,
-    /// The number of silences that were too long and that a welcome has ended. Messages on a stream that was opened
-    /// before the last of them are ignored.
+    /// How many silences were too long and ended with a welcome. Messages on a stream that was opened before the last
+    /// of these are ignored.
     silences: Mutex<u64>,
     next_link: Mutex<u64>,
     hello_count: AtomicU64,
@@ -361,7 +364,7 @@ impl Executor {
         Some((link, *lock(&self.silences)))
     }
 
-    /// Stops each run whose own limit the silence has exceeded.
+    /// Stops each run whose limit is shorter than the present silence.
     fn stop_runs_in_silence(self: &Arc<Self>) {
         let (limit, silent) = (*lock(&self.silence), self.silence_length());
         self.stop(Stop::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));

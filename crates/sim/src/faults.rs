@@ -259,7 +259,7 @@ impl Hosts {
         directions.iter().for_each(|direction| self.world.net.cut(executor, node, *direction, until));
     }
 
-    /// Restarts servers that died at a seam, as a supervisor would.
+    /// Restarts servers that died at a seam ([`World::seam`]), as a supervisor would.
     pub(crate) async fn supervise(self) {
         let mut dead_since: Vec<Option<Instant>> = vec![None; self.nodes.len()];
         loop {

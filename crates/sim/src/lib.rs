@@ -8,8 +8,9 @@
 //!
 //! - `simulation` builds a world and runs it; `profile`, `jobs`, `faults`, `switches` and `maintenance` draw its parts
 //!   from the seed;
-//! - `process` stops and kills a node at any of its seams; `store` and `net` delay, lose and duplicate calls and
-//!   messages; `node` and `executor` are the two kinds of hosts;
+//! - `process` stops and kills a node at any of its seams, which are the places before and after its calls of the
+//!   store, and before its messages; `store` and `net` delay, lose and duplicate calls and messages; `node` and
+//!   `executor` are the two kinds of hosts;
 //! - `pumps` is a world of pump jobs, with the same faults;
 //! - `outage`, `neighbours` and `relay` are worlds with one fault each, for which stricter rules hold;
 //! - `truth` records what really happened, `check` has the rules.

@@ -83,16 +83,18 @@ pub(crate) struct Held(Arc<HeldRun>);
 #[derive(Debug)]
 pub(crate) struct HeldRun {
     pub(crate) trigger: v1::Trigger,
+    /// The node that sent it, and the epoch of that node's lease.
     pub(crate) origin: (i64, i64),
     /// The highest fenced epoch of that node when the run arrived.
     pub(crate) fenced: Option<i64>,
+    /// The id of the [`Link`] on which it arrived.
     link: u64,
     /// When its handler began.
     pub(crate) started_at: OnceLock<Timestamp>,
     stop: Mutex<Option<Stop>>,
     pub(crate) stopping: CancellationToken,
     log: Arc<NoLog>,
-    /// The port of a group of a pump job.
+    /// The mailbox for orders, if the run is a group of a pump job.
     pub(crate) port: Port,
 }
 
@@ -180,7 +182,9 @@ impl TableLog for NoLog {
 
 /// The origin of triggers that arrived together.
 pub(crate) struct Arrival {
+    /// The node that sent them, and the epoch of that node's lease.
     pub(crate) origin: (i64, i64),
+    /// The highest fenced epoch of that node.
     pub(crate) fenced: Option<i64>,
 }
 

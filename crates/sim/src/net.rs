@@ -23,6 +23,7 @@ pub(crate) enum Direction {
 #[derive(Debug)]
 pub(crate) struct Net {
     node_count: usize,
+    /// For each pair of an executor and a node, until when each direction is cut.
     cuts: Mutex<Vec<[Option<Instant>; 2]>>,
 }
 

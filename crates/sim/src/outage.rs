@@ -23,12 +23,13 @@ const JOB_COUNT: usize = 20;
 const PERIOD: Duration = Duration::from_secs(15);
 const QUEUE_TIMEOUT: Duration = Duration::from_secs(40);
 const LENGTH: Duration = Duration::from_secs(600);
-/// How long everything works, before and after the outage.
+/// How long everything works before the outage.
 const BEFORE: Duration = Duration::from_secs(40);
+/// How long everything works after the outage.
 const AFTER: Duration = Duration::from_secs(50);
 /// Fires this close to the beginning or the end of the outage may be on either side of it.
 const EDGE: Duration = Duration::from_secs(8);
-/// How often a server is stopped.
+/// How many times a server is stopped.
 const STOP_COUNT: u32 = 5;
 const STOP_PERIOD: Duration = Duration::from_secs(10);
 const OVERLAPS: [&str; 4] = ["serial", "discard", "cover", "allow"];

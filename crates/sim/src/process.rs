@@ -21,6 +21,7 @@ struct State {
     /// When it last resumed after a stop.
     resumed_at: Option<Instant>,
     next_task: u64,
+    /// How to wake each of its tasks, by the task's number.
     wakers: BTreeMap<u64, Waker>,
 }
 

@@ -23,13 +23,21 @@ pub(crate) struct Profile {
     pub(crate) clock_faults: bool,
     /// Whether the database's clock also steps back.
     pub(crate) steps_back: bool,
+    /// Whether users edit, pause, cancel and start pump jobs while faults happen.
     pub(crate) edits: bool,
+    /// At how many of a million seams a node is stopped for a while.
     pub(crate) seam_stop_ppm: u64,
+    /// At how many of a million seams a node dies.
     pub(crate) seam_kill_ppm: u64,
+    /// The longest stop at a seam, in milliseconds.
     pub(crate) stop_ms_max: u64,
+    /// How many of a million calls of the store are made, but lose their answer.
     pub(crate) lost_answer_ppm: u64,
+    /// How many of a million calls of the store fail before they are made.
     pub(crate) store_error_ppm: u64,
+    /// How many of a million messages arrive twice.
     pub(crate) duplicate_ppm: u64,
+    /// How many of a million messages are late, by up to 800 ms.
     pub(crate) delay_ppm: u64,
     /// The largest error of the pace of a node's clock, in millionths.
     pub(crate) drift_ppm: u64,
@@ -57,7 +65,7 @@ pub(crate) const FIRST_AHEAD: u64 = 300_000_000;
 /// Seeds above this one have one server, on a database for one.
 pub(crate) const FIRST_SINGLE: u64 = 400_000_000;
 
-/// Pages, budgets and bounds of the engine: two, three, or their usual values.
+/// Settings of the engine that bound its pages and budgets, under their names there: two, three, or their usual values.
 #[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     pub(crate) claim_page: u32,
@@ -100,8 +108,8 @@ impl Bounds {
             take_up_looks: size(pick(10_000)),
             take_up_jobs: size(pick(100)),
             take_up_page: pick(usual.take_up_page),
-            // Enough for each job and the runs that it waits for. With less, room may become free only by the
-            // verdicts of runs that wait in vain.
+            // Enough for one run of each job and for the runs that those wait for. With a smaller bound, memory might
+            // become free only when waiting runs expire.
             open_runs_max: size(*rng.pick(&[30, 60, 200_000])),
         }
     }

@@ -21,10 +21,12 @@ use crate::world::World;
 const JOB_COUNT: usize = 16;
 /// Longer than a handler takes.
 const PERIOD: Duration = Duration::from_secs(6);
+/// The first server dies after this long, plus up to three seconds.
 const BEFORE: Duration = Duration::from_secs(13);
+/// The schedules continue for this long after [`BEFORE`].
 const AFTER: Duration = Duration::from_secs(25);
-/// How long after its due instant a run may take to begin or to get its verdict. This covers the end of the lease, the
-/// reconnection of the executors, and the roll call, or the time that a handler takes.
+/// How long after its due instant a run may take to begin or to get its verdict. This covers either the time that a
+/// handler takes, or the end of the lease, the reconnection of the executors and the roll call.
 const SETTLED_WITHIN: Duration = Duration::from_secs(14);
 
 /// The result of the simulation.

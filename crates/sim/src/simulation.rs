@@ -168,8 +168,8 @@ pub(crate) async fn wait_for_ends(hosts: &Hosts, ends_at: Timestamp) {
         sleep(Duration::from_millis(700)).await;
         let runs = world.store.list_runs(NAMESPACE, &query).await.unwrap_or_default();
         let over = runs.iter().filter(|run| run.status.is_terminal()).count();
-        // After the clock stepped back, a job with a fixed delay may plan an instant that already had a fire. Nothing
-        // follows then until the heal loop notices it.
+        // After the clock stepped back, a job with a fixed delay may plan an instant that already had a fire. No
+        // further fire follows until the heal loop notices the job.
         let stuck = if world.profile.steps_back { stuck_count(world).await } else { 0 };
         // A server that was just leaving when the faults ended comes back some seconds later.
         let down = hosts.nodes.iter().filter(|node| node.engine().is_none()).count();

@@ -14,18 +14,22 @@ pub(crate) struct Start {
     pub(crate) job: JobId,
     pub(crate) fire_at: Timestamp,
     pub(crate) due_at: Timestamp,
+    /// The number of the executor in the world.
     pub(crate) executor: usize,
+    /// The number of the executor's process.
     pub(crate) incarnation: i64,
     /// The node and epoch of the lease under which it was sent.
     pub(crate) origin: (i64, i64),
     /// The highest epoch of that node which this incarnation had to refuse.
     pub(crate) fenced: Option<i64>,
+    /// The fencing token that the handler got, as its term and number.
     pub(crate) fence: (i64, i64),
     pub(crate) at_most_once: bool,
     /// When the handler began, by the database's clock without its steps back.
     pub(crate) at: Timestamp,
     /// Milliseconds since the world began.
     pub(crate) began_ms: u64,
+    /// When it ended, in milliseconds since the world began; `None` while it runs.
     pub(crate) ended_ms: Option<u64>,
     /// How the handler ended; `None` if its process died first.
     pub(crate) ended: Option<v1::result::Status>,
@@ -58,8 +62,9 @@ pub(crate) struct JobSwitch {
     pub(crate) enabled: bool,
     /// The version of the job that this change made. It gives the order of changes whose answers were late.
     pub(crate) version: i64,
-    /// When the request was sent, and when the answer came, by the database's clock.
+    /// When the request was sent, by the database's clock.
     pub(crate) asked_at: Timestamp,
+    /// When its answer came, by the database's clock.
     pub(crate) answered_at: Timestamp,
 }
 
@@ -82,7 +87,7 @@ pub(crate) struct Truth {
     pub(crate) reads: BTreeMap<(RunId, i32), Vec<Timestamp>>,
     /// The verdicts in the store.
     pub(crate) verdicts: BTreeMap<RunId, (RunStatus, Option<Reason>, i32)>,
-    /// Runs whose provisional verdict was corrected by a late true one. What followed from the first verdict stays.
+    /// Runs whose provisional verdict was replaced by a late result. What followed from the first verdict stays.
     pub(crate) corrected: BTreeSet<RunId>,
     /// Maintenance windows, with their final ends.
     pub(crate) windows: Vec<MaintenanceWindow>,

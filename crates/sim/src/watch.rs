@@ -17,7 +17,7 @@ use crate::world::{World, lock};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 const ALL: u32 = 1_000_000;
-/// How soon after a pause a node writes a message that passed the node's own check of its lease before the pause.
+/// How soon after a pause a node may still send a message for which it checked its lease before the pause.
 const WAKES_WITHIN: Duration = Duration::from_millis(20);
 
 /// Shows which rows a call has changed, for the reader of a trace.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use rondel_sim::{Options, pumps};
 use tokio::time::Instant;
 
-/// How many seeds a test run simulates, at least and at most; in between, the time decides.
+/// A test run simulates as many seeds as fit into `TIME`, within these bounds.
 const SEED_COUNT_MIN: u64 = 60;
 const SEED_COUNT_MAX: u64 = 1_000;
 const TIME: Duration = Duration::from_secs(25);

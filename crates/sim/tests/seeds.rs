@@ -167,6 +167,7 @@ fn a_seed_does_the_same_each_time() {
     let hashes = std::mem::take(&mut *first.lock().unwrap());
     let distinct: std::collections::BTreeSet<u64> = hashes.values().copied().collect();
     assert_eq!((hashes.len(), distinct.len()), (100, 100), "each seed is a world of its own");
-    // In this seed, a node that had been paused once chose at random whether its scan was woken or early.
+    // Runs of this seed once differed: after a pause, chance decided whether a node's scan had been woken or had come
+    // early.
     (0..6).for_each(|_| note(&simulate(200_000_322, Options::default())));
 }

@@ -258,7 +258,7 @@ impl Bridge {
                     continue;
                 };
                 let wanted = if executor.left_at.is_some() { Presence::Leaving } else { Presence::Here };
-                // A link that is ending is replaced once it has ended.
+                // A link that is ending is not revived: it is replaced once it has ended.
                 let set_if_changed = |presence: &mut Presence| {
                     *presence != Presence::Gone && std::mem::replace(presence, wanted) != wanted
                 };

@@ -7,7 +7,7 @@ use rondel_core::ExecutorId;
 use rondel_store::xxl::XxlExecutor;
 use tokio::time::Instant;
 
-/// How often an executor is called.
+/// The period of the calls to one executor.
 const BEAT_PERIOD: Duration = Duration::from_secs(5);
 /// How long an answer remains valid.
 const BEAT_COUNTS_FOR: Duration = Duration::from_secs(30);

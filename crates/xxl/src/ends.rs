@@ -11,7 +11,7 @@ use crate::wire::{CODE_FAILED, CODE_SUCCESS, CODE_TIMED_OUT};
 pub(crate) const CODE_KILLED: i32 = XXL_STOPPED;
 /// The executor has no run of the job, and no callback came: the outcome of the attempt is unknown.
 pub(crate) const CODE_UNKNOWN: i32 = -2;
-/// As above, and it is also unknown whether the attempt ever reached the executor.
+/// As [`CODE_UNKNOWN`], and it is also unknown whether the attempt ever reached the executor.
 pub(crate) const CODE_LOST: i32 = -3;
 /// Maximum length of a result's message, in characters.
 const MESSAGE_LEN_MAX: usize = 1_000;

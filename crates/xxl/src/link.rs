@@ -150,6 +150,7 @@ pub(crate) struct Link {
     /// The last call could not be sent to the executor.
     is_unreachable: bool,
     is_beat_pending: bool,
+    /// When the attempts were last compared with those in the store.
     reconciled_at: Instant,
     /// The executor reports the ends of this server's attempts to another server, or has not reported any yet.
     is_called_elsewhere: bool,
@@ -321,7 +322,7 @@ impl Link {
             }
             let presence = *self.presence.borrow();
             match presence {
-                // A draining stream does not accept runs again.
+                // A stream that drains cannot be made to accept runs again: another one is opened.
                 Presence::Here if session.is_draining => return End::Reopen,
                 Presence::Here => {}
                 Presence::Leaving if !session.is_draining => {

@@ -54,7 +54,7 @@ pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Op
             let message = format!("{REST} is too long to be read: it is on the executor. {message}");
             (LogPage { lines: vec![message], next_line: from + 1 }, Some(ReadEnd::Cut))
         }
-        // Such an executor has no logs to read.
+        // An executor that refuses the request has no logs to read.
         Err(CallError::Refused(_)) => (nothing, Some(ReadEnd::Whole)),
         Err(CallError::NotSent(message) | CallError::TooLate(message) | CallError::Unclear(message)) => {
             (nothing, Some(ReadEnd::Failed(message)))

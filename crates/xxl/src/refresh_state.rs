@@ -18,11 +18,13 @@ pub(crate) struct RefreshState {
     failed_at: Option<Instant>,
     /// The executors registered by hand, with those that were removed and still have attempts.
     by_hand: Vec<XxlExecutor>,
-    /// The executors that are no longer registered but have ends to report, and when the store was read for them.
+    /// The executors that are no longer registered but have ends to report.
     reported: Vec<XxlExecutor>,
+    /// When the store was read for them.
     reported_at: Option<Instant>,
-    /// The executors that had runs at the first refresh, and when that was.
+    /// The executors that had runs at the first refresh.
     expected: Vec<XxlExecutor>,
+    /// When the first refresh was.
     began_at: Option<Instant>,
 }
 
@@ -60,12 +62,13 @@ impl RefreshState {
         self.reported_at.is_none_or(|at| now.duration_since(at) >= REPORTED_PERIOD)
     }
 
-    /// Records the executors with such ends.
+    /// Records the executors that are no longer registered but have ends to report.
     pub(crate) fn note_reported(&mut self, reported: Vec<XxlExecutor>, now: Instant) {
         (self.reported, self.reported_at) = (reported, Some(now));
     }
 
-    /// Adds the executors with such ends. They get no runs: they have signed off, or were last seen too long ago.
+    /// Adds the executors that are no longer registered but have ends to report. They get no runs: they have signed
+    /// off, or were last seen too long ago.
     pub(crate) fn with_reported(&self, found: Vec<XxlExecutor>) -> Vec<XxlExecutor> {
         with_leaving(found, &self.reported)
     }

@@ -8,8 +8,8 @@ use tokio::time::Instant;
 
 use crate::refresh_state::REGISTERED_FOR;
 
-/// Maximum number of registered executors of one app. A server keeps a bounded number of links, for the executors of all apps that
-/// registered last, and no app may take up all of them.
+/// Maximum number of registered executors of one app. A server keeps a bounded number of links, to the executors that registered
+/// last; one app must not take up all of them.
 pub(crate) const APP_COUNT_MAX: usize = 2_000;
 
 /// The addresses that registered here, by app, each with the instant of its last registration. An address that signs off counts
@@ -18,7 +18,7 @@ pub(crate) const APP_COUNT_MAX: usize = 2_000;
 pub(crate) struct Registrations(Mutex<HashMap<AppId, HashMap<String, Instant>>>);
 
 impl Registrations {
-    /// Counts a registration; `false` if the app has its maximum without this address.
+    /// Counts a registration; `false` if the app already has its maximum of other addresses.
     pub(crate) fn admit(&self, app: AppId, address: &str, now: Instant) -> bool {
         let mut apps = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let known = apps.entry(app).or_default();

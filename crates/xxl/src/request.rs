@@ -51,8 +51,8 @@ pub(crate) fn request(trigger: &Trigger, row: &XxlRun) -> Result<RunRequest, Str
     })
 }
 
-/// Whether a server put the field `parents` there, which lists a run id and a status for each parent. A run that is repeated by hand
-/// has this field, too.
+/// Whether the parameters have the field `parents` as a server writes it: a run id and a status for each parent. A run that is
+/// repeated by hand has this field, too.
 fn has_parents(params: &Value) -> bool {
     let is_run = |parent: &Value| parent["run_id"].is_string() && parent["status"].is_string();
     let parents = params.get("parents").and_then(Value::as_object);

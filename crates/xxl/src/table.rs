@@ -41,14 +41,16 @@ pub(crate) struct Entry {
     /// The executor has confirmed that it has or had the attempt.
     pub(crate) is_confirmed: bool,
     pub(crate) started_at_ms: i64,
+    /// The end of the request to run it, or its insertion here: answers of the executor cover it from this instant on.
     pub(crate) known_since: Instant,
     /// The request to run it is on its way.
     pub(crate) is_sending: bool,
     pub(crate) kill: Option<Kill>,
-    /// The log has a line about the executor not stopping it.
+    /// Whether this server has logged that the executor did not stop it.
     pub(crate) was_not_killed: bool,
     /// Since when the executor has had no run of its job.
     pub(crate) idle_since: Option<Instant>,
+    /// When the executor was last asked whether it is idle for the job.
     pub(crate) asked_at: Option<Instant>,
     pub(crate) pulled_at: Option<Instant>,
     pub(crate) is_pulling: bool,

@@ -19,6 +19,7 @@ pub(crate) struct Tokens<A>(Mutex<HashMap<String, Arc<CacheEntry<A>>>>);
 /// A token that is cached or being looked up: the first caller looks it up, and the others wait for the result.
 #[derive(Debug)]
 struct CacheEntry<A> {
+    /// When its lookup began.
     since: Instant,
     app: OnceCell<A>,
 }

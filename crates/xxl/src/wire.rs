@@ -107,7 +107,8 @@ fn executor_code(code: i64) -> i32 {
     i32::try_from(code).ok().filter(|code| *code >= 0).unwrap_or(CODE_FAILED)
 }
 
-/// The request to run an attempt.
+/// The request to run an attempt, with the fields of XXL-JOB: the timeout is in seconds, the date of the log in
+/// milliseconds since 1970.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct RunRequest {
@@ -120,6 +121,7 @@ pub(crate) struct RunRequest {
     pub(crate) log_date_time: i64,
     pub(crate) glue_type: &'static str,
     pub(crate) glue_source: String,
+    /// A number that changes with the source.
     pub(crate) glue_updatetime: i64,
     pub(crate) broadcast_index: i32,
     pub(crate) broadcast_total: i32,

@@ -20,6 +20,7 @@ const WAITING_MAX: usize = 1_024;
 #[derive(Debug)]
 struct PendingWrite<I, O> {
     input: I,
+    /// How many rows it writes.
     len: usize,
     answer: oneshot::Sender<Option<O>>,
 }

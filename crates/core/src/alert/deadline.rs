@@ -1,5 +1,5 @@
-//! Deadlines such as `06:00 Europe/Berlin`: computes their instants, and from which planned instant on a run counts for a
-//! deadline.
+//! Deadlines such as `06:00 Europe/Berlin`: computes their instants, and the earliest planned instant of a run that
+//! counts for a deadline.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::cron::{Tz, parse_zone};
 use crate::local;
 use crate::time::Timestamp;
 
-/// A calendar that has no day within this many days counts as empty.
+/// A search for the next deadline covers this many days. A calendar that contains none of them counts as empty.
 const SEARCH_DAYS: u32 = 400;
 
 /// A time of day in a zone, on some days.

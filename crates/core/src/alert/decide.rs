@@ -1,8 +1,8 @@
 //! The decision about a rule: which of its incidents change, and which messages are sent about them.
 //!
-//! An incident is one rule that holds for one subject. It is reported once when it begins and once when it ends; in between, its further
-//! occurrences are collected in digests. If many subjects of a rule are open at once, further ones become members of one group, and only
-//! the group is reported.
+//! An incident is one rule that holds for one subject. It is reported once when it begins and once when it ends; in between, its
+//! further occurrences are collected in digests. If a rule has many open incidents, further ones become members of one group, and
+//! only the group is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -23,7 +23,7 @@ const LOOK_MIN: Duration = Duration::from_secs(2);
 const LOOK_MAX: Duration = Duration::from_secs(30);
 /// Within these bounds, the wait is the incident's age divided by this.
 const LOOK_AGE_DIVISOR: u32 = 20;
-/// Maximum number of open incidents of a rule. Further subjects are only counted, in the group.
+/// Maximum number of open incidents of a rule. For further subjects no incident is opened; the group only counts them.
 const OPEN_MAX: u64 = 10_000;
 
 word_enum! {
@@ -43,17 +43,17 @@ pub struct Incident {
     pub id: IncidentId,
     /// What it is about.
     pub subject: Subject,
-    /// The group that reports it together with other incidents.
+    /// The group that is reported in its place; `None` if the incident is reported itself.
     pub group: Option<IncidentId>,
     /// Whether it is open.
     pub standing: IncidentState,
     /// Since when the rule holds.
     pub started_at: Timestamp,
-    /// When it was last seen to hold.
+    /// When the rule was last found to hold.
     pub seen_at: Timestamp,
     /// When it was resolved.
     pub resolved_at: Option<Timestamp>,
-    /// How many occurrences it has.
+    /// How many occurrences it has, such as failed runs.
     pub count: u64,
     /// How many of them were reported.
     pub reported_count: u64,
@@ -75,7 +75,7 @@ pub struct Incident {
     pub samples: Vec<RunSample>,
 }
 
-/// A rule with the name of its namespace.
+/// A rule, with what its messages depend on.
 #[derive(Clone, Copy, Debug)]
 pub struct RuleView<'a> {
     /// The rule.
@@ -89,7 +89,7 @@ pub struct RuleView<'a> {
 /// The open incidents that a decision about a rule needs.
 #[derive(Clone, Debug, Default)]
 pub struct OpenIncidents {
-    /// The incidents of the observed subjects, and those whose next look is due.
+    /// The incidents of the observed subjects, and those whose next check is due.
     pub incidents: Vec<Incident>,
     /// The open group.
     pub group: Option<Incident>,
@@ -118,7 +118,7 @@ pub type MessageKind = NoticeKind;
 /// The changes that a decision makes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Decision {
-    /// The incidents that are new or changed, as they are now.
+    /// The new and the changed incidents, in their new state.
     pub incidents: Vec<Incident>,
     /// The messages to send.
     pub messages: Vec<MessageDraft>,
@@ -158,8 +158,8 @@ pub fn decide(
     }
 }
 
-/// Acknowledges an open incident. Returns the message about it, to the channels that it was reported to; none while a silence holds its
-/// messages back.
+/// Acknowledges an open incident. Returns the messages about it, one for each channel that the incident was reported to; none while a
+/// silence holds its messages back.
 #[must_use]
 pub fn acknowledge(
     rule: RuleView<'_>,
@@ -323,7 +323,8 @@ impl<'a> DecisionBuilder<'a> {
             self.send(incident, NoticeKind::Firing);
         }
         if incident.standing == IncidentState::Resolved {
-            // A silence does not hold back the message that a reported incident has ended: its readers wait for it.
+            // A silence does not hold back the end of a reported incident: the readers of the first message wait for
+            // it.
             if incident.fired_at.is_some() || incident.escalated_at.is_some() {
                 self.send(incident, NoticeKind::Resolved);
             }
@@ -344,7 +345,8 @@ impl<'a> DecisionBuilder<'a> {
         }
     }
 
-    /// When the incident escalates; `None` if it does not, or already has. An incident that could not be reported escalates too.
+    /// When the incident is reported to the escalation channel; `None` if the rule has no such channel, or the incident was
+    /// reported there already. An incident that could not be reported to the other channels escalates too.
     fn escalates_at(&self, incident: &Incident) -> Option<Timestamp> {
         let to = self.rule.spec.escalate.as_ref().filter(|to| !self.rule.missing_channels.contains(&to.channel))?;
         let from = incident.fired_at.unwrap_or(incident.started_at).max(incident.started_at);
@@ -371,10 +373,11 @@ impl<'a> DecisionBuilder<'a> {
         if kind != NoticeKind::Escalated {
             (incident.reported_at, incident.reported_count) = (Some(self.now), incident.count);
         }
-        // If the rule no longer watches the subject, the message is written as for a rule that is off: it must not report a recovery.
+        // If the rule no longer watches the subject, the message is written as if the rule were off: it must not report a recovery.
         let ended = self.unwatched.contains(&incident.id).then(|| RuleSpec { enabled: false, ..spec.clone() });
         let rule = RuleView { spec: ended.as_ref().unwrap_or(spec), ..self.rule };
-        // If the incident has ended since the last look, the message about its beginning still describes the beginning.
+        // The message about the beginning is sent even if the incident has ended since the last check. It still
+        // describes the beginning.
         let standing = if kind == NoticeKind::Resolved { IncidentState::Resolved } else { IncidentState::Firing };
         let notice = notice(rule, &Incident { standing, ..incident.clone() }, kind, self.now);
         let mut sent: Vec<&String> = Vec::new();
@@ -411,7 +414,7 @@ impl<'a> DecisionBuilder<'a> {
         let spec = self.rule.spec;
         let age = self.now.since(incident.started_at);
         let look = match spec.condition.kind() {
-            // The rule is checked again within seconds anyway, so the longest wait suffices.
+            // A polled rule is checked every few seconds anyway, so the longest wait suffices.
             ConditionKind::Polled => LOOK_MAX,
             ConditionKind::Events | ConditionKind::Instant => (age / LOOK_AGE_DIVISOR).clamp(LOOK_MIN, LOOK_MAX),
         };

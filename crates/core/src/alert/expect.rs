@@ -114,7 +114,8 @@ impl Expectations {
         })
     }
 
-    /// When an expectation of a job is first checked; `is_new` if the job is being created and has no run yet.
+    /// When an expectation of a job is first checked; `is_new` if the job is being created and has no run yet. `None`
+    /// for an expectation that is checked against open runs.
     #[must_use]
     pub fn first_look(&self, kind: ExpectKind, now: Timestamp, is_new: bool) -> Option<Timestamp> {
         match kind {
@@ -165,8 +166,8 @@ impl Expectations {
         }
     }
 
-    /// When an expectation is checked next, after a check at `now` or after a run has succeeded. The calendar is left to the
-    /// check, because its days may change until then.
+    /// When an expectation is checked next, after a check at `now` or after a run has succeeded. This ignores the
+    /// calendar, because its days may change until then; the check itself reads it.
     #[must_use]
     pub fn next_look(&self, kind: ExpectKind, known: Successes, now: Timestamp) -> Option<Timestamp> {
         match kind {
@@ -202,8 +203,8 @@ impl Expectations {
         let from = self.counts_from(kind, look_at, now).filter(|_| look_at > now)?;
         known.newest.filter(|newest| *newest >= from)?;
         let next = self.next_look(kind, known, now)?;
-        // Moving the check costs a write: always worth it for a time of day, for a length of time only if the wait more than
-        // doubles.
+        // Moving the check costs a write. That is always worth it for a deadline at a time of day. For a length of
+        // time, it is worth it only if the wait more than doubles.
         let is_worth = kind == ExpectKind::SuccessBy || look_at.since(now) * 2 < next.since(now);
         (next > look_at && is_worth).then_some(next)
     }

@@ -33,14 +33,14 @@ pub enum ConditionState {
     Holds {
         /// Since when.
         since: Timestamp,
-        /// How many occurrences are new.
+        /// How many occurrences are new since the last check.
         new_count: u64,
     },
-    /// The condition held since the last look, and has ended.
+    /// The condition held since the last check, and has ended.
     HasEnded {
-        /// Since when.
+        /// When it began to hold.
         since: Timestamp,
-        /// How many occurrences there were.
+        /// How many occurrences there were since the last check.
         new_count: u64,
     },
     /// The condition does not hold.
@@ -52,7 +52,7 @@ pub enum ConditionState {
 }
 
 impl ConditionState {
-    /// Whether the condition neither holds nor has held since the last look, as far as is known.
+    /// Whether the condition neither holds nor has held since the last check, as far as is known.
     #[must_use]
     pub const fn is_clear(self) -> bool {
         matches!(self, Self::Clear | Self::Unwatched | Self::Unknown)
@@ -99,8 +99,8 @@ pub fn watches_same(one: &RuleSpec, other: &RuleSpec) -> bool {
     one.condition == other.condition && one.scope == other.scope
 }
 
-/// Whether a fire is part of an incident of its job: either the incident names the fire's run, or the fire has ended and was
-/// planned during the incident or, before the incident, within the time that the rule looks back.
+/// Whether a fire is part of an incident of its job. A fire is part of it if the incident names its run. So is an ended
+/// fire that was planned during the incident, or before it within the time that the rule looks back.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,
@@ -203,7 +203,8 @@ pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded: O
     }
 }
 
-/// How long a run may take: `than`, or a multiple of `usual`, the 95th percentile of the lengths of the job's runs.
+/// How long a run may take before the rule holds: `than` or, if that is not given, `times_p95` times `usual`. `usual`
+/// is the 95th percentile of the lengths of the job's runs.
 #[must_use]
 pub fn longest(than: Option<Duration>, times_p95: Option<u32>, usual: Option<Duration>) -> Option<Duration> {
     than.or_else(|| Some(usual?.saturating_mul(times_p95?).max(Duration::from_secs(1))))

@@ -17,9 +17,9 @@ use crate::{Reason, labels, name};
 
 /// Maximum number of channels of a rule.
 pub const CHANNEL_COUNT_MAX: usize = 10;
-/// The longest streak that a rule can ask for; this many runs of a job are read to find it.
+/// The longest streak of failures that a rule can ask for. To find a streak, at most this many runs of a job are read.
 pub const STREAK_MAX: u32 = 100;
-/// Once this many subjects are open, further ones are reported together.
+/// Once a rule has this many open incidents, further ones are reported together, unless the rule sets another number.
 pub const GROUP_OVER_DEFAULT: u32 = 5;
 /// The shortest time between two digests of an incident.
 pub const DIGEST_MIN: Duration = Duration::from_secs(1);

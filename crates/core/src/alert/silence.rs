@@ -17,7 +17,7 @@ pub struct SilenceSpec {
     pub app: Option<String>,
 }
 
-/// A silence: holds the messages that it matches back until its end.
+/// A silence: until its end, it holds back the messages that it matches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Silence {
     /// What it matches.

@@ -1,4 +1,5 @@
-//! Whether the values of a channel fit its fields. URLs and templates are checked where their parsers are.
+//! Checks the settings and secrets of a channel against the fields of its kind. URLs and templates are checked
+//! elsewhere, beside their parsers.
 
 use super::{
     ChannelKind, Field, FieldForm, RECIPIENT_COUNT_MAX, Reference, TEMPLATE_BYTES_MAX, VALUE_BYTES_MAX, Values, fields,

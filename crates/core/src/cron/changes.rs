@@ -16,7 +16,7 @@ const CHANGE_COUNT_MAX: usize = 12;
 pub struct ClockChange {
     /// When the clock is changed.
     pub at: Timestamp,
-    /// The first planned time of day, with its date, that is skipped or shown twice.
+    /// The first planned local time that the clock skips or shows twice.
     pub local: NaiveDateTime,
     /// The effect of the change on that time.
     pub effect: ClockEffect,

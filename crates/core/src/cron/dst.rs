@@ -77,8 +77,11 @@ pub enum Fold {
 /// A [`DstRule`] with `auto` replaced by what it means for the expression.
 #[derive(Clone, Copy)]
 pub(super) struct ResolvedRule {
+    /// Whether the times that the clock skips fire, together and once, after the gap.
     pub(super) fires_after_gap: bool,
+    /// Whether a time that the clock shows twice fires the first time.
     pub(super) fires_first: bool,
+    /// Whether a time that the clock shows twice fires the second time.
     pub(super) fires_second: bool,
 }
 
@@ -104,7 +107,7 @@ impl DstRule {
 const SEARCH_FROM: UtcSeconds = -2 * 86_400;
 /// 2200-01-03, after any zone's 2199 has ended.
 const SEARCH_TO: UtcSeconds = 7_258_291_200;
-/// More than any zone's offset from UTC.
+/// In seconds; more than any zone's offset from UTC.
 const FAR: i64 = 2 * 86_400;
 
 /// The first fire strictly after an instant.
@@ -179,7 +182,7 @@ pub(super) fn count_between(fields: &Fields, zone: Tz, rule: ResolvedRule, after
     count
 }
 
-/// A span, with the wall-clock times in it that may fire under a rule.
+/// A span, and the wall-clock times in it at which a rule allows fires.
 struct SpanView {
     start: UtcSeconds,
     offset: i64,

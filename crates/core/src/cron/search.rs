@@ -9,7 +9,8 @@ pub(super) type WallSeconds = i64;
 
 pub(super) const DAY: i64 = 86_400;
 
-/// A compiled expression. The sets of seconds, minutes, hours and months are never empty.
+/// A compiled expression. In the sets of seconds, minutes, hours and months, bit n stands for the value n. These sets are
+/// never empty.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Fields {
     pub(crate) seconds: u64,

@@ -35,7 +35,7 @@ pub(super) struct SteadyStretch {
 pub(super) struct Spans {
     /// Oldest first; neighbours differ in their offset.
     all: Box<[Span]>,
-    /// For each stretch of 2^`HINT_BITS` seconds, the span that it begins in.
+    /// For each stretch of 2^`HINT_BITS` seconds, the index of the span in which the stretch begins.
     hints: Box<[usize]>,
 }
 

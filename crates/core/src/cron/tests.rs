@@ -209,8 +209,8 @@ fn fires_by_chosen_rules() {
         check("0 30 1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
         check("0 30 1-1 * * ?", "America/New_York", rule(Gap::Auto, overlap), autumn, winter, fires);
     }
-    // These fire only in the repeated hour, once a year or once ever: the second pass of that hour comes before the next match on the
-    // clock, which is far away or does not exist.
+    // These expressions fire only in the hour that the clock shows twice, once a year or once ever. Their next fire is in the second
+    // pass of that hour; the next match by the clock alone is far away or does not exist.
     for text in ["0 30 1 1 11 ?", "0 30 1 1 11 ? 2026"] {
         check(text, "America/New_York", rule(Gap::Auto, Fold::Both), autumn, winter, &[first, second]);
         let (text, zone) = (CronExpr::parse(text).unwrap(), Tz::America__New_York);

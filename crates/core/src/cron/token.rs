@@ -5,7 +5,7 @@ use super::error::{CronError, CronField};
 /// How much of a wrong value an error repeats, in characters.
 const VALUE_LENGTH_MAX: usize = 40;
 
-/// A piece of the text and its place in it, in characters.
+/// A piece of the text, and its position in the text, in characters.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Token<'a> {
     pub(super) text: &'a str,

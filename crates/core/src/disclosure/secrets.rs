@@ -31,7 +31,7 @@ const SECRET_WORDS: &[&str] = &[
 ];
 /// The short flag for a password in most programs; its value follows, with or without a blank.
 const SHORT_PASSWORD: &str = "-p";
-/// The kind of a token, which follows [`TOKEN_PREFIX`].
+/// The kinds of our tokens, as they are written after [`TOKEN_PREFIX`].
 const TOKEN_KINDS: &[&str] = &["pat_", "exec_", "xxl_"];
 /// Fields that name the content of a field next to them: `{"name": "DB_PASSWORD", "value": "…"}`.
 const NAME_FIELDS: &[&str] = &["name", "key", "header"];
@@ -122,7 +122,7 @@ fn line_without_secrets(line: &str) -> String {
 
 const QUOTES: [char; 4] = ['"', '\'', '\\', '`'];
 
-/// Splits `--password=X` or `"password":X` after the sign, if the name before the sign is that of a secret and a value follows.
+/// Splits `--password=X` or `"password":X` after the `=` or `:`, if a name of a secret is before it and a value after it.
 fn assignment(word: &str) -> Option<(&str, &str)> {
     let signs = word.match_indices(['=', ':']).map(|(place, _)| place);
     let place = signs.into_iter().find(|place| names_secret(&word[..*place]))?;
@@ -130,12 +130,12 @@ fn assignment(word: &str) -> Option<(&str, &str)> {
     (!value.is_empty()).then_some((name, value))
 }
 
-/// Whether a word is the flag of a secret whose value is the next word: `--password`.
+/// Whether a word is a flag such as `--password`, so that the next word is the secret.
 fn is_secret_flag(word: &str) -> bool {
     word.starts_with('-') && word.chars().all(is_of_name) && is_secret_name(word)
 }
 
-/// Whether a word ends with the header of a secret: `Authorization:`, or `-H'Authorization:`.
+/// Whether a word ends with the name of a header that holds a secret: `Authorization:`, or `-H'Authorization:`.
 fn is_secret_header(word: &str) -> bool {
     word.strip_suffix(':').is_some_and(names_secret)
 }

@@ -47,7 +47,7 @@ pub enum FilterProblem {
     },
     /// A value that is not an instant.
     Instant(Key, String),
-    /// A value that is not a bound of a length.
+    /// A value that is not a bound on a length, such as `>5m`.
     Length(Key, String),
     /// A value that is not a label.
     Label(String),

@@ -14,10 +14,11 @@ use crate::status::{RunStatus, Trigger};
 pub(super) struct Token {
     /// Its characters, each with whether it was quoted; the quotes and the backslashes before them are removed.
     chars: Vec<(char, bool)>,
-    /// Its first character after the minus, counted from 0.
+    /// The index of its first character; the minus of a negated term comes before it.
     pub(super) start: usize,
     /// The position after its last character.
     pub(super) end: usize,
+    /// Whether a minus comes before it.
     pub(super) is_not: bool,
 }
 
@@ -55,7 +56,7 @@ pub(super) fn tokens(text: &str) -> Vec<Token> {
 }
 
 impl Token {
-    /// The text before the first colon, if it may be a key.
+    /// The text before the first colon, if it can be a key.
     pub(super) fn key(&self) -> Option<String> {
         let colon = self.chars.iter().position(|(c, quoted)| !quoted && is_colon(*c))?;
         let key = &self.chars[..colon];

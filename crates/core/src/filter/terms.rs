@@ -180,9 +180,9 @@ pub struct Filter {
     pub apps: ValueCondition<Pattern>,
     /// The jobs.
     pub jobs: ValueCondition<Pattern>,
-    /// The earliest instant.
+    /// Only runs that were planned for this instant or later, or created then or later.
     pub since: Option<InstantBound>,
-    /// The latest instant.
+    /// Only runs that were planned for this instant or earlier, and created by then.
     pub until: Option<InstantBound>,
     /// The executors.
     pub executors: ValueCondition<Pattern>,

@@ -67,9 +67,9 @@ impl LabelTest {
 pub enum InstantBound {
     /// This long before now.
     Ago(Duration),
-    /// This day.
+    /// The current day, on the clock of the reader's zone.
     Today,
-    /// The day before this one.
+    /// The day before the current one.
     Yesterday,
     /// A day, on the clock of the reader's zone.
     Day(NaiveDate),
@@ -102,7 +102,7 @@ impl InstantBound {
         in_years(local.date()).then_some(Self::Local(local))
     }
 
-    /// The first instant that it stands for, at `now` in this zone.
+    /// The first instant of the bound, at `now` in this zone.
     #[must_use]
     pub fn first(self, now: Timestamp, zone: Tz) -> Timestamp {
         match self {
@@ -115,7 +115,7 @@ impl InstantBound {
         }
     }
 
-    /// The last instant that it stands for; for a day, the last one of that day.
+    /// The last instant of the bound, at `now` in this zone; for a day, the last instant of that day.
     #[must_use]
     pub fn last(self, now: Timestamp, zone: Tz) -> Timestamp {
         let Some(day) = self.day(now, zone) else { return self.first(now, zone) };

@@ -1,4 +1,5 @@
-//! Sentences about runs of two kinds: the last attempt never began although an earlier one did, or no executor reported the end.
+//! Sentences about two kinds of runs: those whose last attempt never began although an earlier one did, and those whose end no
+//! executor reported.
 
 use super::bilingual::{Bilingual, both, executor_named};
 use crate::reason::ReasonDetail;

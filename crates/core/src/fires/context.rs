@@ -1,5 +1,5 @@
-//! The facts that an answer about a run needs besides the rows of its job: the server and the executors that an open run depends on, the
-//! runs that hold it back, and the runs whose ends led to its own.
+//! The facts that an answer about a run needs besides the rows of its job: the server and the executors that an open run depends on,
+//! the runs that hold it back, and the runs whose ends led to the end of this run.
 
 use std::time::Duration;
 
@@ -25,9 +25,9 @@ const LATE_FROM: Duration = Duration::from_secs(1);
 pub struct AnswerContext {
     /// The server that has the open run.
     pub server: Option<ServerState>,
-    /// A server without a lease, and when its lease ended: for an open run the server that has the run, for a fire without a
-    /// run the server whose lease ended last. `None` while the server of the run holds a lease or, for a fire without a run,
-    /// any server does.
+    /// A server without a lease, and when its lease ended. For an open run, this is the server that has the run; `None`
+    /// while that server holds a lease. For a fire without a run, it is the server whose lease ended last; `None` while
+    /// any server holds a lease.
     pub lease_ended: Option<(String, Timestamp)>,
     /// Executors of the app that take no runs now; for a run that is running, only its own executor.
     pub executors: Vec<ExecutorState>,
@@ -102,8 +102,8 @@ pub(super) struct RunInContext<'a, F> {
 }
 
 impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
-    /// What the run waits for if its row does not record that: a server, if its own has no lease; an executor, if none takes
-    /// runs.
+    /// What the run waits for if its row does not record it: for a server if the run's own server has no lease, for an
+    /// executor if none takes runs.
     pub(super) fn default_wait(&self) -> Option<Bilingual> {
         if self.context.lease_ended.is_some() {
             return Some(both("for a server with a lease", "持有租约的服务器"));

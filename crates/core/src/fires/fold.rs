@@ -15,6 +15,7 @@ pub(super) struct VerdictStretch {
 pub(super) struct Fold {
     entries: Vec<Entry>,
     limit: usize,
+    /// The first fire that exceeds the limit.
     next: Option<Timestamp>,
     open: Option<OpenStretch>,
 }

@@ -91,7 +91,8 @@ pub enum FireVerdict {
         reason: Option<Reason>,
         /// The parameters of the reason.
         detail: Option<Box<ReasonDetail>>,
-        /// Whether the definition in force at its instant plans it; false for a fire that an edit settled.
+        /// Whether the definition in force at its instant plans it; false for a fire that an edit took out of the
+        /// schedule.
         planned: bool,
     },
     /// It was skipped together with others; one row covers all of them.

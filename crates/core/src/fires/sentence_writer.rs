@@ -392,7 +392,7 @@ fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
     Some(match (reason, message) {
         // A handler gives its own reason to skip, which is added to the clause of the server.
         (Reason::Handler, Some(text)) => both(format!("{en}: {text}"), format!("{zh}：{}", translate(text, Lang::Zh))),
-        // A broadcast has the reason of its shards, but not its parameters.
+        // A broadcast has the reason of its shards, but not the parameters of that reason.
         (_, Some(text)) if is_folded => both(text, translate(text, Lang::Zh)),
         _ => (en, zh),
     })

@@ -36,7 +36,8 @@ fn job(change: Value) -> Job {
     spec.compile_with(spec.calendar.is_some().then(workdays)).unwrap()
 }
 
-/// The first week of October 2026 in China, and the Saturday that is worked instead.
+/// A calendar of working days in China: without the first week of October 2026, but with a Saturday that replaces one
+/// of its days.
 fn workdays() -> Arc<Calendar> {
     let spec: CalendarSpec = serde_json::from_value(json!({"name": "cn", "rule": {"any": [
         {"days": ["2026-10-10"]},

@@ -12,11 +12,9 @@ use crate::spec::CalendarRule;
 use crate::time::Timestamp;
 use crate::timetable::AppliedCalendar;
 
-/// Maximum number of steps of one history; the next history covers the rest. In `add_plain`, counting the fires of a stretch or
-/// a day is one step. In `add_each`, each search of a schedule for its next instant is one step. Some searches are not counted.
-/// `add_days` searches for the next fire that the calendar leaves, and for the end of the instants that the calendar removes
-/// before it: at most two searches for each counted step and two more for each stretch. One more search checks whether the
-/// definition plans a row.
+/// Maximum number of steps of one history; the next history covers the rest. A step is one count of the fires of a stretch or a
+/// day (`add_plain`), or one search of a schedule for its next instant (`add_each`). Some searches are not counted: at most two
+/// for each counted step and two more for each stretch (`add_days`), and one that checks whether the definition plans a row.
 const STEP_COUNT_MAX: usize = 50_000;
 
 /// The history of a range.
@@ -58,12 +56,13 @@ pub(super) struct Walk<'a> {
     from: Timestamp,
     to: Timestamp,
     fold: Fold,
+    /// The steps taken so far.
     steps: usize,
     steps_max: usize,
     /// Whether the walk ends at the first fire.
     is_first_wanted: bool,
     has_fire: bool,
-    /// Where the walk stopped early; everything before is described.
+    /// The instant at which the walk stopped early; everything before it is described.
     stopped: Option<Timestamp>,
 }
 
@@ -213,7 +212,8 @@ impl<'a> Walk<'a> {
         self.push(Stretch(first, last), count, verdict, std::iter::successors(Some(first), next));
     }
 
-    /// Steps from one instant at which the calendar's answer may change to the next, and counts the fires between them.
+    /// Adds the fires of a schedule under a calendar. Steps from one possible change of the calendar's answer to the
+    /// next, and counts the fires in between.
     fn add_days(
         &mut self,
         definition: &Definition,
@@ -314,7 +314,7 @@ impl<'a> Walk<'a> {
     }
 }
 
-/// The rows that the schedule itself made, one for each instant: for a fire with shards, the row that stands for all of them.
+/// The rows that the schedule itself made, one for each instant: for a fire with shards, the row that stands for all shards.
 fn planned_rows(rows: &[Run]) -> Vec<&Run> {
     let mut rows: Vec<&Run> = rows.iter().filter(|row| row.cause == 0).collect();
     rows.sort_by_key(|row| (row.fire_at, row.shard_index));

@@ -64,7 +64,7 @@ impl Why {
         }
     }
 
-    /// This answer for a question that named no instant: its sentence begins with the fire that it is about.
+    /// Adapts the answer to a question that named no instant: its sentence then begins with the fire that it is about.
     #[must_use]
     pub fn about(self, about: AnswerSubject, facts: &FireInput<'_>) -> Self {
         let (en, zh) = SentenceWriter::new(facts, self.at).lead(about);
@@ -74,7 +74,8 @@ impl Why {
 
 /// Why a job ran or did not run at an instant.
 ///
-/// The facts need only the rows of the instant and the span that reaches it; nearby fires are found from the definitions alone.
+/// The facts need only the rows of the instant and a row whose span covers it; nearby fires are found from the definitions
+/// alone.
 #[must_use]
 pub fn why(facts: &FireInput<'_>, at: Timestamp) -> Why {
     let entry = fire_history(facts, Range { from: at, to: at, limit: 1 }).entries.into_iter().next();
@@ -102,7 +103,8 @@ pub fn why_run(facts: &FireInput<'_>, run: &Run) -> Why {
 
 /// If nothing was planned at an instant, an answer may be about a run that is at most this far from it.
 pub const NEAR: Duration = Duration::from_secs(60);
-/// As [`NEAR`], for the start of a run that the schedule planned: its planned instant has an answer of its own.
+/// As [`NEAR`], but for the start of a run that the schedule planned. Such a run is found by its planned instant
+/// anyway.
 const NEAR_BEGIN: Duration = Duration::from_secs(1);
 
 /// The run nearest to an instant, by its planned instant or its start; `None` if none is within [`NEAR`].
@@ -182,7 +184,7 @@ fn last_entry(
             None => return found,
         }
     }
-    // The steps are used up, so what was found may not be the last one.
+    // The steps are used up, so the fire that was found need not be the last one.
     None
 }
 

@@ -5,11 +5,11 @@ use std::time::Duration;
 use crate::id::{JobId, NodeId};
 use crate::time::Timestamp;
 
-/// After this time a fire counts half.
+/// After this time, a fire counts half as much.
 pub const HALF_LIFE: Duration = Duration::from_secs(600);
 
-/// Ages and factors, for databases that cannot compute powers: a store multiplies a count by the factor of the first age that the count has
-/// not reached. [`DECAY_WHOLE`] is a factor of one; a count older than all of the ages is 0.
+/// Ages and factors, for databases that cannot compute powers. A store multiplies a count by the factor of the first age that exceeds
+/// the age of the count. [`DECAY_WHOLE`] is a factor of one; a count older than all of these ages is 0.
 pub const DECAY_STEPS: [(Duration, u64); 8] = [
     (Duration::from_secs(40), 256),
     (Duration::from_secs(300), 211),
@@ -23,7 +23,8 @@ pub const DECAY_STEPS: [(Duration, u64); 8] = [
 /// The factor of a fresh count.
 pub const DECAY_WHOLE: u64 = 256;
 
-/// The load of a job in addition to its recent fires, in thousandths of a fire: jobs that seldom fire are distributed by their number.
+/// The load that each job has in addition to its recent fires, in thousandths of a fire. Because of it, jobs that seldom fire are
+/// distributed by their number.
 const IDLE_JOB: u64 = 10;
 
 /// A decaying count of fires.
@@ -70,7 +71,7 @@ impl RecentFires {
         Self { thousandths: thousandths.min(u32::MAX.into()), counted_at: now.max(self.counted_at) }
     }
 
-    /// The count as of now by [`DECAY_STEPS`], times [`DECAY_WHOLE`].
+    /// The count as of now, as a store computes it with [`DECAY_STEPS`]: multiplied by [`DECAY_WHOLE`].
     #[must_use]
     pub fn stepped_at(self, now: Timestamp) -> u64 {
         let step = DECAY_STEPS.iter().find(|(age, _)| self.counted_at > now - *age);

@@ -1,4 +1,5 @@
-//! Deals items to groups: evenly, with as few changes as possible.
+//! Deals the items of a pump job to its groups, that is, decides which group owns which item: evenly, with as few
+//! changes as possible.
 
 use std::collections::{BTreeMap, HashMap};
 use std::time::Duration;
@@ -33,7 +34,7 @@ pub enum GroupMode {
 /// The settings of the definition that a deal must meet.
 #[derive(Clone, Copy, Debug)]
 pub struct DealSettings<'a> {
-    /// The items of the definition.
+    /// The items of the definition: their names, each with its parameters as JSON text.
     pub names: &'a BTreeMap<String, String>,
     /// Maximum number of items of one group.
     pub per_group: Option<u32>,

@@ -15,7 +15,7 @@ pub struct Owner {
     pub attempt: i32,
 }
 
-/// What was done with rows of an item.
+/// How much was done with the rows of an item.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Selects for the item.
@@ -74,11 +74,11 @@ pub struct Item {
     pub counts: Counts,
     /// Rows that were done in the minute before the last report.
     pub per_minute: u32,
-    /// When the oldest row in work was fetched.
+    /// When the oldest row in work was fetched. A row is in work from its fetch until its execution has ended for good.
     pub oldest_at: Option<Timestamp>,
     /// Whether the last select at this epoch returned no rows, and no row is being executed.
     pub dry: bool,
-    /// When the row was last written.
+    /// When this item was last written to the store.
     pub updated_at: Timestamp,
 }
 
@@ -130,13 +130,13 @@ pub struct Progress {
     pub owner: Owner,
     /// The epoch at which it has the item.
     pub epoch: i64,
-    /// Rises with each change.
+    /// Rises by one with each changed report at the epoch.
     pub sequence: i64,
     /// What was done.
     pub counts: Counts,
     /// Rows that were done in the last minute.
     pub per_minute: u32,
-    /// When the oldest row in work was fetched.
+    /// When the oldest row in work was fetched, as in [`Item::oldest_at`].
     pub oldest_at: Option<Timestamp>,
     /// Whether the last select returned no rows and no row is in work.
     pub dry: bool,
@@ -275,7 +275,7 @@ fn report(item: &mut Item, progress: &Progress) -> bool {
     }
     let is_back = progress.released && item.owner.is_some();
     if is_back || item.owner.is_none() {
-        // Without an owner, no row is in work, whatever a late report states.
+        // Without an owner, the item has no row in work, whatever a late report states.
         item.release();
     }
     is_news || is_back

@@ -1,4 +1,5 @@
-//! When a root run of a pump job begins and ends.
+//! When a root run of a pump job begins and ends. A root run is the row that stands for all groups of a fire; its
+//! window lasts from its planned start to the end that [`Until`] sets.
 
 use std::time::Duration;
 
@@ -21,7 +22,7 @@ const FINAL_REASONS: [Reason; 6] =
 pub struct Root {
     /// Its planned instant.
     pub fire_at: Timestamp,
-    /// The definition that it runs under.
+    /// The version of the definition that it runs under.
     pub version: i64,
     /// Why it exists.
     pub trigger: Trigger,
@@ -42,7 +43,7 @@ impl Root {
     }
 
     /// The trigger for a run that continues this one outside of the windows of the schedule; `None` if the schedule began this
-    /// one. The trigger records that a caller asked for the run, which a later edit or pause must still be able to see.
+    /// one. The trigger keeps the fact that a caller asked for the run, because a later edit or pause depends on it.
     const fn continued_trigger(self) -> Option<Trigger> {
         match self.trigger {
             Trigger::Manual | Trigger::Api => Some(self.trigger),
@@ -58,7 +59,7 @@ impl Root {
     }
 }
 
-/// The state of a pump job that its definition does not contain.
+/// Facts about a pump job that its definition does not contain.
 #[derive(Clone, Copy, Debug)]
 pub struct PumpJobState {
     /// The version of its newest definition.
@@ -132,8 +133,8 @@ fn end_of(job: &Job, pump: &Pump, version: i64, root: Root, is_dry: bool, now: T
     reason.map_or(RootStep::Stay, RootStep::End)
 }
 
-/// The schedule begins root runs itself, at its instants. This function begins the others: of a pump without a schedule, in a window that
-/// was already open when a server started or a definition was saved, and again after an edit or a failure.
+/// Begins the root runs that the schedule does not begin itself: those of a pump without a schedule, those in a window that was
+/// already open when a server started or a definition was saved, and those that continue after an edit or a failure.
 fn begin(job: &Job, pump: &Pump, state: PumpJobState, newest: Option<Root>, now: Timestamp) -> RootStep {
     let start = window_start(job, pump, state, now).or_else(|| interrupted_window_start(job, pump, newest?, now));
     let Some(start) = start else { return RootStep::Stay };
@@ -157,8 +158,8 @@ fn was_interrupted(root: Root) -> bool {
     !is_final && (root.status != RunStatus::Succeeded || root.was_edited())
 }
 
-/// Start of an interrupted window that is still open outside of the schedule: an edit or a pause interrupted a pump that ends
-/// when it is empty, or a run that was triggered by hand.
+/// The start of a window that an edit or a pause interrupted, and that is still open although the schedule does not open it
+/// again. There are two kinds: that of a pump that ends when it is empty, and that of a run that was triggered by hand.
 fn interrupted_window_start(job: &Job, pump: &Pump, newest: Root, now: Timestamp) -> Option<Timestamp> {
     let ends_empty = !job.timetable.schedules.is_empty() && pump.until == Until::Empty;
     let is_by_hand = !newest.is_by_schedule() && pump.until.end_of(newest.fire_at).is_some_and(|end| now < end);

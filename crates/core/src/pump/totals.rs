@@ -12,13 +12,13 @@ pub struct Totals {
     pub dealt: u32,
     /// Items that a group was asked to release.
     pub releasing: u32,
-    /// Items whose last select returned no rows, with none in work.
+    /// Items whose last select returned no rows, and that have no row in work.
     pub dry: u32,
     /// What was done at all epochs.
     pub counts: Counts,
     /// Rows that were done in the last minute.
     pub per_minute: u64,
-    /// When the oldest row in work was fetched.
+    /// When the oldest row in work of these items was fetched.
     pub oldest_at: Option<Timestamp>,
 }
 
@@ -40,7 +40,7 @@ impl Totals {
         totals
     }
 
-    /// The same totals, with the counts of these items.
+    /// The same totals, but with `counts` added up over these items.
     #[must_use]
     pub fn with_counts_of<'i>(self, items: impl IntoIterator<Item = &'i Item>) -> Self {
         let counts = items.into_iter().fold(Counts::default(), |sum, item| sum.plus(item.total()));

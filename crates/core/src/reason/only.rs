@@ -5,7 +5,8 @@ use super::words::obstacles;
 use super::{ReasonDetail, WaitFor};
 use crate::words::Lang;
 
-/// Whether a server stopped with the run before it recorded what the run waits for: executors may be full, switched off or absent.
+/// Whether the run's server stopped before it recorded what the run waits for. Nothing is known about the executors: they may be
+/// full, switched off or absent.
 fn is_unrecorded(detail: &ReasonDetail) -> bool {
     detail.waits_for == Some(WaitFor::Executor) && detail.app.is_none() && detail.obstacles.is_empty()
 }

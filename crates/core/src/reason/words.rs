@@ -25,7 +25,7 @@ pub struct RunStatusFacts<'a> {
 }
 
 impl<'a> RunStatusFacts<'a> {
-    /// The run in its present attempt.
+    /// The facts about the present attempt of a run.
     #[must_use]
     pub fn of(run: &'a Run) -> Self {
         let (status, reason) = (run.shown_status(), run.reason_in_words());

@@ -23,8 +23,8 @@ pub enum Answer {
     No,
 }
 
-/// Picks the first candidate of the list that answered yes. Until the question ends, it waits for the answers of the candidates
-/// before that one. The shards of a fire are dealt over all candidates that answered yes.
+/// Picks the first candidate of the list that answered yes. It waits while an earlier candidate has not answered, until
+/// the time for answers has passed. The shards of a fire go to all candidates that answered yes, in turn.
 pub(super) fn first_good(request: &RouteRequest<'_>) -> Choice {
     let answer = |index: &usize| request.candidates[*index].answer;
     if request.shards > 1 {

@@ -14,6 +14,7 @@ const LIFETIME: Duration = Duration::from_secs(24 * 3600);
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Memory {
     route: Option<Route>,
+    /// When this memory began.
     since: Option<Timestamp>,
     turn: Option<u32>,
     /// The key of each online executor with a number for how often, or how recently, it was used, in the order of the names.

@@ -1,5 +1,5 @@
-//! Random: any executor (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire are dealt in turn, from one random executor
-//! on.
+//! Random: any executor (XXL-JOB's RANDOM). Remembers nothing. The shards of a fire go to the executors in turn, from a random
+//! one on.
 
 use super::memory::Memory;
 use super::request::{Choice, RouteRequest};

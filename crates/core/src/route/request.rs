@@ -41,7 +41,8 @@ pub struct RouteRequest<'a> {
     pub candidates: &'a [Candidate<'a>],
     /// The present.
     pub now: Timestamp,
-    /// A random number: the same for all shards of a fire, so that all of them are dealt from the same executor on.
+    /// A random number. It is the same for all shards of a fire, so that they go to the executors in turn, from the
+    /// same one on.
     pub draw: u32,
     /// Whether the wait for answers has ended.
     pub is_over: bool,
@@ -78,7 +79,7 @@ impl RouteRequest<'_> {
         self.candidates.iter().enumerate().filter(is_open).map(|(index, _)| index)
     }
 
-    /// The open candidate for this shard if the shards of a fire are dealt over the executors in turn, from `start` on.
+    /// The open candidate for this shard if the shards of a fire go to the executors in turn, from number `start` on.
     pub(super) fn dealt(&self, start: u32) -> Option<usize> {
         nth_wrapping(self.open(), usize::try_from(start).unwrap_or(0).wrapping_add(self.shard_offset()))
     }

@@ -57,7 +57,8 @@ impl Refusal {
 pub struct WaitTimes {
     /// How late a server was ready to start the run, and why.
     pub server: Option<Lateness>,
-    /// Wait for the job's earlier runs, or for anything else that its gate checks.
+    /// Wait until it was the run's turn: mostly for earlier runs of its job. The lateness of the server is not
+    /// included.
     pub turn: Duration,
     /// Wait for an executor that takes the run.
     pub executor: Duration,
@@ -149,7 +150,7 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// How late a server was ready to start the run, and how long the run waited at its gate and for an executor.
+    /// How late a server was ready to start the run, and how long the run waited for its turn and for an executor.
     #[must_use]
     pub fn waits(&self) -> WaitTimes {
         let of = |what| Duration::from_millis(self.waited.get(what).copied().unwrap_or(0));
@@ -222,7 +223,7 @@ fn list<T>(text: &mut String, len_max: usize, items: impl Iterator<Item = T>, wr
     left
 }
 
-/// Writes how many names a list leaves out, if it does.
+/// Writes how many names a list leaves out, if it leaves out any.
 fn push_more(text: &mut String, list: &str, left: usize) {
     if left > 0 {
         text.push(',');

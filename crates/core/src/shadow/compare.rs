@@ -55,7 +55,7 @@ pub struct OldFire {
 }
 
 impl OldFire {
-    /// The instant by which it is compared.
+    /// The instant that is compared with Rondel's: the planned one if it is known, else the one at which it was sent.
     #[must_use]
     pub fn at(&self) -> Timestamp {
         self.due_at.unwrap_or(self.started_at)
@@ -182,7 +182,8 @@ impl Range {
     }
 }
 
-/// Compares the fires of one job. Both sides include those at the edges of the range, in any order.
+/// Compares the fires of one job. `own` and `old` must include those around the edges of the range
+/// ([`Range::with_edges`]), in any order.
 ///
 /// A fire of the other scheduler is paired with Rondel's fire at the same instant. If there is none, it is matched with
 /// Rondel's last fire before it, within the tolerance: as the late pair of that fire or, if that fire has a pair already, as a
@@ -248,7 +249,9 @@ fn nearest_free(own: &[RondelFire], pairs: &[Option<usize>], at: Timestamp, near
 #[derive(Default)]
 struct ComparisonBuilder {
     comparison: Comparison,
+    /// The lateness of all paired fires of the other scheduler, added up.
     old_sum: Duration,
+    /// The lateness of all paired fires of Rondel, added up.
     own_sum: Duration,
 }
 

@@ -81,7 +81,7 @@ impl<'s> Checker<'s> {
                 } else {
                     None
                 };
-                // That error's message repeats the whole text, which may be long.
+                // The message of `error` repeats the whole text, which may be long.
                 wrong.is_none_or(|error| {
                     let message = if text.len() > 100 {
                         format!("expected {}, found {}", expected(self.root, schema), quoted(text))
@@ -104,8 +104,8 @@ impl<'s> Checker<'s> {
         }
     }
 
-    /// Checks the value against the branch that is meant. If that branch is not clear, the value passes here, and
-    /// deserialization decides.
+    /// Checks the value against the branch of an `anyOf` or `oneOf` that its author meant. If that branch is not clear,
+    /// the value passes here, and deserialization decides.
     fn check_choice(&mut self, branches: &'s [Value], value: &mut Value) -> bool {
         let mut fitting = branches.iter().filter(|branch| admits(self.root, branch, value));
         if let (Some(only), None) = (fitting.next(), fitting.next()) {

@@ -151,7 +151,7 @@ pub(super) fn is_instant(schema: &Value) -> bool {
     schema.get("format").and_then(Value::as_str) == Some("date-time")
 }
 
-/// The bounds of the integer type. Narrower ranges are checked later with the other values, with messages of their own.
+/// The bounds of the integer type. Narrower ranges are checked later, with messages of their own.
 pub(super) fn bounds(schema: &Value) -> Option<(i128, i128)> {
     Some(match schema.get("format")?.as_str()? {
         "uint8" => (0, u8::MAX.into()),

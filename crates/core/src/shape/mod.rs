@@ -75,8 +75,8 @@ impl ErrorKind {
 }
 
 impl<T> ShapeErrors<T> {
-    /// Of the errors that further checks `found` in the repaired document, returns those that no deviation can have caused: the
-    /// pointer of such an error lies neither above nor below the pointer of a deviation.
+    /// Filters the errors `found` by further checks of the repaired document: returns those that no deviation can have caused.
+    /// The pointer of such an error lies neither above nor below the pointer of a deviation.
     pub fn independent(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -1,8 +1,9 @@
 //! The search for the next fire of a timetable, with a bound on its work.
 //!
-//! A calendar can remove all fires of a schedule for years. A search takes the candidates of all schedules in the order of
-//! their instants, so that such a silent schedule is never searched beyond the fire of another. It gives up after a fixed
-//! amount of work and returns the instant from which to continue: one job must not hold up the scan of all.
+//! A calendar can remove all fires of a schedule for years. A search takes the candidates of all schedules in the order
+//! of their instants, so that a schedule without fires is never searched beyond the next fire of another one. It gives
+//! up after a fixed amount of work and returns the instant from which to continue: one job must not delay the scan of
+//! all jobs.
 
 use std::time::Duration;
 
@@ -41,6 +42,7 @@ pub(super) enum SearchResult {
 pub(super) struct Search<'a> {
     table: &'a Timetable,
     anchor: Timestamp,
+    /// What is left of the budget of work.
     work_left: u64,
 }
 
@@ -126,7 +128,8 @@ impl<'a> Search<'a> {
         }
     }
 
-    /// The first fire if each fire on a day outside the calendar moves to the nearest day inside in this direction, at the same time.
+    /// The first fire if the calendar moves each fire on a day outside it to the nearest day inside: in this direction, and at the
+    /// same time of day.
     fn shifted(
         &mut self,
         after: Timestamp,
@@ -142,7 +145,7 @@ impl<'a> Search<'a> {
         for schedule in &self.table.schedules {
             // A later schedule of the list wins only with an earlier instant.
             let until = best.map_or(until, |best| just_before(best.at));
-            // A fire of the schedule may move to a day before its start.
+            // A fire of the schedule may move to a day before the schedule's start.
             let after = schedule.start.map_or(after, |start| after.max(just_before(start)));
             let mut shift = Shift { schedule, anchor: self.anchor, after, calendar, direction, work_left: share };
             match shift.next(until) {
@@ -177,10 +180,11 @@ enum ShiftResult {
     NothingBefore(Timestamp),
 }
 
-/// The search of one schedule whose fires a calendar moves, day by day.
+/// The search for the next fire of one schedule whose fires a calendar moves; it goes day by day.
 struct Shift<'a> {
     schedule: &'a Schedule,
     anchor: Timestamp,
+    /// Only fires after this instant are wanted.
     after: Timestamp,
     calendar: &'a Calendar,
     direction: Direction,

@@ -51,7 +51,7 @@ fn pace(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
     format!("{}{}", within_the_hour(seconds, minutes), in_hours(hours))
 }
 
-/// Describes one time in each of many hours.
+/// Describes a schedule that fires once in each of many hours.
 fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
     match hours {
         Shape::All if (minute, second) == (0, 0) => Some("every hour".to_owned()),

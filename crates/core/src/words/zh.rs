@@ -27,7 +27,7 @@ fn pace(seconds: &Shape, minutes: &Shape, hours: &Shape) -> String {
     format!("{}{}", in_hours(hours), within_the_hour(seconds, minutes))
 }
 
-/// Describes one time in each of many hours.
+/// Describes a schedule that fires once in each of many hours.
 fn hourly(hours: &Shape, minute: u32, second: u32) -> Option<String> {
     match hours {
         Shape::All if (minute, second) == (0, 0) => Some("每小时".to_owned()),

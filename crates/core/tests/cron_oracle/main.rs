@@ -93,7 +93,7 @@ proptest! {
         check_span(&oracle, rule, from, &picks)?;
     }
 
-    /// Day, month and year fields over some years, a day at a time.
+    /// Day, month and year fields, walked over some years day by day.
     #[test]
     fn over_years(
         days in any_days(),

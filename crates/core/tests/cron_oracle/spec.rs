@@ -78,7 +78,7 @@ pub(crate) struct Spec {
     pub(crate) year: Option<Field>,
 }
 
-/// 1 is Sunday.
+/// The day of the week; Sunday is 1.
 pub(crate) fn weekday(date: NaiveDate) -> u32 {
     date.weekday().number_from_sunday()
 }

@@ -18,6 +18,7 @@ pub(crate) struct Facts {
     pub(crate) runs: BTreeMap<RunId, Run>,
     pub(crate) attempts: BTreeMap<(RunId, i32), Attempt>,
     pub(crate) jobs: BTreeMap<JobId, JobRecord>,
+    /// When the schedules of the jobs end.
     pub(crate) ends_at: Timestamp,
     /// Milliseconds since the world began.
     pub(crate) now_ms: u64,

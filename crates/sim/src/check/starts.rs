@@ -14,13 +14,13 @@ use crate::truth::{Start, Truth};
 /// How far a node's clock may run ahead of the database's clock between two readings: its pace is wrong by up to 200
 /// millionths, and the database may be unreachable for twelve seconds, more than once.
 pub(super) const CLOCK_SLACK: Duration = Duration::from_millis(5);
-/// An executor that was paused for this long may have been given up meanwhile.
+/// During a pause of this length, an executor may have been given up.
 const LONG_STOP_MS: u64 = 2_000;
 /// How long after the acknowledgement of an edit the old definition may still be in effect.
 const EDIT_SLACK: Duration = Duration::from_millis(1_100);
 
-/// How long after its queue time a run may still begin: a server looks only once a second, and an at-most-once run is
-/// marked first.
+/// How long after its queue time a run may still begin: servers look for such runs only once a second, and an
+/// at-most-once run is marked first.
 const QUEUE_SLACK: Duration = Duration::from_millis(2_500);
 
 pub(super) fn describe_start(start: &Start) -> String {

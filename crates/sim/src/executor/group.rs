@@ -38,8 +38,9 @@ pub(super) struct Driver {
     executions: BTreeMap<u64, (CancellationToken, usize)>,
     /// The checkpoint of each item at its epoch.
     progress: BTreeMap<(String, i64), u64>,
-    /// The items of the newest order. Its number is in the next field.
+    /// The items of the newest order, each with its epoch.
     ordered: BTreeMap<String, i64>,
+    /// The term and the number of the newest order.
     number: (i64, i64),
     /// Items that an order took from this group, or that the group has released.
     gone: BTreeSet<(String, i64)>,

@@ -13,10 +13,10 @@ use crate::world::elapsed_ms;
 
 /// How many complaints of one rule are listed.
 const LISTED_MAX: usize = 5;
-/// An executor that was paused for this long may have been given up meanwhile.
+/// During a pause of this length, an executor may have been given up.
 const LONG_STOP_MS: u64 = 2_000;
 const MOMENT: Duration = Duration::from_millis(1);
-/// The longest delay between a server's look at the root runs and the beginning of a new one, with a slow database.
+/// The longest time between a server's check of the root runs and the beginning of a new one, with a slow database.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
@@ -88,7 +88,8 @@ fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     found
 }
 
-/// P1: no execution begins at an epoch that its owner has released, or that ended with its attempt.
+/// P1: no execution begins at an epoch after its owner has released the item. After the owner's attempt has ended, one
+/// begins only if its process was paused when that happened.
 fn lost(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     for one in &pumps.executions {

@@ -16,9 +16,10 @@ const ROWS: u64 = 0x0000_5035_0000_7215;
 /// An item of a job.
 pub(crate) type ItemKey = (JobId, String);
 
-/// A row of an item, as it is in the store of the pump's user.
+/// A row of an item, as it is in the store of the pump's user. Times are in milliseconds since the world began.
 #[derive(Clone, Debug)]
 pub(crate) struct Row {
+    /// When a select can return it for the first time.
     pub(crate) arrives_ms: u64,
     /// How long an execution takes.
     pub(crate) length: Duration,
@@ -26,6 +27,7 @@ pub(crate) struct Row {
     pub(crate) failures_left: u32,
     /// How much longer the first execution takes.
     pub(crate) hangs: Duration,
+    /// When an execution succeeded; `None` while none has.
     pub(crate) done_ms: Option<u64>,
     /// Executions that failed so far.
     pub(crate) failed_count: u32,
@@ -41,7 +43,7 @@ impl Row {
 /// How often a group retries a row, by the jobs' definitions.
 pub(crate) const ROW_RETRY_MAX: u32 = 3;
 
-/// One call of `execute`.
+/// One call of `execute`. Times are in milliseconds since the world began.
 #[derive(Clone, Debug)]
 pub(crate) struct Execution {
     pub(crate) item_key: ItemKey,
@@ -49,15 +51,18 @@ pub(crate) struct Execution {
     pub(crate) owner: Owner,
     pub(crate) executor: usize,
     pub(crate) incarnation: i64,
+    /// The indexes of the rows among those of the item.
     pub(crate) keys: Vec<usize>,
     pub(crate) began_ms: u64,
     pub(crate) ended_ms: Option<u64>,
+    /// Whether the rows were done successfully.
     pub(crate) is_done: bool,
 }
 
 /// How an owner lost an item.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Loss {
+    /// It released the item, as it was asked to.
     Released,
     /// Its attempt had ended.
     Freed,
@@ -69,6 +74,7 @@ pub(crate) enum Loss {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Tenure {
     pub(crate) owner: Owner,
+    /// When it lost the item, in milliseconds since the world began, and how; `None` while it owns the item.
     pub(crate) lost: Option<(u64, Loss)>,
 }
 
@@ -85,7 +91,7 @@ pub(crate) struct PumpTruth {
     /// Rows arrive until this time.
     arrive_until_ms: u64,
     rows: BTreeMap<ItemKey, Vec<Row>>,
-    /// Jobs whose rows all exist from the beginning, because nothing begins a root run for later ones.
+    /// Jobs whose rows all exist from the beginning, because no root run would begin for rows that arrive later.
     pub(crate) full_at_once: Vec<JobId>,
     pub(crate) executions: Vec<Execution>,
     /// The owners of items in the store, by item and epoch.

@@ -1,4 +1,4 @@
-//! Triggers: whether they are accepted, their numbers, and the requests made of them.
+//! Triggers: whether they are accepted, their numbers, and the requests that are made from them.
 
 use std::time::Duration;
 

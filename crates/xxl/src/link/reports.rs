@@ -174,7 +174,7 @@ impl Link {
         let (next_line, is_open) = (page.next_line.max(first), entry.is_open());
         if let Some(end) = &end {
             entry.is_pulling = false;
-            // If the log cannot be read, the message is sent without waiting for it.
+            // If the log cannot be read, the lines of the end's message are sent without it.
             let has_failed = !is_open && entry.log_error.is_none() && matches!(end, ReadEnd::Failed(_));
             if has_failed || entry.is_whole_after(end, was_over) {
                 chunks.extend(log::message_chunks(&entry.row, ends::further_lines(&entry.row), now_ms));
