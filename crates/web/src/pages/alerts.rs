@@ -100,7 +100,7 @@ struct AlertsPage {
     resolved: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
     silences: Vec<SilenceRow>,
-    /// The maintenance windows. Each has the reason why the caller may not end it, if so.
+    /// The maintenance windows, each with the reason why the caller may not end it; `None` if the caller may.
     windows: Vec<(WindowRow, Option<&'static str>)>,
     errors: Vec<String>,
     form: SilenceForm,
@@ -296,7 +296,8 @@ fn incident_row(
     }
 }
 
-/// The open incidents about a job, for its page. Incidents from when the job belonged to an app that the caller does not see are hidden.
+/// The open incidents about a job, for its page. An incident is hidden if the job belonged at that time to an app that the caller does not
+/// see.
 pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
     let within = page.call.visible_app_names().await?;

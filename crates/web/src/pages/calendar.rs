@@ -50,7 +50,7 @@ struct CalendarPage {
     description: String,
     year: i32,
     months: Vec<Month>,
-    /// The URL and the name of each user of the calendar.
+    /// The URL and the name of each job or calendar that uses this calendar.
     users: Vec<(String, String)>,
     has_more_users: bool,
     form: CalendarForm,

@@ -126,9 +126,13 @@ pub(crate) struct LaneRow {
     pub(crate) runs: String,
     pub(crate) trouble: Option<String>,
     pub(crate) bars: Vec<Bar>,
+    /// Skipped fires.
     pub(crate) crosses: Vec<Tick>,
+    /// Upcoming planned instants.
     pub(crate) fires: Vec<Tick>,
+    /// Instants that the job's calendar removes or moves.
     pub(crate) removed: Vec<Tick>,
+    /// Changes of the clock of the job's zone that touch a fire.
     pub(crate) changes: Vec<Tick>,
     pub(crate) is_joined: bool,
     /// The URL of the list of its runs. The script adds the time range of a clicked bar.

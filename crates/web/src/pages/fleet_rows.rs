@@ -31,8 +31,9 @@ pub(super) struct NodeRow {
     pub(super) status: &'static str,
     /// The remaining time of its lease; `None` if the server is dead.
     pub(super) lease: Option<String>,
-    /// Since when it is dead, and whether it shut down in order.
+    /// Since when it is dead; `None` while it lives.
     pub(super) dead_at: Option<Moment>,
+    /// Whether it shut down in order.
     pub(super) has_left: bool,
     pub(super) job_count: u64,
     pub(super) skew_ms: i64,
@@ -76,7 +77,7 @@ pub(super) struct ExecutorRow {
     pub(super) last_seen: Moment,
     pub(super) connected: Option<Moment>,
     pub(super) state: &'static str,
-    /// How many runs it has in hand.
+    /// How many runs it holds.
     pub(super) run_count: u64,
     /// The remaining runs as text, if the executor is switched off.
     pub(super) countdown: Option<String>,
@@ -91,7 +92,7 @@ impl ExecutorRow {
     }
 }
 
-/// A run that an executor has.
+/// A run that an executor holds.
 pub(super) struct HeldRun {
     pub(super) id: RunId,
     pub(super) job: String,
@@ -105,8 +106,8 @@ pub(super) struct HeldRun {
 pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
     let is_this = this.is_some();
-    // The answering server's loops come from memory: its row is out of date if its beat fails, for example because the database is
-    // unreachable.
+    // The loops of the answering server come from memory: the server's row is out of date if its beat fails, for example because the
+    // database is unreachable.
     let loops: Vec<LoopRow> =
         this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
     let is_dead = status == "dead";

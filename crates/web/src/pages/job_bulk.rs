@@ -29,24 +29,29 @@ struct BulkPage {
     title: String,
     action: &'static str,
     label: String,
-    /// The jobs, and the filter by which they were chosen.
+    /// The names of the chosen jobs.
     names: Vec<String>,
+    /// Whether the action applies to all jobs that match `filter`.
     is_all: bool,
     filter: String,
     count: usize,
     shown: Vec<String>,
     hidden_count: usize,
     has_more: bool,
-    /// The name after which the selection begins, and the name after which the next selection begins.
+    /// The name after which this selection begins; empty for the first one.
     after: String,
+    /// The name after which the next selection begins, if there is one.
     next: Option<String>,
+    /// Maximum number of jobs that one request may change.
     max: usize,
+    /// The URL of the list to return to.
     back: String,
     is_done: bool,
     unchanged: usize,
     problems: Vec<JobProblem>,
-    /// The action that reverts this one, and the jobs that it would change.
+    /// The action that reverts this one, if there is one.
     undo: Option<&'static str>,
+    /// The jobs that this action has changed.
     changed: Vec<String>,
 }
 

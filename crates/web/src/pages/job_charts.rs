@@ -56,9 +56,11 @@ struct Band {
     area: String,
     p50: String,
     p95: String,
-    /// The values of the newest day. `most` is the maximum of all days.
+    /// The 50th percentile of the newest day.
     newest_p50: String,
+    /// The 95th percentile of the newest day.
     newest_p95: String,
+    /// The highest 95th percentile of all days.
     most: String,
 }
 

@@ -54,7 +54,7 @@ struct NewJobPage {
     errors: Errors,
     offers: FieldSuggestions,
     is_new: bool,
-    /// Always empty here; on the page that edits a job, the name of the job.
+    /// The name of the edited job. Always empty on this page, which shares its template with the page that edits a job.
     current_name: String,
 }
 

@@ -80,11 +80,13 @@ struct JobsPage {
     presets: Vec<Preset>,
     saved: SavedBar,
     sorts: [Preset; 5],
+    /// The URL of this page of the list, from which the script reloads the rows.
     here: String,
     rows: Vec<JobRow>,
     total: usize,
     previous: Option<String>,
     next: Option<String>,
+    /// The URL of the first page.
     first: String,
     is_first: bool,
     /// Why the caller may not create a job; `None` if the caller may.
@@ -99,6 +101,7 @@ struct Group {
     app: String,
     count: usize,
     paused: usize,
+    /// The filter that selects the jobs of this app.
     filter: String,
 }
 
@@ -126,6 +129,7 @@ struct JobRow {
 /// The jobs of one page of the list.
 struct Slice {
     entries: Vec<Arc<BoardEntry>>,
+    /// The job after which the previous page begins; `None` if the previous page is the first one, or if there is none.
     previous: Option<Arc<BoardEntry>>,
     has_more: bool,
 }
@@ -384,7 +388,7 @@ impl RecentRuns {
 /// The newest broadcasts of a job, without their shards. A page of all its runs could consist of the shards of the last broadcast only.
 async fn broadcasts<Q: Sync>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<Run>, Problem> {
     let store = call.engine().store();
-    // A broadcast with a single shard has a mark for the shard, too.
+    // For a broadcast with a single shard, this also returns the shard.
     let marks = store.chart_runs(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
     let ids: Vec<RunId> = marks.iter().filter(|mark| call.may_view(mark.app)).map(|mark| mark.id).collect();
     let mut runs = store.runs(&ids).await?;

@@ -63,13 +63,17 @@ struct ItemRow {
     /// The CSS class, which decides shape and colour.
     class: &'static str,
     word: &'static str,
+    /// When its group was asked to release it.
     asked_at: Option<Moment>,
+    /// Whether its last select returned no rows, and all rows that it had fetched are executed.
     is_dry: bool,
+    /// The index and the run of the group that has it.
     group: Option<(i32, RunId)>,
     executor: String,
     epoch: i64,
     counts: Counts,
     per_minute: u32,
+    /// When the oldest of its rows that are not yet executed was fetched.
     oldest_at: Option<Moment>,
     checkpoint: String,
 }
@@ -86,11 +90,13 @@ struct Choice {
 struct PumpPage {
     shell: Shell,
     t: &'static Texts,
+    /// The URL of this page, from which the script reloads its live part.
     here: String,
     name: String,
     root: Option<RootRow>,
     item_count: usize,
     totals: Totals,
+    /// When the oldest of the rows that are not yet executed was fetched.
     oldest: Option<Moment>,
     groups: Vec<GroupRow>,
     hidden_count: usize,

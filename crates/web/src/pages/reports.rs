@@ -124,6 +124,7 @@ struct ShownRow {
     name: String,
     href: Option<String>,
     app: Option<String>,
+    /// The day or the month.
     at: String,
     runs: u64,
     failed: u64,
@@ -132,6 +133,7 @@ struct ShownRow {
     on_time: String,
     p50: String,
     p95: String,
+    /// The 99th percentile of the lateness.
     late: String,
 }
 
@@ -141,6 +143,7 @@ struct ShownFailure {
     jobs: Vec<String>,
     /// How many jobs are not named.
     more: u64,
+    /// The id of the newest of these runs; it may have been removed.
     newest: Option<String>,
 }
 
@@ -175,7 +178,9 @@ struct ReportsPage {
     rows: Vec<ShownRow>,
     failures: Vec<ShownFailure>,
     is_cut: bool,
+    /// Whether the range is divided into days or months.
     in_parts: bool,
+    /// The URL of the report as a CSV file.
     csv: String,
     next: Option<String>,
     schedule: Option<ShownSchedule>,

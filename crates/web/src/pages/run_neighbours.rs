@@ -37,8 +37,9 @@ pub(super) struct Neighbour {
 pub(super) struct Comparison {
     pub(super) id: String,
     pub(super) at: Moment,
-    /// The facts that differ, and those that are the same.
+    /// The facts that differ.
     pub(super) differing: Vec<Difference>,
+    /// The names of the facts that are the same, in one line.
     pub(super) same: String,
     /// The parameters of both, if they differ.
     pub(super) params: Option<(String, String)>,

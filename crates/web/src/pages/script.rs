@@ -89,6 +89,7 @@ struct ScriptPage {
     has_check: bool,
     trouble: Vec<String>,
     rows: Vec<VersionRow>,
+    /// The version before which the list continues on the next page; `None` on the last page.
     older: Option<i64>,
     comparison: Option<Comparison>,
     form: ScriptForm,

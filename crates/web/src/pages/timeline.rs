@@ -28,8 +28,9 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// The ranges to select from, in hours, with their words in URLs.
 const ZOOMS: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
 const ZOOM_DEFAULT: usize = 2;
-/// How many lanes are shown, and how many if the user asks for more.
+/// How many lanes are shown.
 const LANE_COUNT: u32 = 24;
+/// How many lanes are shown if the user asks for more, with the word for this in URLs.
 const MANY_LANES: (&str, u32) = ("100", 100);
 /// How many days the table of hours shows.
 const HEAT_DAYS: u32 = 7;
@@ -49,6 +50,7 @@ pub(crate) struct TimelineQuery {
     to: Option<Timestamp>,
     contains: String,
     app: Option<String>,
+    /// Whether the user asked for more lanes.
     has_many: bool,
 }
 
@@ -130,8 +132,11 @@ struct TimelinePage {
     drawing: Drawing,
     by: Vec<Choice>,
     zooms: Vec<Choice>,
+    /// The URL of the range before this one.
     earlier: String,
+    /// The URL of the range after this one.
     later: String,
+    /// The URL of the range with the current instant; `None` if this is the range.
     present: Option<String>,
     from: Moment,
     to: Moment,

@@ -22,8 +22,9 @@ const PIECE_LEN: usize = 64 * 1024;
 #[derive(Default)]
 pub(super) struct Items {
     pieces: Pieces,
-    /// `seen` items were added; `count` of them are in the pieces.
+    /// How many items were added.
     seen: usize,
+    /// How many of them are in `pieces`.
     count: usize,
     /// Serialized items that wait for an item before them, by their index in the list. Items that are not in the list come last, in the
     /// order in which they were added.

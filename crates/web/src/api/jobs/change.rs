@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::etag::{IfMatch, mismatch};
 use crate::problem::{Code, Problem};
 
-/// The codes with which a change of a definition can be refused, apart from codes for its body.
+/// The codes with which a change of a definition can be refused, in addition to those that any body can get.
 pub(super) const EDITS: &[Code] = &[Code::JobExists, Code::JobIsParent, Code::EditConflict, Code::InvalidBody];
 
 /// How often a conflicting change is tried if the caller gave no version.

@@ -354,8 +354,8 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
 }
 
-/// The newest `count` versions before the version `before`, the newest first. The store selects versions by when they were saved, so a
-/// page may contain versions from `before` on. If too few others remain, a larger page is read.
+/// The newest `count` versions before the version `before`, the newest first. The store selects versions by when they were saved, so it
+/// can also return the version `before` and later ones. If these leave too few, more versions are read.
 async fn older<Q>(
     call: &Call<Q>,
     job: JobId,
@@ -376,9 +376,9 @@ async fn older<Q>(
     }
 }
 
-/// Versions with their positions in the list; `None` for versions that the caller may not see. Versions from when the job belonged to
-/// another app are shown to callers who may see that app. Old versions may contain secrets that were removed later, so likely secrets are
-/// shown only to callers who may edit the app.
+/// Versions with their positions in the list; `None` for versions that the caller may not see. A version that was saved while the job
+/// belonged to another app is shown to callers who may see that app. Old versions may contain secrets that were removed later, so likely
+/// secrets are shown only to callers who may edit the app.
 async fn versions_for_caller<Q>(
     call: &Call<Q>,
     found: Vec<VersionRecord>,
