@@ -63,7 +63,7 @@ impl Scene {
         wait_until(LOST, "the victim is busy", async || if self.in_hand().is_empty() { Err(()) } else { Ok(()) }).await;
     }
 
-    /// Waits until each of these has a verdict or another attempt, and prints how long that took.
+    /// Waits until each of these runs has a verdict or another attempt, and prints how long that took.
     async fn settles(&self, runs: Vec<Start>, since: Instant, limit: Duration, what: &str) {
         let api = self.second.api();
         for start in &runs {

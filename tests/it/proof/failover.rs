@@ -14,8 +14,9 @@ use super::galera::Galera;
 use super::proxy::Proxy;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon scheduling continues once the next database server takes writes, and the delay that a busy machine adds.
+/// How soon scheduling continues once the next database server takes writes.
 const GOES_ON_MS: i64 = 5_000;
+/// The delay that a busy machine adds.
 const MACHINE_MS: i64 = 3_000;
 
 /// What happens to the database server that takes the writes.

@@ -280,7 +280,7 @@ impl Chance {
     }
 }
 
-/// How often each place kills in the long form; `None` in the short form.
+/// How often a process dies at each failpoint in the long form; `None` in the short form.
 pub(super) fn rounds() -> Option<usize> {
     variable("TEST_MATRIX_ROUNDS").and_then(|text| text.parse().ok())
 }
@@ -291,7 +291,7 @@ pub(super) fn record_outcome(backend: Backend, place: &str, what: &str) {
     append(Path::new(&path), &format!("{backend} {place} {what}\n"));
 }
 
-/// Shown where the test fails, or with `--nocapture`.
+/// Prints a text, which is shown if the test fails, or with `--nocapture`.
 pub(super) fn print(text: &str) {
     std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("print");
 }
