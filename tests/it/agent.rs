@@ -55,8 +55,8 @@ async fn all_gone(pids: &[String]) {
     .await;
 }
 
-/// A script that ignores SIGTERM, and so do its two children. Each child has a session of its own; the parent of one
-/// child has exited.
+/// A script that ignores SIGTERM, like its two children. Each child has a session of its own; the parent of one child
+/// has exited.
 fn stubborn(pids: &Path) -> String {
     let pids = pids.display();
     format!(

@@ -343,7 +343,8 @@ async fn the_serial_order_survives_the_server(db: ScratchDb) {
 }
 on_each_database!(the_serial_order_survives_the_server);
 
-/// A run that is to be replaced stops slowly, and the server dies meanwhile. Its successor still waits for its end.
+/// A run that is to be replaced stops slowly, and the server dies meanwhile. The run's successor still waits for the
+/// run's end.
 #[tokio::test]
 async fn a_cover_survives_the_server() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };

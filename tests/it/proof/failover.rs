@@ -36,7 +36,7 @@ pub(super) trait Cluster {
     fn port(&self) -> u16;
     /// Ends the server that takes the writes. From now on, the next server is to take them.
     async fn fail(&mut self, end: End);
-    /// Waits until the server takes writes.
+    /// Waits until the next server takes writes.
     async fn takes_writes(&self);
     /// Adds the servers that the cluster needs for the next failure.
     async fn mend(&mut self);

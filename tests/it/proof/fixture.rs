@@ -200,8 +200,8 @@ pub(super) fn job(name: &str, work: Value, more: Value) -> Value {
     job
 }
 
-/// Creates serial jobs that fire each second, half of them at least once and half at most once. Their runs take up to
-/// four steps.
+/// Creates serial jobs that fire each second, half of them with at-least-once delivery, the others with at-most-once
+/// delivery. Their runs take up to four steps.
 pub(super) async fn mixed_jobs(api: &Api, count: usize, step_ms: usize) {
     for number in 0..count {
         let delivery = if number % 2 == 0 { "at_least_once" } else { "at_most_once" };

@@ -203,7 +203,7 @@ async fn finish_unwritable(backend: Backend) {
     record_outcome(backend, "finish_unwritable", "judged");
 }
 
-/// An at-most-once run loses its mark if it has certainly not begun: its executor returns it before it begins.
+/// The mark of an at-most-once run is removed if the run has certainly not begun: its executor returns it unbegun.
 async fn unmark(backend: Backend) {
     let Some(db) = database(backend).await else { return };
     // A run without a mark waits this long for executors that are no longer heard.

@@ -332,8 +332,8 @@ async fn past(
         let history = read(page, record, from, to).await?;
         match history.next.filter(|next| *next <= to) {
             None => return Ok((from, history)),
-            // The read ended at `next`. Most jobs fire evenly, so a range as long as the one that was read, but at the end of the day,
-            // should fit into one page.
+            // The read ended at `next`. Most jobs fire evenly, so the end of the day should fit into one page if it is no longer than the
+            // part that was read.
             Some(next) if length > SHORTEST => length = (length / 2).min(next.since(from)).max(SHORTEST),
             Some(next) => return newest(page, record, (next, to), history).await,
         }

@@ -89,8 +89,8 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         history = page.engine().fires(&record, range, within.as_deref()).await?;
         begin = from;
         let Some(next) = history.next.filter(|next| *next <= to) else { break };
-        // Only the newest part is shown. The read ended at `next`. If the fires are evenly spread, a range as long as the one that was
-        // read, but at the end, fits into one read.
+        // Only the newest part is shown. The read ended at `next`. If the fires are evenly spread, the end of the range fits into one read
+        // if it is no longer than the part that was read.
         let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST);
         from = to.saturating_sub(length).max(from);
     }

@@ -1,4 +1,5 @@
-//! The page of reports over days and months. It can be printed, downloaded as a file, and has the schedule of the weekly report.
+//! The page of reports over days and months. A report can be printed or downloaded as a file. The page also has the schedule of the weekly
+//! report.
 
 use std::time::Duration;
 

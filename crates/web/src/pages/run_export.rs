@@ -20,7 +20,7 @@ use crate::shown_runs::named;
 const EXPORT_COUNT_MAX: usize = 10_000;
 /// How many runs are read at a time.
 const READ_COUNT: u32 = 500;
-/// A search stops after a maximum number of rows, and is then continued. Maximum number of continuations of one export.
+/// Maximum number of continuations of one export: a search stops after a maximum number of rows, and the export then continues it.
 const CONTINUED_COUNT_MAX: u32 = 100;
 
 /// The filter of the runs to export.

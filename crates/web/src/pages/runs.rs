@@ -80,7 +80,7 @@ struct RunsPage {
     bar: FilterBar,
     presets: Vec<Preset>,
     saved: SavedBar,
-    /// Sorts by time, by duration, and by lateness.
+    /// The headers of the columns that sort the list: by time, by duration, and by lateness.
     sorts: [Sort; 3],
     /// The URL of this page of the list, from which the script reloads the rows.
     here: String,

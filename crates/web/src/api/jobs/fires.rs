@@ -35,7 +35,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIMIT_DEFAULT: u32 = 200;
 const LIMIT_MAX: u32 = 1_000;
 const VERSION_LIMIT_DEFAULT: u32 = 20;
-/// Small, since each version may have parameters and a calendar of some hundred kilobytes.
+/// Maximum number of versions on a page. It is small, since a version can have parameters and a calendar of some hundred kilobytes.
 const VERSION_LIMIT_MAX: u32 = 50;
 /// Maximum number of versions read to find those before a given one: many may have been saved at the same instant.
 const SAME_INSTANT_MAX: usize = 1_000;
