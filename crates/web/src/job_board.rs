@@ -55,6 +55,7 @@ pub(crate) struct BoardEntry {
     /// Whether some of its fires are in shadow mode: because of its mode, or because they are before the instant at which the job becomes
     /// active.
     pub(crate) has_shadows: bool,
+    /// Whether it has schedules, none of which follows other jobs.
     pub(crate) fires_by_time: bool,
     pub(crate) labels: Labels,
 }
@@ -246,6 +247,7 @@ pub(crate) enum JobOrder {
 pub(crate) struct OfferedHandlers<'e> {
     engine: &'e Engine,
     namespace: NamespaceId,
+    /// The answers so far, by app and handler.
     by_handler: HashMap<(String, String), bool>,
 }
 

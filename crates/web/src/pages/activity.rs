@@ -184,12 +184,15 @@ struct ActivityPage {
     filters: Filters,
     /// Each action with its description.
     actions: Vec<(&'static str, &'static str)>,
+    /// The name of the filter that is wrong, and a message.
     error: Option<(&'static str, String)>,
     rows: Vec<ActivityRow>,
     first: String,
     next: Option<String>,
+    /// The URL of the file with all entries that match.
     export: String,
     is_first: bool,
+    /// Whether the URL has a filter.
     is_filtered: bool,
     code: AsCode,
 }

@@ -47,10 +47,13 @@ pub(super) struct IncidentRow {
     pub(super) rule: String,
     pub(super) since: Moment,
     pub(super) resolved_at: Option<Moment>,
+    /// Who acknowledged it.
     pub(super) acknowledged: Option<String>,
+    /// Whether a silence suppresses its messages.
     pub(super) is_silent: bool,
     /// The names of its channels, if none of them exists; the incident is then not reported.
     pub(super) no_channel: Option<String>,
+    /// The job, if the incident is about one.
     pub(super) job: Option<String>,
     /// The app, if the incident is about one.
     pub(super) app: Option<String>,
@@ -73,11 +76,13 @@ struct RuleRow {
     channels: String,
     is_critical: bool,
     enabled: bool,
+    /// When the rule is checked next; `None` if within a minute, or after runs.
     next: Option<Moment>,
 }
 
 struct SilenceRow {
     id: String,
+    /// The incidents that it covers, in words.
     what: String,
     author: String,
     reason: String,

@@ -37,6 +37,7 @@ struct PageState {
     year: Option<i32>,
     errors: Vec<String>,
     trial: Option<Trial>,
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
 }
 
@@ -56,8 +57,11 @@ struct CalendarPage {
     form: CalendarForm,
     errors: Vec<String>,
     trial: Option<Trial>,
+    /// The version on which the next save will be based.
     version: Option<i64>,
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
+    /// The URL to which the form is sent.
     action: String,
     /// The API request and the command that save this calendar.
     code: AsCode,

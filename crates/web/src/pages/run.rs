@@ -82,6 +82,7 @@ struct RunPage {
     /// How many shards did not succeed.
     failed_shards: usize,
     parent: Option<String>,
+    /// The caller who asked to cancel the run.
     cancel_by: Option<String>,
     only_executor: Option<String>,
     key: Option<String>,
@@ -96,6 +97,7 @@ struct RunPage {
     params: Option<String>,
     result: Option<String>,
     version: i64,
+    /// Maximum length of a reason for a cancel, in characters.
     cancel_reason_max: usize,
     commands: Vec<String>,
     /// `None` if the request is only for the parts of the page that change while the run is open.

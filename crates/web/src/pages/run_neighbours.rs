@@ -35,6 +35,7 @@ pub(super) struct Neighbour {
 
 /// The comparison of a run with the last one that succeeded.
 pub(super) struct Comparison {
+    /// The run that succeeded.
     pub(super) id: String,
     pub(super) at: Moment,
     /// The facts that differ.
@@ -48,7 +49,9 @@ pub(super) struct Comparison {
 /// A fact that differs between the two runs.
 pub(super) struct Difference {
     pub(super) name: &'static str,
+    /// The value in the run that the page shows.
     pub(super) this: String,
+    /// The value in the run that succeeded.
     pub(super) that: String,
 }
 

@@ -48,6 +48,7 @@ impl FromQuery for ScriptQuery {
 #[derive(Default)]
 struct PageState {
     errors: Vec<String>,
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
     comparison: Option<Comparison>,
     before: Option<i64>,
@@ -94,7 +95,9 @@ struct ScriptPage {
     comparison: Option<Comparison>,
     form: ScriptForm,
     errors: Vec<String>,
+    /// The version on which the next save will be based.
     version: Option<i64>,
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
     action: String,
     code: AsCode,

@@ -45,9 +45,11 @@ const AHEAD_HEIGHT: u64 = 90;
 #[derive(Debug)]
 pub(crate) struct TimelineQuery {
     by: LaneKind,
+    /// The index of the range in [`ZOOMS`].
     zoom: usize,
     /// The end of the range; `None` if the range includes the current instant.
     to: Option<Timestamp>,
+    /// The text that the names of the jobs must contain.
     contains: String,
     app: Option<String>,
     /// Whether the user asked for more lanes.
@@ -144,11 +146,15 @@ struct TimelinePage {
     app: String,
     by_word: &'static str,
     zoom_word: &'static str,
+    /// Whether there are more lanes than these.
     has_more: bool,
+    /// Whether only the newest runs are shown.
     is_cut: bool,
+    /// Whether a lane has runs that are joined into one mark.
     has_joined: bool,
     mark_max: usize,
     heat: Vec<HeatRow>,
+    /// The hours that label the columns of the table.
     hours: Vec<u32>,
     lane_max: u32,
     /// The URL of the timeline with more lanes.
@@ -166,6 +172,7 @@ struct HeatCell {
     x: u32,
     /// The shade, from 0 (no runs) to 5.
     class: usize,
+    /// Whether the hour has unusually many failures.
     failed: bool,
     href: String,
     title: String,
@@ -303,8 +310,10 @@ struct AheadPage {
     bars: Vec<AheadBar>,
     axis: Vec<AxisLabel>,
     fires: Vec<AheadFire>,
+    /// The instant with the most fires, in words; `None` if no instant has several.
     peak: Option<String>,
     is_cut: bool,
+    /// The number of fires in the forecast.
     total: u64,
 }
 

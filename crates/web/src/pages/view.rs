@@ -65,6 +65,7 @@ pub(crate) struct RunRow {
     pub(crate) job: String,
     pub(crate) status: Status,
     pub(crate) fire_at: Moment,
+    /// How long the run took, or has been running; `None` if it has not begun.
     pub(crate) length: Option<String>,
     /// How much later than planned the handler was started.
     pub(crate) late: Option<String>,

@@ -74,8 +74,11 @@ impl Items {
 /// A body of known length. Each piece is freed as soon as it is sent.
 #[derive(Default)]
 struct Pieces {
+    /// The finished pieces that are not sent yet.
     ready: VecDeque<Bytes>,
+    /// The piece to which text is still added.
     last: Vec<u8>,
+    /// How many bytes the pieces in `ready` have.
     len: u64,
 }
 
