@@ -64,8 +64,11 @@ struct AppRow {
     class: &'static str,
     word: &'static str,
     state: &'static str,
+    /// How many of its executors have a stream to this server.
     online_count: usize,
+    /// How many runs these executors have.
     busy: u32,
+    /// How many slots these executors have.
     slots: u32,
     /// How many runs its executors have, counted on all servers.
     held_count: u64,

@@ -97,6 +97,7 @@ struct When {
 /// A fire, or several consecutive fires with the same verdict.
 struct Row {
     when: When,
+    /// The number of fires and the last one, if there are several.
     last: Option<(u64, When)>,
     class: &'static str,
     word: &'static str,
@@ -125,6 +126,7 @@ struct FiresPage {
     name: String,
     form: WhyForm,
     error: Option<String>,
+    /// Why the time in the question means no instant, or two.
     note: Option<String>,
     answers: Vec<InstantAnswer>,
     from: When,

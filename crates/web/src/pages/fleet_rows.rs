@@ -35,7 +35,9 @@ pub(super) struct NodeRow {
     pub(super) dead_at: Option<Moment>,
     /// Whether it shut down in order.
     pub(super) has_left: bool,
+    /// How many jobs have it as their home.
     pub(super) job_count: u64,
+    /// How far its host's wall clock is ahead of the database's, in milliseconds.
     pub(super) skew_ms: i64,
     /// The 99th percentile of the lateness of its recent fires; `None` without fires.
     pub(super) lateness: Option<String>,
@@ -53,9 +55,12 @@ pub(super) struct LoopRow {
     pub(super) name: String,
     pub(super) is_failing: bool,
     pub(super) ticked_at: Option<Moment>,
+    /// How long the last tick took.
     pub(super) took: String,
     pub(super) tick_count: u64,
+    /// How many objects its ticks acted on.
     pub(super) done_count: u64,
+    /// How many ticks failed.
     pub(super) failed_count: u64,
     pub(super) failing_since: Option<Moment>,
     pub(super) error: Option<String>,
@@ -66,6 +71,7 @@ pub(super) struct ExecutorRow {
     pub(super) app: String,
     pub(super) status: &'static str,
     pub(super) word: &'static str,
+    /// How many runs it executes, by its last heartbeat; `None` if it has no stream to this server.
     pub(super) running: Option<u32>,
     pub(super) slots: u32,
     pub(super) weight: u32,

@@ -166,6 +166,7 @@ impl FromQuery for Preview {
 #[template(path = "preview.html")]
 struct PreviewPart {
     t: &'static Texts,
+    /// The schedule in words.
     words: Option<String>,
     /// The instants in UTC, and on the clock of the schedule if that differs.
     fires: Vec<(Moment, Option<String>)>,

@@ -83,6 +83,7 @@ struct JobsPage {
     /// The URL of this page of the list, from which the script reloads the rows.
     here: String,
     rows: Vec<JobRow>,
+    /// How many jobs match the filter.
     total: usize,
     previous: Option<String>,
     next: Option<String>,
@@ -93,6 +94,7 @@ struct JobsPage {
     no_new: Option<&'static str>,
     no_operate: Option<&'static str>,
     no_edit: Option<&'static str>,
+    /// Maximum number of jobs that one request may change.
     bulk_max: usize,
 }
 
@@ -100,6 +102,7 @@ struct JobsPage {
 struct Group {
     app: String,
     count: usize,
+    /// How many of its jobs are paused.
     paused: usize,
     /// The filter that selects the jobs of this app.
     filter: String,
@@ -120,6 +123,7 @@ struct JobRow {
     code: String,
     next_fire: Option<Moment>,
     outcomes: Outcomes,
+    /// The 95th percentile of the durations of its newest successful runs.
     p95: Option<String>,
     state: StateWord,
     /// Further problems of the job.

@@ -54,6 +54,7 @@ struct GroupRow {
     attempt: i32,
     executor: String,
     item_count: u32,
+    /// Rows that its items executed in the last minute.
     per_minute: u64,
     started_at: Option<Moment>,
 }
@@ -70,8 +71,10 @@ struct ItemRow {
     /// The index and the run of the group that has it.
     group: Option<(i32, RunId)>,
     executor: String,
+    /// Increases with each owner of the item.
     epoch: i64,
     counts: Counts,
+    /// Rows that were executed in the minute before the last report.
     per_minute: u32,
     /// When the oldest of its rows that are not yet executed was fetched.
     oldest_at: Option<Moment>,
@@ -99,6 +102,7 @@ struct PumpPage {
     /// When the oldest of the rows that are not yet executed was fetched.
     oldest: Option<Moment>,
     groups: Vec<GroupRow>,
+    /// How many groups are not shown.
     hidden_count: usize,
     choices: Vec<Choice>,
     items: Vec<ItemRow>,

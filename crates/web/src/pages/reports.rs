@@ -130,9 +130,13 @@ struct ShownRow {
     runs: u64,
     failed: u64,
     skipped: u64,
+    /// The percentage of the runs that succeeded.
     succeeded: String,
+    /// The percentage of the scheduled fires that began on time.
     on_time: String,
+    /// The 50th percentile of the durations.
     p50: String,
+    /// The 95th percentile of the durations.
     p95: String,
     /// The 99th percentile of the lateness.
     late: String,

@@ -75,6 +75,7 @@ struct WhyPage {
     error: Option<String>,
     /// Jobs whose names are similar to the typed one: the name, and the URL of the same question about that job.
     near: Vec<(String, String)>,
+    /// Why the time in the question means no instant, or two.
     note: Option<String>,
     answers: Vec<Answer>,
     checks: Vec<Check>,

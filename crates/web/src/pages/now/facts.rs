@@ -50,14 +50,17 @@ const AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The state of the system in numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Health {
+    /// How many servers are living, or are dead without having shut down in order.
     pub(crate) node_count: usize,
     pub(crate) living_count: usize,
     /// The remaining time of the lease of the answering server.
     pub(crate) lease_left: Duration,
+    /// How late fires were, as the 99th percentile; `None` without fires.
     pub(crate) lateness: Option<Duration>,
     pub(crate) executor_count: usize,
     pub(crate) online_count: usize,
     pub(crate) slot_count: u64,
+    /// How many runs the online executors have.
     pub(crate) busy_count: u64,
     /// How many runs are due but are not with an executor yet. Ends with a plus sign if there are more.
     pub(crate) queue_count: String,

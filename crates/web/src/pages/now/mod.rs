@@ -66,6 +66,7 @@ struct HealthRow {
     of: Health,
     lease: String,
     lateness: Option<String>,
+    /// How soon after their planned instants handlers should begin.
     objective: String,
     is_late: bool,
     next: Option<Moment>,
