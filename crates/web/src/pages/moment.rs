@@ -18,7 +18,7 @@ pub(crate) struct Moment {
     pub(crate) day: String,
     /// The time of day, with seconds.
     pub(crate) time: String,
-    /// The milliseconds of the time of day, three digits.
+    /// The milliseconds, such as `.004`.
     pub(crate) millis: String,
     /// The instant in each known time zone, shown as a tooltip.
     pub(crate) title: String,
