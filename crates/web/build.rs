@@ -1,8 +1,9 @@
 //! Generates `Texts` from `web/locales`. The build fails if a language lacks a key, or if the gaps of a text differ between languages.
 //!
-//! A locale is a folder of TOML files, one for each part of the console, with lines of the form `key = "text"`. A text with gaps (`"{n}
-//! runs"`) becomes a method with an argument for each gap; other texts become fields. `"{n} run|{n} runs"` has one form for the count
-//! one, and another for any other count `n` or `count`. For an unused key, the compiler reports an unused field.
+//! A locale is a folder of TOML files, one for each part of the console, with lines of the form `key = "text"`. A text with gaps, such as
+//! `"{n} runs"`, becomes a method with an argument for each gap; other texts become fields. A text may have two forms, as in `"{n} run|{n}
+//! runs"`: the first is used if the gap `n` or `count` is one, the second for all other counts. For an unused key, the compiler reports an
+//! unused field.
 //!
 //! The build also joins the style sheets of `web/static/css` into one, and the scripts of `web/static/js` into one, in the order of their
 //! file names. Every page loads these two. The page of a run also loads the style sheets of `web/static/css/run` and a script of its own.
@@ -48,7 +49,8 @@ fn main() {
     }
 }
 
-/// Compresses a file that every page loads once, in the build, with a higher level than a server could use for each answer.
+/// Compresses a file that every page loads. The build does this once, so it can afford a higher level than a server that compresses each
+/// answer.
 fn pack(path: &Path, bytes: &[u8]) {
     let parameters = brotli::enc::BrotliEncoderParams { size_hint: bytes.len(), ..Default::default() };
     let mut packed = Vec::new();

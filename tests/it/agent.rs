@@ -55,8 +55,8 @@ async fn all_gone(pids: &[String]) {
     .await;
 }
 
-/// A script that ignores SIGTERM. So do its two children, each in a session of its own; the parent of one of them is
-/// gone.
+/// A script that ignores SIGTERM, like its two children. Each child has a session of its own; the parent of one child
+/// has exited.
 fn stubborn(pids: &Path) -> String {
     let pids = pids.display();
     format!(
@@ -172,7 +172,7 @@ pub(crate) fn forget_peak(id: u32) {
     std::fs::write(format!("/proc/{id}/clear_refs"), "5").expect("forget the peak");
 }
 
-/// `TEST_FLOOD_MIB=1024` prints a gibibyte each way, and the figures go to stderr.
+/// `TEST_FLOOD_MIB=1024` makes each of the two floods print a gibibyte. The figures go to stderr.
 async fn a_flood_is_bounded(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let api = server.api();

@@ -276,7 +276,8 @@ async fn mend_all(db: &ScratchDb, (server, api): (&Server, &Api), open: &[String
     db.sql("DELETE FROM stat_point WHERE step_ms = 60000 AND kind = 'app' AND owner_id IN (SELECT id FROM app WHERE name IN ('rated', 'grown'))");
     api.delete(&format!("/api/v1/tokens/{token}")).await;
     let agents = vec![Agent::start(server, "empty").await, Agent::start(server, "alone").await];
-    // No run waits for this executor, so the test waits until the server knows it, before the server dies.
+    // No run waits for this executor, so the test itself waits until the server knows the executor, before the server
+    // dies.
     wait_until(LIMIT, "the executor of the app alone is online", async || {
         let found = api.get("/api/v1/executors?limit=200").await.expect(200);
         let items = found["items"].as_array().expect("a list");

@@ -64,7 +64,7 @@ async fn a_run_finds_neither_token_nor_secrets_of_its_agent() {
         assert!(!env.contains(secret) && !peeked.contains(secret), "{env}\n{peeked}");
     }
     assert!(!env.contains("stolen"), "{env}");
-    // The secret works, and is hidden plain and encoded.
+    // The program can use the secret. The log masks it, both plain and encoded.
     let (ended, used) = run(&api, "use").await;
     assert_eq!((&ended["status"], used.as_str()), (&json!("succeeded"), "it is ***\n***"), "{ended:#}");
     agent.terminate(Duration::from_secs(30)).await;

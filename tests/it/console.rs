@@ -57,7 +57,7 @@ async fn a_job_is_made_and_its_log_seen_growing() {
     assert!(dev.stop().await.success());
 }
 
-/// Shown where the test fails, or with `--nocapture`.
+/// Prints a text, which is shown if the test fails, or with `--nocapture`.
 fn print(text: &str) {
     std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("print");
 }
@@ -379,7 +379,7 @@ async fn see_error_pages(browser: &mut Browser, url: &str, shots: &Path) {
         browser.goto(&format!("{url}{path}")).await;
         assert_eq!(browser.eval("document.querySelector('h1').textContent").await, title, "{path}");
         browser.take_screenshot(&shots.join(format!("problem-{name}.png"))).await;
-        // The browser notes the status; nothing else may be there.
+        // The browser reports the status of the refusal as an error; it must report no other error.
         let errors = browser.errors().await;
         assert!(errors.iter().all(|error| error.contains("\"source\":\"network\"")), "{errors:?}");
     }

@@ -1,4 +1,5 @@
-//! Jobs that code declares: registered when an executor starts, changed on redeploy, and the edits of users stay.
+//! Jobs that code declares: an executor registers them when it starts, a redeploy changes them, and edits of users
+//! are kept.
 
 use std::time::Duration;
 

@@ -36,7 +36,7 @@ async fn an_agent_finishes_its_run(db: ScratchDb) {
 }
 on_each_database!(an_agent_finishes_its_run);
 
-/// A stopping server waits for the run's result; after a restart it is in the ledger, and nothing ran twice.
+/// A stopping server waits for the run's result. After a restart the result is in the ledger, and nothing ran twice.
 async fn a_server_waits_for_a_result(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let journal = Journal::new();

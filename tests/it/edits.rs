@@ -21,8 +21,8 @@ pub(crate) async fn some_lines(journal: &Journal, more_than: usize) {
     .await;
 }
 
-/// A claimed fire does not run if its job is paused, changed or deleted before. After a resume, the fires that are
-/// still to come run.
+/// A claimed fire does not run if its job is paused, changed or deleted before the fire's instant. After a resume,
+/// the remaining fires run.
 async fn claimed_fires_follow_the_definition(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();

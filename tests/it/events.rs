@@ -88,7 +88,7 @@ async fn events_of_one_server_are_sent_by_the_other(db: ScratchDb) {
     let received = stream.until(|event| event["event"] == "node" && event["data"]["status"] == "dead").await;
     let ids: BTreeSet<&str> = received.iter().filter_map(|event| event["id"].as_str()).collect();
     assert_eq!(ids.len(), received.len(), "each has its own id");
-    // And the stream ends with its server.
+    // The stream also ends with its server.
     let ending = async {
         assert!(second.stop().await.success());
     };

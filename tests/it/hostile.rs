@@ -132,7 +132,7 @@ async fn slow_senders_are_let_go() {
                     Ok(Ok(0) | Err(_)) => break,
                     Ok(Ok(count)) => answer.extend_from_slice(&chunk[..count]),
                     Err(_) if began.elapsed() > Duration::from_secs(40) => panic!("sender {number} is still there"),
-                    // A byte a second, to look alive.
+                    // Sends a byte a second, to look alive.
                     Err(_) if number % 4 > 0 && stream.write_all(b"a").await.is_err() => break,
                     Err(_) => {}
                 }
@@ -178,7 +178,7 @@ async fn huge_headers_are_refused_and_not_kept() {
     target.is_unharmed().await;
 }
 
-/// The length of a message is chosen by the client.
+/// The client chooses the length that a message claims to have.
 #[tokio::test(flavor = "multi_thread")]
 async fn temporal_go_2025_3953_a_message_that_claims_4_gib_is_refused_with_a_sentence() {
     let mut target = Target::start().await;

@@ -213,8 +213,8 @@ async fn the_commands_make_the_rest(api: &Api, script: &str, client: &[(&str, &s
     assert_eq!(rules["items"].as_array().map(Vec::len), Some(2), "{rules}");
 }
 
-/// For each form of cron, the preview has the instants that a brute-force search finds, in a zone without changes of the clock
-/// and in a zone with both.
+/// For each form of cron, the preview has the instants that a brute-force search finds, in a zone without changes of
+/// the clock and in a zone with changes to and from summer time.
 #[tokio::test]
 async fn every_cron_fires_at_the_same_instants() {
     let Some(own) = scratch(Backend::Sqlite).await else { return };

@@ -1,4 +1,5 @@
-//! The whole-system tests: the real binary, real databases, real processes. One test program, so that it links once.
+//! The whole-system tests: the real binary, real databases, real processes. All of them are one test program, so that
+//! it is linked only once.
 
 mod agent;
 mod alert_rules;

@@ -10,7 +10,8 @@ use serde_json::{Value, json};
 use crate::journal::{Journal, check_against_ledger, seconds};
 use crate::on_each_database;
 
-/// Fires of these few jobs are claimed at most 5 s ahead.
+/// How far ahead the windows begin, in seconds. Fires of these few jobs are claimed at most 5 s ahead, so no fire
+/// inside a window is claimed yet when the windows are planned.
 const LEAD_S: i64 = 15;
 const LENGTH_S: i64 = 20;
 const KINDS: [&str; 2] = ["skip", "hold"];

@@ -246,7 +246,7 @@ async fn other_users_are_refused_with_an_explanation() {
     }
     assert_eq!(Browser::new(&server).sign_in().await.status, 303);
     // Callers without an account cannot fill the log: after some refusals, further requests of their address are
-    // rejected unseen for a while.
+    // rejected without a check for a while.
     let mut statuses = BTreeMap::<u16, u32>::new();
     for _ in 0..60 {
         let mut browser = Browser::new(&server);

@@ -292,11 +292,11 @@ async fn whatever_is_open_can_be_cancelled() {
         let ended = verdict(&api, id).await;
         assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("cancelled by token:admin")));
     }
-    // The gate of its job is free again.
+    // The cancelled run no longer holds up its job: the next run begins.
     trigger(&api, "fails").await;
     begun(&intervals, "fails", 2).await;
 
-    // A fire: here a broadcast with its shards.
+    // All runs of one fire are cancelled: here a broadcast with its shards.
     let whole = trigger(&api, "all").await;
     begun(&intervals, "all", agents.len()).await;
     let fire_at = run(&api, &whole).await["fire_at"].clone();
@@ -314,7 +314,7 @@ async fn whatever_is_open_can_be_cancelled() {
     assert!(refused.to_string().contains("/fire_at"), "{refused}");
 }
 
-/// A retry that waits keeps its place before the next run when the server dies. So do the runs of a queue.
+/// If the server dies, a retry that waits keeps its place before the next run, and queued runs keep their order.
 async fn the_serial_order_survives_the_server(db: ScratchDb) {
     let mut server = Server::start(&db).await;
     let (api, intervals) = (with_app(&server).await, Intervals::new());
@@ -343,7 +343,8 @@ async fn the_serial_order_survives_the_server(db: ScratchDb) {
 }
 on_each_database!(the_serial_order_survives_the_server);
 
-/// A run that is to be replaced stops slowly, and the server dies meanwhile. Its successor still waits for its end.
+/// A run that is to be replaced stops slowly, and the server dies meanwhile. The run's successor still waits for the
+/// run's end.
 #[tokio::test]
 async fn a_cover_survives_the_server() {
     let Some(db) = scratch(Backend::Sqlite).await else { return };

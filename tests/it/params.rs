@@ -20,7 +20,7 @@ struct Import {
     rows: u32,
 }
 
-/// What the next build takes.
+/// The parameters of the handler in the next build.
 #[derive(serde::Deserialize, rondel::schemars::JsonSchema)]
 #[schemars(crate = "rondel::schemars")]
 #[expect(dead_code, reason = "only its schema is looked at")]
@@ -88,7 +88,7 @@ async fn page(server: &Server, path: &str) -> String {
     request.send().await.expect("an answer").text().await.expect("a page")
 }
 
-/// The places of a refusal, and its message for the first.
+/// The pointers of a refusal, and the message for the first of them.
 fn error_of(problem: &Value) -> (Vec<&str>, &str) {
     let errors = problem["errors"].as_array().expect("errors");
     let pointers = errors.iter().filter_map(|error| error["pointer"].as_str()).collect();
@@ -100,7 +100,7 @@ async fn parameters_that_do_not_fit_are_refused_before_the_run() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     let api = server.api();
-    // No executor is connected: saved, with a warning.
+    // No executor is connected: the job is saved, with a warning.
     let early = api.post("/api/v1/jobs", job("early", &json!({"params": {"rows": "x"}}))).await.expect(201);
     assert_eq!(early["warnings"], json!(["no executor of app billing that is online has a handler import"]));
     assert_eq!(api.get(HANDLERS).await.expect(200)["items"], json!([]));
@@ -111,7 +111,7 @@ async fn parameters_that_do_not_fit_are_refused_before_the_run() {
     assert_eq!(shown["executors"], json!(["one"]));
     assert_eq!(shown["params_schema"]["properties"]["table"]["type"], "string", "{shown:#}");
 
-    // A definition.
+    // Wrong parameters in a definition are refused.
     let hourly = json!({"every": "1h"});
     for (change, pointers, words) in [
         (json!({"params": {"table": "t", "rows": -1}}), vec!["/params/rows"], "-1 is less than the minimum of 0"),
@@ -148,7 +148,7 @@ async fn parameters_that_do_not_fit_are_refused_before_the_run() {
     }
     assert!(self::page(&server, "/executors").await.contains("import"));
 
-    // A run.
+    // Wrong parameters of a run are refused.
     let refused = api.post("/api/v1/jobs/declared-later/runs", json!({"params": {"rows": 1}})).await.expect(422);
     assert_eq!(error_of(&refused).0, ["/params/table"]);
     assert!(api.runs("declared-later").await.is_empty());

@@ -8,14 +8,15 @@ use serde_json::{Value, json};
 use crate::journal::{Journal, seconds};
 use crate::on_each_database;
 
-/// a → b, c → d: d runs once per fire of a, after both, and receives their results.
+/// `a` → `b`, `c` → `d`: `d` runs once per fire of `a`, after both `b` and `c`, and receives their results.
 async fn the_last_of_a_diamond_runs_once_per_fire(db: ScratchDb) {
     let server = Server::start(&db).await;
     let api = server.api();
     let journal = Journal::new();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
-    // a stays off until all are there: a fire that began before c was made has no c.
+    // `a` is paused until all jobs exist: otherwise a fire of `a` could begin before `c` exists, and would have no
+    // run of `c`.
     for (name, schedule) in [
         ("a", json!({"every": "2s"})),
         ("b", json!({"after": ["a"]})),
@@ -69,7 +70,7 @@ async fn a_verdict_and_its_children_are_one(db: ScratchDb) {
     let mut server = Server::start_with(&db, &["--failpoint", "finish.settled@2"]).await;
     let data = tempfile::tempdir().expect("make a folder");
     let journal = Journal::new();
-    // a stays off until b is there: a fire that began before b was made has none.
+    // `a` is paused until `b` exists: otherwise a fire of `a` could begin before, and would have no run of `b`.
     for (name, schedule) in [("a", json!({"every": "1s"})), ("b", json!({"after": ["a"]}))] {
         let job = json!({
             "name": name, "app": "files", "handler": "shell", "params": journal.params(""), "schedule": schedule,

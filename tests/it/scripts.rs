@@ -39,7 +39,7 @@ async fn job(api: &Api, name: &str, app: &str, script: Value) {
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 
-/// What the run printed, after the line that names its script.
+/// Runs a job. Returns the line of its log that names the script, and what the script printed.
 async fn printed(api: &Api, job: &str) -> (String, Vec<String>) {
     let run = trigger(api, job).await;
     let ended = verdict(api, &run).await;

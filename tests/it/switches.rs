@@ -19,7 +19,7 @@ async fn executor(api: &Api, name: &str) -> Value {
     its.next().cloned().unwrap_or_default()
 }
 
-/// The executors that had runs which were due after `from`.
+/// The executors that had successful runs due after `from`, and the number of these runs.
 async fn since(api: &Api, from: &str) -> (BTreeSet<String>, usize) {
     let mut runs = api.runs("tick").await;
     runs.retain(|run| run["fire_at"].as_str().expect("a text") > from && run["status"] == "succeeded");
@@ -91,7 +91,7 @@ async fn a_drained_executor_stays_so_until_it_is_activated(db: ScratchDb) {
     })
     .await;
 
-    // The same after restarts of both.
+    // The switch stays set when both restart.
     two.kill().await;
     let mut two = Agent::start_named(&server, "files", "two", &[]).await;
     assert_eq!(executor(&api, "two").await["state"], "draining");

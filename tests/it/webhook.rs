@@ -274,7 +274,7 @@ async fn skipped_runs_are_reported_for_their_reasons(db: ScratchDb) {
 }
 on_each_database!(skipped_runs_are_reported_for_their_reasons);
 
-/// An internal address is refused immediately, a name that leads to one when it is resolved.
+/// An internal address is refused immediately. A name that leads to one is refused when it is resolved.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_webhook_that_leads_inside_is_refused_by_name() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");

@@ -146,7 +146,7 @@ async fn check_waiting(fixture: &Fixture<'_>, agent: &str) {
         format!("未结束的运行 * UTC：尚未开始：*已到期 *，正在等待该任务的运行 {first} 结束。"),
     );
     fixture.expect_why("serial", &en, &zh).await;
-    // One slot, and a few runs more that an executor takes ahead.
+    // The executor has one slot, and takes a few more runs ahead.
     fixture.job(with(shell("many", "files", "sleep 60"), &json!({"overlap": {"policy": "allow"}}))).await;
     for _ in 0..12 {
         trigger(&fixture.api, "many").await;

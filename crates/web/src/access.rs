@@ -277,8 +277,8 @@ pub(crate) fn unauthenticated() -> Problem {
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))
 }
 
-/// The `Authorization` header, copied from the request before anything is awaited. More than one is refused: it would depend on the
-/// proxies in between which of them counts.
+/// The `Authorization` header, copied from the request before anything is awaited. A request with more than one is refused: which of them
+/// counts would depend on the proxies in between.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let first = values.next();

@@ -2,8 +2,8 @@
 //!
 //! The gate stores the entry of a change before the handler runs; if that fails, the change is refused. After the handler has run, the
 //! gate adds the outcome and the handler's fields to the entry. If the server dies in between, the entry shows the outcome as unknown. An
-//! entry without a change is therefore possible, but never a change without an entry. Of
-//! documents, only the fields on an allow list are stored.
+//! entry without a change is therefore possible, but never a change without an entry. Of the documents before and after a change, only
+//! fields on an allow list are stored.
 
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};

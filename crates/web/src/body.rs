@@ -186,7 +186,8 @@ impl BodyBound {
     }
 }
 
-/// A body's share of the memory for all bodies. Each counted piece has two: one in the caller's part, one in the total.
+/// A body's share of the memory for all bodies. Each counted piece takes two shares: one from the limit of the caller, one from the limit
+/// for all bodies.
 pub(crate) type BodyShare = Vec<Share<Option<CallerKey>>>;
 
 /// Waits for a body. Its bytes count towards the limits of the caller and the server as they arrive.

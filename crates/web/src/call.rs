@@ -24,7 +24,7 @@ use crate::trace::Trace;
 pub(crate) const DEFAULT_NAMESPACE: &str = "default";
 const NAMESPACE: Parameter =
     Parameter::name("namespace").about("The namespace; if left out, the token's own, else `default`.");
-/// Clients that send a namespace with every request may do so here, where it has no meaning.
+/// The parameter `namespace` of a call that belongs to no namespace. It is accepted for clients that send it with every request.
 const NAMESPACE_UNUSED: Parameter = Parameter::name("namespace").about("Accepted and ignored.");
 
 /// Extension of a request that has passed the gate: the caller, and the permission that the route needs.
@@ -51,7 +51,8 @@ pub(crate) struct Call<Q = ()> {
     is_explicit: bool,
 }
 
-/// A call that belongs to no namespace: about the caller, users, or the cluster. The gate has already checked its permission completely.
+/// A call that belongs to no namespace: about the caller, users, or the cluster. The gate's check of the permission is sufficient; a
+/// [`Call`] also needs a check for the app.
 #[derive(Debug)]
 pub(crate) struct GlobalCall<Q = ()> {
     pub(crate) web: Web,
@@ -328,7 +329,7 @@ pub(crate) fn named_namespace(uri: &Uri) -> Option<String> {
     Reader::new(uri).single("namespace")
 }
 
-/// The namespace that a page shows as the current one: the one named in its URL, else the caller's default.
+/// The namespace that a page shows as the current one: the one named in the page's URL, else the caller's default.
 pub(crate) async fn shown_namespace(engine: &Engine, caller: &Caller, named: Option<&str>) -> Option<String> {
     let found = match named {
         Some(name) => visible_namespace(engine, caller, name).await,

@@ -8,9 +8,9 @@ use tokio::time::Instant;
 
 use crate::limits::CallerKey;
 
-/// Maximum number of refusals stored within [`DENIED_PERIOD`], for all callers together and for one caller. Further refusals are only in
-/// the server's log.
+/// Maximum number of refusals of all callers that are stored within [`DENIED_PERIOD`]. Further refusals are only in the server's log.
 const DENIED_MAX: u32 = 600;
+/// Maximum number of refusals of one caller that are stored within [`DENIED_PERIOD`].
 const DENIED_PER_CALLER: u32 = 60;
 const DENIED_PERIOD: Duration = Duration::from_secs(60);
 
@@ -20,6 +20,7 @@ pub(crate) struct RefusalAuditBudget(Arc<Mutex<Denied>>);
 
 #[derive(Debug)]
 struct Denied {
+    /// When the period began.
     since: Instant,
     count: u32,
     by_caller: BTreeMap<CallerKey, u32>,
@@ -38,6 +39,7 @@ impl Default for RefusalAuditBudget {
 }
 
 impl RefusalAuditBudget {
+    /// Counts a refusal of this caller. Returns false if a limit is reached and the refusal must not be stored.
     pub(crate) fn take(&self, caller: CallerKey) -> bool {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if held.since.elapsed() >= DENIED_PERIOD {

@@ -117,7 +117,8 @@ impl Line<'_> {
     }
 }
 
-/// Logs, once a minute, how many refused requests had no log line each.
+/// Logs how many refused requests of the last minute got no log line of their own, by client and status. Does nothing until the minute is
+/// over.
 fn report_left_out(web: &Web) {
     for LeftOut { client, status, count } in web.refused_lines.ended() {
         let client = client.map_or_else(|| "several".to_owned(), |address| address.to_string());

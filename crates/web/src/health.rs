@@ -118,7 +118,8 @@ fn details(state: &Readiness) -> Vec<Detail> {
     ]
 }
 
-/// The message about a database that went back in time. The node stays ready: its work after the discovery is not affected.
+/// The message about a database that has lost committed transactions, for example because a backup was restored. The node stays ready: its
+/// work after the discovery is not affected.
 fn regression(found: &Regression) -> String {
     let by = found.by.map_or_else(
         || "this node's lease was missing".to_owned(),

@@ -35,8 +35,9 @@ const SAVED_COUNT_MAX: u32 = 500;
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 /// How long a board caches facts about runs.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
-/// How many failing jobs and late runs are read at most, and how far back late runs are searched.
+/// Maximum number of failing jobs that are read, and of late runs.
 const WATCHED_RUN_COUNT: u32 = 1000;
+/// How far back late runs are searched.
 const LATE_WITHIN: Duration = Duration::from_secs(3600);
 /// A run is late if it begins more than this after its planned instant.
 const LATE_AFTER: Duration = Duration::from_secs(10);
@@ -54,6 +55,7 @@ pub(crate) struct BoardEntry {
     /// Whether some of its fires are in shadow mode: because of its mode, or because they are before the instant at which the job becomes
     /// active.
     pub(crate) has_shadows: bool,
+    /// Whether it has schedules, none of which follows other jobs.
     pub(crate) fires_by_time: bool,
     pub(crate) labels: Labels,
 }
@@ -186,7 +188,7 @@ async fn update_board(
     mut board: Arc<Board>,
     now: Timestamp,
 ) -> Result<Arc<Board>, StoreError> {
-    // Many jobs of an incomplete board were deleted, so it has room for others.
+    // An incomplete board from which many jobs were deleted has room for other jobs, so it is read again.
     if !board.has_all_jobs && board.entries.len() + REFILL_COUNT <= JOB_COUNT_MAX {
         return read(engine, namespace, now).await;
     }
@@ -245,6 +247,7 @@ pub(crate) enum JobOrder {
 pub(crate) struct OfferedHandlers<'e> {
     engine: &'e Engine,
     namespace: NamespaceId,
+    /// The answers so far, by app and handler.
     by_handler: HashMap<(String, String), bool>,
 }
 

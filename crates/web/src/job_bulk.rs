@@ -82,7 +82,7 @@ impl BulkJobAction {
         Ok(Self { action, label, trigger })
     }
 
-    /// Whether the action would not change a job of the board.
+    /// Whether the action would leave this job unchanged, by the job's entry on the board.
     fn is_done_for(&self, entry: &BoardEntry) -> bool {
         match (self.action, &self.label) {
             (JobAction::Pause, _) => !entry.enabled,
@@ -121,7 +121,7 @@ pub(crate) struct SelectedJobs {
     pub(crate) after: Option<String>,
 }
 
-/// Selects the jobs with these names that the caller may see. More than [`BULK_JOB_COUNT_MAX`] names are refused before.
+/// Selects the jobs with these names that the caller may see. Requests with more than [`BULK_JOB_COUNT_MAX`] names were refused before.
 pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<SelectedJobs, Problem> {
     let good = names.iter().map(String::as_str).filter(|name| rondel_core::name::check(name).is_ok());
     let good: Vec<&str> = good.collect();

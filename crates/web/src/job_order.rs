@@ -22,7 +22,7 @@ const KEPT_COUNT_MAX: usize = 32;
 const COMING_COUNT_MAX: u32 = 50_000;
 /// Durations are measured from the beginning of the previous day (UTC).
 const LOOK_BACK: Duration = Duration::from_secs(24 * 3600);
-/// How many points are read at a time: for 512 jobs, two days each, with some to spare.
+/// Maximum number of points in one read. A point has the durations of one job on one day: 512 jobs have about two points each.
 const POINT_COUNT_MAX: u32 = 2_048;
 /// The quantile that jobs are sorted by, in thousandths.
 const P95: u32 = 950;

@@ -1,8 +1,8 @@
 //! `Idempotency-Key`: a repeated call is not made again; its client gets the answer of the first call.
 //!
-//! A call with a key is stored before it is made, and its answer afterwards, so that every server of the cluster finds both. The call
-//! runs in a task of its own: if the client disconnects, it continues to its end. Meanwhile the server renews its row. If the server
-//! dies, the call has no answer, and a minute later it can be made again.
+//! A call with a key is stored before it is made, and its answer afterwards, so that every server of the cluster finds both. The call runs
+//! in a task of its own: if the client disconnects, the call continues to its end. While it runs, the server renews the call's row. If the
+//! server dies, the call has no answer, and a minute later it can be made again.
 
 use std::collections::BTreeMap;
 use std::convert::Infallible;
@@ -54,8 +54,9 @@ const ANSWER_LEN_MAX: usize = 1024 * 1024;
 const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
 /// How often the row of a call is renewed while the call is made.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(15);
-/// How often storing the end of a call is tried, and the pause after the first try. Each further pause is twice as long.
+/// How often storing the end of a call is tried.
 const END_TRY_COUNT: u32 = 5;
+/// The pause after the first try to store the end of a call. Each further pause is twice as long.
 const END_PAUSE: Duration = Duration::from_millis(500);
 /// The headers that are stored with an answer.
 const STORED_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];

@@ -65,7 +65,7 @@ pub trait Mounted: Debug + Send + Sync {
     /// The names of the endpoints, for paths that also have other endpoints.
     fn names(&self) -> &'static [&'static str];
 
-    /// The answer to a request for another path in the neighbourhood of a mounted one; such paths are not served.
+    /// The answer to a request for a path that begins like a mounted one but has no endpoint.
     fn not_served(&self, path: &str) -> MountedAnswer;
 
     /// Answers a call.

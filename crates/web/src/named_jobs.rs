@@ -9,7 +9,7 @@ use rondel_core::visibility::{VisibleJobs, job_in};
 use crate::call::Call;
 use crate::problem::Problem;
 
-/// Stands for a number in the folded messages of reports. No name of a job contains it.
+/// Stands for a number in the messages of reports, which join messages that differ only in numbers. No name of a job contains it.
 const FOLDED: char = '#';
 
 /// Conceals the names of jobs that the caller may not see, in these messages.
@@ -30,7 +30,8 @@ pub(crate) async fn conceal<Q>(call: &Call<Q>, messages: Vec<&mut String>) -> Re
     Ok(())
 }
 
-/// Which of the jobs with these names the caller may see. A folded name stands for every job whose name folds to it.
+/// Which of the jobs with these names the caller may see. A name from a report may contain [`FOLDED`]; it then stands for all jobs whose
+/// names differ from it only in numbers.
 async fn visible_jobs<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<VisibleJobs, Problem> {
     let mut sight = VisibleJobs::default();
     // Messages can contain any text of handlers. Text that cannot be a name is not looked up.

@@ -1,5 +1,6 @@
-//! The open connections by address. A connection is unauthenticated until one of its requests is authenticated. The number of those per
-//! address is limited. One of them is closed to make room for a newer connection, unless the server is working on one of its requests.
+//! The open connections by address. A connection is unauthenticated until one of its requests is authenticated. The number of
+//! unauthenticated connections per address is limited. One of them is closed to make room for a newer connection, unless the server is
+//! working on one of its requests.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -34,7 +35,9 @@ pub(crate) struct Peers {
 
 #[derive(Debug, Default)]
 struct ConnectionTable {
+    /// The number of the newest connection.
     number: u64,
+    /// How many connections are open.
     count: usize,
     /// By address, then by age (the oldest first).
     unauthenticated: BTreeMap<IpAddr, BTreeMap<u64, Connection>>,
@@ -48,6 +51,7 @@ pub(crate) struct Connection(Arc<Inner>);
 struct Inner {
     peers: Arc<Peers>,
     number: u64,
+    /// The client's address; for IPv6, its network.
     network: IpAddr,
     /// Requests that the server works on: their bodies have arrived, and their answers have not begun.
     busy: AtomicUsize,
@@ -56,8 +60,11 @@ struct Inner {
     has_served: AtomicBool,
     /// Requests whose answers are being sent, except for executors' streams.
     answering: AtomicUsize,
+    /// When the connection last made progress with a request or an answer. The timeouts count from then.
     progressed_at: Mutex<Instant>,
+    /// Cancelled when the connection must close to make room.
     evicted: CancellationToken,
+    /// The share of its caller's maximum number of connections; `None` while it is unauthenticated.
     authenticated: Mutex<Option<Share<CallerKey>>>,
 }
 
@@ -85,7 +92,8 @@ impl ConnectionTable {
         }
     }
 
-    /// Closes the oldest unauthenticated connection of an address that has no request in work. `false` if there is none.
+    /// Closes the oldest unauthenticated connection of an address, leaving out connections with a request that the server works on.
+    /// `false` if there is none to close.
     fn evict(&mut self, network: IpAddr) -> bool {
         let own = self.unauthenticated.get(&network).into_iter().flat_map(BTreeMap::values);
         let mut idle = own.filter(|connection| connection.0.busy.load(Ordering::Relaxed) == 0);

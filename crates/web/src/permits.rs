@@ -14,12 +14,16 @@ pub(crate) struct Permits {
     pub(crate) requests: Arc<Semaphore>,
     /// The part of `requests` that unauthenticated requests may take.
     pub(crate) unauthenticated: Arc<Semaphore>,
-    /// By address. Requests with and without credentials are counted separately.
+    /// Requests by address, and whether they have credentials. Requests with and without credentials are counted separately.
     pub(crate) by_address: Tally<(IpAddr, bool)>,
     pub(crate) by_caller: Tally<CallerKey>,
+    /// Unauthenticated requests whose bodies have not arrived, by address.
     pub(crate) bodies: Tally<IpAddr>,
+    /// Calls of executors whose tokens are not checked yet, by address.
     pub(crate) gateway: Tally<IpAddr>,
+    /// Bytes of bodies in memory, by caller; `None` counts those of all callers.
     pub(crate) body_bytes: Tally<Option<CallerKey>>,
+    /// Live streams by kind and caller; `None` counts those of all callers.
     pub(crate) live: Tally<(StreamKind, Option<CallerKey>)>,
     pub(crate) shares: Shares,
 }
@@ -53,9 +57,12 @@ impl Permits {
 /// The permits and tallies of callers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Shares {
+    /// The permits of each caller to read from the database.
     pub(crate) turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
+    /// Heavy work by kind and caller; `None` counts that of all callers.
     pub(crate) places: Tally<(HeavyWork, Option<CallerKey>)>,
     pub(crate) apply_room: ApplyRooms,
+    /// Bytes of answers that clients have not read, by caller; `None` counts those of all callers.
     pub(crate) answers: Tally<Option<CallerKey>>,
 }
 

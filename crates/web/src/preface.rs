@@ -19,7 +19,9 @@ pub(crate) enum Version {
 /// A stream whose first bytes were read to detect the protocol. Readers of this wrapper get them again.
 #[derive(Debug)]
 pub(crate) struct Prefixed<S> {
+    /// The bytes that were read to detect the protocol.
     prefix: Vec<u8>,
+    /// How many of them the reader has got.
     taken: usize,
     stream: S,
 }

@@ -211,7 +211,7 @@ impl Problem {
         Self::new(Code::JobIsParent, detail)
     }
 
-    /// The problem for an error without regard to the caller's rights: it names no other jobs.
+    /// The problem for an error. It takes no account of the caller's rights, so it names no other jobs.
     pub(crate) fn of_job_error(error: &JobError) -> Self {
         match error {
             JobError::Invalid(errors) => {

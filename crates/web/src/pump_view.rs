@@ -35,7 +35,7 @@ pub(crate) struct PumpView {
 #[derive(Debug)]
 pub(crate) struct RootView {
     pub(crate) run: Run,
-    /// When its window ends. `None` if the window has no fixed end, or if the run has ended.
+    /// When the job's `until` ends the run. `None` if no instant ends it, or if it has ended.
     pub(crate) ends_at: Option<Timestamp>,
 }
 
@@ -44,6 +44,7 @@ pub(crate) struct RootView {
 pub(crate) struct GroupView {
     pub(crate) run: Run,
     pub(crate) item_count: u32,
+    /// Rows that its items executed in the last minute.
     pub(crate) per_minute: u64,
 }
 
@@ -51,6 +52,7 @@ pub(crate) struct GroupView {
 #[derive(Debug)]
 pub(crate) struct ItemView {
     pub(crate) item: Item,
+    /// The index of the group that owns the item.
     pub(crate) group: Option<i32>,
     pub(crate) executor: Option<String>,
 }

@@ -14,7 +14,7 @@ use crate::problem::{Code, Problem};
 
 const LIMIT: HeaderName = HeaderName::from_static("ratelimit");
 const POLICY: HeaderName = HeaderName::from_static("ratelimit-policy");
-/// Maximum number of buckets. Beyond it, full buckets are dropped; if that is not enough, all of them are.
+/// Maximum number of buckets. If there are more, the full ones are dropped; if that is not enough, all buckets are dropped.
 const CALLER_COUNT_MAX: usize = 10_000;
 
 /// The maximum rate of one caller's requests.

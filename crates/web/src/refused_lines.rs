@@ -10,8 +10,9 @@ use tokio::time::Instant;
 
 use crate::limits::network_of;
 
-/// Maximum number of lines within [`PERIOD`]: for one address and status, and in total.
+/// Maximum number of lines within [`PERIOD`] for one address and status.
 const LINES_PER_CLIENT: u64 = 10;
+/// Maximum number of lines within [`PERIOD`] in total.
 const LINES_MAX: u64 = 600;
 const PERIOD: Duration = Duration::from_secs(60);
 /// How many pairs of address and status are counted separately within [`PERIOD`].
@@ -29,7 +30,7 @@ pub(crate) struct RefusedLines(Arc<Mutex<Counts>>);
 struct Counts {
     since: Instant,
     lines: u64,
-    /// How many requests there were, and how many of them got a line in the log.
+    /// For each client and status: how many requests there were, and how many of them got a line in the log.
     by_client: BTreeMap<Key, (u64, u64)>,
 }
 

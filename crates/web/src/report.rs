@@ -460,8 +460,7 @@ fn line(row: &Row, name: &str) -> String {
     format!("{}\r\n", cells.join(","))
 }
 
-/// A text as a cell of a CSV file. If it begins with one of these characters, it gets an apostrophe, since spreadsheets would run it as a
-/// formula.
+/// A text as a cell of a CSV file. A text that begins like a formula gets an apostrophe, since spreadsheets would run it.
 fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };

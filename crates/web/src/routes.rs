@@ -23,7 +23,7 @@ use crate::problem::{Code, Problem};
 use crate::route_info::{Access, KeyUse, RouteInfo};
 use crate::state::Web;
 
-/// The paths that need no authentication. To add one, this list must be edited, which makes it a deliberate decision.
+/// The paths that need no authentication. A new one needs an edit of this list, and is therefore a deliberate decision.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OpenPath {
     /// Whether the process is alive.

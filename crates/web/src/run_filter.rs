@@ -62,11 +62,12 @@ impl RunPosition {
         Self::at_place(search, search.place(run))
     }
 
+    /// The position for the page that ends before this run.
     pub(crate) fn before(search: &RunSearch, run: &Run) -> Self {
         Self { b: true, ..Self::of_run(search, run) }
     }
 
-    /// The position from which a search continues that stopped early.
+    /// The position from which a search that stopped early continues.
     pub(crate) fn at(search: &RunSearch, id: RunId) -> Self {
         Self::at_place(search, RunPlace { value: 0, id })
     }
@@ -132,7 +133,8 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
     Ok(SearchedPage { runs, before, after, searched_to })
 }
 
-/// Whether a search that stopped early can continue after the run with that id. Not within a single job, whose index has another order.
+/// Whether a search that stopped at a run can continue after that run by its id. A search within a single job cannot: its index has
+/// another order.
 pub(crate) fn can_continue(search: &RunSearch) -> bool {
     search.order == RunOrder::Newest && search.job_by_fires().is_none()
 }

@@ -31,16 +31,21 @@ use crate::preface::{Version, sniff};
 use crate::sending_body::{SendingBody, release_at_end};
 use crate::tls::Tls;
 
-/// How often an idle HTTP/2 connection is pinged, and how long the client may take to answer.
+/// How often an idle HTTP/2 connection is pinged.
 const KEEP_ALIVE_PERIOD: Duration = Duration::from_secs(10);
+/// How long the client may take to answer a ping.
 const KEEP_ALIVE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The path of executors' streams, which stay open as long as the executors live. All other answers have a time limit.
 const SESSION_PATH: &str = "/rondel.v1.Gateway/Session";
+/// Maximum size of the headers of an HTTP/2 request, in bytes.
 const HEADER_LIST_LEN_MAX: u32 = 64 * 1024;
-/// Sizes of the buffers of a connection in each direction, in bytes. A request head that exceeds its buffer is refused.
+/// Maximum size of the read buffer of an HTTP/1 connection, in bytes. A request head that does not fit is refused.
 const HTTP1_BUFFER_LEN_MAX: usize = 64 * 1024;
+/// Maximum size of the send buffer of an HTTP/2 stream, in bytes.
 const HTTP2_SEND_BUFFER_LEN_MAX: usize = 64 * 1024;
+/// How many bytes a client may send on an HTTP/2 stream before the server has read them.
 const HTTP2_STREAM_WINDOW: u32 = 256 * 1024;
+/// How many bytes a client may send on all streams of an HTTP/2 connection before the server has read them.
 const HTTP2_CONNECTION_WINDOW: u32 = 512 * 1024;
 /// How long requests in flight may take after the port has been closed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(30);

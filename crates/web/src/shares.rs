@@ -26,7 +26,7 @@ const ANSWER_LEN_MIN: usize = 16 * 1024;
 /// With more callers than this, unused queues are removed.
 const QUEUE_COUNT_MAX: usize = 1_000;
 
-/// Extension of the answer to a dry run. Such an answer may be refused, since nothing was changed.
+/// Extension of the answer to a dry run. A refusal may replace this answer, since nothing was changed.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DryRunAnswer;
 

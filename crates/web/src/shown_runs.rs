@@ -73,7 +73,8 @@ pub(crate) async fn shard_name<Q>(call: &Call<Q>, run: &Run) -> Result<Option<St
     Ok(definition.and_then(|definition| definition.spec.shard(run.shard_index).map(|shard| shard.name.clone())))
 }
 
-/// Determines which part of its fire a run is. Contains the ids of all pump jobs.
+/// Finds out which part of its fire a run is, if the fire has several runs. Contains the ids of all pump jobs, since the answer depends on
+/// whether the run's job is one.
 pub(crate) struct Parts(BTreeSet<JobId>);
 
 impl Parts {

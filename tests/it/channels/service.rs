@@ -19,7 +19,7 @@ pub(super) struct Request {
     pub(super) body: String,
 }
 
-/// The received requests, and the next answers; once there are none left, 200 and `{"errcode":0}`.
+/// The received requests, and the answers to the next ones. A request without an answer gets 200 and `{"errcode":0}`.
 #[derive(Default)]
 struct Recorded {
     requests: Vec<Request>,

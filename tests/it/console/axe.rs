@@ -66,7 +66,7 @@ async fn no_page_has_a_serious_finding() {
 impl Walk {
     /// Checks the page that is shown.
     async fn look(&mut self, name: &str) {
-        // The parts that the page loads later belong to it.
+        // Waits for the parts that the page loads later: they are checked, too.
         self.browser.until("its parts are there", "!document.querySelector('.htmx-request')").await;
         self.browser.eval(&self.axe).await;
         let found = self.browser.eval(RUN).await;

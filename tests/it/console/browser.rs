@@ -12,7 +12,7 @@ use tempfile::TempDir;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::unix::pipe::{OpenOptions, Receiver, Sender};
 
-/// How long the browser may take for one thing.
+/// How long the browser may take for one step.
 const LIMIT: Duration = Duration::from_secs(30);
 
 /// A script for every page: it reports violations of the content security policy on the console of the browser.
@@ -48,7 +48,7 @@ impl Browser {
         let [commands, answers] = ["commands", "answers"].map(|name| folder.path().join(name));
         let made = Command::new("mkfifo").args([&commands, &answers]).status().expect("run mkfifo");
         assert!(made.success(), "mkfifo: {made}");
-        // Opened for reading and writing: to open a pipe for one of them waits for the other side.
+        // Opened for reading and writing: opening a pipe for only one of them would wait for the other side.
         let sender = OpenOptions::new().read_write(true).open_sender(&commands).expect("open a pipe");
         let receiver = OpenOptions::new().read_write(true).open_receiver(&answers).expect("open a pipe");
         let mut command = Command::new("sh");

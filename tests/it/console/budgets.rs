@@ -20,8 +20,8 @@ use super::{furnish, print};
 const VISIT_BYTES_MAX: usize = 60_000;
 /// How often each page is requested in the long form.
 const ROUND_COUNT: usize = 40;
-/// The time before the measurement: a server that starts takes over the jobs of the previous one, and makes the runs that were
-/// missed.
+/// How long to wait before the measurement: a server that starts takes over the jobs of the previous one, and creates
+/// the runs that were missed.
 const SETTLED_AFTER: Duration = Duration::from_secs(30);
 
 /// A signed-in client that does not decompress what the server sends.
@@ -104,7 +104,7 @@ async fn visit(visitor: &Visitor, screen: &Screen) -> (usize, usize) {
         assert!(got.status == 200 && got.is_kept, "{asset}");
         more += got.bytes;
         if asset.ends_with(".css") {
-            // Only the font that every page needs.
+            // Counts only the font that every page needs.
             let sheet = String::from_utf8(visitor.get(asset, "identity").await.text).expect("text");
             let font = sheet
                 .split("url(\"")

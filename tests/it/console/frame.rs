@@ -161,7 +161,7 @@ pub(super) async fn lose_the_server(browser: &mut Browser, url: &str, shots: &Pa
     browser.take_screenshot(&shots.join("stale.png")).await;
     browser.call("Network.emulateNetworkConditions", network(false)).await;
     browser.until("the banner is gone", "document.querySelector('#stale').hidden").await;
-    // The browser notes that it was offline; nothing else may be there.
+    // The browser reports that it was offline as an error; it must report no other error.
     let errors = browser.errors().await;
     let is_offline = |error: &String| error.contains("ERR_INTERNET_DISCONNECTED") || error.contains("Failed to fetch");
     assert!(errors.iter().all(is_offline), "{errors:?}");

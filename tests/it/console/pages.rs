@@ -30,7 +30,7 @@ pub(super) struct Subjects {
     pub(super) live: Option<String>,
     /// A namespace without a job.
     pub(super) empty: &'static str,
-    /// A namespace with an open and a coming maintenance window, if there is one.
+    /// A namespace with two maintenance windows, one open and one upcoming, if there is such a namespace.
     pub(super) announced: Option<&'static str>,
     pub(super) incident: Option<String>,
 }

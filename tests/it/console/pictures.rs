@@ -199,7 +199,7 @@ impl Camera {
     }
 
     async fn settle(&mut self) {
-        // Parts that the page loads later belong to it.
+        // Waits for the parts that the page loads later: they are in the picture, too.
         self.browser.until("its parts are there", "!document.querySelector('[hx-trigger=load], .htmx-request')").await;
         self.browser.until("its font is there", "document.fonts.status === 'loaded'").await;
     }

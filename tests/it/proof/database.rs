@@ -15,8 +15,9 @@ use super::fixture::{Journal, Worker, job, judged, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 60;
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon scheduling continues once the database is back, and the delay that a busy machine adds.
+/// How soon scheduling continues once the database is back.
 const GOES_ON_MS: i64 = 2_000;
+/// The delay that a busy machine adds.
 const MACHINE_MS: i64 = 1_500;
 
 pub(super) struct Postgres {

@@ -14,8 +14,8 @@ const JOB_COUNT: usize = 60;
 /// After this silence an executor is lost; 30 s by default.
 const LOST: Duration = Duration::from_secs(17);
 const PATIENCE: [&str; 8] = ["--heartbeat", "1s", "--silence", "5s", "--lost-after", "17s", "--continue-max", "30s"];
-/// The time within which a lost executor is given up. A server that paused for so long that it lost its lease, or half of it, begins
-/// to wait anew, and then for as long as runs may continue in silence.
+/// The time within which a lost executor is given up. A server that was paused until it lost its lease, or for half
+/// of its lease, begins this wait again, and then waits for as long as runs may continue in silence.
 const GIVEN_UP: Duration = Duration::from_secs(17 + 30 + 13);
 /// The limit if the executor restarts and proves its predecessor: the server need not wait until the predecessor is
 /// lost.
@@ -63,7 +63,7 @@ impl Scene {
         wait_until(LOST, "the victim is busy", async || if self.in_hand().is_empty() { Err(()) } else { Ok(()) }).await;
     }
 
-    /// Waits until each of these has a verdict or another attempt, and prints how long that took.
+    /// Waits until each of these runs has a verdict or another attempt, and prints how long that took.
     async fn settles(&self, runs: Vec<Start>, since: Instant, limit: Duration, what: &str) {
         let api = self.second.api();
         for start in &runs {

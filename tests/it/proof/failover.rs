@@ -14,8 +14,9 @@ use super::galera::Galera;
 use super::proxy::Proxy;
 
 const LIMIT: Duration = Duration::from_secs(60);
-/// How soon scheduling continues once the next database server takes writes, and the delay that a busy machine adds.
+/// How soon scheduling continues once the next database server takes writes.
 const GOES_ON_MS: i64 = 5_000;
+/// The delay that a busy machine adds.
 const MACHINE_MS: i64 = 3_000;
 
 /// What happens to the database server that takes the writes.
@@ -35,7 +36,7 @@ pub(super) trait Cluster {
     fn port(&self) -> u16;
     /// Ends the server that takes the writes. From now on, the next server is to take them.
     async fn fail(&mut self, end: End);
-    /// Waits until the server takes writes.
+    /// Waits until the next server takes writes.
     async fn takes_writes(&self);
     /// Adds the servers that the cluster needs for the next failure.
     async fn mend(&mut self);

@@ -200,8 +200,8 @@ pub(super) fn job(name: &str, work: Value, more: Value) -> Value {
     job
 }
 
-/// Creates serial jobs that fire each second, half of them at least once and half at most once. Their runs take up to
-/// four steps.
+/// Creates serial jobs that fire each second, half of them with at-least-once delivery, the others with at-most-once
+/// delivery. Their runs take up to four steps.
 pub(super) async fn mixed_jobs(api: &Api, count: usize, step_ms: usize) {
     for number in 0..count {
         let delivery = if number % 2 == 0 { "at_least_once" } else { "at_most_once" };
@@ -280,7 +280,7 @@ impl Chance {
     }
 }
 
-/// How often each place kills in the long form; `None` in the short form.
+/// How often a process dies at each failpoint in the long form; `None` in the short form.
 pub(super) fn rounds() -> Option<usize> {
     variable("TEST_MATRIX_ROUNDS").and_then(|text| text.parse().ok())
 }
@@ -291,7 +291,7 @@ pub(super) fn record_outcome(backend: Backend, place: &str, what: &str) {
     append(Path::new(&path), &format!("{backend} {place} {what}\n"));
 }
 
-/// Shown where the test fails, or with `--nocapture`.
+/// Prints a text, which is shown if the test fails, or with `--nocapture`.
 pub(super) fn print(text: &str) {
     std::io::Write::write_all(&mut std::io::stdout(), format!("{text}\n").as_bytes()).expect("print");
 }

@@ -18,7 +18,7 @@ const LIMIT: Duration = Duration::from_secs(60);
 /// The first node is the one that Rondel's servers use, the last node is the one that failed last.
 pub(super) struct Galera {
     nodes: Vec<Node>,
-    /// Of every node, for each to find the others.
+    /// The addresses of all nodes, by which each node finds the others.
     addresses: String,
 }
 

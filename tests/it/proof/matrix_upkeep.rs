@@ -1,6 +1,7 @@
-//! The kill matrix, for the places that a march does not reach: a server reaches them when it heals something, or when
-//! others make it. Each place has a test that leads a server there. A first server dies there before its COMMIT, a
-//! second one after it. The change is then stored completely or not at all, and a third server continues as usual.
+//! The kill matrix, for the failpoints (places) that the series in `matrix.rs` do not reach: a server reaches them
+//! when it heals something, or when others make it. Each place has a test that leads a server there. A first server
+//! dies there before its COMMIT, a second one after it. The change is then stored completely or not at all, and a
+//! third server continues as usual.
 
 use std::time::Duration;
 
@@ -95,7 +96,7 @@ async fn create_jobs(backend: Backend) {
     record_outcome(backend, "create_jobs", "judged");
 }
 
-/// Jobs that should fire and have no next fire.
+/// Healing finds jobs that should fire and have no next fire.
 async fn heal_job(backend: Backend) {
     let Some(db) = database(backend).await else { return };
     let mut server = server(&db, &[]).await;
@@ -116,7 +117,7 @@ async fn heal_job(backend: Backend) {
     record_outcome(backend, "heal_job", "judged");
 }
 
-/// Jobs whose home is no longer a node.
+/// Healing frees jobs whose home is no longer a node.
 async fn free_homeless(backend: Backend) {
     let Some(db) = database(backend).await else { return };
     let mut server = server(&db, &[]).await;
@@ -135,7 +136,7 @@ async fn free_homeless(backend: Backend) {
     record_outcome(backend, "free_homeless", "judged");
 }
 
-/// A node that has been dead for longer than its runs are kept.
+/// A node that has been dead for longer than its runs are kept is deleted.
 async fn forget_nodes(backend: Backend) {
     let Some(db) = database(backend).await else { return };
     let mut gone = server(&db, &[]).await;
@@ -202,7 +203,7 @@ async fn finish_unwritable(backend: Backend) {
     record_outcome(backend, "finish_unwritable", "judged");
 }
 
-/// An at-most-once run that is marked, but has certainly not begun: its executor returns it before it begins.
+/// The mark of an at-most-once run is removed if the run has certainly not begun: its executor returns it unbegun.
 async fn unmark(backend: Backend) {
     let Some(db) = database(backend).await else { return };
     // A run without a mark waits this long for executors that are no longer heard.

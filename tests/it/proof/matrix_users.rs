@@ -17,7 +17,7 @@ const DEATH: Duration = Duration::from_secs(30);
 /// A change during which a server dies. The server survives the calls that prepare the change.
 struct Change {
     operation: &'static str,
-    /// The number of the pass through the place in which the server dies.
+    /// At which pass through the place the server dies, counted from 1.
     passing: u32,
     before: &'static [Call],
     call: Call,

@@ -59,11 +59,13 @@ async fn one_of_two_dies(backend: Backend) {
 struct Takeover {
     /// Jobs of the dead server.
     share: usize,
-    /// From the death to the first fire of these jobs, and to the first fire of the last of them.
+    /// The milliseconds from the death to the first fire of any of these jobs.
     first_ms: i64,
+    /// The milliseconds from the death until each of these jobs has fired.
     last_ms: i64,
-    /// The lateness of the survivor's own jobs, in the seconds before and after the death.
+    /// The lateness of the survivor's own jobs, in the seconds before the death.
     before: Lateness,
+    /// The lateness of the survivor's own jobs, in the seconds after the death.
     after: Lateness,
 }
 

@@ -72,7 +72,8 @@ async fn servers_die_where_attempts_are_numbered_and_their_ends_are_stored() {
     assert_eq!(ids.len(), begun.len(), "a number was sent twice");
 }
 
-/// One-second jobs of each delivery, some of which fail and are tried again.
+/// Creates jobs that fire each second, half of them with at-least-once delivery, the others with at-most-once
+/// delivery. Some of them fail and are tried again.
 async fn jobs(api: &Api) {
     for number in 0..8 {
         let delivery = if number % 2 == 0 { "at_least_once" } else { "at_most_once" };

@@ -38,7 +38,8 @@ fn migrations_have_numbers_without_gaps() {
     assert!(numbers.iter().copied().eq(1..=u32::try_from(numbers.len()).expect("few migrations")), "{numbers:?}");
 }
 
-/// An index of PostgreSQL that may exist can be built before the migration while servers run. Another index stops all writes to its table.
+/// With `IF NOT EXISTS`, an index of PostgreSQL can be built before the migration, while servers run. Without it, the
+/// migration builds the index, and stops all writes to its table meanwhile.
 #[test]
 fn migrations_make_indexes_that_may_exist() {
     // The last migration before this rule.

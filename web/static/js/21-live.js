@@ -1,7 +1,8 @@
-// One stream of events per tab. A region with `data-live="run job"` is reloaded (htmx trigger `live`) after events of these kinds;
-// without kinds, after all events. It is reloaded at most once per second, or once per `data-live-gap` seconds. `data-live-job` and
-// `data-live-run` restrict it to the events of one job or run. `data-live-every` also reloads it at this interval, in seconds.
-// While the tab is hidden, there are no stream and no requests. While the stream is broken, regions are reloaded every 15 s.
+// One stream of events per tab. A region with `data-live="run job"` is reloaded (htmx trigger `live`) after events of these two kinds;
+// a region with an empty `data-live` is reloaded after all events. Each region is reloaded at most once per second, or once per
+// `data-live-gap` seconds. `data-live-job` and `data-live-run` restrict a region to the events of one job or run. With
+// `data-live-every`, the region is also reloaded at this interval, in seconds.
+// While the tab is hidden, there is no stream and no request. While the stream is broken, regions are reloaded every 15 s.
 (() => {
   "use strict";
 

@@ -135,8 +135,8 @@ customElements.define('rondel-timeline', class extends HTMLElement {
     this.why(found.track, this.gap(found.track, +found.time)?.at_ms ?? +found.time)
   }
 
-  // Opens the list of the runs in a bar that stands for several. A bar of a stretch begins and ends at a full quarter of an hour. A bar
-  // of touching runs does not, and its runs begin a little after their planned instants.
+  // Opens the list of the runs in a bar that stands for several runs. A bar of a stretch begins and ends at a full quarter of an hour.
+  // A bar of touching runs need not, and its runs begin a little after their planned instants, so the list begins a minute earlier.
   list(track, rect) {
     const quarter = 900000, minute = 60000, { from, to } = this.dataset
     const instant = x => Math.round(+from + x / 10000 * (to - from))

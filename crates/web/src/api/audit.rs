@@ -34,8 +34,9 @@ use crate::state::Web;
 
 /// How many entries an export reads at a time.
 const EXPORT_BATCH: u32 = 500;
-/// A batch has about this many bytes. The first batch is small, since the length of the entries is not known yet.
+/// About how many bytes a batch has.
 const EXPORT_BATCH_LEN: usize = 256 * 1024;
+/// How many entries the first batch has: few, since the length of the entries is not known yet.
 const FIRST_BATCH: u32 = 16;
 /// Maximum length of a filter, in bytes.
 const FILTER_LEN_MAX: usize = 255;

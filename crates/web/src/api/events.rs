@@ -33,7 +33,7 @@ use crate::state::Web;
 
 /// If no event occurs for this long, a keep-alive is sent, so that proxies do not close the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
-/// Keeps proxies from buffering the stream.
+/// A header that keeps proxies from buffering the stream.
 pub(super) const UNBUFFERED: (HeaderName, HeaderValue) =
     (HeaderName::from_static("x-accel-buffering"), HeaderValue::from_static("no"));
 const LAST_EVENT_ID: HeaderName = HeaderName::from_static("last-event-id");
@@ -47,7 +47,7 @@ const KINDS: [&str; 4] = ["run", "job", "executor", "node"];
 pub(crate) struct EventFilter {
     job: Option<String>,
     app: Option<String>,
-    /// Words of [`KINDS`]; none for all.
+    /// The wanted kinds, from [`KINDS`]; all kinds if empty.
     kinds: Vec<Kind>,
     /// The position after which the stream continues, like `Last-Event-ID`.
     after: Option<Cursor>,

@@ -180,7 +180,7 @@ pub(crate) async fn set_switch<Q>(
     }
 }
 
-/// The switches of executors, and how many runs each has in hand.
+/// The switches of executors, and how many runs each executor holds.
 pub(crate) struct Fleet {
     pub(crate) switches: Switches,
     held: HashMap<AppId, HashMap<String, u64>>,
@@ -197,12 +197,12 @@ impl Fleet {
         Ok(Self { switches, held })
     }
 
-    /// How many runs the executors of an app have in hand.
+    /// How many runs the executors of an app hold.
     pub(crate) fn held_by_app(&self, app: AppId) -> u64 {
         self.held.get(&app).map_or(0, |held| held.values().sum())
     }
 
-    /// Adds the executor's switch and its number of runs in hand.
+    /// Adds the executor's switch, and the number of runs that it holds.
     fn with_switch_and_runs(&self, executor: ExecutorJson, app: AppId) -> ExecutorJson {
         let held = self.held.get(&app).and_then(|held| held.get(&executor.name)).copied().unwrap_or(0);
         let switch = self.switches.of_executor(app, given_name(&executor.name));
@@ -243,7 +243,7 @@ pub(crate) async fn page<Q>(
         records.into_iter().map(|record| (record.id, record)).collect();
     let item = |one: ListedExecutor| {
         let (app, name, id) = one.position;
-        // The executor went offline after the list was read, so it is left out.
+        // An executor that went offline after the list was read is left out.
         let found = match one.is_here {
             true => call.engine().online_executor(id).map(ExecutorJson::from),
             false if id == NO_INCARNATION => Some(ExecutorJson::absent(name, app, call.engine().now())),
@@ -293,8 +293,9 @@ pub(super) async fn names<Q>(call: &Call<Q>, app: &str) -> Result<Vec<String>, P
 struct ListedExecutor {
     position: Position,
     app: AppId,
-    /// Whether it has a stream to this node, and whether it has one to another node.
+    /// Whether it has a stream to this node.
     is_here: bool,
+    /// Whether it has a stream to another node.
     is_elsewhere: bool,
 }
 

@@ -125,8 +125,8 @@ impl LogStream {
             if self.caller.access_loss(&self.web, namespace, Some(app)).await.is_some() {
                 return self.end(false);
             }
-            // Each read takes a turn like a request: a caller could otherwise search whole logs in many streams for text that no line
-            // has.
+            // Each read waits for a turn, as each request does: a caller could otherwise search whole logs in many streams at once, for
+            // text that no line has.
             let Ok(turn) = shares::turn(&self.web, self.caller.caller().key()).await else {
                 self.last_sent_at = Instant::now();
                 return Some(self.keep_alive());

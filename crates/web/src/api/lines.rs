@@ -23,7 +23,7 @@ const SEARCHED_MAX: usize = 256;
 /// Maximum length of the text to search for, in bytes.
 pub(crate) const CONTAINS_BYTES_MAX: usize = 256;
 
-/// The position of a reader. It has read all chunks up to `chunk`, `skip` lines of the chunk after that, and `seq` lines in all.
+/// The position of a reader. The reader has read all chunks up to `chunk`, `skip` lines of the chunk after that, and `seq` lines in all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct Position {
     #[serde(rename = "t")]
@@ -36,9 +36,10 @@ pub(crate) struct Position {
     seq: u64,
 }
 
-/// Selects lines that have one of these levels (empty for any) and contain the text, ignoring case.
+/// Selects lines that have one of the levels and one of the severities, and contain the text, ignoring case.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LineFilter {
+    /// The levels to select; empty for any.
     pub(crate) levels: Vec<Level>,
     pub(crate) contains: Option<String>,
     /// The severities to select; empty for any.
@@ -122,7 +123,7 @@ impl Position {
         for size in sizes {
             if line <= seq + size.line_count {
                 let skip = usize::try_from(line.saturating_sub(seq + 1)).unwrap_or(usize::MAX);
-                // The reader does not wait for a missing chunk before this one: the position is already past it.
+                // The reader does not wait for a chunk that is missing before this chunk: the position is already past it.
                 return Self { attempt, chunk: size.sequence - 1, skip, seq: line.saturating_sub(1) };
             }
             seq += size.line_count;
@@ -202,6 +203,7 @@ pub(super) fn next_count(chunks: &[LogChunk], bytes_max: usize) -> u32 {
     u32::try_from(count).unwrap_or(CHUNK_COUNT_MAX).clamp(1, CHUNK_COUNT_MAX)
 }
 
+/// Whether the chunk was written so recently that a chunk missing before it may still arrive.
 pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
     chunk.lines.last().is_some_and(|line| line.at + GAP_PATIENCE > now)
 }

@@ -92,7 +92,7 @@ impl Seek {
     }
 }
 
-/// Refuses a query that has both a cursor and a seek parameter, and a stream with a fixed end.
+/// Refuses a query that has both a cursor and a seek parameter, and a query for a stream with a fixed end.
 pub(crate) fn check_start(seek: Option<Seek>, has_cursor: bool, streams: bool) -> Result<(), Problem> {
     let Some(seek) = seek else { return Ok(()) };
     let message = match (has_cursor, streams && seek.has_end()) {

@@ -191,8 +191,8 @@ fn show(call: &Call, node: Node) -> NodeJson {
     let status = node.status(call.engine().now());
     let is_this = node.name == call.engine().node_name();
     let report = node.report;
-    // The answering node's loops come from memory: its row is out of date if its beat fails, for example because the database is
-    // unreachable.
+    // The loops of the answering node come from memory: the node's row is out of date if its beat fails, for example because the database
+    // is unreachable.
     let loops = if is_this { call.engine().loops() } else { report.loops };
     let host = loops.iter().find_map(|report| report.host.clone()).unwrap_or_default();
     NodeJson {

@@ -19,6 +19,7 @@ const FIRST_COUNT: u32 = 16;
 pub(crate) struct PageBuilder {
     limit: u32,
     items: Vec<Box<RawValue>>,
+    /// The total length of the items, in bytes.
     len: usize,
 }
 

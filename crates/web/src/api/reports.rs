@@ -35,7 +35,7 @@ const CUT: &str = "Not all apps or jobs could be counted: choose a shorter range
 pub(super) struct FormattedReportQuery {
     query: ReportQuery,
     is_csv: bool,
-    /// Whether the query asks for one page of the jobs only.
+    /// Whether the query asks for a single page of the jobs.
     is_page: bool,
 }
 

@@ -373,7 +373,7 @@ async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Re
     json(StatusCode::OK, &Page { items: users.into_iter().map(|name| UserJson { name }).collect(), next_cursor })
 }
 
-/// The version whose number is in this query parameter.
+/// The version whose number is in this query parameter, and its source.
 async fn of_query<Q>(
     call: &Call<Q>,
     record: &ScriptRecord,

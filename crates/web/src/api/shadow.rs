@@ -36,6 +36,7 @@ const JOB_COUNT_MAX: u32 = 200;
 pub(crate) const TOLERANCE: Duration = Duration::from_secs(30);
 /// The default of `late`: a fire with at least this delay counts as late.
 pub(crate) const LATE: Duration = Duration::from_secs(3);
+/// Maximum of `tolerance` and of `late`.
 const LENGTH_MAX: Duration = Duration::from_secs(3_600);
 
 /// Observed fires.

@@ -215,7 +215,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
 struct Group {
     name: String,
     id: i64,
-    /// The job may have moved between apps: from this instant, its runs belong to apps that the caller sees.
+    /// The instant from which the runs belong to apps that the caller sees: a job may have moved between apps.
     from: Timestamp,
 }
 

@@ -13,7 +13,8 @@ use crate::problem::{Code, Problem};
 /// The descent and the expiry of a new token.
 pub(super) struct TokenDescent {
     pub(super) minted_by: Option<TokenId>,
-    /// The line that the token joins. `None` if it begins a new line, or stays in the line of the token that it replaces.
+    /// The first token of the line that the token joins; a line is a token with all its descendants. `None` if the token begins a new
+    /// line, or stays in the line of the token that it replaces.
     pub(super) line: Option<TokenId>,
     /// Whether the token belongs to the same series as the token that it replaces.
     pub(super) is_same_series: bool,

@@ -93,8 +93,11 @@ pub(crate) struct Lane {
     /// Runs in the range that failed, timed out, or have an unknown outcome.
     pub(crate) trouble_count: u64,
     pub(crate) marks: Vec<Mark>,
+    /// Upcoming planned instants.
     pub(crate) fires: Vec<Timestamp>,
+    /// Instants that the job's calendar removes or moves.
     pub(crate) removed: Vec<Timestamp>,
+    /// Changes of the clock of the job's zone that touch a fire.
     pub(crate) clock_changes: Vec<Timestamp>,
     /// Whether its earlier runs are joined.
     pub(crate) is_joined: bool,
@@ -218,8 +221,8 @@ async fn read_lane_data<Q: Sync>(
     Ok(drawn)
 }
 
-/// The running runs that were created before an instant, the newest first. They were planned earlier, but still overlap the time after
-/// it.
+/// The running runs that were created before an instant, the newest first. They were planned before that instant, but still overlap the
+/// time after it.
 async fn running_before<Q>(call: &Call<Q>, before: Timestamp) -> Result<Vec<Run>, Problem> {
     let query = RunQuery {
         within: call.visible_apps(),
@@ -269,7 +272,8 @@ async fn worst<Q: Sync>(
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
 }
 
-/// The jobs whose names contain the wanted text. Returns one more than there are lanes, or all of them if [`worst`] filters them further.
+/// The jobs whose names contain the wanted text. Returns one job more than the timeline has lanes, or all of them if [`worst`] filters
+/// them further.
 async fn named<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();

@@ -24,7 +24,7 @@ pub(crate) struct BucketRange {
 }
 
 impl BucketRange {
-    /// The range of all buckets that overlap the given one.
+    /// The range of all buckets that overlap the time from `from` to `to`.
     pub(crate) fn new(step: Step, from: Timestamp, to: Timestamp) -> Self {
         Self { step, from: step.floor(from), to }
     }

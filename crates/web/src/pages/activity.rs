@@ -30,7 +30,8 @@ const FILTER_LEN_MAX: usize = 255;
 const JOB_ENTRY_COUNT: u32 = 20;
 /// How many entries are read for a job's page. Some of them are left out, since they are about other objects with the same name.
 const JOB_ENTRY_READ_COUNT: u32 = 60;
-/// How long the call that created a job may have taken. Its entry has the instant at which the call began, so it is older than the job.
+/// The longest time that the call that creates a job is assumed to take. The call's entry has the instant at which the call began, so it
+/// is older than the job.
 const CREATE_CALL_MAX: Duration = Duration::from_secs(60);
 /// The actions in the selection. Others can be entered in the page's URL.
 const ACTIONS: [&str; 41] = [
@@ -183,12 +184,15 @@ struct ActivityPage {
     filters: Filters,
     /// Each action with its description.
     actions: Vec<(&'static str, &'static str)>,
+    /// The name of the filter that is wrong, and a message.
     error: Option<(&'static str, String)>,
     rows: Vec<ActivityRow>,
     first: String,
     next: Option<String>,
+    /// The URL of the file with all entries that match.
     export: String,
     is_first: bool,
+    /// Whether the URL has a filter.
     is_filtered: bool,
     code: AsCode,
 }
@@ -262,8 +266,8 @@ struct JobActivityPage {
     may_see_all: bool,
 }
 
-/// Selects the entries about this job from those about objects with its name (newest first). Entries of an earlier, deleted job are left
-/// out.
+/// Selects the entries about this job from the entries about all objects with its name, the newest first. Entries of an earlier, deleted
+/// job are left out.
 fn about_job(mut entries: Vec<AuditEntry>) -> Vec<AuditEntry> {
     let is_end = |entry: &AuditEntry| entry.action == "job.delete" && entry.verdict == Verdict::Allowed;
     entries.truncate(entries.iter().position(is_end).unwrap_or(entries.len()));

@@ -27,14 +27,17 @@ pub(super) struct ActivityFormatter {
 pub(super) struct ActivityRow {
     pub(super) at: Moment,
     pub(super) actor: String,
+    /// How the actor was authenticated; `None` for a session.
     pub(super) means: Option<&'static str>,
     pub(super) address: Option<String>,
+    /// The id of the request.
     pub(super) request: Option<String>,
     /// The name of the action.
     pub(super) action: String,
     /// The action in words, in the reader's language; `None` for an unknown action.
     pub(super) words: Option<&'static str>,
     pub(super) object: String,
+    /// The path of the page about the object.
     pub(super) link: Option<String>,
     pub(super) namespace: Option<String>,
     /// Marks an action that was refused or failed.
@@ -42,6 +45,7 @@ pub(super) struct ActivityRow {
     /// An additional note.
     pub(super) note: Option<&'static str>,
     pub(super) changes: Vec<ChangeRow>,
+    /// How many changed fields are not shown.
     pub(super) hidden_count: usize,
 }
 
@@ -53,7 +57,9 @@ pub(super) struct Mark {
 
 pub(super) struct ChangeRow {
     pub(super) field: String,
+    /// The value before the change; `None` if there was none, or if `lines` shows it.
     pub(super) from: Option<String>,
+    /// The value after the change; `None` if there is none, or if `lines` shows it.
     pub(super) to: Option<String>,
     /// The lines that differ, if a value is too long for one line or has several lines.
     pub(super) lines: Option<String>,

@@ -82,7 +82,9 @@ struct RulePage {
     errors: RuleErrors,
     warnings: Vec<String>,
     trial: Option<Trial>,
+    /// The version on which the next save will be based; `None` for a new rule.
     version: Option<i64>,
+    /// Whether another caller has saved the rule since the form was loaded.
     conflict: bool,
     action: String,
     jobs: Vec<String>,

@@ -47,10 +47,13 @@ pub(super) struct IncidentRow {
     pub(super) rule: String,
     pub(super) since: Moment,
     pub(super) resolved_at: Option<Moment>,
+    /// Who acknowledged it.
     pub(super) acknowledged: Option<String>,
+    /// Whether a silence suppresses its messages.
     pub(super) is_silent: bool,
     /// The names of its channels, if none of them exists; the incident is then not reported.
     pub(super) no_channel: Option<String>,
+    /// The job, if the incident is about one.
     pub(super) job: Option<String>,
     /// The app, if the incident is about one.
     pub(super) app: Option<String>,
@@ -73,11 +76,13 @@ struct RuleRow {
     channels: String,
     is_critical: bool,
     enabled: bool,
+    /// When the rule is checked next; `None` if within a minute, or after runs.
     next: Option<Moment>,
 }
 
 struct SilenceRow {
     id: String,
+    /// The incidents that it covers, in words.
     what: String,
     author: String,
     reason: String,
@@ -100,7 +105,7 @@ struct AlertsPage {
     resolved: Vec<IncidentRow>,
     rules: Vec<RuleRow>,
     silences: Vec<SilenceRow>,
-    /// The maintenance windows. Each has the reason why the caller may not end it, if so.
+    /// The maintenance windows, each with the reason why the caller may not end it; `None` if the caller may.
     windows: Vec<(WindowRow, Option<&'static str>)>,
     errors: Vec<String>,
     form: SilenceForm,
@@ -296,7 +301,8 @@ fn incident_row(
     }
 }
 
-/// The open incidents about a job, for its page. Incidents from when the job belonged to an app that the caller does not see are hidden.
+/// The open incidents about a job, for its page. An incident is hidden if the job belonged at that time to an app that the caller does not
+/// see.
 pub(super) async fn of_job<Q>(page: &Page<Q>, record: &JobRecord) -> Result<Vec<IncidentRow>, Problem> {
     let now = page.engine().now();
     let within = page.call.visible_app_names().await?;

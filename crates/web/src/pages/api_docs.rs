@@ -37,7 +37,7 @@ struct Operation {
     parameters: Vec<ParameterRow>,
     body: Option<BodyDoc>,
     answers: Vec<AnswerDoc>,
-    /// The text in which searches look, in lower case.
+    /// The text that is searched, in lower case.
     text: String,
 }
 

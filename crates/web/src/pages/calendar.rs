@@ -37,6 +37,7 @@ struct PageState {
     year: Option<i32>,
     errors: Vec<String>,
     trial: Option<Trial>,
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
 }
 
@@ -50,14 +51,17 @@ struct CalendarPage {
     description: String,
     year: i32,
     months: Vec<Month>,
-    /// The URL and the name of each user of the calendar.
+    /// The URL and the name of each job or calendar that uses this calendar.
     users: Vec<(String, String)>,
     has_more_users: bool,
     form: CalendarForm,
     errors: Vec<String>,
     trial: Option<Trial>,
+    /// The version on which the next save will be based.
     version: Option<i64>,
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
+    /// The URL to which the form is sent.
     action: String,
     /// The API request and the command that save this calendar.
     code: AsCode,

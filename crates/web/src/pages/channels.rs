@@ -165,9 +165,9 @@ struct ChannelPage {
     missing: Option<&'static str>,
     /// The result of a test.
     tested: Option<DeliveryRow>,
-    /// What still uses a channel that could not be deleted: the name and the URL of each user.
+    /// The name and the URL of each object that still uses the channel, after a refused deletion.
     users: Vec<(String, String)>,
-    /// Whether the channel has more users.
+    /// Whether more objects use the channel.
     has_more_users: bool,
     /// A signing key that was just generated.
     signing_key: Option<String>,
@@ -259,7 +259,7 @@ async fn save_form(page: &Page, known: Option<&Channel>, form: ChannelForm) -> R
     }
 }
 
-/// A channel without its secrets, for the audit log.
+/// A channel with the values of its secrets hidden, for the audit log.
 fn audit_document(channel: &Channel) -> serde_json::Value {
     let view = channels::view(channel);
     let (kind, lang) = (channel.kind, channel.lang);
@@ -297,7 +297,7 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) ->
     }
 }
 
-/// The name of a user of a channel, and the page on which to choose another channel for it.
+/// The name of an object that uses a channel, and the URL of the page on which to choose another channel for it.
 fn user_link(user: &ChannelUser, t: &Texts) -> (String, String) {
     match user {
         ChannelUser::Rule(name) => (format!("{} {name}", t.alerts_rule), format!("/alerts/rules/{name}")),

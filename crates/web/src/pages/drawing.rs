@@ -121,15 +121,23 @@ pub(crate) struct Tick {
 #[derive(Clone, Debug)]
 pub(crate) struct LaneRow {
     pub(crate) name: String,
+    /// The app of the job or executor.
     pub(crate) sub: Option<String>,
     pub(crate) href: String,
+    /// The number of runs, in words.
     pub(crate) runs: String,
+    /// The number of runs that failed, in words; `None` if there are none.
     pub(crate) trouble: Option<String>,
     pub(crate) bars: Vec<Bar>,
+    /// Skipped fires.
     pub(crate) crosses: Vec<Tick>,
+    /// Upcoming planned instants.
     pub(crate) fires: Vec<Tick>,
+    /// Instants that the job's calendar removes or moves.
     pub(crate) removed: Vec<Tick>,
+    /// Changes of the clock of the job's zone that touch a fire.
     pub(crate) changes: Vec<Tick>,
+    /// Whether the earlier runs of the job are joined into bars for stretches of time.
     pub(crate) is_joined: bool,
     /// The URL of the list of its runs. The script adds the time range of a clicked bar.
     pub(crate) runs_of: String,
@@ -142,6 +150,7 @@ pub(crate) struct LaneRow {
 #[derive(Clone, Debug)]
 pub(crate) struct Drawing {
     pub(crate) axis: Vec<AxisLabel>,
+    /// The position of the current instant, if it is within the drawing.
     pub(crate) now_x: Option<u32>,
     pub(crate) rows: Vec<LaneRow>,
     /// The two ends of the drawing, for the script.

@@ -26,8 +26,9 @@ const STEPS: u32 = 5_000;
 /// The upcoming fires under both definitions.
 pub(super) struct EditEffect {
     pub(super) rows: Vec<ComingRow>,
-    /// How many fires of the next week only the current definition has, and how many only the edited one.
+    /// How many fires of the next week the edit removes.
     pub(super) vanishing: u64,
+    /// How many fires of the next week the edit adds.
     pub(super) appearing: u64,
     /// Whether the week has too many fires to count them all.
     pub(super) is_cut: bool,
@@ -37,8 +38,11 @@ pub(super) struct EditEffect {
 /// A fire, and which of the two definitions have it.
 pub(super) struct ComingRow {
     pub(super) at: Moment,
+    /// The instant on the clock of the schedule, if that is not UTC.
     pub(super) local: Option<String>,
+    /// Whether the current definition has the fire.
     pub(super) is_before: bool,
+    /// Whether the edited definition has the fire.
     pub(super) is_after: bool,
 }
 

@@ -41,6 +41,7 @@ impl FromQuery for AppQuery {
 struct ExecutorPage {
     shell: Shell,
     t: &'static Texts,
+    /// The URL of this page, from which the script reloads its live part.
     here: String,
     row: ExecutorRow,
     held: Vec<HeldRun>,

@@ -44,11 +44,17 @@ struct NewExecutorPage {
     apps: Vec<String>,
     server: String,
     error: Option<String>,
+    /// The command that creates the token.
     token: String,
+    /// The command that starts an agent.
     agent: String,
+    /// The command that starts an agent in a container.
     docker: String,
+    /// The source of a program with one handler.
     program: String,
+    /// The commands that add the dependencies of the program.
     cargo: String,
+    /// The token and the configuration of an executor of XXL-JOB.
     xxl: String,
     /// The executors of the app that are registered by hand; `None` if the app does not exist.
     by_hand: Option<Vec<AddressJson>>,

@@ -42,13 +42,14 @@ impl FromQuery for ExecutorsCursor {
 struct ExecutorsPage {
     shell: Shell,
     t: &'static Texts,
+    /// The URL of this page, from which the script reloads its live part.
     here: String,
     nodes: Vec<NodeRow>,
     /// Why the caller may not set the switches of servers; `None` if the caller may.
     missing_node: Option<&'static str>,
     apps: Vec<AppRow>,
     is_empty: bool,
-    /// Whether the number of runs of an executor that is switched off can still change.
+    /// Whether the number of runs can still change for an executor on this page that is switched off.
     is_emptying: bool,
     next: Option<String>,
     is_first: bool,
@@ -63,8 +64,11 @@ struct AppRow {
     class: &'static str,
     word: &'static str,
     state: &'static str,
+    /// How many of its executors have a stream to this server.
     online_count: usize,
+    /// How many runs these executors have.
     busy: u32,
+    /// How many slots these executors have.
     slots: u32,
     /// How many runs its executors have, counted on all servers.
     held_count: u64,
@@ -117,9 +121,9 @@ async fn nodes<Q>(page: &Page<Q>) -> Result<Vec<NodeRow>, Problem> {
     Ok(found.into_iter().map(row).collect())
 }
 
-/// The apps on this page of the list. An app without executors is on the page where its name belongs in the order: after `previous`, the
-/// app of the previous page's last executor (`None` on the first page), and before `last`, that of this page's last one (`None` on the
-/// last page).
+/// The apps on this page of the list. An app without executors is on the page to which its name belongs: the name comes after `previous`,
+/// the app of the last executor on the previous page (`None` on the first page), and before `last`, the app of the last executor on this
+/// page (`None` on the last page).
 async fn apps(
     page: &Page<ExecutorsCursor>,
     mut by_app: BTreeMap<String, Vec<ExecutorRow>>,

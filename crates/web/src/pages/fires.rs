@@ -25,10 +25,11 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
-/// How many entries the page shows of the past and of the future.
+/// How many entries of the past the page shows.
 const PAST_COUNT: usize = 50;
+/// How many entries of the future the page shows.
 const AHEAD_COUNT: usize = 25;
-/// Longer messages are cut here. The page of the run shows them whole.
+/// Longer messages are cut to this length, in characters. The page of the run shows them whole.
 const MESSAGE_LEN_MAX: usize = 200;
 /// If a day has too many fires, shorter ranges are read; this is the shortest.
 const SHORTEST: Duration = Duration::from_secs(1);
@@ -96,10 +97,12 @@ struct When {
 /// A fire, or several consecutive fires with the same verdict.
 struct Row {
     when: When,
+    /// The number of fires and the last one, if there are several.
     last: Option<(u64, When)>,
     class: &'static str,
     word: &'static str,
     run: Option<RunId>,
+    /// The explanation of the verdict; empty if there is none.
     why: String,
 }
 
@@ -109,7 +112,9 @@ struct InstantAnswer {
     sentence: String,
     class: &'static str,
     run: Option<RunId>,
+    /// The previous fire.
     before: Option<When>,
+    /// The next fire.
     after: Option<When>,
 }
 
@@ -121,6 +126,7 @@ struct FiresPage {
     name: String,
     form: WhyForm,
     error: Option<String>,
+    /// Why the time in the question means no instant, or two.
     note: Option<String>,
     answers: Vec<InstantAnswer>,
     from: When,
@@ -128,7 +134,9 @@ struct FiresPage {
     past: Vec<Row>,
     ahead: Vec<Row>,
     has_more: bool,
+    /// The URL of the page with earlier fires.
     earlier: String,
+    /// Whether the past ends at the current instant, not at an earlier one that the user chose.
     is_present: bool,
 }
 
@@ -326,8 +334,8 @@ async fn past(
         let history = read(page, record, from, to).await?;
         match history.next.filter(|next| *next <= to) {
             None => return Ok((from, history)),
-            // This read got as far as `next`. Most jobs fire evenly, so a range as long as that from `from` to `next`, but at the end,
-            // should fit into one page.
+            // The read ended at `next`. Most jobs fire evenly, so the end of the day should fit into one page if it is no longer than the
+            // part that was read.
             Some(next) if length > SHORTEST => length = (length / 2).min(next.since(from)).max(SHORTEST),
             Some(next) => return newest(page, record, (next, to), history).await,
         }

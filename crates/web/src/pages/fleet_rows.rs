@@ -31,10 +31,13 @@ pub(super) struct NodeRow {
     pub(super) status: &'static str,
     /// The remaining time of its lease; `None` if the server is dead.
     pub(super) lease: Option<String>,
-    /// Since when it is dead, and whether it shut down in order.
+    /// Since when it is dead; `None` while it lives.
     pub(super) dead_at: Option<Moment>,
+    /// Whether it shut down in order.
     pub(super) has_left: bool,
+    /// How many jobs have it as their home.
     pub(super) job_count: u64,
+    /// How far its host's wall clock is ahead of the database's, in milliseconds.
     pub(super) skew_ms: i64,
     /// The 99th percentile of the lateness of its recent fires; `None` without fires.
     pub(super) lateness: Option<String>,
@@ -52,9 +55,12 @@ pub(super) struct LoopRow {
     pub(super) name: String,
     pub(super) is_failing: bool,
     pub(super) ticked_at: Option<Moment>,
+    /// How long the last tick took.
     pub(super) took: String,
     pub(super) tick_count: u64,
+    /// How many objects its ticks acted on.
     pub(super) done_count: u64,
+    /// How many ticks failed.
     pub(super) failed_count: u64,
     pub(super) failing_since: Option<Moment>,
     pub(super) error: Option<String>,
@@ -65,6 +71,7 @@ pub(super) struct ExecutorRow {
     pub(super) app: String,
     pub(super) status: &'static str,
     pub(super) word: &'static str,
+    /// How many runs it executes, by its last heartbeat; `None` if it has no stream to this server.
     pub(super) running: Option<u32>,
     pub(super) slots: u32,
     pub(super) weight: u32,
@@ -76,7 +83,7 @@ pub(super) struct ExecutorRow {
     pub(super) last_seen: Moment,
     pub(super) connected: Option<Moment>,
     pub(super) state: &'static str,
-    /// How many runs it has in hand.
+    /// How many runs it holds.
     pub(super) run_count: u64,
     /// The remaining runs as text, if the executor is switched off.
     pub(super) countdown: Option<String>,
@@ -91,7 +98,7 @@ impl ExecutorRow {
     }
 }
 
-/// A run that an executor has.
+/// A run that an executor holds.
 pub(super) struct HeldRun {
     pub(super) id: RunId,
     pub(super) job: String,
@@ -105,8 +112,8 @@ pub(super) struct HeldRun {
 pub(super) fn node_row(node: Node, this: Option<Vec<LoopReport>>, now: Timestamp, t: &Texts) -> NodeRow {
     let status = node.status(now);
     let is_this = this.is_some();
-    // The answering server's loops come from memory: its row is out of date if its beat fails, for example because the database is
-    // unreachable.
+    // The loops of the answering server come from memory: the server's row is out of date if its beat fails, for example because the
+    // database is unreachable.
     let loops: Vec<LoopRow> =
         this.unwrap_or(node.report.loops).into_iter().map(|report| loop_row(report, now, t)).collect();
     let is_dead = status == "dead";

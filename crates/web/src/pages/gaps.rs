@@ -23,7 +23,7 @@ use crate::problem::Problem;
 use crate::query::{FromQuery, Reader};
 
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// Maximum range of a request: that of the longest zoom, and one more day.
+/// Maximum range of a request: the range of the longest zoom, and one more day.
 const SPAN_MAX: Duration = Duration::from_secs(8 * 24 * 3_600);
 /// Maximum number of reads. If a range has too many fires, a shorter one is read.
 const READ_COUNT_MAX: u32 = 4;
@@ -61,7 +61,7 @@ impl GapsQuery {
 struct Gap {
     from_ms: i64,
     to_ms: i64,
-    /// The instant for the question "why"; `None` if no fire was left out.
+    /// The instant that the link "why" asks about; `None` if no fire was left out.
     at_ms: Option<i64>,
     text: String,
 }
@@ -89,8 +89,8 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         history = page.engine().fires(&record, range, within.as_deref()).await?;
         begin = from;
         let Some(next) = history.next.filter(|next| *next <= to) else { break };
-        // Only the newest part is shown. This read got as far as `next`. If the fires are evenly spread, a range as long as that from
-        // `from` to `next`, but at the end, fits into one read.
+        // Only the newest part is shown. The read ended at `next`. If the fires are evenly spread, the end of the range fits into one read
+        // if it is no longer than the part that was read.
         let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST);
         from = to.saturating_sub(length).max(from);
     }

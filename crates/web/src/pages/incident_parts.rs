@@ -20,7 +20,7 @@ const MESSAGE_COUNT: u32 = 30;
 const RUN_COUNT: u32 = 10;
 /// How far back runs are searched for an incident about a missed deadline.
 const DAY: Duration = Duration::from_secs(24 * 3_600);
-/// How far back runs are searched at most for an incident about a job without a success for some time.
+/// How far back runs are searched at most, for an incident about a job that has had no success for some time.
 const BACK_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
 
 /// A message about an incident.

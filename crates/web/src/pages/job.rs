@@ -95,6 +95,7 @@ struct JobPage {
     declared: Option<DeclaredNote>,
     updated_at: Moment,
     version: i64,
+    /// The URL of this page, from which the script reloads its live part.
     here: String,
     rows: Vec<RunRow>,
     next: Option<String>,
@@ -102,6 +103,7 @@ struct JobPage {
     first: String,
     is_first: bool,
     why: WhyForm,
+    /// Always `None`: the form leads to the page of fires, which shows the errors.
     no_error: Option<String>,
 }
 
@@ -112,7 +114,7 @@ struct RunForm {
     takes_params: bool,
     /// The executors of the job's app that are connected to this server, by name.
     executors: Vec<String>,
-    /// Whether the caller may name an executor. Not for a pump job, whose groups are distributed to all suitable executors.
+    /// Whether the caller may name an executor. False for a pump job: its groups are distributed to all suitable executors.
     takes_executor: bool,
     /// The parameters as JSON.
     params: String,

@@ -28,25 +28,36 @@ struct BulkPage {
     t: &'static Texts,
     title: String,
     action: &'static str,
+    /// The label to set, `key=value`, or the key of the label to remove.
     label: String,
-    /// The jobs, and the filter by which they were chosen.
+    /// The names of the chosen jobs.
     names: Vec<String>,
+    /// Whether the action applies to all jobs that match `filter`.
     is_all: bool,
     filter: String,
+    /// How many jobs are chosen.
     count: usize,
+    /// The names that are shown, at most [`SHOWN_COUNT_MAX`].
     shown: Vec<String>,
+    /// How many names are not shown.
     hidden_count: usize,
     has_more: bool,
-    /// The name after which the selection begins, and the name after which the next selection begins.
+    /// The name after which this selection begins; empty for the first one.
     after: String,
+    /// The name after which the next selection begins, if there is one.
     next: Option<String>,
+    /// Maximum number of jobs that one request may change.
     max: usize,
+    /// The URL of the list to return to.
     back: String,
+    /// Whether the action was performed.
     is_done: bool,
+    /// How many jobs were already in the wanted state.
     unchanged: usize,
     problems: Vec<JobProblem>,
-    /// The action that reverts this one, and the jobs that it would change.
+    /// The action that reverts this one, if there is one.
     undo: Option<&'static str>,
+    /// The jobs that this action has changed.
     changed: Vec<String>,
 }
 

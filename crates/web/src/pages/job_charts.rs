@@ -44,6 +44,7 @@ pub(super) struct JobCharts {
 }
 
 struct DayCell {
+    /// The position of the square, in the units of the drawing.
     x: usize,
     y: usize,
     class: &'static str,
@@ -53,12 +54,17 @@ struct DayCell {
 
 /// The durations of runs, day by day.
 struct Band {
+    /// The SVG path of the area between the two percentiles.
     area: String,
+    /// The SVG path of the 50th percentiles.
     p50: String,
+    /// The SVG path of the 95th percentiles.
     p95: String,
-    /// The values of the newest day. `most` is the maximum of all days.
+    /// The 50th percentile of the newest day.
     newest_p50: String,
+    /// The 95th percentile of the newest day.
     newest_p95: String,
+    /// The highest 95th percentile of all days.
     most: String,
 }
 

@@ -44,6 +44,7 @@ struct EditPage {
     conflict: Option<i64>,
     /// The whole definition, as YAML.
     definition_text: String,
+    /// Whether the definition is edited as YAML.
     definition_is_open: bool,
     definition_errors: Vec<String>,
     /// The changes that saving would make to the definition that another caller has saved.
@@ -57,8 +58,10 @@ struct EditInput {
     form: JobForm,
     sent: Option<Fields>,
     errors: Errors,
+    /// The definition as the user typed it; `None` if it is edited in fields.
     definition_text: Option<String>,
     definition_errors: Vec<String>,
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
 }
 

@@ -311,7 +311,7 @@ impl JobForm {
         }
     }
 
-    /// The calendar in the form of the definition. Null for kinds of schedules without a calendar, for which the form hides these fields.
+    /// The calendar as it is in a definition. Null for kinds of schedules without a calendar, for which the form hides these fields.
     pub(super) fn calendar_use(&self) -> Value {
         match (self.calendar.as_str(), self.calendar_rule.as_str()) {
             ("", _) => Value::Null,
@@ -321,7 +321,7 @@ impl JobForm {
         }
     }
 
-    /// The schedule in the form of the definition.
+    /// The schedule as it is in a definition.
     pub(super) fn schedule(&self) -> Value {
         let mut schedule = Map::new();
         match self.kind.as_str() {

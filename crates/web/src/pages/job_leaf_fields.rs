@@ -1,5 +1,5 @@
-//! The fields of a job's form that have one value of the definition each, with the place of that value and its format. A field that was
-//! not sent leaves the definition unchanged.
+//! The fields of a job's form that each show a single value (a leaf) of the definition: the place of the value, and its format. A field
+//! that was not sent leaves the definition unchanged.
 
 use std::collections::BTreeMap;
 
@@ -206,7 +206,7 @@ impl LeafFields {
     }
 }
 
-/// The field that shows this place in the definition.
+/// The field that shows the value at this place of the definition.
 pub(super) fn leaf_at(pointer: &str) -> Option<&'static str> {
     let is_at = |leaf: &&LeafField, pointer: &str| {
         pointer == leaf.pointer || pointer.starts_with(&format!("{}/", leaf.pointer))

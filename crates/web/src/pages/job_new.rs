@@ -54,7 +54,7 @@ struct NewJobPage {
     errors: Errors,
     offers: FieldSuggestions,
     is_new: bool,
-    /// Always empty here; on the page that edits a job, the name of the job.
+    /// The name of the edited job. Always empty on this page, which shares its template with the page that edits a job.
     current_name: String,
 }
 
@@ -166,6 +166,7 @@ impl FromQuery for Preview {
 #[template(path = "preview.html")]
 struct PreviewPart {
     t: &'static Texts,
+    /// The schedule in words.
     words: Option<String>,
     /// The instants in UTC, and on the clock of the schedule if that differs.
     fires: Vec<(Moment, Option<String>)>,

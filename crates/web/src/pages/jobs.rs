@@ -80,17 +80,21 @@ struct JobsPage {
     presets: Vec<Preset>,
     saved: SavedBar,
     sorts: [Preset; 5],
+    /// The URL of this page of the list, from which the script reloads the rows.
     here: String,
     rows: Vec<JobRow>,
+    /// How many jobs match the filter.
     total: usize,
     previous: Option<String>,
     next: Option<String>,
+    /// The URL of the first page.
     first: String,
     is_first: bool,
     /// Why the caller may not create a job; `None` if the caller may.
     no_new: Option<&'static str>,
     no_operate: Option<&'static str>,
     no_edit: Option<&'static str>,
+    /// Maximum number of jobs that one request may change.
     bulk_max: usize,
 }
 
@@ -98,7 +102,9 @@ struct JobsPage {
 struct Group {
     app: String,
     count: usize,
+    /// How many of its jobs are paused.
     paused: usize,
+    /// The filter that selects the jobs of this app.
     filter: String,
 }
 
@@ -117,6 +123,7 @@ struct JobRow {
     code: String,
     next_fire: Option<Moment>,
     outcomes: Outcomes,
+    /// The 95th percentile of the durations of its newest successful runs.
     p95: Option<String>,
     state: StateWord,
     /// Further problems of the job.
@@ -126,6 +133,7 @@ struct JobRow {
 /// The jobs of one page of the list.
 struct Slice {
     entries: Vec<Arc<BoardEntry>>,
+    /// The job after which the previous page begins; `None` if the previous page is the first one, or if there is none.
     previous: Option<Arc<BoardEntry>>,
     has_more: bool,
 }
@@ -384,7 +392,7 @@ impl RecentRuns {
 /// The newest broadcasts of a job, without their shards. A page of all its runs could consist of the shards of the last broadcast only.
 async fn broadcasts<Q: Sync>(call: &Call<Q>, record: &JobRecord) -> Result<Vec<Run>, Problem> {
     let store = call.engine().store();
-    // A broadcast with a single shard has a mark for the shard, too.
+    // For a broadcast with a single shard, this also returns the shard.
     let marks = store.chart_runs(&[record.id], Timestamp::EPOCH, Timestamp::MAX, 2 * ROW_COUNT).await?;
     let ids: Vec<RunId> = marks.iter().filter(|mark| call.may_view(mark.app)).map(|mark| mark.id).collect();
     let mut runs = store.runs(&ids).await?;

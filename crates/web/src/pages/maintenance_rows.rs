@@ -10,12 +10,14 @@ use super::texts::Texts;
 #[derive(Debug)]
 pub(crate) struct WindowRow {
     pub(crate) id: String,
+    /// The app, or all apps, in words.
     pub(crate) what: String,
     pub(crate) reason: String,
     pub(crate) author: String,
     pub(crate) starts: Moment,
     pub(crate) ends: Moment,
     pub(crate) is_open: bool,
+    /// Whether fires inside of the window are held until its end; otherwise they are skipped.
     pub(crate) holds: bool,
 }
 
@@ -38,6 +40,7 @@ pub(super) fn window_row(record: &MaintenanceRecord, now: Timestamp, t: &Texts) 
 pub(super) struct WindowForm {
     pub(super) app: String,
     pub(super) reason: String,
+    /// Whether fires inside of the window are held until its end; otherwise they are skipped.
     pub(super) holds: bool,
     pub(super) starts: String,
     pub(super) until: String,

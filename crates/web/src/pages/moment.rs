@@ -16,7 +16,9 @@ pub(crate) struct Moment {
     pub(crate) date: String,
     /// The date, even if it is today.
     pub(crate) day: String,
+    /// The time of day, with seconds.
     pub(crate) time: String,
+    /// The milliseconds, such as `.004`.
     pub(crate) millis: String,
     /// The instant in each known time zone, shown as a tooltip.
     pub(crate) title: String,

@@ -10,8 +10,9 @@ use super::moment::Moment;
 use super::texts::Texts;
 use crate::overview::series::{Bucket, BucketRange, total};
 
-/// The heights above and below the axis, in the units of the drawing.
+/// The height above the axis, in the units of the drawing.
 const UP: u64 = 96;
+/// The height below the axis, in the units of the drawing.
 const DOWN: u64 = 48;
 /// Minimum height of a part that has runs.
 const HEIGHT_MIN: u64 = 2;

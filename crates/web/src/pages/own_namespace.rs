@@ -95,7 +95,8 @@ pub(crate) fn namespace_into_path(address: &str) -> String {
     }
 }
 
-/// Redirects from the URL of a page without a namespace in its path to the URL with it. Requests for parts of pages are not redirected.
+/// Redirects a request for a page to the URL with the namespace in its path, unless the namespace is already there. Requests for parts of
+/// pages are not redirected.
 pub(crate) async fn redirect_to_own_namespace(State(web): State<Web>, request: Request, next: Next) -> Response {
     let is_whole = request.method().is_safe() && !request.headers().contains_key("hx-request");
     if is_whole

@@ -94,7 +94,7 @@ async fn jobs(page: &Page<PaletteQuery>, words: &[&str]) -> Result<Vec<JobRecord
     let query = JobQuery { app: None, within, name_contains, after_name: None, limit: READ_COUNT };
     let mut found = store.jobs(namespace, &query).await?;
     if found.len() >= usize::try_from(READ_COUNT).unwrap_or(usize::MAX) {
-        // Jobs that merely contain the word may fill this page before the jobs that begin with it, so those are read too.
+        // Jobs whose names merely contain the word can fill the page that was read, so the jobs whose names begin with it are read, too.
         let named = store.job(namespace, first).await?.filter(|job| page.call.may_view(job.app));
         let query = JobQuery { after_name: Some((*first).to_owned()), ..query };
         found.extend(named.into_iter().chain(store.jobs(namespace, &query).await?));

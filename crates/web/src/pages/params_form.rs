@@ -52,7 +52,7 @@ pub(super) enum FieldKind {
     Json,
 }
 
-/// The fields for `params`. Empty if the schema does not describe an object, or one with too many fields.
+/// The fields for `params`. Empty if the schema does not describe an object, or describes one with too many fields.
 pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
     let known = schema["properties"].as_object().filter(|known| known.len() <= FIELD_COUNT_MAX);
     let Some(known) = known.filter(|_| params.is_null() || params.is_object()) else { return Vec::new() };

@@ -20,6 +20,7 @@ use rondel_core::words::Lang;
 #[derive(Debug)]
 pub(crate) struct ProblemPageContext {
     prefs: Prefs,
+    /// The URL of the request, to return to after a preference was changed; `/` if the request was a change.
     here: String,
     /// Whether the request is for `/set-up`, where a link printed by the server creates the first account.
     is_set_up: bool,

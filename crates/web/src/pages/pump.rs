@@ -54,6 +54,7 @@ struct GroupRow {
     attempt: i32,
     executor: String,
     item_count: u32,
+    /// Rows that its items executed in the last minute.
     per_minute: u64,
     started_at: Option<Moment>,
 }
@@ -63,13 +64,19 @@ struct ItemRow {
     /// The CSS class, which decides shape and colour.
     class: &'static str,
     word: &'static str,
+    /// When its group was asked to release it.
     asked_at: Option<Moment>,
+    /// Whether its last select returned no rows, and all rows that it had fetched are executed.
     is_dry: bool,
+    /// The index and the run of the group that has it.
     group: Option<(i32, RunId)>,
     executor: String,
+    /// Increases with each owner of the item.
     epoch: i64,
     counts: Counts,
+    /// Rows that were executed in the minute before the last report.
     per_minute: u32,
+    /// When the oldest of its rows that are not yet executed was fetched.
     oldest_at: Option<Moment>,
     checkpoint: String,
 }
@@ -86,13 +93,16 @@ struct Choice {
 struct PumpPage {
     shell: Shell,
     t: &'static Texts,
+    /// The URL of this page, from which the script reloads its live part.
     here: String,
     name: String,
     root: Option<RootRow>,
     item_count: usize,
     totals: Totals,
+    /// When the oldest of the rows that are not yet executed was fetched.
     oldest: Option<Moment>,
     groups: Vec<GroupRow>,
+    /// How many groups are not shown.
     hidden_count: usize,
     choices: Vec<Choice>,
     items: Vec<ItemRow>,

@@ -1,4 +1,5 @@
-//! The page of reports over days and months. It can be printed, downloaded as a file, and has the schedule of the weekly report.
+//! The page of reports over days and months. A report can be printed or downloaded as a file. The page also has the schedule of the weekly
+//! report.
 
 use std::time::Duration;
 
@@ -124,14 +125,20 @@ struct ShownRow {
     name: String,
     href: Option<String>,
     app: Option<String>,
+    /// The day or the month.
     at: String,
     runs: u64,
     failed: u64,
     skipped: u64,
+    /// The percentage of the runs that succeeded.
     succeeded: String,
+    /// The percentage of the scheduled fires that began on time.
     on_time: String,
+    /// The 50th percentile of the durations.
     p50: String,
+    /// The 95th percentile of the durations.
     p95: String,
+    /// The 99th percentile of the lateness.
     late: String,
 }
 
@@ -141,6 +148,7 @@ struct ShownFailure {
     jobs: Vec<String>,
     /// How many jobs are not named.
     more: u64,
+    /// The id of the newest of these runs; it may have been removed.
     newest: Option<String>,
 }
 
@@ -175,7 +183,9 @@ struct ReportsPage {
     rows: Vec<ShownRow>,
     failures: Vec<ShownFailure>,
     is_cut: bool,
+    /// Whether the range is divided into days or months.
     in_parts: bool,
+    /// The URL of the report as a CSV file.
     csv: String,
     next: Option<String>,
     schedule: Option<ShownSchedule>,

@@ -11,6 +11,7 @@ pub(super) struct Trial {
     pub(super) sentence: String,
     pub(super) count: u64,
     pub(super) subjects: Vec<String>,
+    /// How many jobs were checked, if not all were.
     pub(super) looked_at: Option<u64>,
     /// The instant of the trial, and the time of day in the rule as an instant.
     pub(super) evaluated: String,

@@ -44,7 +44,7 @@ pub(crate) struct RunPageQuery {
     /// The line around which the log is shown. Without it, the end of the log is shown.
     pub(super) line: Option<u64>,
     pub(super) search: Search,
-    /// Whether only the parts of the page are requested that change while the run is open.
+    /// Whether the request is only for the parts of the page that change while the run is open.
     is_part: bool,
 }
 
@@ -82,6 +82,7 @@ struct RunPage {
     /// How many shards did not succeed.
     failed_shards: usize,
     parent: Option<String>,
+    /// The caller who asked to cancel the run.
     cancel_by: Option<String>,
     only_executor: Option<String>,
     key: Option<String>,
@@ -91,13 +92,15 @@ struct RunPage {
     rows: Option<Counts>,
     progress: Option<Progress>,
     route: Option<RouteFacts>,
+    /// For a row that stands for several skipped fires: their number, and the instant of the last one.
     span: Option<(i64, Moment)>,
     params: Option<String>,
     result: Option<String>,
     version: i64,
+    /// Maximum length of a reason for a cancel, in characters.
     cancel_reason_max: usize,
     commands: Vec<String>,
-    /// `None` if only the parts are requested that change while the run is open.
+    /// `None` if the request is only for the parts of the page that change while the run is open.
     log: Option<LogCard>,
 }
 
@@ -118,11 +121,13 @@ struct RouteFacts {
     eligible: Option<String>,
     /// The executors that were not eligible, each with the reason.
     refused: Option<String>,
-    /// How long the run was delayed by an overload of the servers, and by an outage.
+    /// How long the run was delayed by an overload of the servers.
     overload_delay: Option<String>,
+    /// How long the run was delayed by an outage.
     outage_delay: Option<String>,
-    /// How long the run waited for its turn, and for an executor.
+    /// How long the run waited for its turn.
     turn_wait: Option<String>,
+    /// How long the run waited for an executor.
     executor_wait: Option<String>,
 }
 
@@ -299,7 +304,7 @@ pub(super) async fn retry(page: Page, path: Named<path::Run>) -> Result<Response
     Ok(to(&format!("/runs/{}", run.id)))
 }
 
-/// Runs the shards again that did not succeed.
+/// Repeats the shards that did not succeed.
 pub(super) async fn retry_failed(page: Page, path: Named<path::Run>) -> Result<Response, Problem> {
     let run = find(&page.call, &path).await?;
     let (record, request) = retry_request(&page.call, &run, Trigger::Manual).await?;

@@ -32,6 +32,7 @@ const SHOWN_COUNT_MAX: usize = 20;
 struct CommonProblem {
     count: usize,
     message: String,
+    /// One of these runs.
     id: RunId,
 }
 
@@ -49,14 +50,19 @@ struct BulkPage {
     hidden_count: usize,
     left_out: usize,
     has_more: bool,
-    /// The run after which the selection begins, the newest first, and the run after which the next selection begins.
+    /// The run after which this selection begins, in the order from the newest to the oldest.
     after: Option<RunId>,
+    /// The run after which the next selection begins, if there is one.
     next: Option<RunId>,
+    /// Maximum number of runs that one request may change.
     max: usize,
-    /// The selected runs, and the filter by which they were selected.
+    /// The selected runs.
     ids: Vec<RunId>,
+    /// The filter by which they were selected.
     filter: String,
+    /// Whether the action applies to all runs that match `filter`.
     is_all: bool,
+    /// The URL of the list to return to.
     back: String,
     /// Whether the action was performed.
     is_done: bool,

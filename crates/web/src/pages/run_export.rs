@@ -20,7 +20,7 @@ use crate::shown_runs::named;
 const EXPORT_COUNT_MAX: usize = 10_000;
 /// How many runs are read at a time.
 const READ_COUNT: u32 = 500;
-/// A search stops after a maximum number of rows. It is then continued, at most this often.
+/// Maximum number of continuations of one export: a search stops after a maximum number of rows, and the export then continues it.
 const CONTINUED_COUNT_MAX: u32 = 100;
 
 /// The filter of the runs to export.
@@ -67,7 +67,9 @@ pub(super) async fn json_lines(page: Page<ExportQuery>) -> Result<Response, Prob
 /// A running export: its search, and how many more runs the file can take.
 struct Export {
     search: RunSearch,
+    /// How many more runs the file can take.
     left: usize,
+    /// How often the search may still be continued.
     continued_left: u32,
     end: Option<ExportEnd>,
 }
@@ -173,8 +175,7 @@ fn line(job: &str, run: &Run) -> String {
     format!("{}\r\n", cells.join(","))
 }
 
-/// A text as a cell of a CSV file. If it begins with one of these characters, it gets an apostrophe, since spreadsheets would run it as a
-/// formula.
+/// A text as a cell of a CSV file. A text that begins like a formula gets an apostrophe, since spreadsheets would run it.
 fn cell(text: &str) -> String {
     let is_formula = text.starts_with(['=', '+', '-', '@', '\t', '\r']);
     let text = if is_formula { format!("'{text}") } else { text.to_owned() };

@@ -100,8 +100,11 @@ pub(super) struct LogPart {
     lines: Vec<LogLine>,
     /// The URL that leads from a found line to its place in the log; empty if the page already shows the lines around it.
     base: String,
+    /// The number of the first line in this part.
     pub(super) first: u64,
+    /// The number of the last line in this part.
     pub(super) last: u64,
+    /// How many lines the log has.
     pub(super) total: u64,
     /// The position from which to poll for new lines; `None` if the log is complete.
     pub(super) next: Option<String>,
@@ -123,12 +126,13 @@ pub(super) struct LogCard {
     pub(super) levels: [(&'static str, &'static str); 4],
     pub(super) part: LogPart,
     pub(super) attempt: i32,
-    /// The text of a search without the script.
+    /// The text that was searched for; empty if none. Only a browser without the script submits the search to this page.
     pub(super) search: String,
     /// Why no lines are shown.
     pub(super) note: Option<String>,
-    /// The line to which the link to earlier lines leads, and the one to which the link to later lines leads.
+    /// The line to which the link to earlier lines leads; `None` if there are none.
     pub(super) earlier: Option<u64>,
+    /// The line to which the link to later lines leads; `None` if there are none.
     pub(super) later: Option<u64>,
 }
 
@@ -231,7 +235,7 @@ async fn read<Q>(page: &Page<Q>, run: &Run, place: LinesToRead, wanted: &LineFil
     let is_settled = lines::is_settled(run, from.attempt, now);
     let part = Part { from, wanted, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let found = lines::read(page.engine().store(), run, part, now).await?;
-    // A run that has ended may have more last lines than fit into one part.
+    // A run that has ended can have more last lines than fit into one part.
     let next = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
     let first = found.lines.first().map_or(from.line_count() + 1, |line| line.seq);
     let last = found.lines.last().map_or(from.line_count(), |line| line.seq);

@@ -35,10 +35,12 @@ pub(super) struct Neighbour {
 
 /// The comparison of a run with the last one that succeeded.
 pub(super) struct Comparison {
+    /// The run that succeeded.
     pub(super) id: String,
     pub(super) at: Moment,
-    /// The facts that differ, and those that are the same.
+    /// The facts that differ.
     pub(super) differing: Vec<Difference>,
+    /// The names of the facts that are the same, in one line.
     pub(super) same: String,
     /// The parameters of both, if they differ.
     pub(super) params: Option<(String, String)>,
@@ -47,7 +49,9 @@ pub(super) struct Comparison {
 /// A fact that differs between the two runs.
 pub(super) struct Difference {
     pub(super) name: &'static str,
+    /// The value in the run that the page shows.
     pub(super) this: String,
+    /// The value in the run that succeeded.
     pub(super) that: String,
 }
 

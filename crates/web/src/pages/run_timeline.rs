@@ -14,7 +14,7 @@ use super::moment::length;
 use super::texts::Texts;
 use super::view::Status;
 
-/// How many attempts are drawn: the newest ones.
+/// How many of the newest attempts are drawn.
 const ATTEMPT_COUNT_MAX: usize = 20;
 /// How many shards get a row with bars. If there are more, successful shards are sorted last, and each shard beyond the limit is a small
 /// mark.
@@ -56,7 +56,7 @@ pub(super) struct TimelineRow {
     pub(super) length: String,
 }
 
-/// A bar in a row.
+/// A bar in the drawing of one row. `x` and `width` are percentages of the drawing's width.
 pub(super) struct TimelineBar {
     pub(super) x: String,
     pub(super) width: String,

@@ -23,8 +23,9 @@ use crate::run_bulk::BULK_RUN_COUNT_MAX;
 use crate::run_filter::{self, RunPosition, SearchedPage};
 use crate::shown_runs::{Parts, named};
 
-/// The filter for failures that are not acknowledged, and up to how many of them are counted.
+/// The filter for failures that are not acknowledged.
 const DEAD: &str = "is:dead";
+/// Maximum number of these failures that are counted.
 const DEAD_COUNT_MAX: u32 = 1_000;
 
 /// The query of the list. `job` and `status` are parameters of old links, which are still supported.
@@ -79,12 +80,14 @@ struct RunsPage {
     bar: FilterBar,
     presets: Vec<Preset>,
     saved: SavedBar,
-    /// Sorts by time, by duration, and by lateness.
+    /// The headers of the columns that sort the list: by time, by duration, and by lateness.
     sorts: [Sort; 3],
+    /// The URL of this page of the list, from which the script reloads the rows.
     here: String,
     rows: Vec<RunLine>,
     previous: Option<String>,
     next: Option<String>,
+    /// The URL of the first page.
     first: String,
     is_first: bool,
     /// Whether the list begins with the newest runs; the page can then show how many new runs there are.
@@ -94,6 +97,7 @@ struct RunsPage {
     /// Why the caller may not cancel or repeat runs; `None` if the caller may.
     no_bulk: Option<&'static str>,
     bulk_max: usize,
+    /// The downloads: the name of the format, and the URL.
     exports: [(&'static str, String); 2],
 }
 

@@ -37,6 +37,7 @@ pub(super) struct SavedBar {
     pub(super) chips: Vec<SavedChip>,
     /// The current filter; empty if there is nothing to save.
     pub(super) text: String,
+    /// The URL of this page, to return to after a filter was saved or deleted.
     pub(super) back: String,
     /// Why the current filter cannot be saved; `None` if it can.
     pub(super) missing: Option<String>,

@@ -48,6 +48,7 @@ impl FromQuery for ScriptQuery {
 #[derive(Default)]
 struct PageState {
     errors: Vec<String>,
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
     comparison: Option<Comparison>,
     before: Option<i64>,
@@ -89,11 +90,14 @@ struct ScriptPage {
     has_check: bool,
     trouble: Vec<String>,
     rows: Vec<VersionRow>,
+    /// The version before which the list continues on the next page; `None` on the last page.
     older: Option<i64>,
     comparison: Option<Comparison>,
     form: ScriptForm,
     errors: Vec<String>,
+    /// The version on which the next save will be based.
     version: Option<i64>,
+    /// The version that another caller has saved since the form was loaded.
     conflict: Option<i64>,
     action: String,
     code: AsCode,

@@ -14,6 +14,7 @@ const DEPTH_MAX: usize = 3;
 /// A sentence or a part of one, with gaps for values.
 #[derive(Debug)]
 struct Sentence {
+    /// Whether it occurs only within other sentences.
     is_part: bool,
     /// The words before, between and after the gaps.
     words: Vec<&'static str>,

@@ -44,6 +44,7 @@ struct SettingsPage {
     /// The roles, each with whether it grants the permission of each column.
     roles: Vec<(&'static str, Vec<bool>)>,
     columns: [&'static str; 5],
+    /// The caller's own grants, as text.
     own: Vec<String>,
 }
 

@@ -24,16 +24,26 @@ struct DayRow {
     name: String,
     app: String,
     day: String,
+    /// Fires that both schedulers had.
     both: u64,
+    /// Fires that only the other scheduler had.
     only_old: u64,
+    /// Fires that only Rondel had: the other scheduler lost them.
     only_rondel: u64,
+    /// Repeated fires of the other scheduler.
     twice: u64,
+    /// Fires of both that the other scheduler sent late.
     old_late: u64,
+    /// Fires of both that Rondel had late.
     rondel_late: u64,
+    /// Fires of both that went to different executors.
     other_executor: u64,
+    /// The mean and the maximum lateness of the other scheduler, as text.
     old_lateness: String,
+    /// The mean and the maximum lateness of Rondel, as text.
     rondel_lateness: String,
     named: Vec<DifferenceRow>,
+    /// How many differences are not listed.
     more: u64,
 }
 

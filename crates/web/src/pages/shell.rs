@@ -152,6 +152,7 @@ pub(crate) struct Page<Q = NoQuery> {
     pub(crate) call: Call<WithLang<Q>>,
     pub(crate) prefs: Prefs,
     pub(crate) t: &'static Texts,
+    /// The URL of the request, with the namespace in its path.
     here: String,
     /// Whether the path of the request also has a page. Most forms are sent to paths of their own.
     is_at_page: bool,

@@ -38,7 +38,9 @@ struct SignInPage {
     t: &'static Texts,
     /// The token of a sign-in link. Without it the page asks for name and password.
     token: Option<String>,
+    /// The path to open after the sign-in.
     next: String,
+    /// Whether another page has redirected the browser to this one, because that page needs a sign-in.
     was_sent_here: bool,
     /// The name that the user typed, if the sign-in failed.
     name: String,

@@ -28,8 +28,9 @@ const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// The ranges to select from, in hours, with their words in URLs.
 const ZOOMS: [(&str, u32); 4] = [("1h", 1), ("6h", 6), ("24h", 24), ("7d", 168)];
 const ZOOM_DEFAULT: usize = 2;
-/// How many lanes are shown, and how many if the user asks for more.
+/// How many lanes are shown.
 const LANE_COUNT: u32 = 24;
+/// How many lanes are shown if the user asks for more, with the word for this in URLs.
 const MANY_LANES: (&str, u32) = ("100", 100);
 /// How many days the table of hours shows.
 const HEAT_DAYS: u32 = 7;
@@ -44,11 +45,14 @@ const AHEAD_HEIGHT: u64 = 90;
 #[derive(Debug)]
 pub(crate) struct TimelineQuery {
     by: LaneKind,
+    /// The index of the range in [`ZOOMS`].
     zoom: usize,
     /// The end of the range; `None` if the range includes the current instant.
     to: Option<Timestamp>,
+    /// The text that the names of the jobs must contain.
     contains: String,
     app: Option<String>,
+    /// Whether the user asked for more lanes.
     has_many: bool,
 }
 
@@ -130,8 +134,11 @@ struct TimelinePage {
     drawing: Drawing,
     by: Vec<Choice>,
     zooms: Vec<Choice>,
+    /// The URL of the range before this one.
     earlier: String,
+    /// The URL of the range after this one.
     later: String,
+    /// The URL of the range with the current instant; `None` if this is the range.
     present: Option<String>,
     from: Moment,
     to: Moment,
@@ -139,11 +146,15 @@ struct TimelinePage {
     app: String,
     by_word: &'static str,
     zoom_word: &'static str,
+    /// Whether there are more lanes than these.
     has_more: bool,
+    /// Whether only the newest runs are shown.
     is_cut: bool,
+    /// Whether a lane has runs that are joined into one mark.
     has_joined: bool,
     mark_max: usize,
     heat: Vec<HeatRow>,
+    /// The hours that label the columns of the table.
     hours: Vec<u32>,
     lane_max: u32,
     /// The URL of the timeline with more lanes.
@@ -161,6 +172,7 @@ struct HeatCell {
     x: u32,
     /// The shade, from 0 (no runs) to 5.
     class: usize,
+    /// Whether the hour has unusually many failures.
     failed: bool,
     href: String,
     title: String,
@@ -298,8 +310,10 @@ struct AheadPage {
     bars: Vec<AheadBar>,
     axis: Vec<AxisLabel>,
     fires: Vec<AheadFire>,
+    /// The instant with the most fires, in words; `None` if no instant has several.
     peak: Option<String>,
     is_cut: bool,
+    /// The number of fires in the forecast.
     total: u64,
 }
 

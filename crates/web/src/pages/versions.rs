@@ -57,6 +57,7 @@ struct VersionsPage {
     name: String,
     newest: i64,
     rows: Vec<VersionRow>,
+    /// The version before which the list continues on the next page; `None` on the last page.
     older: Option<i64>,
     comparison: Option<Comparison>,
     code: AsCode,

@@ -65,6 +65,7 @@ pub(crate) struct RunRow {
     pub(crate) job: String,
     pub(crate) status: Status,
     pub(crate) fire_at: Moment,
+    /// How long the run took, or has been running; `None` if it has not begun.
     pub(crate) length: Option<String>,
     /// How much later than planned the handler was started.
     pub(crate) late: Option<String>,
@@ -74,7 +75,7 @@ pub(crate) struct RunRow {
     pub(crate) attempt: i32,
     /// The number of the shard, counted from 1, and the number of shards.
     pub(crate) shard: Option<(i32, i32)>,
-    /// Which part of its fire the run is, unless this is a shard, which `shard` shows.
+    /// Which part of its fire the run is; `None` for a shard, which `shard` shows.
     pub(crate) part: Option<&'static str>,
     pub(crate) message: Option<String>,
 }
@@ -111,8 +112,8 @@ impl RunRow {
     }
 }
 
-/// The message of the handler or of a user. The server's own messages are left out, since the reason already states it in the reader's
-/// language. Messages that executors compose are translated.
+/// The message of the handler or of a user. The server's own messages are left out, since the page already shows the reason in the
+/// reader's language. Messages that executors compose are translated.
 pub(crate) fn own_message(
     message: Option<&str>,
     reason: Option<Reason>,

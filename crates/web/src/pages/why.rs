@@ -28,7 +28,7 @@ use crate::redirect::pair;
 
 /// How many job names the box suggests.
 const JOB_COUNT: u32 = 300;
-/// If no job has the typed name, it is compared with at most this many job names to find similar ones.
+/// If no job has the typed name, at most this many job names are searched for similar ones.
 const SEARCH_COUNT: u32 = 5_000;
 /// How many similar names are shown.
 const NEAR_COUNT: usize = 5;
@@ -73,8 +73,9 @@ struct WhyPage {
     zones: Vec<String>,
     jobs: Vec<String>,
     error: Option<String>,
-    /// Jobs whose names are similar to the typed one.
+    /// Jobs whose names are similar to the typed one: the name, and the URL of the same question about that job.
     near: Vec<(String, String)>,
+    /// Why the time in the question means no instant, or two.
     note: Option<String>,
     answers: Vec<Answer>,
     checks: Vec<Check>,
@@ -85,6 +86,7 @@ struct WhyPage {
 struct When {
     at: Moment,
     local: Option<String>,
+    /// The URL of the question about this instant.
     why: String,
 }
 
@@ -92,14 +94,17 @@ struct Answer {
     when: When,
     class: &'static str,
     word: &'static str,
-    /// The first sentence of the answer, and the sentences about the causes.
+    /// The first sentence of the answer.
     verdict: String,
+    /// The sentences about the causes.
     chain: Vec<String>,
     run: Option<RunId>,
     /// The name and the page of the run's executor. Executors of other apps may have the same name.
     executor: Option<(String, String)>,
     incident: Option<IncidentRef>,
+    /// The previous fire.
     before: Option<When>,
+    /// The next fire.
     after: Option<When>,
 }
 
@@ -107,6 +112,7 @@ struct Answer {
 struct Check {
     is_good: bool,
     sentence: String,
+    /// The URL of the page on which to change this condition, if there is one.
     link: Option<String>,
 }
 
@@ -269,8 +275,8 @@ impl AnswerFormatter<'_> {
     }
 }
 
-/// Splits an answer into sentences. A full stop within a name does not end a sentence: one does so only at the end of the text, or before
-/// a blank and a capital letter.
+/// Splits an answer into sentences. A full stop ends a sentence only at the end of the text, or before a blank and a capital letter: names
+/// may contain full stops.
 fn sentences(text: &str) -> Vec<String> {
     let mut found = Vec::new();
     let mut begin = 0;

@@ -152,8 +152,8 @@ pub(crate) fn in_all(at: Timestamp) -> String {
     known.iter().map(line).collect::<Vec<_>>().join("\n")
 }
 
-/// The instant that the user typed for the beginning or the end of a time span. If the clock shows this time twice, it is the first of
-/// the two instants that is still ahead.
+/// The instant that the user typed for the beginning or the end of a time span. If the clock shows the typed time twice, this is the first
+/// of the two instants that lies in the future, else the first one.
 pub(crate) fn typed_instant(zone: Tz, text: &str, now: Timestamp) -> Option<Timestamp> {
     let found = asked_instants(zone, &text.replace('T', " "), now)?;
     let ahead = found.iter().find(|at| **at > now);

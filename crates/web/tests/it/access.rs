@@ -18,7 +18,8 @@ fn fill(path: &str, name: &str) -> String {
     path.replace("{name}", name).replace("{app}", name).replace("{user}", name).replace("{id}", "1")
 }
 
-/// Every route, once with the name of an existing object and once with others, and paths that are no routes.
+/// Calls of every route, with the name of an existing object, of a missing one and with an invalid one. Also calls of paths that are no
+/// routes.
 fn everything() -> Vec<(String, String)> {
     let mut calls = Vec::new();
     for route in route_table().iter().filter(|route| matches!(route.access, Access::Needs(_))) {

@@ -88,7 +88,8 @@ async fn a_change_whose_end_could_not_be_recorded_has_an_unknown_outcome() {
     assert_eq!(shown["items"][0]["after"], json!({"unanswered": true}));
 }
 
-/// If the server dies between the two, the entry exists without the change, but never the change without the entry.
+/// If the server dies between storing the entry and making the change, the entry exists without the change, but never the change without
+/// the entry.
 #[tokio::test]
 async fn the_entry_of_a_change_is_there_before_the_change_is_made() {
     let (store, server) = server().await;
@@ -203,7 +204,8 @@ async fn changes_in_bulk_record_the_state_before_and_after() {
     assert!(!text.contains("hunter"), "{text}");
 }
 
-/// A field in neither of the two lists would be hidden by accident instead of by a decision.
+/// A field that is neither in `SHOWN` (`crates/core/src/disclosure.rs`) nor in `HIDDEN` would be hidden by accident instead of by a
+/// decision.
 #[test]
 fn every_field_of_a_document_is_shown_or_hidden_on_purpose() {
     const HIDDEN: [&str; 2] = ["params", "token"];

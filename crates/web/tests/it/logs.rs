@@ -65,7 +65,8 @@ async fn a_missing_chunk_is_waited_for() {
     assert_eq!(texts(&server.get(&path).await.expect(200)).len(), 3);
 }
 
-/// Chunks of bridged executors are numbered by their first lines, so a gap in the numbers does not mean a missing chunk.
+/// The chunks of an executor that speaks XXL-JOB's protocol are numbered by their first lines, so a gap in the numbers does not mean a
+/// missing chunk.
 #[tokio::test]
 async fn chunks_that_are_numbered_by_lines_are_not_waited_for() {
     let (server, run, path) = started().await;
@@ -260,7 +261,7 @@ async fn a_page_begins_at_a_line_without_the_lines_before_it() {
     }
 }
 
-/// A browser that reconnects repeats the original URL, with its position there.
+/// A browser that reconnects repeats the original URL, including the position in it.
 #[tokio::test]
 async fn a_stream_goes_on_behind_the_last_event_wherever_it_began() {
     let (server, run, path) = started().await;

@@ -24,7 +24,9 @@ struct SlowTokens {
     is_slow: AtomicBool,
     go_on: Semaphore,
     under_way: AtomicUsize,
+    /// The maximum of `under_way` so far.
     most: AtomicUsize,
+    /// How many look-ups were made.
     count: AtomicUsize,
 }
 

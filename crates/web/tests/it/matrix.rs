@@ -186,7 +186,7 @@ impl World {
         let weekly: rondel_core::report::ReportSchedule = serde_json::from_value(weekly()).unwrap();
         let change = ReportChange { namespace: id, spec: &weekly, author: "test", next_at: None, now };
         store.save_report_schedule(change).await.unwrap();
-        // For the caller's own object, the token belongs to the caller. Otherwise it belongs to `root`, which no other caller is.
+        // The token belongs to the caller if the object is the caller's own, else to `root`.
         let owner = if object == "own" { caller } else { "root" };
         let owner = store.account_by_name(owner).await.unwrap();
         let token = Token::generate().record(engine.new_id(), TokenKind::Api, now);

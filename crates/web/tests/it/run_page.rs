@@ -153,7 +153,7 @@ async fn a_run_with_many_shards_has_the_one_before_it_beside_it() {
     assert!(page.contains(&format!("rel=\"prev\" id=\"older\" href=\"/runs/{before}\"")), "{page}");
 }
 
-/// A shard is repeated by its index. If an edit gave this index another name, repeating it would run another shard, so it is refused.
+/// A shard is repeated by its index. If an edit gave this index another name, the repetition would run another shard, so it is refused.
 #[tokio::test]
 async fn failed_shards_do_not_run_again_under_other_names() {
     let server = Server::start().await;

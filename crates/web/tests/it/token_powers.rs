@@ -259,8 +259,8 @@ async fn check_made(world: &World, accounts: &Accounts, (marker, link): (TokenId
     }
 }
 
-/// Checks that callers may manage their own objects, and an account those of its tokens too. This shows that the calls reach their
-/// routes.
+/// Checks that callers may manage their own objects, and that an account may also manage the objects of its tokens. This shows that the
+/// calls reach their routes.
 fn check_allowed(route: &RouteInfo, target: &str, caller: &str, outcome: &str) {
     let is_own = target == "own";
     let is_of_account = caller == "account" && target != "other";

@@ -22,8 +22,9 @@ const PIECE_LEN: usize = 64 * 1024;
 #[derive(Default)]
 pub(super) struct Items {
     pieces: Pieces,
-    /// `seen` items were added; `count` of them are in the pieces.
+    /// How many items were added.
     seen: usize,
+    /// How many of them are in `pieces`.
     count: usize,
     /// Serialized items that wait for an item before them, by their index in the list. Items that are not in the list come last, in the
     /// order in which they were added.
@@ -73,8 +74,11 @@ impl Items {
 /// A body of known length. Each piece is freed as soon as it is sent.
 #[derive(Default)]
 struct Pieces {
+    /// The finished pieces that are not sent yet.
     ready: VecDeque<Bytes>,
+    /// The piece to which text is still added.
     last: Vec<u8>,
+    /// How many bytes the pieces in `ready` have.
     len: u64,
 }
 

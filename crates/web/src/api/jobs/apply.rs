@@ -288,7 +288,7 @@ fn check_existing(call: &Call<ApplyQuery>, job: &PlannedJob) -> Result<(), Probl
     job.app.map_or(Ok(()), |app| call.check(Some(app), taken))
 }
 
-/// Records the planned changes in the audit log, field by field. The versions of the jobs have the whole definitions.
+/// Records the planned changes in the audit log, field by field. The whole definitions are stored as versions of the jobs.
 fn note_plan(call: &Call<ApplyQuery>, plan: &ApplyPlan) {
     let (mut before, mut after) = (Map::new(), Map::new());
     let mut noted: Vec<_> = plan.jobs().filter(|job| job.action != Action::Keep).collect();

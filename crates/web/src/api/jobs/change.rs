@@ -12,7 +12,7 @@ use crate::call::Call;
 use crate::etag::{IfMatch, mismatch};
 use crate::problem::{Code, Problem};
 
-/// The codes with which a change of a definition can be refused, apart from codes for its body.
+/// The codes with which a change of a definition can be refused, in addition to those that any body can get.
 pub(super) const EDITS: &[Code] = &[Code::JobExists, Code::JobIsParent, Code::EditConflict, Code::InvalidBody];
 
 /// How often a conflicting change is tried if the caller gave no version.
@@ -46,8 +46,8 @@ pub(super) async fn save_edit<Q>(
             jobs::end_queued_of_paused(call.engine(), &record, call.caller.name()).await?;
             return Ok(record);
         };
-        // A caller who may no longer see a parent job may only switch this job on and off: otherwise it could have the next run pass the
-        // parent's parameters to a definition of its own.
+        // A caller who may no longer see a parent job may only switch this job on and off. With another definition, the caller would get
+        // the parent's parameters from the job's next run.
         if (JobSpec { enabled: record.spec.enabled, ..spec.clone() }) != record.spec {
             call.check_definition(&spec).await?;
         }

@@ -30,8 +30,9 @@ use crate::yaml;
 
 /// Maximum number of jobs in a page.
 const PAGE: u32 = 200;
-/// A page has about this many bytes. The first page is small, since the length of the jobs is not known yet.
+/// About how many bytes a page has.
 const PAGE_LEN: usize = 256 * 1024;
+/// How many jobs the first page has: few, since the length of the jobs is not known yet.
 const FIRST_PAGE: u32 = 8;
 
 /// The query of an export.
@@ -74,6 +75,7 @@ struct Exporter {
     namespace: NamespaceId,
     app: Option<AppId>,
     format: Format,
+    /// Maximum number of jobs in the next page.
     page: u32,
     after_name: Option<String>,
     has_begun: bool,
@@ -134,7 +136,8 @@ fn answer(format: Format, body: Body) -> Response {
 }
 
 impl Format {
-    /// The last piece of an incomplete export: a comment in YAML; in JSON, an object that is not part of the list.
+    /// The last piece of an incomplete export, with the reason: a comment in YAML; in JSON, an object after the unclosed list, so that the
+    /// text does not parse.
     fn broken_off(self, problem: &Problem) -> Bytes {
         let reason = serde_json::json!({"code": problem.code().as_str(), "message": problem.detail()});
         match self {

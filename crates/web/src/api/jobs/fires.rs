@@ -35,7 +35,7 @@ const DAY: Duration = Duration::from_secs(24 * 3600);
 const LIMIT_DEFAULT: u32 = 200;
 const LIMIT_MAX: u32 = 1_000;
 const VERSION_LIMIT_DEFAULT: u32 = 20;
-/// Small, since each version may have parameters and a calendar of some hundred kilobytes.
+/// Maximum number of versions on a page. It is small, since a version can have parameters and a calendar of some hundred kilobytes.
 const VERSION_LIMIT_MAX: u32 = 50;
 /// Maximum number of versions read to find those before a given one: many may have been saved at the same instant.
 const SAME_INSTANT_MAX: usize = 1_000;
@@ -354,8 +354,8 @@ async fn versions(call: Call<VersionsQuery>, Named(name, ..): Named<path::Job>) 
     page.answer(Some(listing.cursor((last.0, last.1.as_millis()))))
 }
 
-/// The newest `count` versions before the version `before`, the newest first. The store selects versions by when they were saved, so a
-/// page may contain versions from `before` on. If too few others remain, a larger page is read.
+/// The newest `count` versions before the version `before`, the newest first. The store selects versions by when they were saved, so it
+/// can also return the version `before` and later ones. If these leave too few, more versions are read.
 async fn older<Q>(
     call: &Call<Q>,
     job: JobId,
@@ -376,9 +376,9 @@ async fn older<Q>(
     }
 }
 
-/// Versions with their positions in the list; `None` for versions that the caller may not see. Versions from when the job belonged to
-/// another app are shown to callers who may see that app. Old versions may contain secrets that were removed later, so likely secrets are
-/// shown only to callers who may edit the app.
+/// Versions with their positions in the list; `None` for versions that the caller may not see. A version that was saved while the job
+/// belonged to another app is shown to callers who may see that app. Old versions may contain secrets that were removed later, so likely
+/// secrets are shown only to callers who may edit the app.
 async fn versions_for_caller<Q>(
     call: &Call<Q>,
     found: Vec<VersionRecord>,

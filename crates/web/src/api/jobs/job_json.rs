@@ -100,8 +100,8 @@ impl<'a> JobJson<'a> {
     }
 }
 
-/// Answers with a job. `last_run` is shown if given; after a change it is `None`, and the answer has the warnings for the job's author
-/// instead.
+/// Answers with a job. The answer shows `last_run` if it is given. After a change `last_run` is `None`, and the answer has the warnings
+/// for the job's author instead.
 pub(super) async fn answer(
     call: &Call,
     status: StatusCode,

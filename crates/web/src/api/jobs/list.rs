@@ -101,8 +101,8 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     page.answer(cursor(&last))
 }
 
-/// The next `count` jobs after a name, and whether they are the last. They are read from the store: the board of a large namespace does
-/// not hold all jobs.
+/// The next `count` jobs after a name, and whether they are the last. They are read from the store, because the job board of a large
+/// namespace does not hold all jobs.
 async fn next_of_all(
     call: &Call<ListJobs>,
     (app, after_name): (Option<AppId>, Option<String>),

@@ -12,8 +12,10 @@ const INDEX_COUNT_MAX: usize = 100;
 /// The errors of the items. Errors with the same pointer (relative to the item), code and message share one entry.
 #[derive(Debug, Default)]
 pub(super) struct ListErrors {
+    /// The index of each error in `complaints`, by its pointer, code and message.
     known: HashMap<(Option<String>, &'static str, String), usize>,
     complaints: Vec<Complaint>,
+    /// How many errors the items have in all, those without an entry in `complaints` included.
     count: usize,
 }
 
@@ -40,7 +42,7 @@ impl ListErrors {
         }
     }
 
-    /// Adds an error whose pointer begins with the item's index in the list. A pointer without an index is added as it is.
+    /// Adds an error whose pointer begins with the item's index in the list. An error whose pointer has no index is added unchanged.
     pub(super) fn add_located(&mut self, complaint: Complaint) {
         match complaint.pointer.as_deref().and_then(split) {
             Some((index, below)) => {
@@ -66,7 +68,7 @@ impl ListErrors {
     }
 }
 
-/// Splits a pointer into the list: the index of the item, and the pointer within the item.
+/// Splits a pointer that begins with the index of an item into this index and the pointer within the item.
 pub(super) fn split(pointer: &str) -> Option<(usize, &str)> {
     let rest = pointer.strip_prefix('/')?;
     let end = rest.find('/').unwrap_or(rest.len());

@@ -41,7 +41,7 @@ async fn patch(
 ) -> Result<Response, Problem> {
     change(&call, &name, &if_match, |record| {
         let mut spec = body::patched(&record.spec, &body.bytes)?;
-        // An `at` in the past must not run again if the client repeats the call.
+        // An `at` schedule in the past must not run again if the client repeats the request.
         jobs::keep_run_instants(call.engine(), &mut spec, &record.spec);
         Ok(spec)
     })

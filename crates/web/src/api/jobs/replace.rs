@@ -42,7 +42,7 @@ async fn replace(
 ) -> Result<Response, Problem> {
     let saved = save_edit(&call, &name, &if_match, |record| {
         let mut spec = body::parse_named(&body.bytes, &name)?;
-        // An `at` in the past must not run again if the client repeats the call.
+        // An `at` schedule in the past must not run again if the client repeats the request.
         jobs::keep_run_instants(call.engine(), &mut spec, &record.spec);
         Ok(Some(spec))
     })

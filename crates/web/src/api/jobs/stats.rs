@@ -84,7 +84,7 @@ async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Resul
 }
 
 /// The instant from which all of the job's counts belong to apps that the caller sees. Counts are stored per job and hour, not per app:
-/// those of the hour in which the job moved to another app still belong to the old app.
+/// the counts of the hour in which the job moved to another app belong to the old app.
 pub(crate) async fn seen_from<Q>(
     call: &Call<Q>,
     record: &JobRecord,
@@ -110,14 +110,15 @@ pub(crate) async fn seen_from<Q>(
         match found.last() {
             _ if is_all => return Ok(from),
             Some(last) if last.created_at < to => to = last.created_at,
-            // More versions than one page were saved at the same instant, so earlier versions cannot be read. Their counts are not shown.
+            // More versions than fit into one page were saved at the same instant, so earlier versions cannot be read. Their counts are
+            // not shown.
             _ => return Ok(next_began_at.map_or(end, next_hour).max(from)),
         }
     }
 }
 
-/// The beginning of the hour after `at`. The hour of `at` is not used to its end: runs claimed just before the job moved can be planned
-/// for later in that hour.
+/// The beginning of the hour after `at`, the instant of a move. The rest of the hour of `at` is left out: runs claimed just before the job
+/// moved can be planned for it.
 fn next_hour(at: Timestamp) -> Timestamp {
     Step::Hour.floor(at) + Step::Hour.length()
 }

@@ -197,8 +197,8 @@ async fn definition<Q>(
     Ok(serde_json::to_value(&spec).unwrap_or_default())
 }
 
-/// The definition of a version, or a message that it does not exist. A version counts as missing if the job belonged to an app then that
-/// the caller does not see.
+/// The definition of a version, or a message that it does not exist. A version counts as missing if the job belonged at that time to an
+/// app that the caller does not see.
 async fn of_version<Q>(call: &Call<Q>, record: &JobRecord, version: i64) -> Result<Result<JobSpec, String>, Problem> {
     let found = call.engine().store().definitions(&[(record.id, version)]).await?.pop();
     let missing = || format!("there is no version {version}; the newest is {}", record.version);

@@ -36,8 +36,9 @@ const LONG_COUNT: u32 = 400;
 const RUNNING_COUNT: usize = 100;
 /// Maximum number of executors that are counted.
 const EXECUTOR_COUNT: u32 = 500;
-/// How many tokens are read at a time, the newest first, and how many such reads there are at most: tokens that end soon are rarely new.
+/// How many tokens are read at a time, the newest first.
 const TOKEN_COUNT: u32 = 200;
+/// Maximum number of these reads. One may not suffice: tokens that end soon are rarely among the newest.
 const TOKEN_READS_MAX: usize = 10;
 /// How far back lateness is measured.
 const LATE_WITHIN: Duration = Duration::from_secs(15 * 60);
@@ -49,17 +50,21 @@ const AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
 /// The state of the system in numbers.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Health {
+    /// How many servers are living, or are dead without having shut down in order.
     pub(crate) node_count: usize,
     pub(crate) living_count: usize,
     /// The remaining time of the lease of the answering server.
     pub(crate) lease_left: Duration,
+    /// How late fires were, as the 99th percentile; `None` without fires.
     pub(crate) lateness: Option<Duration>,
     pub(crate) executor_count: usize,
     pub(crate) online_count: usize,
     pub(crate) slot_count: u64,
+    /// How many runs the online executors have.
     pub(crate) busy_count: u64,
-    /// Runs that are due but that no executor has yet. This number and the next one end with a plus sign if there are more.
+    /// How many runs are due but are not with an executor yet. Ends with a plus sign if there are more.
     pub(crate) queue_count: String,
+    /// How many runs are running. Ends with a plus sign if there are more.
     pub(crate) running_count: String,
     pub(crate) next_fire_at: Option<Timestamp>,
 }
@@ -317,7 +322,8 @@ fn paused(idle: &[(JobId, i64, Timestamp)], jobs: &Jobs) -> Vec<(String, Timesta
     idle.iter().filter_map(since).collect()
 }
 
-/// The names and ends of tokens: for an admin of the cluster of all tokens, for other callers of their own, as far as they may read them.
+/// The names and ends of tokens: of all tokens for an admin of the cluster, of their own tokens for other callers, as far as these may
+/// read them.
 async fn tokens<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<(String, Timestamp)>, Problem> {
     let is_admin = call.caller.rights.allow(Permission::Cluster, call.namespace.id, None);
     if !is_admin && call.caller.account.is_none() {

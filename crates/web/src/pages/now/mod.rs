@@ -30,8 +30,9 @@ use crate::redirect::pair;
 const HOUR: Duration = Duration::from_secs(3_600);
 /// The range of the bar chart.
 const PAST: Duration = Duration::from_secs(24 * 3_600);
-/// The range of the lanes, in hours before and after now.
+/// How many hours before now the lanes show.
 const LANES_BACK: u32 = 18;
+/// How many hours after now the lanes show.
 const LANES_AHEAD: u32 = 6;
 const LANE_COUNT: u32 = 10;
 /// Maximum number of findings that are shown; further ones are only counted.
@@ -42,6 +43,7 @@ const FINDING_COUNT_MAX: usize = 6;
 struct NowPage {
     shell: Shell,
     t: &'static Texts,
+    /// The URL of this page, from which the script reloads its live part.
     here: String,
     health: HealthRow,
     /// The number of open incidents.
@@ -64,6 +66,7 @@ struct HealthRow {
     of: Health,
     lease: String,
     lateness: Option<String>,
+    /// How soon after their planned instants handlers should begin.
     objective: String,
     is_late: bool,
     next: Option<Moment>,
