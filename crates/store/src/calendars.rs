@@ -19,7 +19,7 @@ pub const USER_COUNT_SHOWN: u32 = 10;
 pub struct CalendarRecord {
     /// Its id.
     pub id: CalendarId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// The number of this version, from 1; guarded by `If-Match`.
     pub version: i64,
@@ -38,7 +38,7 @@ pub struct CalendarRecord {
 pub struct CalendarChange<'a> {
     /// The id to use if the calendar does not exist yet.
     pub id: CalendarId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,

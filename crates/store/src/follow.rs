@@ -1,4 +1,5 @@
-//! Plans the runs that follow when runs of a fire end: the runs of the jobs that follow from their jobs. Every store uses the same plan.
+//! Plans the runs of child jobs: when a run of a fire ends, the jobs that follow from its job may get runs in the same fire. Every store
+//! uses the same plan.
 //!
 //! The plan is computed from the ledger each time that a run of the fire ends, while the row of the fire's first run (its root) is locked.
 //! Therefore the second of two concurrent ends sees the first, an end cannot be counted twice because no count is stored, and an edit of
@@ -66,7 +67,7 @@ pub(crate) struct Member {
     pub(crate) open_children: Option<i32>,
 }
 
-/// A job that may get a run.
+/// A job that gets a run in the fire if the plan decides so.
 #[derive(Clone, Debug)]
 pub(crate) struct Child {
     pub(crate) namespace: NamespaceId,
@@ -131,7 +132,8 @@ pub(crate) fn jobs_below(graph: &Graph, root: JobId, detached: &BTreeSet<JobId>)
 
 impl FireFacts<'_> {
     /// The jobs of the fire. A job that was created after the fire began belongs to the fire only if it follows from a job whose run ends
-    /// now: an end from before its creation must not start it. A job with a run in the fire stays in it, even after an edit.
+    /// now: a run that had ended before the job was created must not start it. A job with a run in the fire stays in it, even after an
+    /// edit.
     pub(crate) fn jobs(&self) -> BTreeSet<JobId> {
         let is_old = |job: &JobId| self.created.get(job).is_none_or(|created| *created <= self.root.due_at);
         let mut jobs = self.graph.with_followers(self.root.job);
@@ -291,7 +293,7 @@ pub(crate) struct ParentResult {
     /// The run's own parameters, as JSON text; `None` if it has those of its job.
     pub(crate) params: Option<String>,
     pub(crate) job_params: Value,
-    /// As JSON text.
+    /// Its result, as JSON text.
     pub(crate) result: Option<String>,
 }
 

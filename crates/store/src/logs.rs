@@ -12,7 +12,8 @@ pub const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdou
 /// counted from 1. A sender that stores only how far it has read can then send a chunk again under the same number.
 pub const NUMBERED_BY_LINE: i64 = 1 << 41;
 
-/// Whether chunks are missing before this one, for a reader that has read `line_count` lines and the chunk `last` (−1 for none).
+/// Whether chunks are missing before the chunk `sequence`. The reader has read `line_count` lines so far; `last` is the number of the last
+/// chunk that it read, −1 for none.
 ///
 /// # Example
 /// ```
@@ -70,7 +71,7 @@ pub struct LogRange {
     pub after: RunId,
     /// Only runs up to this one.
     pub up_to: RunId,
-    /// When the logs are removed; the line in their place has this instant.
+    /// The current time; the line that replaces a removed log has this instant.
     pub now: Timestamp,
 }
 

@@ -1,4 +1,4 @@
-//! Pump jobs and their items.
+//! Pump jobs and their items. `docs/PUMPS.md` explains them.
 
 use std::collections::BTreeMap;
 

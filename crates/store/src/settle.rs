@@ -24,7 +24,8 @@ pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
 /// Maximum length of a name in a column, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
-/// The row for the fires of a job that an edit or a deletion skips. The row has ended and has no owner.
+/// The row that records the fires of a job that an edit or a deletion skips. It already has its verdict and no owner. `None` if no fire is
+/// skipped, or if the earlier definition can no longer be read.
 pub(crate) fn skipped_row(
     record: &JobRecord,
     before: Option<&Job>,
@@ -47,6 +48,7 @@ pub(crate) struct RunRow {
     pub(crate) reason: Option<Reason>,
     pub(crate) lost_count: i32,
     /// Number of earlier attempts that no executor received. Counted only if [`counts_earlier_attempts`] is true for the outcome.
+    /// Whether it was marked as possibly sent.
     pub(crate) unreceived_count: i32,
     pub(crate) marked: bool,
     /// Whether an earlier attempt began, or may have begun. Determined only if [`counts_earlier_attempts`] is true for the outcome.
@@ -72,7 +74,8 @@ pub(crate) enum Judgement {
     Superseded,
     /// A server decided this end, but no longer owns the run.
     NotOwner,
-    /// The stored verdict did not come from an executor's report, or is `skipped` although a handler began. This verdict is the true one.
+    /// The stored verdict did not come from an executor's report, or is `skipped` although a handler began. This variant holds the true
+    /// verdict.
     Late(RunStatus, Option<Reason>),
     /// The attempt ends, and this is the next step.
     Ends(NextStep),
@@ -152,7 +155,7 @@ fn has_begun(finish: &AttemptEnd) -> bool {
 fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
-        // The run has processed everything that it had fetched.
+        // The run is a group of a pump that moves to another executor. It has processed every row that it had fetched.
         Outcome::Yielded => Some((RunStatus::Succeeded, Some(Reason::Moved))),
         Outcome::Failed { .. } => Some((RunStatus::Failed, None)),
         Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
@@ -216,13 +219,14 @@ pub(crate) fn delayed(
     (if is_plausible { finished_at.max(defined_at) } else { now }).saturating_add(delay)
 }
 
-/// The wait to record for a due run that leaves its server unsent without one. The next server replaces it if the run waits there.
+/// The wait to record for a due run that moves to another server before it is sent, if its row records no wait. If the run waits there, the
+/// other server replaces this record.
 pub(crate) fn wait_of_unsent() -> ReasonDetail {
     ReasonDetail { waits_for: Some(WaitFor::Executor), ..ReasonDetail::default() }
 }
 
-/// Records a wait for a run that leaves its server unsent, if the run is due and its row has none. Without a recorded wait, the next server
-/// would treat the fire as missed.
+/// Records a wait for a run that moves to another server before it is sent, if the run is due and its row has none. Without a recorded
+/// wait, the next server would treat the fire as missed.
 pub(crate) fn note_unsent(run: &mut Run, now: Timestamp) {
     if run.detail.is_none() && run.attempt == 1 && run.due_at <= now {
         run.detail = Some(Box::new(wait_of_unsent()));

@@ -205,7 +205,7 @@ impl State {
         users.into_iter().take(CHANNEL_USER_COUNT_MAX + 1).collect()
     }
 
-    /// A channel that the definition newly names and that does not exist.
+    /// A channel that does not exist, and that the definition names but the earlier one (`before`) did not.
     pub(super) fn missing_channel(
         &self,
         namespace: NamespaceId,

@@ -208,7 +208,7 @@ struct StoredNode {
 }
 
 impl StoredNode {
-    /// Whether another node has fenced its lease: that node raised its epoch after the lease ended.
+    /// Whether another node has fenced its lease: that node raised its epoch after the lease ended, and stored two equal ends.
     fn is_fenced(&self) -> bool {
         self.prior_lease_until == self.node.lease_until
     }
@@ -242,7 +242,7 @@ impl State {
         its.for_each(|session| session.ended_at = session.ended_at.or(Some(ended_at)));
     }
 
-    /// An open run that this lease owns.
+    /// An open run that this lease owns; `None` if it does not own the run.
     fn own(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
         let run = self.runs.get_mut(&id)?;
         (run.node == token.node && run.node_epoch == token.epoch && !run.status.is_terminal()).then_some(run)

@@ -137,7 +137,7 @@ impl State {
         scripts.filter(|script| script.name == name).filter_map(|script| script.version).collect()
     }
 
-    /// The script that a definition newly names and that does not exist.
+    /// A script that does not exist, and that the definition names but the earlier one (`before`) did not.
     pub(super) fn missing_script(
         &self,
         namespace: NamespaceId,

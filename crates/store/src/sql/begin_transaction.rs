@@ -1,9 +1,9 @@
 //! Begins a transaction, and completes the beginning even if the caller is dropped.
 //!
-//! A caller may be dropped while the database begins its transaction: a client disconnects, or a time limit ends. The drivers of PostgreSQL
-//! and MySQL then return the session to the pool while it is in the transaction, without a rollback. Single statements of the next callers
-//! would then run in that transaction. They would not be committed, would keep their locks, and would be lost when the database ends the
-//! idle transaction.
+//! The future of a caller can be dropped while the database begins its transaction: a client disconnects, or a time limit ends. The drivers
+//! of PostgreSQL and MySQL then return the session to the pool while it is in the transaction, without a rollback. Single statements of the
+//! next callers would then run in that transaction. They would not be committed, would keep their locks, and would be lost when the
+//! database ends the idle transaction.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};

@@ -38,7 +38,8 @@ const REOPEN_SESSION: Statement = Statement {
     text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, ended_at_ms = NULL, \
            has_left = 0, process = ? WHERE node_id = ? AND executor_id = ?",
 };
-/// A stream that continues under the node's next lease is open again. (MySQL assigns in the order of the text, so the epoch comes last.)
+/// A fence of the previous lease may have recorded an end for a stream. A beat under the next lease shows that the stream goes on, so that
+/// end is removed. Under the same lease a recorded end stays. (MySQL assigns in the order of the text, so the epoch comes last.)
 const BEAT_SESSIONS: Statement = Statement {
     name: "beat_sessions",
     text: "UPDATE executor_session SET ended_at_ms = CASE WHEN node_epoch < ? THEN NULL ELSE ended_at_ms END, \
@@ -65,8 +66,8 @@ pub(super) const READ_ENDED_SESSIONS: Statement = Statement {
     text: "SELECT node_id, node_epoch, executor_id, app_id, ended_at_ms, ended_at_ms, has_left, process FROM executor_session \
            WHERE ended_at_ms >= ?",
 };
-/// The cross join makes SQLite begin with the few nodes. The epoch of a session may be lower than its node's epoch: a stream that was
-/// opened while the node took its next lease has the epoch before.
+/// The cross join makes SQLite begin with the few nodes. The epoch of a session can be lower than its node's epoch: a stream that was
+/// opened while the node took its next lease has the previous epoch.
 pub(super) const READ_OPEN_SESSIONS: Statement = Statement {
     name: "read_open_sessions",
     text: "SELECT heard.node_id, heard.node_epoch, heard.executor_id, heard.app_id, node.lease_until_ms, heard.ended_at_ms, heard.has_left, \

@@ -134,7 +134,7 @@ const MOVE_SCHEDULE: Statement = Statement {
 impl Reports for SqlStore {
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
         let queries = queries_by_jobs(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS, &READ_FAILURES_OF_JOBS]);
-        // A message that is rare in one part of a long list of jobs may be frequent in the whole list.
+        // A message that is rare in one part of a long list of jobs can be frequent in the whole list.
         let limit = if queries.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
         let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
         let pair_limit = limit.saturating_mul(PAIR_COUNT).min(PAIR_COUNT_MAX);

@@ -14,7 +14,7 @@ use crate::sql::{SqlStore, rows, transact};
 use crate::upkeep::pass_gap;
 use crate::{Result, Upkeep};
 
-/// Maximum number of shards that one batch reads. It may remove fewer.
+/// Maximum number of shards that one batch reads. It can remove fewer.
 const SHARD_PAGE: u32 = 2_000;
 
 const READ_PASS: Statement =

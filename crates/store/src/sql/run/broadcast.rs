@@ -55,7 +55,7 @@ pub(super) struct Broadcast {
     pub(super) reason: Option<Reason>,
     message: Option<String>,
     cancel_by: Option<String>,
-    /// Whether there is a request to cancel or to drop it, which has a row in `run_cancel`.
+    /// Whether a row in `run_cancel` requests to cancel or to drop it.
     pub(super) has_request: bool,
     /// Whether its shards have given their verdict already, and only the runs that follow from it keep it open.
     is_awaiting: bool,

@@ -151,7 +151,7 @@ impl SqlStore {
             open.append(&mut rows::runs(&self.rows(page).await?)?);
         }
         open.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
-        // A run may move to another node between two statements.
+        // A run can move to another node between two statements.
         open.dedup_by_key(|run| run.id);
         open.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
         Ok(open)
