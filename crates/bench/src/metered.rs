@@ -32,16 +32,16 @@ pub(crate) struct Fires {
     pub(crate) last_durable: u64,
 }
 
-/// The observations since the last [`Metered::begin`].
+/// The observations. [`Metered::begin`] clears only the timings of the calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
     pub(crate) calls: BTreeMap<&'static str, Timing>,
     pub(crate) fires: BTreeMap<Timestamp, Fires>,
-    /// Results that became durable, inside or outside of the window.
+    /// Verdicts that became durable, inside or outside of the window.
     pub(crate) stored: u64,
-    /// Results that were duplicates, late or unknown, and were not stored.
+    /// Answers other than a stored verdict: duplicates, late results, refused ones, and ends that another attempt follows.
     pub(crate) other_answers: u64,
-    /// Results that became durable while the window was open.
+    /// Verdicts that became durable while the window was open.
     pub(crate) stored_in_window: u64,
     /// Claimed runs without a verdict, each with its planned instant.
     open: HashMap<RunId, Timestamp>,
@@ -68,7 +68,7 @@ impl Metered {
         Self { inner, metrics: Mutex::default() }
     }
 
-    /// Opens the window: calls are counted from now on, results only while the window lasts.
+    /// Opens the window: calls are counted from now on, and [`Metrics::stored_in_window`] rises only while the window lasts.
     pub(crate) fn begin(&self, window: Window) {
         let mut metrics = self.lock();
         metrics.calls.clear();

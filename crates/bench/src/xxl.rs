@@ -85,7 +85,7 @@ pub(crate) struct RunRequest {
 }
 
 impl RunRequest {
-    /// The planned second: executors do not learn it, so it is the second in which the server made the run.
+    /// The planned second. Executors do not learn it, so this is the second in which the server created the run.
     pub(crate) fn second(self) -> i64 {
         self.log_date_time.div_euclid(1_000)
     }

@@ -194,7 +194,7 @@ mod tests {
         assert_eq!(counted(&starts), [5, 0, 0, 1, 0]);
         starts.retain(|(second, ..)| *second != 102);
         assert_eq!(counted(&starts), [5, 1, 0, 0, 0]);
-        // The run of the last second may be made after the window.
+        // The run of the last second can be created after the window.
         let mut starts = each_second(97..108);
         starts.retain(|(second, ..)| *second != 104);
         starts.push((106, 9, None));
