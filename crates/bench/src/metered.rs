@@ -19,14 +19,18 @@ pub(crate) struct Timing {
     pub(crate) calls: u64,
     /// Rows passed to these calls, where their number is known.
     pub(crate) rows: u64,
+    /// The sum of the durations.
     pub(crate) total: Duration,
+    /// The longest duration.
     pub(crate) max: Duration,
 }
 
 /// The fires of one instant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fires {
+    /// Runs that were claimed for this instant.
     pub(crate) claimed: u64,
+    /// Runs whose verdict became durable.
     pub(crate) durable: u64,
     /// How long after the instant the last verdict became durable, in microseconds.
     pub(crate) last_durable: u64,
@@ -35,7 +39,9 @@ pub(crate) struct Fires {
 /// The observations. [`Metered::begin`] clears only the timings of the calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
+    /// By the method of the store.
     pub(crate) calls: BTreeMap<&'static str, Timing>,
+    /// By planned instant.
     pub(crate) fires: BTreeMap<Timestamp, Fires>,
     /// Verdicts that became durable, inside or outside of the window.
     pub(crate) stored: u64,

@@ -72,6 +72,7 @@ struct Shared {
 #[derive(Clone)]
 struct Stub {
     shared: Arc<Shared>,
+    /// Receives the runs that have ended and must be reported.
     ended: mpsc::Sender<RunRequest>,
 }
 
@@ -81,6 +82,7 @@ struct Stub {
 pub(crate) struct RunRequest {
     pub(crate) job_id: i64,
     pub(crate) log_id: i64,
+    /// When the server created the run, in milliseconds since 1970.
     pub(crate) log_date_time: i64,
 }
 

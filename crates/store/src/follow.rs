@@ -26,6 +26,7 @@ const PASSED_LEN_MAX: usize = 16 * 1024;
 pub(crate) struct EndedRun {
     pub(crate) run: RunId,
     pub(crate) job: JobId,
+    /// The id of the first run of its fire, if the run is a child.
     pub(crate) cause: i64,
     pub(crate) trigger: Trigger,
     /// The run succeeded, but gets its verdict only when its children have ended.
@@ -61,9 +62,11 @@ pub(crate) struct Root {
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) run: RunId,
+    /// The name of its job.
     pub(crate) name: String,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
+    /// Number of its open children; `None` if it does not await them.
     pub(crate) open_children: Option<i32>,
 }
 
@@ -110,6 +113,7 @@ pub(crate) struct FireFacts<'f> {
     pub(crate) graph: &'f Graph,
     /// When the jobs were created.
     pub(crate) created: &'f BTreeMap<JobId, Timestamp>,
+    /// The runs of the fire so far, by job.
     pub(crate) members: BTreeMap<JobId, Member>,
     /// The runs of the fire that have just ended.
     pub(crate) ended: Vec<EndedRun>,
@@ -289,6 +293,7 @@ pub(crate) struct ParentResult {
     pub(crate) job_name: String,
     pub(crate) run: RunId,
     pub(crate) status: RunStatus,
+    /// Whether it follows from another run itself; then its parameters contain those of its own parents.
     pub(crate) is_follower: bool,
     /// The run's own parameters, as JSON text; `None` if it has those of its job.
     pub(crate) params: Option<String>,

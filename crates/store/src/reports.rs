@@ -173,6 +173,7 @@ pub(crate) type FailureKey = (JobId, Timestamp, i64);
 pub(crate) struct FailureGain {
     pub(crate) namespace: NamespaceId,
     pub(crate) app: AppId,
+    /// The message, folded.
     pub(crate) message: String,
     pub(crate) count: i64,
     pub(crate) newest: RunId,

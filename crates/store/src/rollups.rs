@@ -408,6 +408,7 @@ pub trait Rollups {
 /// An addition to a point. If a verdict replaces an earlier one, the count of the earlier verdict is negative.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gain {
+    /// Additions to the counts of the verdicts, in the order of [`place`].
     pub(crate) verdicts: [i64; 6],
     pub(crate) durations: Sketch,
     pub(crate) lateness: Sketch,

@@ -46,6 +46,7 @@ pub(crate) struct RunRow {
     pub(crate) attempt: i32,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
+    /// How often an executor was lost while it had the run.
     pub(crate) lost_count: i32,
     /// Number of earlier attempts that no executor received. Counted only if [`counts_earlier_attempts`] is true for the outcome.
     /// Whether it was marked as possibly sent.

@@ -22,6 +22,7 @@ pub(crate) struct Start {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Only the starts of runs that the server created in these seconds since 1970 are kept.
     seconds: Range<i64>,
     starts: Vec<Start>,
     started_in_all: u64,

@@ -253,6 +253,7 @@ struct JoinRow {
     ordinal: i64,
     epoch: i64,
     lease_until: Timestamp,
+    /// The latest end of the earlier leases.
     prior_lease_until: Timestamp,
 }
 

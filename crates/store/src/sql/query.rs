@@ -173,6 +173,7 @@ pub(super) fn read_ids(rows: &[AnyRow], table: &'static str, column: &'static st
 pub(super) struct Reader<'r> {
     row: &'r AnyRow,
     table: &'static str,
+    /// The index of the column that is read next.
     next: usize,
 }
 

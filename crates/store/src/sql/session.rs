@@ -50,6 +50,7 @@ impl OwnConnections {
 /// When a session was last found to accept no writes.
 #[derive(Debug)]
 pub(super) struct ReadOnlySeen {
+    /// The instant from which `at_ms` counts.
     since: Instant,
     /// In milliseconds after `since`; negative before the first time.
     at_ms: AtomicI64,

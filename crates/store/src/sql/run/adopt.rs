@@ -155,6 +155,7 @@ impl Adopt for SqlStore {
 /// A run of a lease that has ended; orphans are taken in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Orphan {
+    /// In milliseconds.
     due_at: i64,
     id: i64,
     job: i64,

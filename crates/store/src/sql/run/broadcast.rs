@@ -30,6 +30,7 @@ const COUNT_SHARDS: Statement = Statement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FireKey {
     pub(super) job: i64,
+    /// In milliseconds.
     pub(super) fire_at: i64,
     pub(super) cause: i64,
 }
@@ -50,6 +51,7 @@ pub(super) struct Broadcast {
     pub(super) id: RunId,
     pub(super) key: FireKey,
     pub(super) status: RunStatus,
+    /// Number of its shards without a verdict.
     open_shards: i32,
     pub(super) finished_at: Option<Timestamp>,
     pub(super) reason: Option<Reason>,

@@ -134,10 +134,14 @@ pub(super) struct Batch<'f> {
     locked: HashMap<RunId, Locked>,
     answers: Vec<EndOutcome>,
     verdicts: Vec<Verdict<'f>>,
+    /// True verdicts from late results.
     corrections: Vec<Verdict<'f>>,
     retries: Vec<Retry<'f>>,
+    /// Attempts that another attempt follows.
     ended: Vec<EndedAttempt<'f>>,
+    /// Results of attempts that were given up earlier.
     superseded: Vec<EndedAttempt<'f>>,
+    /// Ended runs whose rows in `run_cancel` are deleted.
     cancels: Vec<i64>,
     broadcasts: BTreeMap<RunId, ShardCount>,
     /// Runs that failed or were skipped. Some of these are reported.

@@ -79,6 +79,7 @@ pub(in crate::sql) const LIST_OPEN_OF_JOB: Statement = Statement {
 /// A position in the order of the fires. A page begins after it.
 #[derive(Clone, Copy, Debug)]
 struct FirePlace {
+    /// In milliseconds.
     fire_at: i64,
     cause: i64,
     shard_index: i64,
