@@ -102,8 +102,8 @@ struct Search {
     /// The lowest rate that was not sustained.
     failed: Option<u32>,
     /// The highest rate that is tried.
-    /// The rate to try next; `None` once the search has ended.
     max: u32,
+    /// The rate to try next; `None` once the search has ended.
     next: Option<u32>,
 }
 

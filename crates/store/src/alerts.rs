@@ -38,7 +38,7 @@ pub struct RuleRecord {
     pub id: AlertRuleId,
     /// Its namespace.
     pub namespace: NamespaceId,
-    /// The number of its definition, from 1; guarded by `If-Match`.
+    /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
     /// The definition.
     pub spec: RuleSpec,
@@ -193,7 +193,7 @@ pub struct SilenceRecord {
 pub struct AlertWrite<'a> {
     /// The namespace.
     pub namespace: NamespaceId,
-    /// The version of the namespace's alerts that they are based on.
+    /// The version of the namespace's alerts that the decisions are based on.
     pub version: i64,
     /// Changed incidents, in their new state.
     pub incidents: &'a [IncidentRecord],
@@ -325,7 +325,7 @@ pub trait Alerts {
     /// The open incidents of a rule about these subjects, its open group, and how many incidents are open outside and inside the group.
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
 
-    /// The open incidents of a rule without its groups, at most `limit`.
+    /// The open incidents of a rule, except groups, at most `limit`.
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
 
     /// Incidents that are due, the longest due first, at most `limit`.

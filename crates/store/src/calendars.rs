@@ -21,11 +21,11 @@ pub struct CalendarRecord {
     pub id: CalendarId,
     /// Its namespace.
     pub namespace: NamespaceId,
-    /// The number of this version, from 1; guarded by `If-Match`.
+    /// The number of this version, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
     /// The definition as saved.
     pub spec: CalendarSpec,
-    /// Its rule, in which each name of a calendar is replaced by the rule of that calendar. Jobs are planned by this expanded rule.
+    /// Its rule, in which the names of other calendars are replaced by their rules. Jobs are planned by this expanded rule.
     pub expanded: Rule,
     /// When its first version was saved.
     pub created_at: Timestamp,
@@ -44,7 +44,7 @@ pub struct CalendarChange<'a> {
     pub expected_version: Option<i64>,
     /// The definition to save, validated; its name identifies the calendar.
     pub spec: &'a CalendarSpec,
-    /// Its rule, in which each name of a calendar is replaced by the rule of that calendar.
+    /// Its rule, in which the names of other calendars are replaced by their rules.
     pub expanded: &'a Rule,
     /// Name of the caller that saves it.
     pub author: &'a str,

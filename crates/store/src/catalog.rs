@@ -40,7 +40,7 @@ pub struct JobRecord {
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,
-    /// The number of its definition, from 1; guarded by `If-Match`.
+    /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
     /// The definition.
     pub spec: JobSpec,
@@ -85,7 +85,7 @@ pub struct VersionRecord {
     pub version: i64,
     /// The definition.
     pub spec: JobSpec,
-    /// The rule of the calendar version that it was planned by, in which each name of a calendar is replaced by the rule of that calendar.
+    /// The rule of the calendar version that it was planned by. The names of other calendars in the rule are replaced by their rules.
     pub calendar: Option<Rule>,
     /// Name of the caller that saved it.
     pub author: String,
@@ -93,7 +93,7 @@ pub struct VersionRecord {
     pub created_at: Timestamp,
 }
 
-/// Any version of a definition as the engine needs it, even of a deleted job.
+/// A version of a job's definition as the engine needs it. The job may be a deleted one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
     /// The job.
@@ -110,7 +110,7 @@ pub struct Definition {
     pub spec: JobSpec,
     /// The instant that fixed rates count from.
     pub anchor: Timestamp,
-    /// The rule of the calendar version that it is planned by, in which each name of a calendar is replaced by the rule of that calendar.
+    /// The rule of the calendar version that it is planned by. The names of other calendars in the rule are replaced by their rules.
     pub calendar: Option<Rule>,
 }
 
@@ -173,7 +173,7 @@ pub struct JobChange<'a> {
     pub drops: Option<QueuedDrops<'a>>,
 }
 
-/// Which queued runs of a job end when it is paused or deleted. The requests to end them are stored in the same transaction, in the way of
+/// Which queued runs of a job end when it is paused or deleted. The requests to end these runs are stored in the same transaction; see
 /// [`Cancel::ask_drops`](crate::Cancel::ask_drops).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuedDrops<'a> {
@@ -373,6 +373,6 @@ pub trait ChangeJobs {
     /// [`rondel_core::edit::plan_edit`] decides.
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed>;
 
-    /// Deletes a job: its unsent rows are settled, its name is free, its runs and versions stay.
+    /// Deletes a job. Its unsent runs get the verdict `skipped`, its name is free, and its runs and versions stay.
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted>;
 }

@@ -365,8 +365,8 @@ pub trait Executors {
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The sessions on which something may have been sent since `since`: those that a node heard since then, those that ended since then,
-    /// and those that are open under a lease that ends after `since`. The latter two are returned with the end of the session or of the
-    /// lease as `last_seen_at`: if the database's clock stepped ahead, the last recorded beat may look older than what was sent.
+    /// and those that are open under a lease that ends after `since`. For the latter two, `last_seen_at` is the end of the session or of
+    /// the lease, because the last recorded beat can look older than what was sent if the database's clock has stepped ahead.
     async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, by app and name.

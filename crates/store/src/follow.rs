@@ -128,7 +128,7 @@ pub(crate) fn detached(graph: &Graph, roots: &[Root], ended: &[EndedRun]) -> Vec
     ended.iter().filter(is_detached).map(|ended| ended.run).collect()
 }
 
-/// The jobs that may have runs in a fire with this root. `detached` are jobs that have a run in it but no longer follow from the root's
+/// The jobs that can have runs in a fire with this root. `detached` are jobs that have a run in it but no longer follow from the root's
 /// job.
 pub(crate) fn jobs_below(graph: &Graph, root: JobId, detached: &BTreeSet<JobId>) -> BTreeSet<JobId> {
     std::iter::once(root).chain(detached.iter().copied()).flat_map(|job| graph.with_followers(job)).collect()
@@ -226,7 +226,7 @@ impl FireFacts<'_> {
         if child.spec.is_sharded() { run.for_all_shards() } else { run }
     }
 
-    /// Counts the open children of the runs that await them. A run that ends here may be the last open child of another run, which then
+    /// Counts the open children of the runs that await them. A run that ends here can be the last open child of another run, which then
     /// ends, too.
     fn parent_updates(&self, fire: &mut FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> Vec<ParentUpdate> {
         let mut updates: BTreeMap<JobId, ParentUpdate> = BTreeMap::new();

@@ -103,8 +103,8 @@ pub trait Logs {
     /// uses the sizes to find a line by its number.
     async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>>;
 
-    /// The newest run of a namespace whose log does not fit into `bytes` (the stored size) together with all newer logs; `None` if all logs
-    /// fit.
+    /// The newest run whose log does not fit into `bytes` (the stored size) together with all newer logs of the namespace; `None` if all
+    /// logs fit.
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>>;
 
     /// Removes the logs of ended runs of a namespace in `range`, the oldest first, and examines at most `limit` runs. The log of each

@@ -214,7 +214,7 @@ impl NewestOutcomes {
     }
 }
 
-/// The activity of a job, by its runs and its schedule; its state follows from it.
+/// The facts about a job's runs and its schedule from which the state of the job follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobActivity {
     /// The job.
@@ -439,7 +439,8 @@ pub(crate) type PointKey = (i64, PointKind, Step, Timestamp);
 #[derive(Debug, Default)]
 pub(crate) struct Gains {
     pub(crate) points: BTreeMap<PointKey, Gain>,
-    /// Verdicts by job, in the order in which they are counted, each with the verdict under which its run was counted before.
+    /// Verdicts by job, in the order in which they are counted. Each comes with the verdict under which its run was counted before; `None`
+    /// if the run was not counted.
     pub(crate) pulses: BTreeMap<JobId, Vec<(CountedRun, Option<RunStatus>)>>,
 }
 

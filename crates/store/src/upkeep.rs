@@ -60,7 +60,7 @@ pub trait Heal {
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
     /// Removes the home of jobs whose home is a node that was removed, so that the scans of all nodes see these jobs; at most `limit`.
-    /// Returns how many changed. A node may be removed while it is the home of a job without a next fire, and such a job may get a next
+    /// Returns how many changed. A node can be removed while it is the home of a job without a next fire, and such a job can get a next
     /// fire later.
     async fn free_homeless(&self, limit: u32) -> Result<u64>;
 }

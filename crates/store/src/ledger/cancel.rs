@@ -53,8 +53,8 @@ pub trait Cancel {
     /// has ended.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
 
-    /// Open runs of other nodes that have a request to cancel, and an executor that the store knows. By id after `after`, at most `limit`.
-    /// A node with a stream to that executor sends it the cancel.
+    /// Open runs that other nodes own, that have a request to cancel, and whose executor the store knows; by id after `after`, at most
+    /// `limit`. A node with a stream to that executor sends it the cancel.
     async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
     /// The open runs of a job that a user's request to cancel applies to: those without a request, and those whose only request is the

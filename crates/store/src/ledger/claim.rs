@@ -44,7 +44,7 @@ pub struct DueRange {
 /// The changes that a claim makes to one job.
 #[derive(Clone, Debug)]
 pub struct ClaimJob {
-    /// The row as the scan read it: a claim that finds it changed has lost the job.
+    /// The row as the scan read it. If the row has changed since, the claim leaves the job out.
     pub seen: DueJob,
     /// The new `next_fire_at`.
     pub next_fire_at: Option<Timestamp>,
@@ -98,7 +98,7 @@ pub enum KeyedRun {
     Open(Run),
 }
 
-/// A position among the runs of a job, which are in the order of their planned instants.
+/// A position in the list of a job's runs, which is sorted by planned instant, cause and shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnsentPlace {
     /// The planned instant.

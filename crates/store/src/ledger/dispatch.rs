@@ -71,6 +71,6 @@ pub trait Dispatch {
     /// `running` without a start.
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()>;
 
-    /// Fixes the total of a broadcast and inserts its shards, all or nothing; `false` if it was expanded already.
+    /// Sets the number of shards of a broadcast and inserts the shards, all or nothing; `false` if it was expanded already.
     async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool>;
 }

@@ -137,7 +137,7 @@ impl State {
         scripts.filter(|script| script.name == name).filter_map(|script| script.version).collect()
     }
 
-    /// A script that does not exist, and that the definition names but the earlier one (`before`) did not.
+    /// A missing script that the definition names and that the earlier definition (`before`) did not name.
     pub(super) fn missing_script(
         &self,
         namespace: NamespaceId,

@@ -43,8 +43,8 @@ impl Future for BeginTransaction {
 
 impl Drop for BeginTransaction {
     fn drop(&mut self) {
-        // Like the pool's own tasks, this task is not on the tracker of the process: it ends within the limit, and closing the pool waits
-        // for it.
+        // Like the pool's own tasks, this task is not registered with the process's task tracker: it ends within the limit, and closing the
+        // pool waits for it.
         if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             drop(runtime.spawn(timeout(LIMIT, work)));
         }

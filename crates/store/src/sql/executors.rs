@@ -271,7 +271,8 @@ impl Executors for SqlStore {
 }
 
 impl Tx<'_> {
-    /// When the session of the previous stream was opened. No two streams of an executor to one node have the same instant.
+    /// When the session of the previous stream was opened. No two streams of an executor to one node are recorded as opened at the same
+    /// instant.
     async fn opened_before(&mut self, token: LeaseToken, executor: ExecutorId) -> Result<Timestamp> {
         let query = Query::new(&READ_OPENED_AT).int(token.node.get()).int(executor.get());
         let row = self.row(query).await?;

@@ -141,7 +141,8 @@ impl State {
         (run.started_at, run.message) = (None, None);
         run.detail = detail_of(clean);
         if run.cancel_by.is_none() && reason != Reason::NotReceived {
-            // The request was to end the run unless an executor has it. An executor had it, so the request no longer applies.
+            // An earlier request to end the run applied only while no executor had it. An executor had this attempt, so the request no
+            // longer applies.
             run.cancel_reason = None;
             self.cancels.remove(&run.id);
         }

@@ -96,7 +96,8 @@ impl ChangeJobs for SqlStore {
             tx.leave_followers(id).await?;
             tx.write_parents(id, &[]).await?;
             if record.spec.expect.is_some() {
-                // Decisions that were made before the job was deleted become void. They also lock this row first.
+                // Alert decisions that were made before the deletion become void. A transaction that writes decisions also locks this row
+                // first.
                 tx.raise_space(record.namespace).await?;
                 tx.delete_expects(id).await?;
             }
