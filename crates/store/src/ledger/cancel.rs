@@ -42,7 +42,7 @@ pub trait Cancel {
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
 
     /// Records that these runs must end unless an executor has them, because their job was paused or deleted (the reason of `request`). A
-    /// request to cancel a run replaces this one. Runs that have ended or have a request to cancel stay unchanged.
+    /// later request to cancel a run replaces this one. Runs that have ended or already have a request to cancel stay unchanged.
     async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<()>;
 
     /// Open runs of the lease `token` that must end unless an executor has them, each with the reason; by id after `after`, at most
