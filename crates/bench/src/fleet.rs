@@ -42,7 +42,7 @@ enum InputMessage {
     Measure(Window),
 }
 
-/// Runs an executor until its standard input ends. Returns what it observed, as a line for [`crate::run`].
+/// Runs an executor until its standard input ends. Returns what it observed, as a line of JSON that [`crate::run`] reads.
 ///
 /// # Errors
 /// An error that keeps the executor from starting, or an input that is not from a bench.
@@ -165,7 +165,7 @@ impl Fleet {
         self.pids().map(|pids| pids.map(usage::of).fold(Usage::default(), used))
     }
 
-    /// The memory of the largest executor process, now and at its peak.
+    /// The memory of the largest executor process in bytes, now and at its peak.
     pub(crate) fn memory(&self) -> Option<(u64, u64)> {
         self.pids().map(|pids| pids.map(usage::memory).max_by_key(|(_, peak)| *peak).unwrap_or_default())
     }

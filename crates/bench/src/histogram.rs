@@ -8,8 +8,10 @@ const FINE_BITS: u32 = 6;
 /// Durations in microseconds.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Histogram {
+    /// How many durations each bucket has.
     buckets: Vec<u64>,
     count: u64,
+    /// The longest duration, in microseconds.
     max: u64,
 }
 

@@ -103,6 +103,7 @@ struct Search {
     failed: Option<u32>,
     /// The highest rate that is tried.
     max: u32,
+    /// The rate to try next; `None` once the search has ended.
     next: Option<u32>,
 }
 

@@ -19,29 +19,35 @@ pub(crate) struct Timing {
     pub(crate) calls: u64,
     /// Rows passed to these calls, where their number is known.
     pub(crate) rows: u64,
+    /// The sum of the durations.
     pub(crate) total: Duration,
+    /// The longest duration.
     pub(crate) max: Duration,
 }
 
 /// The fires of one instant.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Fires {
+    /// Runs that were claimed for this instant.
     pub(crate) claimed: u64,
+    /// Runs whose verdict became durable.
     pub(crate) durable: u64,
     /// How long after the instant the last verdict became durable, in microseconds.
     pub(crate) last_durable: u64,
 }
 
-/// The observations since the last [`Metered::begin`].
+/// The observations. [`Metered::begin`] clears only the timings of the calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
+    /// By the method of the store.
     pub(crate) calls: BTreeMap<&'static str, Timing>,
+    /// By planned instant.
     pub(crate) fires: BTreeMap<Timestamp, Fires>,
-    /// Results that became durable, inside or outside of the window.
+    /// Verdicts that became durable, inside or outside of the window.
     pub(crate) stored: u64,
-    /// Results that were duplicates, late or unknown, and were not stored.
+    /// Answers other than a stored verdict: duplicates, late results, refused ones, and ends that another attempt follows.
     pub(crate) other_answers: u64,
-    /// Results that became durable while the window was open.
+    /// Verdicts that became durable while the window was open.
     pub(crate) stored_in_window: u64,
     /// Claimed runs without a verdict, each with its planned instant.
     open: HashMap<RunId, Timestamp>,
@@ -68,7 +74,7 @@ impl Metered {
         Self { inner, metrics: Mutex::default() }
     }
 
-    /// Opens the window: calls are counted from now on, results only while the window lasts.
+    /// Opens the window: calls are counted from now on, and [`Metrics::stored_in_window`] rises only while the window lasts.
     pub(crate) fn begin(&self, window: Window) {
         let mut metrics = self.lock();
         metrics.calls.clear();

@@ -36,7 +36,9 @@ struct Lane {
 #[derive(Clone, Copy, Debug, Default)]
 struct LaneTotals {
     batches: u32,
+    /// Total duration of the claims.
     claim: Duration,
+    /// Total duration of storing the results.
     finish: Duration,
 }
 

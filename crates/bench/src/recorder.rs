@@ -32,11 +32,11 @@ impl Window {
 /// What the handlers of one process observed.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(crate) struct Observations {
-    /// Every start.
+    /// The number of all starts.
     pub(crate) started: u64,
-    /// Starts of attempts beyond the first.
+    /// The number of starts of attempts beyond the first.
     pub(crate) repeated: u64,
-    /// Starts before the planned instant.
+    /// The number of starts before the planned instant.
     pub(crate) early: u64,
     /// Lateness of the starts in the window.
     pub(crate) lateness: Histogram,

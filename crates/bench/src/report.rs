@@ -38,7 +38,7 @@ pub struct Report {
     pub create_s: f64,
     /// The host's load over 1, 5 and 15 minutes, before the measurement.
     pub load_before: String,
-    /// Results that became durable per second of the window.
+    /// Verdicts that became durable per second of the window.
     pub runs_per_second: f64,
     /// The delay between the planned instant and the handler's start.
     pub start_lateness: Lateness,
@@ -89,7 +89,7 @@ pub struct Counts {
     pub planned: u64,
     /// Planned fires that were claimed.
     pub claimed: u64,
-    /// Planned fires whose handler started.
+    /// Handler starts for fires planned in the window, including the starts of further attempts.
     pub started: u64,
     /// Planned fires with a durable verdict.
     pub durable: u64,
@@ -97,9 +97,9 @@ pub struct Counts {
     pub started_in_all: u64,
     /// Durable verdicts during the whole measurement.
     pub durable_in_all: u64,
-    /// Results that were duplicates, late or unknown.
+    /// Answers other than a stored verdict: duplicates, late results, refused ones, and ends that another attempt follows.
     pub other_answers: u64,
-    /// Starts of second attempts.
+    /// Starts of attempts beyond the first.
     pub repeated: u64,
     /// Starts before their planned instant.
     pub early: u64,

@@ -325,6 +325,7 @@ struct Fire<'a> {
     ids: &'a IdGen,
     token: LeaseToken,
     at: Timestamp,
+    /// How long ago the fire was planned.
     age: Duration,
 }
 

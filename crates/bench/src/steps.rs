@@ -76,7 +76,9 @@ pub(crate) async fn probe_unless_idle(store: &Arc<SqlStore>, plan: &Plan) -> Res
 #[derive(Debug)]
 struct Outcome {
     window: Window,
+    /// How long the creation of the jobs took.
     create: Duration,
+    /// The length of the window; for a burst, until its last result was durable.
     took: Duration,
     seen: Observations,
     witness: Histogram,

@@ -88,7 +88,7 @@ impl TestServer {
         &self.nodes[0].token
     }
 
-    /// The sums of the nodes' last beats.
+    /// The sums of what the nodes reported with their last beats.
     pub(crate) async fn claims(&self) -> Result<Claims, BenchError> {
         let nodes = self.nodes[0].engine.store().nodes().await?;
         let sum = |count: fn(&NodeReport) -> u64| nodes.iter().map(|node| count(&node.report)).sum();

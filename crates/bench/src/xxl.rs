@@ -72,6 +72,7 @@ struct Shared {
 #[derive(Clone)]
 struct Stub {
     shared: Arc<Shared>,
+    /// Receives the runs that have ended and must be reported.
     ended: mpsc::Sender<RunRequest>,
 }
 
@@ -81,11 +82,12 @@ struct Stub {
 pub(crate) struct RunRequest {
     pub(crate) job_id: i64,
     pub(crate) log_id: i64,
+    /// When the server created the run, in milliseconds since 1970.
     pub(crate) log_date_time: i64,
 }
 
 impl RunRequest {
-    /// The planned second: executors do not learn it, so it is the second in which the server made the run.
+    /// The planned second. Executors do not learn it, so this is the second in which the server created the run.
     pub(crate) fn second(self) -> i64 {
         self.log_date_time.div_euclid(1_000)
     }

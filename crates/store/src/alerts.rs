@@ -36,9 +36,9 @@ pub const PAGE_MAX: u32 = 500;
 pub struct RuleRecord {
     /// Its id.
     pub id: AlertRuleId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
-    /// The number of its definition, from 1; guarded by `If-Match`.
+    /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
     /// The definition.
     pub spec: RuleSpec,
@@ -70,7 +70,7 @@ pub struct RuleProgress {
 pub struct RuleChange<'a> {
     /// The id to use if the rule does not exist yet.
     pub id: AlertRuleId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
@@ -84,8 +84,9 @@ pub struct RuleChange<'a> {
     pub now: Timestamp,
 }
 
-/// When a rule that is saved now is evaluated next, and how far its current evaluation has come. `before` is the rule until now. A check
-/// that is due stays due if the rule still watches the same things, because no evaluation has judged the passed deadline yet.
+/// When a rule that is being saved is evaluated next, and how far its current evaluation has come. `before` is the stored rule that the
+/// change replaces. A check that is due stays due if the rule still watches the same things, because no evaluation has judged the passed
+/// deadline yet.
 pub(crate) fn next_evaluation(
     before: Option<&RuleRecord>,
     change: &RuleChange<'_>,
@@ -145,7 +146,7 @@ pub struct IncidentRecord {
 }
 
 impl IncidentRecord {
-    /// Whether no group reports it.
+    /// Whether the incident is reported by itself, not together with others by a group.
     pub(crate) const fn is_ungrouped(&self) -> bool {
         self.incident.group.is_none()
     }
@@ -154,15 +155,15 @@ impl IncidentRecord {
 /// Selects incidents, the newest first.
 #[derive(Clone, Copy, Debug)]
 pub struct IncidentQuery<'a> {
-    /// Their tenant.
+    /// Their namespace.
     pub namespace: NamespaceId,
     /// Only open ones, or only resolved ones.
     pub is_open: Option<bool>,
     /// Only those about this job.
     pub job: Option<JobId>,
-    /// Only those with ids before this.
+    /// Only those with lower ids than this one.
     pub before: Option<IncidentId>,
-    /// Only those about the apps with these names, which the caller may see, or about their jobs.
+    /// Only incidents about these apps, by name, or about jobs of these apps: the apps that the caller may see.
     pub within: Option<&'a [String]>,
     /// Maximum number of incidents.
     pub limit: u32,
@@ -173,7 +174,7 @@ pub struct IncidentQuery<'a> {
 pub struct SilenceRecord {
     /// Its id.
     pub id: SilenceId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// The incidents that it matches.
     pub spec: SilenceSpec,
@@ -192,7 +193,7 @@ pub struct SilenceRecord {
 pub struct AlertWrite<'a> {
     /// The namespace.
     pub namespace: NamespaceId,
-    /// The version of the namespace's alerts that they are based on.
+    /// The version of the namespace's alerts that the decisions are based on.
     pub version: i64,
     /// Changed incidents, in their new state.
     pub incidents: &'a [IncidentRecord],
@@ -279,7 +280,7 @@ pub struct WatchedJob {
     pub labels: BTreeMap<String, String>,
     /// When it was created.
     pub created_at: Timestamp,
-    /// The planned instant of the newest run that is known to have succeeded; a later success may not be counted yet.
+    /// The planned instant of the newest run that is known to have succeeded. A later success is perhaps not counted yet.
     pub succeeded_at: Option<Timestamp>,
     /// The expectations in its definition.
     pub expect: Option<Expectations>,
@@ -315,7 +316,7 @@ pub trait Alerts {
     /// The namespaces with something to evaluate: an event, or a rule, an incident or an expectation that is due.
     async fn alerts_due(&self, now: Timestamp) -> Result<Vec<NamespaceId>>;
 
-    /// The version of a namespace's alerts, which a decision is based on; `None` if it never had a rule.
+    /// The version of a namespace's alerts, on which a decision is based; `None` if the namespace never had a rule.
     async fn alert_version(&self, namespace: NamespaceId) -> Result<Option<i64>>;
 
     /// Events that rules have not evaluated yet, the oldest runs first, at most `limit`.
@@ -324,7 +325,7 @@ pub trait Alerts {
     /// The open incidents of a rule about these subjects, its open group, and how many incidents are open outside and inside the group.
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents>;
 
-    /// The open incidents of a rule without its groups, at most `limit`.
+    /// The open incidents of a rule, except groups, at most `limit`.
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>>;
 
     /// Incidents that are due, the longest due first, at most `limit`.
@@ -372,11 +373,11 @@ pub trait Alerts {
     /// Ends a silence now; `false` if there is none, or it has ended.
     async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool>;
 
-    /// The maintenance windows of all tenants, or of one, that end after an instant, the first end first.
+    /// The maintenance windows of one namespace, or of all, that end after an instant, the first end first.
     async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>>;
 
-    /// Adds a maintenance window; `false` if the tenant has [`MAINTENANCE_COUNT_MAX`] that have not ended, or all tenants
-    /// [`MAINTENANCE_TOTAL_MAX`].
+    /// Adds a maintenance window; `false` if the namespace has [`MAINTENANCE_COUNT_MAX`] that have not ended, or all namespaces together
+    /// have [`MAINTENANCE_TOTAL_MAX`].
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool>;
 
     /// Ends a maintenance window now. A window that has not begun becomes empty; a window that has ended stays unchanged. `false` if there
@@ -411,7 +412,7 @@ pub trait Alerts {
 }
 
 impl IncidentQuery<'_> {
-    /// Whether it selects this incident, regardless of its place in the order.
+    /// Whether it selects this incident. Checks only the state and the app, not the namespace, the job, the ids or the limit.
     pub(crate) fn admits(&self, record: &IncidentRecord) -> bool {
         let (subject, is_open) = (&record.incident.subject, record.incident.standing == IncidentState::Firing);
         let own = (subject.kind == SubjectKind::App).then_some(&subject.name);

@@ -19,13 +19,13 @@ pub const USER_COUNT_SHOWN: u32 = 10;
 pub struct CalendarRecord {
     /// Its id.
     pub id: CalendarId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
-    /// The number of this version, from 1; guarded by `If-Match`.
+    /// The number of this version, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
     /// The definition as saved.
     pub spec: CalendarSpec,
-    /// Its rule, in which each name of a calendar is replaced by the rule of that calendar. Jobs are planned by this expanded rule.
+    /// Its rule, in which the names of other calendars are replaced by their rules. Jobs are planned by this expanded rule.
     pub expanded: Rule,
     /// When its first version was saved.
     pub created_at: Timestamp,
@@ -38,13 +38,13 @@ pub struct CalendarRecord {
 pub struct CalendarChange<'a> {
     /// The id to use if the calendar does not exist yet.
     pub id: CalendarId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// The version that the author saw, 0 for none; `None` to overwrite any version.
     pub expected_version: Option<i64>,
     /// The definition to save, validated; its name identifies the calendar.
     pub spec: &'a CalendarSpec,
-    /// Its rule, in which each name of a calendar is replaced by the rule of that calendar.
+    /// Its rule, in which the names of other calendars are replaced by their rules.
     pub expanded: &'a Rule,
     /// Name of the caller that saves it.
     pub author: &'a str,

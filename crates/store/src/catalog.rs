@@ -11,7 +11,7 @@ use rondel_core::{AppId, CalendarId, FieldError, Job, JobId, JobSpec, NamespaceI
 
 use crate::error::Result;
 
-/// A tenant.
+/// A namespace: a tenant, or an environment such as a test system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Namespace {
     /// Its id.
@@ -25,7 +25,7 @@ pub struct Namespace {
 pub struct App {
     /// Its id.
     pub id: AppId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its name.
     pub name: String,
@@ -36,11 +36,11 @@ pub struct App {
 pub struct JobRecord {
     /// Its id.
     pub id: JobId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,
-    /// The number of its definition, from 1; guarded by `If-Match`.
+    /// The number of its definition, from 1. A save whose `If-Match` names another number is refused.
     pub version: i64,
     /// The definition.
     pub spec: JobSpec,
@@ -81,11 +81,11 @@ pub struct Declared {
 /// One of a job's definitions.
 #[derive(Clone, Debug, PartialEq)]
 pub struct VersionRecord {
-    /// Counted from 1.
+    /// Its number, from 1.
     pub version: i64,
     /// The definition.
     pub spec: JobSpec,
-    /// The rule of the calendar version that it was planned by, in which each name of a calendar is replaced by the rule of that calendar.
+    /// The rule of the calendar version that it was planned by. The names of other calendars in the rule are replaced by their rules.
     pub calendar: Option<Rule>,
     /// Name of the caller that saved it.
     pub author: String,
@@ -93,16 +93,16 @@ pub struct VersionRecord {
     pub created_at: Timestamp,
 }
 
-/// Any version of a definition as the engine needs it, even of a deleted job.
+/// A version of a job's definition as the engine needs it. The job may be a deleted one.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Definition {
     /// The job.
     pub job: JobId,
     /// The version of the definition.
     pub version: i64,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
-    /// Name of its tenant.
+    /// Name of its namespace.
     pub namespace_name: String,
     /// Its app.
     pub app: AppId,
@@ -110,7 +110,7 @@ pub struct Definition {
     pub spec: JobSpec,
     /// The instant that fixed rates count from.
     pub anchor: Timestamp,
-    /// The rule of the calendar version that it is planned by, in which each name of a calendar is replaced by the rule of that calendar.
+    /// The rule of the calendar version that it is planned by. The names of other calendars in the rule are replaced by their rules.
     pub calendar: Option<Rule>,
 }
 
@@ -119,7 +119,7 @@ pub struct Definition {
 pub struct NewJob {
     /// Its id.
     pub id: JobId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app, which exists.
     pub app: AppId,
@@ -133,7 +133,7 @@ pub struct NewJob {
     pub delay: Option<Duration>,
     /// The calendar that it uses.
     pub calendar: Option<PinnedCalendar>,
-    /// Its declaration in code.
+    /// Its declaration in code; `None` if no code declares it.
     pub declared: Option<JobSpec>,
     /// Name of the caller that creates it.
     pub author: String,
@@ -164,15 +164,16 @@ pub struct JobChange<'a> {
     pub skipped_row_id: RunId,
     /// The current time.
     pub now: Timestamp,
-    /// When the definition was validated. An `at` after this instant fires even if it has passed by now, because it was in the future then.
+    /// When the definition was validated. A one-time fire (`at`) after this instant fires even if it has passed by now, because it was in
+    /// the future when it was validated.
     pub checked_at: Timestamp,
-    /// The latest known reading of the database's clock; later than `now` after a step back.
+    /// The latest known reading of the database's clock; later than `now` if the clock has stepped back.
     pub reached: Timestamp,
     /// Which queued runs end if the change pauses the job; `None` ends none.
     pub drops: Option<QueuedDrops<'a>>,
 }
 
-/// Which queued runs of a job end when it is paused or deleted. The requests are stored in the same transaction, each as by
+/// Which queued runs of a job end when it is paused or deleted. The requests to end these runs are stored in the same transaction; see
 /// [`Cancel::ask_drops`](crate::Cancel::ask_drops).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuedDrops<'a> {
@@ -197,7 +198,7 @@ pub struct JobDeletion<'a> {
     pub skipped_row_id: RunId,
     /// The current time.
     pub now: Timestamp,
-    /// The latest known reading of the database's clock; later than `now` after a step back.
+    /// The latest known reading of the database's clock; later than `now` if the clock has stepped back.
     pub reached: Timestamp,
     /// Whether to delete the job even if other jobs follow from it; they then lose it as a parent.
     pub detaches_followers: bool,
@@ -258,7 +259,7 @@ pub enum Deleted {
     IsParent(Vec<String>),
 }
 
-/// A job that was deleted, whose runs may be kept.
+/// A job that was deleted. Its runs are kept as long as those of other jobs, so they can still be listed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeletedJob {
     /// Its id.
@@ -274,7 +275,7 @@ pub struct DeletedJob {
 pub struct JobQuery {
     /// Only jobs of this app.
     pub app: Option<AppId>,
-    /// Only jobs of these apps, which the caller may see.
+    /// Only jobs of these apps: those that the caller may see.
     pub within: Option<Vec<AppId>>,
     /// Only jobs whose name contains this.
     pub name_contains: Option<String>,
@@ -372,6 +373,6 @@ pub trait ChangeJobs {
     /// [`rondel_core::edit::plan_edit`] decides.
     async fn change_job(&self, change: JobChange<'_>) -> Result<Changed>;
 
-    /// Deletes a job: its unsent rows are settled, its name is free, its runs and versions stay.
+    /// Deletes a job. Its unsent runs get the verdict `skipped`, its name is free, and its runs and versions stay.
     async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted>;
 }

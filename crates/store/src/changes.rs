@@ -12,7 +12,7 @@ use crate::error::Result;
 pub struct RunSnapshot {
     /// The run.
     pub id: RunId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,
@@ -26,9 +26,9 @@ pub struct RunSnapshot {
     pub status: RunStatus,
     /// The reason of that status.
     pub reason: Option<Reason>,
-    /// Its attempt.
+    /// The number of its present attempt, from 1.
     pub attempt: i32,
-    /// When it may start.
+    /// When its present attempt is due.
     pub due_at: Timestamp,
     /// The executor that has or had its present attempt.
     pub executor: Option<String>,
@@ -57,7 +57,7 @@ impl From<&Run> for RunSnapshot {
 pub struct SavedJob {
     /// The job.
     pub id: JobId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,
@@ -86,6 +86,6 @@ pub trait Changes {
     /// The jobs that were last saved or deleted at `since` or later, in that order, at most `limit`.
     async fn jobs_saved(&self, since: Timestamp, limit: u32) -> Result<Vec<SavedJob>>;
 
-    /// The names and tenants of executors; those that were removed are left out.
+    /// The names and namespaces of executors; those that were removed are left out.
     async fn executor_names(&self, ids: &[ExecutorId]) -> Result<Vec<(ExecutorId, NamespaceId, String)>>;
 }

@@ -33,7 +33,7 @@ pub const DELIVERY_COUNT_MAX: u32 = 500;
 pub struct Channel {
     /// Its id. Saving a channel under a name that exists keeps the existing id.
     pub id: ChannelId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Unique in its namespace.
     pub name: String,
@@ -41,7 +41,7 @@ pub struct Channel {
     pub kind: ChannelKind,
     /// How the service is used, as JSON. Nothing in it is secret.
     pub settings: String,
-    /// The secret part of its settings, as JSON: sealed at rest.
+    /// The secret part of its settings, as JSON. A database stores it sealed (encrypted).
     pub secret: String,
     /// The language of its messages.
     pub lang: Lang,
@@ -97,13 +97,13 @@ pub enum ChannelDeleted {
 pub struct NewMessage {
     /// Its id: receivers get it with each try.
     pub id: MessageId,
-    /// The tenant.
+    /// The namespace.
     pub namespace: NamespaceId,
     /// The channel. A message to a channel that was deleted is not written.
     pub channel: ChannelId,
     /// The incident. At most one message exists per incident, channel, kind and number.
     pub incident: IncidentId,
-    /// Counts the messages of one kind about one incident to one channel.
+    /// Its number among the messages of one kind about one incident to one channel.
     pub number: i32,
     /// Its content; the kind of the notice is the kind of the message.
     pub notice: Notice,
@@ -256,7 +256,7 @@ pub trait Channels {
     /// Records a try of a message that is not stored, such as a test.
     async fn note_delivery(&self, delivery: &Delivery) -> Result<()>;
 
-    /// Tries of a channel, the latest first, before `before`, at most `limit`.
+    /// Deliveries to a channel with ids below `before`, the latest first, at most `limit`.
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>>;
 
     /// Messages about an incident, the latest first, at most `limit`.
@@ -268,7 +268,7 @@ pub trait Channels {
     /// The latest try of each channel of a namespace.
     async fn last_deliveries(&self, namespace: NamespaceId) -> Result<Vec<Delivery>>;
 
-    /// Removes tries, and messages that no longer wait, that are older than `before`, except the messages of open incidents; at most `limit`
-    /// of each. Returns how many were removed.
+    /// Removes what is older than `before`: tries, and messages that no longer wait. Messages of open incidents stay. Removes at most
+    /// `limit` of each, and returns how many were removed.
     async fn forget_messages(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

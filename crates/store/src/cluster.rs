@@ -31,7 +31,7 @@ pub struct Node {
     pub name: String,
     /// Its newest epoch.
     pub epoch: i64,
-    /// The end of its lease, by the database's clock; at most now for a dead node.
+    /// The end of its lease, by the database's clock; not in the future for a dead node.
     pub lease_until: Timestamp,
     /// Where executors reach it.
     pub advertise_url: Option<String>,
@@ -165,7 +165,7 @@ impl Node {
 pub struct ExecutorRecord {
     /// The incarnation.
     pub id: ExecutorId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its app.
     pub app: AppId,
@@ -183,7 +183,7 @@ pub struct ExecutorRecord {
     pub slots: u32,
     /// Names of its handlers, as a JSON array.
     pub handlers: String,
-    /// SHA-256 of its secret, in hex; `None` for one that has none.
+    /// SHA-256 of its secret, in hex; `None` if it has none.
     pub secret_hash: Option<String>,
     /// When it was first seen.
     pub first_seen_at: Timestamp,
@@ -191,12 +191,12 @@ pub struct ExecutorRecord {
     pub last_seen_at: Timestamp,
 }
 
-/// The credentials of an executor, which a later hello must match.
+/// The credentials of an executor: a later hello must match them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ExecutorProof {
     /// Its app.
     pub app: AppId,
-    /// SHA-256 of its secret, in hex; `None` for one that has none.
+    /// SHA-256 of its secret, in hex; `None` if it has none.
     pub secret_hash: Option<String>,
     /// The incarnation that it proved to be its predecessor.
     pub predecessor: Option<ExecutorId>,
@@ -295,7 +295,7 @@ pub trait Cluster {
         None
     }
 
-    /// Diagnoses the database from the error of a call; may query the database, for at most a second.
+    /// Diagnoses the database from the error of a call. It may query the database for at most a second.
     async fn trouble(&self, error: &StoreError) -> DatabaseTroubleKind {
         let _: &StoreError = error;
         DatabaseTroubleKind::RejectsStatement
@@ -309,8 +309,8 @@ pub trait Cluster {
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>>;
 
     /// Releases the lease: it ends now, or at `reached` if that is later. `reached` is the latest time that the database's clock has shown,
-    /// or the latest instant of a run that the node has sent ahead: runs due until then may have been sent. Does nothing if the epoch is no
-    /// longer current.
+    /// or the latest instant of a run that the node has sent ahead, whichever is later: runs due until then may have been sent. Does
+    /// nothing if the epoch is no longer current.
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()>;
 
     /// Every node, by id.
@@ -354,18 +354,19 @@ pub trait Executors {
     /// to this one.
     async fn beat_sessions(&self, token: LeaseToken, executors: &[ExecutorId]) -> Result<()>;
 
-    /// Records that the stream is closed and carries nothing more. The session's end is now, or [`reached`](StreamEnd::reached), whichever is later.
+    /// Records that the stream is closed and carries nothing more. The session ends now, or at [`reached`](StreamEnd::reached) if that is
+    /// later.
     async fn close_session(&self, token: LeaseToken, executor: ExecutorId, end: StreamEnd) -> Result<()>;
 
-    /// Records that the executor shut down cleanly and holds no run, so no node waits for it any more.
+    /// Records that the executor shut down cleanly and holds no run, so that no node waits for it any more.
     async fn leave_sessions(&self, executor: ExecutorId) -> Result<()>;
 
     /// Every session that a node has reported as heard since `since`, open or closed.
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The sessions on which something may have been sent since `since`: those that a node heard since then, those that ended since then,
-    /// and those that are open under a lease that ends after `since`. The latter two are returned as heard until that end, because the last
-    /// recorded beat may look older than what was sent if the database's clock stepped ahead.
+    /// and those that are open under a lease that ends after `since`. For the latter two, `last_seen_at` is the end of the session or of
+    /// the lease, because the last recorded beat can look older than what was sent if the database's clock has stepped ahead.
     async fn sessions_that_may_have_carried(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The executors of a namespace seen since `since`, by app and name.

@@ -41,7 +41,7 @@ pub enum StoreError {
 }
 
 impl StoreError {
-    /// The error of a database that does not answer, for code that acts in place of a database.
+    /// The error of a database that does not answer, for stores that simulate a database.
     #[must_use]
     pub const fn no_answer(operation: &'static str) -> Self {
         Self::Unavailable { operation, source: sqlx::Error::PoolTimedOut }

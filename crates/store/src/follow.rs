@@ -1,4 +1,5 @@
-//! Plans the runs that follow when runs of a fire end: the runs of the jobs that follow from their jobs. Every store uses the same plan.
+//! Plans the runs of child jobs: when a run of a fire ends, the jobs that follow from its job may get runs in the same fire. Every store
+//! uses the same plan.
 //!
 //! The plan is computed from the ledger each time that a run of the fire ends, while the row of the fire's first run (its root) is locked.
 //! Therefore the second of two concurrent ends sees the first, an end cannot be counted twice because no count is stored, and an edit of
@@ -25,6 +26,7 @@ const PASSED_LEN_MAX: usize = 16 * 1024;
 pub(crate) struct EndedRun {
     pub(crate) run: RunId,
     pub(crate) job: JobId,
+    /// The id of the first run of its fire, if the run is a child.
     pub(crate) cause: i64,
     pub(crate) trigger: Trigger,
     /// The run succeeded, but gets its verdict only when its children have ended.
@@ -60,13 +62,15 @@ pub(crate) struct Root {
 #[derive(Clone, Debug)]
 pub(crate) struct Member {
     pub(crate) run: RunId,
+    /// The name of its job.
     pub(crate) name: String,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
+    /// Number of its open children; `None` if it does not await them.
     pub(crate) open_children: Option<i32>,
 }
 
-/// A job that may get a run.
+/// A job that gets a run in the fire if the plan decides so.
 #[derive(Clone, Debug)]
 pub(crate) struct Child {
     pub(crate) namespace: NamespaceId,
@@ -109,6 +113,7 @@ pub(crate) struct FireFacts<'f> {
     pub(crate) graph: &'f Graph,
     /// When the jobs were created.
     pub(crate) created: &'f BTreeMap<JobId, Timestamp>,
+    /// The runs of the fire so far, by job.
     pub(crate) members: BTreeMap<JobId, Member>,
     /// The runs of the fire that have just ended.
     pub(crate) ended: Vec<EndedRun>,
@@ -123,7 +128,7 @@ pub(crate) fn detached(graph: &Graph, roots: &[Root], ended: &[EndedRun]) -> Vec
     ended.iter().filter(is_detached).map(|ended| ended.run).collect()
 }
 
-/// The jobs that may have runs in a fire with this root. `detached` are jobs that have a run in it but no longer follow from the root's
+/// The jobs that can have runs in a fire with this root. `detached` are jobs that have a run in it but no longer follow from the root's
 /// job.
 pub(crate) fn jobs_below(graph: &Graph, root: JobId, detached: &BTreeSet<JobId>) -> BTreeSet<JobId> {
     std::iter::once(root).chain(detached.iter().copied()).flat_map(|job| graph.with_followers(job)).collect()
@@ -131,7 +136,8 @@ pub(crate) fn jobs_below(graph: &Graph, root: JobId, detached: &BTreeSet<JobId>)
 
 impl FireFacts<'_> {
     /// The jobs of the fire. A job that was created after the fire began belongs to the fire only if it follows from a job whose run ends
-    /// now: an end from before its creation must not start it. A job with a run in the fire stays in it, even after an edit.
+    /// now: a run that had ended before the job was created must not start it. A job with a run in the fire stays in it, even after an
+    /// edit.
     pub(crate) fn jobs(&self) -> BTreeSet<JobId> {
         let is_old = |job: &JobId| self.created.get(job).is_none_or(|created| *created <= self.root.due_at);
         let mut jobs = self.graph.with_followers(self.root.job);
@@ -220,7 +226,7 @@ impl FireFacts<'_> {
         if child.spec.is_sharded() { run.for_all_shards() } else { run }
     }
 
-    /// Counts the open children of the runs that await them. A run that ends here may be the last open child of another run, which then
+    /// Counts the open children of the runs that await them. A run that ends here can be the last open child of another run, which then
     /// ends, too.
     fn parent_updates(&self, fire: &mut FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> Vec<ParentUpdate> {
         let mut updates: BTreeMap<JobId, ParentUpdate> = BTreeMap::new();
@@ -287,11 +293,12 @@ pub(crate) struct ParentResult {
     pub(crate) job_name: String,
     pub(crate) run: RunId,
     pub(crate) status: RunStatus,
+    /// Whether it follows from another run itself; then its parameters contain those of its own parents.
     pub(crate) is_follower: bool,
     /// The run's own parameters, as JSON text; `None` if it has those of its job.
     pub(crate) params: Option<String>,
     pub(crate) job_params: Value,
-    /// As JSON text.
+    /// Its result, as JSON text.
     pub(crate) result: Option<String>,
 }
 

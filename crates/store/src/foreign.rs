@@ -82,7 +82,7 @@ impl Database {
     }
 
     async fn connect(url: &str, takes_postgres: bool) -> Result<Self, ForeignError> {
-        // Java programs write an address in this form, and usually have the user in a separate setting.
+        // Java programs write an address with the prefix `jdbc:`, and usually have the user in a separate setting.
         let jdbc = url.strip_prefix("jdbc:");
         let url = jdbc.unwrap_or(url);
         let scheme = url.split_once("://").map_or("", |(scheme, _)| scheme);

@@ -63,8 +63,8 @@ impl JoinRequest {
     /// caller's own, and may not be taken over.
     ///
     /// A lease that is taken over ends at most a second after `now`, although no server acts under it any more: triggers are sent ahead of
-    /// their instants, so runs that are due within that second may have been sent. These runs enter a roll call. No edit settles them,
-    /// because an edit does not change runs that are due within a second.
+    /// their instants, so runs that are due within that second may have been sent. The server that takes the lease over asks the executors
+    /// for these runs. No edit settles them, because an edit does not change runs that are due within a second.
     pub(crate) fn ended_at(
         &self,
         before: LeaseToken,
@@ -83,9 +83,9 @@ impl JoinRequest {
     }
 }
 
-/// The end of a lease, or a millisecond earlier if `prior`, the end of the earlier leases, is the same instant: equal ends mean that the node
-/// is fenced. They can be equal when the clock has stepped back. No run counts as unsent for the earlier end, because the later of the two
-/// ends decides that.
+/// The end to store for a lease: `until`, or a millisecond earlier if `until` equals `prior`, the end of the earlier leases. If both ends
+/// in the node's row are equal, the node is fenced; without a fence they are equal only if the clock has stepped back. The earlier end
+/// makes no run count as unsent, because the later of the two ends decides that.
 pub(crate) fn unlike_fence(until: Timestamp, prior: Timestamp) -> Timestamp {
     if until == prior { until - Duration::from_millis(1) } else { until }
 }

@@ -11,8 +11,8 @@ use crate::logs::LogLine;
 
 /// Smallest size of a chunk that is compressed, in bytes.
 const COMPRESS_FROM: usize = 512;
-/// Maximum size of a chunk when it is read, in bytes of text, because a few stored kilobytes may decompress to any size. The chunks that
-/// the gateway accepts are smaller, even after their text is escaped.
+/// Maximum size of a chunk after it is decompressed, in bytes of text, because a few stored kilobytes can decompress to any size. The
+/// chunks that the gateway accepts are smaller, even after their text is escaped.
 const PLAIN_BYTES_MAX: usize = 4 * 1024 * 1024;
 const PLAIN: &str = "plain";
 const DEFLATE: &str = "deflate";
@@ -69,7 +69,7 @@ pub(crate) fn plain_len(lines: &[LogLine]) -> usize {
 mod tests {
     use super::*;
 
-    /// A chunk may be far smaller in its stored form than after it is read.
+    /// A chunk can be far smaller in its stored form than after it is decompressed.
     #[test]
     fn a_small_chunk_is_not_read_as_any_number_of_lines() {
         let line = |text: String| LogLine { at: Timestamp::from_secs(7), level: "info".to_owned(), text };

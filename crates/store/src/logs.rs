@@ -12,7 +12,8 @@ pub const LEVELS: [&str; 7] = ["trace", "debug", "info", "warn", "error", "stdou
 /// counted from 1. A sender that stores only how far it has read can then send a chunk again under the same number.
 pub const NUMBERED_BY_LINE: i64 = 1 << 41;
 
-/// Whether chunks are missing before this one, for a reader that has read `line_count` lines and the chunk `last` (−1 for none).
+/// Whether chunks are missing before the chunk `sequence`. The reader has read `line_count` lines so far; `last` is the number of the last
+/// chunk that it read, −1 for none.
 ///
 /// # Example
 /// ```
@@ -70,7 +71,7 @@ pub struct LogRange {
     pub after: RunId,
     /// Only runs up to this one.
     pub up_to: RunId,
-    /// When the logs are removed; the line in their place has this instant.
+    /// The current time; the line that replaces a removed log has this instant.
     pub now: Timestamp,
 }
 
@@ -102,8 +103,8 @@ pub trait Logs {
     /// uses the sizes to find a line by its number.
     async fn log_sizes(&self, run: RunId, attempt: i32, after_sequence: i64, limit: u32) -> Result<Vec<ChunkSize>>;
 
-    /// The newest run of a namespace whose log does not fit into `bytes` (the stored size) together with all newer logs; `None` if all logs
-    /// fit.
+    /// The newest run whose log does not fit into `bytes` (the stored size) together with all newer logs of the namespace; `None` if all
+    /// logs fit.
     async fn log_cut(&self, namespace: NamespaceId, bytes: u64) -> Result<Option<RunId>>;
 
     /// Removes the logs of ended runs of a namespace in `range`, the oldest first, and examines at most `limit` runs. The log of each

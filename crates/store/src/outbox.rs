@@ -19,7 +19,7 @@ use crate::error::Result;
 
 /// The kind of a message that reports a failed run.
 pub const RUN_FAILED: &str = "run.failed";
-/// The kind of a message that reports a skipped run, or one row of several skipped fires.
+/// The kind of a message that reports a skipped run, or several skipped fires that share one row.
 pub const RUN_SKIPPED: &str = "run.skipped";
 
 /// The webhook to which failed runs of a namespace are reported.
@@ -46,7 +46,7 @@ impl fmt::Debug for FailureWebhook {
 pub struct OutboxItem {
     /// Its id: the same at each try.
     pub id: OutboxId,
-    /// The tenant.
+    /// The namespace.
     pub namespace: NamespaceId,
     /// Its kind, such as [`RUN_FAILED`].
     pub kind: String,
@@ -142,7 +142,7 @@ pub(crate) struct RunMessage {
     pub(crate) finished_at: Option<Timestamp>,
     pub(crate) executor: Option<String>,
     pub(crate) message: Option<String>,
-    /// For a row of several skipped fires: the last of them, and their number.
+    /// For a row that stands for several skipped fires: the last of them, and their number.
     pub(crate) span: Option<(Timestamp, i64)>,
 }
 

@@ -16,7 +16,7 @@ pub(crate) enum ParentError {
 }
 
 /// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs by name, `edges` are all edges of the namespace. The
-/// job itself may not exist yet.
+/// job itself need not exist yet.
 pub(crate) fn check(
     job: JobId,
     spec: &JobSpec,

@@ -1,4 +1,4 @@
-//! Pump jobs and their items.
+//! Pump jobs and their items. `docs/PUMPS.md` explains them.
 
 use std::collections::BTreeMap;
 
@@ -42,7 +42,7 @@ pub struct ChangedItems {
 /// Pump jobs, and the owners of their items.
 #[async_trait]
 pub trait Pumps {
-    /// All jobs that are or were pump jobs and were not forgotten, by id.
+    /// All jobs that are or were pump jobs, except those that [`forget_pump`](Self::forget_pump) removed, by id.
     async fn pump_jobs(&self) -> Result<Vec<PumpJob>>;
 
     /// The root rows of a job's fires that count as present or past at `now` (see [`has_come`]); a root row stands for all groups of its

@@ -66,7 +66,7 @@ pub(crate) fn most_frequent(mut messages: Vec<FailureMessage>, limit: u32) -> Ve
 /// Selects failures by message.
 #[derive(Clone, Copy, Debug)]
 pub struct FailureQuery<'a> {
-    /// Their tenant.
+    /// Their namespace.
     pub namespace: NamespaceId,
     /// Only those of these jobs.
     pub jobs: Option<&'a [JobId]>,
@@ -83,7 +83,7 @@ pub struct FailureQuery<'a> {
 /// The stored report schedule of a namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScheduledReport {
-    /// The tenant.
+    /// The namespace.
     pub namespace: NamespaceId,
     /// The number of its definition, from 1.
     pub version: i64,
@@ -102,7 +102,7 @@ pub struct ScheduledReport {
 /// A schedule to be saved, new or changed.
 #[derive(Clone, Copy, Debug)]
 pub struct ReportChange<'a> {
-    /// The tenant.
+    /// The namespace.
     pub namespace: NamespaceId,
     /// The definition to save, validated.
     pub spec: &'a ReportSchedule,
@@ -173,6 +173,7 @@ pub(crate) type FailureKey = (JobId, Timestamp, i64);
 pub(crate) struct FailureGain {
     pub(crate) namespace: NamespaceId,
     pub(crate) app: AppId,
+    /// The message, folded.
     pub(crate) message: String,
     pub(crate) count: i64,
     pub(crate) newest: RunId,
@@ -184,7 +185,7 @@ pub(crate) struct FailureGains {
     pub(crate) gains: BTreeMap<FailureKey, FailureGain>,
 }
 
-/// Whether the message of a run counts. It does if the run failed and was not counted as a failure before.
+/// Whether the message of a run counts. It does if the run failed, is no shard, and was not counted as a failure before.
 pub(crate) fn is_new_failure(run: &CountedRun, before: Option<RunStatus>) -> bool {
     let is_trouble = |status| matches!(status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
     !run.is_shard && is_trouble(run.status) && !before.is_some_and(is_trouble)

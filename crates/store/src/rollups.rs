@@ -34,7 +34,7 @@ impl PointKind {
         }
     }
 
-    /// The lengths of the buckets in which the runs of such an owner are counted.
+    /// The lengths of the buckets in which the runs of an owner of this kind are counted.
     #[must_use]
     pub const fn steps(self) -> &'static [Step] {
         match self {
@@ -87,7 +87,7 @@ impl Verdicts {
         self.failed + self.timed_out + self.unknown
     }
 
-    /// The sum of two.
+    /// The sum of both.
     #[must_use]
     pub const fn plus(self, other: Self) -> Self {
         Self {
@@ -153,7 +153,7 @@ pub struct PointQuery<'a> {
 pub struct NewestOutcomes {
     /// The job.
     pub job: JobId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// The app of its newest counted run.
     pub app: AppId,
@@ -161,7 +161,7 @@ pub struct NewestOutcomes {
     pub succeeded_at: Option<Timestamp>,
     /// The planned instant of the newest run that failed, timed out, or whose end is unknown.
     pub failed_at: Option<Timestamp>,
-    /// The planned instant of the first such run since the last success; `None` while the newest run succeeded.
+    /// The planned instant of the first unsuccessful run since the last success; `None` while the newest run succeeded.
     pub failing_since: Option<Timestamp>,
     /// Number of runs since then that failed, timed out, or whose end is unknown.
     pub streak: u64,
@@ -214,7 +214,7 @@ impl NewestOutcomes {
     }
 }
 
-/// The activity of a job, by its runs and its schedule; its state follows from it.
+/// The facts about a job's runs and its schedule from which the state of the job follows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobActivity {
     /// The job.
@@ -277,7 +277,7 @@ pub struct ChartRun {
     pub span_count: i64,
     /// The last of those fires.
     pub span_end_at: Option<Timestamp>,
-    /// The run that it is a shard of, or that it follows.
+    /// The row of its shards, or the run that it follows from.
     pub parent: Option<RunId>,
 }
 
@@ -306,22 +306,22 @@ pub struct OpenJob {
     pub job: JobId,
     /// The first of them, by id.
     pub run: RunId,
-    /// The earliest planned instant. For runs that follow from other runs, runs of a backfill and missed fires: when they were due.
+    /// The earliest planned instant of these runs.
     pub fire_at: Timestamp,
-    /// When the first of them began; `None` if none has.
+    /// When the handler of the first of them began; `None` if none has begun.
     pub started_at: Option<Timestamp>,
 }
 
 /// Selects open runs.
 #[derive(Clone, Copy, Debug)]
 pub struct OpenQuery {
-    /// Their tenant.
+    /// Their namespace.
     pub namespace: NamespaceId,
     /// Their status.
     pub status: RunStatus,
-    /// Due no later than this.
+    /// Only runs that are due no later than this instant.
     pub due_by: Timestamp,
-    /// Only runs that were planned, and if begun also began, no later than this.
+    /// Only runs that were planned, and if begun also began, no later than this instant.
     pub since: Timestamp,
     /// Whether only first attempts are selected.
     pub first_attempts_only: bool,
@@ -405,9 +405,10 @@ pub trait Rollups {
     ) -> Result<Vec<(JobId, i64, Timestamp)>>;
 }
 
-/// An addition to a point. The count of a verdict that was replaced by another one is negative.
+/// An addition to a point. If a verdict replaces an earlier one, the count of the earlier verdict is negative.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gain {
+    /// Additions to the counts of the verdicts, in the order of [`place`].
     pub(crate) verdicts: [i64; 6],
     pub(crate) durations: Sketch,
     pub(crate) lateness: Sketch,
@@ -438,7 +439,8 @@ pub(crate) type PointKey = (i64, PointKind, Step, Timestamp);
 #[derive(Debug, Default)]
 pub(crate) struct Gains {
     pub(crate) points: BTreeMap<PointKey, Gain>,
-    /// Verdicts by job, in the order in which they are counted, each with the verdict under which its run was counted before.
+    /// Verdicts by job, in the order in which they are counted. Each comes with the verdict under which its run was counted before; `None`
+    /// if the run was not counted.
     pub(crate) pulses: BTreeMap<JobId, Vec<(CountedRun, Option<RunStatus>)>>,
 }
 

@@ -17,7 +17,7 @@ pub const SCRIPT_USER_COUNT_SHOWN: u32 = 10;
 pub struct ScriptRecord {
     /// Its id.
     pub id: ScriptId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its name.
     pub name: String,
@@ -25,14 +25,14 @@ pub struct ScriptRecord {
     pub language: String,
     /// When its first version was saved.
     pub created_at: Timestamp,
-    /// Its newest version, whose number `If-Match` guards.
+    /// Its newest version; its number is compared with `If-Match`.
     pub newest: ScriptVersion,
 }
 
 /// A version of a script, without its source.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScriptVersion {
-    /// Counted from 1.
+    /// Its number, from 1.
     pub version: i64,
     /// SHA-256 of the source, in hex.
     pub hash: String,
@@ -53,7 +53,7 @@ pub struct ScriptVersion {
 pub struct ScriptChange<'a> {
     /// The id to use if the script does not exist yet.
     pub id: ScriptId,
-    /// Its tenant.
+    /// Its namespace.
     pub namespace: NamespaceId,
     /// Its name.
     pub name: &'a str,

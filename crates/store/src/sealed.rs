@@ -21,6 +21,7 @@ const KEY_ID_LEN: usize = 8;
 /// The keys that seal secrets. The first key seals new secrets, and each key opens the secrets that it sealed.
 #[derive(Clone)]
 pub struct SecretKeys {
+    /// Each key with its id.
     keys: Vec<(String, LessSafeKey)>,
 }
 

@@ -24,7 +24,8 @@ pub(crate) const RESULT_LEN_MAX: usize = 64 * 1024 - 1;
 /// Maximum length of a name in a column, in characters.
 pub(crate) const NAME_LEN_MAX: usize = 255;
 
-/// The row for the fires of a job that an edit or a deletion skips. The row has ended and has no owner.
+/// The row that records the fires of a job that an edit or a deletion skips. It already has its verdict, and no owner. `None` if no fire is
+/// skipped, or if the earlier definition can no longer be read.
 pub(crate) fn skipped_row(
     record: &JobRecord,
     before: Option<&Job>,
@@ -45,9 +46,11 @@ pub(crate) struct RunRow {
     pub(crate) attempt: i32,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
+    /// How often an executor was lost while it had the run.
     pub(crate) lost_count: i32,
     /// Number of earlier attempts that no executor received. Counted only if [`counts_earlier_attempts`] is true for the outcome.
     pub(crate) unreceived_count: i32,
+    /// Whether it was marked as possibly sent.
     pub(crate) marked: bool,
     /// Whether an earlier attempt began, or may have begun. Determined only if [`counts_earlier_attempts`] is true for the outcome.
     pub(crate) may_have_begun: bool,
@@ -72,13 +75,14 @@ pub(crate) enum Judgement {
     Superseded,
     /// A server decided this end, but no longer owns the run.
     NotOwner,
-    /// The stored verdict did not come from an executor's report, or is `skipped` although a handler began. This verdict is the true one.
+    /// The stored verdict did not come from an executor's report, or is `skipped` although a handler began. This variant holds the true
+    /// verdict.
     Late(RunStatus, Option<Reason>),
     /// The attempt ends, and this is the next step.
     Ends(NextStep),
 }
 
-/// Whether the earlier attempts of the run must be counted before such an outcome can be judged.
+/// Whether the earlier attempts of the run must be counted before this outcome can be judged.
 pub(crate) const fn counts_earlier_attempts(outcome: Outcome) -> bool {
     matches!(
         outcome,
@@ -125,14 +129,14 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
     };
     let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
     if let NextStep::Retry { due_at, .. } = &mut then {
-        // The next attempt starts no earlier than the due instant of this one. If the clock has stepped back, an attempt may be lost before
+        // The next attempt starts no earlier than the due instant of this one. If the clock has stepped back, an attempt can be lost before
         // it is due. A run that a maintenance window held back is due when the window has ended.
         *due_at = row.due_at.max(*due_at);
     }
     Judgement::Ends(then)
 }
 
-/// Whether the executor's report of the same attempt replaces this verdict.
+/// Whether the executor's report of the same attempt replaces the verdict in the row.
 fn is_correctable(row: RunRow, finish: &AttemptEnd) -> bool {
     match row.status {
         RunStatus::Unknown => true,
@@ -152,7 +156,7 @@ fn has_begun(finish: &AttemptEnd) -> bool {
 fn true_verdict(outcome: Outcome) -> Option<(RunStatus, Option<Reason>)> {
     match outcome {
         Outcome::Succeeded => Some((RunStatus::Succeeded, None)),
-        // The run has processed everything that it had fetched.
+        // The run is a group of a pump that moves to another executor. It has processed every row that it had fetched.
         Outcome::Yielded => Some((RunStatus::Succeeded, Some(Reason::Moved))),
         Outcome::Failed { .. } => Some((RunStatus::Failed, None)),
         Outcome::TimedOut => Some((RunStatus::TimedOut, None)),
@@ -199,7 +203,7 @@ pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&st
     BroadcastOutcome { status, reason, message: Some(format!("{count} of {} shards {what}{by}", shards.len())) }
 }
 
-/// The shard index and the total of a row that has not been sent, under this definition.
+/// The shard index and the number of shards that an unsent row has under this definition.
 pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
     if job.is_sharded() { (ROOT_SHARD, None) } else { (0, Some(1)) }
 }
@@ -216,20 +220,21 @@ pub(crate) fn delayed(
     (if is_plausible { finished_at.max(defined_at) } else { now }).saturating_add(delay)
 }
 
-/// The wait to record for a due run that leaves its server unsent without one. The next server replaces it if the run waits there.
+/// The wait to record for a due run that moves to another server before it is sent, if its row records no wait. If the run waits there, the
+/// other server replaces this record.
 pub(crate) fn wait_of_unsent() -> ReasonDetail {
     ReasonDetail { waits_for: Some(WaitFor::Executor), ..ReasonDetail::default() }
 }
 
-/// Records a wait for a run that leaves its server unsent, if the run is due and its row has none. Without a recorded wait, the next server
-/// would treat the fire as missed.
+/// Records a wait for a run that moves to another server before it is sent, if the run is due and its row has none. Without a recorded
+/// wait, the next server would treat the fire as missed.
 pub(crate) fn note_unsent(run: &mut Run, now: Timestamp) {
     if run.detail.is_none() && run.attempt == 1 && run.due_at <= now {
         run.detail = Some(Box::new(wait_of_unsent()));
     }
 }
 
-/// The queued runs among a job's open ones that must end because the job is paused or deleted (`reason`), by id.
+/// Which queued runs of a job must end because the job is paused or deleted (`reason`), by id. `open` are the open runs of the job.
 pub(crate) fn queued_to_drop(mut open: Vec<Run>, reason: Reason, drops: QueuedDrops<'_>) -> Vec<RunId> {
     open.sort_by_key(|run| run.id);
     open.truncate(usize::try_from(drops.limit).unwrap_or(usize::MAX));

@@ -32,8 +32,8 @@ impl Session {
     }
 }
 
-/// For each app, the session that ended last. No executor of the app received a trigger for a run that was due after that end. See
-/// [`Session::may_have_carried`].
+/// For each app, the session that ended last; an open session counts as the last. No executor of the app received a trigger for a run that
+/// was due after that end. See [`Session::may_have_carried`].
 #[derive(Debug, Default)]
 pub(crate) struct LastSessions(BTreeMap<AppId, Session>);
 

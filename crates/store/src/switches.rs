@@ -16,7 +16,7 @@ pub struct ExecutorSwitch {
     pub set_at: Timestamp,
 }
 
-/// The switches of apps and executors, of all tenants, that are not at [`Switch::Active`].
+/// The switches of apps and executors, of all namespaces, that are not at [`Switch::Active`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
     /// Apps, by id.

@@ -8,7 +8,7 @@ use crate::error::Result;
 /// Traces of requested runs. Scheduled runs have no stored trace.
 #[async_trait]
 pub trait Traces {
-    /// Stores the span that requests a run, before the run exists, so that the node that sends the run finds it.
+    /// Stores the span of the request for a run before the run exists, so that the node that sends the run finds it.
     async fn note_trace(&self, run: RunId, parent: TraceParent) -> Result<()>;
 
     /// The spans stored for these runs; runs without one are left out.

@@ -55,12 +55,12 @@ pub trait Heal {
     /// run, one call checks some thousands, and the next call continues after them.
     async fn stuck_jobs(&self, limit: u32) -> Result<Vec<StuckJob>>;
 
-    /// Sets the next fire of such a job if the job is still as it was seen. `next_fire_at` is `None` if the job correctly has no next fire,
-    /// or if the end of the run that it follows will set one.
+    /// Sets the next fire of a stuck job if the job is still as it was seen. `next_fire_at` is `None` if the job correctly has no next
+    /// fire, or if the end of the run that it waits for will set one.
     async fn heal_job(&self, seen: StuckJob, next_fire_at: Option<Timestamp>) -> Result<bool>;
 
     /// Removes the home of jobs whose home is a node that was removed, so that the scans of all nodes see these jobs; at most `limit`.
-    /// Returns how many changed. A node may be removed while it is the home of a job without a next fire, and such a job may get a next
+    /// Returns how many changed. A node can be removed while it is the home of a job without a next fire, and such a job can get a next
     /// fire later.
     async fn free_homeless(&self, limit: u32) -> Result<u64>;
 }
@@ -78,12 +78,12 @@ pub trait Stats {
     /// The counts of a job's runs that were planned from `from` on and before `to`, by hour and verdict.
     async fn job_stats(&self, job: JobId, from: Timestamp, to: Timestamp) -> Result<Vec<JobStat>>;
 
-    /// Removes the counts of hours before `before`; at most `limit` rows, and the other verdicts of the same jobs and hours. Returns how many
-    /// were removed.
+    /// Removes the counts of hours before `before`: at most `limit` rows, plus the rows of the other verdicts of the same jobs and hours.
+    /// Returns how many were removed.
     async fn forget_stats(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }
 
-/// Maximum age of a run whose verdict a late result replaces and that the statistics then count again.
+/// If a late result replaces the verdict of a run that is at most this old, the statistics count the run again.
 pub(crate) const RECOUNT_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// The data of a run that the statistics need.
@@ -100,10 +100,11 @@ pub(crate) struct CountedRun {
     pub(crate) due_at: Timestamp,
     pub(crate) status: RunStatus,
     pub(crate) reason: Option<Reason>,
-    /// Whether it is a shard, which is counted with its broadcast.
+    /// Whether it is a shard. A shard is counted with its broadcast.
     pub(crate) is_shard: bool,
     pub(crate) started_at: Option<Timestamp>,
     pub(crate) finished_at: Option<Timestamp>,
+    /// How many fires the row stands for.
     pub(crate) span_count: i64,
 }
 

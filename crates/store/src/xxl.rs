@@ -119,7 +119,7 @@ pub struct XxlRun {
     pub sent_at: Timestamp,
     /// How much is known of its end.
     pub state: XxlRunState,
-    /// The code of the end.
+    /// The code of the end: the executor's, [`XXL_STOPPED`], or a lower one if the server assumed the end.
     pub code: Option<i32>,
     /// The message of the end.
     pub message: Option<String>,
@@ -175,7 +175,7 @@ pub(crate) fn take_reports(
 pub struct XxlReport {
     /// The number by which the executor knows the attempt.
     pub log_id: i64,
-    /// The code.
+    /// The code of the end: the executor's, [`XXL_STOPPED`], or a lower one if the server assumes the end.
     pub code: i32,
     /// The message.
     pub message: Option<String>,
@@ -246,8 +246,11 @@ pub trait XxlExecutors {
     /// Records the number of the first line of an attempt's log that is not stored yet.
     async fn note_xxl_log(&self, log_id: i64, next_line: i64) -> Result<()>;
 
-    /// Removes settled attempts whose ends were known before `before`, other attempts that were sent before `before` and whose runs have
-    /// ended, and executors that were last seen before `before`, are not registered by hand, and have only settled attempts. Removes at
-    /// most `limit` of each, and returns how many in total.
+    /// Removes, at most `limit` of each:
+    /// - settled attempts whose ends were known before `before`;
+    /// - other attempts that were sent before `before` and whose runs have ended;
+    /// - executors that were last seen before `before`, are not registered by hand, and have only settled attempts.
+    ///
+    /// Returns how many were removed in total.
     async fn forget_xxl(&self, before: Timestamp, limit: u32) -> Result<u64>;
 }

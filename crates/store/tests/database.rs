@@ -254,7 +254,7 @@ async fn sessions_have_their_limits() {
             let mut holder = AnyConnection::connect(&database.url).await.unwrap();
             let mut transaction = holder.begin().await.unwrap();
             transaction.execute("UPDATE node SET state = 'draining'").await.unwrap();
-            // On a busy machine, one of several tries may be slow.
+            // On a busy machine, one of several tries can be slow.
             let mut tries = Vec::new();
             while tries.len() < 3 && tries.iter().all(|took| *took >= Duration::from_millis(2_900)) {
                 let start = tokio::time::Instant::now();
@@ -382,7 +382,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
     (token, runs)
 }
 
-/// Makes the table refuse one word, as a database may refuse unforeseen data.
+/// Makes the table refuse one word, as a database can refuse unforeseen data.
 async fn refuse(database: &TestDatabase, column: &str) {
     let statement = if database.url.starts_with("sqlite") {
         format!(

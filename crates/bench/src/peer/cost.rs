@@ -12,7 +12,9 @@ pub(crate) struct Processes(Vec<Process>);
 struct Process {
     pid: u32,
     name: String,
+    /// The usage at the beginning of the window.
     before: Usage,
+    /// The largest memory so far, in bytes.
     peak: u64,
 }
 

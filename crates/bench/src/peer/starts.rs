@@ -22,6 +22,7 @@ pub(crate) struct Start {
 
 #[derive(Debug, Default)]
 struct Inner {
+    /// Only the starts of runs that the server created in these seconds since 1970 are kept.
     seconds: Range<i64>,
     starts: Vec<Start>,
     started_in_all: u64,
@@ -194,7 +195,7 @@ mod tests {
         assert_eq!(counted(&starts), [5, 0, 0, 1, 0]);
         starts.retain(|(second, ..)| *second != 102);
         assert_eq!(counted(&starts), [5, 1, 0, 0, 0]);
-        // The run of the last second may be made after the window.
+        // The run of the last second can be created after the window.
         let mut starts = each_second(97..108);
         starts.retain(|(second, ..)| *second != 104);
         starts.push((106, 9, None));

@@ -37,9 +37,11 @@ static BEFORE_3_3: AdminPaths = AdminPaths {
 
 /// An XXL-JOB admin with a signed-in user.
 pub(crate) struct XxlAdmin {
+    /// The URL of the admin, without a slash at its end.
     base: String,
     session: Session,
     paths: &'static AdminPaths,
+    /// The id of the job group, once the group is created.
     group: Option<String>,
 }
 

@@ -44,7 +44,7 @@ pub(crate) struct World {
     pub(crate) stopped: usize,
     pub(crate) removed: usize,
     pub(crate) calls: usize,
-    /// Some runs of a second were sent after the next second had begun.
+    /// Whether some runs of a second were sent after the next second had begun.
     pub(crate) fires_were_late: bool,
 }
 

@@ -1,5 +1,5 @@
 //! The audit log: what was done, by whom and from where. An entry is written before the change is made, and completed when the outcome is
-//! known; then it never changes again.
+//! known. After that it never changes.
 
 use async_trait::async_trait;
 use rondel_core::{AuditId, Timestamp, TokenId};
@@ -93,7 +93,7 @@ pub struct AuditEntry {
     pub verdict: Verdict,
     /// The object's state before, as JSON, without secrets.
     pub before: Option<String>,
-    /// The object's state afterwards.
+    /// The object's state afterwards, as JSON, without secrets; [`INCOMPLETE`] while the outcome is unknown.
     pub after: Option<String>,
 }
 
@@ -120,7 +120,7 @@ pub struct AuditQuery {
     pub limit: u32,
 }
 
-/// The log of what was done.
+/// The audit log.
 #[async_trait]
 pub trait AuditLog {
     /// Writes an entry.

@@ -94,10 +94,10 @@ impl ProviderLink {
     }
 }
 
-/// The access of an account that survives a change of its password.
+/// Which access to an account outlives a change of its password.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KeptAccess {
-    /// The sign-in that stays.
+    /// The sign-in that stays; `None` if all end.
     pub session: Option<SessionId>,
     /// Whether its tokens stay, with all that they created.
     pub tokens: bool,
@@ -120,7 +120,8 @@ pub trait Accounts {
     /// Creates an account; `false` if the name is taken.
     async fn create_account(&self, account: &Account) -> Result<bool>;
 
-    /// Creates an account that may do everything, if there is none yet; `false` if there is.
+    /// Creates an account that may do everything. `false`, with nothing created, if an enabled account already may do everything, or the
+    /// name is taken.
     async fn create_first_admin(&self, account: &Account) -> Result<bool>;
 
     /// An account.
@@ -132,7 +133,7 @@ pub trait Accounts {
     /// A page of accounts, by name.
     async fn accounts(&self, after_name: Option<&str>, limit: u32) -> Result<Vec<Account>>;
 
-    /// Whether there is an account, not locked out, that may do everything.
+    /// Whether an enabled account may do everything.
     async fn has_admin_account(&self) -> Result<bool>;
 
     /// Changes an account. If its rights change, its sign-ins end.

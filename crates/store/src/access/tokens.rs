@@ -94,7 +94,7 @@ pub(crate) fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Time
 pub struct TokenQuery {
     /// Only this account's.
     pub owner: Option<AccountId>,
-    /// Only those in this scope. A database ignores a scope of more than about 500 namespaces and apps, so callers check each token.
+    /// Only those in this scope. A database ignores a scope of more than about 500 namespaces and apps, so callers must check each token.
     pub scope: Option<TokenScope>,
     /// Only tokens older than this one.
     pub after: Option<TokenId>,

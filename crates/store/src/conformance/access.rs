@@ -131,7 +131,7 @@ pub async fn lists_keep_to_the_apps_that_may_be_seen(store: &dyn Store) {
     let seen: Vec<_> = first.iter().chain(&second).map(|run| run.job).collect();
     assert_eq!(seen, [own.id, own.id]);
     assert_eq!(store.list_runs(DEFAULT, &query(Some(Vec::new()))).await.unwrap(), []);
-    // A job may have run under another app than its present one.
+    // A job can have runs under another app than its present one.
     let of_job = async |within, statuses: &[RunStatus]| {
         let statuses = statuses.to_vec();
         let query = RunQuery { job: Some(own.id), within, statuses, limit: 9, ..RunQuery::default() };

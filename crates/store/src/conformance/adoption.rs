@@ -258,7 +258,7 @@ pub async fn a_fenced_node_cannot_renew(store: &dyn Store) {
     assert_eq!(store.renew(sleeper, LEASE).await.unwrap(), None);
     assert_eq!(super::adopt_all(store, other, &[sleeper.node]).await.1, []);
 
-    // A run is inserted for the dead epoch after the adoption. The next look finds it.
+    // A run is inserted for the dead epoch after the adoption. The next search for orphans finds it.
     let late = Run { id: rondel_core::RunId::new(super::next_id()), cause: 7, ..over.clone() };
     let late = store.request_run(other, late).await.unwrap();
     assert_eq!((late.node, late.node_epoch), (sleeper.node, sleeper.epoch));

@@ -288,7 +288,7 @@ pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
     }
 }
 
-/// The messages of an open incident are not removed, because they show which channels get the end of the incident.
+/// The messages of an open incident are not removed, because they show which channels must be notified of the end of the incident.
 async fn messages_of_an_open_incident_are_kept(store: &dyn Store, channel: &Channel, now: Timestamp) {
     let rule = alerts::saved(store, alerts::tenant(store).await).await;
     let open = alerts::incident(&rule, 1, now);

@@ -232,7 +232,7 @@ pub async fn a_claim_leaves_existing_rows_as_they_are(store: &dyn Store) {
     }
 }
 
-/// One call may have thousands of rows.
+/// One call can write thousands of rows.
 pub async fn a_batch_may_be_large(store: &dyn Store) {
     let token = join(store).await;
     let at = store.now().await.unwrap().ceil_second();

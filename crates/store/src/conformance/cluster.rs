@@ -115,8 +115,8 @@ pub async fn a_lease_given_back_ends_where_the_clock_was(store: &dyn Store) {
     a_lease_that_ends_with_the_one_before_is_fenced(store).await;
 }
 
-/// A lease may end at the same instant as the lease before it, if the clock has stepped back since. Its node must not count as fenced then:
-/// no other node would adopt the runs of this lease.
+/// If the clock has stepped back, a lease can end at the same instant as the lease before it. The node must not count as fenced already,
+/// because then no other node would adopt its runs.
 async fn a_lease_that_ends_with_the_one_before_is_fenced(store: &dyn Store) {
     let request = JoinRequest { take_over: true, ..request(&name("node")) };
     let (first, _) = joined(store.join(&request).await.unwrap());

@@ -62,7 +62,7 @@ pub(super) async fn open_keys(store: &dyn Store, token: LeaseToken, status: RunS
     store.open_keys(token, page).await.unwrap().into_iter().map(|(_, run)| run).collect()
 }
 
-/// Only the owner sets the mark of an attempt, once, and it can be removed again.
+/// Only the owner can mark an attempt, and only once. The mark can be removed.
 pub async fn marks_are_won_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let (first, second) = (pending(store, token).await, pending(store, token).await);

@@ -123,7 +123,8 @@ async fn statuses(store: &dyn Store, rows: &[Run]) -> Vec<(RunStatus, Option<Rea
     found
 }
 
-/// A row whose instant the new definition also has moves to that definition, and is reopened if it was settled. The other rows are settled.
+/// If the new definition also fires at the instant of a row, the row moves to that definition, and is reopened if it was settled. The other
+/// rows are settled.
 pub async fn an_edit_keeps_settles_and_reopens(store: &dyn Store) {
     use RunStatus::{Pending, Skipped};
     let (token, job, rows, now) = with_four_rows(store).await;

@@ -389,7 +389,7 @@ fn created(created: Created) -> JobRecord {
     }
 }
 
-/// A run that the lease of `token` owns, as if it had claimed it.
+/// A run that the lease `token` owns, as if that lease had claimed it.
 fn run(job: &JobRecord, token: LeaseToken, fire_at: Timestamp) -> Run {
     let of = RunJob { namespace: job.namespace, job: job.id, job_version: job.version, app: job.app };
     Run::new(RunId::new(next_id()), of, fire_at, Trigger::Interval, (token.node, token.epoch))

@@ -164,8 +164,8 @@ pub async fn failing_jobs_are_those_whose_newest_runs_failed(store: &dyn Store) 
     assert_eq!(failing(None).await, None);
 }
 
-/// A job is running while one of its runs is, failing by its newest verdict, whether or not that is counted yet, and finished when it has
-/// no next fire and its last run has ended.
+/// A job is running while one of its runs is running. It is failing if its newest verdict is a failure, even if that verdict is not counted
+/// yet. It is finished when it has no next fire and its last run has ended.
 pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);
@@ -204,7 +204,7 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
     }
 }
 
-/// Charts read whole runs without shards in the range that they show, open runs by status, and the jobs that fire next.
+/// Charts read the runs without shards that are planned in the range that they show, open runs by status, and the jobs that fire next.
 pub async fn drawings_read_whole_runs(store: &dyn Store) {
     let token = join(store).await;
     let at = Timestamp::from_secs(1_900_000_800);

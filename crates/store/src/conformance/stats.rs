@@ -103,7 +103,7 @@ pub async fn runs_are_counted_by_hour(store: &dyn Store) {
     assert_eq!(second.values().map(|(count, _)| count).sum::<u64>(), 5 + 5, "{second:?}");
     assert!(second.keys().all(|(_, status)| *status != RunStatus::Unknown));
 
-    // This run was still open when the count passed it. It is lost and counted as unknown, and below turns out to have succeeded.
+    // This run was still open when the count passed it. It is lost and counted as unknown. Further below it turns out to have succeeded.
     store.mark(token, &[super::dispatch::in_hand(&rows[4], "one")]).await.unwrap();
     let lost =
         AttemptEnd { policy: at_most_once, started_at: None, ..finish(&rows[4], Outcome::Lost(Reason::ExecutorLost)) };

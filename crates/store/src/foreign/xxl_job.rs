@@ -49,22 +49,22 @@ pub struct XxlHandler {
 /// Outcome of stopping a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stopped {
-    /// It does not fire from this instant on. Every fire before this instant has happened or will happen.
+    /// It does not fire from this instant on, in milliseconds. Every fire before this instant has happened or will happen.
     At(i64),
-    /// Its next instant is too near or has passed, so the job keeps running.
+    /// Its next instant, in milliseconds, is too near or has passed, so the job keeps running.
     TooNear(i64),
-    /// It was stopped before.
+    /// It was already stopped.
     Before(JobStatus),
 }
 
 /// Outcome of starting a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Started {
-    /// It fires from this instant on.
+    /// It fires from this instant on, in milliseconds.
     From(i64),
     /// Its instant has passed, so the job stays stopped.
     TooLate,
-    /// It was running already.
+    /// It was already running.
     Before(JobStatus),
 }
 
@@ -118,7 +118,7 @@ impl XxlDatabase {
         Ok(last.unwrap_or(0))
     }
 
-    /// The highest number of a row that was sent before an instant of XXL-JOB's zone: `2026-11-23 10:00:00`; 0 if there is none.
+    /// The highest number of a row that was sent before `at`, such as `2026-11-23 10:00:00` in XXL-JOB's zone; 0 if there is none.
     ///
     /// # Errors
     /// [`ForeignError::Database`].
@@ -183,7 +183,7 @@ impl XxlDatabase {
         let judged: BTreeMap<i64, Stopped> = found.into_iter().map(|(job, status)| (job, judge(status))).collect();
         let is_stopped = |(job, stopped): (&i64, &Stopped)| matches!(stopped, Stopped::At(_)).then_some(*job);
         let jobs: Vec<i64> = judged.iter().filter_map(is_stopped).collect();
-        // One statement for all jobs, because each round trip shortens the time that is left until the switch.
+        // One statement for all jobs, because each round trip shortens the time that is left until they must have stopped.
         if !jobs.is_empty() {
             let text = format!("UPDATE xxl_job_info SET trigger_status = 0 WHERE id IN ({})", marks(jobs.len()));
             let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
@@ -214,8 +214,8 @@ impl XxlDatabase {
         Err(ForeignError::Denied(denied.iter().map(grant).collect::<Vec<_>>().join("; ")))
     }
 
-    /// Marks stopped jobs that have no instant as switched over. The mark is an instant in the job's row: a stopped job has one only if it
-    /// was switched over. XXL-JOB resets the instant when it starts or stops the job.
+    /// Marks stopped jobs without a next instant as switched over to Rondel. The mark is an instant in the job's row: a stopped job has one
+    /// only if it was switched over. XXL-JOB resets the instant when it starts or stops the job.
     ///
     /// # Errors
     /// [`ForeignError::Database`].
@@ -261,8 +261,9 @@ impl XxlDatabase {
         Ok(transaction.rollback().await?)
     }
 
-    /// Starts stopped jobs, each from its instant on. A job whose instant is before `not_before` stays stopped. `not_before` is called once
-    /// the lock of XXL-JOB's scheduler is held. Jobs that do not exist are left out.
+    /// Starts stopped jobs. `jobs` has the number of each job and the instant, in milliseconds, from which it fires. A job whose instant is
+    /// before `not_before` stays stopped. `not_before` is called once the lock of XXL-JOB's scheduler is held. Jobs that do not exist are
+    /// left out.
     ///
     /// # Errors
     /// [`ForeignError`].
@@ -306,7 +307,8 @@ impl XxlDatabase {
     }
 }
 
-/// The tables that a switch changes or locks, with statements that need the same rights and find no row.
+/// The tables that are changed or locked when jobs are stopped and started, each with a statement that needs the same rights and finds no
+/// row.
 const RIGHTS: [(&str, &str); 2] = [
     (
         "xxl_job_info",

@@ -51,9 +51,9 @@ pub struct Adoption {
     pub is_refused: bool,
 }
 
-/// Whether a run may have been sent under its lease, which ended at `ended_at`. It was not sent if it is the row of a broadcast, which is
-/// never sent; if its row states what it waits for but has no mark, because such a run is marked before it is sent; or if no executor of
-/// its app had a stream when it was due.
+/// Whether a run may have been sent under its lease, which ended at `ended_at`. The row of a broadcast is never sent. A run whose row
+/// states what it waits for is marked before it is sent, so without a mark it was not sent. Nor was a run sent if no executor of its app
+/// had a stream when it was due.
 fn may_have_been_sent(run: &Run, ended_at: Timestamp, last_sessions: &LastSessions) -> bool {
     // A shard of a broadcast names the executor that it is meant for, and is sent without a mark.
     let is_unsent = run.is_noted_to_wait() && run.marked_at.is_none() && run.executor.is_none();
@@ -61,7 +61,8 @@ fn may_have_been_sent(run: &Run, ended_at: Timestamp, last_sessions: &LastSessio
     run.status == RunStatus::Pending && !run.is_root() && run.due_at <= ended_at && !is_unsent && has_stream
 }
 
-/// The state after adoption of a run whose lease ended at `ended_at`: a run that may have been sent waits for the roll call.
+/// The run as the adopting node stores it; its old lease ended at `ended_at`. A run that may have been sent waits for the roll call, in
+/// which the executors report the runs that they have.
 pub(crate) fn adopted(run: Run, ended_at: Timestamp, last_sessions: &LastSessions) -> Run {
     if !may_have_been_sent(&run, ended_at, last_sessions) {
         return run;

@@ -42,23 +42,24 @@ pub trait Cancel {
     async fn ask_cancels(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<u64>;
 
     /// Records that these runs must end unless an executor has them, because their job was paused or deleted (the reason of `request`). A
-    /// request to cancel a run replaces this one. Runs that have ended or have a request to cancel stay unchanged.
+    /// later request to cancel a run replaces this one. Runs that have ended or already have a request to cancel stay unchanged.
     async fn ask_drops(&self, runs: &[RunId], request: CancelRequest<'_>, now: Timestamp) -> Result<()>;
 
-    /// Own open runs that must end unless an executor has them, with the reason, by id, at most `limit`. Each is returned until the run has
-    /// ended.
+    /// Open runs of the lease `token` that must end unless an executor has them, each with the reason; by id after `after`, at most
+    /// `limit`. Every call returns such a run until it has ended.
     async fn drops(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<(RunId, Reason)>>;
 
-    /// Own open runs with a request to cancel, with the caller. Each is returned until the run has ended.
+    /// Open runs of the lease `token` with a request to cancel, each with the caller of the request. Every call returns such a run until it
+    /// has ended.
     async fn cancels(&self, token: LeaseToken) -> Result<Vec<(RunId, String)>>;
 
-    /// Open runs of other nodes that have a request to cancel, and an executor that the store knows. By id after `after`, at most `limit`.
-    /// A node with a stream to that executor sends it the cancel.
+    /// Open runs that other nodes own, that have a request to cancel, and whose executor the store knows; by id after `after`, at most
+    /// `limit`. A node with a stream to that executor sends it the cancel.
     async fn cancels_elsewhere(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<CancelElsewhere>>;
 
-    /// Open runs of a job that a user's request to cancel applies to: they have no request yet, or only the planned end of a pump. In the
-    /// order of their ids, at most `limit`. With an instant, only runs planned for that instant; otherwise all that the nodes of the
-    /// cluster own. With an app, only runs of that app: a job that moved to another app leaves runs behind.
+    /// The open runs of a job that a user's request to cancel applies to: those without a request, and those whose only request is the
+    /// planned end of a pump. Sorted by id, at most `limit`. With `fire_at`, only runs planned for that instant; without it, all that the
+    /// nodes of the cluster own. With `app`, only runs of that app: a job that moved to another app leaves runs behind.
     async fn open_runs(
         &self,
         job: JobId,

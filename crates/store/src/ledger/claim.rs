@@ -11,7 +11,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, Timestamp};
 use crate::cluster::LeaseToken;
 use crate::error::Result;
 
-/// A row of the narrow table that the scan reads.
+/// A row of `job_due`, the narrow table that the scan reads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DueJob {
     /// The job.
@@ -26,7 +26,7 @@ pub struct DueJob {
     pub home: NodeId,
     /// Rises at each change of home.
     pub term: i64,
-    /// Its recent fires.
+    /// The decaying count of its recent fires.
     pub recent_fires: RecentFires,
 }
 
@@ -44,17 +44,17 @@ pub struct DueRange {
 /// The changes that a claim makes to one job.
 #[derive(Clone, Debug)]
 pub struct ClaimJob {
-    /// The row as the scan read it: a claim that finds it changed has lost the job.
+    /// The row as the scan read it. If the row has changed since, the claim leaves the job out.
     pub seen: DueJob,
     /// The new `next_fire_at`.
     pub next_fire_at: Option<Timestamp>,
     /// The new `held_from`: the first fire that a maintenance window holds back.
     pub held_from: Option<Timestamp>,
-    /// Its recent fires, including those of this claim.
+    /// The decaying count of its recent fires, including those of this claim.
     pub recent_fires: RecentFires,
-    /// The rows of its fires, including the verdicts of missed spans.
+    /// The rows of its fires, including the rows that stand for spans of missed fires.
     pub runs: Vec<Run>,
-    /// The run among them whose end sets the next fire. Only for a job with a fixed delay.
+    /// The one of these runs whose end sets the next fire; only for a job with a fixed delay.
     pub follows: Option<RunId>,
 }
 
@@ -98,7 +98,7 @@ pub enum KeyedRun {
     Open(Run),
 }
 
-/// A position among the runs of a job, which are in the order of their planned instants.
+/// A position in the list of a job's runs, which is sorted by planned instant, cause and shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct UnsentPlace {
     /// The planned instant.
@@ -138,7 +138,7 @@ pub trait Claim {
     /// its home becomes this node, and its runs are inserted. Jobs that another node took are left out.
     async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
 
-    /// Own pending runs of a job after this place, in order.
+    /// Pending runs of a job that the lease `token` owns, after this place, in order, at most `limit`.
     async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>>;
 
     /// Inserts a requested run, owned by the job's home. If the home is dead, the run is adopted with the job's other open runs. If the job
@@ -151,7 +151,7 @@ pub trait Claim {
     async fn request_keyed_run(&self, token: LeaseToken, run: Run, if_open: IfOpen, now: Timestamp)
     -> Result<KeyedRun>;
 
-    /// Inserts a fire that is already split, all rows or none: the root run, with its count of shards, and the shards. The owner is the
-    /// same as in [`request_run`](Self::request_run). Returns the rows as they are stored, the root run first.
+    /// Inserts a fire that is already split into shards, all rows or none: the root run, with its count of shards, and the shards. The
+    /// owner is the same as in [`request_run`](Self::request_run). Returns the rows as they are stored, the root run first.
     async fn request_shards(&self, token: LeaseToken, root: Run, shards: Vec<Run>) -> Result<Vec<Run>>;
 }

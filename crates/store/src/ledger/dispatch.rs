@@ -47,7 +47,7 @@ pub struct NotedWait {
 /// Records how open runs get to their executors.
 #[async_trait]
 pub trait Dispatch {
-    /// Makes those own waiting runs pending that are due by `until`, and returns them, the earliest first.
+    /// Turns the waiting runs of the lease `token` that are due by `until` into pending ones, and returns them, the earliest first.
     async fn take_waiting(&self, token: LeaseToken, until: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
     /// Marks pending at-most-once runs, before they are sent, with the executor that will get them. Returns those that were marked.
@@ -66,11 +66,11 @@ pub trait Dispatch {
     /// start.
     async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()>;
 
-    /// Stores what own pending runs wait for, at most a few hundred per call. A run that has changed since stays unchanged. A run that
-    /// waits in an executor's queue is marked with that executor, and becomes `pending` again if it was adopted as `running` without a
-    /// start.
+    /// Stores what pending runs of the lease `token` wait for, at most a few hundred per call. A run that has changed since stays
+    /// unchanged. A run that waits in an executor's queue is marked with that executor, and becomes `pending` again if it was adopted as
+    /// `running` without a start.
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()>;
 
-    /// Fixes the total of a broadcast and inserts its shards, all or nothing; `false` if it was expanded already.
+    /// Sets the number of shards of a broadcast and inserts the shards, all or nothing; `false` if it was expanded already.
     async fn expand(&self, token: LeaseToken, run: RunId, shards: &[Run]) -> Result<bool>;
 }

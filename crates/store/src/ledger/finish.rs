@@ -1,4 +1,4 @@
-//! The end of attempts: the only way to a verdict.
+//! Ends of attempts, and what follows from them: retries, verdicts, runs of child jobs.
 
 use async_trait::async_trait;
 use rondel_core::outcome::{NextStep, NextStepPolicy, Outcome};
@@ -13,7 +13,7 @@ use crate::error::Result;
 pub struct AttemptEnd {
     /// The run.
     pub run: RunId,
-    /// Its job. Rows are locked in the order of ids, and the results of one job are written in one lane.
+    /// Its job. Rows are locked in the order of ids, and the results of one job are never written by two calls at the same time.
     pub job: JobId,
     /// The attempt that ended.
     pub attempt: i32,
@@ -79,7 +79,7 @@ pub struct Ends {
     pub answers: Vec<EndOutcome>,
     /// Open runs that follow from the ends: children that were released. Their homes must be notified.
     pub released: Vec<Run>,
-    /// The earliest next fire that one of the ends set for a job with a fixed delay. The scan must look by then.
+    /// The earliest next fire that one of the ends set for a job with a fixed delay. The scan must read due jobs by then.
     pub due_at: Option<Timestamp>,
     /// Runs that succeeded and await their children, and therefore stay open. This includes runs whose end was stored before, because the
     /// answer to that call may have been lost or may have gone to another server.

@@ -9,7 +9,7 @@ use crate::error::Result;
 /// The name of a limit that jobs of a namespace share.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct LimitName {
-    /// The tenant.
+    /// The namespace.
     pub namespace: NamespaceId,
     /// The key that the jobs name.
     pub key: String,
@@ -32,8 +32,8 @@ pub trait Limits {
     /// ([`adopt`](crate::Adopt::adopt)) takes over its limits.
     async fn limit_homes(&self, token: LeaseToken, limits: &[LimitName]) -> Result<Vec<NodeId>>;
 
-    /// Gives away limits that the node of `token` counts and that count no run: to the node `to`, or to the next node that asks. The node
-    /// keeps a limit if it has an open broadcast under that limit, because shards cannot move. It keeps all limits if `to` takes no jobs,
-    /// because the jobs under them could not follow. Returns the limits that it keeps.
+    /// Gives away those limits of the node of `token` that count no run: to the node `to`, or to the next node that asks. The node keeps a
+    /// limit if it has an open broadcast under that limit, because shards cannot move. It keeps all limits if `to` takes no jobs, because
+    /// the jobs under them could not follow. Returns the limits that it keeps.
     async fn give_limits(&self, token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Result<Vec<LimitName>>;
 }

@@ -14,7 +14,7 @@ pub struct UnsentRun {
     pub run: RunId,
     /// Its job.
     pub job: JobId,
-    /// When it may start.
+    /// When it is due.
     pub due_at: Timestamp,
 }
 
@@ -23,7 +23,7 @@ pub struct UnsentRun {
 pub struct JobAtHome {
     /// The job.
     pub job: JobId,
-    /// Its recent fires.
+    /// The decaying count of its recent fires.
     pub recent_fires: RecentFires,
 }
 
@@ -51,11 +51,11 @@ pub struct MovedJobs {
 /// Moves jobs and runs to other homes.
 #[async_trait]
 pub trait Move {
-    /// Hands over own runs that were never sent, with their jobs, to another living node. A job has one home, so it moves with all of its
-    /// open runs here or not at all: it stays if it has an open run that is not among `runs`, that may have been sent, or that is a shard.
-    /// If the job's home is already the other node, only its pending runs move. The runs that moved wait in the store, where the other
-    /// node's scan finds them. If such a run is due, its row records a wait, so that the run does not count as missed. Returns the runs
-    /// that moved.
+    /// Hands over runs of the lease `token` that were never sent, with their jobs, to another living node. A job has one home, so it moves
+    /// with all of its open runs of this node or not at all: it stays if it has an open run that is not among `runs`, that may have been
+    /// sent, or that is a shard. If the job's home is already the other node, only its pending runs move. The runs that moved wait in the
+    /// store, where the other node's scan finds them. If such a run is due, its row records a wait, so that the run does not count as
+    /// missed. Returns the runs that moved.
     async fn hand_over(&self, token: LeaseToken, runs: &[RunId], to: NodeId) -> Result<Vec<RunId>>;
 
     /// Like [`hand_over`](Self::hand_over), for whole jobs whose home this node is. A job also stays if one of its open runs is past its
@@ -63,7 +63,7 @@ pub trait Move {
     /// and the jobs that moved.
     async fn move_jobs(&self, token: LeaseToken, moves: &[HomeMove], not_before: Timestamp) -> Result<MovedJobs>;
 
-    /// Own open runs that were not sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
+    /// Open runs of the lease `token` that were not sent (pending without a mark, or waiting), by id after `after`, at most `limit`.
     async fn unsent(&self, token: LeaseToken, after: RunId, limit: u32) -> Result<Vec<UnsentRun>>;
 
     /// Like [`unsent`](Self::unsent), for all runs of these jobs at once.

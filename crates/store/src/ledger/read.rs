@@ -40,7 +40,7 @@ pub struct OpenPage {
     pub status: RunStatus,
     /// Only runs that are due before this instant.
     pub before: Timestamp,
-    /// Only runs after this place.
+    /// Only runs after this place: after this instant, or due at it and with a higher id.
     pub after: (Timestamp, RunId),
     /// Maximum number of runs.
     pub limit: u32,
@@ -53,7 +53,7 @@ pub struct RunQuery {
     pub job: Option<JobId>,
     /// Only runs planned up to this instant. Applies only together with `job`.
     pub until: Option<Timestamp>,
-    /// Only runs of these apps, which the caller may see. Ignored together with `parent`.
+    /// Only runs of these apps: those that the caller may see. Ignored together with `parent`.
     pub within: Option<Vec<AppId>>,
     /// Only runs with one of these; empty for all.
     pub statuses: Vec<RunStatus>,
@@ -85,7 +85,8 @@ pub trait Runs {
     /// Reads the state that the tick needs of these runs; those that do not exist are left out.
     async fn check_runs(&self, ids: &[RunId]) -> Result<Vec<RunCheck>>;
 
-    /// The keys of a page of own open runs, the earliest first. This node has each of these runs in memory, or has yet to load it.
+    /// The keys (due instant and id) of a page of the open runs of the lease `token`, the earliest first. The node has each of these runs
+    /// in memory, or has yet to load it.
     async fn open_keys(&self, token: LeaseToken, page: OpenPage) -> Result<Vec<(Timestamp, RunId)>>;
 
     /// A page of a namespace's runs, newest first.

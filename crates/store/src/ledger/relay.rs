@@ -48,7 +48,7 @@ pub trait Relay {
     /// Stores answers. The first answer to a question stays.
     async fn answer_fences(&self, answers: &[RelayedAnswer], now: Timestamp) -> Result<()>;
 
-    /// The answers to the questions of `asker`, at most `limit`. An answer stays until the next question, so that it can be read again if
-    /// it is lost in transit.
+    /// The answers to the questions that `asker` asked since `since`, at most `limit`. An answer stays until the next question, so that it
+    /// can be read again if it is lost in transit.
     async fn fence_answers(&self, asker: NodeId, since: Timestamp, limit: u32) -> Result<Vec<RelayedAnswer>>;
 }

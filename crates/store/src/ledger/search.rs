@@ -28,8 +28,8 @@ pub enum RunOrder {
 /// A place in the order of a search.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RunPlace {
-    /// The value that the order sorts by. [`RunOrder::Newest`] sorts by id alone, so the value is 0. Only a search in one job has a value
-    /// in this order: the planned instant in milliseconds up to which it looks, because the index of a job is ordered by planned instants.
+    /// The value that the order sorts by, in milliseconds. [`RunOrder::Newest`] sorts by id alone, so the value is 0. A search in one job
+    /// is the exception: its value is the planned instant up to which it looks, because the index of a job is ordered by planned instants.
     pub value: i64,
     /// The run.
     pub id: RunId,
@@ -53,7 +53,7 @@ pub struct RunSearch {
     pub statuses: Vec<RunStatus>,
     /// Only runs that failed for good, of jobs that have not succeeded since, and that were neither acknowledged nor run again.
     pub is_dead: bool,
-    /// Only runs with one of these causes; empty for all.
+    /// Only runs with one of these triggers; empty for all.
     pub triggers: Vec<Trigger>,
     /// Only runs of these apps.
     pub apps: Option<Vec<AppId>>,
@@ -67,7 +67,7 @@ pub struct RunSearch {
     pub since: Option<Timestamp>,
     /// Only runs that were planned and created up to this instant.
     pub until: Option<Timestamp>,
-    /// Only runs whose duration, for open runs up to `now`, is in this range.
+    /// Only runs whose duration is in this range. The duration of an open run counts up to `now`.
     pub duration: LengthRange,
     /// Only runs whose start was late by a length in this range.
     pub late: LengthRange,
@@ -185,13 +185,13 @@ impl RunSearch {
     /// The range of ids that can match: the first of the pair is included, the second is not.
     #[must_use]
     pub fn ids(&self) -> (i64, i64) {
-        // A row may be created some time before its instant.
+        // A row can be created some time before its instant.
         let from = self.since.map_or(0, |since| IdGen::first_at(since.saturating_sub(MADE_AHEAD_MAX)));
         let to = self.until.map_or(i64::MAX, |until| IdGen::first_at(Timestamp::from_millis(until.as_millis() + 1)));
         (from, to)
     }
 
-    /// Whether a run matches, regardless of its place.
+    /// Whether a run matches. `from` and `is_dead` are not checked.
     #[must_use]
     pub fn admits(&self, run: &Run) -> bool {
         let is_in = |(from, to): (i64, i64), value: i64| (from..=to).contains(&value);

@@ -12,11 +12,14 @@ use crate::alerts::{
 
 #[derive(Debug, Default)]
 pub(super) struct AlertRows {
+    /// The version of each namespace's alerts.
     pub(super) versions: BTreeMap<NamespaceId, i64>,
     pub(super) rules: BTreeMap<AlertRuleId, RuleRecord>,
     pub(super) incidents: BTreeMap<IncidentId, (NamespaceId, IncidentRecord)>,
     pub(super) silences: BTreeMap<SilenceId, SilenceRecord>,
+    /// The maintenance windows.
     pub(super) windows: BTreeMap<MaintenanceId, MaintenanceRecord>,
+    /// Runs that rules have not evaluated yet.
     pub(super) events: BTreeMap<RunId, (NamespaceId, AlertEvent)>,
     pub(super) expect_checks: BTreeMap<(JobId, ExpectKind), (NamespaceId, ExpectCheck)>,
     /// When open runs are next compared with the expectations of their jobs.

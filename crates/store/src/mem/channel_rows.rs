@@ -24,6 +24,7 @@ pub(super) struct StoredMessage {
     pub(super) is_waiting: bool,
     pub(super) is_sent: bool,
     pub(super) try_count: i32,
+    /// When it is tried next, or was last tried.
     pub(super) next_try_at: Timestamp,
 }
 

@@ -205,7 +205,7 @@ impl State {
         users.into_iter().take(CHANNEL_USER_COUNT_MAX + 1).collect()
     }
 
-    /// A channel that the definition newly names and that does not exist.
+    /// A missing channel that the definition names and that the earlier definition (`before`) did not name.
     pub(super) fn missing_channel(
         &self,
         namespace: NamespaceId,

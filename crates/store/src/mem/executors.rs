@@ -53,7 +53,8 @@ impl Executors for MemStore {
         for executor in executors {
             let session = state.sessions.get_mut(&(token.node, *executor));
             if let Some(session) = session.filter(|session| session.token.epoch <= token.epoch) {
-                // A stream that continues under the node's next lease is open again.
+                // A fence of the previous lease may have recorded an end for this stream. A beat under the next lease shows that the stream
+                // goes on. Under the same lease a recorded end stays.
                 let ended_at = session.ended_at.filter(|_| session.token.epoch == token.epoch);
                 (session.token, session.last_seen_at, session.ended_at) = (token, now, ended_at);
             }

@@ -12,7 +12,7 @@ pub(super) type ChunkKey = (RunId, i32, i64);
 
 pub(super) struct StoredChunk {
     lines: Vec<LogLine>,
-    /// The namespace and the size that count; `None` for the line that replaces a removed log.
+    /// The namespace in whose log size the chunk counts, and its size in bytes; `None` for the line that replaces a removed log.
     counted: Option<(NamespaceId, u64)>,
 }
 

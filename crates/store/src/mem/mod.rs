@@ -113,6 +113,7 @@ struct State {
     /// The rules of every version that a calendar ever had.
     calendar_rules: BTreeMap<(CalendarId, i64), Rule>,
     scripts: BTreeMap<(NamespaceId, String), script_rows::StoredScript>,
+    /// The rows of `job_due`.
     due: BTreeMap<JobId, Due>,
     access: access::Access,
     nodes: BTreeMap<NodeId, StoredNode>,
@@ -126,9 +127,11 @@ struct State {
     /// Jobs that are or were pump jobs.
     pumps: BTreeSet<JobId>,
     pump_items: BTreeMap<JobId, BTreeMap<String, rondel_core::pump::Item>>,
+    /// Runs with a request to cancel or to end them.
     cancels: BTreeSet<RunId>,
     /// The run that has a key of a job, or that had it last.
     trigger_keys: HashMap<(JobId, String), RunId>,
+    /// The node that counts the runs of each limit.
     limit_homes: BTreeMap<LimitName, NodeId>,
     /// By asker and executor, with the answer.
     fence_requests: BTreeMap<(NodeId, ExecutorId), (FenceRequest, Option<RelayedAnswer>)>,
@@ -140,6 +143,7 @@ struct State {
     alert_rows: alert_rows::AlertRows,
     /// Runs that failed for good and were not acknowledged, with their namespace, job and instant.
     dead_letters: BTreeMap<RunId, (NamespaceId, JobId, Timestamp)>,
+    /// When the last pass of each housekeeping task began.
     passes: BTreeMap<String, Timestamp>,
     /// By job, hour and verdict: runs and milliseconds.
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
@@ -147,8 +151,10 @@ struct State {
     report_schedules: BTreeMap<NamespaceId, ScheduledReport>,
     /// Runs that must be counted later or counted again, with the verdict under which they were counted before.
     stat_open: BTreeMap<RunId, Option<RunStatus>>,
+    /// The last run that the counts have reached.
     stat_cursor: Option<RunId>,
     points: BTreeMap<PointKey, StatPoint>,
+    /// How the newest counted runs of each job ended.
     pulses: BTreeMap<JobId, NewestOutcomes>,
     /// The switches of apps that are not active.
     app_switches: BTreeMap<AppId, Switch>,
@@ -157,6 +163,7 @@ struct State {
     declared: BTreeMap<(AppId, String), DeclaredSet>,
     /// By namespace, source and number.
     shadow_fires: BTreeMap<(NamespaceId, String, i64), crate::shadow::ShadowFire>,
+    /// By the id of their owner.
     saved_filters: BTreeMap<i64, Vec<crate::saved_filters::SavedFilter>>,
     xxl: xxl_rows::Xxl,
     /// By scope and key.
@@ -189,26 +196,33 @@ struct StoredVersion {
 #[derive(Clone, Copy)]
 struct Due {
     next_fire_at: Option<Timestamp>,
+    /// The first fire that a maintenance window holds back.
     held_from: Option<Timestamp>,
+    /// Whether it is right that the job has no next fire. If it has none and this is false, the job is stuck.
     is_over: bool,
+    /// The length of its fixed delay.
     delay: Option<Duration>,
+    /// The run whose end sets the next fire.
     follows: Option<RunId>,
     version: i64,
     home: NodeId,
+    /// Rises at each change of home.
     term: i64,
     recent_fires: RecentFires,
 }
 
 struct StoredNode {
     node: Node,
+    /// Part of the ids that the node makes.
     ordinal: i64,
+    /// The end of the earlier leases. Equal to the end of the lease once the lease is fenced.
     prior_lease_until: Timestamp,
     /// The latest end among the leases that have been fenced.
     ended_at: Timestamp,
 }
 
 impl StoredNode {
-    /// Whether another node has fenced its lease: that node raised its epoch after the lease ended.
+    /// Whether another node has fenced its lease: that node raised its epoch after the lease ended, and stored two equal ends.
     fn is_fenced(&self) -> bool {
         self.prior_lease_until == self.node.lease_until
     }
@@ -242,7 +256,7 @@ impl State {
         its.for_each(|session| session.ended_at = session.ended_at.or(Some(ended_at)));
     }
 
-    /// An open run that this lease owns.
+    /// An open run that this lease owns; `None` if it does not own the run.
     fn own(&mut self, token: LeaseToken, id: RunId) -> Option<&mut Run> {
         let run = self.runs.get_mut(&id)?;
         (run.node == token.node && run.node_epoch == token.epoch && !run.status.is_terminal()).then_some(run)

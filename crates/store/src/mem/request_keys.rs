@@ -66,7 +66,7 @@ impl RequestKeys for MemStore {
             .map(|(key, call)| (call.began_at, key.clone()))
             .collect();
         old.sort();
-        // As in SQL: calls that began in the millisecond of the first remaining call are left for the next removal.
+        // As in SQL: calls that began in the same millisecond as the first remaining call stay for the next removal.
         let before = old.get(size(limit)).map_or(before, |(began_at, _)| *began_at);
         let count = old.len();
         state.calls.retain(|_, call| call.began_at >= before);

@@ -137,7 +137,7 @@ impl State {
         scripts.filter(|script| script.name == name).filter_map(|script| script.version).collect()
     }
 
-    /// The script that a definition newly names and that does not exist.
+    /// A missing script that the definition names and that the earlier definition (`before`) did not name.
     pub(super) fn missing_script(
         &self,
         namespace: NamespaceId,

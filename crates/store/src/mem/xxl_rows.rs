@@ -12,7 +12,9 @@ pub(super) const NUMBERS_BEFORE: i64 = 999_999_999;
 #[derive(Debug, Default)]
 pub(super) struct Xxl {
     pub(super) executors: BTreeMap<(AppId, String), XxlExecutor>,
+    /// The numbers by which executors know the jobs.
     pub(super) numbers: BTreeMap<JobId, i32>,
+    /// By the numbers by which executors know them.
     pub(super) runs: BTreeMap<i64, XxlRun>,
     pub(super) last_log_id: i64,
 }

@@ -1,9 +1,9 @@
 //! Begins a transaction, and completes the beginning even if the caller is dropped.
 //!
-//! A caller may be dropped while the database begins its transaction: a client disconnects, or a time limit ends. The drivers of PostgreSQL
-//! and MySQL then return the session to the pool while it is in the transaction, without a rollback. Single statements of the next callers
-//! would then run in that transaction. They would not be committed, would keep their locks, and would be lost when the database ends the
-//! idle transaction.
+//! The future of a caller can be dropped while the database begins its transaction: a client disconnects, or a time limit ends. The drivers
+//! of PostgreSQL and MySQL then return the session to the pool while it is in the transaction, without a rollback. Single statements of the
+//! next callers would then run in that transaction. They would not be committed, would keep their locks, and would be lost when the
+//! database ends the idle transaction.
 
 use std::pin::Pin;
 use std::task::{Context, Poll};
@@ -43,8 +43,8 @@ impl Future for BeginTransaction {
 
 impl Drop for BeginTransaction {
     fn drop(&mut self) {
-        // Like the pool's own tasks, this task is not on the tracker of the process: it ends within the limit, and closing the pool waits
-        // for it.
+        // Like the pool's own tasks, this task is not registered with the process's task tracker: it ends within the limit, and closing the
+        // pool waits for it.
         if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
             drop(runtime.spawn(timeout(LIMIT, work)));
         }

@@ -239,13 +239,13 @@ fn calendar(row: &AnyRow) -> Result<CalendarRecord> {
     })
 }
 
-/// The pin of a definition, from its two columns.
+/// The calendar version that a definition is pinned to, from its two columns.
 pub(super) fn pinned(columns: &mut Reader<'_>) -> Result<Option<PinnedCalendar>> {
     let (id, version) = (columns.opt_int("calendar_id")?, columns.opt_int("calendar_version")?);
     Ok(id.zip(version).map(|(id, version)| PinnedCalendar { id: CalendarId::new(id), version }))
 }
 
-/// Adds the two columns of a pin to a query.
+/// Adds the two columns of a pinned calendar version to a query.
 pub(super) fn pins(query: Query, pin: Option<PinnedCalendar>) -> Query {
     query.opt_int(pin.map(|pin| pin.id.get())).opt_int(pin.map(|pin| pin.version))
 }

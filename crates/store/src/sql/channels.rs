@@ -127,7 +127,7 @@ const LAST_DELIVERIES: Statement = Statement {
          ORDER BY channel_id"
     ),
 };
-/// Leaves out the messages of open incidents, because they show which channels get the end of the incident.
+/// Leaves out the messages of open incidents, because they show which channels must be notified of the end of the incident.
 const OLD_MESSAGES: Statement = Statement {
     name: "old_messages",
     text: "SELECT id FROM alert_message WHERE id < ? AND state <> 'waiting' AND NOT EXISTS (SELECT 1 FROM incident \

@@ -255,6 +255,7 @@ struct JoinRow {
     ordinal: i64,
     epoch: i64,
     lease_until: Timestamp,
+    /// The latest end of the earlier leases.
     prior_lease_until: Timestamp,
 }
 
@@ -360,7 +361,7 @@ pub(super) fn report(columns: &mut Reader<'_>) -> Result<NodeReport> {
     let (claims_tried, claims_lost) = (count(columns, "claims_tried")?, count(columns, "claims_lost")?);
     let refused_count = count(columns, "refused_count")?;
     let lateness_p99_ms = columns.opt_int("lateness_p99_ms")?.and_then(|late| u64::try_from(late).ok());
-    // A server of another version may write the loops in another format. In that case they are left out.
+    // A server of another version can have written the loops in another format. In that case they are left out.
     let loops = columns.opt_text("loops")?.and_then(|loops| serde_json::from_str(&loops).ok()).unwrap_or_default();
     Ok(NodeReport {
         is_leaving,

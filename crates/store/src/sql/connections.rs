@@ -25,7 +25,7 @@ const READ_LIVING_CONNECTIONS: Statement = Statement {
     name: "read_living_connections",
     text: "SELECT id, connection_ids FROM node WHERE lease_until_ms > {now} AND connection_ids <> '' ORDER BY id",
 };
-/// After a restart of the database, the ids of connections start again from 1. A listed id may then belong to another user or database.
+/// After a restart of the database, the ids of connections start again from 1. A listed id can then belong to another user or database.
 const FIND_CONNECTIONS: Statement = Statement {
     name: "find_connections",
     text: "SELECT CAST(id AS SIGNED) FROM information_schema.processlist WHERE id {in_list} AND db = DATABASE() \
@@ -75,7 +75,7 @@ impl SqlStore {
         if ended.is_empty() {
             return Ok(());
         }
-        // If the database has restarted, an id in an old list may belong to a session of a living server.
+        // If the database has restarted, an id in an old list can belong to a session of a living server.
         let mut living = BTreeSet::new();
         for row in self.rows(Query::new(&READ_LIVING_CONNECTIONS)).await? {
             let mut columns = Reader::new(&row, "node");

@@ -214,6 +214,7 @@ impl Dialect {
 struct Writer {
     dialect: Dialect,
     out: String,
+    /// Number of arguments so far.
     arguments: usize,
     /// The number of the argument with the first column of the rows.
     first_column: usize,

@@ -38,7 +38,8 @@ const REOPEN_SESSION: Statement = Statement {
     text: "UPDATE executor_session SET node_epoch = ?, app_id = ?, connected_at_ms = ?, last_seen_at_ms = ?, ended_at_ms = NULL, \
            has_left = 0, process = ? WHERE node_id = ? AND executor_id = ?",
 };
-/// A stream that continues under the node's next lease is open again. (MySQL assigns in the order of the text, so the epoch comes last.)
+/// A fence of the previous lease may have recorded an end for a stream. A beat under the next lease shows that the stream goes on, so that
+/// end is removed. Under the same lease a recorded end stays. (MySQL assigns in the order of the text, so the epoch comes last.)
 const BEAT_SESSIONS: Statement = Statement {
     name: "beat_sessions",
     text: "UPDATE executor_session SET ended_at_ms = CASE WHEN node_epoch < ? THEN NULL ELSE ended_at_ms END, \
@@ -279,7 +280,8 @@ impl Executors for SqlStore {
 }
 
 impl Tx<'_> {
-    /// When the session of the previous stream was opened. No two streams of an executor to one node have the same instant.
+    /// When the session of the previous stream was opened. No two streams of an executor to one node are recorded as opened at the same
+    /// instant.
     async fn opened_before(&mut self, token: LeaseToken, executor: ExecutorId) -> Result<Timestamp> {
         let query = Query::new(&READ_OPENED_AT).int(token.node.get()).int(executor.get());
         let row = self.row(query).await?;

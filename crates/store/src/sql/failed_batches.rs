@@ -33,7 +33,9 @@ pub(super) struct FailedBatches {
 
 #[derive(Clone, Copy, Debug)]
 struct FailedBatch {
+    /// Maximum number of rows of its next try.
     rows_max: usize,
+    /// Number of failures since it was last halved.
     failed_count: u32,
 }
 

@@ -73,6 +73,7 @@ struct Encoded {
     line_count: i64,
     codec: &'static str,
     data: Vec<u8>,
+    /// The namespace in whose log size it counts; `None` for the line that replaces a removed log.
     namespace: Option<i64>,
 }
 

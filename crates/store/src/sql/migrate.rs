@@ -23,15 +23,15 @@ static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
 /// The table in which the driver records the migrations that were applied.
 const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
-/// Period in which a waiting server checks whether the other server has finished its migration.
+/// How often a waiting server checks whether the other server has finished its migration.
 const LOOK_PERIOD: Duration = Duration::from_millis(200);
 /// Pause of a migration before it tries a table in use again.
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
 /// Number of tries. Each waits for the table as long as the lock timeouts of the settings below allow.
 const TABLE_TRIES: u32 = 20;
 
-/// Replaces the driver's own lock, whose timeout is -1. MySQL waits for that lock forever. MariaDB does not know this value, so the driver
-/// would have no lock at all.
+/// Replaces the driver's own lock, whose timeout is -1. MySQL waits for that lock forever. MariaDB does not know the timeout -1, so the
+/// driver would have no lock at all.
 const LOCK_MYSQL: &str = "SELECT CAST(GET_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64), 0) AS SIGNED)";
 const UNLOCK_MYSQL: &str = "DO RELEASE_LOCK(LEFT(CONCAT('rondel.', DATABASE()), 64))";
 const SETTINGS_MYSQL: &str = "SET SESSION lock_wait_timeout = 2, innodb_lock_wait_timeout = 2, autocommit = 1";

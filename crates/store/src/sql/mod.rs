@@ -77,9 +77,9 @@ use crate::{DatabaseTroubleKind, Result, StoreError};
 pub struct SqlStore {
     pools: LivePools,
     statements: RenderedStatements,
-    /// Among the runs whose ends jobs wait for, the last one that healing checked.
+    /// The last run that healing checked, among the runs whose ends jobs wait for.
     heal_cursor: AtomicI64,
-    /// Among the runs that had no final verdict when the count reached them, the last one that was checked again.
+    /// The last run that was checked again, among the runs that had no final verdict when the count reached them.
     recount_cursor: AtomicI64,
     /// For a connection outside of the pools.
     options: AnyConnectOptions,
@@ -87,6 +87,7 @@ pub struct SqlStore {
     sealer: Sealer,
     /// The size of one statement, limited by the configuration and by the database.
     statement_size: StatementSize,
+    /// Maximum size of one statement in bytes, from the packet limit of the database.
     packet_bytes: AtomicUsize,
     failed_batches: FailedBatches,
     /// SQLite: the lock of the database file, which lives as long as the store.
@@ -296,7 +297,7 @@ fn gone(operation: &'static str, _: rondel_failpoint::Injected) -> StoreError {
     store_error(operation, sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()))
 }
 
-/// 5 to 10 ms, doubled for each try before.
+/// The wait before the next try: 5 to 10 ms, doubled for each try after the first.
 fn wait_before_try(tries: u32) -> Duration {
     let spread = RandomState::new().build_hasher().finish() % 5;
     Duration::from_millis(5 + spread) * 2_u32.pow(tries.min(6) - 1)

@@ -8,7 +8,8 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::Result;
 
 impl SqlStore {
-    /// Removes at most `limit` keys of owners and instants before `before`, the oldest first. Returns how many rows were removed.
+    /// Removes the rows of at most `limit` keys (an instant and an owner) before `before`, the oldest first. Returns how many rows were
+    /// removed.
     ///
     /// The first statement reads instants and owners in the order of the instants, the second removes all rows before an instant, and the
     /// third removes the rows of some owners at an instant. `of` adds the arguments that all three need before their instants.

@@ -11,7 +11,7 @@ use crate::OpenError;
 
 /// The beginning of a statement that builds an index unless it exists.
 const BEGINNING: &str = "CREATE INDEX IF NOT EXISTS ";
-/// A concurrent build waits for all transactions that began before it, and no statement waits for the build.
+/// A concurrent build waits for all transactions that began before it. No statement waits for the build, so its timeout may be long.
 const WAIT_FOR_TRANSACTIONS: &str = "SET lock_timeout = '60s'";
 const WAIT_FOR_TABLES: &str = "SET lock_timeout = '2s'";
 

@@ -24,6 +24,7 @@ pub(super) struct Pools {
     /// SQLite: the one writer.
     pub(super) write: AnyPool,
     pub(super) read: AnyPool,
+    /// Whether other pools have replaced these; all work in these then ends.
     is_replaced: watch::Sender<bool>,
 }
 

@@ -28,7 +28,7 @@ const READ_PUMP_JOBS: Statement = Statement {
            JOIN job ON job.id = pump_job.job_id LEFT JOIN job_due ON job_due.job_id = pump_job.job_id \
            ORDER BY pump_job.job_id",
 };
-/// Maximum number of open rows of one job that are read.
+/// Maximum number of open root rows of one job that are read.
 const OPEN_ROOTS_MAX: u32 = 1_000;
 pub(super) const READ_PUMP_ROOTS: Statement = Statement {
     name: "read_pump_roots",
@@ -39,8 +39,8 @@ pub(super) const READ_PUMP_ROOTS: Statement = Statement {
          ORDER BY fire_at_ms DESC, cause DESC LIMIT ?"
     ),
 };
-/// Reads all open rows, because some may be older than many rows that have ended. The index of open runs begins with the node, so the
-/// condition on the node makes it usable.
+/// Reads all open root rows, because an open one can be older than many that have ended. The index of open runs begins with the node, so
+/// the condition on the node makes it usable.
 pub(super) const READ_OPEN_PUMP_ROOTS: Statement = Statement {
     name: "read_open_pump_roots",
     text: concat!(

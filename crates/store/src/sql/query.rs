@@ -147,7 +147,7 @@ impl Query {
         self
     }
 
-    /// The words of `{words}`.
+    /// The texts of a `{words}`; at least one.
     pub(super) fn words(mut self, values: &[&str]) -> Self {
         self.batch = Some((self.arguments.len(), values.len()));
         self.arguments.extend(values.iter().map(|value| Argument::Text(Some((*value).to_owned()))));
@@ -173,6 +173,7 @@ pub(super) fn read_ids(rows: &[AnyRow], table: &'static str, column: &'static st
 pub(super) struct Reader<'r> {
     row: &'r AnyRow,
     table: &'static str,
+    /// The index of the column that is read next.
     next: usize,
 }
 
@@ -181,7 +182,7 @@ impl<'r> Reader<'r> {
         Self { row, table, next: 0 }
     }
 
-    /// An error about the column that was read last.
+    /// An error about a column of this row. The first column is taken for the id of the row.
     pub(super) fn corrupt(&self, column: &'static str, message: impl std::fmt::Display) -> StoreError {
         let id = self.row.try_get::<i64, _>(0).unwrap_or_default();
         StoreError::Corrupt { table: self.table, column, id, message: message.to_string() }

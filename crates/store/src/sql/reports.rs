@@ -19,8 +19,9 @@ use crate::{Reports, Result};
 
 /// Maximum number of messages that are read for one part of a long list of jobs.
 const PART_COUNT_MAX: u32 = 2_000;
-/// Number of pairs of a message and a job that are read per message, and the maximum for all messages.
+/// Number of pairs of a message and a job that are read per message.
 const PAIR_COUNT: u32 = 10;
+/// Maximum number of pairs that are read for all messages together.
 const PAIR_COUNT_MAX: u32 = 10_000;
 
 /// The most frequent messages, and the most frequent pairs of a message and a job. A pair has 0 as its number of jobs. The failures are
@@ -134,7 +135,7 @@ const MOVE_SCHEDULE: Statement = Statement {
 impl Reports for SqlStore {
     async fn failure_messages(&self, query: &FailureQuery<'_>) -> Result<Vec<FailureMessage>> {
         let queries = queries_by_jobs(query, [&READ_FAILURES, &READ_FAILURES_OF_APPS, &READ_FAILURES_OF_JOBS]);
-        // A message that is rare in one part of a long list of jobs may be frequent in the whole list.
+        // A message that is rare in one part of a long list of jobs can be frequent in the whole list.
         let limit = if queries.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
         let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
         let pair_limit = limit.saturating_mul(PAIR_COUNT).min(PAIR_COUNT_MAX);
@@ -258,8 +259,8 @@ impl Tx<'_> {
     }
 }
 
-/// The queries with only their first arguments, which select the jobs: all of the namespace, those of apps, or those of a list in parts.
-/// The array has the statements in this order.
+/// The queries, each with only the arguments that select the jobs: all of the namespace, those of apps, or those of a list in parts. The
+/// array has the statements in this order.
 fn queries_by_jobs(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static Statement; 3]) -> Vec<Query> {
     match (query.jobs, query.apps) {
         (Some(jobs), _) => {
@@ -278,8 +279,8 @@ fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
     queries_by_jobs(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS, &READ_FAILING_WITH_OF_JOBS])
 }
 
-/// Adds a row: either the sums of a message, or a pair of a message and a job, whose job is added to the message. Returns the number of
-/// runs of a pair. The rows may come in any order. A message for which only pairs have come has a `job_count` of 0.
+/// Adds a row, which has either the sums of a message, or a pair of a message and a job. The job of a pair is added to its message. Returns
+/// the number of runs of a pair. The rows may come in any order. A message for which only pairs have come has a `job_count` of 0.
 fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Option<u64>> {
     let mut columns = Reader::new(row, "failure_stat");
     let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));

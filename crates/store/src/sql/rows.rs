@@ -20,8 +20,8 @@ macro_rules! run_columns {
 }
 pub(super) use run_columns;
 
-/// For runs that leave their server unsent: if the first attempt is due and has no recorded wait, it gets the wait that the statement
-/// names, as [`crate::settle::note_unsent`] decides.
+/// For runs that move to another server before they are sent: if the first attempt is due and has no recorded wait, it gets the wait that
+/// the statement names, as [`crate::settle::note_unsent`] decides.
 macro_rules! noted_detail {
     () => {
         "detail = CASE WHEN detail IS NULL AND attempt = 1 AND due_at_ms <= {now} THEN ? ELSE detail END"

@@ -50,6 +50,7 @@ impl OwnConnections {
 /// When a session was last found to accept no writes.
 #[derive(Debug)]
 pub(super) struct ReadOnlySeen {
+    /// The instant from which `at_ms` counts.
     since: Instant,
     /// In milliseconds after `since`; negative before the first time.
     at_ms: AtomicI64,
@@ -185,8 +186,8 @@ async fn catch_up(connection: &mut AnyConnection) -> Result<(), sqlx::Error> {
     Ok(())
 }
 
-/// Whether a pooler between here and PostgreSQL gives each transaction another session. If it does, a second connection gets the session
-/// that the first one has just used.
+/// Whether a pooler in front of PostgreSQL gives each transaction another session. If it does, a second connection gets the session that
+/// the first one has just used.
 pub(super) async fn are_sessions_shared(
     first: &mut AnyConnection,
     options: &AnyConnectOptions,

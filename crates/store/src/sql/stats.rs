@@ -24,7 +24,7 @@ const INSERT_CURSOR: Statement = Statement {
     name: "insert_stat_cursor",
     text: "INSERT {ignore} INTO run_stat_cursor (id, run_id) VALUES (1, 0) {or_ignore}",
 };
-/// The transaction that counts locks the cursor, so that no two transactions count the same runs.
+/// Each counting transaction locks the cursor, so that no two transactions count the same runs.
 const LOCK_CURSOR: Statement =
     Statement { name: "lock_stat_cursor", text: "SELECT run_id FROM run_stat_cursor WHERE id = 1 {for_update}" };
 const MOVE_CURSOR: Statement =
@@ -138,7 +138,7 @@ impl Tally {
         sum.1 += sign * millis(stat.duration);
     }
 
-    /// Adds a run that now has a verdict and was counted as `before`, or was not counted.
+    /// Adds a run that now has a verdict. `before` is the verdict under which it was counted earlier; `None` if it was not counted.
     fn recount(&mut self, run: &CountedRun, before: Option<RunStatus>) {
         let Some(stat) = run.stat() else { return };
         if let Some(before) = before {

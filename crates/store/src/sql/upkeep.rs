@@ -14,7 +14,7 @@ use crate::sql::{SqlStore, rows, transact};
 use crate::upkeep::pass_gap;
 use crate::{Result, Upkeep};
 
-/// Maximum number of shards that one batch reads. It may remove fewer.
+/// Maximum number of shards that one batch reads. It can remove fewer.
 const SHARD_PAGE: u32 = 2_000;
 
 const READ_PASS: Statement =
@@ -106,6 +106,7 @@ impl Upkeep for SqlStore {
 /// A run whose verdict is old enough for its removal.
 struct OldRun {
     id: i64,
+    /// The job, the planned instant in milliseconds, and the cause.
     key: (i64, i64, i64),
     shard_index: i32,
     parent: Option<i64>,
@@ -239,6 +240,7 @@ impl SqlStore {
 /// The shards of some broadcasts that one page contains.
 #[derive(Default)]
 struct Shards {
+    /// The shards of each broadcast.
     ids: HashMap<i64, Vec<i64>>,
     /// Broadcasts with a shard that has no verdict.
     open: HashSet<i64>,

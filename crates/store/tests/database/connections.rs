@@ -31,7 +31,7 @@ async fn locks_of_a_server_whose_lease_has_ended_are_released_by_another_one() {
         let end = tokio::time::Instant::now() + Duration::from_secs(30);
         other.report_node(survivor, &NodeReport::default()).await.unwrap();
         assert!(transaction.execute("UPDATE housekeeping_pass SET last_at_ms = 2").await.is_ok(), "its lease holds");
-        // After a restart of the database, an old list may contain ids of a living server's sessions.
+        // After a restart of the database, an old list can contain ids of a living server's sessions.
         let (one, two, three) = tokio::join!(other.now(), other.now(), other.now());
         for now in [one, two, three] {
             now.unwrap();

@@ -137,7 +137,7 @@ pub(super) fn succeeded(run: &Run, result: String) -> AttemptEnd {
     }
 }
 
-/// Claims, shards and results all keep to the bound. A statement that is filled up to a power of two may be twice as large.
+/// Claims, shards and results all keep to the bound. A statement that is filled up to a power of two can be twice as large.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_statement_carries_no_more_than_its_bytes() {
     const BYTES: usize = 20_000;

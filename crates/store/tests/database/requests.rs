@@ -8,7 +8,7 @@ use rondel_store::{Cancel as _, Finish as _, SqlStore};
 use super::packets::succeeded;
 use super::{TestDatabase, pending};
 
-/// All rows of requests are read each second, so none may outlive its run.
+/// All rows of requests are read each second, so no row must outlive its run.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_request_goes_with_its_run() {
     for database in TestDatabase::all().await {

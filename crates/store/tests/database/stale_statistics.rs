@@ -53,7 +53,7 @@ async fn a_job_is_adopted_without_a_walk_of_all_that_is_open() {
         assert_eq!(adopted.runs.len(), 101);
         assert_eq!(store.left_open(token, &[JobId::new(8)]).await.unwrap(), []);
 
-        // Stores a verdict beside as many other unsuccessful runs that the statistics do not show.
+        // Stores a verdict while the table has as many other unsuccessful runs, which the statistics do not show.
         database.execute("INSERT INTO alert_space (namespace_id, version, watches_runs) VALUES (1, 1, 1)").await;
         database.execute("UPDATE run SET status = 'skipped', reason = 'misfire' WHERE status = 'succeeded'").await;
         let own = adopted.runs.iter().find(|adopted| adopted.run.id == runs[0].id).unwrap();

@@ -73,7 +73,7 @@ impl Scratch {
     }
 }
 
-/// All tests run with sealed secrets, to cover these, too.
+/// All tests run with a secret key, so that they also cover sealed secrets.
 fn secret_keys() -> rondel_store::SecretKeys {
     "5e".repeat(32).parse().unwrap()
 }

@@ -76,8 +76,8 @@ impl ChangeJobs for MemStore {
 }
 
 impl State {
-    /// Plans an edit. The first pair are the definitions after and before; the instants are the caller's current time, when the new
-    /// definition was validated, and the store's current time.
+    /// Plans an edit. The first pair has the definition after the edit and the one before it. The instants are the caller's current time,
+    /// when the new definition was validated, and the store's current time.
     pub(in crate::mem) fn plan(
         &self,
         record: &JobRecord,
@@ -103,7 +103,7 @@ impl State {
         )
     }
 
-    /// Whether a run exists that has no verdict.
+    /// Whether this run exists and has no verdict.
     pub(in crate::mem) fn is_open(&self, run: RunId) -> bool {
         self.runs.get(&run).is_some_and(|run| !run.status.is_terminal())
     }
@@ -133,7 +133,7 @@ impl State {
         }
     }
 
-    /// Writes the row of past fires that the edit skips.
+    /// Writes the row that records the past fires that an edit skips.
     fn skip_row(&mut self, row: Option<Run>) {
         let Some(row) = row.filter(|row| !self.keys.contains_key(&key(row))) else { return };
         self.keys.insert(key(&row), row.id);

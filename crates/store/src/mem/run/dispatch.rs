@@ -134,7 +134,7 @@ impl State {
         self.own(token, id).filter(|run| run.status == RunStatus::Pending && run.attempt == attempt)
     }
 
-    /// An own run in this attempt that is pending, or was adopted as running without a start.
+    /// A run of this lease and in this attempt that is pending, or that was adopted as running without a recorded start.
     fn not_begun(&mut self, token: LeaseToken, id: RunId, attempt: i32) -> Option<&mut Run> {
         let may_be = |run: &Run| matches!(run.status, RunStatus::Pending | RunStatus::Running);
         let is_new = |run: &Run| run.started_at.is_none() && run.open_children.is_none();

@@ -57,7 +57,7 @@ impl State {
             Judgement::Duplicate => EndOutcome::Duplicate,
             Judgement::NotOwner => EndOutcome::NotOwner,
             Judgement::Superseded => {
-                // Only an executor knows how an attempt ended that the servers had given up.
+                // The servers gave this attempt up, so only an executor knows how it ended.
                 if finish.owner.is_none() {
                     self.keep_superseded(&clean);
                 }
@@ -141,7 +141,8 @@ impl State {
         (run.started_at, run.message) = (None, None);
         run.detail = detail_of(clean);
         if run.cancel_by.is_none() && reason != Reason::NotReceived {
-            // An executor had the run, so the request to end it unless an executor has it no longer applies.
+            // An earlier request to end the run applied only while no executor had it. An executor had this attempt, so the request no
+            // longer applies.
             run.cancel_reason = None;
             self.cancels.remove(&run.id);
         }
@@ -167,7 +168,7 @@ impl State {
     }
 }
 
-/// The detail, as a read from its stored text returns it.
+/// The detail as it is read back from its stored text.
 fn detail_of(clean: &CleanFinish<'_>) -> Option<Box<ReasonDetail>> {
     clean.detail.as_deref().map(|text| Box::new(ReasonDetail::from_json(text)))
 }

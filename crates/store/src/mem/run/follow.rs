@@ -20,8 +20,7 @@ impl State {
         self.ended.push(ended);
     }
 
-    /// Releases and skips the children of ended runs, and counts the open children of the runs that await their
-    /// children.
+    /// Releases or skips the children of ended runs, and counts the open children of the runs that await their children.
     pub(in crate::mem) fn follow(&mut self, finisher: Finisher<'_>, ends: &mut Ends, now: Timestamp) {
         let ended = std::mem::take(&mut self.ended);
         let graph = Graph::new(self.parents.iter().copied());

@@ -152,7 +152,7 @@ impl Tx<'_> {
         Ok(family.into_iter().collect())
     }
 
-    /// All tokens of these series, locked. While this call waits for a lock, the rotation that has the lock may add a successor, so the
+    /// All tokens of these series, locked. While this call waits for a lock, the rotation that has the lock can add a successor, so the
     /// rows are read again until there are no new ones.
     async fn locked_series(&mut self, series: &[i64]) -> Result<BTreeSet<i64>> {
         let mut found = BTreeSet::new();

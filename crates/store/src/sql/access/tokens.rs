@@ -48,7 +48,8 @@ pub(in crate::sql) const COUNT_VALID_OF_LINE: Statement = Statement {
     text: "SELECT COUNT(*) FROM api_token WHERE line_id = ? AND owner_id IS NULL AND kind = 'api' \
            AND revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
 };
-/// The rows of servers' own tokens stay. A server adds the token from its file as a valid one if it finds no row for it at its start.
+/// Leaves out the servers' own tokens. If a server finds no row for the token in its token file at its start, it adds the token, and a
+/// removed token would be valid again.
 const READ_DEAD: Statement = Statement {
     name: "read_dead_tokens",
     text: "SELECT id FROM api_token WHERE (revoked_at_ms < ? OR expires_at_ms < ?) \

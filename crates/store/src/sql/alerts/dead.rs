@@ -23,7 +23,8 @@ const DELETE_DEAD_IN: Statement = Statement {
     name: "acknowledge_dead_letters",
     text: "DELETE FROM dead_letter WHERE run_id {in_list} AND namespace_id = ?",
 };
-/// Executed only for jobs with a new success. Few failures of such a job are newer than the success, so few rows are read in vain.
+/// Executed only for jobs with a new success. Most failures of such a job are older than the success, so nearly every row that is read is
+/// returned.
 pub(in crate::sql) const FIND_OVERTAKEN: Statement = Statement {
     name: "find_overtaken_dead_letters",
     text: "SELECT run_id FROM dead_letter WHERE job_id {in_list} AND fire_at_ms < (SELECT job_pulse.succeeded_at_ms FROM job_pulse \
@@ -50,7 +51,7 @@ impl SqlStore {
         Ok(u64::try_from(count.unwrap_or(0)).unwrap_or(0))
     }
 
-    /// Removes the failures of these jobs that are older than a success. There may be hundreds of thousands, too many for one statement.
+    /// Removes the failures of these jobs that are older than a success. There can be hundreds of thousands, too many for one statement.
     pub(in crate::sql) async fn remove_overtaken(&self, jobs: &[JobId]) -> Result<()> {
         for chunk in chunks(jobs) {
             loop {

@@ -84,8 +84,8 @@ impl Tx<'_> {
         if before.is_none() && spec.expectations().is_none() {
             return Ok(());
         }
-        // Decisions based on the previous definition become void. From here until the commit, no other transaction changes the job's
-        // checks.
+        // Alert decisions that are based on the previous definition become void. From here until the commit, no other transaction changes
+        // the job's checks.
         self.raise_space(namespace).await?;
         let mut old = Vec::new();
         if before.is_some() {

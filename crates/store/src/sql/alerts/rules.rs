@@ -46,7 +46,7 @@ impl SqlStore {
 }
 
 impl Tx<'_> {
-    /// The caller must not hold any lock yet.
+    /// Saves a rule. The caller must not hold any lock yet, because this locks channels first and then the namespace's alerts.
     pub(super) async fn save_alert_rule(&mut self, change: RuleChange<'_>) -> Result<RuleSaved> {
         let missing = self.lock_channels(change.namespace, &change.spec.channel_names().collect()).await?;
         self.raise_space(change.namespace).await?;

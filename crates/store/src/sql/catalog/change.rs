@@ -96,7 +96,8 @@ impl ChangeJobs for SqlStore {
             tx.leave_followers(id).await?;
             tx.write_parents(id, &[]).await?;
             if record.spec.expect.is_some() {
-                // Decisions that were made before the job was deleted become void. They also lock this row first.
+                // Alert decisions that were made before the deletion become void. A transaction that writes decisions also locks this row
+                // first.
                 tx.raise_space(record.namespace).await?;
                 tx.delete_expects(id).await?;
             }
@@ -150,7 +151,7 @@ impl Tx<'_> {
         Ok(self.job_by_id(id).await?.map(|record| (record, DueRowLock { home, follows })))
     }
 
-    /// Whether a run exists that has no verdict.
+    /// Whether this run exists and has no verdict.
     pub(in crate::sql) async fn is_open(&mut self, run: RunId) -> Result<bool> {
         let Some(row) = self.row(Query::new(&READ_STATUS).int(run.get())).await? else { return Ok(false) };
         let mut columns = Reader::new(&row, "run");
@@ -251,7 +252,7 @@ impl Tx<'_> {
         .await
     }
 
-    /// Locks the rows that an edit concerns, and plans the edit. `after` and `before` are the definitions.
+    /// Locks the rows that an edit concerns, and plans the edit. `after` and `before` are the definitions after and before the edit.
     async fn plan(
         &mut self,
         record: &JobRecord,

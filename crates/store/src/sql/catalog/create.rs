@@ -43,7 +43,8 @@ const INSERT_DUES: Statement = Statement {
     text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) {values:iiiiiii}",
 };
 
-/// Number of rows in one statement. A power of two, so that no row is repeated to reach one.
+/// Maximum number of rows in one statement. Every statement has a power of two of rows, so that few different texts are prepared. The rows
+/// of an INSERT cannot be filled up to a power of two, because a repeated row would violate a key.
 const CHUNK: usize = CHUNK_MAX;
 
 const _: () = assert!(CHUNK.is_power_of_two());

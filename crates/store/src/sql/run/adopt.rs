@@ -13,7 +13,7 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
-/// Up to this many nodes, each node is asked for orphans in its own statement.
+/// Orphans of up to this many nodes are searched for with one statement per node.
 const FEW_NODES: usize = 4;
 
 /// The id of an orphan of a node, that is, of an open run under an ended lease, with this status.
@@ -154,6 +154,7 @@ impl Adopt for SqlStore {
 /// A run of a lease that has ended; orphans are taken in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Orphan {
+    /// In milliseconds.
     due_at: i64,
     id: i64,
     job: i64,

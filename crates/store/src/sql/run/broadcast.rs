@@ -30,6 +30,7 @@ const COUNT_SHARDS: Statement = Statement {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct FireKey {
     pub(super) job: i64,
+    /// In milliseconds.
     pub(super) fire_at: i64,
     pub(super) cause: i64,
 }
@@ -50,12 +51,13 @@ pub(super) struct Broadcast {
     pub(super) id: RunId,
     pub(super) key: FireKey,
     pub(super) status: RunStatus,
+    /// Number of its shards without a verdict.
     open_shards: i32,
     pub(super) finished_at: Option<Timestamp>,
     pub(super) reason: Option<Reason>,
     message: Option<String>,
     cancel_by: Option<String>,
-    /// Whether there is a request to cancel or to drop it, which has a row in `run_cancel`.
+    /// Whether a row in `run_cancel` requests to cancel or to drop it.
     pub(super) has_request: bool,
     /// Whether its shards have given their verdict already, and only the runs that follow from it keep it open.
     is_awaiting: bool,

@@ -89,7 +89,7 @@ const READ_RUN_BY_KEY: Statement = Statement {
     ),
 };
 
-/// Up to this many homes, all are read without first checking which of them have jobs.
+/// Up to this many homes are all read, without first checking which of them have jobs.
 const FEW_HOMES: usize = 4;
 
 const LOCK_TRIGGER_KEY: Statement = Statement {
@@ -271,8 +271,8 @@ impl Tx<'_> {
         row.as_ref().map(rows::run).transpose()
     }
 
-    /// The homes of these jobs that are other nodes and are not fenced. The caller may believe them dead because of an outdated list of
-    /// nodes.
+    /// The homes of these jobs that are other nodes and are not fenced. If the caller's list of nodes is outdated, it can believe such a
+    /// home dead.
     async fn unfenced_homes(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<NodeId>> {
         let is_other = |home: &NodeId| *home != token.node && home.get() != 0;
         let homes: BTreeSet<NodeId> = jobs.iter().map(|job| job.seen.home).filter(is_other).collect();
@@ -448,7 +448,7 @@ fn due_job(row: &AnyRow) -> Result<DueJob> {
     })
 }
 
-/// The decaying count of a job's fires, in the order of the table.
+/// Reads the decaying count of a job's fires from its two columns.
 pub(super) fn recent_fires(columns: &mut Reader<'_>) -> Result<RecentFires> {
     let thousandths = columns.int("recent_fires")?;
     let thousandths = u64::try_from(thousandths).map_err(|error| columns.corrupt("recent_fires", error))?;

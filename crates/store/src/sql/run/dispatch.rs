@@ -227,7 +227,7 @@ impl Dispatch for SqlStore {
 }
 
 impl Tx<'_> {
-    /// Locks own open runs, by id. Returns each with its attempt and whether it is marked.
+    /// Locks open runs of the lease `token`, by id. Returns each with its attempt and whether it is marked.
     async fn lock_own_open(
         &mut self,
         statement: &'static Statement,
@@ -244,8 +244,8 @@ impl Tx<'_> {
         Ok(held)
     }
 
-    /// Locks the own runs among `runs` that the statement selects. Returns those that are still in the given attempt and for which `may` is
-    /// true. The argument of `may` is whether the run is marked.
+    /// Locks those of `runs` that the lease `token` owns and the statement selects. Returns those that are still in the given attempt and
+    /// for which `may` is true. The argument of `may` is whether the run is marked.
     async fn lock_own<'r>(
         &mut self,
         statement: &'static Statement,

@@ -1,4 +1,4 @@
-//! Batches of ends, split into the parts that are each written in one transaction.
+//! Stores batches of ended attempts. A batch is split into parts, each of which is written in one transaction.
 
 use async_trait::async_trait;
 use rondel_core::outcome::Outcome;
@@ -50,7 +50,7 @@ impl Finish for SqlStore {
 }
 
 impl SqlStore {
-    /// Stores a run whose result the database refuses as failed, without the refused values.
+    /// Stores a run as failed, without the values that the database refuses.
     async fn finish_unwritable(&self, finisher: Finisher<'_>, finish: &AttemptEnd, error: &StoreError) -> Result<Ends> {
         tracing::error!(run_id = %finish.run, attempt = finish.attempt, %error, "a result cannot be written");
         let failed = AttemptEnd {

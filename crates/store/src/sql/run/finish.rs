@@ -35,7 +35,7 @@ const SETTLE_RUNS: Statement = Statement {
            result = COALESCE(v.column10, run.result), detail = COALESCE(v.column11, run.detail), trace = v.column12 {from:iittitiitttt} WHERE {of_rows:run.id} \
            AND {check}run.attempt = v.column2 AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
-/// Late results. Nothing else changes a verdict.
+/// Replaces verdicts by those of late results.
 const CORRECT_RUNS: Statement = Statement {
     name: "correct_runs",
     text: "UPDATE {join:iittitiittt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
@@ -43,8 +43,8 @@ const CORRECT_RUNS: Statement = Statement {
            result = v.column10, detail = COALESCE(v.column11, run.detail) {from:iittitiittt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('unknown', 'skipped', 'failed', 'cancelled'){end}",
 };
-/// The name of the executor is kept, without its incarnation, because the next attempt goes to another executor if one is free. If an
-/// executor had the attempt, a request to end the run unless an executor has it is removed.
+/// The name of the executor is kept, without its incarnation, because the next attempt goes to another executor if one is free. A request
+/// to end the run unless an executor has it (one without a caller) is removed if an executor had the attempt.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",
     text: "UPDATE {join:iiititt}run SET status = 'waiting', attempt = run.attempt + 1, due_at_ms = v.column3, \
@@ -80,7 +80,7 @@ struct Locked {
     executor_id: Option<ExecutorId>,
     executor: Option<String>,
     started_at: Option<Timestamp>,
-    /// Whether there is a request to cancel or to drop the run, which has a row in `run_cancel`.
+    /// Whether a row in `run_cancel` requests to cancel or to drop the run.
     has_request: bool,
     /// Whether a change of this row is collected but not written yet.
     is_dirty: bool,
@@ -134,10 +134,14 @@ pub(super) struct Batch<'f> {
     locked: HashMap<RunId, Locked>,
     answers: Vec<EndOutcome>,
     verdicts: Vec<Verdict<'f>>,
+    /// True verdicts from late results.
     corrections: Vec<Verdict<'f>>,
     retries: Vec<Retry<'f>>,
+    /// Attempts that another attempt follows.
     ended: Vec<EndedAttempt<'f>>,
+    /// Results of attempts that were given up earlier.
     superseded: Vec<EndedAttempt<'f>>,
+    /// Ended runs whose rows in `run_cancel` are deleted.
     cancels: Vec<i64>,
     broadcasts: BTreeMap<RunId, ShardCount>,
     /// Runs that failed or were skipped. Some of these are reported.
@@ -229,7 +233,7 @@ impl<'f> Batch<'f> {
             }
             Judgement::NotOwner => self.answers.push(EndOutcome::NotOwner),
             Judgement::Superseded => {
-                // Only an executor knows how an attempt ended that the servers had given up.
+                // The servers gave this attempt up, so only an executor knows how it ended.
                 if finish.owner.is_none() {
                     self.superseded.push(EndedAttempt {
                         finish: clean,

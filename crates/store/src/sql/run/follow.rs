@@ -68,7 +68,7 @@ const TAKE_HOMES: Statement = Statement {
 /// The effects of a batch of ends.
 #[derive(Debug, Default)]
 pub(super) struct ReleasedRuns {
-    /// Children that may run.
+    /// Children that were released: their runs are open.
     pub(super) released: Vec<Run>,
     /// Runs that now await their children.
     pub(super) awaiting: Vec<(JobId, RunId)>,
@@ -92,7 +92,7 @@ struct Roots {
 }
 
 impl Tx<'_> {
-    /// Releases and skips the children of runs that have just got their verdict, and counts the open children of the runs that await their
+    /// Releases or skips the children of runs that have just got their verdict, and counts the open children of the runs that await their
     /// children.
     pub(super) async fn follow_runs(&mut self, finisher: Finisher<'_>, ended: &[EndedRun]) -> Result<ReleasedRuns> {
         let ended = self.with_fires(ended).await?;

@@ -79,6 +79,7 @@ pub(in crate::sql) const LIST_OPEN_OF_JOB: Statement = Statement {
 /// A position in the order of the fires. A page begins after it.
 #[derive(Clone, Copy, Debug)]
 struct FirePlace {
+    /// In milliseconds.
     fire_at: i64,
     cause: i64,
     shard_index: i64,
@@ -151,7 +152,7 @@ impl SqlStore {
             open.append(&mut rows::runs(&self.rows(page).await?)?);
         }
         open.sort_by_key(|run| Reverse((run.fire_at, run.cause, run.shard_index)));
-        // A run may move to another node between two statements.
+        // A run can move to another node between two statements.
         open.dedup_by_key(|run| run.id);
         open.truncate(usize::try_from(query.limit).unwrap_or(usize::MAX));
         Ok(open)

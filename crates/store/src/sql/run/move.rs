@@ -258,8 +258,10 @@ struct OpenRun {
     status: RunStatus,
     due_at: Timestamp,
     is_marked: bool,
+    /// Whether it is past its first attempt.
     is_retry: bool,
     is_shard: bool,
+    /// The epoch of the lease that owns it.
     epoch: i64,
 }
 

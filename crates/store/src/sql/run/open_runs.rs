@@ -43,12 +43,12 @@ pub(in crate::sql) struct OpenAt {
 }
 
 impl OpenAt {
-    /// Queries that return the `id`, `job_id` and `due_at_ms` of such runs of some jobs.
+    /// Queries that return the `id`, `job_id` and `due_at_ms` of these open runs, for some jobs.
     pub(in crate::sql) fn of_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
         self.queries((&READ_OPEN_OF_JOBS, &READ_OPEN_OF_EACH_JOB), dialect, jobs)
     }
 
-    /// Queries that return the `job_id` of those of some jobs that have such runs. A job may be returned more than once.
+    /// Queries that return the `job_id` of those jobs that have such an open run. A job may be returned more than once.
     pub(in crate::sql) fn have_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
         self.queries((&READ_JOBS_WITH_OPEN, &READ_EACH_JOB_WITH_OPEN), dialect, jobs)
     }

@@ -87,7 +87,7 @@ pub(in crate::sql) const LIST_OF_APPS: Statement = Statement {
          AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
-/// The same for statuses that have their own index, so that a page of open runs does not read ended ones.
+/// Like [`LIST_OF_APPS`], for statuses that have their own index, so that a page of open runs does not read ended ones.
 pub(in crate::sql) const LIST_OPEN_OF_APPS: Statement = Statement {
     name: "list_open_of_apps",
     text: concat!(

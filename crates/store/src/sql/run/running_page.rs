@@ -13,9 +13,9 @@ use crate::sql::rows::{self, run_columns};
 use crate::sql::run::job_page::apps_within;
 use crate::sql::run::search::END_OF_OPEN;
 
-/// For each run of the page, number of open runs that are searched for running ones in the order of the page.
+/// Number of open runs, per run of the page, that are searched for running ones in the order of the page.
 const NEAR_COUNT: u32 = 200;
-/// Maximum number of such open runs.
+/// Maximum number of open runs that are searched in that order.
 const NEAR_COUNT_MAX: u32 = 20_000;
 
 pub(in crate::sql) const LIST_RUNNING_NEAR: Statement = Statement {

@@ -186,6 +186,7 @@ struct SearchRange {
     ids: (i64, i64),
     /// Only from this planned instant on.
     fires_from: i64,
+    /// The run at which the bound ends the scan; `None` if the scan ends before the bound.
     stopped_at: Option<RunId>,
 }
 
@@ -239,9 +240,13 @@ impl ScannedIndex {
 
 /// The terms of a search that need more than a column comparison: a list, and texts.
 struct Terms {
+    /// The meaning of `list`: 1 apps, 2 jobs, 3 jobs whose names contain a searched text, 0 none of these.
     mode: i64,
+    /// Ids, at least one.
     list: Vec<i64>,
+    /// A `LIKE` pattern for the message of the run.
     message: String,
+    /// A `LIKE` pattern for the name of the executor.
     executor: String,
 }
 
