@@ -306,7 +306,8 @@ pub struct OpenJob {
     pub job: JobId,
     /// The first of them, by id.
     pub run: RunId,
-    /// The earliest planned instant of these runs.
+    /// The earliest planned instant of these runs. A run that follows from others, belongs to a backfill or makes up for a missed fire counts
+    /// by the instant at which it was due.
     pub fire_at: Timestamp,
     /// When the handler of the first of them began; `None` if none has begun.
     pub started_at: Option<Timestamp>,
