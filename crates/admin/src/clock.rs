@@ -29,7 +29,7 @@ pub fn boot_micros() -> i64 {
 
 /// The source of a node's time since boot. A node measures its lease with this time, and extrapolates the database's time with it.
 #[derive(Clone, Default)]
-pub enum Boot {
+pub enum BootClock {
     /// The host's boot-time clock.
     #[default]
     Host,
@@ -37,7 +37,7 @@ pub enum Boot {
     Given(Arc<dyn Fn() -> i64 + Send + Sync>),
 }
 
-impl Boot {
+impl BootClock {
     /// Microseconds since this node's host booted.
     #[must_use]
     pub fn micros(&self) -> i64 {
@@ -48,7 +48,7 @@ impl Boot {
     }
 }
 
-impl fmt::Debug for Boot {
+impl fmt::Debug for BootClock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Host => "Host",
@@ -60,7 +60,7 @@ impl fmt::Debug for Boot {
 /// The engine's estimate of the database's time.
 #[derive(Debug, Default)]
 pub struct Clock {
-    boot: Boot,
+    boot: BootClock,
     /// The database's time minus the boot-time clock.
     offset_micros: AtomicI64,
     /// The lowest possible offset by each of the last readings, in microseconds.
@@ -72,7 +72,7 @@ pub struct Clock {
 impl Clock {
     /// A clock with one reading of the database's clock, which arrived just now.
     #[must_use]
-    pub fn starting_at(database_now: Timestamp, boot: Boot) -> Self {
+    pub fn starting_at(database_now: Timestamp, boot: BootClock) -> Self {
         let clock = Self { boot, ..Self::default() };
         let now = clock.boot_micros();
         clock.observe(database_now, now, now);
@@ -118,12 +118,12 @@ impl Clock {
     #[must_use]
     pub fn skew_ms(&self) -> i64 {
         match self.boot {
-            Boot::Host => {
+            BootClock::Host => {
                 let wall = clock_gettime(ClockId::Realtime);
                 let wall_ms = wall.tv_sec.saturating_mul(1_000).saturating_add(wall.tv_nsec / 1_000_000);
                 wall_ms.saturating_sub(self.now().as_millis())
             }
-            Boot::Given(_) => 0,
+            BootClock::Given(_) => 0,
         }
     }
 
@@ -203,7 +203,7 @@ mod tests {
         clock.observe(at(1_000_000), 0, 1_000);
         let micros = Arc::new(AtomicI64::new(60_000_000));
         let given = Arc::clone(&micros);
-        let boot = Boot::Given(Arc::new(move || given.load(Ordering::Relaxed)));
+        let boot = BootClock::Given(Arc::new(move || given.load(Ordering::Relaxed)));
         let clock = Clock::starting_at(at(1_000_000), boot);
         let within = |millis| clock.may_have_stepped_ahead_within(Duration::from_millis(millis));
         assert!(within(1), "what was before is not known");

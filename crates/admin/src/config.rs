@@ -6,7 +6,7 @@ use rondel_core::homes::ClaimStrategy;
 use rondel_core::outgoing::AllowedAddresses;
 
 use crate::channels::SecretSources;
-use crate::clock::Boot;
+use crate::clock::BootClock;
 use crate::host::watched::WatchedHost;
 
 /// Settings of one node's engine. The defaults are meant to suit most clusters; the command line checks the values that it gets.
@@ -109,9 +109,9 @@ pub struct EngineConfig {
     /// How long a connected executor may leave a trigger unanswered before it is asked which runs it has.
     pub answer_within: Duration,
     /// Maximum number of open runs of a job that are checked when the job is paused or deleted.
-    pub queued_max: u32,
+    pub end_queued_max: u32,
     /// How long the answer to a pause or a deletion waits until the owners have ended these runs.
-    pub queued_wait: Duration,
+    pub end_queued_wait: Duration,
     /// How many runs to be ended one statement reads, and how many runs of other nodes for which this node delivers cancels.
     pub end_request_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
@@ -157,7 +157,7 @@ pub struct EngineConfig {
     /// The version that is shown and stored.
     pub server_version: String,
     /// The clock by which the node measures its lease.
-    pub boot: Boot,
+    pub boot: BootClock,
 }
 
 impl EngineConfig {
@@ -216,8 +216,8 @@ impl Default for EngineConfig {
             overdue_ask: Duration::from_secs(20),
             overdue_timeout: Duration::from_secs(60),
             answer_within: Duration::from_secs(15),
-            queued_max: 10_000,
-            queued_wait: Duration::from_secs(3),
+            end_queued_max: 10_000,
+            end_queued_wait: Duration::from_secs(3),
             end_request_page: 1_000,
             retention: Duration::from_secs(30 * 24 * 3600),
             script_versions: rondel_core::script::KEPT_VERSIONS,
@@ -240,7 +240,7 @@ impl Default for EngineConfig {
             watchdog_period: Duration::from_secs(30),
             host: WatchedHost::default(),
             server_version: env!("CARGO_PKG_VERSION").to_owned(),
-            boot: Boot::Host,
+            boot: BootClock::Host,
         }
     }
 }

@@ -57,12 +57,12 @@ const EVENT_CAPACITY: usize = 4_096;
 const COMMAND_CAPACITY: usize = 1_024;
 
 /// Starts the loops of a node.
-struct Start<'a> {
+struct LoopStarter<'a> {
     lifecycle: &'a Lifecycle,
     shared: &'a Arc<Shared>,
 }
 
-impl Start<'_> {
+impl LoopStarter<'_> {
     fn background<B: Background + 'static>(&self, until: Until, background: B) {
         let stop = match until {
             Until::Hard => &self.lifecycle.hard,
@@ -163,7 +163,7 @@ impl Engine {
             all_adopted_epoch: AtomicI64::new(0),
         });
         let hard = &lifecycle.hard;
-        let start = Start { lifecycle, shared: &shared };
+        let start = LoopStarter { lifecycle, shared: &shared };
         start.background(Until::Hard, BeatLoop::new(Arc::clone(&shared)));
         let dispatch = DispatchLoop::new(Arc::clone(&shared), event_queue, steps);
         lifecycle.spawn("dispatch", Until::Hard, dispatch.run(hard.clone()));

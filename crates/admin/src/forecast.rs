@@ -17,7 +17,7 @@ pub const COMING_JOB_COUNT_MAX: u32 = 10_000;
 /// Maximum number of fires counted per job in a forecast.
 const FIRES_PER_JOB_MAX: usize = 1_500;
 /// If a job has more fires than this and its schedule can count them, they are counted bucket by bucket instead of one by one.
-const WALKED_MAX: u64 = 150;
+const ENUMERATED_MAX: u64 = 150;
 /// Maximum number of fires counted one by one in a forecast.
 const FIRE_COUNT_MAX: usize = 200_000;
 /// Maximum number of fires that are compared to find the peak, of the jobs whose fires are counted bucket by bucket.
@@ -72,14 +72,14 @@ pub async fn forecast(
     node: &Node,
     namespace: NamespaceId,
     within: Option<&[AppId]>,
-    ahead: ForecastRange,
+    range: ForecastRange,
 ) -> Result<Forecast, StoreError> {
-    let mut jobs = node.store().coming_jobs(namespace, ahead.to, COMING_JOB_COUNT_MAX).await?;
+    let mut jobs = node.store().coming_jobs(namespace, range.to, COMING_JOB_COUNT_MAX).await?;
     let is_cut = jobs.len() >= usize::try_from(COMING_JOB_COUNT_MAX).unwrap_or(usize::MAX);
     jobs.retain(|job| within.is_none_or(|apps| apps.contains(&job.app)));
     let known = node.definitions(jobs.iter().map(|job| (job.job, job.version))).await?;
     let compute_all = move || {
-        let mut builder = ForecastBuilder { ahead, is_cut, ..ForecastBuilder::default() };
+        let mut builder = ForecastBuilder { range, is_cut, ..ForecastBuilder::default() };
         for job in &jobs {
             if let Some(compiled) = known.get(&(job.job, job.version)) {
                 builder.add(compiled, job.next_fire_at);
@@ -99,7 +99,7 @@ impl Default for ForecastRange {
 /// A forecast in progress.
 #[derive(Default)]
 struct ForecastBuilder {
-    ahead: ForecastRange,
+    range: ForecastRange,
     /// The first fires; the latest of them on top.
     first: BinaryHeap<(Timestamp, JobId, String, String)>,
     /// The number of fires by bucket, of jobs with many fires.
@@ -115,11 +115,11 @@ struct ForecastBuilder {
 
 impl ForecastBuilder {
     fn add(&mut self, compiled: &Compiled, next_fire_at: Timestamp) {
-        let (table, ForecastRange { from, to, .. }) = (&compiled.job.timetable, self.ahead);
+        let (table, ForecastRange { from, to, .. }) = (&compiled.job.timetable, self.range);
         if table.delay().is_some() {
             return self.note(compiled, next_fire_at);
         }
-        if let Some(count) = table.count_between(compiled.anchor, from, to).filter(|count| *count > WALKED_MAX) {
+        if let Some(count) = table.count_between(compiled.anchor, from, to).filter(|count| *count > ENUMERATED_MAX) {
             return self.add_dense(compiled, count);
         }
         for (found, fire) in table.fires(compiled.anchor, from, to).enumerate() {
@@ -133,7 +133,7 @@ impl ForecastBuilder {
 
     /// Adds a job with this many fires: the first fires are listed, the others are only counted.
     fn add_dense(&mut self, compiled: &Compiled, count: u64) {
-        let (table, ForecastRange { from, to, limit, .. }) = (&compiled.job.timetable, self.ahead);
+        let (table, ForecastRange { from, to, limit, .. }) = (&compiled.job.timetable, self.range);
         for fire in table.fires(compiled.anchor, from, to).take(limit) {
             self.list(compiled, fire.at);
         }
@@ -146,7 +146,7 @@ impl ForecastBuilder {
         let mut begin = from;
         while begin < to {
             let bucket = self.bucket(begin + Duration::from_millis(1));
-            let end = (bucket + self.ahead.step - Duration::from_millis(1)).min(to);
+            let end = (bucket + self.range.step - Duration::from_millis(1)).min(to);
             let count = table.count_between(compiled.anchor, begin, end).unwrap_or(0);
             if count > 0 {
                 *self.density.entry(bucket).or_default() += count;
@@ -156,7 +156,7 @@ impl ForecastBuilder {
     }
 
     fn bucket(&self, at: Timestamp) -> Timestamp {
-        at.floor(self.ahead.step)
+        at.floor(self.range.step)
     }
 
     fn note(&mut self, compiled: &Compiled, at: Timestamp) {
@@ -165,7 +165,7 @@ impl ForecastBuilder {
     }
 
     fn list(&mut self, compiled: &Compiled, at: Timestamp) {
-        let is_full = self.first.len() >= self.ahead.limit;
+        let is_full = self.first.len() >= self.range.limit;
         if is_full && self.first.peek().is_none_or(|(last, ..)| *last <= at) {
             return;
         }
@@ -298,8 +298,8 @@ mod tests {
 
     /// The forecast of a day for jobs with these periods.
     fn of_day(periods: &[&str]) -> Forecast {
-        let ahead = ForecastRange { to: Timestamp::from_secs(86_400), ..ForecastRange::default() };
-        let mut builder = ForecastBuilder { ahead, ..ForecastBuilder::default() };
+        let range = ForecastRange { to: Timestamp::from_secs(86_400), ..ForecastRange::default() };
+        let mut builder = ForecastBuilder { range, ..ForecastBuilder::default() };
         for every in periods {
             builder.add(&definition(&json!({"schedule": {"every": every}})), Timestamp::EPOCH);
         }

@@ -53,7 +53,7 @@ pub mod trace;
 mod turn_queue;
 pub mod xxl;
 
-pub use cluster::{DatabaseTrouble, Regression, StartError};
+pub use cluster::{DatabaseTrouble, LostHistory, StartError};
 pub use config::EngineConfig;
 pub use counters::{Count, Counters};
 pub use declared::DeclarationProblem;

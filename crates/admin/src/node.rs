@@ -19,7 +19,7 @@ use tokio::sync::{Notify, mpsc};
 use crate::background::LoopBoard;
 use crate::clock::Clock;
 use crate::cluster::{
-    DatabaseTrouble, DatabaseWatch, Departing, MaintenanceBoard, Membership, Regression, SwitchBoard,
+    DatabaseTrouble, DatabaseWatch, Departing, LostHistory, MaintenanceBoard, Membership, SwitchBoard,
 };
 use crate::config::EngineConfig;
 use crate::counters::Counters;
@@ -38,7 +38,7 @@ use crate::progress::{Progress, ProgressBoard};
 use crate::pumps::PumpBoard;
 use crate::registry::{OnlineExecutor, OnlineName, Registry};
 use crate::rules::NotedSuccesses;
-use crate::scheduler::command::Command;
+use crate::scheduler::command::TickCommand;
 use crate::scheduler::in_memory::{AwaitingRuns, InMemory};
 use crate::scheduler::share::ClaimCounts;
 
@@ -72,7 +72,7 @@ pub(crate) struct Shared {
     /// Whether a job became due long ago, so that the scan must read its whole backlog.
     pub(crate) has_late_due: AtomicBool,
     pub(crate) adopt_poke: Notify,
-    pub(crate) tick: mpsc::Sender<Command>,
+    pub(crate) tick: mpsc::Sender<TickCommand>,
     pub(crate) events: mpsc::Sender<Event>,
     pub(crate) beat_poke: Notify,
     pub(crate) database: DatabaseWatch,
@@ -138,7 +138,7 @@ impl Shared {
         let new = self.in_memory.admit_as_of(runs, judged_as_of, self.clock.now());
         if !new.is_empty() {
             // The ring is closed only when the process ends. The runs are durable, so nothing is lost.
-            drop(self.tick.send(Command::Put(new)).await);
+            drop(self.tick.send(TickCommand::Put(new)).await);
         }
     }
 
@@ -147,7 +147,7 @@ impl Shared {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {
             // The ring is closed only when the process ends. The runs are durable, so nothing is lost.
-            drop(self.tick.send(Command::Put(ending)).await);
+            drop(self.tick.send(TickCommand::Put(ending)).await);
         }
     }
 
@@ -231,7 +231,7 @@ pub struct Readiness {
     /// The trouble with the database, if the last beat got no answer.
     pub database: Option<DatabaseTrouble>,
     /// The loss of writes of this node by the database, if it happened within the last day.
-    pub regression: Option<Regression>,
+    pub lost_history: Option<LostHistory>,
     /// The node's switch.
     pub switch: Switch,
     /// No job fires until then, because the database's clock stepped back.
@@ -384,7 +384,7 @@ impl Node {
             knows_open_runs: self.0.has_begun_adoption() && !self.0.is_adopting(),
             draining: self.0.is_leaving(),
             database: self.0.database.trouble(),
-            regression: self.0.database.regression(self.0.clock.now()),
+            lost_history: self.0.database.lost_history(self.0.clock.now()),
             switch: self.0.membership.switch(),
             quiet_until: self.0.quiet_until(),
         }
@@ -467,7 +467,7 @@ impl Node {
             return;
         }
         let ids: Vec<RunId> = new.iter().map(|run| run.id).collect();
-        if self.0.tick.try_send(Command::Put(new)).is_err() {
+        if self.0.tick.try_send(TickCommand::Put(new)).is_err() {
             self.0.in_memory.forget(ids);
         }
     }

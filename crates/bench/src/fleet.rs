@@ -119,7 +119,7 @@ pub(crate) struct Process {
 impl Fleet {
     pub(crate) async fn start(plan: &Plan, test_server: &TestServer) -> Result<Self, BenchError> {
         let names = (0..plan.executors).map(|number| format!("bench-{number}"));
-        let fleet = match &plan.separate {
+        let fleet = match &plan.executor_program {
             None => {
                 let (recorder, stop, mut tasks) = (Recorder::default(), CancellationToken::new(), JoinSet::new());
                 for name in names {

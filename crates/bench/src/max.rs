@@ -64,7 +64,7 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
     let late_max_ms = bounds.late_max.as_secs_f64() * 1_000.0;
     let (mut search, mut rounds, mut stopped) = (Search::new(plan.jobs, bounds.jobs_max), Vec::new(), None);
     while let Some(jobs) = search.next {
-        let plan = Plan { jobs, ends: true, ..plan.clone() };
+        let plan = Plan { jobs, jobs_end: true, ..plan.clone() };
         let report = match measure(&store, &plan, load_before.clone()).await {
             Ok(report) => report,
             // The earlier rounds remain valid. There are no further rounds, because work that is left in the database
@@ -77,7 +77,7 @@ pub async fn find_max(plan: &Plan, bounds: Bounds, mut on_round: impl FnMut(&Rou
         };
         let round = Round { jobs, failure: failure(&report, late_max_ms), report };
         on_round(&round);
-        search.tried(jobs, round.failure.is_none());
+        search.record(jobs, round.failure.is_none());
         rounds.push(round);
     }
     let mut after = Vec::new();
@@ -112,7 +112,7 @@ impl Search {
         Self { sustained: 0, failed: None, max, next: Some(jobs.min(max)) }
     }
 
-    fn tried(&mut self, jobs: u32, is_sustained: bool) {
+    fn record(&mut self, jobs: u32, is_sustained: bool) {
         match is_sustained {
             true => self.sustained = self.sustained.max(jobs),
             false => self.failed = Some(self.failed.map_or(jobs, |failed| failed.min(jobs))),
@@ -204,7 +204,7 @@ mod tests {
         while let Some(jobs) = search.next {
             tried.push(jobs);
             assert!(tried.len() < 40, "{tried:?}");
-            search.tried(jobs, jobs <= capacity);
+            search.record(jobs, jobs <= capacity);
         }
         (tried, search.sustained)
     }

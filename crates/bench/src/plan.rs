@@ -50,13 +50,13 @@ pub struct Plan {
     /// How many runs each executor takes at the same time.
     pub slots: u32,
     /// The program that starts executors as processes of their own; `None` runs them in this process.
-    pub separate: Option<PathBuf>,
+    pub executor_program: Option<PathBuf>,
     /// The first process of the database server, whose usage is counted.
     pub database_pid: Option<u32>,
     /// Where an additional run prints without end; `None` for no such run.
     pub flood: Option<Flood>,
     /// Whether the jobs of [`Mode::Steady`] end soon after the measurement, so that another one may follow on the same database.
-    pub ends: bool,
+    pub jobs_end: bool,
     /// How long each probe lasts; zero for no probe.
     pub probe: Duration,
 }

@@ -166,7 +166,7 @@ impl Lane {
             held_from: None,
             next_fire_at: next,
             runs: vec![run],
-            follows: None,
+            awaited_run: None,
         }
     }
 }

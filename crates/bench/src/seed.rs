@@ -23,13 +23,13 @@ const NODE: &str = "bench-seed";
 const LEASE: Duration = Duration::from_secs(6 * 3_600);
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
 /// How far the history reaches back.
-const DAYS: u64 = 7;
+const HISTORY_DAYS: u64 = 7;
 /// How many runs one claim writes.
-const CLAIM: usize = 2_000;
+const CLAIM_RUN_COUNT: usize = 2_000;
 /// How many jobs one call creates.
-const JOBS: usize = 2_000;
+const CREATE_JOB_COUNT: usize = 2_000;
 /// How many runs one call adds to the statistics.
-const ROLL_UP: u32 = 1_000;
+const ROLL_UP_RUN_COUNT: u32 = 1_000;
 const NAMESPACES: [&str; 3] = ["default", "staging", "tools"];
 const APPS: [&str; 6] = ["orders", "billing", "reports", "archive", "catalog", "mail"];
 const WORK: [&str; 10] =
@@ -106,7 +106,7 @@ pub async fn seed(plan: &SeedPlan) -> Result<SeedReport, BenchError> {
     store.release(token, Timestamp::EPOCH).await?;
     let mut counted = 0;
     loop {
-        match store.roll_up(clock::now(), ROLL_UP).await? {
+        match store.roll_up(clock::now(), ROLL_UP_RUN_COUNT).await? {
             0 => break,
             count => counted += count,
         }
@@ -137,7 +137,7 @@ fn period(number: u64) -> u64 {
 /// The factor by which periods are stretched, so that the history has about the wanted number of runs.
 fn stretch(plan: &SeedPlan) -> u64 {
     let per_day = |number: u64| 1_440 / period(number);
-    let all: u64 = (0..u64::from(plan.jobs)).map(per_day).sum::<u64>() * DAYS;
+    let all: u64 = (0..u64::from(plan.jobs)).map(per_day).sum::<u64>() * HISTORY_DAYS;
     all.div_ceil(u64::from(plan.history.max(1))).max(1)
 }
 
@@ -170,7 +170,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
         let parent_name = parent.and_then(|place| jobs.get(place)).map(|job: &NewJob| job.spec.name.clone());
         let spec = definition((number, app_name), minutes, parent_name)?;
         let job = JobId::new(ids.next(now));
-        let created_at = now - Duration::from_secs((DAYS + 30) * 86_400);
+        let created_at = now - Duration::from_secs((HISTORY_DAYS + 30) * 86_400);
         seeds.push(Seed {
             job,
             app,
@@ -200,7 +200,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
             now: created_at,
         });
     }
-    for chunk in jobs.chunks(JOBS) {
+    for chunk in jobs.chunks(CREATE_JOB_COUNT) {
         let created = store.create_jobs(chunk).await?;
         if !created.iter().all(|created| matches!(created, Created::Saved(_))) {
             return Err(BenchError::failed("a job could not be created"));
@@ -236,7 +236,7 @@ async fn history(
     seeds: &mut [Seed],
     now: Timestamp,
 ) -> Result<usize, BenchError> {
-    let from = now - Duration::from_secs(DAYS * 86_400);
+    let from = now - Duration::from_secs(HISTORY_DAYS * 86_400);
     let mut fires: Vec<(Timestamp, usize)> = Vec::new();
     for (place, seed) in seeds.iter().enumerate().filter(|(_, seed)| seed.parent.is_none()) {
         let mut at = seed.next;
@@ -265,14 +265,14 @@ async fn history(
             let rows = fire.rows(&seeds[*child], root.as_ref());
             batch.extend(rows.into_iter().map(|run| (*child, run)));
         }
-        if batch.len() >= CLAIM {
+        if batch.len() >= CLAIM_RUN_COUNT {
             total += write(store, token, seeds, std::mem::take(&mut batch)).await?;
         }
     }
     total += write(store, token, seeds, batch).await?;
     let idle: Vec<ClaimJob> =
         seeds.iter().filter(|seed| !seed.fires).map(|seed| seed.claim(None, Vec::new())).collect();
-    for chunk in idle.chunks(CLAIM) {
+    for chunk in idle.chunks(CLAIM_RUN_COUNT) {
         store.claim(token, chunk).await?;
     }
     Ok(total)
@@ -289,7 +289,7 @@ impl Seed {
             term: self.term,
             recent_fires: RecentFires::default(),
         };
-        ClaimJob { recent_fires: seen.recent_fires, seen, held_from: None, next_fire_at, runs, follows: None }
+        ClaimJob { recent_fires: seen.recent_fires, seen, held_from: None, next_fire_at, runs, awaited_run: None }
     }
 }
 
@@ -447,7 +447,7 @@ mod tests {
         for (jobs, history) in [(150, 200_000), (10_000, 1_000_000)] {
             let plan = SeedPlan { database: database.clone(), jobs, history };
             let stretch = stretch(&plan);
-            let runs: u64 = (0..u64::from(jobs)).map(|number| 1_440 * DAYS / (period(number) * stretch)).sum();
+            let runs: u64 = (0..u64::from(jobs)).map(|number| 1_440 * HISTORY_DAYS / (period(number) * stretch)).sum();
             assert!((u64::from(history) / 3..=u64::from(history) * 3 / 2).contains(&runs), "{runs}");
         }
     }

@@ -28,7 +28,7 @@ const CREATED_PER_SECOND: u32 = 2_000;
 const DURABLE_TIMEOUT: Duration = Duration::from_secs(60);
 /// Ordinal of the ids of jobs: the highest one, which no node gets before the lower ones are taken.
 const ORDINAL: i64 = IdGen::ORDINAL_COUNT - 1;
-/// How long jobs that end with the measurement ([`Plan::ends`]) keep firing after the window, so that the window contains
+/// How long jobs that end with the measurement ([`Plan::jobs_end`]) keep firing after the window, so that the window contains
 /// the whole cost of claiming ahead.
 const TAIL: Duration = Duration::from_secs(5);
 /// A measurement whose jobs end counts as settled once no run has been open for this long.
@@ -176,7 +176,7 @@ async fn drive(
 
 /// The last instant at which the jobs fire; `None` if they do not end.
 fn last_fire(plan: &Plan, window: Window) -> Option<Timestamp> {
-    (plan.mode == Mode::Steady && plan.ends).then(|| Timestamp::from_millis(window.to_ms) + TAIL)
+    (plan.mode == Mode::Steady && plan.jobs_end).then(|| Timestamp::from_millis(window.to_ms) + TAIL)
 }
 
 /// Waits until every run has a verdict, and none is claimed any more.
@@ -285,7 +285,7 @@ impl Outcome {
             claims_lost: self.claims.lost,
             executors: plan.executors,
             slots: plan.slots,
-            separate: plan.separate.is_some(),
+            separate: plan.executor_program.is_some(),
             flood: plan.flood,
             create_s: self.create.as_secs_f64(),
             load_before,

@@ -36,9 +36,9 @@ pub struct XxlPlan {
 }
 
 /// How often they register.
-const REGISTER_EACH: Duration = Duration::from_secs(30);
+const REGISTER_PERIOD: Duration = Duration::from_secs(30);
 /// How soon they retry a failed request.
-const TRY_AGAIN: Duration = Duration::from_millis(500);
+const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Maximum number of callbacks in one request. ratch-job answers a request only after up to half a second, and an executor sends one at a
 /// time: with small batches, the executors would limit the measured rate.
 const BATCH: usize = 5_000;
@@ -245,7 +245,7 @@ impl Shared {
                     Err(error) => tracing::debug!(%error, path, "not sent"),
                 }
             }
-            tokio::time::sleep(TRY_AGAIN).await;
+            tokio::time::sleep(RETRY_DELAY).await;
         }
     }
 
@@ -270,7 +270,7 @@ async fn register(shared: Arc<Shared>, address: String) {
     let body = registration(&shared.target.app, &address);
     loop {
         shared.send("registry", &body).await;
-        tokio::time::sleep(REGISTER_EACH).await;
+        tokio::time::sleep(REGISTER_PERIOD).await;
     }
 }
 

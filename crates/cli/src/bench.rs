@@ -269,7 +269,7 @@ impl BenchArgs {
         if self.nodes > 1 && database.0.sqlite_path().is_some() {
             return Err(Failure::refused("--nodes: SQLite is for one server"));
         }
-        let separate = if self.separate { Some(std::env::current_exe()?) } else { None };
+        let executor_program = if self.separate { Some(std::env::current_exe()?) } else { None };
         Ok(Plan {
             mode: match self.mode {
                 Mode::Steady | Mode::Max => rondel_bench::Mode::Steady,
@@ -284,9 +284,9 @@ impl BenchArgs {
             nodes: self.nodes,
             executors: self.executors,
             slots: self.slots,
-            separate,
+            executor_program,
             database_pid: self.database_pid,
-            ends: false,
+            jobs_end: false,
             flood: self.flood.map(|flood| match flood {
                 Flood::Log => rondel_bench::Flood::Log,
                 Flood::Null => rondel_bench::Flood::Null,

@@ -157,17 +157,17 @@ pub fn list_findings(facts: AttentionFacts, now: Timestamp) -> Vec<Finding> {
     };
     let is_soon = |(_, ends_at): &(String, Timestamp)| *ends_at < now + TOKEN_ENDS_WITHIN;
     let is_forgotten = |(_, since): &(String, Timestamp)| *since < now - PAUSED_FOR;
-    let mut looks: Vec<Finding> = Vec::new();
-    looks.extend(facts.lost_nodes.into_iter().map(|(name, at)| Finding::NodeLost(name, at)));
-    looks.extend(facts.failing_loops.into_iter().map(|(node, name, since)| Finding::LoopFails(node, name, since)));
-    looks.extend(facts.failing.into_iter().filter(|failing| failing.streak > 0).map(Finding::Fails));
-    looks.extend(facts.without_executor.into_iter().map(Finding::NoExecutor));
-    looks.extend(facts.lateness.filter(|lateness| *lateness > LATENESS_OBJECTIVE).map(Finding::Late));
-    looks.extend(facts.under_way.into_iter().filter(is_long).map(Finding::Long));
-    looks.extend(facts.tokens.into_iter().filter(is_soon).map(|(name, at)| Finding::TokenEnds(name, at)));
-    looks.extend(facts.paused.into_iter().filter(is_forgotten).map(|(name, at)| Finding::Paused(name, at)));
-    looks.sort_by_key(|look| (look.severity(), std::cmp::Reverse(look.weight())));
-    looks
+    let mut findings: Vec<Finding> = Vec::new();
+    findings.extend(facts.lost_nodes.into_iter().map(|(name, at)| Finding::NodeLost(name, at)));
+    findings.extend(facts.failing_loops.into_iter().map(|(node, name, since)| Finding::LoopFails(node, name, since)));
+    findings.extend(facts.failing.into_iter().filter(|failing| failing.streak > 0).map(Finding::Fails));
+    findings.extend(facts.without_executor.into_iter().map(Finding::NoExecutor));
+    findings.extend(facts.lateness.filter(|lateness| *lateness > LATENESS_OBJECTIVE).map(Finding::Late));
+    findings.extend(facts.under_way.into_iter().filter(is_long).map(Finding::Long));
+    findings.extend(facts.tokens.into_iter().filter(is_soon).map(|(name, at)| Finding::TokenEnds(name, at)));
+    findings.extend(facts.paused.into_iter().filter(is_forgotten).map(|(name, at)| Finding::Paused(name, at)));
+    findings.sort_by_key(|finding| (finding.severity(), std::cmp::Reverse(finding.weight())));
+    findings
 }
 
 #[cfg(test)]
@@ -211,10 +211,10 @@ mod tests {
             lateness: Some(Duration::from_secs(2)),
             ..AttentionFacts::default()
         };
-        let looks = list_findings(facts, NOW);
-        let names: Vec<&str> = looks
+        let findings = list_findings(facts, NOW);
+        let names: Vec<&str> = findings
             .iter()
-            .map(|look| match look {
+            .map(|finding| match finding {
                 Finding::NodeLost(name, _) | Finding::TokenEnds(name, _) | Finding::Paused(name, _) => name.as_str(),
                 Finding::Fails(failing) => failing.job.as_str(),
                 Finding::Late(_) => "late",
@@ -232,11 +232,11 @@ mod tests {
             since: ago(seconds),
             usual: usual.map(Duration::from_secs),
         };
-        let looks =
+        let findings =
             |run| list_findings(AttentionFacts { under_way: vec![run], ..AttentionFacts::default() }, NOW).len();
-        assert_eq!(looks(run(2_460, Some(720))), 1);
-        assert_eq!(looks(run(2_000, Some(720))), 0, "less than three times");
-        assert_eq!(looks(run(59, Some(1))), 0, "short");
-        assert_eq!(looks(run(86_400, None)), 0, "nothing to compare with");
+        assert_eq!(findings(run(2_460, Some(720))), 1);
+        assert_eq!(findings(run(2_000, Some(720))), 0, "less than three times");
+        assert_eq!(findings(run(59, Some(1))), 0, "short");
+        assert_eq!(findings(run(86_400, None)), 0, "nothing to compare with");
     }
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use crate::id::{JobId, RunId};
 use crate::job::Job;
-use crate::maintenance::SLICE;
+use crate::maintenance::REPLAN_WITHIN;
 use crate::misfire::MissedSpan;
 use crate::plan::all_between;
 use crate::reason::Reason;
@@ -143,14 +143,14 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
             (true, _) => {}
         }
     }
-    let next_after = |at| job.and_then(|job| job.timetable.next_look_after(anchor, at));
+    let next_after = |at| job.and_then(|job| job.timetable.next_scan_after(anchor, at));
     plan.next_fire_at = next_after(now);
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
     // If the schedule stays the same, the fires before its next one have their verdicts. A maintenance window skips fires up to a slice ahead
     // of their instants, and one row stands for all of them. Only a step back of the clock leaves the next fire further ahead.
-    let soon = context.next_fire_at.filter(|at| *at > now && *at <= now + SLICE * 2);
+    let soon = context.next_fire_at.filter(|at| *at > now && *at <= now + REPLAN_WITHIN * 2);
     if let (Some(next), Some((old, new))) = (soon, context.before.zip(job))
         && old.enabled
         && fires_as_before(old, new, anchor, (now, next))

@@ -81,7 +81,7 @@ impl Graph {
             }
         }
         parents.iter().for_each(|&(parent, on)| self.add(Edge { child: job, parent, on }));
-        let chain = Chains::of(self, &self.topological_order().sorted).through(job);
+        let chain = Chains::of(self, &self.topological_order().sorted).longest_chain_through(job);
         if chain.len() > DEPTH_MAX { Err(BadGraph::TooDeep(chain)) } else { Ok(()) }
     }
 
@@ -101,7 +101,7 @@ impl Graph {
         let part = || jobs.iter().rev().find(|job| chains.len_through(**job) > DEPTH_MAX);
         match (complete, complete.is_none().then(part).flatten()) {
             (Some(job), _) => Err(BadGraph::TooDeep(chains.above(*job))),
-            (None, Some(job)) => Err(BadGraph::TooDeep(chains.through(*job))),
+            (None, Some(job)) => Err(BadGraph::TooDeep(chains.longest_chain_through(*job))),
             (None, None) => Ok(()),
         }
     }
@@ -250,7 +250,7 @@ impl Chains {
     }
 
     /// The longest chain that a job is part of.
-    fn through(&self, job: JobId) -> Vec<JobId> {
+    fn longest_chain_through(&self, job: JobId) -> Vec<JobId> {
         let mut chain = self.above(job);
         chain.extend(follow_chain(&self.below, job).into_iter().skip(1));
         chain

@@ -107,7 +107,7 @@ fn each_edge_is_visited_a_fixed_number_of_times() {
     let in_order = graph.topological_order();
     let chains = Chains::of(&graph, &in_order.sorted);
     assert_eq!((in_order.step_count, chains.step_count), (edges.len(), 2 * edges.len()));
-    assert_eq!(chains.through(id(job(7, 7))).len(), 20);
+    assert_eq!(chains.longest_chain_through(id(job(7, 7))).len(), 20);
     assert_eq!(graph.check(&[id(0)]), Ok(()));
 }
 

@@ -120,7 +120,7 @@ fn by_hash(job: JobId, nodes: &[NodeShare], weight: impl Fn(&NodeShare) -> u32) 
 fn by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
     let mut loads: Vec<(u64, NodeId)> = nodes.iter().map(|share| (share.load(), share.node)).collect();
     let mut order: Vec<usize> = (0..jobs.len()).collect();
-    order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), place(&jobs[*index])));
+    order.sort_by_key(|index| (std::cmp::Reverse(jobs[*index].load()), tie_order(&jobs[*index])));
     let mut homes = vec![None; jobs.len()];
     for index in order {
         if let Some(least) = loads.iter_mut().min() {
@@ -132,7 +132,7 @@ fn by_load(jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<Option<NodeId>> {
 }
 
 /// The order of jobs with the same load.
-fn place(job: &JobShare) -> (u64, JobId) {
+fn tie_order(job: &JobShare) -> (u64, JobId) {
     (mix(job.job.get().unsigned_abs()), job.job)
 }
 
@@ -155,7 +155,7 @@ fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, 
     // Jobs are given away in the order of their hashes. If the heaviest went first, the surplus could be a single heavy job,
     // and a job that always has runs cannot be moved.
     let mut order: Vec<&JobShare> = jobs.iter().collect();
-    order.sort_by_key(|job| place(job));
+    order.sort_by_key(|job| tie_order(job));
     let mut given = Vec::new();
     for job in order {
         let load = job.load();

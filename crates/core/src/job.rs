@@ -30,7 +30,7 @@ pub const DESCRIPTION_LEN_MAX: usize = 1000;
 const RETRY_MAX: u32 = 100;
 const MISFIRE_MAX: u32 = 10_000;
 const PRIORITY_MAX: u8 = 9;
-const RATE_COUNT_MAX: u32 = 10_000;
+const RATE_STARTS_MAX: u32 = 10_000;
 const RATE_PER_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of shards of a fire.
 pub const SHARD_COUNT_MAX: u32 = 1_000;
@@ -328,8 +328,8 @@ fn check_limits(spec: &JobSpec, errors: &mut Vec<FieldError>) {
     }
     if let Some(rate) = &spec.rate {
         rate.key.iter().for_each(|key| check_key("/rate/key", key, errors));
-        if !(1..=RATE_COUNT_MAX).contains(&rate.max) {
-            let message = format!("{} starts; 1 to {RATE_COUNT_MAX}", rate.max);
+        if !(1..=RATE_STARTS_MAX).contains(&rate.max) {
+            let message = format!("{} starts; 1 to {RATE_STARTS_MAX}", rate.max);
             errors.push(FieldError::new("/rate/max", message));
         }
         if rate.per < Duration::from_secs(1) || rate.per > RATE_PER_MAX {

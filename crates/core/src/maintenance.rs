@@ -20,7 +20,7 @@ use crate::word_enum::word_enum;
 /// The longest window.
 pub const LENGTH_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
 /// A job inside a window is planned again after at most this long, so that it notices if the window ends early.
-pub const SLICE: Duration = Duration::from_secs(60);
+pub const REPLAN_WITHIN: Duration = Duration::from_secs(60);
 
 word_enum! {
     /// What happens to the fires inside of a maintenance window.
@@ -90,7 +90,7 @@ pub fn plan_within(
     let inside = |at: Timestamp| in_effect.iter().filter(move |one| one.has(at));
     let next = cursor.next_fire_at;
     if let Some(end) = inside(next).map(|one| one.ends_at).max() {
-        let end = end.min(window.now.max(next) + SLICE);
+        let end = end.min(window.now.max(next) + REPLAN_WITHIN);
         if job.timetable.delay().is_some() {
             // A fixed delay waits until the window ends.
             return Plan { next: Some(end), ..Plan::default() };
@@ -108,7 +108,7 @@ pub fn plan_within(
     let present = inside(window.now).map(|one| one.ends_at).max();
     if let Some(end) = present.filter(|_| next < missed_before(job, window)) {
         // The fire was missed before the window began; a server finds it only now, inside the window.
-        let end = end.min(window.now + SLICE);
+        let end = end.min(window.now + REPLAN_WITHIN);
         return match job.timetable.delay() {
             Some(_) => Plan { next: Some(end), ..Plan::default() },
             None => hold_until(cursor, end),
@@ -136,7 +136,7 @@ fn first_skipped(windows: &[MaintenanceWindow], from: Timestamp) -> Option<Times
 fn skipped_until(windows: &[MaintenanceWindow], at: Timestamp) -> Timestamp {
     let ends = windows.iter().filter(|one| one.fires == FiresInside::Skip && one.has(at)).map(|one| one.ends_at);
     let holds = windows.iter().filter(|one| one.fires == FiresInside::Hold).map(|one| one.starts_at);
-    ends.chain(holds.filter(|starts_at| *starts_at > at)).min().unwrap_or(at + SLICE)
+    ends.chain(holds.filter(|starts_at| *starts_at > at)).min().unwrap_or(at + REPLAN_WITHIN)
 }
 
 /// Holds back the fires from the cursor to `end`; the misfire policy decides about them later.
@@ -147,7 +147,7 @@ fn hold_until(cursor: Cursor, end: Timestamp) -> Plan {
 /// Skips every fire from `from` to just before `end`.
 fn skip_until(job: &Job, anchor: Timestamp, (from, end): (Timestamp, Timestamp)) -> Plan {
     let all = skip_missed(&job.timetable, anchor, from, end, (0, MisfireKeep::Newest));
-    let next = all.more.or_else(|| job.timetable.next_look_after(anchor, just_before(end)));
+    let next = all.more.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
     Plan { skipped_in_window: all.span.into_iter().collect(), next, ..Plan::default() }
 }
 
@@ -175,7 +175,7 @@ fn decide_held(
     let (count, keep) = policy;
     let count = if is_open && keep == MisfireKeep::Newest { 0 } else { count };
     keep_in_all(&mut parts, (count, keep));
-    let next = more.or_else(|| job.timetable.next_look_after(anchor, just_before(end)));
+    let next = more.or_else(|| job.timetable.next_scan_after(anchor, just_before(end)));
     let mut plan = Plan { next, ..Plan::default() };
     for part in parts {
         for fire in part.catch_up {

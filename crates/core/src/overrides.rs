@@ -67,15 +67,15 @@ impl Overrides {
 
     /// The part of a job's parameters that may be replaced; null if none of it may.
     #[must_use]
-    pub fn part(&self, job: &Value) -> Value {
+    pub fn replaceable_part(&self, job_params: &Value) -> Value {
         match self {
             Self::None => Value::Null,
-            Self::All => job.clone(),
-            Self::Only(_) => self.part_at("", job).unwrap_or(Value::Null),
+            Self::All => job_params.clone(),
+            Self::Only(_) => self.replaceable_part_at("", job_params).unwrap_or(Value::Null),
         }
     }
 
-    fn part_at(&self, pointer: &str, value: &Value) -> Option<Value> {
+    fn replaceable_part_at(&self, pointer: &str, value: &Value) -> Option<Value> {
         if self.covers(pointer) {
             return Some(value.clone());
         }
@@ -84,7 +84,8 @@ impl Overrides {
             return self.reaches_below(pointer).then(|| value.clone());
         }
         let fields = value.as_object()?.iter();
-        let kept = fields.filter_map(|(name, field)| Some((name.clone(), self.part_at(&below(pointer, name), field)?)));
+        let kept = fields
+            .filter_map(|(name, field)| Some((name.clone(), self.replaceable_part_at(&below(pointer, name), field)?)));
         let kept: Map<String, Value> = kept.collect();
         (!kept.is_empty()).then_some(Value::Object(kept))
     }
@@ -99,67 +100,69 @@ impl Overrides {
     /// # Errors
     /// An error for each parameter that differs from the job's although it may not be replaced, and for each secret that the job's own
     /// parameters do not name.
-    pub fn apply(&self, handler: &str, job: &Value, given: &Value) -> Result<Value, Vec<FieldError>> {
+    pub fn apply(&self, handler: &str, job_params: &Value, given: &Value) -> Result<Value, Vec<FieldError>> {
         let mut refused = Vec::new();
-        let laid = match self {
+        let merged = match self {
             Self::All => given.clone(),
             Self::None | Self::Only(_) => {
-                self.merge_at("", Some(job), Some(given), &mut refused).unwrap_or(Value::Null)
+                self.merge_at("", Some(job_params), Some(given), &mut refused).unwrap_or(Value::Null)
             }
         };
         let mut errors: Vec<FieldError> = refused.iter().map(|pointer| self.refusal(handler, pointer)).collect();
-        errors.extend(foreign_secrets(job, &laid));
-        if errors.is_empty() { Ok(laid) } else { Err(errors) }
+        errors.extend(foreign_secrets(job_params, &merged));
+        if errors.is_empty() { Ok(merged) } else { Err(errors) }
     }
 
     fn merge_at(
         &self,
         pointer: &str,
-        job: Option<&Value>,
+        job_params: Option<&Value>,
         given: Option<&Value>,
         refused: &mut Vec<String>,
     ) -> Option<Value> {
         if self.covers(pointer) {
             return given.cloned();
         }
-        match (job, given) {
-            (Some(Value::Array(job)), Some(Value::Array(given))) if job.len() == given.len() => {
-                let pairs = job.iter().zip(given).enumerate();
-                let element = |(index, (job, given)): (usize, (&Value, &Value))| {
-                    self.merge_at(&format!("{pointer}/{index}"), Some(job), Some(given), refused)
+        match (job_params, given) {
+            (Some(Value::Array(job_params)), Some(Value::Array(given))) if job_params.len() == given.len() => {
+                let pairs = job_params.iter().zip(given).enumerate();
+                let element = |(index, (job_params, given)): (usize, (&Value, &Value))| {
+                    self.merge_at(&format!("{pointer}/{index}"), Some(job_params), Some(given), refused)
                 };
                 Some(Value::Array(pairs.filter_map(element).collect()))
             }
-            (job, given) if job == given => job.cloned(),
+            (job_params, given) if job_params == given => job_params.cloned(),
             (Some(Value::Object(_)) | Some(Value::Null) | None, Some(Value::Object(fields))) if !fields.is_empty() => {
-                self.lay_fields(pointer, job, Some(fields), refused)
+                self.merge_fields(pointer, job_params, Some(fields), refused)
             }
-            (Some(Value::Object(_)), None | Some(Value::Object(_))) => self.lay_fields(pointer, job, None, refused),
-            (Some(Value::Null), Some(Value::Object(_))) | (_, None) => job.cloned(),
+            (Some(Value::Object(_)), None | Some(Value::Object(_))) => {
+                self.merge_fields(pointer, job_params, None, refused)
+            }
+            (Some(Value::Null), Some(Value::Object(_))) | (_, None) => job_params.cloned(),
             _ => {
                 refused.push(pointer.to_owned());
-                job.cloned()
+                job_params.cloned()
             }
         }
     }
 
-    fn lay_fields(
+    fn merge_fields(
         &self,
         pointer: &str,
-        job: Option<&Value>,
+        job_params: Option<&Value>,
         given: Option<&Map<String, Value>>,
         refused: &mut Vec<String>,
     ) -> Option<Value> {
-        let of_job = job.and_then(Value::as_object);
+        let of_job = job_params.and_then(Value::as_object);
         let names: BTreeSet<&String> = of_job.into_iter().chain(given).flat_map(Map::keys).collect();
-        let mut laid = Map::new();
+        let mut merged = Map::new();
         for name in names {
-            let (job, given) = (of_job.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
-            if let Some(value) = self.merge_at(&below(pointer, name), job, given, refused) {
-                laid.insert(name.clone(), value);
+            let (job_params, given) = (of_job.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
+            if let Some(value) = self.merge_at(&below(pointer, name), job_params, given, refused) {
+                merged.insert(name.clone(), value);
             }
         }
-        if laid.is_empty() && of_job.is_none() { job.cloned() } else { Some(Value::Object(laid)) }
+        if merged.is_empty() && of_job.is_none() { job_params.cloned() } else { Some(Value::Object(merged)) }
     }
 
     fn refusal(&self, handler: &str, pointer: &str) -> FieldError {
@@ -218,11 +221,11 @@ fn has_bad_escape(pointer: &str) -> bool {
     pointer.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1']))
 }
 
-/// Refuses secrets that the run's parameters (`laid`) name and the job's own do not, because the executor would resolve
+/// Refuses secrets that the run's parameters (`merged`) name and the job's own do not, because the executor would resolve
 /// them for any caller.
-fn foreign_secrets(job: &Value, laid: &Value) -> Vec<FieldError> {
-    let known: BTreeSet<&str> = texts(job).iter().flat_map(|(_, text)| secrets(text)).collect();
-    let found = texts(laid);
+fn foreign_secrets(job_params: &Value, merged: &Value) -> Vec<FieldError> {
+    let known: BTreeSet<&str> = texts(job_params).iter().flat_map(|(_, text)| secrets(text)).collect();
+    let found = texts(merged);
     let foreign = found.iter().flat_map(|(pointer, text)| secrets(text).map(move |name| (pointer, name)));
     let refuse = |(pointer, name): (&String, &str)| {
         let message = format!(
@@ -412,9 +415,12 @@ mod tests {
     #[test]
     fn the_form_shows_the_replaceable_params() {
         let job = json!({"argv": ["a", "b"], "env": {"A": "1", "B": "2"}});
-        assert_eq!(only(&["/env/B", "/day"]).part(&job), json!({"env": {"B": "2"}}));
-        assert_eq!(only(&["/argv/1"]).part(&job), json!({"argv": ["a", "b"]}));
-        assert_eq!((Overrides::None.part(&job), Overrides::All.part(&job)), (Value::Null, job.clone()));
+        assert_eq!(only(&["/env/B", "/day"]).replaceable_part(&job), json!({"env": {"B": "2"}}));
+        assert_eq!(only(&["/argv/1"]).replaceable_part(&job), json!({"argv": ["a", "b"]}));
+        assert_eq!(
+            (Overrides::None.replaceable_part(&job), Overrides::All.replaceable_part(&job)),
+            (Value::Null, job.clone())
+        );
     }
 
     #[test]

@@ -93,7 +93,7 @@ pub(crate) fn plan_before(
         fires.push(PlannedFire { fire_at: fire.at, due_at: fire.due_at(id), trigger: fire.trigger });
         cursor = fire.at;
     }
-    Plan { fires, missed: missed.span, next: job.timetable.next_look_after(anchor, cursor), ..Plan::default() }
+    Plan { fires, missed: missed.span, next: job.timetable.next_scan_after(anchor, cursor), ..Plan::default() }
 }
 
 /// Fires before this instant are missed.

@@ -135,7 +135,7 @@ pub fn preview(ask: PreviewRequest<'_>) -> Preview {
     if is_over && ask.timetable.schedules.iter().any(fires_by_clock) {
         warnings.push(never(zone, &ask));
     }
-    warnings.extend(often(&ask));
+    warnings.extend(frequency_warning(&ask));
     warnings.extend(clock_warnings(&ask));
     warnings.extend(calendar_warnings(&ask));
     Preview { zone, fires, warnings }
@@ -165,7 +165,7 @@ fn never(zone: Tz, ask: &PreviewRequest<'_>) -> Warning {
     }
 }
 
-fn often(ask: &PreviewRequest<'_>) -> Option<Warning> {
+fn frequency_warning(ask: &PreviewRequest<'_>) -> Option<Warning> {
     let of_one = |schedule: &Schedule| match &schedule.kind {
         Kind::Cron { expr, .. } => expr.fields().times_per_day(),
         Kind::Every(period) => 86_400 / period.as_secs().max(1),
@@ -244,8 +244,8 @@ fn calendar_warnings(ask: &PreviewRequest<'_>) -> Vec<Warning> {
             local::last_before(schedule.zone, at, applied.calendar.next_edge(local))
         } else {
             warnings.push(calendar_warning(schedule.zone, applied, at, calendar_effect(schedule, applied, at)));
-            let tomorrow = local.date().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN);
-            just_before(local::instant(schedule.zone, tomorrow)).max(at)
+            let next_midnight = local.date().succ_opt().unwrap_or(NaiveDate::MAX).and_time(NaiveTime::MIN);
+            just_before(local::instant(schedule.zone, next_midnight)).max(at)
         };
     }
     warnings

@@ -1,10 +1,10 @@
 //! Whether the permissions of a file with a secret are narrow enough.
 
 /// Permissions of all other users.
-const OTHERS: u32 = 0o007;
+const OTHER_USERS_BITS: u32 = 0o007;
 /// Permissions of the group other than reading.
 const GROUP_CHANGES: u32 = 0o030;
-const GROUP: u32 = 0o070;
+const GROUP_BITS: u32 = 0o070;
 const ROOT: u32 = 0;
 
 /// Describes why the permissions of a secret file are too wide, in words that follow its name; `None` if they are narrow enough.
@@ -21,7 +21,7 @@ const ROOT: u32 = 0;
 #[must_use]
 pub fn exposure(mode: u32, owner: u32) -> Option<String> {
     let group_reads_roots = owner == ROOT && mode & GROUP_CHANGES == 0;
-    if mode & OTHERS == 0 && (mode & GROUP == 0 || group_reads_roots) {
+    if mode & OTHER_USERS_BITS == 0 && (mode & GROUP_BITS == 0 || group_reads_roots) {
         return None;
     }
     let mode = mode & 0o777;

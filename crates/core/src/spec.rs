@@ -93,8 +93,8 @@ pub struct JobSpec {
     /// Which executors of the app may get a run at all.
     #[serde(default, skip_serializing_if = "SelectSpec::is_any")]
     pub select: SelectSpec,
-    /// The shards of a fire, dealt over the executors: their number, or a list with the name and parameters of each. Left out for an
-    /// unsharded job. A broadcast has one for each executor instead.
+    /// The shards of a fire, which the route gives to executors one by one: their number, or a list with the name and parameters of
+    /// each. Left out for an unsharded job. A broadcast has one for each executor instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shards: Option<ItemsSpec>,
     /// A pump job: groups that fetch and execute rows of their items until it ends, instead of one run of the handler for each fire.
@@ -123,7 +123,7 @@ pub struct JobSpec {
     /// overlap, else `continue`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub on_silence: Option<OnSilence>,
-    /// How long one attempt may take; nothing for no limit.
+    /// How long one attempt may take; left out for no limit.
     #[serde(default, with = "optional_duration")]
     #[schemars(with = "Option<DurationText>")]
     pub timeout: Option<Duration>,

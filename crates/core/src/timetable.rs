@@ -71,7 +71,7 @@ impl Timetable {
     /// When a scan must look at the job again: at its first fire after `after` or, if a calendar makes the search longer than one call may
     /// take, at the instant up to which no fire was found. `None` if the job never fires again.
     #[must_use]
-    pub fn next_look_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
+    pub fn next_scan_after(&self, anchor: Timestamp, after: Timestamp) -> Option<Timestamp> {
         match Search::new(self, anchor).next(after, Timestamp::MAX) {
             SearchResult::Fire(fire) => Some(fire.at),
             SearchResult::NothingBefore(at) => Some(at),
@@ -313,7 +313,7 @@ mod tests {
             let table = timetable(&json!({"every": "1s"}), rule, &json!({"any": []}));
             let after = Timestamp::from_secs(1_800_000_000);
             assert_eq!(table.next_after(Timestamp::EPOCH, after), None, "{rule}");
-            assert_eq!(table.next_look_after(Timestamp::EPOCH, after), None, "{rule}");
+            assert_eq!(table.next_scan_after(Timestamp::EPOCH, after), None, "{rule}");
         }
     }
 
@@ -334,7 +334,7 @@ mod tests {
             let table = timetable(schedule, rule, &json!({"weekdays": ["mon", "tue", "wed", "thu", "fri"]}));
             let expected: Option<Timestamp> = expected.map(|at| at.parse().unwrap());
             assert_eq!(table.next_after(Timestamp::EPOCH, after).map(|fire| fire.at), expected, "{schedule} {rule}");
-            assert_eq!(table.next_look_after(Timestamp::EPOCH, after), expected, "{schedule} {rule}");
+            assert_eq!(table.next_scan_after(Timestamp::EPOCH, after), expected, "{schedule} {rule}");
         }
     }
 
@@ -350,10 +350,10 @@ mod tests {
         for rule in ["only", "next"] {
             let table = timetable(&json!(vec![json!({"cron": "* * * * * ?"}); 6]), rule, &heavy("2035-01-01"));
             assert_eq!(table.next_after(Timestamp::EPOCH, after), None, "{rule}");
-            let mut look = table.next_look_after(Timestamp::EPOCH, after).unwrap();
+            let mut look = table.next_scan_after(Timestamp::EPOCH, after).unwrap();
             let mut looks = 1;
             while look < wanted {
-                let next = table.next_look_after(Timestamp::EPOCH, just_before(look)).unwrap();
+                let next = table.next_scan_after(Timestamp::EPOCH, just_before(look)).unwrap();
                 assert!(next > look, "{rule}: no progress at {look}");
                 (look, looks) = (next, looks + 1);
             }

@@ -18,7 +18,7 @@ pub const DEPTH_MAX: usize = 2 * graph::DEPTH_MAX;
 word_enum! {
     /// How a run is related to the run that it names as its parent. The order is that in which they are shown.
     Link {
-        /// One shard of the row that stands for all.
+        /// One shard of a run with shards: the run above it is the row that stands for all of them.
         Shard = "shard",
         /// A run of another job, which follows from it.
         Child = "child",

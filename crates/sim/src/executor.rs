@@ -34,7 +34,7 @@ const SWEEP_PERIOD: Duration = Duration::from_millis(100);
 const AHEAD_MAX_MS: u32 = 1_000;
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(500);
 /// Stands for the time of the last message while no server has been heard yet. Until then, silence is not measured.
-const NEVER: i64 = i64::MIN;
+const NOT_HEARD_YET: i64 = i64::MIN;
 
 /// The current instant of the clock that the run table uses.
 fn now() -> std::time::Instant {
@@ -136,7 +136,7 @@ impl ExecutorHost {
             table: Mutex::new(table),
             refused: Refused::default(),
             reports: Reports::default(),
-            heard_ms: Mutex::new(NEVER),
+            heard_ms: Mutex::new(NOT_HEARD_YET),
             silence: Mutex::new(Duration::from_secs(15)),
             silences: Mutex::default(),
             next_link: Mutex::new(1),
@@ -289,7 +289,7 @@ impl Executor {
                     }
                     self.heard_at(self.now_ms());
                     if let Some(body) = message.body {
-                        self.take(&link, body);
+                        self.handle_message(&link, body);
                     }
                 }
                 _ = beat.tick() => {
@@ -388,7 +388,7 @@ impl Executor {
     fn is_silence_exceeded(&self) -> bool {
         let heard = *lock(&self.heard_ms);
         let silence = i64::try_from(lock(&self.silence).as_millis()).unwrap_or(i64::MAX);
-        heard != NEVER && self.now_ms() - heard >= silence
+        heard != NOT_HEARD_YET && self.now_ms() - heard >= silence
     }
 
     fn heard_at(&self, at_ms: i64) {
@@ -400,7 +400,7 @@ impl Executor {
         i64::try_from(self.world().elapsed_ms()).unwrap_or(i64::MAX)
     }
 
-    fn take(self: &Arc<Self>, link: &Link, body: Down) {
+    fn handle_message(self: &Arc<Self>, link: &Link, body: Down) {
         match body {
             Down::Triggers(triggers) => {
                 self.world().record("triggers", self.incarnation, || {

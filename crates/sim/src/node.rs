@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rondel_admin::clock::Boot;
+use rondel_admin::clock::BootClock;
 use rondel_admin::{Engine, Lifecycle, StartError};
 use rondel_proto::v1;
 use tokio::sync::mpsc;
@@ -22,7 +22,7 @@ pub(crate) struct NodeHost {
     pub(crate) index: usize,
     world: Arc<World>,
     /// The host's clock, with its drift.
-    boot: Boot,
+    boot: BootClock,
     running: Mutex<Option<Running>>,
 }
 
@@ -49,7 +49,7 @@ impl NodeHost {
             let micros = i64::try_from(began.elapsed().as_micros()).unwrap_or(i64::MAX);
             offset + micros + micros * drift / 1_000_000
         };
-        let boot = Boot::Given(Arc::new(clock));
+        let boot = BootClock::Given(Arc::new(clock));
         Arc::new(Self { index, world: Arc::clone(world), boot, running: Mutex::new(None) })
     }
 

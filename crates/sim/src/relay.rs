@@ -22,9 +22,9 @@ const JOB_COUNT: usize = 16;
 /// Longer than a handler takes.
 const PERIOD: Duration = Duration::from_secs(6);
 /// The first server dies after this long, plus up to three seconds.
-const BEFORE: Duration = Duration::from_secs(13);
-/// The schedules continue for this long after [`BEFORE`].
-const AFTER: Duration = Duration::from_secs(25);
+const BEFORE_DEATH: Duration = Duration::from_secs(13);
+/// The schedules continue for this long after [`BEFORE_DEATH`].
+const AFTER_DEATH: Duration = Duration::from_secs(25);
 /// How long after its due instant a run may take to begin or to get its verdict. This covers either the time that a
 /// handler takes, or the end of the lease, the reconnection of the executors and the roll call.
 const SETTLED_WITHIN: Duration = Duration::from_secs(14);
@@ -50,7 +50,7 @@ async fn run_world(seed: u64, options: Options) -> RelayReport {
     let nodes: Vec<_> = (0..3).map(|index| NodeHost::new(&world, index)).collect();
     let reached = [Arc::clone(&nodes[0]), Arc::clone(&nodes[2])];
     let executors: Vec<_> = (0..2).map(|index| ExecutorHost::new(&world, index, &reached)).collect();
-    let ends_at = world.now() + BEFORE + AFTER;
+    let ends_at = world.now() + BEFORE_DEATH + AFTER_DEATH;
     // The nodes start in order: when one dies, the next live node in this order takes over.
     nodes[0].start();
     let all = Hosts { world: Arc::clone(&world), nodes: nodes.clone(), executors: executors.clone() };
@@ -60,7 +60,7 @@ async fn run_world(seed: u64, options: Options) -> RelayReport {
         node.start();
     }
     executors.iter().for_each(ExecutorHost::start);
-    sleep(BEFORE + Duration::from_millis(seed % 10 * 317)).await;
+    sleep(BEFORE_DEATH + Duration::from_millis(seed % 10 * 317)).await;
     nodes[0].kill();
     let left = Hosts { world: Arc::clone(&world), nodes: nodes[1..].to_vec(), executors };
     wait_for_ends(&left, ends_at).await;

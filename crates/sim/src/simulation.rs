@@ -184,7 +184,7 @@ pub(crate) async fn wait_for_ends(hosts: &Hosts, ends_at: Timestamp) {
 
 async fn stuck_count(world: &World) -> usize {
     let stuck = world.store.stuck_jobs(100).await.unwrap_or_default();
-    stuck.iter().filter(|stuck| stuck.follows.is_none()).count()
+    stuck.iter().filter(|stuck| stuck.awaited_run.is_none()).count()
 }
 
 async fn judge(seed: u64, hosts: &Hosts, ends_at: Timestamp) -> Outcome {
@@ -197,7 +197,7 @@ async fn judge(seed: u64, hosts: &Hosts, ends_at: Timestamp) -> Outcome {
     let stuck = world.store.stuck_jobs(100).await.unwrap_or_default();
     let facts = Facts::read(world, ends_at).await;
     let mut truth = world.truth();
-    for stuck in stuck.iter().filter(|stuck| stuck.follows.is_none()) {
+    for stuck in stuck.iter().filter(|stuck| stuck.awaited_run.is_none()) {
         truth.violate("I7 liveness", &format!("job {} has no next fire although it should", stuck.job));
     }
     let mut violations = std::mem::take(&mut truth.violations);

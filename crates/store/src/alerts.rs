@@ -250,7 +250,7 @@ pub(crate) fn first_checks(
         let (_, expect_checks) = old.as_ref().filter(|(old, _)| old.condition(kind) == expected.condition(kind))?;
         expect_checks.iter().find(|check| check.kind == kind)?.at.filter(|at| *at <= now)
     };
-    let at = |kind: ExpectKind| due(kind).or_else(|| expected.first_look(kind, now, before.is_none()));
+    let at = |kind: ExpectKind| due(kind).or_else(|| expected.first_check_at(kind, now, before.is_none()));
     expected.kinds().map(|kind| ExpectCheck { job, kind, at: at(kind) }).collect()
 }
 

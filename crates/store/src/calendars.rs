@@ -12,7 +12,7 @@ use crate::catalog::JobRecord;
 use crate::error::Result;
 
 /// Maximum number of jobs that a refusal to delete a calendar names.
-pub const USER_COUNT_SHOWN: u32 = 10;
+pub const CALENDAR_JOB_COUNT_SHOWN: u32 = 10;
 
 /// A calendar with its newest version.
 #[derive(Clone, Debug, PartialEq)]
@@ -68,7 +68,7 @@ pub enum CalendarSaved {
 pub enum CalendarDeleted {
     /// The calendar is deleted.
     Deleted,
-    /// These jobs use it: the first [`USER_COUNT_SHOWN`] by name, and their number.
+    /// These jobs use it: the first [`CALENDAR_JOB_COUNT_SHOWN`] by name, and their number.
     Used(Vec<String>, u64),
     /// Another caller changed it first; its current version.
     Conflict(i64),

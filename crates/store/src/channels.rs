@@ -20,7 +20,7 @@ pub const CHANNEL_COUNT_MAX: u32 = 100;
 /// Maximum number of channels that one call leases.
 pub const LEASE_COUNT_MAX: u32 = 500;
 /// Maximum number of messages of one channel that one call returns.
-pub const LEASE_EACH_MAX: u32 = 500;
+pub const LEASE_MESSAGES_PER_CHANNEL_MAX: u32 = 500;
 /// Maximum number of users of a channel that one refusal to delete it names.
 pub const CHANNEL_USER_COUNT_MAX: usize = 10;
 /// Maximum number of messages of one incident that one call returns.
@@ -137,8 +137,8 @@ pub struct LeaseChannels<'a> {
     pub now: Timestamp,
     /// Maximum number of channels, at most [`LEASE_COUNT_MAX`].
     pub channel_max: u32,
-    /// Maximum number of messages of each channel, at most [`LEASE_EACH_MAX`].
-    pub each_max: u32,
+    /// Maximum number of messages of each channel, at most [`LEASE_MESSAGES_PER_CHANNEL_MAX`].
+    pub messages_per_channel_max: u32,
     /// Length of the leases: how long no other server sends to the channels.
     pub hold: Duration,
 }

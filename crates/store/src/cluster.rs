@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::error::{DatabaseTroubleKind, Result, StoreError};
 pub use crate::lease::{Join, JoinRequest, LeaseToken, Renewal};
-pub(crate) use crate::lease::{lease_count, next_ordinal, unlike_fence};
+pub(crate) use crate::lease::{distinct_end, lease_count, next_ordinal};
 pub use crate::streams::StreamEnd;
 pub use crate::switches::{ExecutorSwitch, Switches};
 

@@ -79,14 +79,14 @@ impl JoinRequest {
 
     /// The end of the lease that is taken at `now`, after leases that ended at `ended_at`.
     pub(crate) fn lease_until(&self, now: Timestamp, ended_at: Timestamp) -> Timestamp {
-        unlike_fence(now + self.lease, ended_at)
+        distinct_end(now + self.lease, ended_at)
     }
 }
 
 /// The end to store for a lease: `until`, or a millisecond earlier if `until` equals `prior`, the end of the earlier leases. If both ends
 /// in the node's row are equal, the node is fenced; without a fence they are equal only if the clock has stepped back. The earlier end
 /// makes no run count as unsent, because the later of the two ends decides that.
-pub(crate) fn unlike_fence(until: Timestamp, prior: Timestamp) -> Timestamp {
+pub(crate) fn distinct_end(until: Timestamp, prior: Timestamp) -> Timestamp {
     if until == prior { until - Duration::from_millis(1) } else { until }
 }
 

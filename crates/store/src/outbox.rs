@@ -69,8 +69,8 @@ pub struct TakeOutbox<'a> {
     pub without: &'a [NamespaceId],
     /// Maximum number of namespaces, at most [`TAKE_NAMESPACE_MAX`].
     pub namespace_max: u32,
-    /// Maximum number of messages of each namespace, at most [`TAKE_EACH_MAX`].
-    pub each_max: u32,
+    /// Maximum number of messages of each namespace, at most [`TAKE_MESSAGES_PER_NAMESPACE_MAX`].
+    pub messages_per_namespace_max: u32,
     /// How long no other server takes the messages.
     pub hold: Duration,
 }
@@ -78,7 +78,7 @@ pub struct TakeOutbox<'a> {
 /// Maximum number of namespaces whose messages one call takes, and of those that it leaves out.
 pub const TAKE_NAMESPACE_MAX: u32 = 500;
 /// Maximum number of messages of one namespace that one call takes.
-pub const TAKE_EACH_MAX: u32 = 500;
+pub const TAKE_MESSAGES_PER_NAMESPACE_MAX: u32 = 500;
 
 /// Webhooks, and messages that have not been delivered.
 #[async_trait]

@@ -99,12 +99,12 @@ pub fn apply_change(items: &mut BTreeMap<String, Item>, name: &str, change: &Ite
     }
 }
 
-/// Splits the changes into parts of at most `names_max` items. The changes of one item stay in one part, in order.
-pub(crate) fn by_names(changes: &[(String, ItemChange)], names_max: usize) -> Vec<Vec<&(String, ItemChange)>> {
+/// Splits the changes into parts of at most `items_max` items. The changes of one item stay in one part, in order.
+pub(crate) fn split_by_item(changes: &[(String, ItemChange)], items_max: usize) -> Vec<Vec<&(String, ItemChange)>> {
     let mut by_name: BTreeMap<&str, Vec<&(String, ItemChange)>> = BTreeMap::new();
     for change in changes {
         by_name.entry(&change.0).or_default().push(change);
     }
     let groups: Vec<_> = by_name.into_values().collect();
-    groups.chunks(names_max).map(|part| part.iter().flatten().copied().collect()).collect()
+    groups.chunks(items_max).map(|part| part.iter().flatten().copied().collect()).collect()
 }

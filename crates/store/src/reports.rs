@@ -18,7 +18,7 @@ use crate::upkeep::CountedRun;
 /// Maximum number of messages that one call returns.
 pub const MESSAGE_COUNT_MAX: u32 = 200;
 /// Maximum number of jobs that are named per message.
-pub const MESSAGE_JOB_COUNT: u32 = 5;
+pub const MESSAGE_JOB_COUNT_MAX: u32 = 5;
 /// Maximum number of schedules that one call returns.
 pub const DUE_COUNT_MAX: u32 = 200;
 
@@ -33,17 +33,17 @@ pub struct FailureMessage {
     pub count: u64,
     /// Number of jobs of these runs.
     pub job_count: u64,
-    /// The jobs with the most such runs, at most [`MESSAGE_JOB_COUNT`], each with its number of runs.
+    /// The jobs with the most such runs, at most [`MESSAGE_JOB_COUNT_MAX`], each with its number of runs.
     pub jobs: Vec<(JobId, u64)>,
     /// The newest of these runs.
     pub newest: RunId,
 }
 
 impl FailureMessage {
-    /// Whether `jobs` is final: it has all jobs, or it has [`MESSAGE_JOB_COUNT`] jobs with at least `unread_max` runs each. No job that was
-    /// not read has more than `unread_max` runs.
+    /// Whether `jobs` is final: it has all jobs, or it has [`MESSAGE_JOB_COUNT_MAX`] jobs with at least `unread_max` runs each. No job that
+    /// was not read has more than `unread_max` runs.
     pub(crate) fn names_its_jobs(&self, unread_max: u64) -> bool {
-        let count = usize::try_from(MESSAGE_JOB_COUNT).unwrap_or(usize::MAX);
+        let count = usize::try_from(MESSAGE_JOB_COUNT_MAX).unwrap_or(usize::MAX);
         let is_whole = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX) >= self.job_count;
         is_whole || (self.jobs.len() >= count && self.jobs.last().is_some_and(|(_, last)| *last >= unread_max))
     }
@@ -52,7 +52,7 @@ impl FailureMessage {
     pub(crate) fn name_jobs(&mut self, jobs: impl IntoIterator<Item = (JobId, u64)>) {
         self.jobs.extend(jobs);
         self.jobs.sort_by_key(|(job, count)| (std::cmp::Reverse(*count), *job));
-        self.jobs.truncate(usize::try_from(MESSAGE_JOB_COUNT).unwrap_or(usize::MAX));
+        self.jobs.truncate(usize::try_from(MESSAGE_JOB_COUNT_MAX).unwrap_or(usize::MAX));
     }
 }
 
@@ -187,8 +187,8 @@ pub(crate) struct FailureGains {
 
 /// Whether the message of a run counts. It does if the run failed, is no shard, and was not counted as a failure before.
 pub(crate) fn is_new_failure(run: &CountedRun, before: Option<RunStatus>) -> bool {
-    let is_trouble = |status| matches!(status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
-    !run.is_shard && is_trouble(run.status) && !before.is_some_and(is_trouble)
+    let is_failure = |status| matches!(status, RunStatus::Failed | RunStatus::TimedOut | RunStatus::Unknown);
+    !run.is_shard && is_failure(run.status) && !before.is_some_and(is_failure)
 }
 
 impl FailureGains {

@@ -10,7 +10,7 @@ use rondel_core::{AppId, NamespaceId, ScriptId, Timestamp};
 use crate::error::Result;
 
 /// Maximum number of jobs that a refusal to delete a script names.
-pub const SCRIPT_USER_COUNT_SHOWN: u32 = 10;
+pub const SCRIPT_JOB_COUNT_SHOWN: u32 = 10;
 
 /// A script with its newest version, without the source.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ pub enum ScriptSaved {
 pub enum ScriptDeleted {
     /// It is deleted, with its versions.
     Deleted,
-    /// These jobs use it: the first [`SCRIPT_USER_COUNT_SHOWN`] by name, and their number.
+    /// These jobs use it: the first [`SCRIPT_JOB_COUNT_SHOWN`] by name, and their number.
     Used(Vec<String>, u64),
     /// Another caller changed it first; its current version.
     Conflict(i64),

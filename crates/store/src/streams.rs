@@ -56,7 +56,7 @@ impl LastSessions {
     }
 
     /// The earliest end of a session that may have carried a run due at `due_at`.
-    pub(crate) fn since(due_at: Timestamp) -> Timestamp {
+    pub(crate) fn earliest_end(due_at: Timestamp) -> Timestamp {
         due_at.saturating_sub(CLOCK_SLACK)
     }
 }

@@ -19,7 +19,7 @@ pub struct StuckJob {
     /// The version of its definition.
     pub version: i64,
     /// The open run whose end will set the next fire, if there is such a run.
-    pub follows: Option<RunId>,
+    pub awaited_run: Option<RunId>,
 }
 
 /// Number of runs of a job that were planned for one hour and ended with one verdict.

@@ -131,7 +131,7 @@ pub struct XxlRun {
 
 impl XxlRun {
     /// Records the end of the attempt if the report counts: see [`XxlExecutors::report_xxl`]. `false` if the recorded end stays.
-    pub(crate) fn take(&mut self, report: &XxlReport, now: Timestamp) -> bool {
+    pub(crate) fn record_end(&mut self, report: &XxlReport, now: Timestamp) -> bool {
         let is_assumed = self.code.is_some_and(|code| code < XXL_STOPPED) && report.code >= 0;
         let is_stopped = report.code == XXL_STOPPED && self.state != XxlRunState::Settled;
         let is_new = self.state == XxlRunState::Open || is_assumed || is_stopped;
@@ -150,7 +150,7 @@ fn truncate_message(message: &str) -> String {
 
 /// Applies the reports of an app to the attempts with their numbers, and returns the outcome of each. If an attempt has several reports,
 /// the first one counts.
-pub(crate) fn take_reports(
+pub(crate) fn apply_reports(
     app: AppId,
     reports: &[XxlReport],
     runs: &mut BTreeMap<i64, XxlRun>,
@@ -159,7 +159,7 @@ pub(crate) fn take_reports(
     let outcome = |report: &XxlReport| match runs.get_mut(&report.log_id) {
         Some(run) if run.app != app => XxlReportOutcome::Foreign,
         Some(run) => {
-            if run.take(report, now) {
+            if run.record_end(report, now) {
                 XxlReportOutcome::Taken
             } else {
                 XxlReportOutcome::Repeated

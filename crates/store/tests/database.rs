@@ -225,7 +225,7 @@ async fn a_migration_that_was_interrupted_is_finished() {
         database.execute("DROP TABLE outbox").await;
         database.execute("UPDATE _sqlx_migrations SET success = FALSE WHERE version = 1").await;
         let store = SqlStore::open(&database.config).await.unwrap();
-        let take = TakeOutbox { without: &[], namespace_max: 1, each_max: 1, hold: Duration::ZERO };
+        let take = TakeOutbox { without: &[], namespace_max: 1, messages_per_namespace_max: 1, hold: Duration::ZERO };
         assert_eq!(store.take_outbox(Timestamp::EPOCH, take).await.unwrap(), []);
         store.close().await;
         // The server was killed after the last statement of each migration. Each statement can run again.
@@ -376,7 +376,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
         held_from: None,
         next_fire_at: None,
         runs: runs.clone(),
-        follows: None,
+        awaited_run: None,
     }];
     assert_eq!(store.claim(token, &claims).await.unwrap().jobs.len(), 1);
     (token, runs)
@@ -451,14 +451,14 @@ async fn a_job_without_its_next_fire_is_found_and_healed() {
         assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
         database.execute("UPDATE job_due SET is_over = 0").await;
         let job = JobId::new(1);
-        let seen = StuckJob { job, version: 1, follows: None };
+        let seen = StuckJob { job, version: 1, awaited_run: None };
         assert_eq!(store.stuck_jobs(9).await.unwrap(), [seen]);
         assert!(store.heal_job(seen, None).await.unwrap(), "it rightly has none");
         assert_eq!(store.stuck_jobs(9).await.unwrap(), []);
 
         // A job that waits for an open run is not given a next fire, because the end of that run sets it.
         database.execute(&format!("UPDATE job_due SET is_over = 0, follows_run_id = {}", runs[0].id)).await;
-        let waits = StuckJob { follows: Some(runs[0].id), ..seen };
+        let waits = StuckJob { awaited_run: Some(runs[0].id), ..seen };
         assert_eq!(store.stuck_jobs(9).await.unwrap(), [waits]);
         assert!(!store.heal_job(seen, None).await.unwrap());
         assert!(store.heal_job(waits, None).await.unwrap());

@@ -108,7 +108,7 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
 /// Checks the permission of an authenticated request and handles it; the audit entry of a change is written before the handler runs.
 /// Requests above the rate limit are refused first, so that they cost neither an audit entry nor a permit.
 async fn pass(gate: &Gate, caller: Caller, request: Request, next: Next) -> Response {
-    trace::routed(request.method(), gate.path);
+    trace::name_span(request.method(), gate.path);
     let note = AuditNote::default();
     let (mut response, counted) = match count_request(&gate.web, &caller) {
         Ok(counted) => (admit_and_handle(gate, &caller, &note, request, next).await, counted),

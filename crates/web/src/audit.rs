@@ -150,7 +150,7 @@ impl PendingEntry {
                 ..self.0
             }
         };
-        answer(web, &entry).await;
+        complete(web, &entry).await;
     }
 }
 
@@ -162,18 +162,18 @@ pub(crate) fn is_refusal(status: StatusCode, note: &AuditNote) -> bool {
 /// Stores a complete entry. If that fails, the server log gets an error instead.
 pub(crate) async fn add(web: &Web, entry: &AuditEntry) {
     if let Err(error) = web.engine.store().add_audit(entry).await {
-        complain(entry, &error);
+        log_failure(entry, &error);
     }
 }
 
 /// Adds the outcome to an entry that was stored as [`INCOMPLETE`]. If that fails, the server log gets an error instead.
-pub(crate) async fn answer(web: &Web, entry: &AuditEntry) {
+pub(crate) async fn complete(web: &Web, entry: &AuditEntry) {
     if let Err(error) = web.engine.store().complete_audit(entry).await {
-        complain(entry, &error);
+        log_failure(entry, &error);
     }
 }
 
-fn complain(entry: &AuditEntry, error: &StoreError) {
+fn log_failure(entry: &AuditEntry, error: &StoreError) {
     let (actor, action, object, verdict) = (&entry.actor, &entry.action, &entry.object, entry.verdict.as_str());
     let error = chain(error);
     tracing::error!(target: "audit", actor, action, object, verdict, error, "an entry of the audit log could not be written");

@@ -27,19 +27,19 @@ const BODY_PIECE_LEN: usize = 64 * 1024;
 /// A body that is declared as JSON and must be a `T`. The handler parses it with `read`, after its own first checks.
 pub(crate) struct JsonBody<T> {
     pub(crate) bytes: Bytes,
-    is: PhantomData<fn() -> T>,
+    body_type: PhantomData<fn() -> T>,
 }
 
 /// An optional JSON body for a `T`.
 pub(crate) struct OptionalJsonBody<T> {
     bytes: Option<Bytes>,
-    is: PhantomData<fn() -> T>,
+    body_type: PhantomData<fn() -> T>,
 }
 
 /// A JSON merge patch of a `T`.
 pub(crate) struct PatchBody<T> {
     pub(crate) bytes: Bytes,
-    is: PhantomData<fn() -> T>,
+    body_type: PhantomData<fn() -> T>,
 }
 
 /// A body of any content type, such as an uploaded file.
@@ -60,13 +60,13 @@ impl<T: DeserializeOwned + Default + JsonSchema + 'static> OptionalJsonBody<T> {
 }
 
 /// The codes with which a body can be refused before it is parsed, on any route.
-const NOT_TAKEN: [Code; 3] = [Code::InvalidJson, Code::RequestTimeout, Code::BodyTooLarge];
+const BODY_REFUSALS: [Code; 3] = [Code::InvalidJson, Code::RequestTimeout, Code::BodyTooLarge];
 
 impl Input for TextBody {
     fn describe(inputs: &mut HandlerInputs) {
         let media = &["text/calendar", "text/csv", "text/plain"];
         inputs.body = Some(RequestBodyDoc { media, schema: schema_of::<String>(), is_required: true });
-        inputs.refusals.extend(NOT_TAKEN);
+        inputs.refusals.extend(BODY_REFUSALS);
         inputs.refusals.push(Code::InvalidBody);
     }
 }
@@ -75,7 +75,7 @@ impl<T: JsonSchema> Input for JsonBody<T> {
     fn describe(inputs: &mut HandlerInputs) {
         inputs.body =
             Some(RequestBodyDoc { media: &["application/json"], schema: schema_of::<T>(), is_required: true });
-        inputs.refusals.extend(NOT_TAKEN);
+        inputs.refusals.extend(BODY_REFUSALS);
         inputs.refusals.extend([Code::UnsupportedMediaType, Code::InvalidBody]);
     }
 }
@@ -92,8 +92,8 @@ impl<T> FromRequest<Web> for PatchBody<T> {
     type Rejection = Problem;
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
-        let JsonBody { bytes, is } = JsonBody::from_request(request, web).await?;
-        Ok(Self { bytes, is })
+        let JsonBody { bytes, body_type } = JsonBody::from_request(request, web).await?;
+        Ok(Self { bytes, body_type })
     }
 }
 
@@ -118,7 +118,7 @@ impl<T> FromRequest<Web> for JsonBody<T> {
 
     async fn from_request(request: Request, web: &Web) -> Result<Self, Problem> {
         if is_json(request.headers()) {
-            Ok(Self { bytes: collect(request, web).await?, is: PhantomData })
+            Ok(Self { bytes: collect(request, web).await?, body_type: PhantomData })
         } else {
             Err(undeclared())
         }
@@ -132,8 +132,8 @@ impl<T> FromRequest<Web> for OptionalJsonBody<T> {
         let is_json = is_json(request.headers());
         let bytes = collect(request, web).await?;
         match (bytes.is_empty(), is_json) {
-            (true, _) => Ok(Self { bytes: None, is: PhantomData }),
-            (false, true) => Ok(Self { bytes: Some(bytes), is: PhantomData }),
+            (true, _) => Ok(Self { bytes: None, body_type: PhantomData }),
+            (false, true) => Ok(Self { bytes: Some(bytes), body_type: PhantomData }),
             (false, false) => Err(undeclared()),
         }
     }
@@ -214,7 +214,7 @@ async fn pieces(
     web: &Web,
     bound: BodyBound,
 ) -> Result<(Bytes, BodyShare), Problem> {
-    let (tally, size) = (&web.load.body_bytes, web.config.limits.body_size);
+    let (tally, size) = (&web.permits.body_bytes, web.config.limits.body_size);
     // Reserves the declared length in one step, since a growing buffer leaves holes of half its size in the heap. The operating system
     // provides the memory only as bytes arrive.
     let room = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();

@@ -8,25 +8,25 @@ use tokio::time::Instant;
 
 use crate::limits::CallerKey;
 
-/// Maximum number of refusals of all callers that are stored within [`DENIED_PERIOD`]. Further refusals are only in the server's log.
-const DENIED_MAX: u32 = 600;
-/// Maximum number of refusals of one caller that are stored within [`DENIED_PERIOD`].
-const DENIED_PER_CALLER: u32 = 60;
-const DENIED_PERIOD: Duration = Duration::from_secs(60);
+/// Maximum number of refusals of all callers that are stored within [`REFUSAL_PERIOD`]. Further refusals are only in the server's log.
+const REFUSALS_MAX: u32 = 600;
+/// Maximum number of refusals of one caller that are stored within [`REFUSAL_PERIOD`].
+const REFUSALS_PER_CALLER: u32 = 60;
+const REFUSAL_PERIOD: Duration = Duration::from_secs(60);
 
 /// Counts the refusals of the current period.
 #[derive(Clone, Debug)]
-pub(crate) struct RefusalAuditBudget(Arc<Mutex<Denied>>);
+pub(crate) struct RefusalAuditBudget(Arc<Mutex<RefusalCounts>>);
 
 #[derive(Debug)]
-struct Denied {
+struct RefusalCounts {
     /// When the period began.
     since: Instant,
     count: u32,
     by_caller: BTreeMap<CallerKey, u32>,
 }
 
-impl Denied {
+impl RefusalCounts {
     fn new() -> Self {
         Self { since: Instant::now(), count: 0, by_caller: BTreeMap::new() }
     }
@@ -34,7 +34,7 @@ impl Denied {
 
 impl Default for RefusalAuditBudget {
     fn default() -> Self {
-        Self(Arc::new(Mutex::new(Denied::new())))
+        Self(Arc::new(Mutex::new(RefusalCounts::new())))
     }
 }
 
@@ -42,11 +42,11 @@ impl RefusalAuditBudget {
     /// Counts a refusal of this caller. Returns false if a limit is reached and the refusal must not be stored.
     pub(crate) fn take(&self, caller: CallerKey) -> bool {
         let mut held = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if held.since.elapsed() >= DENIED_PERIOD {
-            *held = Denied::new();
+        if held.since.elapsed() >= REFUSAL_PERIOD {
+            *held = RefusalCounts::new();
         }
         let of_caller = held.by_caller.get(&caller).copied().unwrap_or_default();
-        if held.count >= DENIED_MAX || of_caller >= DENIED_PER_CALLER {
+        if held.count >= REFUSALS_MAX || of_caller >= REFUSALS_PER_CALLER {
             return false;
         }
         held.count += 1;
@@ -68,7 +68,7 @@ mod tests {
         assert_eq!((0..10_000).filter(|_| denials.take(of(1))).count(), 60);
         assert!(denials.take(of(2)), "one caller does not hide the refusals of others");
         assert_eq!((0..10_000).filter(|number| denials.take(of(*number))).count(), 600 - 61);
-        tokio::time::advance(DENIED_PERIOD).await;
+        tokio::time::advance(REFUSAL_PERIOD).await;
         assert!(denials.take(of(1)));
     }
 }

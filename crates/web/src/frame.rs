@@ -17,7 +17,7 @@ use crate::limits::address;
 use crate::pages;
 use crate::pages::zones::Zones;
 use crate::problem::{Problem, render};
-use crate::refused_lines::{LeftOut, is_bounded};
+use crate::refused_lines::{UnloggedRequests, is_bounded};
 use crate::state::Web;
 use crate::trace::{self, Trace};
 
@@ -73,9 +73,9 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     if !is_probe(&path) {
         web.engine.note_request(status, took);
     }
-    trace::answered(&span, status);
-    let response = trace::inside(&span, response);
-    report_left_out(&web);
+    trace::record_status(&span, status);
+    let response = trace::within_span(&span, response);
+    report_unlogged(&web);
     let _inside = span.enter();
     let cause = problem.as_ref().and_then(Problem::cause);
     let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &by);
@@ -119,8 +119,8 @@ impl Line<'_> {
 
 /// Logs how many refused requests of the last minute got no log line of their own, by client and status. Does nothing until the minute is
 /// over.
-fn report_left_out(web: &Web) {
-    for LeftOut { client, status, count } in web.refused_lines.ended() {
+fn report_unlogged(web: &Web) {
+    for UnloggedRequests { client, status, count } in web.refused_lines.take_unlogged() {
         let client = client.map_or_else(|| "several".to_owned(), |address| address.to_string());
         tracing::info!(target: "http", client, status, count, "refused requests of the last minute that were not logged one by one");
     }

@@ -17,7 +17,7 @@ use crate::problem::{Code, Problem};
 /// Maximum number of grants of an account or a token.
 const COUNT_MAX: usize = 100;
 
-/// A role at a place; null is everywhere.
+/// A role and where it applies: in one app, in one namespace, or everywhere (`namespace` and `app` are null).
 #[derive(Clone, Debug, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 #[schemars(rename = "Grant")]

@@ -4,7 +4,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse as _, Response};
 use http::header::CONTENT_TYPE;
 use http::{StatusCode, Uri};
-use rondel_admin::{METRICS_MEDIA_TYPE, Readiness, Regression};
+use rondel_admin::{LostHistory, METRICS_MEDIA_TYPE, Readiness};
 use rondel_core::Timestamp;
 use rondel_core::access::Permission;
 use rondel_core::homes::Switch;
@@ -110,7 +110,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
         ),
         detail("switch", unless(state.switch == Switch::Active, &switch)),
         detail("stopping", unless(!state.draining, "this node is stopping")),
-        detail("history", state.regression.as_ref().map(regression)),
+        detail("history", state.lost_history.as_ref().map(lost_history)),
         detail(
             "clock",
             state.quiet_until.map(|at| format!("the database's clock stepped back; jobs are quiet until {at}")),
@@ -120,7 +120,7 @@ fn details(state: &Readiness) -> Vec<Detail> {
 
 /// The message about a database that has lost committed transactions, for example because a backup was restored. The node stays ready: its
 /// work after the discovery is not affected.
-fn regression(found: &Regression) -> String {
+fn lost_history(found: &LostHistory) -> String {
     let by = found.by.map_or_else(
         || "this node's lease was missing".to_owned(),
         |by| format!("by at least {}", format_duration(by)),

@@ -265,7 +265,7 @@ impl<'e> OfferedHandlers<'e> {
 
 impl Board {
     /// Whether a job is in this state.
-    pub(crate) fn is(&self, state: JobState, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
+    pub(crate) fn is_in_state(&self, state: JobState, entry: &BoardEntry, offers: &mut OfferedHandlers<'_>) -> bool {
         match state {
             JobState::Failing => self.health.failing.contains(&entry.id),
             JobState::NeverSucceeded => self.health.never_succeeded.contains(&entry.id),
@@ -300,7 +300,7 @@ impl Board {
             JobOrder::App => found.sort_by(|a, b| (&a.app_name, &a.name).cmp(&(&b.app_name, &b.name))),
             JobOrder::Trouble => found.sort_by_key(|entry| {
                 let states = [JobState::NeverSucceeded, JobState::Failing, JobState::NoExecutor, JobState::Late];
-                states.iter().position(|state| self.is(*state, entry, offers)).unwrap_or(states.len())
+                states.iter().position(|state| self.is_in_state(*state, entry, offers)).unwrap_or(states.len())
             }),
         }
         found
@@ -328,7 +328,7 @@ impl Board {
                 || wanted.is_name() && !self.entries.contains_key(&wanted.0) && entry.name.contains(&wanted.0);
             wanted.matches(&entry.name) || is_part()
         };
-        let mut is = |state: &JobState| self.is(*state, entry, offers);
+        let mut is = |state: &JobState| self.is_in_state(*state, entry, offers);
         (filter.states.any.is_empty() || filter.states.any.iter().any(&mut is))
             && !filter.states.none.iter().any(&mut is)
             && filter.apps.admits(|wanted| wanted.matches(&entry.app_name))
@@ -342,7 +342,7 @@ impl Board {
         let mut counts: Vec<(JobState, usize)> = JobState::MARKS.iter().map(|state| (*state, 0)).collect();
         for entry in jobs {
             for (state, count) in &mut counts {
-                *count += usize::from(self.is(*state, entry, offers));
+                *count += usize::from(self.is_in_state(*state, entry, offers));
             }
         }
         counts

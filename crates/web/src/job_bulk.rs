@@ -189,7 +189,7 @@ pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[St
     for part in names.chunks(concurrent_max) {
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
-            changes.push(one(call, bulk, name));
+            changes.push(apply_to_job(call, bulk, name));
         }
         ended.extend(join_all(changes).await);
     }
@@ -221,7 +221,7 @@ enum ChangeOutcome {
     Unchanged,
 }
 
-async fn one<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
+async fn apply_to_job<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
     let gone = || Problem::new(Code::JobNotFound, format!("there is no job {name:?} any more"));
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
@@ -229,7 +229,7 @@ async fn one<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<Chan
         if !call.caller.rights.allow(bulk.action.needs(), record.namespace, Some(record.app)) {
             return Err(if call.may_view(record.app) { forbidden() } else { gone() });
         }
-        match attempt(call, bulk, &record, author).await {
+        match try_apply(call, bulk, &record, author).await {
             Err(JobError::Conflict { .. }) => {}
             Err(error) => return Err(call.job_problem(error).await),
             Ok(changed) => return Ok(changed),
@@ -238,7 +238,7 @@ async fn one<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<Chan
     Err(Problem::new(Code::EditConflict, "the job changed under each of several tries; try again"))
 }
 
-async fn attempt<Q>(
+async fn try_apply<Q>(
     call: &Call<Q>,
     bulk: &BulkJobAction,
     record: &JobRecord,

@@ -163,15 +163,15 @@ async fn make(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> R
         let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panicked);
         keep(response).await
     };
-    let (response, kept) = renewed(answered, || store.renew_call(call, web.engine.now())).await;
-    if let Err(error) = ended(|| store.end_call(call, kept.as_ref())).await {
+    let (response, kept) = with_renewal(answered, || store.renew_call(call, web.engine.now())).await;
+    if let Err(error) = store_end(|| store.end_call(call, kept.as_ref())).await {
         tracing::error!(target: "http", error = %chain(&error), "cannot store the answer of a call with a key: if the call is repeated after a minute, it is made again");
     }
     response
 }
 
 /// Waits for the answer of a call, and renews its row meanwhile. A failed renewal is ignored: the next one follows soon.
-async fn renewed<T, R>(answered: impl Future<Output = T>, renew: impl Fn() -> R) -> T
+async fn with_renewal<T, R>(answered: impl Future<Output = T>, renew: impl Fn() -> R) -> T
 where
     R: Future<Output = Result<(), StoreError>>,
 {
@@ -194,7 +194,7 @@ where
 }
 
 /// Stores the end of a call. Tries several times: without a stored answer, a repeated call would be made again.
-async fn ended<E>(end: impl Fn() -> E) -> Result<(), StoreError>
+async fn store_end<E>(end: impl Fn() -> E) -> Result<(), StoreError>
 where
     E: Future<Output = Result<(), StoreError>>,
 {
@@ -294,7 +294,7 @@ mod tests {
             tokio::time::sleep(GIVEN_UP_AFTER * 2).await;
             7
         };
-        assert_eq!(renewed(call, renew).await, 7);
+        assert_eq!(with_renewal(call, renew).await, 7);
         assert!((7..=8).contains(&renewals.load(Ordering::Relaxed)), "{renewals:?}");
         assert!(RENEWAL_PERIOD * 3 < GIVEN_UP_AFTER, "two renewals may fail");
     }
@@ -305,9 +305,9 @@ mod tests {
         let fail = |count: u32| {
             if tries.fetch_add(1, Ordering::Relaxed) < count { no_answer() } else { ready(Ok(())) }
         };
-        assert!(ended(|| fail(END_TRY_COUNT - 1)).await.is_ok());
+        assert!(store_end(|| fail(END_TRY_COUNT - 1)).await.is_ok());
         tries.store(0, Ordering::Relaxed);
-        assert!(ended(|| fail(END_TRY_COUNT)).await.is_err());
+        assert!(store_end(|| fail(END_TRY_COUNT)).await.is_err());
         assert_eq!(tries.load(Ordering::Relaxed), END_TRY_COUNT);
     }
 

@@ -72,7 +72,7 @@ pub(crate) async fn limit_requests(State(web): State<Web>, mut request: Request,
     if !is_probe(request.uri().path()) {
         let address = client(&request);
         let key = (network_of(address), has_credentials(request.headers()));
-        let Some(share) = web.load.by_address.take(key, 1, web.config.limits.requests_per_address) else {
+        let Some(share) = web.permits.by_address.take(key, 1, web.config.limits.requests_per_address) else {
             web.engine.limit_reached(Limit::RequestsPerAddress, &address);
             return Problem::overloaded("too many requests from this address at the same time; try again", 1)
                 .into_response();
@@ -101,10 +101,10 @@ fn is_probe(path: &str) -> bool {
 /// Counts a request for its authenticated caller from now on, and no longer for its address.
 pub(crate) fn admit_caller(web: &Web, request: &Request, caller: CallerKey) -> Result<(), Problem> {
     if let Some(connection) = request.extensions().get::<Connection>() {
-        connection.authenticated(caller);
+        connection.count_for_caller(caller);
     }
     let Some(request_share) = request.extensions().get::<RequestShare>() else { return Ok(()) };
-    let Some(share) = web.load.by_caller.take(caller, 1, web.config.limits.requests_per_caller) else {
+    let Some(share) = web.permits.by_caller.take(caller, 1, web.config.limits.requests_per_caller) else {
         web.engine.limit_reached(Limit::RequestsPerCaller, &caller);
         let max = web.config.limits.requests_per_caller;
         return Err(Problem::overloaded(&format!("a caller may make {max} requests at the same time; try again"), 1));
@@ -130,9 +130,9 @@ pub(crate) async fn with_body_and_permits(
     };
     let unauthenticated = match caller {
         Some(_) => None,
-        None => Some(Arc::clone(&web.load.unauthenticated).try_acquire_owned().map_err(|_| busy())?),
+        None => Some(Arc::clone(&web.permits.unauthenticated).try_acquire_owned().map_err(|_| busy())?),
     };
-    let permit = Arc::clone(&web.load.requests).try_acquire_owned().map_err(|_| busy())?;
+    let permit = Arc::clone(&web.permits.requests).try_acquire_owned().map_err(|_| busy())?;
     Ok((request, (permit, unauthenticated)))
 }
 
@@ -151,7 +151,7 @@ async fn with_body(
         Ok(body) => body?,
         Err(_) if caller.is_some() => collecting.await?,
         Err(_) => {
-            let share = web.load.bodies.take(network_of(address), 1, web.config.limits.bodies_per_address);
+            let share = web.permits.bodies.take(network_of(address), 1, web.config.limits.bodies_per_address);
             let Some(_share) = share else {
                 web.engine.limit_reached(Limit::BodiesPerAddress, &address);
                 return Err(Problem::overloaded("too many bodies from this address are being received; try again", 1));
@@ -190,7 +190,7 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
             request_share.set_owner(ShareOwner::Nothing);
         }
         if let Some(connection) = &connection {
-            connection.authenticated(CallerKey::Executor(token));
+            connection.count_for_caller(CallerKey::Executor(token));
         }
     }))
 }
@@ -199,7 +199,7 @@ pub(crate) fn on_authenticated(request: &Request) -> OnAuthenticated {
 pub(crate) async fn gateway(State(web): State<Web>, mut request: Request, next: Next) -> Response {
     let address = client(&request);
     let max = web.config.limits.connections_per_address;
-    let Some(share) = web.load.gateway.take(network_of(address), 1, max) else {
+    let Some(share) = web.permits.gateway.take(network_of(address), 1, max) else {
         web.engine.limit_reached(Limit::RequestsPerAddress, &address);
         return grpc_unavailable();
     };
@@ -209,7 +209,7 @@ pub(crate) async fn gateway(State(web): State<Web>, mut request: Request, next: 
     let report = move |token: TokenId| {
         held.lock().unwrap_or_else(PoisonError::into_inner).take();
         if let Some(connection) = &connection {
-            connection.authenticated(CallerKey::Executor(token));
+            connection.count_for_caller(CallerKey::Executor(token));
         }
     };
     request.extensions_mut().insert(OnAuthenticated(Arc::new(report)));
@@ -231,7 +231,7 @@ fn grpc_unavailable() -> Response {
 /// Counts a new stream for its caller and for the server. Dropping the returned share ends this.
 pub(crate) fn take_live_share(web: &Web, kind: StreamKind, caller: CallerKey) -> Result<LiveShare, Problem> {
     let limits = &web.config.limits;
-    let (tally, noun) = (&web.load.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
+    let (tally, noun) = (&web.permits.live, if kind == StreamKind::Events { "event streams" } else { "followed logs" });
     let max = limits.live_streams_per_caller;
     let own = tally.take((kind, Some(caller)), 1, max).ok_or_else(|| {
         web.engine.limit_reached(Limit::LiveStreamsPerCaller, &caller);

@@ -203,7 +203,7 @@ impl Peers {
 impl Connection {
     /// Counts the connection for the caller of an authenticated request from now on. If that caller already has its maximum of
     /// connections, this one remains unauthenticated.
-    pub(crate) fn authenticated(&self, caller: CallerKey) {
+    pub(crate) fn count_for_caller(&self, caller: CallerKey) {
         let Inner { peers, network, number, authenticated, .. } = &*self.0;
         let mut held = authenticated.lock().unwrap_or_else(PoisonError::into_inner);
         if held.is_some() {
@@ -224,17 +224,17 @@ impl Connection {
         self.0.has_served.load(Ordering::Relaxed)
     }
 
-    fn progressed(&self) {
+    fn note_progress(&self) {
         *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner) = Instant::now();
     }
 
     /// Waits until the connection must close to make room.
-    pub(crate) async fn evicted(&self) {
+    pub(crate) async fn wait_for_eviction(&self) {
         self.0.evicted.cancelled().await;
     }
 
     /// Waits until the connection has had no request for too long, or until its client has not read an answer for too long.
-    pub(crate) async fn stalled(&self) -> Stalled {
+    pub(crate) async fn wait_for_stall(&self) -> Stalled {
         let HttpLimits { idle_timeout, write_timeout, .. } = self.0.peers.limits;
         loop {
             let progressed_at = *self.0.progressed_at.lock().unwrap_or_else(PoisonError::into_inner);
@@ -282,14 +282,14 @@ impl OpenRequest {
         connection.0.busy.fetch_add(1, Ordering::Relaxed);
         connection.0.open.fetch_add(1, Ordering::Relaxed);
         connection.0.has_served.store(true, Ordering::Relaxed);
-        connection.progressed();
+        connection.note_progress();
         Self { connection, stage: Stage::Working }
     }
 
     /// Marks the beginning of the answer.
     pub(crate) fn begin_answer(&mut self, is_session: bool) {
         self.connection.0.busy.fetch_sub(1, Ordering::Relaxed);
-        self.connection.progressed();
+        self.connection.note_progress();
         self.stage = if is_session { Stage::Session } else { Stage::Answering };
         if !is_session {
             self.connection.0.answering.fetch_add(1, Ordering::Relaxed);
@@ -297,8 +297,8 @@ impl OpenRequest {
     }
 
     /// Records that the client has received a part of the answer.
-    pub(crate) fn progressed(&self) {
-        self.connection.progressed();
+    pub(crate) fn note_progress(&self) {
+        self.connection.note_progress();
     }
 }
 
@@ -311,7 +311,7 @@ impl Drop for OpenRequest {
             Stage::Session => 0,
         };
         open.fetch_sub(1, Ordering::Relaxed);
-        self.connection.progressed();
+        self.connection.note_progress();
     }
 }
 
@@ -375,12 +375,12 @@ mod tests {
         let executors: Vec<_> = (0..50)
             .map(|_| {
                 let connection = peers.admit(HERE.into()).unwrap();
-                connection.0.authenticated(CallerKey::Executor(TokenId::new(1)));
+                connection.0.count_for_caller(CallerKey::Executor(TokenId::new(1)));
                 connection
             })
             .collect();
         let first = peers.admit(HERE.into()).unwrap();
-        first.0.authenticated(CallerKey::Executor(TokenId::new(1)));
+        first.0.count_for_caller(CallerKey::Executor(TokenId::new(1)));
         let second = peers.admit(HERE.into()).unwrap();
         assert!(is_evicted(&first), "one token has half of all connections");
         assert!(!executors.iter().any(is_evicted) && !is_evicted(&second));
@@ -406,7 +406,7 @@ mod tests {
         let idle = peers.admit(HERE.into()).unwrap();
         let began = Instant::now();
         let end = async {
-            idle.0.evicted().await;
+            idle.0.wait_for_eviction().await;
             drop(idle);
         };
         tokio::join!(peers.make_room(delay), end);
@@ -429,14 +429,14 @@ mod tests {
         let peers = peers(10, 10);
         let connection = peers.admit(HERE.into()).unwrap();
         let began = Instant::now();
-        assert_eq!(connection.0.stalled().await, Stalled::Idle);
+        assert_eq!(connection.0.wait_for_stall().await, Stalled::Idle);
         assert!(began.elapsed() >= peers.limits.idle_timeout);
         let mut request = OpenRequest::new(connection.0.clone());
-        let waits = tokio::time::timeout(peers.limits.idle_timeout * 10, connection.0.stalled()).await;
+        let waits = tokio::time::timeout(peers.limits.idle_timeout * 10, connection.0.wait_for_stall()).await;
         assert!(waits.is_err(), "a request that is worked on is waited for");
         request.begin_answer(false);
         let began = Instant::now();
-        assert_eq!(connection.0.stalled().await, Stalled::Answer);
+        assert_eq!(connection.0.wait_for_stall().await, Stalled::Answer);
         assert!(began.elapsed() >= peers.limits.write_timeout);
     }
 }

@@ -60,7 +60,7 @@ pub(crate) struct Shares {
     /// The permits of each caller to read from the database.
     pub(crate) turns: Arc<Mutex<BTreeMap<CallerKey, Weak<Semaphore>>>>,
     /// Heavy work by kind and caller; `None` counts that of all callers.
-    pub(crate) places: Tally<(HeavyWork, Option<CallerKey>)>,
+    pub(crate) heavy_work: Tally<(HeavyWork, Option<CallerKey>)>,
     pub(crate) apply_room: ApplyRooms,
     /// Bytes of answers that clients have not read, by caller; `None` counts those of all callers.
     pub(crate) answers: Tally<Option<CallerKey>>,

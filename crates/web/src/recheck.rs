@@ -21,7 +21,7 @@ const UNCHECKED_MAX: Duration = Duration::from_secs(30);
 
 /// The caller of a stream, with the rights found by the last check.
 #[derive(Debug)]
-pub(crate) struct Recheck {
+pub(crate) struct RecheckedCaller {
     caller: Caller,
     checked_at: Instant,
 }
@@ -51,7 +51,7 @@ impl AccessLoss {
     }
 }
 
-impl Recheck {
+impl RecheckedCaller {
     pub(crate) fn new(caller: Caller) -> Self {
         Self { caller, checked_at: Instant::now() }
     }

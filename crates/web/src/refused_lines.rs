@@ -36,7 +36,7 @@ struct Counts {
 
 /// How many requests got no line in the log.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) struct LeftOut {
+pub(crate) struct UnloggedRequests {
     /// The client's address; `None` if several clients were counted together.
     pub(crate) client: Option<IpAddr>,
     pub(crate) status: u16,
@@ -84,7 +84,7 @@ impl RefusedLines {
     }
 
     /// The requests without a line in the period that has just ended, the largest counts first. Empty while the period lasts.
-    pub(crate) fn ended(&self) -> Vec<LeftOut> {
+    pub(crate) fn take_unlogged(&self) -> Vec<UnloggedRequests> {
         let ended = {
             let mut counts = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             if counts.since.elapsed() < PERIOD {
@@ -94,15 +94,15 @@ impl RefusedLines {
         };
         let left_out = |((client, status), (total, logged)): (Key, (u64, u64))| {
             let count = total.saturating_sub(logged);
-            (count > 0).then_some(LeftOut { client, status, count })
+            (count > 0).then_some(UnloggedRequests { client, status, count })
         };
-        let mut found: Vec<LeftOut> = ended.by_client.into_iter().filter_map(left_out).collect();
+        let mut found: Vec<UnloggedRequests> = ended.by_client.into_iter().filter_map(left_out).collect();
         found.sort_by_key(|one| std::cmp::Reverse(one.count));
         let mut others = BTreeMap::<u16, u64>::new();
         for one in found.drain(SUMMARY_COUNT_MAX.min(found.len())..) {
             *others.entry(one.status).or_default() += one.count;
         }
-        found.extend(others.into_iter().map(|(status, count)| LeftOut { client: None, status, count }));
+        found.extend(others.into_iter().map(|(status, count)| UnloggedRequests { client: None, status, count }));
         found
     }
 }
@@ -125,10 +125,10 @@ mod tests {
         assert_eq!((0..100_000).filter(|_| lines.take(client(1), UNKNOWN)).count(), 10);
         assert!(lines.take(client(1), StatusCode::SERVICE_UNAVAILABLE), "each status by itself");
         assert!(lines.take(client(2), UNKNOWN), "one client does not hide the lines of others");
-        assert_eq!(lines.ended(), []);
+        assert_eq!(lines.take_unlogged(), []);
         tokio::time::advance(PERIOD).await;
-        assert_eq!(lines.ended(), [LeftOut { client: client(1), status: 401, count: 99_990 }]);
-        assert_eq!(lines.ended(), []);
+        assert_eq!(lines.take_unlogged(), [UnloggedRequests { client: client(1), status: 401, count: 99_990 }]);
+        assert_eq!(lines.take_unlogged(), []);
         assert!(lines.take(client(1), UNKNOWN), "the next minute has lines again");
     }
 
@@ -139,7 +139,7 @@ mod tests {
         assert_eq!(taken, usize::try_from(LINES_MAX).unwrap());
         assert!(lines.0.lock().unwrap().by_client.len() <= CLIENT_COUNT_MAX + 1);
         tokio::time::advance(PERIOD).await;
-        let left_out = lines.ended();
+        let left_out = lines.take_unlogged();
         assert_eq!(left_out.len(), SUMMARY_COUNT_MAX + 1);
         assert_eq!(left_out.iter().map(|one| one.count).sum::<u64>(), 200_000 - LINES_MAX);
     }

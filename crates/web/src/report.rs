@@ -13,7 +13,7 @@ use rondel_store::alerts::WatchedJob;
 use rondel_store::reports::FailureQuery;
 use rondel_store::rollups::PointKind;
 
-use crate::api::jobs::{find_app, instant, seen_from};
+use crate::api::jobs::{find_app, instant, visible_from};
 use crate::call::{Call, quoted};
 use crate::cursor::Listing;
 use crate::named_jobs;
@@ -336,7 +336,7 @@ async fn jobs<Q: Sync>(
             let detail = format!("there is no job {} in namespace {}", quoted(job), call.namespace.name);
             return Err(Problem::new(Code::JobNotFound, detail));
         };
-        let from = seen_from(call, &record, range.from, range.to).await?;
+        let from = visible_from(call, &record, range.from, range.to).await?;
         let group = Group { name: record.spec.name, app: Some(record.spec.app), owners: vec![(record.id.get(), from)] };
         return Ok(ReportGroups { groups: vec![group], ..ReportGroups::default() });
     }
@@ -372,7 +372,7 @@ async fn from_of<Q: Sync>(
     }
     let names: Vec<&str> = jobs.iter().map(|job| job.name.as_str()).collect();
     for record in call.engine().store().jobs_named(call.namespace.id, &names).await? {
-        from.insert(record.id, seen_from(call, &record, range.from, range.to).await?);
+        from.insert(record.id, visible_from(call, &record, range.from, range.to).await?);
     }
     Ok(from)
 }

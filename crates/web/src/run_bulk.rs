@@ -129,7 +129,7 @@ pub(crate) async fn perform<Q>(
 ) -> RunsDone {
     let mut done = RunsDone::default();
     for run in runs {
-        match one(call, action, run, (by, trigger)).await {
+        match apply_to_run(call, action, run, (by, trigger)).await {
             Ok(made) => {
                 done.done += 1;
                 done.made.extend(made);
@@ -149,7 +149,7 @@ pub(crate) async fn perform<Q>(
     done
 }
 
-async fn one<Q>(
+async fn apply_to_run<Q>(
     call: &Call<Q>,
     action: RunAction,
     run: &Run,

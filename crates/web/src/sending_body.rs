@@ -52,7 +52,7 @@ impl HttpBody for SendingBody {
 
     fn poll_frame(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
         let this = &mut *self;
-        this.request.progressed();
+        this.request.note_progress();
         if this.rest.is_empty() {
             match std::task::ready!(Pin::new(&mut this.body).poll_frame(cx)) {
                 Some(Ok(frame)) => match frame.into_data() {

@@ -93,7 +93,7 @@ pub async fn serve_on(listener: TcpListener, port: Port, app: Router, shutdown: 
             let client = Client { peer: peer.ip(), names: None, connection: open.0.clone(), peers };
             tokio::select! {
                 () = kill.cancelled() => {}
-                () = open.0.evicted() => tracing::debug!(target: "http", %peer, "connection made room for another"),
+                () = open.0.wait_for_eviction() => tracing::debug!(target: "http", %peer, "connection made room for another"),
                 ended = connection(stream, client, acceptor, app, shutdown) => {
                     if let Err(error) = ended {
                         tracing::debug!(target: "http", %peer, error, "connection ended");
@@ -238,7 +238,7 @@ where
             connection.as_mut().graceful_shutdown();
             connection.await
         }
-        stalled = own.stalled() => match stalled {
+        stalled = own.wait_for_stall() => match stalled {
             Stalled::Idle => {
                 connection.as_mut().graceful_shutdown();
                 tokio::time::timeout(CLOSE_TIMEOUT, connection).await.unwrap_or(Ok(()))

@@ -70,7 +70,7 @@ fn semaphore_of(
 
 /// Waits until there is room for a list of `len` bytes. The sum of all lists in memory has a limit.
 pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Result<ApplyRoom, Problem> {
-    let rooms = &web.load.shares.apply_room;
+    let rooms = &web.permits.shares.apply_room;
     let own_max = APPLY_LEN_MAX / 1024;
     let size = u32::try_from(len.div_ceil(1024).clamp(1, own_max)).unwrap_or(u32::MAX);
     let end = Instant::now() + TURN_TIMEOUT;
@@ -91,7 +91,7 @@ pub(crate) async fn apply_room(web: &Web, caller: CallerKey, len: usize) -> Resu
 /// connections to the database.
 pub(crate) async fn turn(web: &Web, caller: CallerKey) -> Result<OwnedSemaphorePermit, Problem> {
     let max = web.config.limits.reads_per_caller;
-    let turns = web.load.shares.turns(caller, max);
+    let turns = web.permits.shares.turns(caller, max);
     match tokio::time::timeout(TURN_TIMEOUT, turns.acquire_owned()).await {
         Ok(Ok(permit)) => Ok(permit),
         Ok(Err(_)) | Err(_) => {
@@ -115,12 +115,12 @@ pub(crate) fn take_heavy_work_share(web: &Web, what: HeavyWork, caller: CallerKe
             ("applied lists", limits.applies_per_caller, limits.applies, own, all)
         }
     };
-    let places = &web.load.shares.places;
-    let own = places.take((what, Some(caller)), 1, own_max).ok_or_else(|| {
+    let tally = &web.permits.shares.heavy_work;
+    let own = tally.take((what, Some(caller)), 1, own_max).ok_or_else(|| {
         web.engine.limit_reached(own_limit, &caller);
         too_many(&format!("a caller may have {own_max} {words} on one server at the same time; wait for one to end"), 5)
     })?;
-    let all = places.take((what, None), 1, all_max).ok_or_else(|| {
+    let all = tally.take((what, None), 1, all_max).ok_or_else(|| {
         web.engine.limit_reached(all_limit, &caller);
         Problem::overloaded(&format!("this server has {all_max} {words} in progress, its maximum; try again"), 5)
     })?;
@@ -136,7 +136,7 @@ pub(crate) fn count_answer(web: &Web, caller: CallerKey, is_change: bool, mut re
     }
     let is_change = is_change && response.extensions().get::<DryRunAnswer>().is_none();
     let size = if is_change { usize::MAX } else { web.config.limits.answer_size };
-    let answers = &web.load.shares.answers;
+    let answers = &web.permits.shares.answers;
     let Some(own) = answers.take(Some(caller), len, size / 2) else {
         web.engine.limit_reached(Limit::AnswerSize, &caller);
         let detail = "your unread answers take too much memory; read them first";

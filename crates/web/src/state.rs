@@ -79,7 +79,7 @@ impl Default for WebConfig {
 pub(crate) struct Web {
     pub(crate) engine: Engine,
     pub(crate) config: Arc<WebConfig>,
-    pub(crate) load: Permits,
+    pub(crate) permits: Permits,
     pub(crate) events: Arc<Events>,
     pub(crate) buckets: Arc<Buckets>,
     pub(crate) passwords: Arc<Passwords>,
@@ -96,7 +96,7 @@ impl Web {
         Self {
             events: Arc::new(Events::new(engine.new_id())),
             engine,
-            load: Permits::new(&config.limits),
+            permits: Permits::new(&config.limits),
             buckets: Arc::default(),
             passwords: Arc::default(),
             denials: RefusalAuditBudget::default(),

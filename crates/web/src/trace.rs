@@ -46,7 +46,7 @@ pub(crate) fn begin(request_id: &str, method: &Method, headers: &HeaderMap) -> (
 }
 
 /// Names the span after its route, when the route is known.
-pub(crate) fn routed(action: &Method, route: &'static str) {
+pub(crate) fn name_span(action: &Method, route: &'static str) {
     let context = Span::current().context();
     let span = context.span();
     if span.is_recording() {
@@ -56,11 +56,11 @@ pub(crate) fn routed(action: &Method, route: &'static str) {
 }
 
 /// Records in the span which run the request is about.
-pub(crate) fn about(run: rondel_core::RunId) {
+pub(crate) fn record_run(run: rondel_core::RunId) {
     Span::current().record("run_id", tracing::field::display(run));
 }
 
-pub(crate) fn answered(span: &Span, status: u16) {
+pub(crate) fn record_status(span: &Span, status: u16) {
     let context = span.context();
     if context.span().is_recording() {
         span.set_attribute("http.response.status_code", i64::from(status));
@@ -71,7 +71,7 @@ pub(crate) fn answered(span: &Span, status: u16) {
 }
 
 /// Returns the answer. If its body is produced while it is sent, that happens within the span too.
-pub(crate) fn inside(span: &Span, response: Response) -> Response {
+pub(crate) fn within_span(span: &Span, response: Response) -> Response {
     if response.body().size_hint().exact().is_some() {
         return response;
     }

@@ -42,7 +42,7 @@ pub(crate) struct Entry {
     pub(crate) is_confirmed: bool,
     pub(crate) started_at_ms: i64,
     /// The end of the request to run it, or its insertion here: answers of the executor cover it from this instant on.
-    pub(crate) known_since: Instant,
+    pub(crate) answerable_since: Instant,
     /// The request to run it is on its way.
     pub(crate) is_sending: bool,
     pub(crate) kill: Option<Kill>,
@@ -89,13 +89,13 @@ impl Entry {
 
     /// Records that the request to run the attempt is no longer on its way: it was answered, or has failed.
     pub(crate) fn end_sending(&mut self, now: Instant) {
-        (self.is_sending, self.known_since) = (false, now);
+        (self.is_sending, self.answerable_since) = (false, now);
     }
 
     /// Whether an answer about the executor's runs covers this attempt. It does if the question, at `asked_at`, followed the
     /// request to run it.
-    pub(crate) fn is_known_at(&self, asked_at: Instant) -> bool {
-        self.is_open() && !self.is_sending && self.known_since <= asked_at
+    pub(crate) fn is_answerable_at(&self, asked_at: Instant) -> bool {
+        self.is_open() && !self.is_sending && self.answerable_since <= asked_at
     }
 
     /// Whether its log is whole after a read that ended like this. `was_over`: the attempt had ended before the read began, so no line
@@ -212,7 +212,7 @@ impl Table {
             fence_n,
             is_confirmed: false,
             started_at_ms,
-            known_since: now,
+            answerable_since: now,
             is_sending: false,
             kill: None,
             was_not_killed: false,
@@ -458,9 +458,9 @@ mod tests {
         table.insert(row(1, XxlRunState::Open), 0, now);
         let entry = table.get_mut(1).expect("an attempt");
         entry.is_sending = true;
-        assert!(!entry.is_known_at(now + LOG_TIMEOUT));
+        assert!(!entry.is_answerable_at(now + LOG_TIMEOUT));
         entry.end_sending(now + LOG_TIMEOUT);
-        assert!(!entry.is_known_at(now) && entry.is_known_at(now + LOG_TIMEOUT));
+        assert!(!entry.is_answerable_at(now) && entry.is_answerable_at(now + LOG_TIMEOUT));
     }
 
     #[tokio::test]

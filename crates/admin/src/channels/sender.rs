@@ -23,15 +23,15 @@ use crate::metrics::add;
 use crate::node::Shared;
 
 /// Maximum number of messages of one channel that are taken together.
-const EACH_MAX: u32 = 64;
+const MESSAGES_PER_CHANNEL_MAX: u32 = 64;
 /// How long a channel is leased: longer than the sum of [`BUDGET`] and the time of one try.
 const LEASE: Duration = Duration::from_secs(35);
 /// Time within which the messages of one lease must be started; the last one may finish later.
 const BUDGET: Duration = Duration::from_secs(10);
 /// Longest pause of a channel after a failed try. Also the pause of a channel whose due messages all wait for an earlier message.
-const REST: Duration = Duration::from_secs(5);
+const PAUSE_MAX: Duration = Duration::from_secs(5);
 /// Longest pause of a channel whose service answers that it receives too many requests.
-const LIMITED_REST: Duration = Duration::from_secs(60);
+const LIMITED_PAUSE_MAX: Duration = Duration::from_secs(60);
 const TOO_MANY_REQUESTS: i32 = 429;
 /// How long a message being sent may still take once the server is asked to stop.
 const STOP_GRACE: Duration = Duration::from_secs(2);
@@ -52,7 +52,7 @@ impl Background for ChannelLoop {
     }
 
     async fn woken(&mut self) {
-        self.senders.one_ended().await;
+        self.senders.wait_for_one().await;
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
@@ -61,7 +61,7 @@ impl Background for ChannelLoop {
     }
 
     async fn stopped(&mut self) {
-        self.senders.all_ended().await;
+        self.senders.wait_for_all().await;
     }
 }
 
@@ -82,7 +82,7 @@ impl ChannelLoop {
             without: &without,
             now: self.shared.clock.now(),
             channel_max: u32::try_from(free).unwrap_or(u32::MAX),
-            each_max: EACH_MAX,
+            messages_per_channel_max: MESSAGES_PER_CHANNEL_MAX,
             hold: LEASE,
         };
         let leased = self.shared.store.lease_channels(lease).await?;
@@ -109,9 +109,9 @@ impl Sender {
         let LeasedChannel { channel, held_until, messages } = leased;
         let store = &self.shared.store;
         let end = Instant::now() + BUDGET;
-        let mut rest = if messages.is_empty() { Some(REST) } else { None };
+        let mut pause = if messages.is_empty() { Some(PAUSE_MAX) } else { None };
         for message in &messages {
-            if self.stop.is_cancelled() || Instant::now() >= end || rest.is_some() {
+            if self.stop.is_cancelled() || Instant::now() >= end || pause.is_some() {
                 break;
             }
             let Some(delivered) = self.try_once(&channel, message).await else { break };
@@ -119,13 +119,13 @@ impl Sender {
             let (delivery, after) = delivered;
             store.finish_message(&delivery, after).await?;
             rondel_failpoint::pass("alert_send.recorded");
-            rest = match after {
-                AfterTry::Retry(at) => Some(rest_until(at, delivery.status, self.shared.clock.now())),
+            pause = match after {
+                AfterTry::Retry(at) => Some(channel_pause(at, delivery.status, self.shared.clock.now())),
                 AfterTry::Sent => pace(channel.kind),
                 AfterTry::GivenUp => None,
             };
         }
-        let free_at = self.shared.clock.now() + rest.unwrap_or_default();
+        let free_at = self.shared.clock.now() + pause.unwrap_or_default();
         store.free_channel(channel.id, held_until, free_at).await
     }
 
@@ -224,8 +224,8 @@ pub(super) fn delivery(
 
 /// The pause of a channel whose message is tried again at `at`. After a 429 the pause may be longer, since the service would also refuse every
 /// other message.
-fn rest_until(at: Timestamp, status: i32, now: Timestamp) -> Duration {
-    at.since(now).min(if status == TOO_MANY_REQUESTS { LIMITED_REST } else { REST })
+fn channel_pause(at: Timestamp, status: i32, now: Timestamp) -> Duration {
+    at.since(now).min(if status == TOO_MANY_REQUESTS { LIMITED_PAUSE_MAX } else { PAUSE_MAX })
 }
 
 /// The pause between two messages of a channel whose service limits its rate.
@@ -247,10 +247,10 @@ mod tests {
     #[test]
     fn a_channel_rests_longer_while_its_service_refuses_further_requests() {
         let now = Timestamp::from_secs(1_000);
-        for (wait, status, rest) in [(30, 503, 5), (30, 429, 30), (3_600, 429, 60), (2, 429, 2), (2, 0, 2)] {
-            let (wait, rest) = (Duration::from_secs(wait), Duration::from_secs(rest));
-            assert_eq!(rest_until(now + wait, status, now), rest, "{wait:?} {status}");
+        for (wait, status, pause) in [(30, 503, 5), (30, 429, 30), (3_600, 429, 60), (2, 429, 2), (2, 0, 2)] {
+            let (wait, pause) = (Duration::from_secs(wait), Duration::from_secs(pause));
+            assert_eq!(channel_pause(now + wait, status, now), pause, "{wait:?} {status}");
         }
-        assert_eq!(rest_until(now, 429, now + REST), Duration::ZERO);
+        assert_eq!(channel_pause(now, 429, now + PAUSE_MAX), Duration::ZERO);
     }
 }

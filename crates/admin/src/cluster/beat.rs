@@ -12,13 +12,13 @@ use rondel_store::{DatabaseTroubleKind, LeaseToken, Store, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
-use crate::cluster::{Membership, Regression};
+use crate::cluster::{LostHistory, Membership};
 use crate::config::EngineConfig;
 use crate::counters::Count;
 use crate::dispatch::Event;
 use crate::metrics::RecentLateness;
 use crate::node::Shared;
-use crate::scheduler::command::Command;
+use crate::scheduler::command::TickCommand;
 use rondel_core::backoff::backoff;
 use rondel_core::error_chain::chain;
 
@@ -134,7 +134,7 @@ impl BeatLoop {
             false => shared.store.renew(shared.membership.token(), shared.config.lease).await?,
         };
         match renewed {
-            Some(renewal) if self.has_gone_back(&renewal) => self.rejoin().await?,
+            Some(renewal) if self.has_lost_history(&renewal) => self.rejoin().await?,
             Some(renewal) => {
                 self.observe(renewal.now, sent);
                 let sent = if mutant::on(Mutant::LeaseFromTheAnswer) { shared.clock.boot_micros() } else { sent };
@@ -164,21 +164,21 @@ impl BeatLoop {
 
     /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A difference of up
     /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by so much.
-    fn has_gone_back(&mut self, renewal: &Renewal) -> bool {
+    fn has_lost_history(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written = self.written.replace(renewal.until);
         let lost = written.filter(|written| renewal.before + shared.config.lease / 10 < *written);
         let Some(written) = lost.filter(|_| !shared.is_leaving()) else { return false };
-        self.note_regression(Some(written.since(renewal.before)));
+        self.note_lost_history(Some(written.since(renewal.before)));
         self.must_rejoin = true;
         true
     }
 
-    fn note_regression(&self, by: Option<Duration>) {
+    fn note_lost_history(&self, by: Option<Duration>) {
         let shared = &self.shared;
         shared.counters.add(Count::DatabaseRegressions, 1);
         let found_at = shared.clock.now();
-        shared.database.went_back(Regression { found_at, by });
+        shared.database.note_lost_history(LostHistory { found_at, by });
         tracing::error!(
             lost = ?by,
             "the database went back in time: it has lost what this server had written (a restored backup, or a failover \
@@ -263,7 +263,7 @@ impl BeatLoop {
         if self.obstacle.is_none() {
             tracing::warn!(epoch = previous_lease.epoch, "the lease has ended; joining under a new epoch");
         }
-        drop(shared.tick.send(Command::Clear).await);
+        drop(shared.tick.send(TickCommand::Clear).await);
         drop(shared.events.send(Event::LeaseLost).await);
         let sent = shared.clock.boot_micros();
         let request = request(&shared.config, shared.store.as_ref());
@@ -288,7 +288,7 @@ impl BeatLoop {
             None => written.is_some_and(|until| shared.clock.now() < until + ROW_KEPT),
         };
         if is_lost {
-            self.note_regression(None);
+            self.note_lost_history(None);
         }
         // Streams outlive a lease, but the session rows of the streams end with it. The rows are opened again before anything is sent, so that
         // an adopter sees them open.

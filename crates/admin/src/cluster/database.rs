@@ -19,20 +19,20 @@ pub struct DatabaseTrouble {
 
 /// The database had lost what this node had written: a backup was restored, or a standby took over without the last transactions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Regression {
+pub struct LostHistory {
     /// When this node found that out.
     pub found_at: Timestamp,
     /// How much time was lost at least, as this node's own row shows; `None` if even the node's lease is missing from the row.
     pub by: Option<Duration>,
 }
 
-/// How long `/readyz` shows a regression.
-const REGRESSION_SHOWN_FOR: Duration = Duration::from_secs(24 * 3_600);
+/// How long `/readyz` shows that history was lost.
+const LOST_HISTORY_SHOWN_FOR: Duration = Duration::from_secs(24 * 3_600);
 
 #[derive(Debug, Default)]
 pub(crate) struct DatabaseWatch {
     trouble: RwLock<Option<DatabaseTrouble>>,
-    regression: RwLock<Option<Regression>>,
+    lost_history: RwLock<Option<LostHistory>>,
 }
 
 impl DatabaseWatch {
@@ -50,14 +50,14 @@ impl DatabaseWatch {
         self.trouble.write().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    pub(crate) fn went_back(&self, regression: Regression) {
-        *self.regression.write().unwrap_or_else(PoisonError::into_inner) = Some(regression);
+    pub(crate) fn note_lost_history(&self, lost_history: LostHistory) {
+        *self.lost_history.write().unwrap_or_else(PoisonError::into_inner) = Some(lost_history);
     }
 
-    /// The last regression of the database, if it is not older than a day.
-    pub(crate) fn regression(&self, now: Timestamp) -> Option<Regression> {
-        let known = *self.regression.read().unwrap_or_else(PoisonError::into_inner);
-        known.filter(|known| known.found_at + REGRESSION_SHOWN_FOR > now)
+    /// The last loss of history, if it was found within the last day.
+    pub(crate) fn lost_history(&self, now: Timestamp) -> Option<LostHistory> {
+        let known = *self.lost_history.read().unwrap_or_else(PoisonError::into_inner);
+        known.filter(|known| known.found_at + LOST_HISTORY_SHOWN_FOR > now)
     }
 
     pub(crate) fn trouble(&self) -> Option<DatabaseTrouble> {

@@ -98,7 +98,7 @@ mod tests {
     use rondel_store::{Alerts as _, MemStore};
 
     use super::*;
-    use crate::clock::Boot;
+    use crate::clock::BootClock;
 
     const NOW: Timestamp = Timestamp::from_secs(1_800_000_000);
     const NAMESPACE: NamespaceId = NamespaceId::new(1);
@@ -107,7 +107,7 @@ mod tests {
     async fn known_after(millis: i64) -> (usize, usize) {
         let micros = Arc::new(AtomicI64::new(1));
         let boot = Arc::clone(&micros);
-        let clock = Clock::starting_at(NOW, Boot::Given(Arc::new(move || boot.load(Ordering::Relaxed))));
+        let clock = Clock::starting_at(NOW, BootClock::Given(Arc::new(move || boot.load(Ordering::Relaxed))));
         let (store, board) = (MemStore::new(Arc::new(|| NOW)), MaintenanceBoard::default());
         let count = async || {
             let windows = board.fresh(&store, &clock).await.unwrap().expect("a new reading is fresh");

@@ -11,7 +11,7 @@ use rondel_store::LeaseToken;
 use rondel_store::cluster::{Node, NodeReport};
 use tokio::sync::{Mutex, MutexGuard};
 
-use crate::clock::Boot;
+use crate::clock::BootClock;
 
 /// Executors that connect within this time after the end of a node's lease still receive its fence. An older trigger cannot be in flight
 /// any more.
@@ -28,7 +28,7 @@ pub(crate) struct HeldLease {
 
 #[derive(Debug)]
 pub(crate) struct Membership {
-    boot: Boot,
+    boot: BootClock,
     current: RwLock<HeldLease>,
     /// The end of the lease, by the boot-time clock, in microseconds.
     until: AtomicI64,
@@ -61,7 +61,7 @@ pub(crate) type EndedLease = (NodeId, Timestamp);
 const UNSETTLED: Duration = Duration::from_secs(30);
 
 impl Membership {
-    pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration, boot: Boot) -> Self {
+    pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration, boot: BootClock) -> Self {
         let membership = Self {
             boot,
             current: RwLock::new(HeldLease { token, ids: Arc::new(IdGen::new(ordinal)) }),
@@ -360,7 +360,7 @@ mod tests {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let lease = Duration::from_secs(5);
         let long_ago = boot_micros() - 60_000_000;
-        let membership = Membership::new(token, 1, long_ago, lease, Boot::Host);
+        let membership = Membership::new(token, 1, long_ago, lease, BootClock::Host);
         let now = Timestamp::from_secs(50);
         membership.set_nodes(vec![node(1, 100), node(2, 10)], now);
         let over = [(NodeId::new(2), Timestamp::from_secs(10))];
@@ -379,7 +379,7 @@ mod tests {
         let lease = Duration::from_secs(4);
         let micros = Arc::new(AtomicI64::new(60_000_000));
         let given = Arc::clone(&micros);
-        let boot = Boot::Given(Arc::new(move || given.load(Ordering::Relaxed)));
+        let boot = BootClock::Given(Arc::new(move || given.load(Ordering::Relaxed)));
         let membership = Membership::new(token, 1, 60_000_000, lease, boot).cut_off_after(Duration::from_secs(1));
         membership.set_nodes(vec![node(1, 1_000), node(2, 1_000)], Timestamp::EPOCH);
         let cut_off = |at: i64| {
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn only_nodes_that_take_jobs_may_claim_jobs_of_others() {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), Boot::Host);
+        let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), BootClock::Host);
         let now = Timestamp::from_secs(50);
         membership.note_adopted(&[(NodeId::new(2), Timestamp::from_secs(10))]);
         membership.set_nodes(vec![node(1, 100), node(2, 10), node(3, 10)], now);
@@ -429,7 +429,7 @@ mod tests {
     #[test]
     fn the_next_end_is_that_of_another_living_node() {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), Boot::Host);
+        let membership = Membership::new(token, 1, boot_micros(), Duration::from_secs(5), BootClock::Host);
         let now = Timestamp::from_secs(50);
         membership.set_nodes(vec![node(1, 51), node(2, 50)], now);
         assert_eq!(membership.next_lease_end(now), None);
@@ -441,7 +441,7 @@ mod tests {
     async fn a_renewal_that_is_answered_late_does_not_bring_back_a_lease_that_was_given_back() {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
         let lease = Duration::from_secs(5);
-        let membership = Membership::new(token, 1, boot_micros(), lease, Boot::Host);
+        let membership = Membership::new(token, 1, boot_micros(), lease, BootClock::Host);
         membership.end();
         membership.renewed(boot_micros(), lease);
         assert!(membership.holds());
@@ -455,8 +455,8 @@ mod tests {
     #[test]
     fn a_lease_ends_by_itself() {
         let token = LeaseToken { node: NodeId::new(1), epoch: 1 };
-        let long_ago = Boot::Host.micros() - 4_600_000;
-        assert!(!Membership::new(token, 1, long_ago, Duration::from_secs(5), Boot::Host).holds());
-        assert!(Membership::new(token, 1, Boot::Host.micros(), Duration::from_secs(5), Boot::Host).holds());
+        let long_ago = BootClock::Host.micros() - 4_600_000;
+        assert!(!Membership::new(token, 1, long_ago, Duration::from_secs(5), BootClock::Host).holds());
+        assert!(Membership::new(token, 1, BootClock::Host.micros(), Duration::from_secs(5), BootClock::Host).holds());
     }
 }

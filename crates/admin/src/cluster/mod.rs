@@ -16,7 +16,7 @@ pub(crate) use adopt::AdoptLoop;
 pub use beat::StartError;
 pub(crate) use beat::{BeatLoop, join};
 pub(crate) use database::DatabaseWatch;
-pub use database::{DatabaseTrouble, Regression};
+pub use database::{DatabaseTrouble, LostHistory};
 pub(crate) use departing::Departing;
 pub(crate) use maintenance::MaintenanceBoard;
 pub(crate) use membership::{EndedLease, HeldLease, Membership, ended_leases, fences};

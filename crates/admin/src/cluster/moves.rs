@@ -24,9 +24,9 @@ const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_milli
 /// How long after one of these moments a round still begins transactions.
 const ROUND_MAX: Duration = Duration::from_millis(100);
 /// Only runs that are due at least this far ahead are handed over: the tick may read a run that is due earlier during the transaction.
-const LEAD: Duration = Duration::from_millis(650);
+const DUE_LEAD_MIN: Duration = Duration::from_millis(650);
 /// Only runs that are due at least this long after the start of the transaction are handed over: an earlier run may have been marked.
-const MARKED_AHEAD: Duration = Duration::from_millis(250);
+const MARK_LEAD_MAX: Duration = Duration::from_millis(250);
 /// Margin that is added to `send_ahead`, the longest time by which a run is sent before its instant: a run that is due within the sum of
 /// both may have been sent.
 const SENT_AHEAD_MARGIN: Duration = Duration::from_millis(50);
@@ -204,7 +204,7 @@ pub(crate) fn has_other_taker(shared: &Shared) -> bool {
 
 /// How long before its instant a run may have been marked or sent.
 fn started_ahead(shared: &Shared) -> Duration {
-    MARKED_AHEAD.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
+    MARK_LEAD_MAX.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
 }
 
 /// Examines the next jobs after `after`, and hands over those that may move now.
@@ -328,7 +328,7 @@ async fn unsent_by_job(
         let is_last = page.len() < usize::try_from(PAGE).unwrap_or(usize::MAX) || count >= ROUND_RUNS;
         after = page.last().map_or(after, |run| run.run);
         let goes = |run: &UnsentRun| match movable {
-            MovableRuns::NotYetDue => run.due_at >= now + LEAD,
+            MovableRuns::NotYetDue => run.due_at >= now + DUE_LEAD_MIN,
             MovableRuns::AllBut(in_hand) => !in_hand.contains(&run.run),
         };
         for run in page.into_iter().filter(goes) {
@@ -364,7 +364,7 @@ mod tests {
         assert_eq!(moments, [at(200), at(200), at(300), at(300), at(1_200), at(1_200)]);
         for moment in MOMENTS {
             // A run that is due at the next whole second may be handed over, and no transaction begins after the tick has read it.
-            assert!(moment + LEAD < Duration::from_secs(1));
+            assert!(moment + DUE_LEAD_MIN < Duration::from_secs(1));
             assert!(moment + ROUND_MAX < Duration::from_millis(500));
         }
     }

@@ -15,15 +15,15 @@ use crate::node::Shared;
 const STRAY_AFTER: Duration = Duration::from_secs(1);
 
 /// A place in the order of a sweep: the instant of the last run that was read, and its id.
-type Place = (Timestamp, RunId);
+type SweepPosition = (Timestamp, RunId);
 
-const START: Place = (Timestamp::EPOCH, RunId::new(0));
+const START: SweepPosition = (Timestamp::EPOCH, RunId::new(0));
 
 /// Repeatedly walks through the keys of this node's open runs with one status, in the order of their instants.
 #[derive(Debug)]
 struct Sweep {
     status: RunStatus,
-    after: Place,
+    after: SweepPosition,
 }
 
 impl Sweep {
@@ -151,7 +151,7 @@ mod tests {
         let config = EngineConfig {
             stray_page: 2,
             stray_pages: 1,
-            boot: crate::clock::Boot::Given(Arc::new(micros)),
+            boot: crate::clock::BootClock::Given(Arc::new(micros)),
             ..EngineConfig::default()
         };
         let lifecycle = Lifecycle::new();

@@ -37,7 +37,7 @@ pub(super) async fn reconcile_app(
         node.store().forget_declared_set(&set.header).await?;
     }
     let mut problems = Vec::new();
-    let seen: Vec<DeclaredJobs> = sets.iter().map(|set| seen(set, living_since, &mut problems)).collect();
+    let seen: Vec<DeclaredJobs> = sets.iter().map(|set| jobs_of_set(set, living_since, &mut problems)).collect();
     let EffectiveDeclarations { jobs, gone } = effective_declarations(&seen, living_since);
     let mut specs = Vec::with_capacity(jobs.len());
     for (name, text) in jobs {
@@ -63,7 +63,7 @@ pub(super) async fn reconcile_app(
 }
 
 /// The jobs of a set, by name. A job without a valid name adds a problem if an executor has declared the set since `living_since`.
-fn seen(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> DeclaredJobs {
+fn jobs_of_set(set: &DeclaredSet, living_since: Timestamp, problems: &mut Vec<DeclarationProblem>) -> DeclaredJobs {
     let specs: Vec<Value> = serde_json::from_str(&set.specs).unwrap_or_default();
     let mut jobs = BTreeMap::new();
     for (index, spec) in specs.iter().enumerate() {

@@ -45,7 +45,7 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
     }
 
     /// Waits until a sender ends. Never resolves if there is none.
-    pub(crate) async fn one_ended(&mut self) {
+    pub(crate) async fn wait_for_one(&mut self) {
         match self.under_way.next().await {
             Some(ended) => self.ended(ended),
             None => pending().await,
@@ -53,7 +53,7 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
     }
 
     /// Waits until all senders have ended.
-    pub(crate) async fn all_ended(&mut self) {
+    pub(crate) async fn wait_for_all(&mut self) {
         while let Some(ended) = self.under_way.next().await {
             self.ended(ended);
         }

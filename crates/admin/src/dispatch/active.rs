@@ -27,7 +27,7 @@ pub(crate) struct Active {
     /// When its handler began; `None` if no start has been reported.
     pub(crate) began_at: Option<Timestamp>,
     /// Whether the executor has accepted the run and is named in its row, or in a queued step that writes the row.
-    pub(crate) is_named: bool,
+    pub(crate) row_names_executor: bool,
     /// How many heartbeats had arrived on the stream when the run was sent; `None` once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
     /// Why the server gave it up. If the result lane has no room for this end, the next round gives the run up again for this reason. Cleared
@@ -48,7 +48,7 @@ impl Active {
             looked_at: now,
             phase,
             began_at: None,
-            is_named: false,
+            row_names_executor: false,
             beats_at_send: None,
             lost_for: None,
             span: None,

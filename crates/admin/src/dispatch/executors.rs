@@ -37,18 +37,18 @@ pub(crate) struct Online {
     takes_any: bool,
     slots: usize,
     /// How many runs of this node it may have at once: a little more than its slots.
-    limit: usize,
+    run_count_max: usize,
     /// How long before a run's instant it takes the trigger; zero if it starts each run immediately.
     pub(crate) ahead_max: Duration,
     /// How many runs of this node it has, or is about to get.
     pub(crate) in_flight: usize,
     /// How many runs of other nodes it had, by its last heartbeat.
-    elsewhere: usize,
+    runs_of_other_nodes: usize,
     /// When it was last heard.
     pub(crate) heard_at: Timestamp,
     /// Heartbeats that came on this stream.
     pub(crate) beat_count: u64,
-    draining: bool,
+    is_draining: bool,
     /// Its switch, as users set it.
     pub(crate) switch: Switch,
     /// Until when it gets no more runs, because it reported that it was full; the end of one of its runs clears this earlier.
@@ -97,12 +97,12 @@ impl Online {
 
     /// Whether it gets new runs once it has room: it is not shutting down, and its switch is active.
     pub(crate) fn takes_new(&self) -> bool {
-        !self.draining && self.switch == Switch::Active
+        !self.is_draining && self.switch == Switch::Active
     }
 
     /// Records that it is shutting down.
     pub(crate) const fn set_draining(&mut self) {
-        self.draining = true;
+        self.is_draining = true;
     }
 
     /// Why it takes no run of the job now.
@@ -112,7 +112,7 @@ impl Online {
             (false, ..) => (ObstacleKind::Handler, None),
             (true, Some(UnmetCondition::Name), _) => (ObstacleKind::NotSelected, None),
             (true, Some(UnmetCondition::Label(condition)), _) => (ObstacleKind::Label, Some(condition)),
-            (true, None, Some(Refusal::Draining)) if self.draining => (ObstacleKind::Draining, None),
+            (true, None, Some(Refusal::Draining)) if self.is_draining => (ObstacleKind::Draining, None),
             (true, None, Some(Refusal::Draining)) => (ObstacleKind::Drained, None),
             (true, None, Some(Refusal::Stopped)) => (ObstacleKind::Stopped, None),
             (true, None, Some(_)) => (ObstacleKind::Full, None),
@@ -129,26 +129,26 @@ impl Online {
         match self.switch {
             Switch::Draining => return Some(Refusal::Draining),
             Switch::Stopped => return Some(Refusal::Stopped),
-            Switch::Active if self.draining => return Some(Refusal::Draining),
+            Switch::Active if self.is_draining => return Some(Refusal::Draining),
             Switch::Active => {}
         }
-        let is_full = self.in_flight >= self.limit || self.full_until.is_some_and(|until| until > now);
+        let is_full = self.in_flight >= self.run_count_max || self.full_until.is_some_and(|until| until > now);
         is_full.then_some(Refusal::Full)
     }
 
     /// Whether it takes a run now and has spare slots: more than a quarter of its slots are free, and more than one.
     pub(crate) fn has_spare_slots(&self, now: Timestamp) -> bool {
-        let free = self.slots.saturating_sub(self.in_flight + self.elsewhere);
+        let free = self.slots.saturating_sub(self.in_flight + self.runs_of_other_nodes);
         free > (self.slots / 4).max(1) && self.refusal(now).is_none()
     }
 
     /// Whether a run that it gets now begins at once.
     pub(crate) const fn has_free_slot(&self) -> bool {
-        self.in_flight + self.elsewhere < self.slots
+        self.in_flight + self.runs_of_other_nodes < self.slots
     }
 
     pub(crate) fn candidate(&self, answer: Answer, now: Timestamp) -> Candidate<'_> {
-        let active = self.in_flight + self.elsewhere;
+        let active = self.in_flight + self.runs_of_other_nodes;
         Candidate { hashed_name: &self.points, weight: self.weight, active, refusal: self.refusal(now), answer }
     }
 }
@@ -187,7 +187,7 @@ pub(crate) struct Executors {
     /// The executors of each app, in the order in which routers see them: by name. The id distinguishes two processes with one name.
     by_app: HashMap<AppId, BTreeMap<(String, ExecutorId), ()>>,
     /// Executors that are not connected here, and when a node last heard them.
-    gone: BTreeMap<ExecutorId, Timestamp>,
+    disconnected: BTreeMap<ExecutorId, Timestamp>,
     /// Executors that no node has heard for too long.
     lost: BTreeMap<ExecutorId, Lost>,
     /// The number of the newest hello of each of these executors, also after its stream has ended.
@@ -209,7 +209,7 @@ impl Executors {
 
     pub(crate) fn join(&mut self, session: SessionHandle, executor: &OnlineExecutor, report: Report) {
         let id = executor.id;
-        self.gone.remove(&id);
+        self.disconnected.remove(&id);
         self.lost.remove(&id);
         self.newest_hellos.insert(id, session.hello);
         if let Some(earlier) = self.online.remove(&id) {
@@ -231,14 +231,14 @@ impl Executors {
             handlers: executor.handlers.iter().cloned().collect(),
             takes_any: executor.handlers.iter().any(|handler| handler == ANY_HANDLER),
             // A little more than the slots, so that the next run is there when one ends.
-            limit: slots + 4.max(slots / 4),
+            run_count_max: slots + 4.max(slots / 4),
             slots,
             ahead_max: executor.ahead_max,
             in_flight: 0,
-            elsewhere: 0,
+            runs_of_other_nodes: 0,
             heard_at: executor.last_seen_at,
             beat_count: 0,
-            draining: executor.draining,
+            is_draining: executor.draining,
             switch: Switch::Active,
             full_until: None,
             report,
@@ -276,7 +276,7 @@ impl Executors {
         }
         let online = self.online.remove(&id)?;
         self.unlist(&online);
-        self.gone.insert(id, now);
+        self.disconnected.insert(id, now);
         Some(online)
     }
 
@@ -311,36 +311,37 @@ impl Executors {
             self.lost.remove(&id);
         }
         if !self.online.contains_key(&id) && !self.lost.contains_key(&id) {
-            let heard_at = self.gone.entry(id).or_insert(at);
+            let heard_at = self.disconnected.entry(id).or_insert(at);
             *heard_at = at.max(*heard_at);
         }
     }
 
     /// Executors without a stream here that were last heard earlier than `before`: another node may have heard them since.
     pub(crate) fn suspects(&self, before: Timestamp) -> Vec<ExecutorId> {
-        self.gone.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
+        self.disconnected.iter().filter(|(_, at)| **at < before).map(|(id, _)| *id).collect()
     }
 
     /// Whether it has no stream here and was last heard earlier than `before`.
     pub(crate) fn is_suspect(&self, id: ExecutorId, before: Timestamp) -> bool {
-        self.gone.get(&id).is_some_and(|at| *at < before)
+        self.disconnected.get(&id).is_some_and(|at| *at < before)
     }
 
     /// Records that no node has heard the executor for too long. If it was last heard earlier than `stopped_before`, it has stopped even the
     /// runs that continue in silence. False if the executor has connected meanwhile.
-    pub(crate) fn lose(&mut self, id: ExecutorId, now: Timestamp, stopped_before: Timestamp) -> bool {
+    pub(crate) fn record_loss(&mut self, id: ExecutorId, now: Timestamp, stopped_before: Timestamp) -> bool {
         self.lost.retain(|_, lost| lost.at + LOST_KEPT_FOR > now);
-        let Some(heard_at) = self.gone.remove(&id) else { return false };
+        let Some(heard_at) = self.disconnected.remove(&id) else { return false };
         self.silences.end(id);
         self.lost.insert(id, Lost { at: now, heard_at, has_stopped_all: heard_at < stopped_before });
-        let Self { online, gone, lost, .. } = self;
-        self.newest_hellos.retain(|id, _| online.contains_key(id) || gone.contains_key(id) || lost.contains_key(id));
+        let Self { online, disconnected, lost, .. } = self;
+        self.newest_hellos
+            .retain(|id, _| online.contains_key(id) || disconnected.contains_key(id) || lost.contains_key(id));
         true
     }
 
     /// Records that its process has ended. False if that is known already, or if it is connected.
-    pub(crate) fn end(&mut self, id: ExecutorId, now: Timestamp) -> bool {
-        let is_news = self.lose(id, now, Timestamp::MAX)
+    pub(crate) fn record_process_end(&mut self, id: ExecutorId, now: Timestamp) -> bool {
+        let is_news = self.record_loss(id, now, Timestamp::MAX)
             || self.lost.get_mut(&id).is_some_and(|lost| !std::mem::replace(&mut lost.has_stopped_all, true));
         if let Some(lost) = self.lost.get_mut(&id) {
             lost.heard_at = Timestamp::MAX;
@@ -353,7 +354,7 @@ impl Executors {
     pub(crate) fn suspect_again(&mut self, id: ExecutorId, before: Timestamp) {
         if let Some(lost) = self.lost.get(&id).copied().filter(|lost| !lost.has_stopped_all && lost.heard_at < before) {
             self.lost.remove(&id);
-            self.gone.insert(id, lost.heard_at);
+            self.disconnected.insert(id, lost.heard_at);
         }
     }
 
@@ -441,7 +442,7 @@ impl Executors {
     /// A heartbeat of an executor: how many runs it has, from all nodes.
     pub(crate) fn beat(&mut self, id: ExecutorId, active: usize, now: Timestamp) {
         if let Some(online) = self.online.get_mut(&id) {
-            online.elsewhere = active.saturating_sub(online.in_flight);
+            online.runs_of_other_nodes = active.saturating_sub(online.in_flight);
             online.heard_at = now;
             online.beat_count += 1;
         }

@@ -89,7 +89,7 @@ fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
         && question(ready.definition.job.route).is_none()
         && d.state.gates.would_pass(ready)
         && (is_marked || ahead::has_room(d, ready) && switches::switch_wait(d, ready).is_none())
-        && d.state.limits.holding_back(ready, now).is_none()
+        && d.state.limits.limit_holding_back(ready, now).is_none()
         && !ready.is_missed(now)
 }
 

@@ -18,7 +18,7 @@ const NOTE_BATCH: usize = 500;
 
 pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
     let now = d.now;
-    show(d);
+    measure_runs(d);
     switches::stop_executors(d);
     note_running(d);
     unanswered::end_silent_streams(d);
@@ -54,7 +54,7 @@ pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {
 }
 
 /// Measures how many runs executors have, and how many due runs wait.
-fn show(d: &mut Decision<'_>) {
+fn measure_runs(d: &mut Decision<'_>) {
     let waiting = d.state.parked.len() + d.state.gates.queued_count() + d.state.limits.waiting_count();
     let measure = Measure::Runs { active: d.state.runs.active_count(), queued: waiting };
     d.effects.push(Effect::Measure(measure));
@@ -72,7 +72,7 @@ fn note_running(d: &mut Decision<'_>) {
     let note = |active: &mut Active| {
         let lives_long = active.phase == Phase::Sent && active.sent_at + NOTE_RUNNING_AFTER <= now;
         let began_at = active.began_at.filter(|_| lives_long)?;
-        (active.phase, active.is_named) = (Phase::Noted, true);
+        (active.phase, active.row_names_executor) = (Phase::Noted, true);
         Some(active.in_hand(began_at))
     };
     let mut noted: Vec<RunAtExecutor> = d.state.runs.actives_mut().filter_map(note).collect();

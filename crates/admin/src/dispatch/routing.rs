@@ -188,7 +188,7 @@ fn route_request<'a>(
         candidates,
         now,
         draw: draw(run),
-        is_over: is_past_deadline,
+        is_wait_over: is_past_deadline,
     }
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct Outbox {
 #[derive(Debug, Default)]
 pub(crate) struct Pending {
     /// Jobs that are being handed over to another node: none of their runs is started.
-    pub(super) handing: BTreeSet<JobId>,
+    pub(super) jobs_in_handover: BTreeSet<JobId>,
     /// Runs that are asked to end because a later one takes their place.
     pub(super) covering: BTreeSet<RunId>,
     /// How many requests to remove marks are unanswered.

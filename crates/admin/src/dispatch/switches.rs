@@ -83,8 +83,8 @@ pub(super) fn stop_executors(d: &mut Decision<'_>) {
         switches.of_executor(active.ready.run.app, name) == Switch::Stopped
     };
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted);
-    let is_group = |active: &&Active| active.ready.definition.job.pump.is_some();
-    let stopped = d.state.runs.actives().filter(is_sent).filter(is_stopped).filter(|active| !is_group(active));
+    let is_pump = |active: &&Active| active.ready.definition.job.pump.is_some();
+    let stopped = d.state.runs.actives().filter(is_sent).filter(is_stopped).filter(|active| !is_pump(active));
     let mut runs: Vec<RunId> = stopped.map(|active| active.ready.run.id).collect();
     runs.sort_unstable();
     if !runs.is_empty() {

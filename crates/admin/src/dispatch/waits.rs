@@ -178,7 +178,7 @@ fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
         }
         if let Some(active) = d.state.runs.active_mut(note.run).filter(|one| one.ready.run.attempt == note.attempt) {
             active.ready.wait_noted = true;
-            active.is_named |= matches!(note.place, WaitPlace::Executor(Some(_)));
+            active.row_names_executor |= matches!(note.place, WaitPlace::Executor(Some(_)));
         }
     }
 }

@@ -181,7 +181,7 @@ mod tests {
             held_from: None,
             next_fire_at: Some(seen.next_fire_at),
             runs: Vec::new(),
-            follows: None,
+            awaited_run: None,
             seen,
         };
         assert_eq!(engine.store().claim(other, &[claim]).await.unwrap().jobs.len(), 1);

@@ -341,7 +341,7 @@ mod tests {
     use tokio::time::{Instant, sleep};
 
     use super::*;
-    use crate::clock::Boot;
+    use crate::clock::BootClock;
     use crate::config::EngineConfig;
     use crate::engine::Engine;
     use crate::lifecycle::Lifecycle;
@@ -351,7 +351,7 @@ mod tests {
         let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
         let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
         let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
-        let config = EngineConfig { boot: Boot::Given(Arc::new(micros)), ..EngineConfig::default() };
+        let config = EngineConfig { boot: BootClock::Given(Arc::new(micros)), ..EngineConfig::default() };
         Engine::start(store, config, lifecycle).await.unwrap()
     }
 

@@ -19,7 +19,7 @@ use crate::node::Shared;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// Maximum number of messages of one namespace that are taken together.
-const EACH_MAX: u32 = 64;
+const MESSAGES_PER_NAMESPACE_MAX: u32 = 64;
 /// How long a taken message is reserved for its node: longer than the sum of [`BUDGET`] and the timeout of one request.
 const LEASE: Duration = Duration::from_secs(60);
 /// Time within which the messages of one namespace must be started; the last one may finish later.
@@ -45,7 +45,7 @@ impl Background for WebhookLoop {
     }
 
     async fn woken(&mut self) {
-        self.senders.one_ended().await;
+        self.senders.wait_for_one().await;
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
@@ -55,7 +55,7 @@ impl Background for WebhookLoop {
 
     async fn stopped(&mut self) {
         // Each sender ends within the grace period, and postpones the messages that it has not sent.
-        self.senders.all_ended().await;
+        self.senders.wait_for_all().await;
     }
 }
 
@@ -72,7 +72,12 @@ impl WebhookLoop {
         }
         let without = self.senders.receivers();
         let namespace_max = u32::try_from(free).unwrap_or(u32::MAX);
-        let take = TakeOutbox { without: &without, namespace_max, each_max: EACH_MAX, hold: LEASE };
+        let take = TakeOutbox {
+            without: &without,
+            namespace_max,
+            messages_per_namespace_max: MESSAGES_PER_NAMESPACE_MAX,
+            hold: LEASE,
+        };
         let now = self.shared.clock.now();
         let taken = self.shared.store.take_outbox(now, take).await?;
         if taken.is_empty() {

@@ -12,7 +12,7 @@ use rondel_core::run::Attempt;
 use rondel_core::{AppId, ExecutorId, NodeId, Run, RunId, Timestamp};
 
 /// How long lines are accepted after the end of an attempt: a disconnected executor sends them late.
-const LATE_FOR: Duration = Duration::from_secs(3600);
+const LATE_LINES_FOR: Duration = Duration::from_secs(3600);
 /// How long before a run's planned instant an executor may hold it.
 const SENT_AHEAD: Duration = Duration::from_secs(1);
 /// How long the decision that an attempt may log is cached.
@@ -20,7 +20,7 @@ const ALLOWED_FOR: Duration = Duration::from_secs(30);
 /// Bytes of text that one run may log through one server.
 pub(super) const RUN_BYTES_MAX: usize = 100 * 1024 * 1024;
 /// Maximum number of cached attempts (those of the current batch are not counted), and of cached runs.
-const COUNT_MAX: usize = 50_000;
+const CACHED_COUNT_MAX: usize = 50_000;
 
 /// An attempt and the executor that claims to hold it.
 pub(super) type HeldAttempt = (RunId, i32, ExecutorId);
@@ -32,7 +32,7 @@ pub(crate) struct SentRuns(Mutex<[HashMap<RunId, (i32, ExecutorId)>; 2]>);
 impl SentRuns {
     pub(crate) fn note(&self, run: RunId, attempt: i32, executor: ExecutorId) {
         let mut halves = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if halves[0].len() >= COUNT_MAX {
+        if halves[0].len() >= CACHED_COUNT_MAX {
             halves.swap(0, 1);
             halves[0].clear();
         }
@@ -63,7 +63,7 @@ pub(super) struct RunFacts<'a> {
 impl RunFacts<'_> {
     /// Whether lines of this attempt are accepted from this executor of the app.
     pub(super) fn may_log(&self, app: AppId, (_, attempt, executor): HeldAttempt, now: Timestamp) -> bool {
-        let is_late = |finished_at: Option<Timestamp>| finished_at.is_some_and(|at| at + LATE_FOR < now);
+        let is_late = |finished_at: Option<Timestamp>| finished_at.is_some_and(|at| at + LATE_LINES_FOR < now);
         let run = self.run;
         if run.app != app || attempt > run.attempt {
             return false;
@@ -103,15 +103,15 @@ pub(super) struct LogRights {
 impl LogRights {
     /// The attempts among these that are not cached as allowed to log. A full cache is emptied only here, so that the attempts of this batch
     /// stay in it until their chunks are decided.
-    pub(super) fn unknown<'a>(
+    pub(super) fn uncached<'a>(
         &mut self,
         attempts: impl Iterator<Item = &'a HeldAttempt>,
         now: Timestamp,
     ) -> Vec<HeldAttempt> {
-        if self.allowed.len() >= COUNT_MAX {
+        if self.allowed.len() >= CACHED_COUNT_MAX {
             self.allowed.retain(|_, at| *at + ALLOWED_FOR > now);
         }
-        if self.allowed.len() >= COUNT_MAX {
+        if self.allowed.len() >= CACHED_COUNT_MAX {
             self.allowed.clear();
         }
         let is_known = |held: &HeldAttempt| self.allowed.get(held).is_some_and(|at| *at + ALLOWED_FOR > now);
@@ -142,7 +142,7 @@ impl LogRights {
         if !self.allowed.contains_key(held) {
             return ChunkDecision::Dropped;
         }
-        if self.bytes.len() >= COUNT_MAX && !self.bytes.contains_key(&held.0) {
+        if self.bytes.len() >= CACHED_COUNT_MAX && !self.bytes.contains_key(&held.0) {
             self.bytes.clear();
         }
         let logged = self.bytes.entry(held.0).or_default();
@@ -224,8 +224,8 @@ mod tests {
         let facts = RunFacts { run: &run, attempts: &[], sent: None };
         assert_eq!(rights.decide(&held, 1), ChunkDecision::Dropped);
         rights.learn(APP, held, Some(&facts), NOW);
-        assert_eq!(rights.unknown([&held].into_iter(), NOW), []);
-        assert_eq!(rights.unknown([&held].into_iter(), NOW + ALLOWED_FOR), [held]);
+        assert_eq!(rights.uncached([&held].into_iter(), NOW), []);
+        assert_eq!(rights.uncached([&held].into_iter(), NOW + ALLOWED_FOR), [held]);
         let taken: Vec<ChunkDecision> = (0..4).map(|_| rights.decide(&held, RUN_BYTES_MAX / 2)).collect();
         assert_eq!(
             taken,
@@ -240,16 +240,16 @@ mod tests {
         let mut rights = LogRights::default();
         let run = run(1, RunStatus::Running, Some(MINE), None);
         let facts = RunFacts { run: &run, attempts: &[], sent: None };
-        let count = i64::try_from(COUNT_MAX).unwrap();
+        let count = i64::try_from(CACHED_COUNT_MAX).unwrap();
         for id in 1..=count {
             rights.learn(APP, (RunId::new(id), 1, MINE), Some(&facts), NOW);
         }
         let attempts = [1, count + 1].map(|id| (RunId::new(id), 1, MINE));
-        for held in rights.unknown(attempts.iter(), NOW) {
+        for held in rights.uncached(attempts.iter(), NOW) {
             assert!(rights.learn(APP, held, Some(&facts), NOW));
         }
         assert_eq!(attempts.map(|held| rights.decide(&held, 1)), [ChunkDecision::Whole; 2]);
-        assert!(rights.allowed.len() < COUNT_MAX);
+        assert!(rights.allowed.len() < CACHED_COUNT_MAX);
     }
 
     /// Executor 8 refused the run, which then moved to another node: that node sent it to executor 7.
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn the_newest_sent_runs_are_remembered_in_bounded_number() {
         let sent = SentRuns::default();
-        let count = i64::try_from(COUNT_MAX).unwrap();
+        let count = i64::try_from(CACHED_COUNT_MAX).unwrap();
         for id in 1..=count + 1 {
             sent.note(RunId::new(id), 1, MINE);
         }

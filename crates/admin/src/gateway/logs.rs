@@ -249,7 +249,7 @@ impl LogLoop {
             .iter()
             .flat_map(|item| item.chunks.iter().map(|chunk| (held_attempt(&item.session, chunk), item.app)));
         let apps: HashMap<HeldAttempt, AppId> = items.collect();
-        let unknown = self.rights.unknown(apps.keys(), now);
+        let unknown = self.rights.uncached(apps.keys(), now);
         let mut ids: Vec<RunId> = unknown.iter().map(|(run, ..)| *run).collect();
         ids.dedup();
         let mut runs = HashMap::new();

@@ -13,14 +13,14 @@ const LEVEL: &str = "warn";
 
 /// The lines that an attempt has lost since its last mark.
 #[derive(Clone, Copy, Debug, Default)]
-struct Lost {
+struct LostCount {
     line_count: usize,
     /// The number of the last lost chunk.
     sequence: i64,
 }
 
 #[derive(Debug, Default)]
-pub(super) struct LostLines(Mutex<BTreeMap<(RunId, i32), Lost>>);
+pub(super) struct LostLines(Mutex<BTreeMap<(RunId, i32), LostCount>>);
 
 impl LostLines {
     pub(super) fn is_empty(&self) -> bool {
@@ -42,7 +42,7 @@ impl LostLines {
 
     /// A chunk with a mark for each attempt that has lost lines.
     pub(super) fn marks(&self, now: Timestamp) -> Vec<LogChunk> {
-        let mark = |((run, attempt), lost): (&(RunId, i32), &Lost)| {
+        let mark = |((run, attempt), lost): (&(RunId, i32), &LostCount)| {
             let text =
                 format!("… {} lines were dropped here: the server could not store them in time", lost.line_count);
             let lines = vec![LogLine { at: now, level: LEVEL.to_owned(), text }];

@@ -11,7 +11,7 @@ use crate::identity::passwords::Passwords;
 use crate::identity::sign_in::{Buckets, SignInError};
 
 /// Maximum number of attempts per sign-in within [`WINDOW`].
-const ATTEMPTS: u32 = 10;
+const ATTEMPT_COUNT_MAX: u32 = 10;
 const WINDOW: Duration = Duration::from_secs(15 * 60);
 /// Number of counters for all sign-ins. Two sign-ins that share a counter by chance share its attempts.
 const BUCKETS: u64 = 1 << 20;
@@ -41,7 +41,7 @@ pub async fn check(
     now: Timestamp,
 ) -> Result<PasswordCheck, SignInError> {
     let bucket = FIRST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKETS);
-    if let AttemptDecision::Blocked(until) = store.count_attempt(bucket, ATTEMPTS, WINDOW, now).await? {
+    if let AttemptDecision::Blocked(until) = store.count_attempt(bucket, ATTEMPT_COUNT_MAX, WINDOW, now).await? {
         return Ok(PasswordCheck::Blocked(until));
     }
     if !passwords.verify(password, account.password.as_ref()).await? {

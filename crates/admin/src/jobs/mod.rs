@@ -284,7 +284,7 @@ async fn save(
 }
 
 fn queued_drops<'a>(node: &Node, choice: Option<QueuedRunsPolicy>, by: &'a str) -> QueuedDrops<'a> {
-    QueuedDrops { choice, by, limit: node.shared().config.queued_max }
+    QueuedDrops { choice, by, limit: node.shared().config.end_queued_max }
 }
 
 /// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.
@@ -410,5 +410,5 @@ fn first_fire(job: &Job, anchor: Timestamp, now: Timestamp) -> Option<Timestamp>
     if !job.enabled {
         return None;
     }
-    job.timetable.next_look_after(anchor, now).or_else(|| job.timetable.first_delayed(now))
+    job.timetable.next_scan_after(anchor, now).or_else(|| job.timetable.first_delayed(now))
 }

@@ -30,7 +30,7 @@ pub struct QueuedRuns {
 
 /// The open runs of a job, up to the configured bound.
 pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, StoreError> {
-    node.store().open_runs(job, None, None, node.shared().config.queued_max).await
+    node.store().open_runs(job, None, None, node.shared().config.end_queued_max).await
 }
 
 /// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time. If
@@ -62,7 +62,7 @@ pub(super) async fn end_queued(
     }
     node.store().ask_drops(&ids, CancelRequest { by, reason }, asked_at).await?;
     dropped.iter().for_each(|run| node.poke_cancels(run));
-    let (until, mut pause, mut ended) = (Instant::now() + config.queued_wait, LOOK_AFTER, 0);
+    let (until, mut pause, mut ended) = (Instant::now() + config.end_queued_wait, LOOK_AFTER, 0);
     loop {
         let now = node.store().runs(&ids).await?;
         let is_taken = |run: &&Run| run.status == RunStatus::Running || run.executor_id.is_some();
@@ -93,7 +93,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
-    use crate::clock::Boot;
+    use crate::clock::BootClock;
     use crate::config::EngineConfig;
     use crate::engine::Engine;
     use crate::jobs::{self, RunRequest, pause};
@@ -124,7 +124,7 @@ mod tests {
         let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
         let lifecycle = Lifecycle::new();
         let start = async |name: &str| {
-            let boot = Boot::Given(Arc::new(micros));
+            let boot = BootClock::Given(Arc::new(micros));
             let config = EngineConfig {
                 node_name: name.to_owned(),
                 open_runs_max,

@@ -93,7 +93,7 @@ mod tests {
     use tokio::time::Instant;
 
     use super::*;
-    use crate::clock::Boot;
+    use crate::clock::BootClock;
     use crate::config::EngineConfig;
     use crate::engine::Engine;
     use crate::jobs;
@@ -103,7 +103,7 @@ mod tests {
 
     struct World {
         store: Arc<dyn Store>,
-        boot: Boot,
+        boot: BootClock,
     }
 
     impl World {
@@ -111,7 +111,7 @@ mod tests {
             let began = Instant::now();
             let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
             let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
-            Self { store: Arc::new(MemStore::new(Arc::new(clock))), boot: Boot::Given(Arc::new(micros)) }
+            Self { store: Arc::new(MemStore::new(Arc::new(clock))), boot: BootClock::Given(Arc::new(micros)) }
         }
 
         async fn server(&self) -> (Engine, Lifecycle) {

@@ -73,7 +73,7 @@ impl Groups {
     }
 
     /// Whether this was a group of the root run when it was seen last.
-    pub(super) fn is_below(&self, job: JobId, owner: Owner, root: RunId) -> bool {
+    pub(super) fn is_of_root(&self, job: JobId, owner: Owner, root: RunId) -> bool {
         let seen = self.by_job.get(&job).and_then(|groups| groups.get(&owner));
         seen.is_some_and(|seen| seen.root == Some(root))
     }
@@ -147,7 +147,7 @@ impl Groups {
         let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
         for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
             let content = OrderContent::of(*owner, items, seen.leaves);
-            if seen.ordered.as_ref().is_some_and(|sent| sent.stands_for(&content, seen.taken, now)) {
+            if seen.ordered.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken, now)) {
                 continue;
             }
             self.number = next_number(look.record.term, self.number, seen.taken, now);

@@ -73,7 +73,7 @@ impl SentOrder {
 
     /// Whether an order with this content need not be sent: it equals the order sent last, and the group has taken that order or may be about
     /// to take it. If the group has taken a higher number, that number belongs to an earlier order, from a time when the clock was ahead.
-    pub(super) fn stands_for(&self, content: &OrderContent, taken: (i64, i64), now: Timestamp) -> bool {
+    pub(super) fn makes_redundant(&self, content: &OrderContent, taken: (i64, i64), now: Timestamp) -> bool {
         let is_taken = self.is_taken(taken) || mutant::on(Mutant::OrderOnce);
         self.content == *content && (is_taken || now < self.sent_at + AGAIN_AFTER)
     }
@@ -113,7 +113,7 @@ mod tests {
             (102, 1, (3, 9_000), false),
             (101, 2, (3, 500), false),
         ] {
-            assert_eq!(sent.stands_for(&content(epoch), taken, at(now)), stands, "{now} {epoch} {taken:?}");
+            assert_eq!(sent.makes_redundant(&content(epoch), taken, at(now)), stands, "{now} {epoch} {taken:?}");
         }
     }
 

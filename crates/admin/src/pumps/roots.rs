@@ -13,7 +13,7 @@ use super::{Look, PumpLoop, ROOT_COUNT, is_dry};
 use crate::jobs::{self, JobError, RunParams};
 
 /// The requester that ends a root run.
-const BY: &str = "the end of the pump";
+const END_REQUESTER: &str = "the end of the pump";
 
 impl PumpLoop {
     /// Ends the open root runs that are to end, or begins one if none is open.
@@ -41,7 +41,7 @@ impl PumpLoop {
         let mut count = 0;
         for run in open {
             // A root run that waits behind another has no items yet.
-            let is_dry = is_dry(pump, items, |owner| self.groups.is_below(look.record.job, owner, run.id))
+            let is_dry = is_dry(pump, items, |owner| self.groups.is_of_root(look.record.job, owner, run.id))
                 && run.shard_total.is_some();
             if let RootStep::End(reason) = step(Some(root(run)), is_dry) {
                 count += self.end(run, reason).await?;
@@ -101,7 +101,7 @@ impl PumpLoop {
     /// Asks a root run and its groups to end. The groups finish the rows that they have fetched.
     async fn end(&self, root: &Run, reason: Reason) -> Result<u64, StoreError> {
         let (store, now) = (self.node.store(), self.node.now());
-        let request = CancelRequest { by: BY, reason };
+        let request = CancelRequest { by: END_REQUESTER, reason };
         tracing::info!(run = %root.id, job = %root.job, %reason, "a pump ends");
         store.ask_cancel(root.id, request, now).await?;
         let groups: Vec<RunId> = self.node.shared().open_shards(root).await?.iter().map(|run| run.id).collect();

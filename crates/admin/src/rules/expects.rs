@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::Duration;
 
-use rondel_core::alert::expect::{ExpectKind, Expectations, Successes, is_expectation, rule_id};
+use rondel_core::alert::expect::{ExpectKind, Expectations, SuccessFacts, is_expectation, rule_id};
 use rondel_core::alert::{Observation, RuleSpec, SubjectKind};
 use rondel_core::{AlertRuleId, JobId, NamespaceId, Timestamp};
 use rondel_store::StoreError;
@@ -81,10 +81,10 @@ impl LookContext<'_> {
                 };
                 let is_day = facts::day_filter(self.node, self.namespace, &rule).await?;
                 let newest = newest.get(&job.id).copied().max(job.succeeded_at);
-                let known = Successes { newest, created_at: job.created_at };
+                let known = SuccessFacts { newest, created_at: job.created_at };
                 let look_at = look.at.unwrap_or(self.now);
                 let state = expect.judge(kind, known, (look_at, self.now), &is_day);
-                findings.looks.push(ExpectCheck { at: expect.next_look(kind, known, self.now), ..*look });
+                findings.looks.push(ExpectCheck { at: expect.next_check_at(kind, known, self.now), ..*look });
                 if !state.is_clear() {
                     let one = seen.of(self.record(rule_id(self.namespace, &rule), rule));
                     one.seen.push(Observation { subject: facts::subject(job), state, samples: Vec::new() });
@@ -177,7 +177,7 @@ impl SeenRules {
 
 /// Postpones the looks at jobs that have succeeded, so that no look is due while all jobs succeed. If a success is missed here, the look
 /// finds it.
-pub(super) async fn move_on(
+pub(super) async fn postpone_checks(
     node: &Node,
     namespace: NamespaceId,
     succeeded: &[(JobId, Timestamp)],
@@ -191,7 +191,7 @@ pub(super) async fn move_on(
     let mut looks = Vec::new();
     for job in &jobs {
         let Some(expect) = &job.expect else { continue };
-        let known = Successes { newest: at.get(&job.id).copied().max(job.succeeded_at), created_at: job.created_at };
+        let known = SuccessFacts { newest: at.get(&job.id).copied().max(job.succeeded_at), created_at: job.created_at };
         for row in rows.iter().filter(|row| row.job == job.id) {
             let next = row.at.and_then(|at| expect.postponed(row.kind, known, (at, now)));
             looks.extend(next.map(|next| ExpectCheck { at: Some(next), ..*row }));

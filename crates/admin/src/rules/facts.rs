@@ -224,16 +224,16 @@ impl NewestEnds {
 
 pub(super) async fn newest_ends(node: &Node, job: JobId, now: Timestamp) -> Result<NewestEnds, StoreError> {
     let limit = STREAK_MAX + BEYOND_STREAK;
-    let marks = node.store().chart_runs(&[job], Timestamp::EPOCH, now + AHEAD, limit).await?;
-    Ok(NewestEnds { runs: ended_runs(&marks), has_older: is_full(marks.len(), limit) })
+    let runs = node.store().chart_runs(&[job], Timestamp::EPOCH, now + AHEAD, limit).await?;
+    Ok(NewestEnds { runs: ended_runs(&runs), has_older: is_full(runs.len(), limit) })
 }
 
 /// The runs that have a verdict, in their order. A shard is omitted if the row of its fire is in the list too.
-fn ended_runs(marks: &[ChartRun]) -> Vec<EndedRun> {
-    let fires: BTreeSet<(RunId, Timestamp)> = marks.iter().map(|mark| (mark.id, mark.fire_at)).collect();
-    let is_shard = |mark: &ChartRun| mark.parent.is_some_and(|parent| fires.contains(&(parent, mark.fire_at)));
-    let ended = marks.iter().filter(|mark| mark.status.is_terminal() && !is_shard(mark));
-    let ended = ended.map(|mark| EndedRun { run: mark.id, job: mark.job, fire_at: mark.fire_at, status: mark.status });
+fn ended_runs(runs: &[ChartRun]) -> Vec<EndedRun> {
+    let fires: BTreeSet<(RunId, Timestamp)> = runs.iter().map(|run| (run.id, run.fire_at)).collect();
+    let is_shard = |run: &ChartRun| run.parent.is_some_and(|parent| fires.contains(&(parent, run.fire_at)));
+    let ended = runs.iter().filter(|run| run.status.is_terminal() && !is_shard(run));
+    let ended = ended.map(|run| EndedRun { run: run.id, job: run.job, fire_at: run.fire_at, status: run.status });
     ended.collect()
 }
 

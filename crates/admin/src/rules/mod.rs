@@ -26,7 +26,7 @@ pub use self::maintenance::{
 };
 pub(crate) use self::noted::NotedSuccesses;
 pub use self::save::{
-    DryRun, MeantDeadline, RuleError, SavedRule, SilenceRequest, acknowledge, add_silence, delete_rule, dry_run,
+    DryRun, ResolvedDeadline, RuleError, SavedRule, SilenceRequest, acknowledge, add_silence, delete_rule, dry_run,
     end_silence, save_rule,
 };
 pub use self::warnings::{rule_warnings, silence_warnings};
@@ -99,10 +99,10 @@ impl RuleLoop {
     }
 
     /// Postpones the looks at expectations of jobs that have succeeded here.
-    async fn move_on(&self) -> Result<(), StoreError> {
+    async fn postpone_checks(&self) -> Result<(), StoreError> {
         for (namespace, succeeded) in self.node.shared().noted_successes.take() {
             for chunk in succeeded.chunks(MOVE_COUNT) {
-                expects::move_on(&self.node, namespace, chunk).await?;
+                expects::postpone_checks(&self.node, namespace, chunk).await?;
             }
         }
         Ok(())
@@ -135,7 +135,7 @@ impl Background for RuleLoop {
         }
         let (store, now) = (self.node.store_arc(), self.node.now());
         // If a look cannot be postponed, it takes place too early, which does no harm. The error prevents no other look.
-        let postponed = self.move_on().await;
+        let postponed = self.postpone_checks().await;
         let due = store.alerts_due(now).await?;
         if due.is_empty() || !store.begin_pass(PASS, self.period_length()).await? {
             postponed?;

@@ -96,14 +96,14 @@ pub struct DryRun {
     /// The instant of the evaluation.
     pub at: Timestamp,
     /// The deadline, for a rule with a time of day.
-    pub deadline: Option<MeantDeadline>,
+    pub deadline: Option<ResolvedDeadline>,
     /// Why the rule may observe nothing.
     pub warnings: Vec<String>,
 }
 
 /// The deadline of a rule with a time of day, at an instant.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MeantDeadline {
+pub struct ResolvedDeadline {
     /// The zone of the time.
     pub zone: String,
     /// Runs planned at or after this instant count.
@@ -274,7 +274,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     let count = u64::try_from(subjects.len()).unwrap_or(u64::MAX);
     let deadline = match &spec.condition {
         Condition::NotSucceededBy { time, zone, weekdays, .. } => match Deadline::parse(time, zone, weekdays) {
-            Ok(deadline) => Some(MeantDeadline {
+            Ok(deadline) => Some(ResolvedDeadline {
                 zone: zone.clone(),
                 counts_from: deadline.counts_from(now),
                 next: deadline.next_after(now, facts::day_filter(node, namespace.0, spec).await?),

@@ -171,7 +171,7 @@ pub(super) async fn running_longer(
     (shortest, bound): (Duration, impl Fn(&WatchedJob) -> Option<Duration> + Send + Sync),
     now: Timestamp,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
-    let open = running(node, namespace, now - shortest).await?;
+    let open = jobs_running_since(node, namespace, now - shortest).await?;
     let jobs = jobs_of(node, &open).await?;
     observe_jobs(node, over_bound(open, &jobs, bound, now), &jobs).await
 }
@@ -184,7 +184,7 @@ async fn running_unusually(
     now: Timestamp,
 ) -> Result<Vec<(WatchedJob, Observation)>, StoreError> {
     // The bound depends on the job, so every job with a running run is checked.
-    let open = running(node, namespace, now).await?;
+    let open = jobs_running_since(node, namespace, now).await?;
     let mut jobs = jobs_of(node, &open).await?;
     jobs.retain(|_, job| is_in_scope(scope, job));
     let usual = usual_durations(node, jobs.keys(), now).await?;
@@ -193,7 +193,7 @@ async fn running_unusually(
 }
 
 /// The jobs with a run that is running now and began at `since` or earlier.
-async fn running(node: &Node, namespace: NamespaceId, since: Timestamp) -> Result<Vec<OpenJob>, StoreError> {
+async fn jobs_running_since(node: &Node, namespace: NamespaceId, since: Timestamp) -> Result<Vec<OpenJob>, StoreError> {
     let status = RunStatus::Running;
     let query = OpenQuery { namespace, status, due_by: since, since, first_attempts_only: false, limit: OPEN_COUNT };
     node.store().open_jobs(query).await

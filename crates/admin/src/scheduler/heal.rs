@@ -96,7 +96,8 @@ impl HealLoop {
         let mut count = 0;
         for seen in stuck {
             // If a run is open, its end sets the next fire. An unreadable definition was logged when it was loaded.
-            let Some(definition) = definitions.get(&(seen.job, seen.version)).filter(|_| seen.follows.is_none()) else {
+            let Some(definition) = definitions.get(&(seen.job, seen.version)).filter(|_| seen.awaited_run.is_none())
+            else {
                 continue;
             };
             let job = &definition.job;
@@ -106,7 +107,7 @@ impl HealLoop {
                 job.timetable.first_delayed(self.node.now())
             } else {
                 let after = self.accounted_until(seen, definition.namespace).await?;
-                job.timetable.next_look_after(definition.anchor, after)
+                job.timetable.next_scan_after(definition.anchor, after)
             };
             count += u64::from(store.heal_job(seen, next).await?);
         }
@@ -197,7 +198,7 @@ mod tests {
             held_from: None,
             next_fire_at: None,
             runs: Vec::new(),
-            follows: Some(RunId::new(42)),
+            awaited_run: Some(RunId::new(42)),
         };
         node.store().claim(node.token(), &[claim]).await.unwrap();
         assert_eq!(node.store().job(NAMESPACE, "j").await.unwrap().unwrap().next_fire_at, None);
@@ -238,7 +239,7 @@ mod tests {
             held_from: None,
             next_fire_at: Some(seen.next_fire_at),
             runs: vec![settled],
-            follows: None,
+            awaited_run: None,
         };
         node.store().claim(node.token(), &[claim]).await.unwrap();
         // The test takes the pass of this period, so the loop does not look until the next one.

@@ -383,7 +383,7 @@ impl ScanLoop {
                 let gained: Vec<JobShare> = batch.iter().filter(is_new).map(share).collect();
                 self.shared.claims.add(batch.len(), claimed.jobs.len(), &gained);
             }
-            let had_fire = |job: &&ClaimJob| job.follows.is_some_and(|run| claimed.existing.contains(&run));
+            let had_fire = |job: &&ClaimJob| job.awaited_run.is_some_and(|run| claimed.existing.contains(&run));
             let to_plan_again: Vec<DueJob> = batch.iter().filter(had_fire).map(|job| job.seen).collect();
             let is_won = |job: &ClaimJob| claimed.jobs.iter().any(|(id, _)| *id == job.seen.job);
             let all_won = claimed.jobs.len() == batch.len();
@@ -407,7 +407,7 @@ impl ScanLoop {
     ) -> Result<(), StoreError> {
         for seen in jobs {
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
-            let stuck = StuckJob { job: seen.job, version: seen.version, follows: None };
+            let stuck = StuckJob { job: seen.job, version: seen.version, awaited_run: None };
             let next = definition.job.timetable.first_delayed(self.shared.clock.now());
             self.shared.store.heal_job(stuck, next).await?;
         }
@@ -477,11 +477,11 @@ fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Pl
     let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, window));
     let runs: Vec<Run> = skipped.chain(fires).collect();
     let open = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
-    let follows = open.filter(|_| definition.job.timetable.delay().is_some());
+    let awaited_run = open.filter(|_| definition.job.timetable.delay().is_some());
     let held_from = planned.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
     let fire_count = u64::try_from(planned.fires.len()).unwrap_or(u64::MAX);
-    let recent_fires = seen.recent_fires.and(fire_count, window.now);
-    ClaimJob { seen, held_from, recent_fires, next_fire_at: planned.next, runs, follows }
+    let recent_fires = seen.recent_fires.with_fires(fire_count, window.now);
+    ClaimJob { seen, held_from, recent_fires, next_fire_at: planned.next, runs, awaited_run }
 }
 
 fn fire_row(held: &HeldLease, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {

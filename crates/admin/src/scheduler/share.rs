@@ -10,7 +10,7 @@ use rondel_core::{JobId, NodeId, Timestamp};
 use rondel_store::ledger::DueJob;
 
 /// How long a job is left to the node that the strategy assigns it to.
-const PATIENCE: Duration = Duration::from_secs(2);
+const LEFT_TO_OTHERS_FOR: Duration = Duration::from_secs(2);
 /// A job that was not seen for this long was taken, or is not due any more.
 const FORGET_AFTER: Duration = Duration::from_secs(10);
 /// Maximum number of jobs that are remembered; further jobs are left to other nodes until there is room.
@@ -52,7 +52,7 @@ impl LeftToOthers {
         }
         let (first, last) = self.0.entry(job).or_insert((now, now));
         *last = now;
-        now.since(*first) >= PATIENCE
+        now.since(*first) >= LEFT_TO_OTHERS_FOR
     }
 
     /// Forgets jobs that others have taken.
@@ -152,7 +152,7 @@ mod tests {
     #[test]
     fn jobs_are_dealt_by_their_recent_fires() {
         let now = Timestamp::from_secs(10_000);
-        let busy = |job: i64| DueJob { recent_fires: RecentFires::default().and(800, now), ..due(job) };
+        let busy = |job: i64| DueJob { recent_fires: RecentFires::default().with_fires(800, now), ..due(job) };
         let jobs = vec![busy(1), due(2), due(3), due(4), busy(5)];
         let node_share =
             |node, recent_fires| NodeShare { node: NodeId::new(node), weight: 1, job_count: 1, recent_fires };

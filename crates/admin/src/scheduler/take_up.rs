@@ -8,7 +8,7 @@ use rondel_store::StoreError;
 
 use crate::cluster::HeldLease;
 use crate::node::Shared;
-use crate::scheduler::command::Command;
+use crate::scheduler::command::TickCommand;
 use crate::scheduler::in_memory::LookBounds;
 
 /// The period of the check for room for a run that was left in the store.
@@ -64,7 +64,7 @@ async fn take_up_page(shared: &Shared, held: &HeldLease, job: JobId) -> Result<b
     let has_taken = !taken.is_empty() || is_all && !is_last;
     if !taken.is_empty() {
         // Sending fails only if the process is ending. The runs are durable.
-        drop(shared.tick.send(Command::Put(taken)).await);
+        drop(shared.tick.send(TickCommand::Put(taken)).await);
     }
     Ok(has_taken)
 }
@@ -91,7 +91,7 @@ mod tests {
         let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
         let clock = move || Timestamp::from_millis(micros() / 1_000) + Duration::from_secs(1_000);
         let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(clock)));
-        let boot = crate::clock::Boot::Given(Arc::new(micros));
+        let boot = crate::clock::BootClock::Given(Arc::new(micros));
         let config = EngineConfig { open_runs_max: 2, take_up_page: 2, boot, ..EngineConfig::default() };
         let lifecycle = Lifecycle::new();
         let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();

@@ -22,7 +22,7 @@ use crate::dispatch::waits::end_of_missed;
 use crate::dispatch::{Event, Ready, end_of_unsent};
 use crate::metrics::{CountedRun, size};
 use crate::node::Shared;
-use crate::scheduler::command::Command;
+use crate::scheduler::command::TickCommand;
 use crate::scheduler::ring::Ring;
 
 /// How long before a whole second its slot is taken: enough to read the rows, and less than the second that editors are promised.
@@ -51,7 +51,7 @@ fn dropped_for(run: &Run, check: &RunCheck, now: Timestamp) -> Option<Reason> {
 
 pub(crate) struct TickLoop {
     shared: Arc<Shared>,
-    commands: mpsc::Receiver<Command>,
+    commands: mpsc::Receiver<TickCommand>,
     events: mpsc::Sender<Event>,
     ring: Ring,
     /// Runs that were taken from the ring and not read yet; normally none.
@@ -98,7 +98,7 @@ impl Background for TickLoop {
 }
 
 impl TickLoop {
-    pub(crate) fn new(shared: Arc<Shared>, commands: mpsc::Receiver<Command>, events: mpsc::Sender<Event>) -> Self {
+    pub(crate) fn new(shared: Arc<Shared>, commands: mpsc::Receiver<TickCommand>, events: mpsc::Sender<Event>) -> Self {
         let ring = Ring::new(shared.clock.now());
         Self { shared, commands, events, ring, unread: Vec::new(), later: Vec::new(), held_back: Vec::new() }
     }
@@ -146,16 +146,16 @@ impl TickLoop {
         later.map_or(slot, |later| later.min(slot))
     }
 
-    fn take_commands(&mut self, first: Command) {
+    fn take_commands(&mut self, first: TickCommand) {
         let mut next = Some(first);
         while let Some(command) = next {
             match command {
-                Command::Put(runs) => {
+                TickCommand::Put(runs) => {
                     let due = runs.into_iter().filter_map(|run| self.ring.put(run));
                     self.later.extend(due);
                     rondel_failpoint::pass("ring.put");
                 }
-                Command::Clear => {
+                TickCommand::Clear => {
                     let taken =
                         [&mut self.unread, &mut self.later, &mut self.held_back].into_iter().flat_map(std::mem::take);
                     let dropped = self.ring.clear().into_iter().chain(taken);

@@ -169,7 +169,7 @@ async fn a_server_that_is_interrupted_as_the_database_went_back_takes_another_le
         }
     };
     assert!(timeout(LIMIT, goes_on).await.is_ok(), "it goes on under the lease that it had");
-    assert!(store.turns.lock().unwrap().is_empty() && world.engine.readiness().regression.is_some());
+    assert!(store.turns.lock().unwrap().is_empty() && world.engine.readiness().lost_history.is_some());
     assert_eq!(store.epoch().await, node.epoch + 1);
     world.die().await;
 }

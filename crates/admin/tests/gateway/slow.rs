@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::Duration;
 
-use rondel_admin::clock::Boot;
+use rondel_admin::clock::BootClock;
 use rondel_admin::jobs::{self, RunRequest};
 use rondel_admin::{Engine, EngineConfig, Lifecycle};
 use rondel_core::run::RunJob;
@@ -78,7 +78,7 @@ rondel_store::delegate_store!(Slow);
 async fn a_lease_does_not_count_from_the_answer_to_its_renewal() {
     let boot_micros = Arc::new(AtomicI64::new(1_000_000));
     let slow = Slow::new(&boot_micros);
-    let boot = Boot::Given(Arc::new(move || boot_micros.load(Ordering::SeqCst)));
+    let boot = BootClock::Given(Arc::new(move || boot_micros.load(Ordering::SeqCst)));
     let (lease, beat) = (Duration::from_secs(2), Duration::from_millis(20));
     let config = EngineConfig { lease, beat, boot, ..EngineConfig::default() };
     let lifecycle = Lifecycle::new();

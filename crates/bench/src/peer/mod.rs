@@ -42,8 +42,8 @@ use crate::{BenchError, clock};
 /// How many requests about jobs are sent at the same time.
 const LANES: usize = 8;
 /// How long the server may take until its triggers go to the executors.
-const KNOWN_TIMEOUT: Duration = Duration::from_secs(100);
-const ASK_AGAIN: Duration = Duration::from_secs(1);
+const EXECUTORS_KNOWN_TIMEOUT: Duration = Duration::from_secs(100);
+const ASK_PERIOD: Duration = Duration::from_secs(1);
 /// How long after the window its last runs may start.
 const GRACE_SECONDS: i64 = 10;
 /// How many seconds before the window are evaluated, so that their late runs do not count as repetitions.
@@ -195,12 +195,12 @@ async fn wait_until_known(
 ) -> Result<(), BenchError> {
     let start = Instant::now();
     while !admin.has_executors(app, addresses).await? {
-        if start.elapsed() > KNOWN_TIMEOUT {
+        if start.elapsed() > EXECUTORS_KNOWN_TIMEOUT {
             let count = addresses.len();
             let what = format!("the server did not list all of the {count} executors that registered as {app}");
             return Err(BenchError::failed(what));
         }
-        sleep_until(clock::now() + ASK_AGAIN, stop).await?;
+        sleep_until(clock::now() + ASK_PERIOD, stop).await?;
     }
     Ok(())
 }

@@ -17,7 +17,7 @@ pub(crate) struct Start {
     /// When the run started, in microseconds since 1970.
     pub(crate) at_us: i64,
     /// The id of the run.
-    pub(crate) log: i64,
+    pub(crate) log_id: i64,
 }
 
 #[derive(Debug, Default)]
@@ -40,7 +40,7 @@ impl StartRecorder {
 
     /// Records a start that happens now.
     pub(crate) fn note(&self, run: RunRequest) {
-        let start = Start { job: run.job_id, second: run.second(), at_us: clock::micros(), log: run.log_id };
+        let start = Start { job: run.job_id, second: run.second(), at_us: clock::micros(), log_id: run.log_id };
         let mut inner = self.lock();
         inner.started_in_all += 1;
         if inner.seconds.contains(&start.second) {
@@ -116,7 +116,7 @@ impl FireCounts {
             let (of_second, rest) = left[skipped..].split_at(count);
             left = rest;
             // If a run was sent twice, its second start always counts as a repetition.
-            let fresh: Vec<Start> = of_second.iter().copied().filter(|start| runs.insert(start.log)).collect();
+            let fresh: Vec<Start> = of_second.iter().copied().filter(|start| runs.insert(start.log_id)).collect();
             let again = of_second.len() - fresh.len();
             let Some(more) = fresh.len().checked_sub(1) else {
                 self.note_repeated(second, again, window);
@@ -162,7 +162,7 @@ mod tests {
             job: 1,
             second: *second,
             at_us: (second * 1_000 + late_ms) * 1_000,
-            log: log.unwrap_or(1_000 + i64::try_from(index).unwrap()),
+            log_id: log.unwrap_or(1_000 + i64::try_from(index).unwrap()),
         });
         let fires = attribute_starts(starts.collect(), &[1], &(100..105), 3);
         assert_eq!(fires.lateness.count(), fires.started);
@@ -213,7 +213,7 @@ mod tests {
             job: 1,
             second,
             at_us: (second * 1_000 + late_ms) * 1_000,
-            log: second * 10 + late_ms,
+            log_id: second * 10 + late_ms,
         });
         let fires = attribute_starts(starts.to_vec(), &[1], &(100..105), 0);
         assert_eq!((fires.started, fires.started_late, fires.lateness.max()), (5, 2, 2_002_000));
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn jobs_of_others_do_not_count() {
-        let start = Start { job: 2, second: 101, at_us: 101_000_000, log: 1 };
+        let start = Start { job: 2, second: 101, at_us: 101_000_000, log_id: 1 };
         let fires = attribute_starts(vec![start], &[1], &(100..102), 0);
         assert_eq!((fires.started, fires.missing, fires.repeated), (0, 2, 0));
     }

@@ -18,13 +18,13 @@ use crate::time::Timestamp;
 use crate::word_enum::word_enum;
 
 /// Shortest wait before an open incident is checked again.
-const LOOK_MIN: Duration = Duration::from_secs(2);
+const RECHECK_MIN: Duration = Duration::from_secs(2);
 /// Longest wait before an open incident is checked again.
-const LOOK_MAX: Duration = Duration::from_secs(30);
+const RECHECK_MAX: Duration = Duration::from_secs(30);
 /// Within these bounds, the wait is the incident's age divided by this.
-const LOOK_AGE_DIVISOR: u32 = 20;
+const RECHECK_AGE_DIVISOR: u32 = 20;
 /// Maximum number of open incidents of a rule. For further subjects no incident is opened; the group only counts them.
-const OPEN_MAX: u64 = 10_000;
+const OPEN_INCIDENTS_MAX: u64 = 10_000;
 
 word_enum! {
     /// The state of an incident.
@@ -250,7 +250,7 @@ impl<'a> DecisionBuilder<'a> {
     ) -> Option<IncidentId> {
         let is_single = self.open.single_count < u64::from(self.rule.spec.group_over);
         let group = (!is_single).then(|| self.group(since, next_id));
-        if let Some(group) = group.filter(|_| self.open.member_count >= OPEN_MAX) {
+        if let Some(group) = group.filter(|_| self.open.member_count >= OPEN_INCIDENTS_MAX) {
             if let Some(group) = self.incidents.get_mut(&group) {
                 group.count = group.count.saturating_add(1);
             }
@@ -310,7 +310,7 @@ impl<'a> DecisionBuilder<'a> {
         if incident.group.is_none() {
             self.report(&mut incident);
         }
-        incident.act_at = (incident.standing == IncidentState::Firing).then(|| self.next_look(&incident));
+        incident.act_at = (incident.standing == IncidentState::Firing).then(|| self.next_check_at(&incident));
         self.incidents.insert(id, incident);
     }
 
@@ -410,15 +410,17 @@ impl<'a> DecisionBuilder<'a> {
         its.map(|silence| silence.ends_at).max()
     }
 
-    fn next_look(&self, incident: &Incident) -> Timestamp {
+    fn next_check_at(&self, incident: &Incident) -> Timestamp {
         let spec = self.rule.spec;
         let age = self.now.since(incident.started_at);
-        let look = match spec.condition.kind() {
+        let wait = match spec.condition.kind() {
             // A polled rule is checked every few seconds anyway, so the longest wait suffices.
-            ConditionKind::Polled => LOOK_MAX,
-            ConditionKind::Events | ConditionKind::Instant => (age / LOOK_AGE_DIVISOR).clamp(LOOK_MIN, LOOK_MAX),
+            ConditionKind::Polled => RECHECK_MAX,
+            ConditionKind::Events | ConditionKind::Instant => {
+                (age / RECHECK_AGE_DIVISOR).clamp(RECHECK_MIN, RECHECK_MAX)
+            }
         };
-        let mut next = self.now + look;
+        let mut next = self.now + wait;
         if let Some(until) = self.silenced_until(&incident.subject) {
             return next.min(until);
         }

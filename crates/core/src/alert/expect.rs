@@ -47,7 +47,7 @@ impl ExpectKind {
 
 /// The facts about a job that its expectations are compared with.
 #[derive(Clone, Copy, Debug)]
-pub struct Successes {
+pub struct SuccessFacts {
     /// The planned instant of the newest run that succeeded.
     pub newest: Option<Timestamp>,
     /// When the job was created.
@@ -117,7 +117,7 @@ impl Expectations {
     /// When an expectation of a job is first checked; `is_new` if the job is being created and has no run yet. `None`
     /// for an expectation that is checked against open runs.
     #[must_use]
-    pub fn first_look(&self, kind: ExpectKind, now: Timestamp, is_new: bool) -> Option<Timestamp> {
+    pub fn first_check_at(&self, kind: ExpectKind, now: Timestamp, is_new: bool) -> Option<Timestamp> {
         match kind {
             ExpectKind::SuccessBy => self.deadline()?.next_after(now, |_| true),
             ExpectKind::NoSuccessFor if is_new => Some(now + self.spec.no_success_for?),
@@ -131,7 +131,7 @@ impl Expectations {
     pub fn judge(
         &self,
         kind: ExpectKind,
-        known: Successes,
+        known: SuccessFacts,
         (look_at, now): (Timestamp, Timestamp),
         is_day: impl Fn(NaiveDate) -> bool,
     ) -> ConditionState {
@@ -147,7 +147,7 @@ impl Expectations {
 
     fn judge_deadline(
         &self,
-        known: Successes,
+        known: SuccessFacts,
         (look_at, now): (Timestamp, Timestamp),
         is_day: impl Fn(NaiveDate) -> bool,
     ) -> ConditionState {
@@ -169,7 +169,7 @@ impl Expectations {
     /// When an expectation is checked next, after a check at `now` or after a run has succeeded. This ignores the
     /// calendar, because its days may change until then; the check itself reads it.
     #[must_use]
-    pub fn next_look(&self, kind: ExpectKind, known: Successes, now: Timestamp) -> Option<Timestamp> {
+    pub fn next_check_at(&self, kind: ExpectKind, known: SuccessFacts, now: Timestamp) -> Option<Timestamp> {
         match kind {
             ExpectKind::SuccessBy => {
                 let deadline = self.deadline()?;
@@ -197,12 +197,12 @@ impl Expectations {
     pub fn postponed(
         &self,
         kind: ExpectKind,
-        known: Successes,
+        known: SuccessFacts,
         (look_at, now): (Timestamp, Timestamp),
     ) -> Option<Timestamp> {
         let from = self.counts_from(kind, look_at, now).filter(|_| look_at > now)?;
         known.newest.filter(|newest| *newest >= from)?;
-        let next = self.next_look(kind, known, now)?;
+        let next = self.next_check_at(kind, known, now)?;
         // Moving the check costs a write. That is always worth it for a deadline at a time of day. For a length of
         // time, it is worth it only if the wait more than doubles.
         let is_worth = kind == ExpectKind::SuccessBy || look_at.since(now) * 2 < next.since(now);

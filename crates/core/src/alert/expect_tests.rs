@@ -2,7 +2,7 @@
 
 use serde_json::json;
 
-use super::expect::{ExpectKind, Expectations, Successes, is_expectation, rule_id};
+use super::expect::{ExpectKind, Expectations, SuccessFacts, is_expectation, rule_id};
 use super::{Condition, ConditionState};
 use crate::{JobSpec, NamespaceId, Timestamp};
 
@@ -21,13 +21,13 @@ fn by(expect: &serde_json::Value) -> Expectations {
     expected(&json!({"success_by": expect}), &json!(null))
 }
 
-fn known(newest: Option<&str>) -> Successes {
-    Successes { newest: newest.map(instant), created_at: instant("2026-01-01T00:00:00Z") }
+fn known(newest: Option<&str>) -> SuccessFacts {
+    SuccessFacts { newest: newest.map(instant), created_at: instant("2026-01-01T00:00:00Z") }
 }
 
 #[track_caller]
 fn check_next(expected: &Expectations, kind: ExpectKind, newest: Option<&str>, now: &str, next: &str) {
-    let found = expected.next_look(kind, known(newest), instant(now));
+    let found = expected.next_check_at(kind, known(newest), instant(now));
     assert_eq!(found.map(|at| at.to_string()).as_deref(), Some(next), "{newest:?} at {now}");
 }
 
@@ -112,8 +112,8 @@ fn a_job_is_expected_to_succeed_so_often() {
         ConditionState::Holds { since, new_count: 0 }
     );
     let now = instant("2026-01-05T00:00:00Z");
-    assert_eq!(often.first_look(kind, now, true), Some(instant("2026-01-06T02:00:00Z")), "it was made now");
-    assert_eq!(often.first_look(kind, now, false), Some(now), "it may be overdue already");
+    assert_eq!(often.first_check_at(kind, now, true), Some(instant("2026-01-06T02:00:00Z")), "it was made now");
+    assert_eq!(often.first_check_at(kind, now, false), Some(now), "it may be overdue already");
 }
 
 #[test]

@@ -296,7 +296,7 @@ pub struct RuleSpec {
     /// The channels that it is reported to, by name.
     #[serde(default)]
     pub channels: Vec<String>,
-    /// How often an open incident that is not acknowledged is reported again; nothing for never.
+    /// How often an open incident that is not acknowledged is reported again; left out for never.
     #[serde(default, with = "crate::spec::optional_duration", skip_serializing_if = "Option::is_none")]
     #[schemars(with = "Option<DurationText>")]
     pub repeat: Option<Duration>,

@@ -49,7 +49,7 @@ pub struct DstRule {
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "DstGap")]
 pub enum Gap {
-    /// `next_valid` where the hours are fixed, `skip` where they are a wildcard, a range or a step.
+    /// `next_valid` if the expression names fixed hours, `skip` if its hours are a wildcard, a range or a step.
     #[default]
     Auto,
     /// All skipped times together fire once, at the first instant after the gap.
@@ -63,7 +63,7 @@ pub enum Gap {
 #[serde(rename_all = "snake_case")]
 #[schemars(rename = "DstOverlap")]
 pub enum Fold {
-    /// `first` where the hours are fixed, `both` where they are a wildcard, a range or a step.
+    /// `first` if the expression names fixed hours, `both` if its hours are a wildcard, a range or a step.
     #[default]
     Auto,
     /// They fire the first time.
@@ -108,7 +108,7 @@ const SEARCH_FROM: UtcSeconds = -2 * 86_400;
 /// 2200-01-03, after any zone's 2199 has ended.
 const SEARCH_TO: UtcSeconds = 7_258_291_200;
 /// In seconds; more than any zone's offset from UTC.
-const FAR: i64 = 2 * 86_400;
+const OFFSET_BOUND: i64 = 2 * 86_400;
 
 /// The first fire strictly after an instant.
 pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: Timestamp) -> Option<Timestamp> {
@@ -135,7 +135,7 @@ pub(super) fn next_after(fields: &Fields, zone: Tz, rule: ResolvedRule, after: T
             Some(found) if found < view.end => return Some(Timestamp::from_secs(found - view.offset)),
             // The next span repeats earlier wall-clock times, so a match there may come first.
             _ if view.ends_in_fold => index += 1,
-            Some(found) => index = spans.index_at(found - FAR).max(index + 1),
+            Some(found) => index = spans.index_at(found - OFFSET_BOUND).max(index + 1),
             None => return None,
         }
     }
@@ -159,7 +159,7 @@ pub(super) fn prev_before(fields: &Fields, zone: Tz, rule: ResolvedRule, before:
             return Some(Timestamp::from_secs(view.start));
         }
         let earlier = index.checked_sub(1)?;
-        index = if view.starts_in_fold { earlier } else { spans.index_at(found? + FAR).min(earlier) };
+        index = if view.starts_in_fold { earlier } else { spans.index_at(found? + OFFSET_BOUND).min(earlier) };
     }
 }
 
@@ -200,7 +200,8 @@ impl SpanView {
     fn new(spans: &[Span], index: usize, rule: ResolvedRule) -> Self {
         let Span { start, offset } = spans[index];
         let before = index.checked_sub(1).map_or(offset, |index| spans[index].offset);
-        let (end, after) = spans.get(index + 1).map_or((SEARCH_TO + FAR, offset), |next| (next.start, next.offset));
+        let (end, after) =
+            spans.get(index + 1).map_or((SEARCH_TO + OFFSET_BOUND, offset), |next| (next.start, next.offset));
         let (starts_in_fold, ends_in_fold) = (before > offset, after < offset);
         Self {
             start,

@@ -32,9 +32,9 @@ word_enum! {
         Executor = "executor",
         /// Why the run exists.
         Trigger = "trigger",
-        /// The earliest instant.
+        /// Runs planned for, or created at, this instant or later.
         Since = "since",
-        /// The latest instant.
+        /// Runs planned for, or created at, this instant or earlier.
         Until = "until",
         /// How long the run took.
         Duration = "duration",

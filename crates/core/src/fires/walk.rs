@@ -247,9 +247,9 @@ impl<'a> Walk<'a> {
     ) {
         let mut cursor = from;
         while let Some(at) = schedule.next_after(self.facts.anchor, cursor).filter(|at| *at <= until) {
-            let tomorrow =
+            let next_midnight =
                 local::time_at(schedule.zone, at).date().succ_opt().map(|day| day.and_time(chrono::NaiveTime::MIN));
-            let day_ends = tomorrow.map_or(until, |tomorrow| just_before(local::instant(schedule.zone, tomorrow)));
+            let day_ends = next_midnight.map_or(until, |midnight| just_before(local::instant(schedule.zone, midnight)));
             cursor = day_ends.min(until).max(at);
             let verdict = verdict_of_effect(applied, calendar_effect(schedule, applied, at));
             self.add_plain(schedule, Stretch(just_before(at), cursor), verdict);

@@ -34,10 +34,10 @@ const IDLE_JOB: u64 = 10;
 /// use rondel_core::homes::{HALF_LIFE, RecentFires};
 ///
 /// let at = Timestamp::from_secs(1_800_000_000);
-/// let count = RecentFires::default().and(2, at);
+/// let count = RecentFires::default().with_fires(2, at);
 /// assert_eq!(count.thousandths_at(at), 2_000);
 /// assert_eq!(count.thousandths_at(at + HALF_LIFE), 1_000);
-/// assert_eq!(count.and(1, at + HALF_LIFE).thousandths_at(at + HALF_LIFE), 2_000);
+/// assert_eq!(count.with_fires(1, at + HALF_LIFE).thousandths_at(at + HALF_LIFE), 2_000);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecentFires {
@@ -66,7 +66,7 @@ impl RecentFires {
 
     /// Adds this many fires.
     #[must_use]
-    pub fn and(self, fires: u64, now: Timestamp) -> Self {
+    pub fn with_fires(self, fires: u64, now: Timestamp) -> Self {
         let thousandths = self.thousandths_at(now).saturating_add(fires.saturating_mul(1_000));
         Self { thousandths: thousandths.min(u32::MAX.into()), counted_at: now.max(self.counted_at) }
     }
@@ -123,7 +123,7 @@ mod tests {
         let mut now = begin;
         while now.since(begin) < over {
             now = now + period;
-            count = count.and(1, now);
+            count = count.with_fires(1, now);
         }
         count
     }
@@ -141,7 +141,7 @@ mod tests {
         assert!((13_000..14_000).contains(&later(each_second, hour)));
         assert_eq!(later(hourly, Duration::ZERO), hourly.thousandths);
         assert_eq!(hourly.thousandths_at(hourly.counted_at - hour), hourly.thousandths, "the clock stepped back");
-        assert_eq!(RecentFires::default().and(u64::MAX, Timestamp::MAX).thousandths, u64::from(u32::MAX));
+        assert_eq!(RecentFires::default().with_fires(u64::MAX, Timestamp::MAX).thousandths, u64::from(u32::MAX));
     }
 
     #[test]

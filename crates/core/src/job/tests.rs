@@ -62,7 +62,7 @@ fn numbers_and_lengths_have_bounds() {
     check_bounds(misfire, (1, MISFIRE_MAX.into()), "/misfire/max");
     assert!(spec(json!({"misfire": {"policy": "once", "max": 0}})).compile().is_ok());
     let rate = |n| json!({"rate": {"max": n, "per": "1m"}});
-    check_bounds(rate, (1, RATE_COUNT_MAX.into()), "/rate/max");
+    check_bounds(rate, (1, RATE_STARTS_MAX.into()), "/rate/max");
     let per = |ms| json!({"rate": {"max": 1, "per": format!("{ms}ms")}});
     check_bounds(per, (1_000, 86_400_000), "/rate/per");
     let year = 366 * 86_400_000;

@@ -74,7 +74,7 @@ pub struct Item {
     pub counts: Counts,
     /// Rows that were done in the minute before the last report.
     pub per_minute: u32,
-    /// When the oldest row in work was fetched. A row is in work from its fetch until its execution has ended for good.
+    /// When the oldest of the rows that are not yet executed was fetched. A row is in work from its fetch until its execution has ended for good.
     pub oldest_at: Option<Timestamp>,
     /// Whether the last select at this epoch returned no rows, and no row is being executed.
     pub dry: bool,

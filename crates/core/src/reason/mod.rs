@@ -213,8 +213,8 @@ pub struct ReasonDetail {
     /// What the run waits for, or waited for before it ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waits_for: Option<WaitFor>,
-    /// How long it waited before it ended, in milliseconds; of an attempt that follows one that no executor received, how long it had
-    /// waited by then.
+    /// How long the run waited before it ended, in milliseconds. If no executor received the attempt before, this is how long the
+    /// run had waited when that attempt ended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub waited_ms: Option<u64>,
     /// The app whose executors were asked.

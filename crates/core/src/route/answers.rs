@@ -28,7 +28,7 @@ pub enum Answer {
 pub(super) fn first_good(request: &RouteRequest<'_>) -> Choice {
     let answer = |index: &usize| request.candidates[*index].answer;
     if request.shards > 1 {
-        if !request.is_over && request.open().any(|index| answer(&index) == Answer::Missing) {
+        if !request.is_wait_over && request.open().any(|index| answer(&index) == Answer::Missing) {
             return Choice::Wait;
         }
         return nth_wrapping(request.open().filter(|index| answer(index) == Answer::Yes), request.shard_offset())
@@ -37,7 +37,7 @@ pub(super) fn first_good(request: &RouteRequest<'_>) -> Choice {
     let decides = |index: &usize| match answer(index) {
         Answer::Yes => true,
         Answer::No => false,
-        Answer::Missing => !request.is_over,
+        Answer::Missing => !request.is_wait_over,
     };
     match request.open().find(decides) {
         Some(index) if answer(&index) == Answer::Yes => Choice::Take(index),
@@ -54,10 +54,10 @@ mod tests {
     #[test]
     fn shards_wait_for_every_answer_until_it_is_over() {
         let all_points = all_points(3);
-        let pick = |answers: [Answer; 3], is_over| {
+        let pick = |answers: [Answer; 3], is_wait_over| {
             let mut online = candidates(&all_points);
             online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
-            [0, 1].map(|shard| first_good(&RouteRequest { shard, shards: 2, is_over, ..request(&online) }))
+            [0, 1].map(|shard| first_good(&RouteRequest { shard, shards: 2, is_wait_over, ..request(&online) }))
         };
         let (yes, no, none) = (Answer::Yes, Answer::No, Answer::Missing);
         assert_eq!(pick([yes, none, yes], false), [Choice::Wait; 2]);

@@ -85,7 +85,7 @@ pub const fn question(route: Route) -> Option<Question> {
 /// let candidates: Vec<_> = all_points.iter().map(open).collect();
 /// let request = RouteRequest {
 ///     job: JobId::new(1), hash_key: None, shard: 0, shards: 1, attempt: 1, executor: None,
-///     candidates: &candidates, now: Timestamp::EPOCH, draw: 7, is_over: false,
+///     candidates: &candidates, now: Timestamp::EPOCH, draw: 7, is_wait_over: false,
 /// };
 /// assert_eq!(pick(Route::Last, &request, &mut Memory::default()), Choice::Take(1));
 /// // The attempt before was on b.

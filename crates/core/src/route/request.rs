@@ -45,7 +45,7 @@ pub struct RouteRequest<'a> {
     /// same one on.
     pub draw: u32,
     /// Whether the wait for answers has ended.
-    pub is_over: bool,
+    pub is_wait_over: bool,
 }
 
 /// What a router decides.

@@ -26,7 +26,7 @@ pub(super) fn request<'a>(candidates: &'a [Candidate<'a>]) -> RouteRequest<'a> {
         candidates,
         now: Timestamp::EPOCH,
         draw: 0,
-        is_over: true,
+        is_wait_over: true,
     }
 }
 
@@ -228,7 +228,7 @@ fn least_active_takes_the_idlest() {
 fn failover_and_busyover_take_the_first_good_answer_in_list_order() {
     use Answer::{Missing, No, Yes};
     let all_points = all_points(3);
-    for (answers, is_over, expected) in [
+    for (answers, is_wait_over, expected) in [
         ([Yes, Yes, Yes], false, Choice::Take(0)),
         ([No, Yes, Missing], false, Choice::Take(1)),
         ([Missing, Yes, Yes], false, Choice::Wait),
@@ -242,7 +242,7 @@ fn failover_and_busyover_take_the_first_good_answer_in_list_order() {
         online.iter_mut().zip(answers).for_each(|(candidate, answer)| candidate.answer = answer);
         for route in [Route::Failover, Route::Busyover] {
             assert!(question(route).is_some());
-            assert_eq!(once(route, &RouteRequest { is_over, ..request(&online) }), expected, "{answers:?}");
+            assert_eq!(once(route, &RouteRequest { is_wait_over, ..request(&online) }), expected, "{answers:?}");
         }
     }
 }

@@ -10,7 +10,7 @@ use crate::time::Timestamp;
 use crate::word_enum::word_enum;
 
 /// Maximum difference between the two schedulers' instants of one fire: the other one may store rounded seconds.
-const NEAR: Duration = Duration::from_millis(1_500);
+const SAME_FIRE_WITHIN: Duration = Duration::from_millis(1_500);
 /// Maximum number of differences that one comparison names.
 pub const DIFFERENCE_COUNT_MAX: usize = 100;
 
@@ -143,7 +143,7 @@ pub struct Comparison {
     pub twice: u64,
     /// Fires of both that the other scheduler sent late.
     pub old_late: u64,
-    /// Fires of both that Rondel had late.
+    /// Fires of both that Rondel sent late.
     pub rondel_late: u64,
     /// Fires of both that went to another executor.
     pub other_executor: u64,
@@ -178,7 +178,7 @@ impl Range {
     /// The range in which fires have to be read, so that those at the edges are compared too.
     #[must_use]
     pub fn with_edges(&self) -> (Timestamp, Timestamp) {
-        (self.from - self.tolerance - NEAR, self.to + self.tolerance + NEAR)
+        (self.from - self.tolerance - SAME_FIRE_WITHIN, self.to + self.tolerance + SAME_FIRE_WITHIN)
     }
 }
 
@@ -232,11 +232,11 @@ pub fn compare(mut own: Vec<RondelFire>, mut old: Vec<OldFire>, range: Range) ->
     found.finish()
 }
 
-/// How far apart the instants of one fire may be: [`NEAR`], but at most half of the shortest gap between fires, so that no fire is taken
+/// How far apart the instants of one fire may be: [`SAME_FIRE_WITHIN`], but at most half of the shortest gap between fires, so that no fire is taken
 /// for its neighbour.
 fn near(own: &[RondelFire]) -> Duration {
     let gaps = own.windows(2).map(|pair| pair[1].fire_at.since(pair[0].fire_at)).filter(|gap| !gap.is_zero());
-    gaps.min().map_or(NEAR, |gap| NEAR.min(gap / 2))
+    gaps.min().map_or(SAME_FIRE_WITHIN, |gap| SAME_FIRE_WITHIN.min(gap / 2))
 }
 
 fn nearest_free(own: &[RondelFire], pairs: &[Option<usize>], at: Timestamp, near: Duration) -> Option<usize> {

@@ -46,7 +46,7 @@ pub struct ExpectSpec {
     pub severity: Severity,
 }
 
-/// By when a run is expected to have succeeded: one that was planned in the 24 hours before.
+/// The time of day by which at least one of the runs planned in the 24 hours before it is expected to have succeeded.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct SuccessBySpec {

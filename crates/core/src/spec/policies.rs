@@ -97,7 +97,7 @@ word_enum! {
 pub struct OverlapSpec {
     /// What to do.
     pub policy: OverlapPolicy,
-    /// Where runs count as overlapping.
+    /// Whether all open runs of the job count as overlapping, or only those on one executor.
     pub scope: OverlapScope,
     /// For `allow`: how many at once; 0 for any number. For `serial`: how many may wait.
     pub max: u32,
@@ -232,8 +232,8 @@ impl Default for RunEnd {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields, default)]
 pub struct NotifySpec {
-    /// Reasons of skipped runs; empty for none. Of `no_executor`, `misfire`, `expired`, `overlap`, `covered`, `stopped` and
-    /// `handler`.
+    /// Skipped runs are reported if they were skipped for one of these reasons: `no_executor`, `misfire`, `expired`, `overlap`,
+    /// `covered`, `stopped` or `handler`. If the list is empty, none is reported.
     pub skipped: Vec<Reason>,
 }
 
@@ -290,7 +290,7 @@ pub struct ConcurrencySpec {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct RateSpec {
-    /// Jobs of a namespace with the same key share the limit; nothing for this job alone.
+    /// Jobs of a namespace with the same key share the limit; left out for a limit of this job alone.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub key: Option<String>,
     /// How many runs may start in any span of the length `per`.

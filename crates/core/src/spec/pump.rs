@@ -92,7 +92,7 @@ pub struct ItemSpec {
     /// Unique in the job.
     #[schemars(regex(pattern = NAME_PATTERN))]
     pub name: String,
-    /// What the code gets with it, any JSON value.
+    /// The parameters that the code gets with the item or the shard: any JSON value.
     #[serde(default, skip_serializing_if = "Value::is_null")]
     pub params: Value,
 }
@@ -120,7 +120,7 @@ impl Default for PumpMode {
 pub enum UntilSpec {
     /// `"empty"`: when no item has rows left.
     Word(UntilWord),
-    /// `{"cron": "0 0 6 * * ?"}`: at the first instant after its start.
+    /// `{"cron": "0 0 6 * * ?"}`: at the first instant of this expression after the start of the pump.
     Cron(UntilCronSpec),
 }
 

@@ -27,7 +27,7 @@ const WORK_MAX: u64 = 4_000_000;
 /// Cost of one step of a schedule, in the same unit.
 const STEP_WORK: u64 = 100;
 /// Work that each found fire adds to the budget of a search that continues after it.
-const REFILL: u64 = 2_000;
+const WORK_PER_FIRE: u64 = 2_000;
 
 /// How a search ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -63,7 +63,7 @@ impl<'a> Search<'a> {
             Some(applied) => self.in_calendar(after, until, applied),
         };
         if matches!(found, SearchResult::Fire(_)) {
-            self.work_left = self.work_left.saturating_add(REFILL).min(WORK_MAX);
+            self.work_left = self.work_left.saturating_add(WORK_PER_FIRE).min(WORK_MAX);
         }
         found
     }

@@ -42,7 +42,7 @@ pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timest
     if text.len() > 16
         && let Ok(at) = text.parse::<Timestamp>()
     {
-        return known(at).then(|| vec![at]);
+        return is_in_range(at).then(|| vec![at]);
     }
     let clock = local::time_at(zone, now);
     if let Some(time) = time_of_day(&lower) {
@@ -56,7 +56,7 @@ fn shown(zone: Tz, local: NaiveDateTime) -> Option<Vec<Timestamp>> {
     instants(zone, &local.format("%Y-%m-%dT%H:%M:%S%.f").to_string())
 }
 
-fn known(at: Timestamp) -> bool {
+fn is_in_range(at: Timestamp) -> bool {
     (Timestamp::EPOCH..Timestamp::from_secs(7_258_118_400)).contains(&at)
 }
 
@@ -64,7 +64,7 @@ fn known(at: Timestamp) -> bool {
 fn ago(text: &str, now: Timestamp) -> Option<Timestamp> {
     let length = text.strip_suffix("ago").or_else(|| text.strip_suffix('前'))?;
     let at = now.saturating_sub(parse_duration(length.trim()).ok()?);
-    known(at).then_some(at)
+    is_in_range(at).then_some(at)
 }
 
 /// `yesterday 02:30`; midnight without a time.

@@ -55,7 +55,7 @@ impl Parts {
         Self {
             time: TimeOfDay::of(fields),
             days: Days::of(&fields.days),
-            months: match Shape::around(&members(fields.months), 1, 12) {
+            months: match Shape::of_cycle(&members(fields.months), 1, 12) {
                 Shape::Step { .. } => {
                     Shape::Runs(members(fields.months).into_iter().map(|month| (month, month)).collect())
                 }
@@ -77,7 +77,7 @@ impl TimeOfDay {
         Self::Pace {
             seconds: Shape::of(&seconds, 0, 59),
             minutes: Shape::of(&minutes, 0, 59),
-            hours: Shape::around(&hours, 0, 23),
+            hours: Shape::of_cycle(&hours, 0, 23),
         }
     }
 }
@@ -89,7 +89,7 @@ impl Days {
         let of_week = |weekdays: u64| {
             let mut days: Vec<u32> = members(weekdays & ALL_WEEKDAYS).into_iter().map(from_monday).collect();
             days.sort_unstable();
-            match Shape::around(&days, 0, 6) {
+            match Shape::of_cycle(&days, 0, 6) {
                 Shape::Step { .. } => Shape::Runs(days.into_iter().map(|day| (day, day)).collect()),
                 other => other,
             }

@@ -39,7 +39,7 @@ impl Shape {
     }
 
     /// As [`of`](Self::of), for a cycle such as hours: 22 to 2 is one stretch.
-    pub(super) fn around(values: &[u32], low: u32, high: u32) -> Self {
+    pub(super) fn of_cycle(values: &[u32], low: u32, high: u32) -> Self {
         match Self::of(values, low, high) {
             Self::Runs(mut runs) => {
                 if let (Some(&(first, first_end)), Some(last)) = (runs.first(), runs.last().copied())

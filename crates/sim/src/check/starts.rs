@@ -28,7 +28,7 @@ pub(super) fn describe_start(start: &Start) -> String {
 }
 
 /// I2: nothing begins before its instant.
-pub(super) fn early(truth: &Truth) -> Vec<String> {
+pub(super) fn begun_early(truth: &Truth) -> Vec<String> {
     let is_early = |start: &&Start| start.at + CLOCK_SLACK < start.fire_at.max(start.due_at);
     let describe =
         |start: &Start| format!("I2 not early: {}, due {}, began {}", describe_start(start), start.due_at, start.at);
@@ -36,7 +36,7 @@ pub(super) fn early(truth: &Truth) -> Vec<String> {
 }
 
 /// I3: each attempt of a run begins once.
-pub(super) fn twice(truth: &Truth) -> Vec<String> {
+pub(super) fn begun_twice(truth: &Truth) -> Vec<String> {
     let mut seen: BTreeMap<(RunId, i32), &Start> = BTreeMap::new();
     let mut found = Vec::new();
     for start in &truth.starts {

@@ -23,9 +23,9 @@ pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<Stri
     let found = [
         owners(pumps),
         overlaps(truth, pumps),
-        lost(truth, pumps),
-        repeated(pumps),
-        dry(facts, truth, pumps),
+        executed_after_loss(truth, pumps),
+        repeated_rows(pumps),
+        rows_left_when_dry(facts, truth, pumps),
         begun(facts),
     ];
     found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
@@ -90,7 +90,7 @@ fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
 
 /// P1: no execution begins at an epoch after its owner has released the item. After the owner's attempt has ended, one
 /// begins only if its process was paused when that happened.
-fn lost(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
+fn executed_after_loss(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     for one in &pumps.executions {
         let lost = pumps.tenures.get(&(one.item_key.clone(), one.epoch)).and_then(|tenure| tenure.lost);
@@ -109,7 +109,7 @@ fn lost(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
 
 /// P5: a row that is done does not begin again at the same epoch, and a group never executes a row twice at the same
 /// time.
-fn repeated(pumps: &PumpTruth) -> Vec<String> {
+fn repeated_rows(pumps: &PumpTruth) -> Vec<String> {
     let mut last: BTreeMap<(&ItemKey, i64, usize), &Execution> = BTreeMap::new();
     let mut found = Vec::new();
     for one in &pumps.executions {
@@ -124,7 +124,7 @@ fn repeated(pumps: &PumpTruth) -> Vec<String> {
 }
 
 /// P5: a root run that ended as dry has executed the rows that were there before its groups began.
-fn dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
+fn rows_left_when_dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     let is_dry = |root: &&Run| {
         root.cancel_reason == Some(Reason::Dry) && root.shard_index == ROOT_SHARD && !facts.has_clock_faults

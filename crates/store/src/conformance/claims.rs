@@ -118,7 +118,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(2)),
         runs: vec![run(&job, token, at), run(&job, token, at + Duration::from_secs(1))],
-        follows: None,
+        awaited_run: None,
     };
     let (claim_a, claim_b) = (claim_of(a), claim_of(b));
     let (won_a, won_b) =
@@ -142,7 +142,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
         held_from: None,
         next_fire_at: Some(at + Duration::from_secs(3)),
         runs: vec![],
-        follows: None,
+        awaited_run: None,
     };
     assert_eq!(store.claim(winner, &[again(now)]).await.unwrap().jobs, [(job.id, 1)]);
     let other = if winner == a { b } else { a };
@@ -170,7 +170,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
                     held_from: None,
                     next_fire_at: None,
                     runs: vec![],
-                    follows: None
+                    awaited_run: None
                 }]
             )
             .await
@@ -195,7 +195,7 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
         held_from: None,
         next_fire_at: None,
         runs: vec![row.clone()],
-        follows: None,
+        awaited_run: None,
     }];
     let old = LeaseToken { epoch: token.epoch - 1, ..token };
     let refused = Claimed { is_refused: true, ..Claimed::default() };

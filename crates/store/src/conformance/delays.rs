@@ -45,7 +45,7 @@ pub(super) async fn claim_followed(store: &dyn Store, token: LeaseToken, job: &J
         seen,
         held_from: None,
         next_fire_at: None,
-        follows: Some(run.id),
+        awaited_run: Some(run.id),
         runs: vec![run.clone()],
     };
     let claimed = store.claim(token, &[claim]).await.unwrap();

@@ -257,7 +257,7 @@ pub async fn a_run_that_is_reopened_at_a_dead_home_is_adopted(store: &dyn Store)
         held_from: None,
         next_fire_at: Some(seen.next_fire_at),
         runs: Vec::new(),
-        follows: None,
+        awaited_run: None,
     }];
     assert!(store.claim(other, &jobs).await.unwrap().jobs.is_empty(), "something is open");
     let adopted = super::adopt_all(store, other, &[token.node]).await.1;

@@ -25,9 +25,9 @@ pub async fn a_job_whose_run_has_ended_is_healed(store: &dyn Store) {
     let job = delayed_job(store, at).await;
     let run = claim_followed(store, token, &job, run(&job, token, at)).await;
     assert_eq!(stuck(store, &job).await, None, "it waits for its run");
-    let seen = StuckJob { job: job.id, version: 1, follows: None };
+    let seen = StuckJob { job: job.id, version: 1, awaited_run: None };
     assert!(!store.heal_job(seen, Some(next)).await.unwrap(), "its run is open");
-    assert!(!store.heal_job(StuckJob { follows: Some(run.id), ..seen }, Some(next)).await.unwrap());
+    assert!(!store.heal_job(StuckJob { awaited_run: Some(run.id), ..seen }, Some(next)).await.unwrap());
     finish_all(store, &[finish(&run, Outcome::Succeeded)]).await;
     assert_eq!(stuck(store, &job).await, Some(seen));
     assert!(!store.heal_job(StuckJob { version: 2, ..seen }, Some(next)).await.unwrap(), "it was edited");
@@ -45,12 +45,12 @@ pub async fn a_job_whose_run_has_ended_is_healed(store: &dyn Store) {
         seen,
         held_from: None,
         next_fire_at: None,
-        follows: Some(RunId::new(next_id())),
+        awaited_run: Some(RunId::new(next_id())),
         runs: Vec::new(),
     };
     assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
     let found = stuck(store, &job).await.unwrap();
-    assert_eq!(found.follows, None);
+    assert_eq!(found.awaited_run, None);
     assert!(store.heal_job(found, None).await.unwrap());
     assert_eq!((stuck(store, &job).await, due(store, &job, &[token.node]).await), (None, None));
 }
@@ -67,12 +67,12 @@ pub async fn a_completed_job_is_not_stuck(store: &dyn Store) {
         seen,
         held_from: None,
         next_fire_at: None,
-        follows: None,
+        awaited_run: None,
         runs: vec![run(&last, token, at)],
     };
     store.claim(token, &[claim]).await.unwrap();
     assert_eq!((stuck(store, &never).await, stuck(store, &last).await), (None, None));
-    let seen = StuckJob { job: never.id, version: 1, follows: None };
+    let seen = StuckJob { job: never.id, version: 1, awaited_run: None };
     assert!(!store.heal_job(seen, Some(at)).await.unwrap());
     assert!(!store.heal_job(StuckJob { job: JobId::new(next_id()), ..seen }, Some(at)).await.unwrap());
 }
@@ -85,13 +85,13 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
     for (token, next) in [(known, Some(at)), (dead, Some(at)), (forgotten, None), (forgotten, None)] {
         let job = delayed_job(store, at).await;
         let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
-        let follows = next.is_none().then(|| RunId::new(next_id()));
+        let awaited_run = next.is_none().then(|| RunId::new(next_id()));
         let claim = ClaimJob {
             recent_fires: seen.recent_fires,
             seen,
             held_from: None,
             next_fire_at: next,
-            follows,
+            awaited_run,
             runs: Vec::new(),
         };
         assert_eq!(store.claim(token, &[claim]).await.unwrap().jobs.len(), 1);
@@ -119,7 +119,7 @@ pub async fn homeless_jobs_are_freed(store: &dyn Store) {
             seen: freed,
             held_from: None,
             next_fire_at: Some(at),
-            follows: None,
+            awaited_run: None,
             runs: Vec::new(),
         };
         let claimed = store.claim(known, &[moved]).await.unwrap();

@@ -103,7 +103,7 @@ pub async fn a_fire_that_is_held_back_is_the_next_fire(store: &dyn Store) {
         next_fire_at: Some(look_at),
         held_from: Some(first),
         runs: Vec::new(),
-        follows: None,
+        awaited_run: None,
     };
     assert_eq!(store.claim(token, std::slice::from_ref(&hold)).await.unwrap().jobs.len(), 1);
     let record = store.job(DEFAULT, &job.spec.name).await.unwrap().unwrap();
@@ -117,7 +117,7 @@ pub async fn a_fire_that_is_held_back_is_the_next_fire(store: &dyn Store) {
         next_fire_at: Some(look_at),
         held_from: None,
         runs: Vec::new(),
-        follows: None,
+        awaited_run: None,
     };
     assert_eq!(store.claim(token, &[decide]).await.unwrap().jobs.len(), 1);
     assert_eq!(due(store, &job, &[token.node]).await.unwrap().held_from, None);

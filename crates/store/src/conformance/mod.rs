@@ -426,8 +426,8 @@ async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<Due
 /// Claims a job for this lease, with these runs.
 async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> Claimed {
     let seen = due(store, job, &[NodeId::new(0), token.node]).await.unwrap();
-    let next_fire_at = Some(seen.next_fire_at + Duration::from_secs(60));
-    let claim = ClaimJob { recent_fires: seen.recent_fires, seen, held_from: None, next_fire_at, runs, follows: None };
+    let (recent_fires, next_fire_at) = (seen.recent_fires, Some(seen.next_fire_at + Duration::from_secs(60)));
+    let claim = ClaimJob { recent_fires, seen, held_from: None, next_fire_at, runs, awaited_run: None };
     store.claim(token, &[claim]).await.unwrap()
 }
 

@@ -18,7 +18,8 @@ use crate::{LeaseToken, Store};
 
 const HOLD: Duration = Duration::from_secs(30);
 
-const EVERYTHING: TakeOutbox<'static> = TakeOutbox { without: &[], namespace_max: 500, each_max: 500, hold: HOLD };
+const EVERYTHING: TakeOutbox<'static> =
+    TakeOutbox { without: &[], namespace_max: 500, messages_per_namespace_max: 500, hold: HOLD };
 
 fn webhook(url: &str, now: Timestamp) -> FailureWebhook {
     FailureWebhook { url: url.to_owned(), secret: format!("whsec_{}", next_id()), created_at: now, updated_at: now }
@@ -236,7 +237,7 @@ pub async fn no_namespace_waits_behind_the_messages_of_another(store: &dyn Store
         let count = |id| items.iter().filter(|item| item.namespace == id).count();
         (count(many.id), count(one.id))
     };
-    let taken = store.take_outbox(soon, TakeOutbox { each_max: 2, ..EVERYTHING }).await.unwrap();
+    let taken = store.take_outbox(soon, TakeOutbox { messages_per_namespace_max: 2, ..EVERYTHING }).await.unwrap();
     assert_eq!(both(&taken), (2, 1));
     for item in taken.iter().filter(|item| item.namespace == one.id) {
         store.postpone_outbox(item, 0, soon).await.unwrap();

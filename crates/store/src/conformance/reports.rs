@@ -208,7 +208,7 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
         without: &[],
         now,
         channel_max: 500,
-        each_max: 5,
+        messages_per_channel_max: 5,
         hold: Duration::from_secs(30),
     };
     let leased = store.lease_channels(lease).await.unwrap();

@@ -177,7 +177,7 @@ pub async fn activity_is_read_of_runs_and_schedule(store: &dyn Store) {
         seen,
         held_from: None,
         next_fire_at: None,
-        follows: None,
+        awaited_run: None,
         runs: rows.clone(),
     };
     store.claim(token, &[last]).await.unwrap();

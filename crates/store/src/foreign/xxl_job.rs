@@ -149,7 +149,7 @@ impl XxlDatabase {
         }
         let text = format!(
             "SELECT CAST(id AS SIGNED), COALESCE(glue_type, ''), COALESCE(executor_handler, '') FROM xxl_job_info WHERE id IN ({})",
-            marks(jobs.len())
+            placeholders(jobs.len())
         );
         let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
         let read = |row: &sqlx::mysql::MySqlRow| -> Result<(i64, XxlHandler), sqlx::Error> {
@@ -185,7 +185,7 @@ impl XxlDatabase {
         let jobs: Vec<i64> = judged.iter().filter_map(is_stopped).collect();
         // One statement for all jobs, because each round trip shortens the time that is left until they must have stopped.
         if !jobs.is_empty() {
-            let text = format!("UPDATE xxl_job_info SET trigger_status = 0 WHERE id IN ({})", marks(jobs.len()));
+            let text = format!("UPDATE xxl_job_info SET trigger_status = 0 WHERE id IN ({})", placeholders(jobs.len()));
             let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
             query.execute(&mut *transaction).await?;
         }
@@ -237,7 +237,7 @@ impl XxlDatabase {
         }
         let text = format!(
             "UPDATE xxl_job_info SET trigger_next_time = ? WHERE id IN ({}) AND trigger_status = 0 {only}",
-            marks(jobs.len())
+            placeholders(jobs.len())
         );
         let query = sqlx::query(AssertSqlSafe(text)).bind(at_ms);
         jobs.iter().fold(query, |query, job| query.bind(*job)).execute(&mut self.0).await?;
@@ -254,7 +254,7 @@ impl XxlDatabase {
         let text = format!(
             "UPDATE xxl_job_info SET trigger_status = trigger_status, trigger_last_time = trigger_last_time, \
              trigger_next_time = trigger_next_time WHERE id IN ({})",
-            marks(jobs.len())
+            placeholders(jobs.len())
         );
         let query = jobs.iter().fold(sqlx::query(AssertSqlSafe(text)), |query, job| query.bind(job));
         query.execute(&mut *transaction).await?;
@@ -295,7 +295,7 @@ impl XxlDatabase {
             let text = format!(
                 "UPDATE xxl_job_info SET trigger_status = 1, trigger_last_time = 0, trigger_next_time = CASE id{} END WHERE id IN ({})",
                 " WHEN ? THEN ?".repeat(starts.len()),
-                marks(starts.len())
+                placeholders(starts.len())
             );
             let pairs = |query: MySqlQuery, (job, next_ms): &(i64, i64)| query.bind(*job).bind(*next_ms);
             let query = starts.iter().fold(sqlx::query(AssertSqlSafe(text)), pairs);
@@ -319,7 +319,7 @@ const RIGHTS: [(&str, &str); 2] = [
 ];
 type MySqlQuery = sqlx::query::Query<'static, sqlx::MySql, sqlx::mysql::MySqlArguments>;
 
-fn marks(count: usize) -> String {
+fn placeholders(count: usize) -> String {
     vec!["?"; count].join(", ")
 }
 
@@ -340,10 +340,10 @@ async fn read_jobs(
     if jobs.is_empty() {
         return Ok(BTreeMap::new());
     }
-    let marks = marks(jobs.len());
+    let placeholders = placeholders(jobs.len());
     let text = format!(
         "SELECT CAST(id AS SIGNED), CAST(trigger_status AS SIGNED), CAST(COALESCE(trigger_next_time, 0) AS SIGNED) \
-         FROM xxl_job_info WHERE id IN ({marks}) ORDER BY id{lock}"
+         FROM xxl_job_info WHERE id IN ({placeholders}) ORDER BY id{lock}"
     );
     let mut query = sqlx::query(AssertSqlSafe(text));
     for job in jobs {

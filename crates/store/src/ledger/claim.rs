@@ -55,7 +55,7 @@ pub struct ClaimJob {
     /// The rows of its fires, including the rows that stand for spans of missed fires.
     pub runs: Vec<Run>,
     /// The one of these runs whose end sets the next fire; only for a job with a fixed delay.
-    pub follows: Option<RunId>,
+    pub awaited_run: Option<RunId>,
 }
 
 /// Outcome of a claim.

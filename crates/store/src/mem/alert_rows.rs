@@ -27,7 +27,7 @@ pub(super) struct AlertRows {
 }
 
 impl AlertRows {
-    pub(super) fn raise(&mut self, namespace: NamespaceId) {
+    pub(super) fn raise_version(&mut self, namespace: NamespaceId) {
         *self.versions.entry(namespace).or_default() += 1;
     }
 
@@ -73,7 +73,7 @@ impl AlertRows {
         let before = before.map(|before| (before, old.as_slice()));
         let expect_checks = spec.map(|spec| first_checks(job, (before, spec), now)).unwrap_or_default();
         if !expect_checks.is_empty() || !old.is_empty() {
-            self.raise(namespace);
+            self.raise_version(namespace);
         }
         for check in expect_checks {
             if check.kind.is_about_open_runs() {
@@ -84,7 +84,7 @@ impl AlertRows {
     }
 
     /// Removes the rows of a namespace.
-    pub(super) fn leave(&mut self, namespace: NamespaceId) {
+    pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         self.versions.remove(&namespace);
         self.rules.retain(|_, rule| rule.namespace != namespace);
         self.incidents.retain(|_, (of, _)| *of != namespace);

@@ -54,7 +54,7 @@ impl Alerts for MemStore {
             check_at,
             progress,
         };
-        rows.raise(change.namespace);
+        rows.raise_version(change.namespace);
         rows.rules.insert(record.id, record.clone());
         if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
             let its = rows.incidents.values_mut().filter(|(_, one)| one.rule == record.id);
@@ -71,7 +71,7 @@ impl Alerts for MemStore {
         let Some(rule) = rows.rules_of(namespace).into_iter().find(|rule| rule.spec.name == name) else {
             return Ok(false);
         };
-        rows.raise(namespace);
+        rows.raise_version(namespace);
         rows.rules.remove(&rule.id);
         let its = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
         for (_, record) in its.filter(|(_, record)| record.incident.standing == IncidentState::Firing) {
@@ -171,7 +171,7 @@ impl Alerts for MemStore {
             return Ok(false);
         }
         let rows = &mut state.alert_rows;
-        rows.raise(write.namespace);
+        rows.raise_version(write.namespace);
         for record in write.incidents {
             rows.incidents.insert(record.incident.id, (write.namespace, record.clone()));
         }
@@ -225,7 +225,7 @@ impl Alerts for MemStore {
         now: Timestamp,
     ) -> Result<bool> {
         let rows = &mut self.state().alert_rows;
-        rows.raise(namespace);
+        rows.raise_version(namespace);
         let Some((_, record)) = rows.incidents.get_mut(&id).filter(|(of, _)| *of == namespace) else {
             return Ok(false);
         };
@@ -250,14 +250,14 @@ impl Alerts for MemStore {
             return Ok(false);
         }
         let rows = &mut self.state().alert_rows;
-        rows.raise(silence.namespace);
+        rows.raise_version(silence.namespace);
         rows.silences.insert(silence.id, silence.clone());
         Ok(true)
     }
 
     async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool> {
         let rows = &mut self.state().alert_rows;
-        rows.raise(namespace);
+        rows.raise_version(namespace);
         let is_its = |silence: &&mut SilenceRecord| silence.namespace == namespace && silence.ends_at > now;
         let Some(silence) = rows.silences.get_mut(&id).filter(is_its) else { return Ok(false) };
         silence.ends_at = now;
@@ -282,14 +282,14 @@ impl Alerts for MemStore {
             return Ok(false);
         }
         let rows = &mut self.state().alert_rows;
-        rows.raise(record.window.namespace);
+        rows.raise_version(record.window.namespace);
         rows.windows.insert(record.window.id, record.clone());
         Ok(true)
     }
 
     async fn end_maintenance(&self, namespace: NamespaceId, id: MaintenanceId, now: Timestamp) -> Result<bool> {
         let mut state = self.state();
-        state.alert_rows.raise(namespace);
+        state.alert_rows.raise_version(namespace);
         let is_its = |record: &&mut MaintenanceRecord| record.window.namespace == namespace;
         let Some(record) = state.alert_rows.windows.get_mut(&id).filter(is_its) else { return Ok(false) };
         let window = &mut record.window;

@@ -5,7 +5,7 @@ use rondel_core::calendar::Rule;
 use rondel_core::{AppId, CalendarId, NamespaceId};
 
 use super::{MemStore, State, size};
-use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved, USER_COUNT_SHOWN};
+use crate::calendars::{CALENDAR_JOB_COUNT_SHOWN, CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 use crate::catalog::{JobRecord, PinnedCalendar};
 use crate::{Calendars, Result};
 
@@ -58,10 +58,10 @@ impl Calendars for MemStore {
         if expected_version.is_some_and(|expected| expected != calendar.version) {
             return Ok(CalendarDeleted::Conflict(calendar.version));
         }
-        let mut users = state.users(id, None);
+        let mut users = state.jobs_that_use(id, None);
         if !users.is_empty() {
             let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
-            users.truncate(size(USER_COUNT_SHOWN));
+            users.truncate(size(CALENDAR_JOB_COUNT_SHOWN));
             return Ok(CalendarDeleted::Used(users, count));
         }
         state.calendars.remove(&id);
@@ -84,7 +84,7 @@ impl Calendars for MemStore {
         after_name: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>> {
-        let mut users = self.state().users(id, within);
+        let mut users = self.state().jobs_that_use(id, within);
         users.retain(|name| after_name.is_none_or(|after| name.as_str() > after));
         users.truncate(size(limit));
         Ok(users)
@@ -97,7 +97,7 @@ impl State {
     }
 
     /// Names of the jobs that use a calendar, in order.
-    fn users(&self, id: CalendarId, within: Option<&[AppId]>) -> Vec<String> {
+    fn jobs_that_use(&self, id: CalendarId, within: Option<&[AppId]>) -> Vec<String> {
         let uses = |job: &JobRecord| {
             job.calendar.is_some_and(|pin| pin.id == id) && within.is_none_or(|apps| apps.contains(&job.app))
         };

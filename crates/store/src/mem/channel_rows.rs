@@ -41,7 +41,7 @@ impl StoredMessage {
 
 impl ChannelRows {
     /// Removes the rows of a namespace.
-    pub(super) fn leave(&mut self, namespace: NamespaceId) {
+    pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         let names = self.channels.values().filter(|(channel, _)| channel.namespace == namespace);
         let ids: Vec<ChannelId> = names.map(|(channel, _)| channel.id).collect();
         for id in ids {

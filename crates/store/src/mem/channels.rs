@@ -84,7 +84,7 @@ impl Channels for MemStore {
         let held_until = lease.now + lease.hold;
         let mut leased = Vec::new();
         for (_, id) in due {
-            let messages = alerts.due(id, lease.now, size(lease.each_max));
+            let messages = alerts.due(id, lease.now, size(lease.messages_per_channel_max));
             if let Some((channel, held)) = alerts.channels.get_mut(&id) {
                 *held = Lease { held_by: lease.node, held_until };
                 leased.push(LeasedChannel { channel: channel.clone(), held_until, messages });

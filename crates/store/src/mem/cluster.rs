@@ -7,7 +7,7 @@ use rondel_core::homes::Switch;
 use rondel_core::{AppId, NodeId, Timestamp};
 
 use crate::cluster::{
-    ExecutorSwitch, Join, JoinRequest, Node, NodeReport, Renewal, Switches, lease_count, next_ordinal, unlike_fence,
+    ExecutorSwitch, Join, JoinRequest, Node, NodeReport, Renewal, Switches, distinct_end, lease_count, next_ordinal,
 };
 use crate::mem::{MemStore, StoredNode, size};
 use crate::settle::clean_name;
@@ -66,7 +66,7 @@ impl Cluster for MemStore {
         let is_held = |node: &Node| node.epoch == token.epoch && node.lease_until <= now + lease + lease / 10;
         let held = state.nodes.get_mut(&token.node).filter(|held| is_held(&held.node));
         Ok(held.map(|held| {
-            let until = unlike_fence(now + lease, held.prior_lease_until);
+            let until = distinct_end(now + lease, held.prior_lease_until);
             let before = std::mem::replace(&mut held.node.lease_until, until);
             Renewal { now, before, until }
         }))
@@ -76,7 +76,7 @@ impl Cluster for MemStore {
         let until = self.now().max(reached);
         let mut state = self.state();
         if let Some(held) = state.nodes.get_mut(&token.node).filter(|held| held.node.epoch == token.epoch) {
-            held.node.lease_until = held.node.lease_until.min(unlike_fence(until, held.prior_lease_until));
+            held.node.lease_until = held.node.lease_until.min(distinct_end(until, held.prior_lease_until));
         }
         Ok(())
     }

@@ -23,7 +23,7 @@ impl Heal for MemStore {
         }
         let Some(due) = state.due.get_mut(&seen.job) else { return Ok(false) };
         (due.next_fire_at, due.is_over) = (next_fire_at, next_fire_at.is_none());
-        due.follows = seen.follows.filter(|_| next_fire_at.is_none());
+        due.awaited_run = seen.awaited_run.filter(|_| next_fire_at.is_none());
         Ok(true)
     }
 
@@ -45,9 +45,9 @@ impl State {
     /// A job that no scan sees although it should fire; `None` if the job is not stuck.
     fn stuck(&self, job: JobId) -> Option<StuckJob> {
         let due = self.due.get(&job)?;
-        let open = due.follows.filter(|run| self.is_open(*run));
-        let is_held_up = due.follows.is_some() && open.is_none();
+        let open = due.awaited_run.filter(|run| self.is_open(*run));
+        let is_held_up = due.awaited_run.is_some() && open.is_none();
         let is_stuck = due.next_fire_at.is_none() && (!due.is_over || is_held_up);
-        is_stuck.then_some(StuckJob { job, version: due.version, follows: open })
+        is_stuck.then_some(StuckJob { job, version: due.version, awaited_run: open })
     }
 }

@@ -203,7 +203,7 @@ struct Due {
     /// The length of its fixed delay.
     delay: Option<Duration>,
     /// The run whose end sets the next fire.
-    follows: Option<RunId>,
+    awaited_run: Option<RunId>,
     version: i64,
     home: NodeId,
     /// Rises at each change of home.

@@ -40,7 +40,7 @@ impl Outbox for MemStore {
         for (_, id, namespace) in due {
             let has_turn = counts.contains_key(&namespace) || counts.len() < size(take.namespace_max);
             let count = if has_turn { counts.entry(namespace).or_default() } else { continue };
-            if let Some(item) = state.outbox.get_mut(&id).filter(|_| *count < take.each_max) {
+            if let Some(item) = state.outbox.get_mut(&id).filter(|_| *count < take.messages_per_namespace_max) {
                 *count += 1;
                 item.held_until = now + take.hold;
                 taken.push(item.clone());

@@ -8,7 +8,7 @@ use rondel_core::{AppId, JobSpec, NamespaceId, ScriptId};
 
 use super::script_rows::StoredScript;
 use super::{MemStore, State, size};
-use crate::scripts::{SCRIPT_USER_COUNT_SHOWN, ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
+use crate::scripts::{SCRIPT_JOB_COUNT_SHOWN, ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
 use crate::settle::clean_name;
 use crate::{Result, Scripts};
 
@@ -79,7 +79,7 @@ impl Scripts for MemStore {
         let mut users = state.script_user_names(namespace, name, None);
         if !users.is_empty() {
             let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
-            users.truncate(size(SCRIPT_USER_COUNT_SHOWN));
+            users.truncate(size(SCRIPT_JOB_COUNT_SHOWN));
             return Ok(ScriptDeleted::Used(users, count));
         }
         state.scripts.remove(&key);

@@ -7,7 +7,7 @@ use rondel_core::{AppId, ExecutorId, RunId, Timestamp};
 
 use super::xxl_rows::NUMBERS_BEFORE;
 use super::{MemStore, size};
-use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun, XxlRunState, take_reports};
+use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun, XxlRunState, apply_reports};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 #[async_trait]
@@ -120,7 +120,7 @@ impl XxlExecutors for MemStore {
         let ids: BTreeSet<i64> = reports.iter().map(|report| report.log_id).collect();
         let known = ids.iter().filter_map(|id| Some((*id, state.xxl.runs.get(id)?.clone())));
         let mut runs: BTreeMap<i64, XxlRun> = known.collect();
-        let outcomes = take_reports(app, reports, &mut runs, now);
+        let outcomes = apply_reports(app, reports, &mut runs, now);
         runs.retain(|_, run| run.app == app);
         state.xxl.runs.extend(runs.iter().map(|(id, run)| (*id, run.clone())));
         Ok(XxlReported { runs: runs.into_values().collect(), outcomes })

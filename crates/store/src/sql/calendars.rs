@@ -7,7 +7,7 @@ use sqlx::any::AnyRow;
 
 use super::query::{Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
-use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved, USER_COUNT_SHOWN};
+use crate::calendars::{CALENDAR_JOB_COUNT_SHOWN, CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
 use crate::catalog::{JobRecord, PinnedCalendar};
 use crate::settle::clean_name;
 use crate::{Calendars, Catalog, Result};
@@ -99,8 +99,8 @@ impl Calendars for SqlStore {
             if expected_version.is_some_and(|expected| expected != version) {
                 return Ok(CalendarDeleted::Conflict(version));
             }
-            let users = users(id, None, USER_COUNT_SHOWN);
-            let users = tx.rows(users).await?.iter().map(user).collect::<Result<Vec<_>>>()?;
+            let query = jobs_that_use(id, None, CALENDAR_JOB_COUNT_SHOWN);
+            let users = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
             if !users.is_empty() {
                 let count = tx.row(Query::new(&COUNT_USERS).int(id.get())).await?;
                 let count = count.map(|row| Reader::new(&row, "job").int("count")).transpose()?;
@@ -127,7 +127,7 @@ impl Calendars for SqlStore {
         limit: u32,
     ) -> Result<Vec<String>> {
         let query = match within {
-            None => users(id, after_name, limit),
+            None => jobs_that_use(id, after_name, limit),
             Some([]) => return Ok(Vec::new()),
             Some(apps) => Query::new(&LIST_USERS_OF_APPS)
                 .int(id.get())
@@ -135,7 +135,7 @@ impl Calendars for SqlStore {
                 .list(apps.iter().map(|app| app.get()))
                 .int(limit.into()),
         };
-        self.rows(query).await?.iter().map(user).collect()
+        self.rows(query).await?.iter().map(job_name).collect()
     }
 }
 
@@ -214,11 +214,11 @@ impl Tx<'_> {
     }
 }
 
-fn users(id: CalendarId, after_name: Option<&str>, limit: u32) -> Query {
+fn jobs_that_use(id: CalendarId, after_name: Option<&str>, limit: u32) -> Query {
     Query::new(&LIST_USERS).int(id.get()).text(after_name.unwrap_or_default()).int(limit.into())
 }
 
-fn user(row: &AnyRow) -> Result<String> {
+fn job_name(row: &AnyRow) -> Result<String> {
     Reader::new(row, "job").text("name")
 }
 

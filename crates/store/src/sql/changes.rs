@@ -9,7 +9,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use crate::changes::{Changes, RunSnapshot, SavedJob};
 use crate::{LeaseToken, Result};
 
-macro_rules! select_stand {
+macro_rules! select_snapshot {
     ($rest:literal) => {
         concat!(
             "SELECT id, namespace_id, app_id, job_id, fire_at_ms, shard_index, status, reason, attempt, due_at_ms, \
@@ -20,12 +20,12 @@ macro_rules! select_stand {
 }
 
 pub(super) const READ_RUNS_AFTER: Statement =
-    Statement { name: "read_runs_after", text: select_stand!("WHERE id > ? ORDER BY id LIMIT ?") };
+    Statement { name: "read_runs_after", text: select_snapshot!("WHERE id > ? ORDER BY id LIMIT ?") };
 pub(super) const READ_RUNS_NOW: Statement =
-    Statement { name: "read_runs_now", text: select_stand!("WHERE id {in_list}") };
+    Statement { name: "read_runs_now", text: select_snapshot!("WHERE id {in_list}") };
 pub(super) const READ_RUNS_OF_LEASE: Statement = Statement {
     name: "read_runs_of_lease",
-    text: select_stand!(
+    text: select_snapshot!(
         "WHERE node_id = ? AND node_epoch = ? AND status IN ('pending', 'waiting', 'running') AND status = ? \
          ORDER BY due_at_ms LIMIT ?"
     ),
@@ -102,10 +102,10 @@ fn snapshots(rows: &[AnyRow]) -> Result<Vec<RunSnapshot>> {
             app: AppId::new(columns.int("app_id")?),
             job: JobId::new(columns.int("job_id")?),
             fire_at: columns.at("fire_at_ms")?,
-            shard_index: columns.small("shard_index")?,
+            shard_index: columns.int32("shard_index")?,
             status: columns.word("status")?,
             reason: columns.opt_word("reason")?,
-            attempt: columns.small("attempt")?,
+            attempt: columns.int32("attempt")?,
             due_at: columns.at("due_at_ms")?,
             executor: columns.opt_text("executor")?,
         })

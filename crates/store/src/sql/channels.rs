@@ -12,7 +12,7 @@ use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::channels::{
     AfterTry, CHANNEL_COUNT_MAX, Channel, ChannelDeleted, ChannelSaved, DELIVERY_COUNT_MAX, Delivery, IncidentMessage,
-    LEASE_COUNT_MAX, LEASE_EACH_MAX, LeaseChannels, LeasedChannel, NewMessage, WaitingMessage,
+    LEASE_COUNT_MAX, LEASE_MESSAGES_PER_CHANNEL_MAX, LeaseChannels, LeasedChannel, NewMessage, WaitingMessage,
 };
 use crate::settle::without_nul;
 use crate::{Channels, OpenError, Result, StoreError};
@@ -367,7 +367,7 @@ impl SqlStore {
     ) -> Result<Option<LeasedChannel>> {
         let Some(row) = self.row(Query::new(&READ_CHANNEL_BY_ID).int(id)).await? else { return Ok(None) };
         let channel = self.read_channel(&row)?;
-        let each = i64::from(lease.each_max.min(LEASE_EACH_MAX));
+        let each = i64::from(lease.messages_per_channel_max.min(LEASE_MESSAGES_PER_CHANNEL_MAX));
         let rows = self.rows(Query::new(&READ_DUE_MESSAGES).int(id).at(lease.now).int(each)).await?;
         let messages = rows.iter().map(waiting_message).collect::<Result<_>>()?;
         Ok(Some(LeasedChannel { channel, held_until, messages }))
@@ -436,7 +436,7 @@ fn waiting_message(row: &AnyRow) -> Result<WaitingMessage> {
         id: MessageId::new(columns.int("id")?),
         incident: IncidentId::new(columns.int("incident_id")?),
         notice: columns.json("notice")?,
-        try_count: columns.small("try_count")?,
+        try_count: columns.int32("try_count")?,
         created_at: columns.at("created_at_ms")?,
     })
 }
@@ -464,11 +464,11 @@ fn delivery(row: &AnyRow) -> Result<Delivery> {
         message: MessageId::new(columns.int("message_id")?),
         incident: columns.opt_int("incident_id")?.map(IncidentId::new),
         kind: columns.word::<NoticeKind>("kind")?,
-        try_number: columns.small("try_number")?,
+        try_number: columns.int32("try_number")?,
         at: columns.at("at_ms")?,
         latency_ms: columns.int("latency_ms")?,
         verdict: columns.text("verdict")?,
-        status: columns.small("status")?,
+        status: columns.int32("status")?,
         error: columns.opt_text("error")?,
     };
     let is_report = delivery.kind == NoticeKind::Digest && delivery.incident.is_none();

@@ -69,7 +69,14 @@ async fn a_channel_that_cannot_be_read_holds_up_no_other() {
     let broken = Query::new(&SEAL_CHANNEL).text("sealed:1:by-another-key").int(1).text("{}");
     assert_eq!(store.execute(broken).await.unwrap(), 1);
     let hold = Duration::from_secs(30);
-    let lease = LeaseChannels { node: NodeId::new(1), without: &[], now: NOW, channel_max: 10, each_max: 10, hold };
+    let lease = LeaseChannels {
+        node: NodeId::new(1),
+        without: &[],
+        now: NOW,
+        channel_max: 10,
+        messages_per_channel_max: 10,
+        hold,
+    };
     let leased = store.lease_channels(lease).await.unwrap();
     assert_eq!(leased.iter().map(|one| one.channel.name.as_str()).collect::<Vec<_>>(), ["good"]);
     store.close().await;

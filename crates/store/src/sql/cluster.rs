@@ -8,8 +8,8 @@ use rondel_core::{AppId, NodeId, Timestamp};
 use sqlx::any::AnyRow;
 
 use crate::cluster::{
-    Connections, ExecutorSwitch, Join, JoinRequest, Node, NodeReport, Renewal, Switches, lease_count, next_ordinal,
-    unlike_fence,
+    Connections, ExecutorSwitch, Join, JoinRequest, Node, NodeReport, Renewal, Switches, distinct_end, lease_count,
+    next_ordinal,
 };
 use crate::settle::clean_name;
 use crate::sql::dialect::Dialect;
@@ -136,7 +136,7 @@ impl Cluster for SqlStore {
         let Some(row) = self.row(read).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");
         let (now, before) = (columns.at("now")?, columns.at("lease_until_ms")?);
-        let until = unlike_fence(now + lease, columns.at("prior_lease_until_ms")?);
+        let until = distinct_end(now + lease, columns.at("prior_lease_until_ms")?);
         let query = Query::new(&RENEW_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until + lease / 10);
         let is_renewed = self.execute(query).await? == 1;
         rondel_failpoint::pass("renew.written");
@@ -149,7 +149,7 @@ impl Cluster for SqlStore {
         let mut columns = Reader::new(&row, "node");
         let now = columns.at("now")?;
         columns.at("lease_until_ms")?;
-        let until = unlike_fence(now.max(reached), columns.at("prior_lease_until_ms")?);
+        let until = distinct_end(now.max(reached), columns.at("prior_lease_until_ms")?);
         self.execute(Query::new(&END_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until)).await?;
         Ok(())
     }

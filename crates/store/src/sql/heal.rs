@@ -72,11 +72,11 @@ impl Heal for SqlStore {
             if !tx.is_stuck(seen).await? {
                 return Ok(false);
             }
-            let follows = seen.follows.filter(|_| next_fire_at.is_none());
+            let awaited_run = seen.awaited_run.filter(|_| next_fire_at.is_none());
             let update = Query::new(&HEAL_JOB)
                 .opt_at(next_fire_at)
                 .int(next_fire_at.is_none().into())
-                .opt_int(follows.map(RunId::get))
+                .opt_int(awaited_run.map(RunId::get))
                 .int(seen.job.get())
                 .int(seen.version);
             tx.execute_all(update, 1).await?;
@@ -110,7 +110,7 @@ impl SqlStore {
         for row in self.rows(Query::new(&READ_STUCK).int(limit.into())).await? {
             let mut columns = Reader::new(&row, "job_due");
             let (job, version) = (JobId::new(columns.int("job_id")?), columns.int("version")?);
-            stuck.push(StuckJob { job, version, follows: columns.opt_int("id")?.map(RunId::new) });
+            stuck.push(StuckJob { job, version, awaited_run: columns.opt_int("id")?.map(RunId::new) });
         }
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         for _ in 0..PAGE_COUNT_MAX {
@@ -140,7 +140,7 @@ impl SqlStore {
             let mut columns = Reader::new(&row, "job_due");
             let (job, version) = (JobId::new(columns.int("job_id")?), columns.int("version")?);
             last = columns.int("follows_run_id")?;
-            followed.insert(last, StuckJob { job, version, follows: None });
+            followed.insert(last, StuckJob { job, version, awaited_run: None });
         }
         let is_last = followed.len() < CHUNK_MAX;
         self.heal_cursor.store(if is_last { 0 } else { last }, Ordering::Relaxed);
@@ -182,12 +182,12 @@ impl Tx<'_> {
         let mut columns = Reader::new(&row, "job_due");
         columns.int("job_id")?;
         let (version, is_over) = (columns.int("version")?, columns.int("is_over")? == 1);
-        let follows = columns.opt_int("follows_run_id")?.map(RunId::new);
-        let open = match follows {
+        let awaited_run = columns.opt_int("follows_run_id")?.map(RunId::new);
+        let open = match awaited_run {
             Some(run) => self.is_open(run).await?.then_some(run),
             None => None,
         };
-        let is_held_up = follows.is_some() && open.is_none();
-        Ok(version == seen.version && open == seen.follows && (!is_over || is_held_up))
+        let is_held_up = awaited_run.is_some() && open.is_none();
+        Ok(version == seen.version && open == seen.awaited_run && (!is_over || is_held_up))
     }
 }

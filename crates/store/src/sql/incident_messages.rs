@@ -60,7 +60,7 @@ impl SqlStore {
                 channel: columns.text("name")?,
                 kind: columns.word("kind")?,
                 state: columns.text("state")?,
-                try_count: columns.small("try_count")?,
+                try_count: columns.int32("try_count")?,
                 created_at: columns.at("created_at_ms")?,
                 at: columns.at("next_try_at_ms")?,
                 error: None,

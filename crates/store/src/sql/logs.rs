@@ -114,7 +114,7 @@ impl Logs for SqlStore {
                 break;
             }
             let mut columns = Reader::new(&row, "run_log");
-            let (run, attempt) = (RunId::new(columns.int("run_id")?), columns.small("attempt")?);
+            let (run, attempt) = (RunId::new(columns.int("run_id")?), columns.int32("attempt")?);
             let sequence = columns.int("sequence")?;
             let codec = columns.text("codec")?;
             let data = columns.bytes("data")?;
@@ -178,7 +178,7 @@ impl SqlStore {
             let mut marks = Vec::new();
             for row in tx.rows(Query::new(&COUNT_LINES).list(locked.iter().copied())).await? {
                 let mut columns = Reader::new(&row, "run_log");
-                let (run, attempt) = (RunId::new(columns.int("run_id")?), columns.small("attempt")?);
+                let (run, attempt) = (RunId::new(columns.int("run_id")?), columns.int32("attempt")?);
                 let lines = vec![removed_line(columns.int("line_count")?, range.now)];
                 marks.push(encode(&LogChunk { run, attempt, sequence: 0, lines }, None)?);
             }

@@ -24,11 +24,11 @@ static MYSQL: Migrator = sqlx::migrate!("../../migrations/mysql");
 const MIGRATIONS_TABLE: &str = "_sqlx_migrations";
 
 /// How often a waiting server checks whether the other server has finished its migration.
-const LOOK_PERIOD: Duration = Duration::from_millis(200);
+const CHECK_PERIOD: Duration = Duration::from_millis(200);
 /// Pause of a migration before it tries a table in use again.
 const TABLE_PAUSE: Duration = Duration::from_secs(1);
 /// Number of tries. Each waits for the table as long as the lock timeouts of the settings below allow.
-const TABLE_TRIES: u32 = 20;
+const TABLE_TRY_COUNT: u32 = 20;
 
 /// Replaces the driver's own lock, whose timeout is -1. MySQL waits for that lock forever. MariaDB does not know the timeout -1, so the
 /// driver would have no lock at all.
@@ -61,7 +61,7 @@ pub(super) async fn run(
     (dialect, are_sessions_shared): (Dialect, bool),
     config: &StoreConfig,
 ) -> Result<(), OpenError> {
-    for _ in 1..TABLE_TRIES {
+    for _ in 1..TABLE_TRY_COUNT {
         match try_once(connection, (dialect, are_sessions_shared), config).await {
             Err(OpenError::Migrate(error)) if failure::classify(&error) == Failure::Contention => {
                 tracing::warn!(%error, "a table is in use by a long transaction of another client; the migration tries again");
@@ -112,17 +112,17 @@ async fn try_once(
 
 /// Waits until no other server migrates this database.
 async fn lock(connection: &mut AnyConnection, statement: &'static str, wait: Duration) -> Result<(), OpenError> {
-    let looks = wait.as_millis() / LOOK_PERIOD.as_millis();
-    for look in 0..=looks {
+    let checks = wait.as_millis() / CHECK_PERIOD.as_millis();
+    for check in 0..=checks {
         let row = connection.fetch_one(statement).await.map_err(OpenError::Migrate)?;
         let locked: Option<i64> = row.try_get(0).map_err(OpenError::Migrate)?;
         if locked == Some(1) {
             return Ok(());
         }
-        if look == 0 {
+        if check == 0 {
             tracing::info!("another server is migrating this database; waiting until it has finished");
         }
-        tokio::time::sleep(LOOK_PERIOD).await;
+        tokio::time::sleep(CHECK_PERIOD).await;
     }
     Err(OpenError::Migrating { waited: wait })
 }

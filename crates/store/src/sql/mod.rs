@@ -275,10 +275,12 @@ impl Tx<'_> {
         let Self { inner, store, pools, operation, .. } = self;
         match done {
             Ok(value) => {
-                rondel_failpoint::try_pass(operation, "written").map_err(|injected| gone(operation, injected))?;
+                rondel_failpoint::try_pass(operation, "written")
+                    .map_err(|injected| injected_error(operation, injected))?;
                 let committed = store.pools.commit(&pools, inner.commit()).await;
                 committed.map_err(|source| store.failed(operation, source))?;
-                rondel_failpoint::try_pass(operation, "committed").map_err(|injected| gone(operation, injected))?;
+                rondel_failpoint::try_pass(operation, "committed")
+                    .map_err(|injected| injected_error(operation, injected))?;
                 Ok(value)
             }
             Err(error) => {
@@ -293,7 +295,7 @@ impl Tx<'_> {
 }
 
 /// The error that a test injects into a transaction: the connection broke before the database's answer came.
-fn gone(operation: &'static str, _: rondel_failpoint::Injected) -> StoreError {
+fn injected_error(operation: &'static str, _: rondel_failpoint::Injected) -> StoreError {
     store_error(operation, sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()))
 }
 

@@ -10,7 +10,8 @@ use sqlx::any::AnyRow;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
 use crate::outbox::{
-    FailureWebhook, OutboxItem, RunMessage, TAKE_EACH_MAX, TAKE_NAMESPACE_MAX, TakeOutbox, is_failure, reports_skip,
+    FailureWebhook, OutboxItem, RunMessage, TAKE_MESSAGES_PER_NAMESPACE_MAX, TAKE_NAMESPACE_MAX, TakeOutbox,
+    is_failure, reports_skip,
 };
 use crate::settle::clean_name;
 use crate::{OpenError, Outbox, Result, StoreError};
@@ -122,7 +123,7 @@ impl Outbox for SqlStore {
         }
         let mut due = Vec::new();
         for namespace in self.due_namespaces(now, take).await? {
-            let each = i64::from(take.each_max.min(TAKE_EACH_MAX));
+            let each = i64::from(take.messages_per_namespace_max.min(TAKE_MESSAGES_PER_NAMESPACE_MAX));
             for row in self.rows(Query::new(&FIND_DUE_OUTBOX).int(namespace).at(now).int(each)).await? {
                 due.push(Reader::new(&row, "outbox").int("id")?);
             }
@@ -192,7 +193,7 @@ impl Tx<'_> {
                 kind: columns.text("kind")?,
                 run: columns.opt_int("run_id")?.map(RunId::new),
                 payload: columns.text("payload")?,
-                try_count: columns.small("attempt_count")?,
+                try_count: columns.int32("attempt_count")?,
                 created_at: columns.at("created_at_ms")?,
                 held_until,
             });
@@ -320,7 +321,7 @@ fn run_message(row: &AnyRow) -> Result<Option<(RunMessage, Timestamp)>> {
         status: columns.word("status")?,
         reason: columns.opt_word("reason")?,
         detail: None,
-        attempt: columns.small("attempt")?,
+        attempt: columns.int32("attempt")?,
         trigger: columns.word("trigger_kind")?,
         fire_at: columns.at("fire_at_ms")?,
         started_at: columns.opt_at("started_at_ms")?,

@@ -11,7 +11,7 @@ use super::query::{Query, Reader, Statement};
 use super::rows::{self, run_columns};
 use super::{SqlStore, Tx, transact};
 use crate::cluster::LeaseToken;
-use crate::pumps::{CHECKPOINT_LEN_MAX, ChangedItems, PumpJob, apply_change, by_names, has_come};
+use crate::pumps::{CHECKPOINT_LEN_MAX, ChangedItems, PumpJob, apply_change, has_come, split_by_item};
 use crate::settle::clean;
 use crate::{Pumps, Result};
 
@@ -86,7 +86,7 @@ const DELETE_PUMP_JOB: Statement = Statement { name: "delete_pump_job", text: "D
 const INSERT_PUMP_JOBS: Statement =
     Statement { name: "insert_pump_jobs", text: "INSERT {ignore} INTO pump_job (job_id) {values:i} {or_ignore}" };
 /// Maximum number of items in one transaction.
-const NAMES_MAX: usize = 100;
+const ITEMS_MAX: usize = 100;
 
 #[async_trait]
 impl Pumps for SqlStore {
@@ -130,7 +130,7 @@ impl Pumps for SqlStore {
         now: Timestamp,
     ) -> Result<ChangedItems> {
         let mut changed = ChangedItems::default();
-        for part in by_names(changes, NAMES_MAX) {
+        for part in split_by_item(changes, ITEMS_MAX) {
             let made = transact!(self, "change_items", |tx| tx.change_items((token, job), &part, now).await)?;
             match made {
                 Some(made_count) => changed.made_count += made_count,
@@ -156,7 +156,7 @@ impl Pumps for SqlStore {
 impl Tx<'_> {
     /// Records that jobs are pump jobs.
     pub(in crate::sql) async fn note_pumps(&mut self, jobs: &[JobId]) -> Result<()> {
-        for chunk in jobs.chunks(NAMES_MAX) {
+        for chunk in jobs.chunks(ITEMS_MAX) {
             self.execute(Query::new(&INSERT_PUMP_JOBS).rows(chunk, |query, job| query.int(job.get()))).await?;
         }
         Ok(())
@@ -217,7 +217,7 @@ fn add_item(query: Query, item: &Item) -> Query {
 fn item(row: &AnyRow) -> Result<Item> {
     let mut columns = Reader::new(row, "pump_item");
     let name = columns.text("name")?;
-    let (run, attempt) = (columns.opt_int("owner_run_id")?, columns.opt_small("owner_attempt")?);
+    let (run, attempt) = (columns.opt_int("owner_run_id")?, columns.opt_int32("owner_attempt")?);
     let owner = run.zip(attempt).map(|(run, attempt)| Owner { run: RunId::new(run), attempt });
     let (epoch, asked_at, sequence) = (columns.int("epoch")?, columns.opt_at("asked_at_ms")?, columns.int("sequence")?);
     let checkpoint = columns.opt_text("checkpoint")?;

@@ -205,12 +205,12 @@ impl<'r> Reader<'r> {
         self.get(column)
     }
 
-    pub(super) fn small(&mut self, column: &'static str) -> Result<i32, StoreError> {
+    pub(super) fn int32(&mut self, column: &'static str) -> Result<i32, StoreError> {
         let value = self.int(column)?;
         i32::try_from(value).map_err(|error| self.corrupt(column, error))
     }
 
-    pub(super) fn opt_small(&mut self, column: &'static str) -> Result<Option<i32>, StoreError> {
+    pub(super) fn opt_int32(&mut self, column: &'static str) -> Result<Option<i32>, StoreError> {
         let value = self.opt_int(column)?;
         value.map(i32::try_from).transpose().map_err(|error| self.corrupt(column, error))
     }

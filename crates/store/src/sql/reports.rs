@@ -10,7 +10,7 @@ use super::failure;
 use super::query::{CHUNK_MAX, Query, Reader, Statement};
 use super::{SqlStore, Tx, transact};
 use crate::reports::{
-    DUE_COUNT_MAX, FailureGains, FailureMessage, FailureQuery, MESSAGE_COUNT_MAX, MESSAGE_JOB_COUNT, ReportChange,
+    DUE_COUNT_MAX, FailureGains, FailureMessage, FailureQuery, MESSAGE_COUNT_MAX, MESSAGE_JOB_COUNT_MAX, ReportChange,
     ReportSaved, ReportWrite, ScheduledReport, most_frequent,
 };
 use crate::settle::clean_name;
@@ -20,7 +20,7 @@ use crate::{Reports, Result};
 /// Maximum number of messages that are read for one part of a long list of jobs.
 const PART_COUNT_MAX: u32 = 2_000;
 /// Number of pairs of a message and a job that are read per message.
-const PAIR_COUNT: u32 = 10;
+const PAIRS_PER_MESSAGE: u32 = 10;
 /// Maximum number of pairs that are read for all messages together.
 const PAIR_COUNT_MAX: u32 = 10_000;
 
@@ -138,7 +138,7 @@ impl Reports for SqlStore {
         // A message that is rare in one part of a long list of jobs can be frequent in the whole list.
         let limit = if queries.len() > 1 { PART_COUNT_MAX } else { query.limit.min(MESSAGE_COUNT_MAX) };
         let mut found: BTreeMap<i64, FailureMessage> = BTreeMap::new();
-        let pair_limit = limit.saturating_mul(PAIR_COUNT).min(PAIR_COUNT_MAX);
+        let pair_limit = limit.saturating_mul(PAIRS_PER_MESSAGE).min(PAIR_COUNT_MAX);
         // Maximum number of runs of a pair that was not read.
         let mut unread_max = 0;
         for read in queries {
@@ -158,7 +158,7 @@ impl Reports for SqlStore {
         for message in messages.iter_mut().filter(|message| !message.names_its_jobs(unread_max)) {
             message.jobs.clear();
             for read in failing_with_queries(query) {
-                let read = read.at(query.from).at(query.to).int(message.key).int(MESSAGE_JOB_COUNT.into());
+                let read = read.at(query.from).at(query.to).int(message.key).int(MESSAGE_JOB_COUNT_MAX.into());
                 for row in self.rows(read).await? {
                     let mut columns = Reader::new(&row, "failure_stat");
                     message.name_jobs([(JobId::new(columns.int("job_id")?), count(columns.int("run_count")?))]);

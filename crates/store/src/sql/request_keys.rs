@@ -65,7 +65,7 @@ impl RequestKeys for SqlStore {
         if columns.text("fingerprint")? != call.fingerprint {
             return Ok(CallState::KeyReused);
         }
-        if let Some(status) = columns.opt_small("status")? {
+        if let Some(status) = columns.opt_int32("status")? {
             let headers = columns.opt_text("headers")?.unwrap_or_default();
             let kept = columns.opt_text("body")?.unwrap_or_default();
             let unreadable = |message: String| columns.corrupt("body", message);

@@ -74,7 +74,7 @@ impl SqlStore {
         let mut found = Vec::new();
         for row in self.rows(Query::new(&READ_FILTERS).int(owner.id())).await? {
             let mut columns = Reader::new(&row, "saved_filter");
-            let slot = columns.small("slot")?;
+            let slot = columns.int32("slot")?;
             let list = columns.word("page")?;
             let filter = SavedFilter { list, name: columns.text("name")?, filter: columns.text("filter")? };
             found.push((slot.into(), filter));

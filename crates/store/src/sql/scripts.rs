@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 
 use super::query::{Query, Reader, Statement};
 use super::{SqlStore, Tx, failure, transact};
-use crate::scripts::{SCRIPT_USER_COUNT_SHOWN, ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
+use crate::scripts::{SCRIPT_JOB_COUNT_SHOWN, ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
 use crate::settle::clean_name;
 use crate::{Result, Scripts};
 
@@ -135,8 +135,8 @@ impl Scripts for SqlStore {
             if expected_version.is_some_and(|expected| expected != locked.version) {
                 return Ok(ScriptDeleted::Conflict(locked.version));
             }
-            let users = users(namespace, name, None).int(SCRIPT_USER_COUNT_SHOWN.into());
-            let users = tx.rows(users).await?.iter().map(user).collect::<Result<Vec<_>>>()?;
+            let query = jobs_that_use(namespace, name, None).int(SCRIPT_JOB_COUNT_SHOWN.into());
+            let users = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
             if !users.is_empty() {
                 let count = tx.row(Query::new(&COUNT_SCRIPT_USERS).int(namespace.get()).text(name)).await?;
                 let count = count.map(|row| Reader::new(&row, "script_use").int("count")).transpose()?;
@@ -158,7 +158,7 @@ impl Scripts for SqlStore {
         limit: u32,
     ) -> Result<Vec<String>> {
         let query = match within {
-            None => users(namespace, name, after_name),
+            None => jobs_that_use(namespace, name, after_name),
             Some([]) => return Ok(Vec::new()),
             Some(apps) => Query::new(&LIST_SCRIPT_USERS_OF_APPS)
                 .int(namespace.get())
@@ -166,7 +166,7 @@ impl Scripts for SqlStore {
                 .text(after_name.unwrap_or_default())
                 .list(apps.iter().map(|app| app.get())),
         };
-        self.rows(query.int(limit.into())).await?.iter().map(user).collect()
+        self.rows(query.int(limit.into())).await?.iter().map(job_name).collect()
     }
 }
 
@@ -287,11 +287,11 @@ impl Tx<'_> {
     }
 }
 
-fn users(namespace: NamespaceId, name: &str, after_name: Option<&str>) -> Query {
+fn jobs_that_use(namespace: NamespaceId, name: &str, after_name: Option<&str>) -> Query {
     Query::new(&LIST_SCRIPT_USERS).int(namespace.get()).text(name).text(after_name.unwrap_or_default())
 }
 
-fn user(row: &AnyRow) -> Result<String> {
+fn job_name(row: &AnyRow) -> Result<String> {
     Reader::new(row, "job").text("name")
 }
 

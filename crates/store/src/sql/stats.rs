@@ -264,7 +264,7 @@ fn counted_run(row: &AnyRow) -> Result<(CountedRun, Option<i64>)> {
         namespace: NamespaceId::new(columns.int("namespace_id")?),
         app: AppId::new(columns.int("app_id")?),
         cause: columns.int("cause")?,
-        attempt: columns.small("attempt")?,
+        attempt: columns.int32("attempt")?,
         due_at: columns.at("due_at_ms")?,
         fire_at,
         status,

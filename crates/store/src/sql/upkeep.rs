@@ -253,7 +253,7 @@ fn old_run(row: &AnyRow) -> Result<OldRun> {
     Ok(OldRun {
         id: columns.int("id")?,
         key: (columns.int("job_id")?, columns.int("fire_at_ms")?, columns.int("cause")?),
-        shard_index: columns.small("shard_index")?,
+        shard_index: columns.int32("shard_index")?,
         parent: columns.opt_int("parent_id")?,
         trigger: columns.word("trigger_kind")?,
     })

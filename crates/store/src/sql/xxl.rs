@@ -8,7 +8,9 @@ use sqlx::any::AnyRow;
 
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
-use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportOutcome, XxlReported, XxlRun, XxlRunState, take_reports};
+use crate::xxl::{
+    NewXxlRun, XxlExecutor, XxlReport, XxlReportOutcome, XxlReported, XxlRun, XxlRunState, apply_reports,
+};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 macro_rules! select_run {
@@ -220,7 +222,7 @@ impl XxlExecutors for SqlStore {
                 let rows = tx.rows(Query::new(&LOCK_RUNS).list(ids.into_iter())).await?;
                 let runs = rows.iter().map(|row| read_run(row).map(|run| (run.log_id, run)));
                 let mut runs = runs.collect::<Result<BTreeMap<i64, XxlRun>>>()?;
-                let outcomes = take_reports(app, chunk, &mut runs, now);
+                let outcomes = apply_reports(app, chunk, &mut runs, now);
                 runs.retain(|_, run| run.app == app);
                 let is_new = |report: &XxlReport, outcome: XxlReportOutcome| {
                     (outcome == XxlReportOutcome::Taken).then_some(report.log_id)
@@ -405,7 +407,7 @@ impl Tx<'_> {
         for row in self.rows(Query::new(&READ_NUMBERS).list(jobs.iter().map(|job| job.get()))).await? {
             let mut columns = Reader::new(&row, "xxl_job");
             let job = JobId::new(columns.int("job_id")?);
-            numbers.insert(job, columns.small("number")?);
+            numbers.insert(job, columns.int32("number")?);
         }
         jobs.retain(|job| !numbers.contains_key(job));
         if !jobs.is_empty() {
@@ -429,9 +431,9 @@ fn read_run(row: &AnyRow) -> Result<XxlRun> {
     Ok(XxlRun {
         log_id: columns.int("log_id")?,
         run: RunId::new(columns.int("run_id")?),
-        attempt: columns.small("attempt")?,
+        attempt: columns.int32("attempt")?,
         job: JobId::new(columns.int("job_id")?),
-        number: columns.small("number")?,
+        number: columns.int32("number")?,
         executor: ExecutorId::new(columns.int("executor_id")?),
         app: AppId::new(columns.int("app_id")?),
         node: NodeId::new(columns.int("node_id")?),
@@ -441,7 +443,7 @@ fn read_run(row: &AnyRow) -> Result<XxlRun> {
             XxlRunState::of_number(number)
                 .ok_or_else(|| columns.corrupt("state", format!("{number} is not a state")))?
         },
-        code: columns.opt_small("code")?,
+        code: columns.opt_int32("code")?,
         message: columns.opt_text("message")?,
         reported_at: columns.opt_at("reported_at_ms")?,
         log_line: columns.int("log_line")?,

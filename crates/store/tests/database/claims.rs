@@ -25,7 +25,7 @@ async fn a_claim_whose_rows_are_refused_leaves_the_job_due() {
             held_from: None,
             next_fire_at: None,
             runs: vec![twin],
-            follows: None,
+            awaited_run: None,
         }];
         assert!(store.claim(token, &claims).await.unwrap().jobs.is_empty());
         assert_eq!(store.due_jobs(&[token.node], range).await.unwrap(), [seen]);
@@ -67,7 +67,7 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
             let id = if due.job == JobId::new(2) { runs[0].id } else { RunId::new(1_000 + due.job.get()) };
             let run = Run { id, job: due.job, fire_at: Timestamp::from_millis(7), ..runs[0].clone() };
             let (seen, recent_fires) = (*due, due.recent_fires);
-            ClaimJob { recent_fires, seen, held_from: None, next_fire_at: None, runs: vec![run], follows: None }
+            ClaimJob { recent_fires, seen, held_from: None, next_fire_at: None, runs: vec![run], awaited_run: None }
         };
         let claims: Vec<ClaimJob> = seen.iter().map(claim).collect();
         let mut won = BTreeSet::new();

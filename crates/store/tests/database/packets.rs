@@ -86,7 +86,7 @@ impl LimitedDatabase {
             held_from: None,
             next_fire_at: None,
             runs: runs.clone(),
-            follows: None,
+            awaited_run: None,
         }];
         assert_eq!(self.store.claim(self.token, &claims).await.unwrap().jobs.len(), 1);
         runs

@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::ETAG;
-use rondel_admin::rules::{self, DryRun, MeantDeadline, RuleError, SavedRule};
+use rondel_admin::rules::{self, DryRun, ResolvedDeadline, RuleError, SavedRule};
 use rondel_core::access::Permission::{Edit, View};
 use rondel_core::alert::{RuleSpec, Scope, SubjectKind, sentence};
 use rondel_core::words::Lang;
@@ -217,7 +217,7 @@ async fn preview(call: Call, body: JsonBody<RuleSpec>) -> Result<Response, Probl
         subjects: shown.collect(),
         looked_at,
         evaluated_at: at,
-        deadline: deadline.map(|MeantDeadline { zone, counts_from, next }| DeadlineJson { zone, counts_from, next }),
+        deadline: deadline.map(|ResolvedDeadline { zone, counts_from, next }| DeadlineJson { zone, counts_from, next }),
         warnings,
     };
     json(StatusCode::OK, &body)

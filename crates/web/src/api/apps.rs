@@ -46,7 +46,7 @@ pub(super) struct NewApp {
     name: String,
 }
 
-/// What executors online can run.
+/// The handlers that the executors online announce.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Handler")]
 pub(super) struct HandlerJson<'a> {
@@ -54,7 +54,7 @@ pub(super) struct HandlerJson<'a> {
     name: &'a str,
     /// The online executors that have it.
     executors: &'a [String],
-    /// Null where their schemas differ.
+    /// The schema of its parameters; null if the executors announce different ones.
     params_schema: Option<&'a Value>,
 }
 

@@ -27,7 +27,7 @@ use crate::parameter::Parameter;
 use crate::permits::HeavyWork;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::recheck::Recheck;
+use crate::recheck::RecheckedCaller;
 use crate::routes::Routes;
 use crate::shares::{self, HeavyWorkShare};
 use crate::state::Web;
@@ -178,8 +178,8 @@ async fn list(call: GlobalCall<ReadAudit>, headers: HeaderMap) -> Result<Respons
 /// A running export of the log.
 struct Export {
     web: Web,
-    caller: Recheck,
-    _place: HeavyWorkShare,
+    caller: RecheckedCaller,
+    _share: HeavyWorkShare,
     /// The query for the next batch; `None` at the end.
     query: Option<AuditQuery>,
 }
@@ -230,8 +230,8 @@ fn next_count(count: usize, len: usize) -> u32 {
 pub(crate) fn export(call: &GlobalCall<ReadAudit>, query: AuditQuery) -> Result<Response, Problem> {
     let export = Export {
         web: call.web.clone(),
-        _place: shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?,
-        caller: Recheck::new(call.caller.clone()),
+        _share: shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?,
+        caller: RecheckedCaller::new(call.caller.clone()),
         query: Some(AuditQuery { limit: FIRST_BATCH, ..query }),
     };
     let lines = unfold(export, async |mut export| {

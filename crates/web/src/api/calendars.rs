@@ -106,7 +106,7 @@ pub(super) struct CalendarJson<'a> {
 /// A job or calendar that uses a calendar.
 #[derive(Serialize, Deserialize, JsonSchema)]
 #[schemars(rename = "CalendarUser")]
-pub(super) struct UserJson {
+pub(super) struct CalendarUserJson {
     #[schemars(extend("enum" = ["calendar", "job"]))]
     kind: String,
     name: String,
@@ -170,9 +170,9 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/calendars/{name}/users",
             View,
-            users,
+            list_dependents,
             Doc::new("List what uses a calendar", "The calendars and jobs that use the calendar.")
-                .json::<Page<UserJson>>(200, "A page of users."),
+                .json::<Page<CalendarUserJson>>(200, "A page of users."),
         )
 }
 
@@ -254,10 +254,10 @@ async fn delete(call: Call, Named(name, ..): Named<path::Calendar>, if_match: If
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn users(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
+async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let listing = Listing::new("calendar users", record.id);
-    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<UserJson>(cursor)).transpose()?;
+    let after = call.query.cursor.as_deref().map(|cursor| listing.position::<CalendarUserJson>(cursor)).transpose()?;
     let after = after.map(|user| match user.kind.as_str() {
         "calendar" => CalendarUser::Calendar(user.name),
         _ => CalendarUser::Job(user.name),
@@ -270,14 +270,14 @@ async fn users(call: Call<PageQuery>, Named(name, ..): Named<path::Calendar>) ->
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let seen = call.visible_apps();
-    let mut users = calendars::users(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
-    let next = cut(&mut users, call.query.limit).cloned();
+    let mut dependents = calendars::users(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
+    let next = cut(&mut dependents, call.query.limit).cloned();
     let show = |user: CalendarUser| match user {
-        CalendarUser::Calendar(name) => UserJson { kind: "calendar".to_owned(), name },
-        CalendarUser::Job(name) => UserJson { kind: "job".to_owned(), name },
+        CalendarUser::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },
+        CalendarUser::Job(name) => CalendarUserJson { kind: "job".to_owned(), name },
     };
     let next_cursor = next.map(|user| listing.cursor(show(user)));
-    json(StatusCode::OK, &Page { items: users.into_iter().map(show).collect(), next_cursor })
+    json(StatusCode::OK, &Page { items: dependents.into_iter().map(show).collect(), next_cursor })
 }
 
 /// Parses a calendar. The name may be left out; if it is given, it must equal the name in the path.

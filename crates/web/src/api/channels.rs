@@ -25,7 +25,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Complaint, Problem};
 use crate::routes::Routes;
 
-/// A channel, without its secrets.
+/// A channel with the values of its secrets hidden.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "Channel")]
 pub(super) struct ChannelJson {

@@ -27,7 +27,7 @@ use crate::parameter::Parameter;
 use crate::permits::{LiveShare, StreamKind};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::recheck::{AccessLoss, Recheck};
+use crate::recheck::{AccessLoss, RecheckedCaller};
 use crate::routes::Routes;
 use crate::state::Web;
 
@@ -83,7 +83,7 @@ impl FromQuery for EventFilter {
 
 impl EventFilter {
     /// Whether an event matches the query, and the caller may see it.
-    fn has(&self, event: &Event, namespace: &Namespace, caller: &Caller) -> bool {
+    fn matches(&self, event: &Event, namespace: &Namespace, caller: &Caller) -> bool {
         if event.kind == EventKind::Gap {
             return true;
         }
@@ -150,7 +150,7 @@ fn stream(call: Call<EventFilter>, headers: &HeaderMap, length: Duration) -> Res
         listener: call.web.events.listen(cursor),
         ends_at: now + length,
         web: call.web,
-        caller: Recheck::new(call.caller),
+        caller: RecheckedCaller::new(call.caller),
         namespace: call.namespace,
         wanted: call.query,
         format,
@@ -210,7 +210,7 @@ impl Format {
 
 struct Stream {
     web: Web,
-    caller: Recheck,
+    caller: RecheckedCaller,
     namespace: Namespace,
     wanted: EventFilter,
     format: Format,
@@ -266,7 +266,7 @@ impl Stream {
                 ListenResult::Events(events, cursor) => {
                     self.cursor = Some(cursor);
                     let own =
-                        events.iter().filter(|event| self.wanted.has(event, &self.namespace, self.caller.caller()));
+                        events.iter().filter(|event| self.wanted.matches(event, &self.namespace, self.caller.caller()));
                     let block = |event: &Arc<Event>| {
                         self.format.block(Some(cursor.at_event(event)), event.kind.name(), &self.show(event))
                     };
@@ -369,18 +369,20 @@ mod tests {
             (caller(Some(AppId::new(7))), 1, 7, true),
             (caller(Some(AppId::new(7))), 1, 8, false),
         ] {
-            assert_eq!(all.has(&event(namespace, app), &here, &caller), expected, "{namespace} {app}");
+            assert_eq!(all.matches(&event(namespace, app), &here, &caller), expected, "{namespace} {app}");
         }
         let node = Event { kind: EventKind::Node { name: "n".to_owned(), status: "dead" }, app: None, ..event(1, 7) };
-        assert!(all.has(&node, &here, &caller(None)));
+        assert!(all.matches(&node, &here, &caller(None)));
         let of_app = EventFilter { app: Some("app-7".to_owned()), ..all.clone() };
-        assert!(of_app.has(&event(1, 7), &here, &caller(None)) && !of_app.has(&event(1, 8), &here, &caller(None)));
+        assert!(
+            of_app.matches(&event(1, 7), &here, &caller(None)) && !of_app.matches(&event(1, 8), &here, &caller(None))
+        );
         let of_job = EventFilter { job: Some("j".to_owned()), ..all.clone() };
-        assert!(!of_job.has(&event(1, 7), &here, &caller(None)) && !of_job.has(&node, &here, &caller(None)));
+        assert!(!of_job.matches(&event(1, 7), &here, &caller(None)) && !of_job.matches(&node, &here, &caller(None)));
         let of_kind = EventFilter { kinds: vec!["node".parse().unwrap()], ..all };
-        assert!(of_kind.has(&node, &here, &caller(None)) && !of_kind.has(&event(1, 7), &here, &caller(None)));
+        assert!(of_kind.matches(&node, &here, &caller(None)) && !of_kind.matches(&event(1, 7), &here, &caller(None)));
         let gap = Event { kind: EventKind::Gap, ..node };
-        assert!(of_job.has(&gap, &here, &caller(None)), "whatever is asked for may have been missed");
+        assert!(of_job.matches(&gap, &here, &caller(None)), "whatever is asked for may have been missed");
         assert!("gap".parse::<Kind>().is_err());
     }
 }

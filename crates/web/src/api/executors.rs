@@ -72,7 +72,7 @@ pub(crate) struct ExecutorJson {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "UnansweredTriggers")]
 pub(crate) struct UnansweredJson {
-    /// How often in a row.
+    /// How many triggers in a row it left unanswered.
     count: u32,
     /// When the first of them was sent.
     since: Timestamp,

@@ -28,7 +28,7 @@ use crate::cursor::Listing;
 use crate::load::{self, LongLived};
 use crate::permits::{LiveShare, StreamKind};
 use crate::problem::Problem;
-use crate::recheck::Recheck;
+use crate::recheck::RecheckedCaller;
 use crate::shares;
 use crate::state::Web;
 
@@ -67,7 +67,7 @@ pub(super) struct FollowRequest {
 
 struct LogStream {
     web: Web,
-    caller: Recheck,
+    caller: RecheckedCaller,
     follow: FollowRequest,
     ends_at: Instant,
     last_sent_at: Instant,
@@ -97,7 +97,7 @@ pub(super) fn answer(web: &Web, caller: Caller, follow: FollowRequest) -> Result
     let ends_at = now + web.config.follow_timeout;
     // Subscribes before the first read, so that no line stored in between is missed.
     let log_reader = web.engine.follow_log(follow.run.id);
-    let (web, caller) = (web.clone(), Recheck::new(caller));
+    let (web, caller) = (web.clone(), RecheckedCaller::new(caller));
     let reader =
         LogStream { web, caller, follow, ends_at, last_sent_at: now, is_over: false, log_reader, _share: share };
     let mut response = Response::new(Body::from_stream(stream(reader).fuse()));

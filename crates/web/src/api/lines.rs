@@ -19,7 +19,7 @@ const CHUNK_COUNT_MAX: u32 = 32;
 /// Maximum bytes of text in one page, and about the number of bytes decoded at a time. A page has at least one line.
 pub(crate) const TEXT_BYTES_MAX: usize = 1024 * 1024;
 /// Maximum number of chunks that one call searches for matching lines: enough for a whole log of the usual maximum size.
-const SEARCHED_MAX: usize = 256;
+const SEARCHED_CHUNKS_MAX: usize = 256;
 /// Maximum length of the text to search for, in bytes.
 pub(crate) const CONTAINS_BYTES_MAX: usize = 256;
 
@@ -70,11 +70,11 @@ impl LineFilter {
         Ok(text.to_lowercase())
     }
 
-    pub(super) fn is_all(&self) -> bool {
+    pub(super) fn matches_all(&self) -> bool {
         self.levels.is_empty() && self.contains.is_none() && self.severities.is_empty()
     }
 
-    pub(super) fn has(&self, line: &LogLine) -> bool {
+    pub(super) fn matches(&self, line: &LogLine) -> bool {
         let is_level = self.levels.is_empty() || self.levels.iter().any(|level| level.0 == line.level);
         let is_severe = |severities: &[LineSeverity]| severities.contains(&LineSeverity::of(&line.level, &line.text));
         is_level
@@ -87,7 +87,7 @@ impl LineFilter {
 #[derive(Clone, Debug, Serialize, JsonSchema)]
 #[schemars(rename = "LogLine")]
 pub(crate) struct Line {
-    /// Counts the lines of the attempt from 1.
+    /// The number of the line in its attempt, counted from 1.
     pub(crate) seq: u64,
     pub(crate) at: Timestamp,
     #[schemars(extend("enum" = LEVELS))]
@@ -185,11 +185,11 @@ pub(crate) async fn read(store: &dyn Store, run: &Run, part: Part<'_>, now: Time
                 found.is_drained = true;
                 return Ok(found);
             }
-            if !found.take(chunk, wanted, (limit, bytes_max)) {
+            if !found.add_chunk(chunk, wanted, (limit, bytes_max)) {
                 return Ok(found);
             }
             searched += 1;
-            if searched >= SEARCHED_MAX && !wanted.is_all() {
+            if searched >= SEARCHED_CHUNKS_MAX && !wanted.matches_all() {
                 return Ok(found);
             }
         }
@@ -210,7 +210,7 @@ pub(super) fn is_fresh(chunk: &LogChunk, now: Timestamp) -> bool {
 
 impl Lines {
     /// Adds the lines of a chunk. `false` means that a limit was reached before the end of the chunk.
-    fn take(&mut self, chunk: LogChunk, wanted: &LineFilter, (limit, bytes_max): (usize, usize)) -> bool {
+    fn add_chunk(&mut self, chunk: LogChunk, wanted: &LineFilter, (limit, bytes_max): (usize, usize)) -> bool {
         if self.position.is_before_gap(&chunk) {
             // Moves the position past the missing chunks: even if the page ends within this chunk, the next call does not wait for them
             // again.
@@ -221,7 +221,7 @@ impl Lines {
             if self.lines.len() >= limit {
                 return false;
             }
-            let is_wanted = wanted.has(&line);
+            let is_wanted = wanted.matches(&line);
             let text_bytes = self.text_bytes.saturating_add(line.text.len());
             if is_wanted && text_bytes > bytes_max && !self.lines.is_empty() {
                 return false;

@@ -111,7 +111,7 @@ pub(crate) async fn search(
             last = chunk.sequence;
             for line in &chunk.lines {
                 bytes += line.text.len();
-                found.take(line, wanted);
+                found.count_line(line, wanted);
             }
         }
         if bytes >= SEARCHED_BYTES_MAX {
@@ -122,7 +122,7 @@ pub(crate) async fn search(
 }
 
 impl LogSearch {
-    fn take(&mut self, line: &rondel_store::logs::LogLine, wanted: &LineFilter) {
+    fn count_line(&mut self, line: &rondel_store::logs::LogLine, wanted: &LineFilter) {
         self.line_count += 1;
         let count = match LineSeverity::of(&line.level, &line.text) {
             LineSeverity::Error => &mut self.severities.error,
@@ -132,7 +132,7 @@ impl LogSearch {
         };
         *count += 1;
         self.has_gaps |= missing_lines(&line.level, &line.text).is_some();
-        if wanted.is_all() || !wanted.has(line) {
+        if wanted.matches_all() || !wanted.matches(line) {
             return;
         }
         self.hit_count += 1;

@@ -62,8 +62,8 @@ async fn get(call: GlobalCall) -> Result<Response, Problem> {
         Some(id) => call.engine().store().account(id).await?.map(|account| account.name),
         None => None,
     };
-    let places = GrantNames::of(call.engine(), caller.rights.grants().iter()).await?;
-    let grants = places.show(caller.rights.grants());
+    let names = GrantNames::of(call.engine(), caller.rights.grants().iter()).await?;
+    let grants = names.show(caller.rights.grants());
     let namespace = shown_namespace(call.engine(), caller, None).await;
     json(StatusCode::OK, &MeJson { name: caller.name(), means: caller.means().as_str(), account, grants, namespace })
 }

@@ -225,7 +225,7 @@ async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result
 }
 
 async fn answer_created(call: &Call, run: Run) -> Result<Response, Problem> {
-    trace::about(run.id);
+    trace::record_run(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
     let mut response = json(StatusCode::CREATED, &run_json::show(call, run).await?)?;
@@ -244,7 +244,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, path: &Named<path::Run>) -> Result<R
     };
     let mut found = found.filter(|run| run.namespace == call.namespace.id).ok_or_else(|| missing(call, path))?;
     call.check(Some(found.app), || missing(call, path))?;
-    trace::about(found.id);
+    trace::record_run(found.id);
     call.conceal(std::slice::from_mut(&mut found)).await?;
     Ok(found.for_reader())
 }

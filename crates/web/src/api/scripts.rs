@@ -137,7 +137,7 @@ pub(super) struct Restore {
 /// A job that uses a script.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "ScriptUser")]
-pub(super) struct UserJson {
+pub(super) struct ScriptUserJson {
     name: String,
 }
 
@@ -218,7 +218,8 @@ fn versions(routes: Routes) -> Routes {
             "/api/v1/scripts/{name}/jobs",
             View,
             jobs,
-            Doc::new("List the jobs that use a script", "By name.").json::<Page<UserJson>>(200, "A page of jobs."),
+            Doc::new("List the jobs that use a script", "By name.")
+                .json::<Page<ScriptUserJson>>(200, "A page of jobs."),
         )
 }
 
@@ -368,9 +369,9 @@ async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Re
     let after = name_after(&call, &listing)?;
     let (limit, seen) = (call.query.limit, call.visible_apps());
     let store = call.engine().store();
-    let mut users = store.script_users(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
-    let next_cursor = cut(&mut users, limit).map(|last| listing.cursor(last));
-    json(StatusCode::OK, &Page { items: users.into_iter().map(|name| UserJson { name }).collect(), next_cursor })
+    let mut jobs = store.script_users(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
+    let next_cursor = cut(&mut jobs, limit).map(|last| listing.cursor(last));
+    json(StatusCode::OK, &Page { items: jobs.into_iter().map(|name| ScriptUserJson { name }).collect(), next_cursor })
 }
 
 /// The version whose number is in this query parameter, and its source.

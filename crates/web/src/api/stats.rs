@@ -13,7 +13,7 @@ use rondel_store::rollups::{PointKind, StatPoint, Verdicts};
 use schemars::JsonSchema;
 use serde::Serialize;
 
-use super::jobs::{find_app, instant, seen_from};
+use super::jobs::{find_app, instant, visible_from};
 use crate::answer::json;
 use crate::call::Call;
 use crate::openapi::Doc;
@@ -238,7 +238,7 @@ async fn groups(
         let found = store.jobs_named(call.namespace.id, &names).await?;
         let mut groups = Vec::new();
         for job in found.into_iter().filter(|job| call.may_view(job.app) && app.is_none_or(|app| app == job.app)) {
-            let from = seen_from(call, &job, span.from, span.to).await?;
+            let from = visible_from(call, &job, span.from, span.to).await?;
             groups.push(Group { name: job.spec.name, id: job.id.get(), from });
         }
         return Ok((Some(groups), false));
@@ -267,14 +267,14 @@ async fn of_groups(
     (groups, span): (&[Group], BucketRange),
 ) -> Result<Vec<SeriesJson>, Problem> {
     let is_grouped = call.query.group.is_some();
-    let (mut found, mut sum) = (Vec::new(), series::joined(&[], span));
+    let (mut found, mut sum) = (Vec::new(), series::buckets_of(&[], span));
     for groups in groups.chunks(series::owner_count(span)) {
         let owners: Vec<i64> = groups.iter().map(|group| group.id).collect();
         let points = series::read(call, kind, &owners, span).await?;
         for group in groups {
             let is_its = |point: &&StatPoint| point.owner == group.id && point.at >= group.from;
             let own: Vec<StatPoint> = points.iter().filter(is_its).cloned().collect();
-            let buckets = series::joined(&own, span);
+            let buckets = series::buckets_of(&own, span);
             if is_grouped {
                 found.push(series_of(Some(group.name.clone()), &buckets));
             } else {

@@ -116,7 +116,7 @@ struct LaneJson {
     run_count: u64,
     /// Runs that failed, timed out, or have an unknown outcome.
     trouble_count: u64,
-    /// Whether earlier runs are joined.
+    /// Whether the earlier runs of this lane are joined into one mark per stretch of time.
     is_joined: bool,
     marks: Vec<MarkJson>,
     /// Upcoming planned instants.
@@ -127,7 +127,7 @@ struct LaneJson {
     clock_changes: Vec<Timestamp>,
 }
 
-/// A run, or several that are joined.
+/// A run, or several runs that are joined into one mark.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "TimelineMark")]
 struct MarkJson {
@@ -220,7 +220,7 @@ pub(super) fn routes() -> Routes {
         .get(
             "/api/v1/fires",
             View,
-            coming,
+            list_upcoming_fires,
             Doc::new("List the upcoming fires of all jobs", "The fires of the next 24 hours, and their number per quarter of an hour.")
                 .json::<ForecastJson>(200, "The fires."),
         )
@@ -250,7 +250,7 @@ async fn get(call: Call<TimelineQuery>) -> Result<Response, Problem> {
     json(StatusCode::OK, &answer)
 }
 
-async fn coming(call: Call<ComingQuery>) -> Result<Response, Problem> {
+async fn list_upcoming_fires(call: Call<ComingQuery>) -> Result<Response, Problem> {
     let now = call.engine().now();
     let to = call.query.to.unwrap_or(now + DAY);
     check(now, to, DAY)?;

@@ -132,13 +132,13 @@ pub(crate) struct TokenJson {
 }
 
 impl TokenJson {
-    fn new(record: &TokenRecord, places: &GrantNames) -> Self {
+    fn new(record: &TokenRecord, names: &GrantNames) -> Self {
         Self {
             id: record.id,
             kind: record.kind.as_str(),
             name: record.name.clone(),
             prefix: record.prefix.clone(),
-            grants: places.show(&record.grants),
+            grants: names.show(&record.grants),
             declares: record.declares,
             minted_by: record.minted_by,
             series: record.series,
@@ -269,8 +269,8 @@ pub(crate) async fn own<Q>(call: &GlobalCall<Q>, limit: u32) -> Result<Vec<Token
 
 /// Tokens as the API shows them.
 pub(crate) async fn show_all<Q>(call: &GlobalCall<Q>, found: &[TokenRecord]) -> Result<Vec<TokenJson>, Problem> {
-    let places = GrantNames::of(call.engine(), found.iter().flat_map(|token| &token.grants)).await?;
-    Ok(found.iter().map(|token| TokenJson::new(token, &places)).collect())
+    let names = GrantNames::of(call.engine(), found.iter().flat_map(|token| &token.grants)).await?;
+    Ok(found.iter().map(|token| TokenJson::new(token, &names)).collect())
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, Problem> {
@@ -325,8 +325,8 @@ async fn with_secret<Q>(
     record: &TokenRecord,
     (secret, is_inherited): (&Token, bool),
 ) -> Result<TokenJson, Problem> {
-    let places = GrantNames::of(call.engine(), record.grants.iter()).await?;
-    let shown = TokenJson::new(record, &places);
+    let names = GrantNames::of(call.engine(), record.grants.iter()).await?;
+    let shown = TokenJson::new(record, &names);
     call.note.changed_to(&shown);
     let end = record.expires_at.filter(|_| is_inherited && record.kind.is_of_executors());
     let warning = |end: Timestamp| {
@@ -494,7 +494,7 @@ async fn find<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenRecord, Problem>
     }
     let found = found.ok_or_else(|| Problem::new(Code::TokenNotFound, format!("there is no token {}", quoted(id))))?;
     call.note.object(&found.name);
-    let places = GrantNames::of(call.engine(), found.grants.iter()).await?;
-    call.note.before(&TokenJson::new(&found, &places));
+    let names = GrantNames::of(call.engine(), found.grants.iter()).await?;
+    call.note.before(&TokenJson::new(&found, &names));
     Ok(found)
 }

@@ -61,7 +61,7 @@ pub(crate) struct UserJson {
 }
 
 impl UserJson {
-    fn new(account: &Account, places: &GrantNames) -> Self {
+    fn new(account: &Account, names: &GrantNames) -> Self {
         Self {
             id: account.id,
             name: account.name.clone(),
@@ -69,7 +69,7 @@ impl UserJson {
             disabled: account.disabled,
             has_password: account.password.is_some(),
             provider_sign_in: account.password.is_none() || account.provider_linked_at.is_some(),
-            grants: places.show(&account.grants),
+            grants: names.show(&account.grants),
             created_at: account.created_at,
             password_changed_at: account.password_changed_at,
         }
@@ -201,8 +201,8 @@ async fn list(call: GlobalCall<ListUsers>) -> Result<Response, Problem> {
 /// A page of users in the order of their names, as the API shows them.
 pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u32) -> Result<Vec<UserJson>, Problem> {
     let found = call.engine().store().accounts(after, limit).await?;
-    let places = GrantNames::of(call.engine(), found.iter().flat_map(|account| &account.grants)).await?;
-    Ok(found.iter().map(|account| UserJson::new(account, &places)).collect())
+    let names = GrantNames::of(call.engine(), found.iter().flat_map(|account| &account.grants)).await?;
+    Ok(found.iter().map(|account| UserJson::new(account, &names)).collect())
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, Problem> {

@@ -16,7 +16,7 @@ use crate::problem::Code;
 use crate::route_info::{Access, KeyUse, RouteInfo};
 
 /// The codes with which every call can be refused or fail, whatever its handler.
-const ALWAYS: [Code; 8] = [
+const COMMON_REFUSALS: [Code; 8] = [
     Code::InvalidHeader,
     Code::Unauthenticated,
     Code::Forbidden,
@@ -47,7 +47,7 @@ pub(super) fn operation(info: &RouteInfo, route: &RouteDoc, schemas: &mut Schema
     let RouteDoc { doc, describe_inputs } = route;
     let mut inputs = describe_inputs();
     inputs.headers.extend(&doc.headers);
-    let mut refusals: Vec<Code> = ALWAYS.to_vec();
+    let mut refusals: Vec<Code> = COMMON_REFUSALS.to_vec();
     match info.key_use() {
         KeyUse::Stored => {
             inputs.headers.push(keyed::PARAMETER);
@@ -161,7 +161,7 @@ pub(super) fn headers() -> Value {
 pub(super) fn responses(problem: &Value) -> Value {
     let mut shared = Map::new();
     for (status, name) in SHARED {
-        let codes: Vec<Code> = ALWAYS.into_iter().filter(|code| code.status() == status).collect();
+        let codes: Vec<Code> = COMMON_REFUSALS.into_iter().filter(|code| code.status() == status).collect();
         let headers: &[&str] = match status {
             401 => &["X-Request-Id", "WWW-Authenticate"],
             429 => &["X-Request-Id", "Retry-After", "RateLimit", "RateLimit-Policy"],

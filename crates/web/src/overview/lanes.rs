@@ -12,7 +12,7 @@ use rondel_store::rollups::{ChartRun, NewestOutcomes, PointKind, StatPoint, Verd
 
 use super::recent_failures::{RecentFailures, SHARED_COUNT};
 use super::series::{BucketRange, fitting_step, kept_step, summed_verdicts};
-use crate::api::jobs::seen_from;
+use crate::api::jobs::visible_from;
 use crate::call::Call;
 use crate::problem::Problem;
 
@@ -130,7 +130,7 @@ async fn by_job<Q: Sync>(
     failures: &RecentFailures,
 ) -> Result<Timeline, Problem> {
     let lane_count = usize::try_from(request.lane_count).unwrap_or(usize::MAX);
-    let mut jobs = worst(call, request, failures).await?;
+    let mut jobs = worst_jobs(call, request, failures).await?;
     let known: BTreeSet<JobId> = jobs.iter().map(|job| job.id).collect();
     if jobs.len() <= lane_count {
         let within = call.visible_apps();
@@ -209,7 +209,7 @@ async fn read_lane_data<Q: Sync>(
     let stretches = summed_verdicts(call, (PointKind::Job, &owners), span, length).await?;
     for job in joined {
         // If the job moved to another app, only runs of apps that the caller sees are counted.
-        let from = seen_from(call, job, request.from, request.to).await?;
+        let from = visible_from(call, job, request.from, request.to).await?;
         let Some(its) = drawn.get_mut(&job.id) else { continue };
         let is_seen = |stretch: &&StatPoint| {
             stretch.owner == job.id.get()
@@ -240,7 +240,7 @@ fn is_shard(run: &Run) -> bool {
 }
 
 /// The jobs in this order: those whose newest runs failed, those with a failed run in the last day, and those that are running.
-async fn worst<Q: Sync>(
+async fn worst_jobs<Q: Sync>(
     call: &Call<Q>,
     request: &TimelineRequest,
     failures: &RecentFailures,
@@ -266,15 +266,15 @@ async fn worst<Q: Sync>(
     }
     let mut seen = BTreeSet::new();
     let ids: Vec<JobId> = all.into_iter().filter(|job| seen.insert(*job)).take(count).collect();
-    let found = if is_all { store.jobs_by_id(&ids).await? } else { named(call, request, &ids).await? };
+    let found = if is_all { store.jobs_by_id(&ids).await? } else { matching_jobs(call, request, &ids).await? };
     let mut found: HashMap<JobId, JobRecord> = found.into_iter().map(|job| (job.id, job)).collect();
     let is_wanted = |job: &JobRecord| call.may_view(job.app) && request.app.is_none_or(|app| app == job.app);
     Ok(ids.iter().filter_map(|id| found.remove(id)).filter(is_wanted).collect())
 }
 
-/// The jobs whose names contain the wanted text. Returns one job more than the timeline has lanes, or all of them if [`worst`] filters
-/// them further.
-async fn named<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
+/// The jobs whose names contain the wanted text. Returns one job more than the timeline has lanes, or all of them if [`worst_jobs`]
+/// filters them further.
+async fn matching_jobs<Q>(call: &Call<Q>, request: &TimelineRequest, ids: &[JobId]) -> Result<Vec<JobRecord>, Problem> {
     let store = call.engine().store();
     let names: HashMap<JobId, String> = store.job_names(ids).await?.into_iter().collect();
     let wanted = request.contains.as_deref().unwrap_or_default();

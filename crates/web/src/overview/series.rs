@@ -71,9 +71,9 @@ async fn of_seen<Q>(call: &Call<Q>, span: BucketRange, detail: PointDetail) -> R
         None => (PointKind::Namespace, vec![call.namespace.id.get()]),
         Some(apps) => (PointKind::App, apps.iter().map(|app| app.get()).collect()),
     };
-    let mut buckets = joined(&[], span);
+    let mut buckets = buckets_of(&[], span);
     for owners in owners.chunks(owner_count(span)) {
-        add(&mut buckets, &joined(&points(call, (kind, owners), span, detail).await?, span));
+        add(&mut buckets, &buckets_of(&points(call, (kind, owners), span, detail).await?, span));
     }
     Ok(buckets)
 }
@@ -91,7 +91,7 @@ pub(crate) async fn of<Q>(
     owners: &[i64],
     span: BucketRange,
 ) -> Result<Vec<Bucket>, Problem> {
-    Ok(joined(&read(call, kind, owners, span).await?, span))
+    Ok(buckets_of(&read(call, kind, owners, span).await?, span))
 }
 
 /// The points of these owners. With more than [`owner_count`] owners, points may be missing.
@@ -130,7 +130,7 @@ async fn points<Q>(
 }
 
 /// Adds up the points in each bucket of the span; buckets without runs are empty.
-pub(crate) fn joined(points: &[StatPoint], span: BucketRange) -> Vec<Bucket> {
+pub(crate) fn buckets_of(points: &[StatPoint], span: BucketRange) -> Vec<Bucket> {
     let count = usize::try_from(span.bucket_count().min(BUCKET_COUNT_MAX)).unwrap_or(0);
     let ats = (0..count).map(|number| span.from + span.step.length() * u32::try_from(number).unwrap_or(0));
     let mut buckets: BTreeMap<Timestamp, Bucket> = ats.map(|at| (at, Bucket::empty(at))).collect();
@@ -216,7 +216,7 @@ mod tests {
             durations: Sketch::default(),
             lateness: Sketch::default(),
         };
-        let buckets = joined(&[point(span.from), point(span.from), point(at + Duration::from_secs(86_400))], span);
+        let buckets = buckets_of(&[point(span.from), point(span.from), point(at + Duration::from_secs(86_400))], span);
         let counts: Vec<u64> = buckets.iter().map(|bucket| bucket.verdicts.total()).collect();
         assert_eq!(counts, [4, 0, 0, 0], "an hour has four quarters");
         assert_eq!(total(&buckets).verdicts.succeeded, 4);

@@ -157,7 +157,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         None => Vec::new(),
     };
     let found = tokens::own(call, LIMIT).await?;
-    let places = GrantNames::of(engine, caller.rights.grants().iter()).await?;
+    let names = GrantNames::of(engine, caller.rights.grants().iter()).await?;
     let session = |one: WebSession| SessionRow {
         id: one.id.to_string(),
         is_this: Some(one.id) == caller.session,
@@ -178,7 +178,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
     let template = AccountPage {
         t,
         name: caller.name().to_owned(),
-        grants: places.show(caller.rights.grants()).iter().map(|grant| grant_text(grant, t)).collect(),
+        grants: names.show(caller.rights.grants()).iter().map(|grant| grant_text(grant, t)).collect(),
         is_account: account.is_some() && caller.token.is_none(),
         has_sign_ins: of_sign_ins.is_some(),
         has_password: account.as_ref().is_some_and(|account| account.password.is_some()),

@@ -109,7 +109,7 @@ struct AlertsPage {
     windows: Vec<(WindowRow, Option<&'static str>)>,
     errors: Vec<String>,
     form: SilenceForm,
-    planned: WindowForm,
+    window_form: WindowForm,
     back: String,
 }
 
@@ -123,7 +123,7 @@ struct IncidentPage {
     facts: Vec<(&'static str, String)>,
     members: Vec<IncidentRow>,
     messages: Vec<MessageRow>,
-    planned: Option<CoveredRuns>,
+    covered_runs: Option<CoveredRuns>,
     back: String,
 }
 
@@ -241,7 +241,7 @@ pub(super) async fn render_page(
         windows: windows.iter().map(window).collect(),
         errors,
         form: forms.silence,
-        planned: forms.window,
+        window_form: forms.window,
         back: "/alerts".to_owned(),
     };
     html(status, &template)
@@ -406,7 +406,7 @@ pub(super) async fn incident(page: Page, Named(id, ..): Named<path::Incident>) -
         facts: facts(&record, now, t),
         back: format!("/alerts/incidents/{id}"),
         messages: incident_parts::messages(&page, &record).await?,
-        planned: incident_parts::covered_runs(&page, &record).await?,
+        covered_runs: incident_parts::covered_runs(&page, &record).await?,
         row: row(record),
         members: members.into_iter().map(row).collect(),
     };

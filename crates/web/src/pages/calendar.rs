@@ -52,8 +52,8 @@ struct CalendarPage {
     year: i32,
     months: Vec<Month>,
     /// The URL and the name of each job or calendar that uses this calendar.
-    users: Vec<(String, String)>,
-    has_more_users: bool,
+    dependents: Vec<(String, String)>,
+    has_more_dependents: bool,
     form: CalendarForm,
     errors: Vec<String>,
     trial: Option<Trial>,
@@ -139,9 +139,9 @@ async fn render_page<Q>(
     let year = state.year.unwrap_or_else(|| this_year(page.engine().now()));
     let limit = LIMIT as usize;
     let seen = page.call.visible_apps();
-    let mut users = calendars::users(page.engine(), record, seen.as_deref(), None, limit + 1).await?;
-    let has_more_users = users.len() > limit;
-    users.truncate(limit);
+    let mut dependents = calendars::users(page.engine(), record, seen.as_deref(), None, limit + 1).await?;
+    let has_more_dependents = dependents.len() > limit;
+    dependents.truncate(limit);
     let address = |user| match user {
         CalendarUser::Calendar(name) => (format!("/calendars/{name}"), name),
         CalendarUser::Job(name) => (format!("/jobs/{name}"), name),
@@ -153,8 +153,8 @@ async fn render_page<Q>(
         description: record.spec.description.clone(),
         year,
         months: months(&calendar, year),
-        users: users.into_iter().map(address).collect(),
-        has_more_users,
+        dependents: dependents.into_iter().map(address).collect(),
+        has_more_dependents,
         form,
         errors: state.errors,
         trial: state.trial,

@@ -166,9 +166,9 @@ struct ChannelPage {
     /// The result of a test.
     tested: Option<DeliveryRow>,
     /// The name and the URL of each object that still uses the channel, after a refused deletion.
-    users: Vec<(String, String)>,
+    dependents: Vec<(String, String)>,
     /// Whether more objects use the channel.
-    has_more_users: bool,
+    has_more_dependents: bool,
     /// A signing key that was just generated.
     signing_key: Option<String>,
     attempts: Vec<DeliveryRow>,
@@ -339,8 +339,8 @@ async fn render_page<Q>(
         form,
         missing: missing(page),
         tested: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
-        users: state.users.iter().take(CHANNEL_USER_COUNT_MAX).map(|one| user_link(one, t)).collect(),
-        has_more_users: state.users.len() > CHANNEL_USER_COUNT_MAX,
+        dependents: state.users.iter().take(CHANNEL_USER_COUNT_MAX).map(|one| user_link(one, t)).collect(),
+        has_more_dependents: state.users.len() > CHANNEL_USER_COUNT_MAX,
         signing_key: state.signing_key,
         path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),
         attempts: found

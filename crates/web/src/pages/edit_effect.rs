@@ -41,9 +41,9 @@ pub(super) struct ComingRow {
     /// The instant on the clock of the schedule, if that is not UTC.
     pub(super) local: Option<String>,
     /// Whether the current definition has the fire.
-    pub(super) is_before: bool,
+    pub(super) is_in_current: bool,
     /// Whether the edited definition has the fire.
-    pub(super) is_after: bool,
+    pub(super) is_in_edited: bool,
 }
 
 impl EditEffect {
@@ -89,11 +89,11 @@ impl EditEffect {
         let planned = |job| AnchoredJob { job, anchor };
         let mut steps = STEPS;
         let changes = fire_changes(old.as_ref().map(planned), Some(planned(&new)), (now, now + WINDOW), &mut steps);
-        let row = |(at, (is_before, is_after))| ComingRow {
+        let row = |(at, (is_in_current, is_in_edited))| ComingRow {
             at: Moment::new(at, now, t),
             local: (zone != Tz::UTC).then(|| words::moment(zone, at)),
-            is_before,
-            is_after,
+            is_in_current,
+            is_in_edited,
         };
         Ok(Self {
             rows: rows.into_iter().map(row).take(COUNT * 2).collect(),

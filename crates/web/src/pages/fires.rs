@@ -91,7 +91,7 @@ struct When {
     at: Moment,
     local: Option<String>,
     /// The URL that asks "why" about the instant.
-    why: String,
+    why_url: String,
 }
 
 /// A fire, or several consecutive fires with the same verdict.
@@ -103,7 +103,7 @@ struct Row {
     word: &'static str,
     run: Option<RunId>,
     /// The explanation of the verdict; empty if there is none.
-    why: String,
+    explanation: String,
 }
 
 /// The answer to the question about an instant.
@@ -153,7 +153,7 @@ impl FireFormatter<'_> {
         When {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::moment(self.zone, at)),
-            why: super::why::address(self.name, Some(at)),
+            why_url: super::why::address(self.name, Some(at)),
         }
     }
 
@@ -161,7 +161,7 @@ impl FireFormatter<'_> {
         let t = self.t;
         let (class, word) = class_and_word(&entry.verdict, t);
         let last = (entry.count > 1).then(|| (entry.count, self.when(entry.last)));
-        let (run, why) = match &entry.verdict {
+        let (run, explanation) = match &entry.verdict {
             FireVerdict::Row { run, status, reason, detail, planned } => {
                 // The sentence for attempt 1 does not mention the attempt; the page of the run shows it.
                 let subject =
@@ -190,7 +190,7 @@ impl FireFormatter<'_> {
             | FireVerdict::Removed
             | FireVerdict::Missing => (None, String::new()),
         };
-        Row { when: self.when(entry.first), last, class, word, run, why }
+        Row { when: self.when(entry.first), last, class, word, run, explanation }
     }
 
     fn answer(&self, at: Timestamp, why: &Why) -> InstantAnswer {
@@ -386,7 +386,7 @@ mod tests {
         let messages = HashMap::from([(run, "exit code 7".to_owned())]);
         let why = |status, reason| {
             let verdict = FireVerdict::Row { run, status, reason, detail: None, planned: true };
-            formatter.row(&Entry { first: at, last: at, count: 1, verdict }, &messages).why
+            formatter.row(&Entry { first: at, last: at, count: 1, verdict }, &messages).explanation
         };
         assert_eq!(why(RunStatus::Failed, None), "exit code 7");
         assert_ne!(why(RunStatus::Skipped, Some(Reason::Paused)), "exit code 7");

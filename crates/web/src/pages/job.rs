@@ -192,7 +192,7 @@ fn run_form(page: &Page<RunsCursor>, record: &JobRecord) -> RunForm {
         takes_params: *overrides != Overrides::None,
         executors: online_names(page, record),
         takes_executor: record.spec.pump.is_none(),
-        params: text_of(&overrides.part(&spec.params)),
+        params: text_of(&overrides.replaceable_part(&spec.params)),
         fields,
         hint: match &*overrides {
             Overrides::Only(pointers) => t.job_run_params_only(pointers.join(", ")),

@@ -14,7 +14,7 @@ use super::drawing::{WIDTH, runs_between};
 use super::moment::{Moment, length};
 use super::texts::Texts;
 use super::zones;
-use crate::api::jobs::seen_from;
+use crate::api::jobs::visible_from;
 use crate::call::Call;
 use crate::overview::series::{self, Bucket, BucketRange};
 use crate::problem::Problem;
@@ -77,7 +77,7 @@ pub(super) async fn read<Q>(
     let year = BucketRange::new(Step::Day, end - DAY * (WEEKS * 7), end);
     let mut buckets = series::of(call, PointKind::Job, &[record.id.get()], year).await?;
     // If the job moved to another app, only runs of apps that the caller sees are counted.
-    let from = seen_from(call, record, year.from, year.to).await?;
+    let from = visible_from(call, record, year.from, year.to).await?;
     buckets.iter_mut().filter(|bucket| bucket.at < from).for_each(|bucket| *bucket = Bucket::empty(bucket.at));
     let fires = next_fires(call.engine().node(), (record.id, record.version), (now, now + AHEAD), NEXT_COUNT).await?;
     let fires = record.next_fire_at.filter(|at| *at > now).into_iter().chain(fires);

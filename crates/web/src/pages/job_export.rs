@@ -66,7 +66,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
     if page.query().names.is_empty() && !page.query().is_all {
         return Ok(to(own_path(&page.query().back).unwrap_or("/jobs")));
     }
-    let _place = shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?;
+    let _share = shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?;
     let chosen = chosen(&page).await?;
     let mut text = String::new();
     for names in chosen.chunks(READ_COUNT) {

@@ -58,7 +58,7 @@ pub(super) struct JobForm {
     pub(super) pump: Option<String>,
     pub(super) labels: LabelRows,
     /// The fields that have one value each.
-    pub(super) more: LeafFields,
+    pub(super) leaf_fields: LeafFields,
 }
 
 /// Errors by field. Errors without a field are under `form`.
@@ -120,7 +120,7 @@ impl Default for JobForm {
             enabled: true,
             pump: None,
             labels: LabelRows::default(),
-            more: LeafFields::of(&Value::Null),
+            leaf_fields: LeafFields::of(&Value::Null),
         }
     }
 }
@@ -157,7 +157,7 @@ impl From<&Fields> for JobForm {
             enabled: !fields.get("enabled").is_empty(),
             pump: fields.get_if_sent("pump").map(str::to_owned),
             labels: LabelRows::from_fields(fields),
-            more: LeafFields::from_fields(fields),
+            leaf_fields: LeafFields::from_fields(fields),
         }
     }
 }
@@ -192,7 +192,7 @@ impl JobForm {
             enabled: spec.enabled,
             pump: spec.pump.as_ref().map(|pump| pretty(&serde_json::to_value(pump).unwrap_or_default())),
             labels: LabelRows::of(&spec.labels),
-            more: LeafFields::of(&serde_json::to_value(spec).unwrap_or_default()),
+            leaf_fields: LeafFields::of(&serde_json::to_value(spec).unwrap_or_default()),
             ..Self::default()
         };
         form.with_schedule(spec)
@@ -246,7 +246,7 @@ impl JobForm {
     fn document(&self, mut document: Value, errors: &mut Errors, t: &Texts) -> Value {
         let retry_max = self.retry_max.parse::<u32>().map_err(|_| errors.add("retry_max", t.error_number));
         document["retry"] = json!({"max": retry_max.unwrap_or_default(), "backoff": self.retry_backoff});
-        for field in self.more.put(&mut document) {
+        for field in self.leaf_fields.put(&mut document) {
             errors.add(field, t.error_number);
         }
         if let Err(fault) = self.labels.put(&mut document) {
@@ -306,7 +306,7 @@ impl JobForm {
             "cron" => self.cron.is_empty(),
             "every" => self.every.is_empty(),
             "at" => self.at.is_empty(),
-            kind @ ("delay" | "after") => self.more.get(kind).is_empty(),
+            kind @ ("delay" | "after") => self.leaf_fields.get(kind).is_empty(),
             _ => false,
         }
     }
@@ -339,7 +339,7 @@ impl JobForm {
             _ => return Value::Null,
         }
         let mut schedule = Value::Object(schedule);
-        self.more.put_into_schedule(&mut schedule, &self.kind);
+        self.leaf_fields.put_into_schedule(&mut schedule, &self.kind);
         schedule
     }
 

@@ -107,7 +107,7 @@ fn an_emptied_field_gets_its_default_and_a_missing_one_stays() {
     let own = [("name", "a"), ("app", "b"), ("handler", "c"), ("retry_max", "0"), ("retry_backoff", "1s")];
     let made = |queue_timeout: Option<&str>, priority: Option<&str>| {
         let mut form = JobForm::from(&Fields::from(own));
-        form.more = LeafFields::read(|field| match field {
+        form.leaf_fields = LeafFields::read(|field| match field {
             "queue_timeout" => queue_timeout.map(str::to_owned),
             "priority" => priority.map(str::to_owned),
             _ => None,
@@ -121,6 +121,6 @@ fn an_emptied_field_gets_its_default_and_a_missing_one_stays() {
     let errors = made(Some("soon"), Some("ten")).unwrap_err();
     assert!(errors.of("priority").is_some(), "{errors:?}");
     assert!(made(Some("soon"), None).unwrap_err().of("queue_timeout").is_some());
-    let shown = JobForm::of(&saved).more;
+    let shown = JobForm::of(&saved).leaf_fields;
     assert_eq!((shown.get("queue_timeout"), shown.get("priority")), ("5m", "8"));
 }

@@ -151,7 +151,7 @@ impl FromQuery for Preview {
             schedule_json: text("schedule_json"),
             calendar: text("calendar"),
             calendar_rule: text("calendar_rule"),
-            more: LeafFields::read(|field| Some(text(field))),
+            leaf_fields: LeafFields::read(|field| Some(text(field))),
             ..JobForm::default()
         };
         // The other fields of this part of the form are accepted and ignored.
@@ -175,7 +175,7 @@ struct PreviewPart {
     /// Whether nothing has been typed yet.
     is_empty: bool,
     /// For an edited job: its fires before and after the edit.
-    coming: Option<EditEffect>,
+    edit_effect: Option<EditEffect>,
 }
 
 /// The next fires of a schedule, or its errors. The status is always 200, since an incomplete schedule is normal while the user types.
@@ -191,8 +191,8 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
         _ if form.lacks_schedule() => PreviewPart { is_empty: true, error: None, ..error_part(page.t, String::new()) },
         Ok(schedule) => match compile(&page.call, schedule.clone(), form.calendar_use()).await {
             Ok(job) => {
-                let coming = coming(&page, current_name, (schedule, form.calendar_use())).await;
-                PreviewPart { coming, ..preview_part(&job, page.engine().now(), page.t) }
+                let edit_effect = edit_effect(&page, current_name, (schedule, form.calendar_use())).await;
+                PreviewPart { edit_effect, ..preview_part(&job, page.engine().now(), page.t) }
             }
             Err(problem) => problem_part(page.t, &problem),
         },
@@ -202,7 +202,11 @@ pub(super) async fn preview(page: Page<Preview>) -> Result<Response, Problem> {
 }
 
 /// The effect of the edit on the upcoming fires; `None` for a new job, or while the definition has errors.
-async fn coming(page: &Page<Preview>, current_name: &str, (schedule, calendar): (Value, Value)) -> Option<EditEffect> {
+async fn edit_effect(
+    page: &Page<Preview>,
+    current_name: &str,
+    (schedule, calendar): (Value, Value),
+) -> Option<EditEffect> {
     if current_name.is_empty() {
         return None;
     }
@@ -232,7 +236,7 @@ fn preview_part(job: &Job, now: Timestamp, t: &'static Texts) -> PreviewPart {
         warnings: warnings.map(|warning| warning.sentence(t.lang()).to_owned()).collect(),
         error: None,
         is_empty: false,
-        coming: None,
+        edit_effect: None,
     }
 }
 
@@ -250,6 +254,6 @@ const fn error_part(t: &'static Texts, message: String) -> PreviewPart {
         warnings: Vec::new(),
         error: Some(message),
         is_empty: false,
-        coming: None,
+        edit_effect: None,
     }
 }

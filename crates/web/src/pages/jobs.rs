@@ -299,7 +299,7 @@ async fn rows(
         let is_shown_already =
             |mark: &&JobState| matches!(mark, JobState::Failing | JobState::Paused | JobState::Shadow);
         let marks = JobState::MARKS.iter().filter(|mark| !is_shown_already(mark));
-        let marks = marks.filter(|mark| board.is(**mark, entry, offers));
+        let marks = marks.filter(|mark| board.is_in_state(**mark, entry, offers));
         row.marks = marks.map(|mark| (mark.as_str(), state_name(*mark, t))).collect();
         if page.query().order == JobOrder::App && row.app != app {
             app.clone_from(&row.app);

@@ -144,14 +144,14 @@ async fn begin_change(
     }
     let account = &arrival.account;
     let before = arrival.grants_before.as_deref().unwrap_or_default();
-    let places = GrantNames::of(&web.engine, before.iter().chain(&account.grants)).await?;
+    let names = GrantNames::of(&web.engine, before.iter().chain(&account.grants)).await?;
     let by = &oidc.config().issuer;
-    let mut after = json!({"by": by, "groups": identity.groups, "grants": places.show(&account.grants)});
+    let mut after = json!({"by": by, "groups": identity.groups, "grants": names.show(&account.grants)});
     let (action, before) = if arrival.is_new {
         after["display_name"] = json!(account.display_name);
         ("user.create", None)
     } else {
-        ("user.change", Some(json!({"grants": places.show(before)}).to_string()))
+        ("user.change", Some(json!({"grants": names.show(before)}).to_string()))
     };
     let entry = entry(web, browser, (&account.name, AuthMethod::Session), (action, Verdict::Allowed));
     let entry = AuditEntry { object: account.name.clone(), before, after: Some(after.to_string()), ..entry };
@@ -162,7 +162,7 @@ async fn begin_change(
 /// Stores the outcome of a change in its audit entry.
 async fn end_change(web: &Web, entry: AuditEntry, is_made: bool) {
     let entry = if is_made { entry } else { AuditEntry { verdict: Verdict::Failed, after: None, ..entry } };
-    audit::answer(web, &entry).await;
+    audit::complete(web, &entry).await;
 }
 
 /// Records the sign-in in the audit log. If that fails, the user is not signed in.

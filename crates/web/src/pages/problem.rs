@@ -21,7 +21,7 @@ use rondel_core::words::Lang;
 pub(crate) struct ProblemPageContext {
     prefs: Prefs,
     /// The URL of the request, to return to after a preference was changed; `/` if the request was a change.
-    here: String,
+    return_to: String,
     /// Whether the request is for `/set-up`, where a link printed by the server creates the first account.
     is_set_up: bool,
 }
@@ -51,7 +51,7 @@ pub(crate) fn page_context(request: &Request) -> Option<ProblemPageContext> {
     is_page.then(|| ProblemPageContext {
         prefs: Prefs::new(request.uri(), request.headers()),
         is_set_up: path == "/set-up",
-        here: if request.method().is_safe() { request.uri().to_string() } else { "/".to_owned() },
+        return_to: if request.method().is_safe() { request.uri().to_string() } else { "/".to_owned() },
     })
 }
 
@@ -69,7 +69,7 @@ impl ProblemPageContext {
         let is_spent_set_up = self.is_set_up && problem.code() == Code::LinkSpent;
         let hint = if is_spent_set_up { t.problem_set_up_spent_hint } else { hint };
         let page = ProblemPage {
-            shell: Shell::new(self.prefs, Nav::None, user, &self.here),
+            shell: Shell::new(self.prefs, Nav::None, user, &self.return_to),
             t,
             status: problem.code().status(),
             title,

@@ -52,7 +52,7 @@ fn evaluated(run: &DryRun, t: &Texts) -> String {
 
 #[cfg(test)]
 mod tests {
-    use rondel_admin::rules::MeantDeadline;
+    use rondel_admin::rules::ResolvedDeadline;
     use rondel_core::Timestamp;
 
     use super::super::texts::Lang;
@@ -61,7 +61,7 @@ mod tests {
     #[test]
     fn the_trial_of_a_deadline_names_its_zone_and_the_first_run_that_counts() {
         let at = |text: &str| text.parse::<Timestamp>().unwrap();
-        let deadline = MeantDeadline {
+        let deadline = ResolvedDeadline {
             zone: "Europe/Berlin".to_owned(),
             counts_from: at("2026-11-21T05:00:00Z"),
             next: Some(at("2026-11-23T05:00:00Z")),

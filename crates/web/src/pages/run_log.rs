@@ -99,7 +99,7 @@ impl Search {
 pub(super) struct LogPart {
     lines: Vec<LogLine>,
     /// The URL that leads from a found line to its place in the log; empty if the page already shows the lines around it.
-    base: String,
+    line_url: String,
     /// The number of the first line in this part.
     pub(super) first: u64,
     /// The number of the last line in this part.
@@ -107,7 +107,7 @@ pub(super) struct LogPart {
     /// How many lines the log has.
     pub(super) total: u64,
     /// The position from which to poll for new lines; `None` if the log is complete.
-    pub(super) next: Option<String>,
+    pub(super) poll_cursor: Option<String>,
 }
 
 #[derive(Debug)]
@@ -139,12 +139,12 @@ pub(super) struct LogCard {
 /// The log of an attempt, as the page of its run first shows it.
 pub(super) async fn card(page: &Page<RunPageQuery>, run: &Run, attempt: i32) -> Result<LogCard, Problem> {
     let query = page.query();
-    let base = format!("/runs/{}?attempt={attempt}", run.id);
+    let line_url = format!("/runs/{}?attempt={attempt}", run.id);
     let is_search = !query.search.text.is_empty();
     let part = if is_search {
         let window = Window { from: Position::start(attempt), limit: AROUND_COUNT };
         let mut part = read(page, run, LinesToRead::At(window), &query.search.wanted).await?;
-        part.base = base;
+        part.line_url = line_url;
         part
     } else {
         let extent = Extent::read(page.engine().store(), run, attempt, page.engine().now()).await?;
@@ -236,12 +236,12 @@ async fn read<Q>(page: &Page<Q>, run: &Run, place: LinesToRead, wanted: &LineFil
     let part = Part { from, wanted, limit, bytes_max: lines::TEXT_BYTES_MAX };
     let found = lines::read(page.engine().store(), run, part, now).await?;
     // A run that has ended can have more last lines than fit into one part.
-    let next = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
+    let poll_cursor = (!is_settled || (is_new && !found.is_drained)).then(|| listing(run).cursor(found.position));
     let first = found.lines.first().map_or(from.line_count() + 1, |line| line.seq);
     let last = found.lines.last().map_or(from.line_count(), |line| line.seq);
     let (_, zone) = zones::clock_and_zone();
     let lines = found.lines.into_iter().map(|line| LogLine::new(&line, zone, page.t)).collect();
-    Ok(LogPart { lines, base: String::new(), first, last, total: last, next })
+    Ok(LogPart { lines, line_url: String::new(), first, last, total: last, poll_cursor })
 }
 
 impl LogLine {

@@ -53,7 +53,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     let shell = Shell::new(prefs, Nav::Settings, Some(User::of_global_call(&call).await), "/settings");
     let t = shell.t;
     let grants = call.caller.rights.grants();
-    let places = crate::grants::GrantNames::of(call.engine(), grants.iter()).await?;
+    let names = crate::grants::GrantNames::of(call.engine(), grants.iter()).await?;
     let permits = |role: Role| {
         use Permission::{Admin, Edit, Operate, View};
         let mut cells: Vec<bool> =
@@ -67,7 +67,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         is_admin: is_admin(&call),
         roles: roles(t).into_iter().map(of).collect(),
         columns: [t.permit_view, t.permit_operate, t.permit_edit, t.permit_admin, t.permit_executor],
-        own: places.show(grants).iter().map(|grant| grant_text(grant, t)).collect(),
+        own: names.show(grants).iter().map(|grant| grant_text(grant, t)).collect(),
         shell,
     };
     html(StatusCode::OK, &template)

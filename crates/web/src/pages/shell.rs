@@ -61,7 +61,7 @@ pub(crate) struct Shell {
     pub(crate) nav: Nav,
     pub(crate) user: Option<User>,
     /// The URL to return to after a preference was changed.
-    pub(crate) here: String,
+    pub(crate) return_to: String,
     /// The maintenance windows that are open or begin within the hour.
     pub(crate) windows: Vec<WindowRow>,
 }
@@ -74,7 +74,7 @@ impl Shell {
             theme: prefs.theme,
             nav,
             user,
-            here: namespace_into_path(&without_lang(here)),
+            return_to: namespace_into_path(&without_lang(here)),
             windows: Vec::new(),
         }
     }

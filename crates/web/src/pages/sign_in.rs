@@ -64,7 +64,7 @@ struct SetUpPage {
 /// The browser that sends a request, signed in or not: its address, user agent and cookie.
 #[derive(Debug)]
 pub(crate) struct Browser {
-    pub(super) place: SignInClient,
+    pub(super) client: SignInClient,
     pub(super) request_id: Option<String>,
     is_same_origin: bool,
     cookie: Option<String>,
@@ -77,7 +77,7 @@ impl FromRequestParts<Web> for Browser {
         let user_agent = parts.headers.get(USER_AGENT).and_then(|agent| agent.to_str().ok()).unwrap_or_default();
         let address = parts.extensions.get::<Peer>().map(|Peer(address)| *address);
         Ok(Self {
-            place: SignInClient { address, user_agent: user_agent.to_owned() },
+            client: SignInClient { address, user_agent: user_agent.to_owned() },
             request_id: parts.extensions.get::<RequestId>().map(|RequestId(id)| id.clone()),
             is_same_origin: web.config.endpoint().is_same(&parts.headers, &parts.uri, &parts.extensions),
             cookie: cookies::session(&parts.headers, web.config.tls).map(str::to_owned),
@@ -91,7 +91,7 @@ impl Browser {
     }
 
     pub(super) const fn address(&self) -> Option<IpAddr> {
-        self.place.address
+        self.client.address
     }
 }
 
@@ -108,11 +108,11 @@ pub(super) async fn page(
     let next = next.as_deref().and_then(own_path);
     let (store, now) = (web.engine.store(), web.engine.now());
     if let Some(token) = &token
-        && !sign_in::is_open(store, token, LinkPurpose::SignIn, now).await?
+        && !sign_in::is_link_valid(store, token, LinkPurpose::SignIn, now).await?
     {
         return Err(link_spent());
     }
-    if token.is_none() && signed_in(&web, browser.cookie.as_deref(), browser.place.address).await?.is_some() {
+    if token.is_none() && signed_in(&web, browser.cookie.as_deref(), browser.client.address).await?.is_some() {
         return Ok(to(next.unwrap_or("/")));
     }
     let was_sent_here = next.is_some() && token.is_none();
@@ -156,7 +156,7 @@ pub(super) async fn enter(
         SignIn::Welcome(account) => {
             record_sign_in(&web, &browser, &account.name).await?;
             let (id, at) = (web.engine.new_id(), web.engine.now());
-            match sign_in::begin_by_password(store, id, &account, &browser.place, at).await? {
+            match sign_in::begin_by_password(store, id, &account, &browser.client, at).await? {
                 Some(cookie) => welcome(&web, &browser, &cookie, next).await,
                 None => wrong(&web, prefs, &browser, (name, next)).await,
             }
@@ -195,7 +195,7 @@ async fn by_link(web: &Web, browser: &Browser, secret: &str) -> Result<SignInLin
 /// Begins a new session, and ends the one that the browser had before.
 pub(super) async fn begin(web: &Web, browser: &Browser, whose: SignInOwner, next: &str) -> Result<Response, Problem> {
     let (id, now) = (web.engine.new_id(), web.engine.now());
-    let cookie = sign_in::begin(web.engine.store(), id, whose, &browser.place, now).await?;
+    let cookie = sign_in::begin(web.engine.store(), id, whose, &browser.client, now).await?;
     welcome(web, browser, &cookie, next).await
 }
 
@@ -225,7 +225,7 @@ pub(super) async fn set_up(State(web): State<Web>, prefs: Prefs, uri: Uri) -> Re
     let (token, _) = (reader.single("token").unwrap_or_default(), reader.single("lang"));
     reader.finish()?;
     let (store, now) = (web.engine.store(), web.engine.now());
-    if !sign_in::is_open(store, &token, LinkPurpose::Setup, now).await? || store.has_admin_account().await? {
+    if !sign_in::is_link_valid(store, &token, LinkPurpose::Setup, now).await? || store.has_admin_account().await? {
         return Err(link_spent());
     }
     let shell = Shell::new(prefs, Nav::None, None, &format!("/set-up?{}", pair("token", &token)));
@@ -244,7 +244,7 @@ pub(super) async fn set_up_account(
     let (store, now) = (web.engine.store(), web.engine.now());
     let (token, name, password) = (fields.get("token"), fields.get("name"), fields.raw("password"));
     let is_needed = !store.has_admin_account().await?;
-    if !is_needed || !sign_in::is_open(store, token, LinkPurpose::Setup, now).await? {
+    if !is_needed || !sign_in::is_link_valid(store, token, LinkPurpose::Setup, now).await? {
         if let AttemptDecision::Blocked(until) = sign_in::count_from(store, browser.address(), now).await? {
             return Err(too_many_attempts(until, now));
         }

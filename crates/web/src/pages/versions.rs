@@ -79,7 +79,7 @@ struct Comparison {
     to: i64,
     changes: Vec<ChangeRow>,
     /// How restoring the older version would affect the upcoming fires; `None` if it is the current version.
-    coming: Option<EditEffect>,
+    edit_effect: Option<EditEffect>,
     restore: AsCode,
 }
 
@@ -129,7 +129,7 @@ pub(super) async fn page(page: Page<VersionsQuery>, Named(name, ..): Named<path:
 async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: i64) -> Result<Comparison, Problem> {
     let changes = diff_versions(&page.call, record, from, to).await?;
     let name = &record.spec.name;
-    let coming = match from == record.version {
+    let edit_effect = match from == record.version {
         true => None,
         false => {
             let mut spec = version_spec(&page.call, record, from).await?;
@@ -143,7 +143,7 @@ async fn compare(page: &Page<VersionsQuery>, record: &JobRecord, from: i64, to: 
         from,
         to,
         changes: changes.iter().map(change_row).collect(),
-        coming,
+        edit_effect,
         restore: AsCode::new(
             &page.call.namespace.name,
             ("POST", &format!("/api/v1/jobs/{name}/restore")),

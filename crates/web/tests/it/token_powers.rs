@@ -254,7 +254,7 @@ async fn check_made(world: &World, accounts: &Accounts, (marker, link): (TokenId
         assert!(left.is_none_or(|token| !token.is_valid(now)), "{place}: {token:?} outlives the token that made it");
     }
     if let Some(link) = link {
-        let is_open = sign_in::is_open(store, link, LinkPurpose::SignIn, now).await.unwrap();
+        let is_open = sign_in::is_link_valid(store, link, LinkPurpose::SignIn, now).await.unwrap();
         assert!(!is_open, "{place}: a link outlives the token that made it");
     }
 }

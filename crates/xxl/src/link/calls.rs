@@ -76,7 +76,7 @@ impl Calls {
         self.spawn(async move { Event::Killed(log_id, client.ask(&peer, "kill", wire::of_job(number)).await) });
     }
 
-    pub(super) fn idle(&self, number: i32) {
+    pub(super) fn ask_idle(&self, number: i32) {
         let (client, peer) = (self.shared.client.clone(), self.peer());
         self.spawn(async move {
             let asked_at = Instant::now();

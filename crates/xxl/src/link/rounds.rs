@@ -118,7 +118,7 @@ impl Link {
         let is_due = |entry: &&mut Entry| entry.is_open() && self.shared.is_responsible_for(&entry.row);
         for entry in self.table.entries_mut().filter(is_due) {
             let after = if entry.is_confirmed { ASK_AFTER } else { ASK_SOON };
-            let last = entry.asked_at.unwrap_or(entry.known_since);
+            let last = entry.asked_at.unwrap_or(entry.answerable_since);
             if now.duration_since(last) >= after {
                 entry.asked_at = Some(now);
                 numbers.push(entry.row.number);
@@ -127,7 +127,7 @@ impl Link {
         numbers.sort_unstable();
         numbers.dedup();
         for number in numbers {
-            self.calls.idle(number);
+            self.calls.ask_idle(number);
         }
     }
 
@@ -135,7 +135,7 @@ impl Link {
     pub(super) fn pull(&mut self, now: Instant) {
         let is_read = |entry: &&mut Entry| entry.is_log_awaited() && self.shared.is_responsible_for(&entry.row);
         for entry in self.table.entries_mut().filter(is_read) {
-            let last = entry.pulled_at.unwrap_or(entry.known_since);
+            let last = entry.pulled_at.unwrap_or(entry.answerable_since);
             if now.duration_since(last) >= PULL_PERIOD {
                 (entry.pulled_at, entry.is_pulling) = (Some(now), true);
                 self.calls.pull(&entry.row, entry.is_log_found, !entry.is_open());
@@ -176,7 +176,8 @@ impl Link {
                 return true;
             }
         };
-        for entry in self.table.entries_mut().filter(|entry| entry.row.number == number && entry.is_known_at(asked_at))
+        for entry in
+            self.table.entries_mut().filter(|entry| entry.row.number == number && entry.is_answerable_at(asked_at))
         {
             if answer.is_success() {
                 entry.idle_since.get_or_insert(asked_at);

@@ -6,7 +6,7 @@ use serde_json::json;
 use tokio::time::Instant;
 
 use super::*;
-use crate::clock::Boot;
+use crate::clock::BootClock;
 use crate::config::EngineConfig;
 use crate::engine::Engine;
 use crate::jobs;
@@ -67,7 +67,7 @@ async fn gone_on_after(apart: Duration) -> u64 {
     let micros = move || i64::try_from(began.elapsed().as_micros()).unwrap();
     let store: Arc<dyn Store> = Arc::new(MemStore::new(Arc::new(move || Timestamp::from_millis(micros() / 1_000))));
     let start = async |name: &str, lifecycle: &Lifecycle| {
-        let boot = Boot::Given(Arc::new(micros));
+        let boot = BootClock::Given(Arc::new(micros));
         let config = EngineConfig { node_name: name.to_owned(), lease: LEASE, boot, ..EngineConfig::default() };
         Engine::start(Arc::clone(&store), config, lifecycle).await.unwrap()
     };

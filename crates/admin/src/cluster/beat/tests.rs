@@ -68,13 +68,13 @@ async fn a_database_that_went_back_in_time_is_noticed() {
     let lifecycle = Lifecycle::new();
     let engine = Engine::start(Arc::clone(&store), config, &lifecycle).await.unwrap();
     tokio::time::sleep(Duration::from_millis(500)).await;
-    assert_eq!(engine.readiness().regression, None);
+    assert_eq!(engine.readiness().lost_history, None);
     let node = store.nodes().await.unwrap().remove(0);
     let before = store.now().await.unwrap();
     store.release(node.token(), Timestamp::EPOCH).await.unwrap();
     let after = store.now().await.unwrap();
-    until("it has noticed", || engine.readiness().regression.is_some()).await;
-    let by = engine.readiness().regression.unwrap().by.unwrap();
+    until("it has noticed", || engine.readiness().lost_history.is_some()).await;
+    let by = engine.readiness().lost_history.unwrap().by.unwrap();
     assert!(by >= node.lease_until.since(after) && by <= node.lease_until.since(before), "{by:?} at {after}");
     until("it goes on under the next epoch", || engine.readiness().lease_held).await;
     let again = store.nodes().await.unwrap().remove(0);

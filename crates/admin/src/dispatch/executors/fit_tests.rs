@@ -149,9 +149,9 @@ fn gone(count: i64) -> Executors {
 fn the_lost_are_remembered_for_an_hour() {
     let mut executors = gone(3);
     let ids = [1, 2, 3].map(ExecutorId::new);
-    assert!(executors.lose(ids[0], AT(100), AT(0)) && executors.lose(ids[1], AT(3_699), AT(0)));
+    assert!(executors.record_loss(ids[0], AT(100), AT(0)) && executors.record_loss(ids[1], AT(3_699), AT(0)));
     assert!(executors.is_lost(ids[0]) && executors.is_lost(ids[1]));
-    assert!(executors.lose(ids[2], AT(3_700), AT(0)));
+    assert!(executors.record_loss(ids[2], AT(3_700), AT(0)));
     assert_eq!(ids.map(|id| executors.is_lost(id)), [false, true, true]);
 }
 
@@ -160,28 +160,28 @@ fn the_lost_are_remembered_for_an_hour() {
 fn a_lost_executor_has_stopped_all_once_it_can_run_nothing() {
     for (stopped_before, has_stopped_all) in [(10, false), (11, true)] {
         let mut executors = gone(1);
-        executors.lose(ONE, AT(100), AT(stopped_before));
+        executors.record_loss(ONE, AT(100), AT(stopped_before));
         assert_eq!(
             (executors.is_lost(ONE), executors.has_stopped_all(ONE)),
             (true, has_stopped_all),
             "{stopped_before}"
         );
-        assert_eq!(executors.end(ONE, AT(101)), !has_stopped_all, "it is news once");
-        assert!(executors.has_stopped_all(ONE) && !executors.end(ONE, AT(102)));
+        assert_eq!(executors.record_process_end(ONE, AT(101)), !has_stopped_all, "it is news once");
+        assert!(executors.has_stopped_all(ONE) && !executors.record_process_end(ONE, AT(102)));
     }
     let mut executors = gone(1);
-    assert!(executors.end(ONE, AT(20)) && executors.has_stopped_all(ONE));
+    assert!(executors.record_process_end(ONE, AT(20)) && executors.has_stopped_all(ONE));
     let mut executors = with(1);
-    assert!(!executors.end(ONE, AT(20)) && !executors.has_stopped_all(ONE), "it is connected");
+    assert!(!executors.record_process_end(ONE, AT(20)) && !executors.has_stopped_all(ONE), "it is connected");
 }
 
 #[test]
 fn an_executor_that_must_have_stopped_is_watched_again() {
     for (before, has_stopped_all, is_watched) in [(10, false, false), (11, false, true), (11, true, false)] {
         let mut executors = gone(1);
-        executors.lose(ONE, AT(100), AT(0));
+        executors.record_loss(ONE, AT(100), AT(0));
         if has_stopped_all {
-            executors.end(ONE, AT(101));
+            executors.record_process_end(ONE, AT(101));
         }
         executors.suspect_again(ONE, AT(before));
         assert_eq!(executors.is_lost(ONE), !is_watched, "{before}");

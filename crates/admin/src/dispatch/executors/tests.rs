@@ -73,8 +73,10 @@ fn an_executor_heard_elsewhere_stays_watched() {
     executors.watch(id, at(30));
     executors.watch(id, at(25));
     assert_eq!((executors.suspects(at(30)), executors.suspects(at(31))), (vec![], vec![id]));
-    assert!(executors.lose(id, at(60), at(0)) && executors.is_lost(id) && !executors.lose(id, at(61), at(0)));
+    assert!(
+        executors.record_loss(id, at(60), at(0)) && executors.is_lost(id) && !executors.record_loss(id, at(61), at(0))
+    );
     let (session, online, _stream) = executor(1, 8);
     executors.join(session, &online, Report::default());
-    assert!(!executors.is_lost(id) && !executors.lose(id, at(62), at(0)));
+    assert!(!executors.is_lost(id) && !executors.record_loss(id, at(62), at(0)));
 }

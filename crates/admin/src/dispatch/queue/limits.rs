@@ -170,7 +170,7 @@ impl Limits {
 
     /// The limit that holds the run back, if one does. Of a broadcast only the shards are counted. The broadcast itself is held back until it
     /// is at the home of its limits, because its job cannot move there once the broadcast has shards.
-    pub(crate) fn holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
+    pub(crate) fn limit_holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
             && let Some(name) = names(ready).find(|name| !self.limits_at_home.contains(name))
         {
@@ -249,7 +249,7 @@ impl Limits {
     /// Takes out the first run that waits for this limit, if the limit has room for it.
     pub(crate) fn next(&mut self, key: &LimitKey, now: Timestamp, runs: &mut OpenRuns) -> Option<Waiting> {
         let run = self.limits.get(key)?.waiting.first()?.run;
-        if self.holding_back(runs.ready(run)?, now).as_ref() == Some(key) {
+        if self.limit_holding_back(runs.ready(run)?, now).as_ref() == Some(key) {
             return None;
         }
         self.remove(run, runs)

@@ -379,7 +379,7 @@ impl Gates {
     }
 
     /// The runs that have passed, or have reserved places, and hold up queued runs, or have caused others to be skipped.
-    pub(crate) fn holding_up(&self) -> Vec<RunId> {
+    pub(crate) fn runs_holding_up(&self) -> Vec<RunId> {
         let is_waited_for = |entry: &GateEntry| {
             let gate = self.gates.get(&entry.key).filter(|_| entry.state != PlaceState::Queued);
             gate.is_some_and(|gate| gate.has_skipped || !gate.queue.is_empty())

@@ -48,9 +48,9 @@ struct Kind {
 impl Kind {
     fn of(ready: &Ready) -> Self {
         let (run, job) = (&ready.run, &ready.definition.job);
-        let is_group = job.pump.is_some();
+        let is_pump = job.pump.is_some();
         let asks = question(job.route).is_some();
-        let is_particular = !job.select.is_any() || run.attempt > 1 || asks || is_group || run.is_root();
+        let is_particular = !job.select.is_any() || run.attempt > 1 || asks || is_pump || run.is_root();
         Self {
             handler: job.handler.clone(),
             job: is_particular.then_some(run.job),

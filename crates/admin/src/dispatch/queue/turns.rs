@@ -83,7 +83,7 @@ pub(crate) fn queue_starts(d: &mut Decision<'_>, passed: Vec<Admitted>) {
 /// Returns the run, unless one of its limits holds it back: then it waits for that limit.
 pub(crate) fn unless_held_back(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     let now = d.now;
-    let Some(key) = d.state.limits.holding_back(&ready, now) else { return Some(ready) };
+    let Some(key) = d.state.limits.limit_holding_back(&ready, now) else { return Some(ready) };
     let passed = d.state.gates.leave_executor(ready.run.id, &mut d.state.runs);
     d.state.limits.enqueue(key, Waiting::new(ready, now), now, &mut d.state.runs);
     queue_starts(d, passed);

@@ -69,7 +69,9 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
             _ if d.facts.rows_may_be_old => {}
             // It has connected since the question. If it has left again, it gets the full time again.
             _ if !d.state.executors.is_suspect(*executor, now - lost_after) => {}
-            _ if d.state.executors.lose(*executor, now, silence::stopped_if_heard_before(d)) => lost(d, *executor),
+            _ if d.state.executors.record_loss(*executor, now, silence::stopped_if_heard_before(d)) => {
+                lost(d, *executor)
+            }
             _ => {}
         }
     }
@@ -80,7 +82,7 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
 /// executor's journal, and the executor sends it after its next start.
 pub(crate) fn executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
-    if lose::sent_to(d, executor, |_| true).is_empty() && d.state.executors.end(executor, now) {
+    if lose::sent_to(d, executor, |_| true).is_empty() && d.state.executors.record_process_end(executor, now) {
         d.step(Step::NoteLeft(executor));
         roll::resolve(d);
     }
@@ -89,7 +91,7 @@ pub(crate) fn executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
 /// An executor whose process was seen to die is lost immediately, without a long silence first. It has no journal with results to wait for.
 pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
-    if d.state.executors.end(executor, now) {
+    if d.state.executors.record_process_end(executor, now) {
         lost(d, executor);
         d.step(Step::NoteLeft(executor));
         roll::resolve(d);
@@ -115,7 +117,7 @@ pub(crate) fn look_at_rows(d: &mut Decision<'_>) {
     }
     d.state.recovery.next_look_at = now + LOOK_PERIOD;
     let mut runs = if d.facts.settings.is_single_server { Vec::new() } else { held_for_long(d) };
-    let holding_up = d.facts.in_memory.missing(d.state.gates.holding_up());
+    let holding_up = d.facts.in_memory.missing(d.state.gates.runs_holding_up());
     runs.extend(next_in_turn(holding_up, &mut d.state.recovery.last_looked.0, LOOK_MAX));
     if !runs.is_empty() {
         d.step(Step::CheckRows(runs));
@@ -171,7 +173,7 @@ pub(crate) fn rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunC
             let passed = match place_by_row(row.filter(|row| is_own(row))) {
                 RowPlace::Open => continue,
                 RowPlace::Reserved => d.state.gates.make_reserved(*run, &mut d.state.runs),
-                RowPlace::None => d.state.gates.leave(*run, &mut d.state.runs),
+                RowPlace::Vacant => d.state.gates.leave(*run, &mut d.state.runs),
             };
             turns::queue_starts(d, passed);
             flow::work_off(d);
@@ -266,7 +268,7 @@ enum RowPlace {
     /// It waits for another attempt.
     Reserved,
     /// It has ended, or belongs to another node.
-    None,
+    Vacant,
 }
 
 /// The place by the run's row; `None` stands for a run of another node, or for a run without a row.
@@ -274,7 +276,7 @@ fn place_by_row(row: Option<&RunCheck>) -> RowPlace {
     match row.map(|row| row.status) {
         Some(RunStatus::Running) => RowPlace::Open,
         Some(RunStatus::Pending | RunStatus::Waiting) => RowPlace::Reserved,
-        _ => RowPlace::None,
+        _ => RowPlace::Vacant,
     }
 }
 
@@ -338,11 +340,11 @@ mod tests {
             (RunStatus::Running, RowPlace::Open),
             (RunStatus::Waiting, RowPlace::Reserved),
             (RunStatus::Pending, RowPlace::Reserved),
-            (RunStatus::Failed, RowPlace::None),
-            (RunStatus::Unknown, RowPlace::None),
+            (RunStatus::Failed, RowPlace::Vacant),
+            (RunStatus::Unknown, RowPlace::Vacant),
         ] {
             assert_eq!(place_by_row(Some(&row(status, 2, 1))), expected, "{status}");
         }
-        assert_eq!(place_by_row(None), RowPlace::None, "it is another node's, or gone");
+        assert_eq!(place_by_row(None), RowPlace::Vacant, "it is another node's, or gone");
     }
 }

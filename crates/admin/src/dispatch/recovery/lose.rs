@@ -37,9 +37,9 @@ pub(crate) fn lose(d: &mut Decision<'_>, run: RunId, reason: Reason) {
 /// Gives up again the runs whose ends found no room in their lanes.
 pub(crate) fn lose_again(d: &mut Decision<'_>) {
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted);
-    let lost = d.state.runs.actives().filter(is_sent);
+    let sent = d.state.runs.actives().filter(is_sent);
     let mut lost: Vec<(RunId, Reason)> =
-        lost.filter_map(|active| Some((active.ready.run.id, active.lost_for?))).collect();
+        sent.filter_map(|active| Some((active.ready.run.id, active.lost_for?))).collect();
     lost.sort_unstable_by_key(|(run, _)| *run);
     for (run, reason) in lost {
         lose(d, run, reason);

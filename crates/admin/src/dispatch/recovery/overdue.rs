@@ -17,7 +17,7 @@ use crate::dispatch::ready::{end_of_unsent, lost_detail};
 use crate::dispatch::recovery::deadlines::Overdue;
 
 /// The requester in the cancel message.
-const WATCH: &str = "the server, because the run's timeout has passed";
+const DEADLINE_REQUESTER: &str = "the server, because the run's timeout has passed";
 
 pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
     let patience = (d.facts.settings.overdue_ask, d.facts.settings.overdue_timeout);
@@ -29,7 +29,7 @@ pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
         match what {
             Overdue::Ask => {
                 if let Some(online) = d.state.executors.get(active.executor) {
-                    d.effects.push(Effect::Send(online.session.clone(), cancel(run, attempt, WATCH)));
+                    d.effects.push(Effect::Send(online.session.clone(), cancel(run, attempt, DEADLINE_REQUESTER)));
                     d.state.deadlines.asked(run);
                 }
             }

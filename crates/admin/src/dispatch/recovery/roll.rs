@@ -149,8 +149,8 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));
     let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(None)));
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };
-    let is_named = ready.run.executor_id.is_some();
-    let mut active = Active { is_named, ..Active::new(ready, executor, name, now, phase) };
+    let row_names_executor = ready.run.executor_id.is_some();
+    let mut active = Active { row_names_executor, ..Active::new(ready, executor, name, now, phase) };
     let reported_at = if let StartReport::Started(at) = report { at } else { None };
     if let Some(at) = noted_at.or(reported_at) {
         active.record_start(at, now);

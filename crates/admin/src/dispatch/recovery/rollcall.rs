@@ -102,7 +102,7 @@ impl RollCall {
                         executors.watch(id, seen.unwrap_or(now));
                     }
                     if sessions.iter().any(|session| session.executor == id && session.has_left) {
-                        executors.end(id, now);
+                        executors.record_process_end(id, now);
                     }
                     Arc::new([id])
                 }
@@ -211,7 +211,7 @@ impl RollCall {
         }
         found.extend(self.held_elsewhere(executors));
         let ended: BTreeMap<GroupKey, Reason> =
-            self.groups().filter_map(|group| Some((group.key, self.no_executor_has(&group, executors)?))).collect();
+            self.groups().filter_map(|group| Some((group.key, self.why_no_executor(&group, executors)?))).collect();
         if !ended.is_empty() {
             let is_ended = |called: &RollCallEntry| ended.get(&called.group()).copied();
             for (run, called) in self.runs.extract_if(.., |_, called| is_ended(called).is_some()) {
@@ -256,7 +256,7 @@ impl RollCall {
     }
 
     /// Why no executor of the group has its runs; `None` until each executor has answered or is lost.
-    fn no_executor_has(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
+    fn why_no_executor(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
         let Group { app, witnesses, key: (_, holds_in_silence) } = *group;
         let is_lost = |id| if holds_in_silence { executors.has_stopped_all(id) } else { executors.is_lost(id) };
         let mut reason = Reason::NotReceived;
@@ -302,7 +302,7 @@ impl<'a> Witnesses<'a> {
                 executors.watch(session.executor, session.last_seen_at);
                 // The executor has reported that it has no runs.
                 if session.has_left {
-                    executors.end(session.executor, now);
+                    executors.record_process_end(session.executor, now);
                 }
                 seen.insert(session.executor);
             }

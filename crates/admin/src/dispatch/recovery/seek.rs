@@ -19,7 +19,7 @@ use crate::dispatch::state::Work;
 use crate::dispatch::step::Step;
 
 /// How long a run waits for an executor here first: an executor that reconnects to all nodes reaches them one after the other.
-const PATIENCE: Duration = Duration::from_secs(2);
+const SEEK_AFTER: Duration = Duration::from_secs(2);
 /// How often this node searches for executors at other nodes.
 const SEEK_PERIOD: Duration = Duration::from_secs(2);
 
@@ -33,7 +33,7 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
     let executors = &d.state.executors;
     let is_stranded = |open: &OpenRun| {
         let ready = &open.ready;
-        open.since() + PATIENCE <= now && executors.eligible(ready).is_empty()
+        open.since() + SEEK_AFTER <= now && executors.eligible(ready).is_empty()
     };
     let behind = d.state.recovery.last_sought;
     let first = d.state.parked.first_of_jobs(behind, d.facts.settings.seek_jobs, &d.state.runs);
@@ -57,16 +57,17 @@ pub(crate) fn seek_elsewhere(d: &mut Decision<'_>) {
 /// starts no run.
 pub(crate) fn close_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) -> BTreeSet<JobId> {
     let busy: HashSet<JobId> = d.state.runs.actives().map(|active| active.ready.run.job).collect();
-    let may_go =
-        |job: &&JobId| !busy.contains(job) && !d.state.probes.has(**job) && !d.state.pending.handing.contains(job);
+    let may_go = |job: &&JobId| {
+        !busy.contains(job) && !d.state.probes.has(**job) && !d.state.pending.jobs_in_handover.contains(job)
+    };
     let closed: BTreeSet<JobId> = jobs.iter().filter(may_go).copied().collect();
-    d.state.pending.handing.extend(closed.iter().copied());
+    d.state.pending.jobs_in_handover.extend(closed.iter().copied());
     closed
 }
 
 /// Opens these jobs again: their handover has ended.
 pub(crate) fn open_jobs(d: &mut Decision<'_>, jobs: &BTreeSet<JobId>) {
-    d.state.pending.handing.retain(|job| !jobs.contains(job));
+    d.state.pending.jobs_in_handover.retain(|job| !jobs.contains(job));
 }
 
 /// Forgets runs that belong to another node now.

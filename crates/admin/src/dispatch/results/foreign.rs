@@ -28,7 +28,7 @@ const BOUNDS: Bounds = Bounds { session: 2_000, app: 20_000, all: 100_000 };
 /// The size of one batch, counted in the same way.
 const BATCH: usize = 500;
 /// How many results of one message are judged in one turn of its session.
-const PART: usize = 100;
+const JUDGED_PER_TURN_MAX: usize = 100;
 /// Maximum number of runs in one batch whose earlier attempts are read. Results of further runs are not answered, and come again.
 const EARLIER_COUNT_MAX: usize = 50;
 const RETRY_DELAY: Duration = Duration::from_millis(200);
@@ -59,7 +59,7 @@ impl ForeignQueue {
     pub(crate) fn offer(&self, reporter: &Reporter, mut results: Vec<IncomingResult>, expected_from: ExpectedFrom) {
         let source = Source { app: reporter.app, session: reporter.session.number };
         while !results.is_empty() {
-            let rest = results.split_off(PART.min(results.len()));
+            let rest = results.split_off(JUDGED_PER_TURN_MAX.min(results.len()));
             let weight = results.iter().map(weight).sum();
             if self.0.offer(source, weight, (reporter.clone(), expected_from, results)).is_err() {
                 tracing::debug!(executor_id = %reporter.session.executor, "too many results wait; some will come again");

@@ -42,7 +42,7 @@ pub(crate) struct Item {
     attempt_end: AttemptEnd,
     counted: CountedRun,
     reply_to: Option<SessionHandle>,
-    texts: Texts,
+    texts: CountedTexts,
 }
 
 /// The senders' side of the lanes.
@@ -60,21 +60,21 @@ struct Lane {
 
 /// The size of the texts of one result. The lane counts these bytes until this value is dropped.
 #[derive(Debug)]
-struct Texts {
+struct CountedTexts {
     bytes: usize,
     /// The total of the lane.
     lane: Arc<AtomicUsize>,
 }
 
 impl Lane {
-    fn count(&self, attempt_end: &AttemptEnd) -> Texts {
+    fn count(&self, attempt_end: &AttemptEnd) -> CountedTexts {
         let bytes = [&attempt_end.message, &attempt_end.result].into_iter().flatten().map(String::len).sum();
         self.bytes.fetch_add(bytes, Ordering::AcqRel);
-        Texts { bytes, lane: Arc::clone(&self.bytes) }
+        CountedTexts { bytes, lane: Arc::clone(&self.bytes) }
     }
 }
 
-impl Drop for Texts {
+impl Drop for CountedTexts {
     fn drop(&mut self) {
         self.lane.fetch_sub(self.bytes, Ordering::AcqRel);
     }

@@ -51,7 +51,7 @@ impl Reporter {
     }
 
     /// Whether the reporter may report an attempt that was sent to `executor`. A name proves nothing: two processes may share it.
-    pub(crate) fn is(&self, executor: ExecutorId) -> bool {
+    pub(crate) fn may_report_for(&self, executor: ExecutorId) -> bool {
         self.session.executor == executor || self.lineage.contains(&executor)
     }
 
@@ -71,16 +71,16 @@ impl Reporter {
             return ResultDecision::Refused;
         }
         let taken_if = |is_taken| if is_taken { ResultDecision::Taken } else { ResultDecision::Refused };
-        let was_sent = reported.sent_to.is_some_and(|id| self.is(id));
+        let was_sent = reported.sent_to.is_some_and(|id| self.may_report_for(id));
         // An attempt that ended without an executor's name was lost with its home. Only an executor knows how it continued.
         let is_unclaimed = |status, reason| is_provisional(status, reason) && reason != Some(Reason::NotReceived);
         if attempt < run.attempt {
             let Some(past) = reported.past else { return ResultDecision::Refused };
             let is_unclaimed = || reported.sent_to.is_none() && is_unclaimed(past.status, past.reason);
-            return taken_if(past.executor_id.map_or_else(|| was_sent || is_unclaimed(), |id| self.is(id)));
+            return taken_if(past.executor_id.map_or_else(|| was_sent || is_unclaimed(), |id| self.may_report_for(id)));
         }
         if let Some(id) = run.executor_id {
-            return taken_if(self.is(id));
+            return taken_if(self.may_report_for(id));
         }
         let is_home = this == LeaseToken { node: run.node, epoch: run.node_epoch };
         if was_sent {

@@ -86,7 +86,7 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
     let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return ResultDestination::Foreign(result) };
     let is_its_app = reporter.app == active.ready.run.app;
-    if !is_its_app || !reporter.is(active.executor) {
+    if !is_its_app || !reporter.may_report_for(active.executor) {
         return ResultDestination::Unexpected(result);
     }
     if matches!(active.phase, Phase::Marking | Phase::Placed) {

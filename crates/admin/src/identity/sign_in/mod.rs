@@ -361,7 +361,7 @@ pub async fn setup_link(store: &dyn Store, now: Timestamp) -> Result<Option<Toke
 ///
 /// # Errors
 /// The store's.
-pub async fn is_open(
+pub async fn is_link_valid(
     store: &dyn Store,
     secret: &str,
     purpose: LinkPurpose,
@@ -384,7 +384,7 @@ pub async fn redeem(
     purpose: LinkPurpose,
     now: Timestamp,
 ) -> Result<Option<SignInLink>, StoreError> {
-    if !is_open(store, secret, purpose, now).await? {
+    if !is_link_valid(store, secret, purpose, now).await? {
         return Ok(None);
     }
     let link = store.take_link(&Token::from_text(secret).hash()).await?;

@@ -161,7 +161,7 @@ async fn a_link_works_once_and_only_for_its_purpose() {
     let secret = secret.reveal();
     assert!(redeem(&store, secret, LinkPurpose::Setup, START).await.unwrap().is_none());
     assert!(redeem(&store, secret, LinkPurpose::SignIn, START + LINK_LIFETIME).await.unwrap().is_none());
-    assert!(is_open(&store, secret, LinkPurpose::SignIn, START).await.unwrap());
+    assert!(is_link_valid(&store, secret, LinkPurpose::SignIn, START).await.unwrap());
     assert!(redeem(&store, secret, LinkPurpose::SignIn, START).await.unwrap().is_some());
     assert!(redeem(&store, secret, LinkPurpose::SignIn, START).await.unwrap().is_none());
     assert!(setup_link(&store, START).await.unwrap().is_some(), "a viewer is no administrator");

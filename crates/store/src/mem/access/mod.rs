@@ -38,7 +38,7 @@ fn sorted(grants: &[Grant]) -> Vec<Grant> {
 
 impl Access {
     /// Removes every role in a namespace.
-    pub(super) fn leave(&mut self, namespace: NamespaceId) {
+    pub(super) fn remove_namespace(&mut self, namespace: NamespaceId) {
         let grants = self.accounts.values_mut().map(|account| &mut account.grants);
         for grants in grants.chain(self.tokens.values_mut().map(|token| &mut token.grants)) {
             grants.retain(|grant| grant.namespace != Some(namespace));

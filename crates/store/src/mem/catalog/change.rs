@@ -56,7 +56,7 @@ impl ChangeJobs for MemStore {
         if !children.is_empty() && !detaches_followers {
             return Ok(Deleted::IsParent(children));
         }
-        state.leave_followers(id);
+        state.detach_followers(id);
         state.write_parents(id, Vec::new());
         let plan = state.plan(&record, (None, before), (now, now, read_at));
         state.settle(&plan.settle, plan.reason, now);
@@ -85,7 +85,7 @@ impl State {
         (now, checked_at, read_at): (Timestamp, Timestamp, Timestamp),
     ) -> EditPlan {
         let from = now - look_back(before, after);
-        let follows = self.due.get(&record.id).and_then(|due| due.follows).filter(|run| self.is_open(*run));
+        let awaited_run = self.due.get(&record.id).and_then(|due| due.awaited_run).filter(|run| self.is_open(*run));
         let rows = self.future(record.id, from, now);
         plan_edit(
             after,
@@ -98,7 +98,7 @@ impl State {
                 rows: &rows,
                 before,
                 next_fire_at: record.next_fire_at,
-                awaited_run: follows,
+                awaited_run,
             },
         )
     }
@@ -161,7 +161,7 @@ impl State {
         self.alert_rows.write_expects((record.namespace, change.id), specs, change.now);
         if let Some(due) = self.due.get_mut(&change.id) {
             (due.next_fire_at, due.version) = (plan.next_fire_at, version);
-            (due.is_over, due.follows) = (plan.next_fire_at.is_none(), plan.awaited_run);
+            (due.is_over, due.awaited_run) = (plan.next_fire_at.is_none(), plan.awaited_run);
             due.held_from = None;
             due.delay = job.timetable.delay().filter(|_| job.enabled);
         }

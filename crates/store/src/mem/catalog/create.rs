@@ -78,7 +78,7 @@ impl State {
             held_from: None,
             is_over: job.next_fire_at.is_none(),
             delay: job.delay,
-            follows: None,
+            awaited_run: None,
             version: 1,
             home: NodeId::new(0),
             term: 0,

@@ -41,10 +41,10 @@ impl Namespaces for MemStore {
         state.apps.retain(|_, app| app.namespace != id);
         state.webhooks.remove(&id);
         state.outbox.retain(|_, item| item.namespace != id);
-        state.channel_rows.leave(id);
-        state.alert_rows.leave(id);
+        state.channel_rows.remove_namespace(id);
+        state.alert_rows.remove_namespace(id);
         state.xxl.executors.retain(|_, executor| executor.namespace != id);
-        state.access.leave(id);
+        state.access.remove_namespace(id);
         Ok(NamespaceDeleted::Done)
     }
 

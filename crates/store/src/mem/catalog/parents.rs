@@ -34,7 +34,7 @@ impl State {
     }
 
     /// Removes the edges to all jobs that follow from this one.
-    pub(super) fn leave_followers(&mut self, job: JobId) {
+    pub(super) fn detach_followers(&mut self, job: JobId) {
         self.parents.retain(|edge| edge.parent != job);
     }
 

@@ -48,7 +48,7 @@ impl Adopt for MemStore {
 impl State {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
     fn fence(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<Ended> {
-        let mut over = Vec::new();
+        let mut ended_leases = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {
             let Some(held) = self
                 .nodes
@@ -58,7 +58,7 @@ impl State {
                 continue;
             };
             if mutant::on(Mutant::NoFenceRow) {
-                over.push((*node, held.node.epoch + 1, held.node.lease_until));
+                ended_leases.push((*node, held.node.epoch + 1, held.node.lease_until));
                 continue;
             }
             let lease = held.node.token();
@@ -68,14 +68,14 @@ impl State {
                 held.prior_lease_until = held.node.lease_until;
             }
             let ended_at = held.node.lease_until.max(held.ended_at);
-            over.push((*node, held.node.epoch, ended_at));
+            ended_leases.push((*node, held.node.epoch, ended_at));
             self.end_sessions(lease, ended_at);
             self.limit_homes.values_mut().filter(|home| **home == *node).for_each(|home| *home = token.node);
         }
         if let Some(own) = self.nodes.get(&token.node) {
-            over.push((token.node, token.epoch, own.prior_lease_until.max(own.ended_at)));
+            ended_leases.push((token.node, token.epoch, own.prior_lease_until.max(own.ended_at)));
         }
-        over
+        ended_leases
     }
 
     fn orphans(&self, ended: &[Ended], is_wanted: impl Fn(&Run) -> bool) -> Vec<Run> {

@@ -72,7 +72,8 @@ impl Claim for MemStore {
                 continue;
             }
             let Some(due) = state.due.get_mut(&job.seen.job) else { continue };
-            (due.next_fire_at, due.is_over, due.follows) = (job.next_fire_at, job.next_fire_at.is_none(), job.follows);
+            (due.next_fire_at, due.is_over, due.awaited_run) =
+                (job.next_fire_at, job.next_fire_at.is_none(), job.awaited_run);
             (due.held_from, due.recent_fires) = (job.held_from, job.recent_fires);
             due.term += i64::from(due.home != token.node);
             due.home = token.node;

@@ -108,12 +108,12 @@ impl Accounts for SqlStore {
 
     async fn account(&self, id: AccountId) -> Result<Option<Account>> {
         let row = self.row(Query::new(&READ_ACCOUNT).int(id.get())).await?;
-        self.whole(row.as_ref()).await
+        self.account_with_grants(row.as_ref()).await
     }
 
     async fn account_by_name(&self, name: &str) -> Result<Option<Account>> {
         let row = self.row(Query::new(&READ_ACCOUNT_BY_NAME).text(&clean_name(name))).await?;
-        self.whole(row.as_ref()).await
+        self.account_with_grants(row.as_ref()).await
     }
 
     async fn accounts(&self, after_name: Option<&str>, limit: u32) -> Result<Vec<Account>> {
@@ -174,7 +174,7 @@ impl Accounts for SqlStore {
 }
 
 impl SqlStore {
-    async fn whole(&self, row: Option<&AnyRow>) -> Result<Option<Account>> {
+    async fn account_with_grants(&self, row: Option<&AnyRow>) -> Result<Option<Account>> {
         let Some(mut account) = row.map(account).transpose()? else { return Ok(None) };
         let id = account.id.get();
         account.grants = self.grants(Subject::Account, &[id]).await?.remove(&id).unwrap_or_default();

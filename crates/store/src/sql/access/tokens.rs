@@ -95,11 +95,11 @@ impl Tokens for SqlStore {
 
     async fn tokens(&self, query: &TokenQuery) -> Result<Vec<TokenRecord>> {
         let after = query.after.map_or(i64::MAX, TokenId::get);
-        let page = match (query.owner, query.scope.as_ref().and_then(places)) {
+        let page = match (query.owner, query.scope.as_ref().and_then(scope_ids)) {
             (Some(owner), _) => Query::new(&LIST_TOKENS_OF).int(owner.get()).int(after),
             (None, None) => Query::new(&LIST_TOKENS).int(after),
-            (None, Some((account, places))) => {
-                Query::new(&LIST_TOKENS_IN).int(after).int(account).list(places.into_iter())
+            (None, Some((account, scope_ids))) => {
+                Query::new(&LIST_TOKENS_IN).int(after).int(account).list(scope_ids.into_iter())
             }
         };
         let page = page.int(query.limit.into());
@@ -170,13 +170,13 @@ impl Tokens for SqlStore {
 
 /// The account of a scope, and the ids of its namespaces and apps in one list, since no namespace and app have the same id. `None` if there
 /// are too many for one statement.
-fn places(scope: &TokenScope) -> Option<(i64, Vec<i64>)> {
+fn scope_ids(scope: &TokenScope) -> Option<(i64, Vec<i64>)> {
     let account = scope.account.map_or(0, AccountId::get);
     // No namespace or app has this id. It keeps the list from being empty.
-    let mut places = vec![-1];
-    places.extend(scope.namespaces.iter().map(|namespace| namespace.get()));
-    places.extend(scope.apps.iter().map(|app| app.get()));
-    (places.len() <= CHUNK_MAX).then_some((account, places))
+    let mut scope_ids = vec![-1];
+    scope_ids.extend(scope.namespaces.iter().map(|namespace| namespace.get()));
+    scope_ids.extend(scope.apps.iter().map(|app| app.get()));
+    (scope_ids.len() <= CHUNK_MAX).then_some((account, scope_ids))
 }
 
 impl SqlStore {

@@ -17,7 +17,7 @@ pub(in crate::sql) const LIST_DUE_EXPECTS: Statement = Statement {
 };
 const READ_EXPECTS: Statement =
     Statement { name: "read_expects", text: "SELECT job_id, kind, look_at_ms FROM job_expect WHERE job_id {in_list}" };
-const READ_OPEN_LOOK: Statement =
+const READ_OPEN_RUNS_CHECK: Statement =
     Statement { name: "read_open_look", text: "SELECT open_look_at_ms FROM alert_space WHERE namespace_id = ?" };
 pub(in crate::sql) const FIND_EXPECT: Statement = Statement {
     name: "find_expect",
@@ -33,7 +33,7 @@ const MOVE_EXPECTS: Statement = Statement {
     text: "UPDATE {join:iti}job_expect SET look_at_ms = v.column3 {from:iti} WHERE {of_rows:job_expect.job_id} \
            AND job_expect.kind = v.column2",
 };
-const SET_OPEN_LOOK: Statement =
+const SET_OPEN_RUNS_CHECK: Statement =
     Statement { name: "set_open_look", text: "UPDATE alert_space SET open_look_at_ms = ? WHERE namespace_id = ?" };
 
 impl SqlStore {
@@ -44,14 +44,14 @@ impl SqlStore {
         limit: u32,
     ) -> Result<Vec<ExpectCheck>> {
         let query = Query::new(&LIST_DUE_EXPECTS).int(namespace.get()).at(now).int(limit.min(PAGE_MAX).into());
-        self.rows(query).await?.iter().map(expect_look).collect()
+        self.rows(query).await?.iter().map(expect_check).collect()
     }
 
     pub(super) async fn read_expects_of(&self, jobs: &[JobId]) -> Result<Vec<ExpectCheck>> {
         let mut found = Vec::new();
         for chunk in chunks(jobs) {
             for row in self.rows(Query::new(&READ_EXPECTS).list(chunk.iter().map(|job| job.get()))).await? {
-                found.push(expect_look(&row)?);
+                found.push(expect_check(&row)?);
             }
         }
         found.sort_by_key(|check| (check.job, check.kind));
@@ -60,7 +60,7 @@ impl SqlStore {
     }
 
     pub(super) async fn read_open_expects(&self, namespace: NamespaceId) -> Result<OpenRunExpectations> {
-        let row = self.row(Query::new(&READ_OPEN_LOOK).int(namespace.get())).await?;
+        let row = self.row(Query::new(&READ_OPEN_RUNS_CHECK).int(namespace.get())).await?;
         let at = row.map(|row| Reader::new(&row, "alert_space").opt_at("open_look_at_ms")).transpose()?.flatten();
         let mut kinds = Vec::new();
         for kind in ExpectKind::ALL.iter().filter(|kind| at.is_some() && kind.is_about_open_runs()) {
@@ -86,11 +86,11 @@ impl Tx<'_> {
         }
         // Alert decisions that are based on the previous definition become void. From here until the commit, no other transaction changes
         // the job's checks.
-        self.raise_space(namespace).await?;
+        self.raise_alert_version(namespace).await?;
         let mut old = Vec::new();
         if before.is_some() {
             let rows = self.rows(Query::new(&READ_EXPECTS).list([job.get()].into_iter())).await?;
-            old = rows.iter().map(expect_look).collect::<Result<Vec<_>>>()?;
+            old = rows.iter().map(expect_check).collect::<Result<Vec<_>>>()?;
             self.delete_expects(job).await?;
         }
         let expect_checks = first_checks(job, (before.map(|before| (before, old.as_slice())), spec), now);
@@ -102,7 +102,7 @@ impl Tx<'_> {
         });
         self.execute(insert).await?;
         if expect_checks.iter().any(|check| check.kind.is_about_open_runs()) {
-            self.set_open_look(namespace, Some(now)).await?;
+            self.set_open_runs_check(namespace, Some(now)).await?;
         }
         Ok(())
     }
@@ -111,8 +111,8 @@ impl Tx<'_> {
         self.execute(Query::new(&DELETE_EXPECTS).int(job.get())).await.map(drop)
     }
 
-    pub(super) async fn set_open_look(&mut self, namespace: NamespaceId, at: Option<Timestamp>) -> Result<()> {
-        self.execute(Query::new(&SET_OPEN_LOOK).opt_at(at).int(namespace.get())).await.map(drop)
+    pub(super) async fn set_open_runs_check(&mut self, namespace: NamespaceId, at: Option<Timestamp>) -> Result<()> {
+        self.execute(Query::new(&SET_OPEN_RUNS_CHECK).opt_at(at).int(namespace.get())).await.map(drop)
     }
 
     pub(super) async fn move_expects(&mut self, expect_checks: &[ExpectCheck]) -> Result<()> {
@@ -125,7 +125,7 @@ impl Tx<'_> {
     }
 }
 
-fn expect_look(row: &AnyRow) -> Result<ExpectCheck> {
+fn expect_check(row: &AnyRow) -> Result<ExpectCheck> {
     let mut columns = Reader::new(row, "job_expect");
     let job = JobId::new(columns.int("job_id")?);
     Ok(ExpectCheck { job, kind: columns.word("kind")?, at: columns.opt_at("look_at_ms")? })

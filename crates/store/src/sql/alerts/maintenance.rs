@@ -85,7 +85,7 @@ impl SqlStore {
 impl Tx<'_> {
     pub(super) async fn insert_maintenance(&mut self, record: &MaintenanceRecord) -> Result<bool> {
         let window = &record.window;
-        self.raise_space(window.namespace).await?;
+        self.raise_alert_version(window.namespace).await?;
         let open = Query::new(&LIST_OF).int(window.namespace.get()).at(record.created_at);
         if self.rows(open).await?.len() >= usize::try_from(MAINTENANCE_COUNT_MAX).unwrap_or(0) {
             return Ok(false);
@@ -115,7 +115,7 @@ impl Tx<'_> {
         id: MaintenanceId,
         now: Timestamp,
     ) -> Result<bool> {
-        self.raise_space(namespace).await?;
+        self.raise_alert_version(namespace).await?;
         let found = self.row(Query::new(&FIND_WINDOW).int(id.get()).int(namespace.get())).await?;
         let Some(found) = found else { return Ok(false) };
         let ends_at = Reader::new(&found, "maintenance").at("ends_at_ms")?;

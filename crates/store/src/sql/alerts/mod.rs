@@ -113,14 +113,14 @@ impl Alerts for SqlStore {
 
     async fn write_alerts(&self, write: &AlertWrite<'_>) -> Result<bool> {
         transact!(self, "write_alerts", |tx| {
-            if !tx.raise_space_from(write.namespace, write.version).await? {
+            if !tx.raise_alert_version_from(write.namespace, write.version).await? {
                 return Ok(false);
             }
             tx.write_incidents(write.namespace, write.incidents).await?;
             tx.write_checks(write.checks).await?;
             tx.move_expects(write.expect_checks).await?;
             if let Some(open_runs_check) = write.open_runs_check {
-                tx.set_open_look(write.namespace, open_runs_check.at).await?;
+                tx.set_open_runs_check(write.namespace, open_runs_check.at).await?;
             }
             tx.delete_events(write.evaluated_events).await?;
             tx.write_messages(write.messages).await?;
@@ -152,7 +152,7 @@ impl Alerts for SqlStore {
         now: Timestamp,
     ) -> Result<bool> {
         transact!(self, "acknowledge_incident", |tx| {
-            tx.raise_space(namespace).await?;
+            tx.raise_alert_version(namespace).await?;
             tx.acknowledge(namespace, id, by, now).await
         })
     }
@@ -177,7 +177,7 @@ impl Alerts for SqlStore {
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool> {
         let spec = json("add_silence", &silence.spec)?;
         transact!(self, "add_silence", |tx| {
-            tx.raise_space(silence.namespace).await?;
+            tx.raise_alert_version(silence.namespace).await?;
             let open = Query::new(&LIST_SILENCES).int(silence.namespace.get()).at(silence.created_at);
             if tx.rows(open.int(SILENCE_COUNT_MAX.into())).await?.len()
                 >= usize::try_from(SILENCE_COUNT_MAX).unwrap_or(0)
@@ -194,7 +194,7 @@ impl Alerts for SqlStore {
 
     async fn end_silence(&self, namespace: NamespaceId, id: SilenceId, now: Timestamp) -> Result<bool> {
         transact!(self, "end_silence", |tx| {
-            tx.raise_space(namespace).await?;
+            tx.raise_alert_version(namespace).await?;
             let end = Query::new(&END_SILENCE).at(now).int(id.get()).int(namespace.get()).at(now);
             Ok(tx.execute(end).await? == 1)
         })
@@ -246,12 +246,12 @@ impl Alerts for SqlStore {
 impl Tx<'_> {
     /// Raises the version of a namespace's alerts, which voids all decisions that are based on an earlier version. The row stays locked
     /// until the transaction ends.
-    pub(in crate::sql) async fn raise_space(&mut self, namespace: NamespaceId) -> Result<()> {
+    pub(in crate::sql) async fn raise_alert_version(&mut self, namespace: NamespaceId) -> Result<()> {
         self.execute(Query::new(&INSERT_SPACE).int(namespace.get())).await?;
         self.execute_all(Query::new(&RAISE_SPACE).int(namespace.get()), 1).await
     }
 
-    async fn raise_space_from(&mut self, namespace: NamespaceId, version: i64) -> Result<bool> {
+    async fn raise_alert_version_from(&mut self, namespace: NamespaceId, version: i64) -> Result<bool> {
         Ok(self.execute(Query::new(&RAISE_SPACE_FROM).int(namespace.get()).int(version)).await? == 1)
     }
 }

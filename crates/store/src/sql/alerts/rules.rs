@@ -49,7 +49,7 @@ impl Tx<'_> {
     /// Saves a rule. The caller must not hold any lock yet, because this locks channels first and then the namespace's alerts.
     pub(super) async fn save_alert_rule(&mut self, change: RuleChange<'_>) -> Result<RuleSaved> {
         let missing = self.lock_channels(change.namespace, &change.spec.channel_names().collect()).await?;
-        self.raise_space(change.namespace).await?;
+        self.raise_alert_version(change.namespace).await?;
         let rules = self.alert_rules(change.namespace).await?;
         let before = rules.iter().find(|rule| rule.spec.name == change.spec.name);
         let version = before.map_or(0, |rule| rule.version);
@@ -100,7 +100,7 @@ impl Tx<'_> {
         name: &str,
         now: Timestamp,
     ) -> Result<bool> {
-        self.raise_space(namespace).await?;
+        self.raise_alert_version(namespace).await?;
         let rules = self.alert_rules(namespace).await?;
         let Some(rule) = rules.iter().find(|rule| rule.spec.name == name) else { return Ok(false) };
         // The incidents keep the rule as disabled, because their end is not a recovery.

@@ -27,7 +27,7 @@ const RETIRE_JOB: Statement = Statement {
     text: "UPDATE job SET retired = id, updated_at_ms = ?, calendar_id = NULL, calendar_version = NULL WHERE id = ? AND version = ? AND retired = 0",
 };
 const DELETE_DUE: Statement = Statement { name: "delete_due", text: "DELETE FROM job_due WHERE job_id = ?" };
-const LOCK_STANDING: Statement = Statement {
+const LOCK_DUE_ROW: Statement = Statement {
     name: "lock_standing",
     text: "SELECT job_id, home, follows_run_id FROM job_due WHERE job_id = ? {for_update}",
 };
@@ -93,12 +93,12 @@ impl ChangeJobs for SqlStore {
             if !children.is_empty() && !detaches_followers {
                 return Ok(Deleted::IsParent(children));
             }
-            tx.leave_followers(id).await?;
+            tx.detach_followers(id).await?;
             tx.write_parents(id, &[]).await?;
             if record.spec.expect.is_some() {
                 // Alert decisions that were made before the deletion become void. A transaction that writes decisions also locks this row
                 // first.
-                tx.raise_space(record.namespace).await?;
+                tx.raise_alert_version(record.namespace).await?;
                 tx.delete_expects(id).await?;
             }
             tx.write_script_use((record.namespace, id), None, Some(&record.spec)).await?;
@@ -126,7 +126,7 @@ fn names_a_job(error: &StoreError) -> bool {
 struct DueRowLock {
     home: i64,
     /// The open run whose end sets the next fire.
-    follows: Option<RunId>,
+    awaited_run: Option<RunId>,
 }
 
 /// The instants that an edit depends on, see [`JobChange`].
@@ -140,15 +140,15 @@ struct Instants {
 impl Tx<'_> {
     /// Locks a job that is not deleted.
     async fn lock_job(&mut self, id: JobId) -> Result<Option<(JobRecord, DueRowLock)>> {
-        let Some(row) = self.row(Query::new(&LOCK_STANDING).int(id.get())).await? else { return Ok(None) };
+        let Some(row) = self.row(Query::new(&LOCK_DUE_ROW).int(id.get())).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "job_due");
         columns.int("job_id")?;
         let home = columns.int("home")?;
-        let follows = match columns.opt_int("follows_run_id")?.map(RunId::new) {
+        let awaited_run = match columns.opt_int("follows_run_id")?.map(RunId::new) {
             Some(run) => self.is_open(run).await?.then_some(run),
             None => None,
         };
-        Ok(self.job_by_id(id).await?.map(|record| (record, DueRowLock { home, follows })))
+        Ok(self.job_by_id(id).await?.map(|record| (record, DueRowLock { home, awaited_run })))
     }
 
     /// Whether this run exists and has no verdict.
@@ -272,7 +272,7 @@ impl Tx<'_> {
                 status: columns.word("status")?,
             });
         }
-        let standing = EditContext {
+        let context = EditContext {
             job: record.id,
             anchor: record.anchor,
             now,
@@ -282,9 +282,9 @@ impl Tx<'_> {
             rows: &future,
             before,
             next_fire_at: record.next_fire_at,
-            awaited_run: due.follows,
+            awaited_run: due.awaited_run,
         };
-        Ok(plan_edit(after, standing))
+        Ok(plan_edit(after, context))
     }
 
     /// Writes the row that records the past fires that the edit skips.

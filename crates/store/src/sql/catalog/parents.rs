@@ -102,7 +102,7 @@ impl Tx<'_> {
     }
 
     /// Removes the edges to all jobs that follow from this one.
-    pub(super) async fn leave_followers(&mut self, job: JobId) -> Result<()> {
+    pub(super) async fn detach_followers(&mut self, job: JobId) -> Result<()> {
         self.execute(Query::new(&DELETE_CHILDREN).int(job.get())).await.map(drop)
     }
 

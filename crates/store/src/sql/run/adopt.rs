@@ -8,7 +8,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use crate::ledger::{self, Adopted, Adoption, OrphanedJobs, fewest_first};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::open_runs::{OPEN, OpenAt};
+use crate::sql::run::open_runs::{OPEN, OpenRunsOfNode};
 use crate::sql::{SqlStore, Tx, transact};
 use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
@@ -115,7 +115,7 @@ impl Adopt for SqlStore {
 
     async fn left_open(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<JobId>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
-        let earlier = OpenAt { node: token.node, below_epoch: token.epoch };
+        let earlier = OpenRunsOfNode { node: token.node, below_epoch: token.epoch };
         let mut open = BTreeSet::new();
         for query in earlier.have_jobs(self.statements.dialect(), &jobs) {
             open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
@@ -239,7 +239,7 @@ impl Tx<'_> {
     async fn orphans_of(&mut self, jobs: &[i64], ended: &BTreeMap<NodeId, EndedLease>) -> Result<Vec<Orphan>> {
         let mut orphans = Vec::new();
         for (node, lease) in ended {
-            let ended = OpenAt { node: *node, below_epoch: lease.epoch };
+            let ended = OpenRunsOfNode { node: *node, below_epoch: lease.epoch };
             for query in ended.of_jobs(self.store.statements.dialect(), jobs) {
                 self.read_orphans(query, &mut orphans).await?;
             }
@@ -298,7 +298,7 @@ impl Tx<'_> {
         let mut ids: Vec<i64> = orphans.iter().map(|orphan| orphan.id).collect();
         ids.sort_unstable();
         let oldest = orphans.iter().map(|orphan| orphan.due_at).min().unwrap_or(i64::MAX);
-        let last_sessions = self.last_sessions(LastSessions::since(Timestamp::from_millis(oldest))).await?;
+        let last_sessions = self.last_sessions(LastSessions::earliest_end(Timestamp::from_millis(oldest))).await?;
         let mut adopted = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             adopted.extend(self.take_orphans(token, chunk, (ended, &last_sessions)).await?);

@@ -139,7 +139,7 @@ impl Tx<'_> {
                     cause: columns.int("cause")?,
                 },
                 status: columns.word("status")?,
-                open_shards: columns.small("open_shards")?,
+                open_shards: columns.int32("open_shards")?,
                 finished_at: columns.opt_at("finished_at_ms")?,
                 reason: columns.opt_word("reason")?,
                 message: columns.opt_text("message")?,

@@ -177,7 +177,7 @@ impl Cancel for SqlStore {
             let mut columns = Reader::new(&row, "run_cancel");
             cancels.push(CancelElsewhere {
                 run: RunId::new(columns.int("run_id")?),
-                attempt: columns.small("attempt")?,
+                attempt: columns.int32("attempt")?,
                 executor: ExecutorId::new(columns.int("executor_id")?),
                 by: columns.text("cancel_by")?,
             });

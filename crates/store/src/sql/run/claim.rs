@@ -15,7 +15,7 @@ use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, KeyedRun, UnsentPlace, 
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
-use crate::sql::run::open_runs::OpenAt;
+use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::{SqlStore, Tx, transact};
 use crate::{Claim, LeaseToken, Result};
 
@@ -294,7 +294,8 @@ impl Tx<'_> {
         let mut open = HashSet::new();
         for (home, jobs) in by_home {
             let Some(row) = self.row(Query::new(&READ_EPOCH).int(home)).await? else { continue };
-            let fenced = OpenAt { node: NodeId::new(home), below_epoch: Reader::new(&row, "node").int("epoch")? };
+            let fenced =
+                OpenRunsOfNode { node: NodeId::new(home), below_epoch: Reader::new(&row, "node").int("epoch")? };
             for query in fenced.have_jobs(self.store.statements.dialect(), &jobs) {
                 open.extend(read_ids(&self.rows(query).await?, "run", "job_id")?.into_iter().map(JobId::new));
             }
@@ -364,7 +365,7 @@ impl Tx<'_> {
             let mut columns = Reader::new(&row, "run");
             let id = columns.int("id")?;
             let key = (columns.int("job_id")?, columns.int("fire_at_ms")?, columns.int("cause")?);
-            found.insert((id, key, columns.small("shard_index")?));
+            found.insert((id, key, columns.int32("shard_index")?));
         }
         // A row with this run's id but another key is not this run.
         let is_missing = |run: &&&Run| {
@@ -419,7 +420,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     for chunk in won.chunks(CHUNK_MAX) {
         let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {
             let moved = query.int(job.seen.job.get()).opt_at(job.next_fire_at).int(token.node.get()).int(term(job));
-            let moved = moved.opt_int(job.follows.map(RunId::get)).opt_at(job.held_from);
+            let moved = moved.opt_int(job.awaited_run.map(RunId::get)).opt_at(job.held_from);
             moved.int(job.recent_fires.thousandths.cast_signed()).at(job.recent_fires.counted_at)
         });
         tx.execute_all(query, chunk.len()).await?;

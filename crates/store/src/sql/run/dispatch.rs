@@ -239,7 +239,7 @@ impl Tx<'_> {
         for row in self.rows(query).await? {
             let mut columns = Reader::new(&row, "run");
             let id = columns.int("id")?;
-            held.push((id, columns.small("attempt")?, columns.opt_int("marked_at_ms")?.is_some()));
+            held.push((id, columns.int32("attempt")?, columns.opt_int("marked_at_ms")?.is_some()));
         }
         Ok(held)
     }

@@ -424,8 +424,8 @@ fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, cl
 fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
     let mut columns = Reader::new(row, "run");
     let id = RunId::new(columns.int("id")?);
-    let (attempt, status, reason) = (columns.small("attempt")?, columns.word("status")?, columns.opt_word("reason")?);
-    let (lost_count, marked_at) = (columns.small("lost_count")?, columns.opt_int("marked_at_ms")?);
+    let (attempt, status, reason) = (columns.int32("attempt")?, columns.word("status")?, columns.opt_word("reason")?);
+    let (lost_count, marked_at) = (columns.int32("lost_count")?, columns.opt_int("marked_at_ms")?);
     let (cancel_by, cancel_reason) = (columns.opt_text("cancel_by")?, columns.opt_word("cancel_reason")?);
     let mut locked = Locked {
         row: RunRow {
@@ -445,7 +445,7 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
         },
         parent: columns.opt_int("parent_id")?.map(RunId::new),
         key: FireKey { job: columns.int("job_id")?, fire_at: columns.int("fire_at_ms")?, cause: columns.int("cause")? },
-        shard_index: columns.small("shard_index")?,
+        shard_index: columns.int32("shard_index")?,
         executor_id: columns.opt_int("executor_id")?.map(ExecutorId::new),
         executor: columns.opt_text("executor")?,
         started_at: columns.opt_at("started_at_ms")?,

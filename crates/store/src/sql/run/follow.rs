@@ -162,7 +162,7 @@ impl Tx<'_> {
                     name: String::new(),
                     status: columns.word("status")?,
                     reason: columns.opt_word("reason")?,
-                    open_children: columns.opt_small("open_children")?,
+                    open_children: columns.opt_int32("open_children")?,
                 };
                 found.members.insert(run, member);
                 found.now = columns.at("now")?;
@@ -240,13 +240,13 @@ impl Tx<'_> {
                 let run = RunId::new(columns.int("id")?);
                 let job = JobId::new(columns.int("job_id")?);
                 let root = RunId::new(columns.int("cause")?);
-                let shard_index = columns.small("shard_index")?;
+                let shard_index = columns.int32("shard_index")?;
                 let member = Member {
                     run,
                     name: String::new(),
                     status: columns.word("status")?,
                     reason: columns.opt_word("reason")?,
-                    open_children: columns.opt_small("open_children")?,
+                    open_children: columns.opt_int32("open_children")?,
                 };
                 let known = found.entry((root, job)).or_insert_with(|| (shard_index, member.clone()));
                 if shard_index < known.0 {

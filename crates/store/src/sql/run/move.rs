@@ -13,7 +13,7 @@ use crate::ledger::{HomeLoad, JobAtHome, MovedJobs, UnsentRun};
 use crate::settle::wait_of_unsent;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::noted_detail;
-use crate::sql::run::open_runs::OpenAt;
+use crate::sql::run::open_runs::OpenRunsOfNode;
 use crate::sql::{SqlStore, Tx, failure, transact};
 use crate::{LeaseToken, Move, Result, StoreError};
 
@@ -160,7 +160,9 @@ impl Move for SqlStore {
     async fn unsent_of_jobs(&self, token: LeaseToken, jobs: &[JobId]) -> Result<Vec<UnsentRun>> {
         let jobs: Vec<i64> = jobs.iter().map(|job| job.get()).collect();
         let (mut open, mut unsent) = (BTreeSet::new(), Vec::new());
-        for query in (OpenAt { node: token.node, below_epoch: i64::MAX }).of_jobs(self.statements.dialect(), &jobs) {
+        for query in
+            (OpenRunsOfNode { node: token.node, below_epoch: i64::MAX }).of_jobs(self.statements.dialect(), &jobs)
+        {
             open.extend(read_ids(&self.rows(query).await?, "run", "id")?);
         }
         for chunk in Vec::from_iter(open).chunks(CHUNK_MAX) {
@@ -347,7 +349,7 @@ impl Tx<'_> {
     /// Locks the open runs of these jobs that a node owns. The jobs' rows are locked, so the jobs get no further runs until the commit.
     async fn open_of_jobs(&mut self, jobs: &[i64], node: NodeId) -> Result<Vec<OpenRun>> {
         let mut ids = BTreeSet::new();
-        for query in (OpenAt { node, below_epoch: i64::MAX }).of_jobs(self.store.statements.dialect(), jobs) {
+        for query in (OpenRunsOfNode { node, below_epoch: i64::MAX }).of_jobs(self.store.statements.dialect(), jobs) {
             ids.extend(read_ids(&self.rows(query).await?, "run", "id")?);
         }
         let (ids, mut open) = (Vec::from_iter(ids), Vec::new());

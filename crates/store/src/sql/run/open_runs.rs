@@ -37,12 +37,12 @@ const READ_EACH_JOB_WITH_OPEN: Statement = Statement {
 
 /// The open runs of a node under epochs below `below_epoch`.
 #[derive(Clone, Copy, Debug)]
-pub(in crate::sql) struct OpenAt {
+pub(in crate::sql) struct OpenRunsOfNode {
     pub(in crate::sql) node: NodeId,
     pub(in crate::sql) below_epoch: i64,
 }
 
-impl OpenAt {
+impl OpenRunsOfNode {
     /// Queries that return the `id`, `job_id` and `due_at_ms` of these open runs, for some jobs.
     pub(in crate::sql) fn of_jobs(self, dialect: Dialect, jobs: &[i64]) -> Vec<Query> {
         self.queries((&READ_OPEN_OF_JOBS, &READ_OPEN_OF_EACH_JOB), dialect, jobs)

@@ -67,7 +67,7 @@ pub(in crate::sql) const LIST_OPEN: Statement = Statement {
     ),
 };
 /// Verdicts other than success. Users search for them, and they are rare.
-pub(in crate::sql) const LIST_TROUBLE: Statement = Statement {
+pub(in crate::sql) const LIST_UNSUCCESSFUL: Statement = Statement {
     name: "list_trouble",
     text: concat!(
         "SELECT ",
@@ -97,7 +97,7 @@ pub(in crate::sql) const LIST_OPEN_OF_APPS: Statement = Statement {
          AND status IN (?, ?, ?, ?, ?, ?, ?, ?, ?) AND app_id {in_list} ORDER BY id DESC LIMIT ?"
     ),
 };
-pub(in crate::sql) const LIST_TROUBLE_OF_APPS: Statement = Statement {
+pub(in crate::sql) const LIST_UNSUCCESSFUL_OF_APPS: Statement = Statement {
     name: "list_trouble_of_apps",
     text: concat!(
         "SELECT ",
@@ -207,7 +207,7 @@ impl Runs for SqlStore {
                 let check = RunCheck {
                     id: RunId::new(columns.int("id")?),
                     status: columns.word("status")?,
-                    attempt: columns.small("attempt")?,
+                    attempt: columns.int32("attempt")?,
                     job_version: columns.int("job_version")?,
                     has_recorded_start: columns.opt_at("started_at_ms")?.is_some(),
                     owner: LeaseToken { node: NodeId::new(columns.int("node_id")?), epoch: columns.int("node_epoch")? },
@@ -249,7 +249,7 @@ impl Runs for SqlStore {
         let statement = match &query.statuses[..] {
             [] => &LIST_ALL,
             statuses if are_open(statuses) => &LIST_OPEN,
-            statuses if are_trouble(statuses) => &LIST_TROUBLE,
+            statuses if are_unsuccessful(statuses) => &LIST_UNSUCCESSFUL,
             _ => &LIST_BY_STATUS,
         };
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
@@ -308,7 +308,7 @@ impl Runs for SqlStore {
             let mut columns = Reader::new(&row, "run_attempt");
             columns.int("run_id")?;
             attempts.push(Attempt {
-                attempt: columns.small("attempt")?,
+                attempt: columns.int32("attempt")?,
                 status: columns.word("status")?,
                 reason: columns.opt_word("reason")?,
                 executor: columns.opt_text("executor")?,
@@ -332,7 +332,7 @@ impl SqlStore {
         let statement = match &query.statuses[..] {
             [] => &LIST_OF_APPS,
             statuses if are_open(statuses) => &LIST_OPEN_OF_APPS,
-            statuses if are_trouble(statuses) => &LIST_TROUBLE_OF_APPS,
+            statuses if are_unsuccessful(statuses) => &LIST_UNSUCCESSFUL_OF_APPS,
             _ => &LIST_OF_APPS,
         };
         let page = Query::new(statement).int(namespace.get()).int(query.after.map_or(i64::MAX, RunId::get));
@@ -367,7 +367,7 @@ pub(super) fn are_open(statuses: &[RunStatus]) -> bool {
 }
 
 /// Whether the index of unsuccessful runs contains all runs with these statuses.
-fn are_trouble(statuses: &[RunStatus]) -> bool {
+fn are_unsuccessful(statuses: &[RunStatus]) -> bool {
     statuses.iter().all(|status| status.is_terminal() && *status != RunStatus::Succeeded)
 }
 

@@ -30,7 +30,7 @@ macro_rules! of_open {
         "namespace_id = ? AND status IN ('pending', 'waiting', 'running') AND "
     };
 }
-macro_rules! of_trouble {
+macro_rules! of_unsuccessful {
     () => {
         "namespace_id = ? AND status IN ('failed', 'timed_out', 'cancelled', 'unknown', 'skipped') AND "
     };
@@ -133,7 +133,7 @@ macro_rules! searches {
 
 pub(in crate::sql) static SEARCH_ALL: [Statement; 6] = searches!(of_all, "id");
 pub(in crate::sql) static SEARCH_OPEN: [Statement; 6] = searches!(of_open, "id");
-pub(in crate::sql) static SEARCH_TROUBLE: [Statement; 6] = searches!(of_trouble, "id");
+pub(in crate::sql) static SEARCH_UNSUCCESSFUL: [Statement; 6] = searches!(of_unsuccessful, "id");
 pub(in crate::sql) static SEARCH_DEAD: [Statement; 6] = searches!(of_dead, "id");
 pub(in crate::sql) static SEARCH_OF_JOB: [Statement; 6] = searches!(of_job, "+id");
 
@@ -154,7 +154,7 @@ macro_rules! scan_ends {
 }
 pub(in crate::sql) static END_OF_ALL: [Statement; 2] = scan_ends!(of_all);
 pub(super) static END_OF_OPEN: [Statement; 2] = scan_ends!(of_open);
-static END_OF_TROUBLE: [Statement; 2] = scan_ends!(of_trouble);
+static END_OF_UNSUCCESSFUL: [Statement; 2] = scan_ends!(of_unsuccessful);
 pub(in crate::sql) static END_OF_DEAD: [Statement; 2] = [
     Statement {
         name: "find_end_of_dead",
@@ -175,7 +175,7 @@ pub(in crate::sql) static END_OF_JOB: Statement = Statement {
 enum ScannedIndex {
     All(NamespaceId),
     Open(NamespaceId),
-    Trouble(NamespaceId),
+    Unsuccessful(NamespaceId),
     Dead(NamespaceId),
     Job(i64),
 }
@@ -196,14 +196,14 @@ impl ScannedIndex {
             Some(job) => Self::Job(job.get()),
             None if search.is_dead => Self::Dead(namespace),
             None if search.is_of_open() => Self::Open(namespace),
-            None if search.is_of_unsuccessful() => Self::Trouble(namespace),
+            None if search.is_of_unsuccessful() => Self::Unsuccessful(namespace),
             None => Self::All(namespace),
         }
     }
 
     fn key(self) -> i64 {
         match self {
-            Self::All(namespace) | Self::Open(namespace) | Self::Trouble(namespace) | Self::Dead(namespace) => {
+            Self::All(namespace) | Self::Open(namespace) | Self::Unsuccessful(namespace) | Self::Dead(namespace) => {
                 namespace.get()
             }
             Self::Job(job) => job,
@@ -214,7 +214,7 @@ impl ScannedIndex {
         let statements = match self {
             Self::All(_) => &SEARCH_ALL,
             Self::Open(_) => &SEARCH_OPEN,
-            Self::Trouble(_) => &SEARCH_TROUBLE,
+            Self::Unsuccessful(_) => &SEARCH_UNSUCCESSFUL,
             Self::Dead(_) => &SEARCH_DEAD,
             Self::Job(_) => &SEARCH_OF_JOB,
         };
@@ -231,7 +231,7 @@ impl ScannedIndex {
         match self {
             Self::All(_) => Some(&END_OF_ALL),
             Self::Open(_) => Some(&END_OF_OPEN),
-            Self::Trouble(_) => Some(&END_OF_TROUBLE),
+            Self::Unsuccessful(_) => Some(&END_OF_UNSUCCESSFUL),
             Self::Dead(_) => Some(&END_OF_DEAD),
             Self::Job(_) => None,
         }
@@ -325,7 +325,8 @@ impl SqlStore {
     /// fewer runs than the bound, the runs of the job are scanned instead, because other jobs may have many more such runs.
     async fn scanned_index(&self, namespace: NamespaceId, search: &RunSearch) -> Result<ScannedIndex> {
         let index = ScannedIndex::new(namespace, search);
-        let (ScannedIndex::Open(_) | ScannedIndex::Trouble(_), Some([job])) = (index, search.jobs.as_deref()) else {
+        let (ScannedIndex::Open(_) | ScannedIndex::Unsuccessful(_), Some([job])) = (index, search.jobs.as_deref())
+        else {
             return Ok(index);
         };
         let of_job = ScannedIndex::Job(job.get());

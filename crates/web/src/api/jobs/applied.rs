@@ -59,7 +59,7 @@ pub(super) struct Item {
 struct FiresJson {
     /// The end of the range in which fires were compared.
     to: Timestamp,
-    /// Whether that is the whole week.
+    /// Whether the range is the whole week. If false, the jobs have too many fires to compare, and `to` is earlier.
     is_whole: bool,
     vanishing: FireChangeJson,
     appearing: FireChangeJson,

@@ -30,7 +30,7 @@ use crate::parameter::Parameter;
 use crate::permits::HeavyWork;
 use crate::problem::{Code, Complaint, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::recheck::Recheck;
+use crate::recheck::RecheckedCaller;
 use crate::routes::Routes;
 use crate::shares::{self, ApplyRoom, DryRunAnswer, HeavyWorkShare};
 use crate::state::Web;
@@ -86,7 +86,7 @@ impl FromRequest<Web> for Documents {
             return Err(Problem::new(Code::UnsupportedMediaType, message));
         }
         let caller = request.extensions().get::<Admitted>().map(|admitted| admitted.caller.key());
-        let place = caller.map(|caller| shares::take_heavy_work_share(web, HeavyWork::Apply, caller)).transpose()?;
+        let share = caller.map(|caller| shares::take_heavy_work_share(web, HeavyWork::Apply, caller)).transpose()?;
         let bytes = collect_within(request, APPLY_LEN_MAX).await?;
         // Waits for room in memory, since the parsed definitions take several times the memory of their text.
         let room = match caller {
@@ -96,7 +96,7 @@ impl FromRequest<Web> for Documents {
         // Parses on a thread for blocking work: a large list would delay other requests on this thread.
         let read = move || if is_json { Self::of_json(&bytes) } else { Self::of_yaml(&bytes) };
         match tokio::task::spawn_blocking(read).await {
-            Ok(found) => found.map(|found| Self { permits: (place, room), ..found }),
+            Ok(found) => found.map(|found| Self { permits: (share, room), ..found }),
             Err(error) => Err(Problem::new(Code::Internal, "the body could not be read").with_cause(error.to_string())),
         }
     }
@@ -238,7 +238,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     let applying = Applying {
         saving: plan.save(call.engine().node().clone(), call.caller.name()),
         web: call.web.clone(),
-        caller: Recheck::new(call.caller.clone()),
+        caller: RecheckedCaller::new(call.caller.clone()),
         namespace: call.namespace.id,
         apps,
         total: plan_len,
@@ -250,7 +250,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         response.headers_mut().insert(CONTENT_TYPE, HeaderValue::from_static("application/x-ndjson"));
         return Ok(response);
     }
-    Ok(of_saving(applying).await?.into_response(false))
+    Ok(save_all(applying).await?.into_response(false))
 }
 
 /// Answers with the plan of a list. Each planned job is serialized immediately and then dropped.
@@ -331,7 +331,7 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
 struct Applying {
     saving: Saving,
     web: Web,
-    caller: Recheck,
+    caller: RecheckedCaller,
     namespace: NamespaceId,
     /// The apps of all its jobs. `None` stands for apps that do not exist yet; they need the permission on the whole namespace.
     apps: BTreeSet<Option<AppId>>,
@@ -358,7 +358,7 @@ impl Applying {
     }
 }
 
-async fn of_saving(mut applying: Applying) -> Result<Items, Problem> {
+async fn save_all(mut applying: Applying) -> Result<Items, Problem> {
     let mut items = Items::default();
     while let Some(saved) = applying.next().await? {
         saved.into_iter().for_each(|job| items.add(&Item::saved(job)));

@@ -13,7 +13,7 @@ use crate::etag::{IfMatch, mismatch};
 use crate::problem::{Code, Problem};
 
 /// The codes with which a change of a definition can be refused, in addition to those that any body can get.
-pub(super) const EDITS: &[Code] = &[Code::JobExists, Code::JobIsParent, Code::EditConflict, Code::InvalidBody];
+pub(super) const EDIT_REFUSALS: &[Code] = &[Code::JobExists, Code::JobIsParent, Code::EditConflict, Code::InvalidBody];
 
 /// How often a conflicting change is tried if the caller gave no version.
 pub(super) const TRY_COUNT: usize = 4;

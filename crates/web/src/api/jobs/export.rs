@@ -22,7 +22,7 @@ use crate::parameter::Parameter;
 use crate::permits::HeavyWork;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
-use crate::recheck::Recheck;
+use crate::recheck::RecheckedCaller;
 use crate::routes::Routes;
 use crate::shares::{self, HeavyWorkShare};
 use crate::state::Web;
@@ -70,8 +70,8 @@ impl FromQuery for ExportQuery {
 
 struct Exporter {
     web: Web,
-    caller: Recheck,
-    _place: HeavyWorkShare,
+    caller: RecheckedCaller,
+    _share: HeavyWorkShare,
     namespace: NamespaceId,
     app: Option<AppId>,
     format: Format,
@@ -109,8 +109,8 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     }
     let mut exporter = Exporter {
         web: call.web.clone(),
-        _place: shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?,
-        caller: Recheck::new(call.caller.clone()),
+        _share: shares::take_heavy_work_share(&call.web, HeavyWork::Export, call.caller.key())?,
+        caller: RecheckedCaller::new(call.caller.clone()),
         namespace: call.namespace.id,
         app,
         format,
@@ -138,7 +138,7 @@ fn answer(format: Format, body: Body) -> Response {
 impl Format {
     /// The last piece of an incomplete export, with the reason: a comment in YAML; in JSON, an object after the unclosed list, so that the
     /// text does not parse.
-    fn broken_off(self, problem: &Problem) -> Bytes {
+    fn incomplete_end(self, problem: &Problem) -> Bytes {
         let reason = serde_json::json!({"code": problem.code().as_str(), "message": problem.detail()});
         match self {
             Self::Json => format!("\n{{\"ended\": {reason}}}\n").into(),
@@ -168,7 +168,7 @@ fn stream(exporter: Exporter, first: Bytes) -> impl Stream<Item = Result<Bytes, 
             Ok(page) => Some((Ok(page), (exporter, None))),
             Err(problem) => {
                 exporter.is_over = true;
-                let reason = exporter.format.broken_off(&problem);
+                let reason = exporter.format.incomplete_end(&problem);
                 Some((Ok(reason), (exporter, Some(Err(io::Error::other("the export broke off"))))))
             }
         }

@@ -46,7 +46,7 @@ impl FromQuery for ItemsQuery {
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PumpItems")]
 struct ItemsJson<I> {
-    /// The run that stands for all groups; null before the first one.
+    /// The root run: the groups are runs below it. Null before the job's first run.
     root: Option<RootJson>,
     /// The groups of that run.
     groups: Vec<GroupJson>,
@@ -57,7 +57,7 @@ struct ItemsJson<I> {
     next_cursor: Option<String>,
 }
 
-/// The run that stands for all groups of a pump job.
+/// The root run of a pump job. Its groups are runs below it.
 #[derive(Serialize, JsonSchema)]
 #[schemars(rename = "PumpRoot")]
 struct RootJson {
@@ -114,9 +114,9 @@ struct TotalsJson {
     #[serde(flatten)]
     counts: CountsJson,
     per_minute: u64,
-    /// When the oldest row in work was fetched.
+    /// When the oldest of the rows that are not yet executed was fetched.
     oldest_at: Option<Timestamp>,
-    /// How long that is ago.
+    /// The age of that row.
     oldest_age_ms: Option<u64>,
 }
 
@@ -139,11 +139,11 @@ struct ItemJson {
     counts: CountsJson,
     /// Rows that were executed in the minute before the last report.
     per_minute: u32,
-    /// When its oldest row in work was fetched.
+    /// When the oldest of its rows that are not yet executed was fetched.
     oldest_at: Option<Timestamp>,
-    /// How long that is ago.
+    /// The age of that row.
     oldest_age_ms: Option<u64>,
-    /// Whether its last select returned no rows and none is in work.
+    /// Whether its last select returned no rows and all fetched rows are executed.
     dry: bool,
     /// The progress that its owners have stored, as the code wrote it. Likely secrets are shown only to callers who may edit the job.
     checkpoint: Option<String>,

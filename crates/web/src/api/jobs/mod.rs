@@ -37,7 +37,7 @@ pub(crate) use fires::instant;
 pub(crate) use fires::versions_before;
 pub(crate) use items::no_pump;
 pub(crate) use reset::reset_to_declared;
-pub(crate) use stats::seen_from;
+pub(crate) use stats::visible_from;
 pub(crate) use versions::{diff_versions, restore_version, version_spec};
 
 use crate::routes::Routes;

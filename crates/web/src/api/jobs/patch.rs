@@ -7,7 +7,7 @@ use rondel_core::access::Permission::Edit;
 use serde_json::json;
 
 use super::body;
-use super::change::{EDITS, change};
+use super::change::{EDIT_REFUSALS, change};
 use super::job_json::JobJson;
 use crate::body::PatchBody;
 use crate::call::Call;
@@ -28,7 +28,7 @@ pub(super) fn routes() -> Routes {
         )
         .json::<JobJson<'static>>(200, "The job under its new definition.")
         .with("ETag")
-        .refuses(EDITS)
+        .refuses(EDIT_REFUSALS)
         .example(json!({"timeout": "5m", "description": null})),
     )
 }

@@ -8,7 +8,7 @@ use rondel_core::access::Permission::Edit;
 use serde_json::json;
 
 use super::body;
-use super::change::{EDITS, save_edit};
+use super::change::{EDIT_REFUSALS, save_edit};
 use super::job_json::{JobJson, answer};
 use crate::body::JsonBody;
 use crate::call::Call;
@@ -29,7 +29,7 @@ pub(super) fn routes() -> Routes {
         )
         .json::<JobJson<'static>>(200, "The job under its new definition.")
         .with("ETag")
-        .refuses(EDITS)
+        .refuses(EDIT_REFUSALS)
         .example(json!({"app": "billing", "handler": "report", "schedule": {"every": "30m"}})),
     )
 }

@@ -6,7 +6,7 @@ use rondel_admin::jobs::JobError;
 use rondel_core::access::Permission::Edit;
 use rondel_store::catalog::JobRecord;
 
-use super::change::{EDITS, save_edit};
+use super::change::{EDIT_REFUSALS, save_edit};
 use super::job_json::{JobJson, answer};
 use crate::call::Call;
 use crate::etag::IfMatch;
@@ -26,7 +26,7 @@ pub(super) fn routes() -> Routes {
         )
         .json::<JobJson<'static>>(200, "The job.")
         .with("ETag")
-        .refuses(EDITS)
+        .refuses(EDIT_REFUSALS)
         .refuses(&[Code::JobNotDeclared]),
     )
 }

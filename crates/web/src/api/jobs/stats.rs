@@ -78,14 +78,14 @@ pub(super) fn routes() -> Routes {
 async fn get(call: Call<StatsQuery>, Named(name, ..): Named<path::Job>) -> Result<Response, Problem> {
     let record = find(&call, &name).await?;
     let (from, to) = range(&call.query, call.engine().now())?;
-    let from = seen_from(&call, &record, from, to).await?;
+    let from = visible_from(&call, &record, from, to).await?;
     let stats = call.engine().store().job_stats(record.id, from, to).await?;
     json(StatusCode::OK, &Page { items: by_hour(&stats), next_cursor: None })
 }
 
 /// The instant from which all of the job's counts belong to apps that the caller sees. Counts are stored per job and hour, not per app:
 /// the counts of the hour in which the job moved to another app belong to the old app.
-pub(crate) async fn seen_from<Q>(
+pub(crate) async fn visible_from<Q>(
     call: &Call<Q>,
     record: &JobRecord,
     from: Timestamp,

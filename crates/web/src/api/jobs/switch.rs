@@ -6,7 +6,7 @@ use rondel_admin::jobs::{self, JobError};
 use rondel_core::JobSpec;
 use rondel_core::access::Permission::Operate;
 
-use super::change::{EDITS, TRY_COUNT, change, changed_too_often, refused};
+use super::change::{EDIT_REFUSALS, TRY_COUNT, change, changed_too_often, refused};
 use super::find::find;
 use super::job_json::{JobJson, answer_with};
 use super::queued::QueuedQuery;
@@ -29,7 +29,7 @@ pub(super) fn routes() -> Routes {
             )
                 .json::<JobJson<'static>>(200, "The job.")
                 .with("ETag")
-                .refuses(EDITS),
+                .refuses(EDIT_REFUSALS),
         )
         .post(
             "/api/v1/jobs/{name}/resume",
@@ -38,7 +38,7 @@ pub(super) fn routes() -> Routes {
             Doc::new("Resume a job", "Its schedule fires again. Nothing happens if it is not paused.")
                 .json::<JobJson<'static>>(200, "The job.")
                 .with("ETag")
-                .refuses(EDITS),
+                .refuses(EDIT_REFUSALS),
         )
 }
 

@@ -14,7 +14,7 @@ use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::change::{EDITS, save_edit};
+use super::change::{EDIT_REFUSALS, save_edit};
 use super::find::find;
 use super::job_json::{JobJson, answer};
 use crate::answer::json;
@@ -92,7 +92,7 @@ pub(super) fn routes() -> Routes {
             )
             .json::<JobJson<'static>>(200, "The job under its new definition.")
             .with("ETag")
-            .refuses(EDITS)
+            .refuses(EDIT_REFUSALS)
             .example(json!({"version": 1})),
         )
         .get(

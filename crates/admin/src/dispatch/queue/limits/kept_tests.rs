@@ -26,7 +26,7 @@ fn a_start_is_remembered_for_a_day() {
     limits.count_start(&rated(1, "24h"), START);
     for (after, is_kept) in [(HOUR, true), (24 * HOUR - Duration::from_millis(1), true), (24 * HOUR, false)] {
         assert_eq!(limits.take_expired(START + after, &mut runs).len(), 0);
-        assert_eq!(limits.holding_back(&rated(2, "24h"), START + after).is_some(), is_kept, "{after:?}");
+        assert_eq!(limits.limit_holding_back(&rated(2, "24h"), START + after).is_some(), is_kept, "{after:?}");
         assert_eq!(limits.limits.len(), usize::from(is_kept));
     }
 }
@@ -36,7 +36,7 @@ fn a_start_is_remembered_for_a_day() {
 fn a_rate_limit_is_free_when_its_period_is_over() {
     let (mut limits, job) = (Limits::default(), rated(2, "10s"));
     limits.count_start(&rated(1, "10s"), START);
-    let is_free = |millis| limits.holding_back(&job, START + Duration::from_millis(millis)).is_none();
+    let is_free = |millis| limits.limit_holding_back(&job, START + Duration::from_millis(millis)).is_none();
     assert_eq!([9_999, 10_000].map(is_free), [false, true]);
 }
 
@@ -60,12 +60,12 @@ fn a_limit_that_nothing_uses_is_forgotten() {
 fn a_counted_run_is_not_held_back_by_itself() {
     let mut limits = Limits::default();
     limits.count_open(&of_key(1));
-    assert_eq!(limits.holding_back(&of_key(1), START), None);
-    assert!(limits.holding_back(&of_key(2), START).is_some());
+    assert_eq!(limits.limit_holding_back(&of_key(1), START), None);
+    assert!(limits.limit_holding_back(&of_key(2), START).is_some());
     let sharded = definition(&json!({"shards": 2, "concurrency": {"key": "disk", "max": 1}}));
     let whole = ready(3, &sharded);
     limits.count_open(&Ready { run: whole.run.clone().for_all_shards(), ..whole.clone() });
-    assert_eq!(limits.holding_back(&whole, START), None);
+    assert_eq!(limits.limit_holding_back(&whole, START), None);
     assert_eq!(limits.release(whole.run.id), None);
 }
 
@@ -90,7 +90,7 @@ fn a_run_that_is_not_kept_does_not_count() {
         let mut limits = Limits::default();
         limits.count_open(&of_key(1));
         limits.retain(|run| is_kept && run == kept.id);
-        assert_eq!(limits.holding_back(&of_key(2), START).is_some(), expected);
+        assert_eq!(limits.limit_holding_back(&of_key(2), START).is_some(), expected);
     }
 }
 
@@ -100,6 +100,6 @@ fn a_start_is_never_in_the_future() {
     let (mut limits, job, back) = (Limits::default(), rated(2, "10s"), START - HOUR);
     limits.count_start(&rated(1, "10s"), START);
     limits.step_back(back);
-    let is_free = |seconds| limits.holding_back(&job, back + Duration::from_secs(seconds)).is_none();
+    let is_free = |seconds| limits.limit_holding_back(&job, back + Duration::from_secs(seconds)).is_none();
     assert_eq!([9, 10].map(is_free), [false, true]);
 }

@@ -16,7 +16,7 @@ fn at(ms: i64) -> Timestamp {
 
 /// Sends the run or queues it, as the dispatcher does.
 fn send(limits: &mut Limits, ready: &Ready, now: Timestamp, runs: &mut OpenRuns) -> bool {
-    match limits.holding_back(ready, now) {
+    match limits.limit_holding_back(ready, now) {
         None => {
             limits.count_start(ready, now);
             true
@@ -118,9 +118,13 @@ fn in_a_cluster_one_node_counts() {
     let whole = ready(5, &broadcast);
     let root = Ready { run: whole.run.clone().for_all_shards(), ..whole };
     let other = LimitName { namespace: NamespaceId::new(1), key: "other".to_owned() };
-    assert_eq!(limits.holding_back(&root, at(0)), Some(LimitKey::Home(other.clone())), "it is cut where they count");
+    assert_eq!(
+        limits.limit_holding_back(&root, at(0)),
+        Some(LimitKey::Home(other.clone())),
+        "it is cut where they count"
+    );
     limits.count_here(other);
-    assert_eq!(limits.holding_back(&root, at(0)), None, "it counts by its shards");
+    assert_eq!(limits.limit_holding_back(&root, at(0)), None, "it counts by its shards");
 }
 
 #[test]

@@ -134,17 +134,17 @@ fn a_retry_keeps_its_place() {
 fn it_is_known_whose_places_are_waited_for() {
     let (mut gates, serial, each) = (Gated::default(), overlap("serial", 0), on_each("serial", 0));
     assert_eq!(enter(&mut gates, ready(1, &serial)), "passed");
-    assert_eq!(gates.holding_up(), []);
+    assert_eq!(gates.runs_holding_up(), []);
     assert_eq!(enter(&mut gates, ready(2, &serial)), "queued");
-    assert_eq!(gates.holding_up(), [RunId::new(1_000)]);
+    assert_eq!(gates.runs_holding_up(), [RunId::new(1_000)]);
     assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
-    assert_eq!(gates.holding_up(), [RunId::new(1_000)], "its next attempt comes first");
+    assert_eq!(gates.runs_holding_up(), [RunId::new(1_000)], "its next attempt comes first");
     assert_eq!(leave(&mut gates, 1), [2]);
-    assert_eq!(gates.holding_up(), []);
+    assert_eq!(gates.runs_holding_up(), []);
 
     assert_eq!(enter_at(&mut gates, ready(3, &each), 7), "passed");
     assert_eq!(enter_at(&mut gates, ready(4, &each), 7), "queued");
-    assert_eq!(gates.holding_up(), [RunId::new(3_000)]);
+    assert_eq!(gates.runs_holding_up(), [RunId::new(3_000)]);
 }
 
 /// No run waits behind the places of a job that discards its later runs: such a place is checked once it has caused a run to be skipped.
@@ -153,12 +153,12 @@ fn it_is_known_whose_places_cause_others_to_be_skipped() {
     let (mut gates, discard) = (Gated::default(), overlap("discard", 0));
     assert_eq!(enter(&mut gates, ready(1, &discard)), "passed");
     assert_eq!(again(&mut gates, 1), [] as [i64; 0]);
-    assert_eq!(gates.holding_up(), []);
+    assert_eq!(gates.runs_holding_up(), []);
     assert_eq!(enter(&mut gates, ready(2, &discard)), "discarded");
-    assert_eq!(gates.holding_up(), [RunId::new(1_000)]);
+    assert_eq!(gates.runs_holding_up(), [RunId::new(1_000)]);
     assert_eq!(leave(&mut gates, 1), [] as [i64; 0]);
     assert_eq!(enter(&mut gates, ready(3, &discard)), "passed");
-    assert_eq!(gates.holding_up(), []);
+    assert_eq!(gates.runs_holding_up(), []);
 }
 
 #[test]

@@ -101,7 +101,7 @@ fn resolve(rollcall: &mut RollCall, executors: &Executors) -> String {
 }
 
 fn lose(executors: &mut Executors, id: i64) {
-    assert!(executors.lose(ExecutorId::new(id), Timestamp::from_secs(130), Timestamp::EPOCH));
+    assert!(executors.record_loss(ExecutorId::new(id), Timestamp::from_secs(130), Timestamp::EPOCH));
 }
 
 /// The executor may continue the run while no server answers, and no other run of the job may begin meanwhile.
@@ -129,7 +129,7 @@ fn a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it()
     assert!(executors.is_lost(id), "it may go on");
     executors.suspect_again(id, at(101));
     assert!(!executors.is_lost(id), "some node may have heard it since");
-    assert!(executors.lose(id, at(221), at(101)));
+    assert!(executors.record_loss(id, at(221), at(101)));
     assert_eq!(resolve(&mut rollcall, &executors), "executor_lost");
 }
 
@@ -194,7 +194,7 @@ fn a_lost_executor_that_another_server_heard_since_has_to_answer() {
         executors.watch(id, at(100));
         lose(&mut executors, 1);
         if has_ended {
-            executors.end(id, at(140));
+            executors.record_process_end(id, at(140));
         }
         let (app, last_seen_at) = (AppId::new(1), at(heard_at));
         let (ended_at, has_left, process) = (None, false, None);
