@@ -1,4 +1,5 @@
-//! One action on many jobs or runs: the matches of a filter are counted first, and changed after consent.
+//! One action on many jobs or runs: counts the matches of a filter, asks the user for consent, and then applies the
+//! action.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -106,8 +107,8 @@ impl BulkArgs {
     }
 }
 
-/// A selection, by name, of the jobs that the user agreed to change: meanwhile, other jobs may match the filter. `None`
-/// for runs, which the search counts without naming them.
+/// A selection that names the jobs which the user agreed to change, because by now the filter may match others. `None`
+/// for runs: the search counts them without naming them.
 fn by_names(found: &Value) -> Option<Value> {
     let jobs = found["jobs"].as_array().filter(|jobs| !jobs.is_empty())?;
     Some(json!({ "names": jobs }))

@@ -107,7 +107,7 @@ impl Contexts {
         self.write()
     }
 
-    /// Forgets a context and its token.
+    /// Deletes a context and its token.
     pub(crate) fn remove(&mut self, wanted: &str) -> Result<(), Failure> {
         self.get(wanted)?;
         self.file.contexts.remove(wanted);

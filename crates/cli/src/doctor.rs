@@ -73,7 +73,8 @@ fn wrong(name: &'static str, found: impl Into<String>, remedy: impl Into<String>
     Check { name, verdict: Verdict::Wrong, found: found.into(), remedy: remedy.into() }
 }
 
-/// A failed check, with the message split into the finding and the remedy.
+/// A failed check. The failure's message has the finding before its `; ` and the remedy after it; `otherwise` is the
+/// remedy if it has none.
 fn failed(name: &'static str, failure: &Failure, otherwise: &str) -> Check {
     let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), otherwise));
     wrong(name, found, remedy)

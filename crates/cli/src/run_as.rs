@@ -1,7 +1,8 @@
 //! `rondel agent --run-as`: starts programs as another user of this host, with that user's groups.
 //!
 //! The standard library can start programs as another user, but without supplementary groups. So the agent starts this
-//! binary again: it has one thread, changes groups, group and user, and then becomes the program.
+//! binary a second time. That process has one thread; it changes its groups, group and user, and then becomes the
+//! program.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;

@@ -59,11 +59,12 @@ enum Kind {
     Ratch,
 }
 
-/// The flags that the measurement of Rondel has too.
+/// The flags that a measurement of another server shares with one of Rondel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) jobs: u32,
     pub(super) seconds: u32,
+    /// In seconds.
     pub(super) warm_up: u32,
     pub(super) executors: u32,
 }

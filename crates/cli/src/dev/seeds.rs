@@ -10,7 +10,7 @@ use crate::server::Node;
 
 const NAMESPACE: &str = "default";
 const AUTHOR: &str = "rondel dev";
-/// Calls the server's own port, which may be a different one at the next start.
+/// The name of the job that calls the server's own port, which may be a different one at the next start.
 const HTTP_JOB: &str = "demo-http";
 
 /// Creates the missing jobs.

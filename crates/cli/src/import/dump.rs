@@ -53,7 +53,7 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
     Ok(found)
 }
 
-/// Splits a dump at the semicolons outside of texts and comments.
+/// Splits a dump into statements: at the semicolons outside of quoted texts and comments.
 struct Statements<'a> {
     source: &'a mut dyn BufRead,
     line: u64,
@@ -117,8 +117,8 @@ impl Statements<'_> {
                     }
                     continue;
                 }
-                // A doubled quote is read as the end of one text and the start of the next: the semicolons between
-                // statements stay the same.
+                // A doubled quote within a text is read as the end of one text and the start of the next. That does not
+                // change where the statement ends.
                 ScanState::Quoted(quote) if byte == quote => state = ScanState::Statement,
                 ScanState::Quoted(_) => {}
                 ScanState::LineComment => {
@@ -186,7 +186,7 @@ impl Statements<'_> {
 /// The name of a statement's table is within this many bytes.
 const PREFIX_LEN: usize = 200;
 
-/// Appends a byte. Of a skipped statement, only the beginning and the last byte are kept.
+/// Appends a byte. If `is_kept` is false, the statement is skipped: only its beginning and its last byte are kept.
 fn push(text: &mut Vec<u8>, byte: u8, is_kept: bool) {
     if is_kept || text.len() < PREFIX_LEN {
         text.push(byte);

@@ -63,7 +63,7 @@ pub(super) struct ApplyArgs {
     yes: bool,
 }
 
-/// The whole answer of the server.
+/// The server's answer, if it arrives in one piece and not line by line.
 #[derive(Debug, Deserialize)]
 struct ApplyReport {
     items: Vec<Item>,

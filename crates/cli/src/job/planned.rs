@@ -42,7 +42,9 @@ struct ChangeItem {
 
 #[derive(Debug, Deserialize)]
 struct Fires {
+    /// The end of the range in which the fires were compared.
     to: Timestamp,
+    /// Whether the range is the whole next week; otherwise it has too many fires and ends earlier.
     is_whole: bool,
     vanishing: FireList,
     appearing: FireList,

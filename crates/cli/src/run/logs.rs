@@ -135,7 +135,7 @@ struct Log<'a> {
     client: &'a Client,
     path: [&'a str; 3],
     query: Vec<(&'a str, &'a str)>,
-    /// Where the first page begins.
+    /// Where the first page begins: the name and value of a query parameter.
     start: Option<(&'a str, String)>,
     format: Format,
 }
@@ -161,8 +161,8 @@ impl Log<'_> {
                 }
             }
             match next {
-                // A page of a search may be empty although more lines follow. It is then only continued if its cursor
-                // is a new one.
+                // A page of a search may be empty although more lines follow. The search then continues, but only if
+                // the cursor is a new one.
                 Some(cursor) if count > 0 || (self.searches() && asked.as_ref() != Some(&cursor)) => {
                     body = self.page(Some(&cursor)).await?;
                     asked = Some(cursor);

@@ -106,7 +106,7 @@ pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: 
     }
 }
 
-/// A group: its app, its token, and its executors with fixed addresses.
+/// Converts a group, and adds the commands for its app, its token and its executors with fixed addresses.
 pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "app_name").unwrap_or_default());
     let title = text(row, "title").or_else(|| text(row, "name")).unwrap_or_default();
@@ -158,7 +158,7 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
     entry
 }
 
-/// A user, with the roles for its groups.
+/// Converts a user, and adds the command that creates the account with the roles for the user's groups.
 pub(super) fn user(row: &Row, context: &ImportContext<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "username").unwrap_or_default());
     let mut entry = Entry::of(Subject::User, format!("user {id}"), given);

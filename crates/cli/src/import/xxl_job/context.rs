@@ -38,7 +38,7 @@ pub(super) struct ImportContext<'a> {
     pub(super) apps: HashMap<&'a str, &'a str>,
     /// The names of jobs in Rondel, by their ids in XXL-JOB.
     pub(super) names: HashMap<&'a str, String>,
-    /// How many earlier scripts a job has.
+    /// How many earlier scripts each job has, by its id in XXL-JOB.
     pub(super) versions: BTreeMap<&'a str, usize>,
 }
 

@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// The result for a job that was stopped in XXL-JOB and was never switched over.
 const STAYS_STOPPED: &str = "was never switched over, and stays stopped in XXL-JOB: start it there if it is to run";
 
-/// A job that no longer runs in Rondel from its seam on.
+/// A job that Rondel stops running at the seam.
 struct StoppedJob<'a> {
     job: &'a Job,
     seam: Timestamp,

@@ -28,9 +28,11 @@ pub(super) struct Job {
     pub(super) name: String,
     pub(super) app: String,
     pub(super) handler: String,
+    /// The number of the job in XXL-JOB.
     pub(super) number: i64,
     pub(super) is_shadow: bool,
     pub(super) is_enabled: bool,
+    /// The seam of the last switch: the instant from which the mode applies. `None` if it applies without a seam.
     pub(super) mode_from: Option<Timestamp>,
     pub(super) updated_at: Option<Timestamp>,
     /// Whether it has its own schedule.
@@ -85,7 +87,8 @@ pub(super) struct Switch<'a> {
 }
 
 impl Switch<'_> {
-    /// Whether a user stopped the job in XXL-JOB: its row there has no mark of a promotion, and no command has demoted it at a seam.
+    /// Whether a user stopped the job in XXL-JOB. Its row there then has no mark of a promotion, and no command has
+    /// demoted it at a seam.
     pub(super) fn was_stopped_there(&self, job: &Job) -> bool {
         let is_stopped = |status: &JobStatus| !status.is_running && status.next_ms == 0;
         job.is_shadow && job.mode_from.is_none() && self.xxl_status.get(&job.number).is_some_and(is_stopped)

@@ -31,7 +31,7 @@ pub(super) enum Saved {
     Unclear(Failure),
 }
 
-/// Saves a mode from a seam on.
+/// Saves a mode that applies from the seam on.
 pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> Saved {
     let body = json!({"mode": mode, "mode_from": seam}).to_string();
     let began = Instant::now();
@@ -93,7 +93,7 @@ impl Pace {
         self.slowest = took;
     }
 
-    /// How long saving the next batch may take: twice as long as the last one, as it may have twice as many jobs.
+    /// How long saving the next batch may take: twice as long as the last one, because it may have twice as many jobs.
     pub(super) fn allowance(self) -> Duration {
         SAVE_WITHIN.max(self.slowest * 2)
     }
