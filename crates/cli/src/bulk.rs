@@ -14,9 +14,9 @@ use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
 
-/// How many names are shown before consent.
+/// Maximum number of names shown when the user is asked for consent.
 const NAMES_MAX: usize = 20;
-/// How many problems are listed.
+/// Maximum number of problems in the report.
 const PROBLEMS_MAX: usize = 20;
 
 /// The arguments that conflict with the name of a single job or run. `dry_run` and `after` are listed although they require
@@ -40,7 +40,7 @@ pub(crate) struct BulkArgs {
     yes: bool,
 }
 
-/// An action, and what it applies to.
+/// An action on jobs or runs, and the words for it in messages.
 pub(crate) struct Bulk<'a> {
     /// The resource: `jobs` or `runs`.
     pub(crate) collection: &'a str,
@@ -83,7 +83,8 @@ impl BulkArgs {
         let counted_first = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
         let found = counted_first.value()?;
         let matched = found["matched"].as_u64().unwrap_or_default();
-        // A search without a match may have stopped at its bound. The report then names the place to continue from.
+        // A search that found no match may have stopped at its limit before the end. The report then names the place to
+        // continue from.
         if self.dry_run || (matched == 0 && found["has_more"] == true) {
             return report(&counted_first, bulk, true, format);
         }

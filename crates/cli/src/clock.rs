@@ -18,7 +18,7 @@ pub(crate) fn show_utc(utc: bool) {
     SHOWS_UTC.store(utc, Ordering::Relaxed);
 }
 
-/// An instant for display: in the zone of this machine, with its offset.
+/// An instant for display, in the zone that [`show_utc`] has chosen and with the zone's offset.
 pub(crate) fn local_text(at: Timestamp) -> String {
     let local = at.to_utc().filter(|_| !SHOWS_UTC.load(Ordering::Relaxed)).map(|utc| utc.with_timezone(&chrono::Local));
     match local {

@@ -1,5 +1,5 @@
-//! A user's own configuration of servers: `contexts.toml` in the XDG folder, and for each context a file with a token,
-//! which only that user can read.
+//! A user's own configuration of servers: `contexts.toml` in the XDG folder, and a file with a token for each context.
+//! Only that user can read the files with tokens.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;

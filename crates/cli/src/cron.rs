@@ -146,7 +146,8 @@ impl CronReport {
         warnings.map(|warning| warning.sentence(self.lang))
     }
 
-    /// Fails if the schedule never fires: that is a mistake, whatever was printed.
+    /// Fails if the schedule never fires. Such a schedule is a mistake, even if the command has printed something about
+    /// it.
     fn check_fires(&self) -> Result<(), Failure> {
         if self.found.fires.is_empty() {
             let (expression, after) = (&self.expression, self.after);

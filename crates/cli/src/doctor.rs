@@ -74,7 +74,7 @@ fn wrong(name: &'static str, found: impl Into<String>, remedy: impl Into<String>
 }
 
 /// A failed check. The failure's message has the finding before its `; ` and the remedy after it; `otherwise` is the
-/// remedy if it has none.
+/// remedy for a message without one.
 fn failed(name: &'static str, failure: &Failure, otherwise: &str) -> Check {
     let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), otherwise));
     wrong(name, found, remedy)
@@ -197,7 +197,7 @@ async fn check_config(file: &ConfigFileArgs) -> Vec<Check> {
     checks
 }
 
-/// The settings as a server that starts with this config file and this environment checks them.
+/// The settings, read and checked as by a server that starts with this config file and this environment.
 fn server_config(file: &ConfigFileArgs) -> Result<ServerConfig, Failure> {
     let (settings, oidc, http) = environment().map_err(|error| {
         let text = error.to_string();

@@ -12,7 +12,7 @@ use crate::output;
 use crate::retry::retry_while_unreachable;
 use crate::terminal::harmless;
 
-/// How long to wait before a stream that the server ended is opened again.
+/// If the server ends the stream, it is opened again after this pause.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Prints changes of runs, saved jobs, and executors and servers that come and go, until it is interrupted.

@@ -69,7 +69,7 @@ pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
         return Err(refused(format!("{name:?} is root: name a user who may do less than the agent")));
     }
     let mut groups = groups_of(name, &user).ok_or_else(|| refused(format!("cannot look the groups of {name:?} up")))?;
-    // The primary group counts even if the host has no entry for it.
+    // The primary group belongs to the user's groups even if the host has no entry for it.
     if !groups.contains(&gid) {
         groups.push(gid);
     }

@@ -51,7 +51,8 @@ struct StatusData {
     /// Runs that are due, but were not sent to an executor in time.
     overdue: Vec<Value>,
     failed: Vec<Value>,
-    /// Skipped for lack of an executor or a server, because of their app's switch, or after too long a wait; the newest first.
+    /// Runs that were skipped for lack of an executor or a server, because of their app's switch, or after too long a
+    /// wait; the newest first.
     skipped: Vec<Value>,
     /// Whether there were too many recently skipped runs to read them all.
     is_skipped_cut: bool,
@@ -129,7 +130,7 @@ fn is_cut(runs: &[Value], now: Timestamp) -> bool {
     runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest| ended_lately(oldest, now))
 }
 
-/// How many fires these runs stand for: one row may have several.
+/// How many fires these runs stand for: one row may stand for several.
 fn fire_count(runs: &[Value]) -> u64 {
     runs.iter().map(|run| run["span_count"].as_u64().unwrap_or(1)).sum()
 }

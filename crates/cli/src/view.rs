@@ -144,7 +144,7 @@ impl View {
 /// Fields that hold a user's own JSON, which is shown as it is.
 const USER_JSON: [&str; 2] = ["params", "result"];
 
-/// The names and texts of a field: an object has one line for each of its fields.
+/// The lines for a field, each a name and a text. An object has a line for each of its fields.
 fn lines(key: String, value: &Value, now: Timestamp) -> Vec<(String, String)> {
     match value {
         Value::Object(fields) if !fields.is_empty() && !USER_JSON.contains(&key.as_str()) => {

@@ -87,7 +87,7 @@ pub(crate) struct Call<'a> {
     pub(crate) headers: &'a [(&'a str, &'a str)],
 }
 
-/// An answer from outside the API.
+/// The answer to a call of a path outside of the API.
 #[derive(Debug)]
 pub(crate) struct PlainAnswer {
     pub(crate) status: StatusCode,
@@ -96,7 +96,7 @@ pub(crate) struct PlainAnswer {
     pub(crate) text: String,
 }
 
-/// An answer other than success.
+/// An answer whose status is not a success.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -131,7 +131,7 @@ impl ClientArgs {
         Self { namespace, ca_file, server: Some(server.to_owned()), ..self.clone() }.client_with(token)
     }
 
-    /// Flags with the values of environment variables alone.
+    /// The flags as the environment variables set them.
     fn of_environment() -> Self {
         let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
         let [server, context, namespace] = ["RONDEL_SERVER", "RONDEL_CONTEXT", "RONDEL_NAMESPACE"].map(variable);
@@ -166,7 +166,7 @@ impl ClientArgs {
         )))
     }
 
-    /// The name of the context that the flag or else the environment names; without them, of the current one.
+    /// The name of the selected context: that of the flag, else of the environment, else the current one.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
         let named = self.context.clone().or_else(|| Self::of_environment().context);
         named.or_else(|| contexts.current().map(str::to_owned))

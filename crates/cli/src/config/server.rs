@@ -34,7 +34,8 @@ const BEAT_MIN: Duration = Duration::from_millis(200);
 const LEASE_MAX: Duration = Duration::from_secs(60);
 const WEIGHT_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
-/// Longer than any upgrade, and shorter than the time for which the loss of an executor is remembered.
+/// The maximum of `continue_max`: longer than any upgrade, and shorter than the time for which the loss of an executor
+/// is remembered.
 const CONTINUE_MAX: Duration = Duration::from_secs(1800);
 
 /// The time that an executor without a server gives its runs to stop before it kills them.

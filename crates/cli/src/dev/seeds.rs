@@ -39,7 +39,7 @@ async fn create_or_update(node: &Node, namespace: NamespaceId, spec: JobSpec) ->
     Ok(())
 }
 
-/// Whether an earlier start set these parameters, and no user has changed them since.
+/// Whether an earlier start of `rondel dev` set these parameters, and no user has changed them since.
 fn is_own(params: &Value) -> bool {
     let url = params["url"].as_str().unwrap_or_default();
     url.ends_with("/livez") && *params == http_params(url.trim_end_matches("/livez"))

@@ -25,7 +25,7 @@ pub(super) enum Kind {
     NotSupported,
 }
 
-/// A remark on one job, for its author.
+/// A remark on one job, for the user who imports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Note {
     pub(super) kind: Kind,

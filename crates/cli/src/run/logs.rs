@@ -17,7 +17,7 @@ use crate::terminal::harmless;
 
 /// Maximum number of lines in one answer of the server.
 const PAGE_LEN: &str = "5000";
-/// How long to wait before a stream that ended too early is opened again.
+/// If the stream ends before the log does, it is opened again after this pause.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]

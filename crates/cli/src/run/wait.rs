@@ -17,7 +17,7 @@ use crate::output;
 use crate::retry::retry_while_unreachable;
 use crate::terminal::harmless;
 
-/// How often the server is asked at first; the period doubles up to [`POLL_MAX`].
+/// The first period between requests for the run; it doubles up to [`POLL_MAX`].
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
 /// How long the last request may take after a wait has timed out.

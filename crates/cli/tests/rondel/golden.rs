@@ -20,7 +20,7 @@ const CHANGED: &str = include_str!("../golden/changed.yaml");
 /// A file with a wrong definition.
 const WRONG: &str = include_str!("../golden/wrong.yaml");
 
-/// A name for the text, and the arguments. They run in this order.
+/// The commands in the order in which they run: each has a name for its expected output, and its arguments.
 const COMMANDS: &[(&str, &[&str])] = &[
     ("version", &["version"]),
     ("help-job-apply", &["job", "apply", "--help"]),
@@ -90,7 +90,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("no-token", &["job", "list", "--token-file", "/dev/null"]),
 ];
 
-/// Commands that change something. They run only once, and therefore not on a terminal too.
+/// Whether a command changes something. It runs only once, and therefore not on a terminal too.
 fn runs_once(name: &str) -> bool {
     matches!(
         name,
@@ -152,7 +152,7 @@ impl Fixture {
         command
     }
 
-    /// The output of the command, with the values replaced that differ between runs.
+    /// The output of the command. Values that differ between runs are replaced.
     fn shown(&self, name: &str, args: &[&str]) -> String {
         let Ended { code, stdout, stderr } = end(&mut self.command(args));
         let mut text = format!("$ rondel {}\nexit code {}\n", args.join(" "), code.unwrap_or(-1));

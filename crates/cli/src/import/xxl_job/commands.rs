@@ -44,8 +44,8 @@ pub(super) fn alarm(given: &str) -> Option<Alarm> {
     Some(Alarm { name, recipients })
 }
 
-/// Settings that the mail server may need in addition to its name, as shell parameters that are left out if they are
-/// not set.
+/// Flags for what the mail server may need in addition to its name. The shell leaves out each flag whose variable is
+/// not set, except `security`, which has a default.
 const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP_PORT:+--set port=\"$SMTP_PORT\"} ${SMTP_USER:+--set username=\"$SMTP_USER\" \
      --secret-file password=\"${SMTP_PASSWORD_FILE:?set it to a file with the password of $SMTP_USER}\"}";
 

@@ -28,7 +28,7 @@ const AHEAD: Duration = Duration::from_secs(7);
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 /// Minimum time until the first fire of a job that runs on neither side.
 const SOON: Duration = Duration::from_secs(2);
-/// Maximum number of tries to start a job whose first fire has passed each time.
+/// Maximum number of tries to start a job. A try fails if the job's first fire has passed meanwhile.
 const START_COUNT: usize = 5;
 /// Maximum number of requests for the first fire.
 const READ_COUNT: usize = 3;

@@ -1,4 +1,4 @@
-//! The outcome for each job, and the exit of the command that follows from them.
+//! The outcome for each job, and the result of the command, which follows from the outcomes.
 
 use std::collections::BTreeMap;
 
@@ -37,6 +37,7 @@ pub(super) struct Outcome {
     /// Where it runs: from the seam on, if there is one.
     pub(super) runs: RunsIn,
     pub(super) result: String,
+    /// Whether the job runs where the command was to switch it.
     pub(super) is_done: bool,
     /// Whether fires ran, or may have run, on neither side or on both sides.
     pub(super) has_gap: bool,

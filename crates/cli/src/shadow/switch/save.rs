@@ -87,7 +87,7 @@ impl Pace {
         self.slowest = self.slowest.max(took);
     }
 
-    /// Takes the measured time of a batch.
+    /// Adjusts the pace to the measured time of a batch.
     pub(super) fn measured(&mut self, took: Duration) {
         self.batch = if took > SLOW { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
         self.slowest = took;
