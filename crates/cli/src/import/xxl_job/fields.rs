@@ -248,7 +248,8 @@ fn rate(draft: &mut Draft<'_>, seconds: &str) {
     draft.set("schedule", schedule);
 }
 
-/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires; the same whenever the job is imported.
+/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires. It is the same whenever the job is
+/// imported.
 fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
     // XXL-JOB fires at whole seconds.
     let after = (next_ms / 1_000).checked_sub(PHASE_FROM)?.checked_rem(every)?;
