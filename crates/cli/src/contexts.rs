@@ -85,9 +85,9 @@ impl Contexts {
         })
     }
 
-    /// Adds or changes a context. The first context becomes the one in use. If the server differs from the previous one, the
-    /// stored token is deleted first, because no other server may get it; returns whether there was one. Without a new
-    /// namespace, that of the same server remains.
+    /// Adds or changes a context. The first context becomes the one in use. If the server differs from the previous
+    /// one, the stored token is deleted first, because no other server may get it. Returns whether a token was deleted.
+    /// Without a new namespace, the previous one remains if the server is the same.
     pub(crate) fn put(&mut self, wanted: &str, mut context: Context) -> Result<bool, Failure> {
         name::check(wanted).map_err(Failure::refused)?;
         let before = self.file.contexts.get(wanted).filter(|before| before.server == context.server);

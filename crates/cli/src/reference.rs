@@ -9,8 +9,8 @@ use crate::args::Cli;
 
 /// The prose, with a placeholder for each generated part.
 const GUIDE: &str = include_str!("reference/guide.md");
-/// The groups of shared flags: the name of the group in the guide, the id of one of its flags (by which the commands with the
-/// group are found), and its heading in the help.
+/// The groups of shared flags: the group's name in the guide, the id of one of its flags, and its heading in the help.
+/// The commands with the group are found by that id.
 const SHARED: [(&str, &str, &str); 2] = [("server", "server", "Server"), ("output", "no_headers", "Output")];
 
 fn document(mut root: Command) -> String {

@@ -13,7 +13,7 @@ const QUIET_MAX: Duration = Duration::from_secs(60);
 /// Maximum length of a line, in bytes: no log line is longer.
 const LINE_LEN_MAX: usize = 4 * 1024 * 1024;
 
-/// The lines of an answer, as they come in.
+/// The lines of an answer, read as they arrive.
 #[derive(Debug)]
 pub(crate) struct Lines {
     response: Response,

@@ -1,5 +1,6 @@
-//! A dump of a MySQL database, as mysqldump writes it: the rows of a few tables. It is read as a stream; everything but
-//! `INSERT` and `CREATE TABLE` for these tables is skipped, whatever its size.
+//! Reads a dump of a MySQL database, as mysqldump writes it: the rows of a few tables. The dump is read as a stream.
+//! Only `INSERT`, `REPLACE` and `CREATE TABLE` for these tables are read; other statements are skipped, whatever their
+//! size.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, ErrorKind};

@@ -1,5 +1,5 @@
-//! Cron jobs of Kubernetes (`batch/v1`). A container's command becomes a run of the agent's handler `shell`, on an
-//! agent that has the programs of the image, such as one in the same image.
+//! Reads cron jobs of Kubernetes (`batch/v1`). A container's command becomes a run of the agent's handler `shell`, on
+//! an agent that has the programs of the image, such as an agent in the same image.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;

@@ -213,8 +213,8 @@ fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The text for a value that is not printed field by field, such as how the run came to its executor. For attempts, children and
-/// shards, it is only their number, because they follow below.
+/// The text for a value that is not printed field by field, such as how the run came to its executor. For attempts,
+/// children and shards, the text is only their number, because they are listed below the run.
 fn in_words(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),

@@ -46,17 +46,17 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// The job runs where the command was to switch it.
+    /// The outcome for a job that runs where the command was to switch it.
     pub(super) fn done(runs: RunsIn, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
         Self { seam, runs, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
     }
 
-    /// The job runs where it ran before.
+    /// The outcome for a job that runs where it ran before.
     pub(super) fn unchanged(runs: RunsIn, result: impl Into<String>) -> Self {
         Self { seam: None, is_done: false, ..Self::done(runs, None, result) }
     }
 
-    /// The job was changed on one side, or may have been.
+    /// The outcome for a job that was changed on one side only, or may have been.
     pub(super) fn half_done(runs: RunsIn, seam: Timestamp, result: impl Into<String>) -> Self {
         Self { is_done: false, has_gap: true, ..Self::done(runs, Some(seam), result) }
     }
