@@ -40,7 +40,7 @@ impl Names {
     }
 
     /// A name that no other job has: the prefix, and the letters, digits and dashes of the text. `identities` are texts
-    /// that tell the job from others in its source. If the name is taken or cut, a hash of the first identity is
+    /// that distinguish the job from others in its source. If the name is taken or cut, a hash of the first identity is
     /// appended, so that the name does not depend on other jobs. If another job has the same first identity, the hash
     /// of the next one is used. A number is appended only if all of these are taken.
     pub(super) fn make(&mut self, text: &str, identities: &[&str]) -> String {
