@@ -27,7 +27,7 @@ pub(crate) fn local_text(at: Timestamp) -> String {
     }
 }
 
-/// `in 12s`, `3m ago`, `now`.
+/// The distance of an instant from now: `in 12s`, `3m ago`, `now`.
 pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     let (ahead, behind) = (at.since(now), now.since(at));
     if ahead >= Duration::from_secs(1) {

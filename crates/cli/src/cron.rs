@@ -220,7 +220,7 @@ fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     answer.check_fires()
 }
 
-/// `2026-03-08T03:00:00+08:00 CST`
+/// An instant on the clock of the zone, with the zone's abbreviation: `2026-03-08T03:00:00+08:00 CST`.
 fn local(at: Timestamp, zone: Tz) -> String {
     let Some(utc) = at.to_utc() else { return at.to_string() };
     let local = zone.from_utc_datetime(&utc.naive_utc());

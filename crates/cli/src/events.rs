@@ -105,7 +105,7 @@ impl EventsArgs {
     }
 }
 
-/// `2026-03-08T07:00:00.250Z run      report.daily 7301… running, attempt 2, on a-1`
+/// An event as a line: `2026-03-08T07:00:00.250Z run      report.daily 7301… running, attempt 2, on a-1`.
 fn event_line(kind: &str, data: &Value) -> String {
     let text = |key: &str| text_of(&data[key]);
     let what = match kind {

@@ -30,7 +30,7 @@ pub(crate) enum Exit {
     Changes = 10,
     /// The program that the agent starts as another user cannot be started. Shells use this code too.
     CannotStart = 126,
-    /// That program does not exist. Shells use this code too.
+    /// The program that the agent starts as another user does not exist. Shells use this code too.
     NoProgram = 127,
     /// SIGINT.
     Interrupted = 130,

@@ -87,7 +87,7 @@ fn table(args: &[&Arg]) -> String {
     text
 }
 
-/// `-f, --file FILE`, or the name of an argument without a flag.
+/// How an argument is written: `-f, --file FILE`, or its name if it has no flag.
 fn signature(arg: &Arg) -> String {
     let takes_values = arg.get_action().takes_values();
     let names = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect::<Vec<_>>();

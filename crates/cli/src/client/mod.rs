@@ -166,7 +166,7 @@ impl ClientArgs {
         )))
     }
 
-    /// The name of the selected context: that of the flag, else of the environment, else the current one.
+    /// The name of the context to use: from the flag, else from the environment, else the current one.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
         let named = self.context.clone().or_else(|| Self::of_environment().context);
         named.or_else(|| contexts.current().map(str::to_owned))

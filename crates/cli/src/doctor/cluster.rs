@@ -29,7 +29,7 @@ struct ClusterState {
     jobs: BTreeMap<String, Vec<Value>>,
     /// The problems with the jobs that an app's code declares, by app.
     problems: BTreeMap<String, Vec<Value>>,
-    /// `None` if the caller may not see them.
+    /// The channels, and what names them; `None` if the caller is not allowed to see the channels.
     alerts: Option<Alerts>,
 }
 

@@ -67,7 +67,7 @@ enum ScanState {
     Statement,
     Quoted(u8),
     LineComment,
-    /// A comment; `star` is set after a star, which may begin its end.
+    /// A comment; `star` is set after a `*`, because `*/` ends the comment.
     Comment {
         star: bool,
     },

@@ -33,7 +33,7 @@ enum Source {
 }
 
 impl Entry {
-    /// Its name or, without one, its number in the list.
+    /// The job's name or, without one, its number in the list.
     pub(super) fn label(&self, index: usize) -> String {
         let name = self.value.get("name").and_then(Value::as_str);
         name.map_or_else(|| format!("number {}", index + 1), str::to_owned)

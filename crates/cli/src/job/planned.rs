@@ -79,7 +79,7 @@ impl Summary {
         self.created + self.changed + self.removed + self.failed == 0
     }
 
-    /// `1 created, 2 changed, 3 unchanged`.
+    /// The counts as text: `1 created, 2 changed, 3 unchanged`.
     pub(super) fn words(self) -> String {
         let parts = [
             (self.created, "created"),

@@ -249,7 +249,7 @@ fn has_more(body: &Body) -> Result<bool, Failure> {
     Ok(page.next_cursor.is_some() && !page.items.is_empty())
 }
 
-/// `2026-03-08T07:00:00.250Z info   text`, with terminal control characters escaped.
+/// A line of a log, with terminal control characters escaped: `2026-03-08T07:00:00.250Z info   text`.
 fn log_line(line: &Line) -> String {
     format!("{:<24} {:<6} {}", harmless(&line.at), harmless(&line.level), harmless(&line.line))
 }

@@ -160,7 +160,7 @@ async fn app_without_executors(client: &Client, job: &str) -> Option<String> {
     (app["executor_count"].as_u64() == Some(0)).then(|| text_of(&app["name"]))
 }
 
-/// `running on executor-1, attempt 2, 30 of 100`
+/// The progress of a run: `running on executor-1, attempt 2, 30 of 100`.
 fn progress_text(run: &Value) -> String {
     let mut words = text_of(&run["status"]);
     let executor = text_of(&run["executor"]);

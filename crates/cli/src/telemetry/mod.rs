@@ -54,7 +54,7 @@ impl<'a> TelemetrySettings<'a> {
 /// that names the target overrides this one.
 const QUIET: &str = "sqlx::postgres::notice=warn";
 
-/// The export of traces, which must be ended to send the last ones; `None` if no traces are exported.
+/// The export of traces; `None` if no traces are exported. It must be ended, so that the last traces are sent.
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 

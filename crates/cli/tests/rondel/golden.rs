@@ -247,7 +247,7 @@ fn instants(text: &str) -> String {
     out + rest
 }
 
-/// A cell that is nothing but a distance or a clock's skew.
+/// Replaces a cell that is nothing but a distance or a clock's skew.
 fn whole_cells(cell: &str) -> String {
     let is_distance =
         cell.ends_with(" ago") || (cell.starts_with("in ") && cell[3..].starts_with(|c: char| c.is_ascii_digit()));
@@ -259,7 +259,7 @@ fn whole_cells(cell: &str) -> String {
     }
 }
 
-/// `"request_id":"54da3cb08400000"`
+/// Replaces a request id: `"request_id":"54da3cb08400000"`.
 fn request_ids(text: &str) -> String {
     const KEY: &str = "\"request_id\":\"";
     let Some((before, rest)) = text.split_once(KEY) else { return text.to_owned() };
@@ -267,7 +267,7 @@ fn request_ids(text: &str) -> String {
     format!("{before}{KEY}<id>{}", &rest[end..])
 }
 
-/// `(in 3d4h)`, `(5s ago)`, `(now)`.
+/// Replaces distances in brackets: `(in 3d4h)`, `(5s ago)`, `(now)`.
 fn distances(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

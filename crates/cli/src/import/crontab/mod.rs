@@ -229,7 +229,7 @@ impl Variables {
     }
 }
 
-/// `NAME=value`, `NAME = "value"`.
+/// The name and the value of an assignment: `NAME=value`, `NAME = "value"`.
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once('=')?;
     let (name, value) = (name.trim(), value.trim());

@@ -47,6 +47,6 @@ pub(super) struct JobDraft<'a> {
     pub(super) id: &'a str,
     pub(super) row: &'a Row,
     pub(super) entry: Entry,
-    /// Its definition, or why it has none.
+    /// The job's definition, or why it has none.
     pub(super) job: Result<Map<String, Value>, String>,
 }

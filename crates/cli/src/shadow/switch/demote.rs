@@ -280,7 +280,7 @@ async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outco
     }
     match save(switch.client, job, "shadow", seam).await {
         Saved::HoldsFrom(_) => Outcome::done(RunsIn::XxlJob, Some(seam), "runs in XXL-JOB after its parents"),
-        // Its parents are in shadow mode here, so it fires nothing.
+        // The job's parents are in shadow mode in Rondel, so Rondel does not fire it.
         Saved::Refused(failure) | Saved::Unclear(failure) => Outcome::unchanged(
             RunsIn::XxlJob,
             format!("runs in XXL-JOB after its parents; its mode was not saved here ({})", failure.message()),

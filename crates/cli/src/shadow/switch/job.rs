@@ -35,7 +35,7 @@ pub(super) struct Job {
     /// The seam of the last switch: the instant from which the mode applies. `None` if it applies without a seam.
     pub(super) mode_from: Option<Timestamp>,
     pub(super) updated_at: Option<Timestamp>,
-    /// Whether it has its own schedule.
+    /// Whether the job has a schedule of its own.
     pub(super) has_schedule: bool,
     pub(super) parents: Vec<String>,
     pub(super) children: Vec<String>,
@@ -65,12 +65,12 @@ impl Job {
         })
     }
 
-    /// Whether a schedule fires it at present.
+    /// Whether a schedule fires the job at present.
     pub(super) const fn is_firing(&self) -> bool {
         self.has_schedule && self.is_enabled
     }
 
-    /// Whether only other jobs fire it.
+    /// Whether only other jobs fire this job.
     pub(super) fn is_follower(&self) -> bool {
         !self.has_schedule && !self.parents.is_empty()
     }
@@ -113,7 +113,7 @@ impl Switch<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Relative {
     pub(super) is_shadow: bool,
-    /// Whether it was imported from XXL-JOB: it has a job number there.
+    /// Whether the job was imported from XXL-JOB, so that it has a number there.
     pub(super) is_imported: bool,
 }
 

@@ -34,7 +34,7 @@ impl RunsIn {
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) seam: Option<Timestamp>,
-    /// Where it runs: from the seam on, if there is one.
+    /// Where the job runs: from the seam on, if there is one.
     pub(super) runs: RunsIn,
     pub(super) result: String,
     /// Whether the job runs where the command was to switch it.
