@@ -151,7 +151,7 @@ async fn serve(config: AgentConfig, handover: &Handover, stop: CancellationToken
 
 fn handlers(config: &AgentConfig, handover: &Handover) -> Result<agent::AgentConfig, Failure> {
     let run_as = config.settings.run_as.as_deref().map(|name| run_as::find(name, config)).transpose()?;
-    // Another user cannot enter the data folder, so it cannot hold the working directories of that user's runs.
+    // Another user cannot enter the data folder, so the working directories of that user's runs are outside of it.
     let in_data_dir = config.settings.data_dir.as_ref().filter(|_| run_as.is_none()).map(|folder| folder.join("work"));
     let watcher = |program: PathBuf| [program].into_iter().chain(CLEAN_UP_AFTER.map(PathBuf::from)).collect();
     Ok(agent::AgentConfig {

@@ -82,7 +82,7 @@ impl ApiArgs {
     }
 }
 
-/// Decodes the percent escapes of a segment: the client escapes it again as needed.
+/// Decodes the percent escapes of a path segment, because the client escapes the segment again.
 fn decoded(segment: &str) -> String {
     let bytes = segment.as_bytes();
     let mut plain = Vec::with_capacity(bytes.len());

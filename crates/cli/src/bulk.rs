@@ -1,4 +1,5 @@
-//! One action on many jobs or runs: the matches of a filter are counted first, and changed after consent.
+//! One action on many jobs or runs: counts the matches of a filter, asks the user for consent, and then applies the
+//! action.
 
 use std::io::{IsTerminal as _, Write as _};
 
@@ -13,9 +14,9 @@ use crate::format::{Format, FormatArgs};
 use crate::output;
 use crate::terminal::harmless;
 
-/// How many names are shown before consent.
+/// Maximum number of names shown when the user is asked for consent.
 const NAMES_MAX: usize = 20;
-/// How many problems are listed.
+/// Maximum number of problems in the report.
 const PROBLEMS_MAX: usize = 20;
 
 /// The arguments that conflict with the name of a single job or run. `dry_run` and `after` are listed although they require
@@ -39,7 +40,7 @@ pub(crate) struct BulkArgs {
     yes: bool,
 }
 
-/// An action, and what it applies to.
+/// An action on jobs or runs, and the words for it in messages.
 pub(crate) struct Bulk<'a> {
     /// The resource: `jobs` or `runs`.
     pub(crate) collection: &'a str,
@@ -82,7 +83,8 @@ impl BulkArgs {
         let counted_first = post(client, bulk, &json!({"q": filter, "after": self.after, "dry_run": true})).await?;
         let found = counted_first.value()?;
         let matched = found["matched"].as_u64().unwrap_or_default();
-        // A search without a match may have stopped at its bound. The report then names the place to continue from.
+        // A search that found no match may have stopped at its limit before the end. The report then names the place to
+        // continue from.
         if self.dry_run || (matched == 0 && found["has_more"] == true) {
             return report(&counted_first, bulk, true, format);
         }
@@ -106,8 +108,8 @@ impl BulkArgs {
     }
 }
 
-/// A selection, by name, of the jobs that the user agreed to change: meanwhile, other jobs may match the filter. `None`
-/// for runs, which the search counts without naming them.
+/// A selection that names the jobs which the user agreed to change, because by now the filter may match others. `None`
+/// for runs: the search counts them without naming them.
 fn by_names(found: &Value) -> Option<Value> {
     let jobs = found["jobs"].as_array().filter(|jobs| !jobs.is_empty())?;
     Some(json!({ "names": jobs }))

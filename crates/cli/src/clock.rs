@@ -18,7 +18,7 @@ pub(crate) fn show_utc(utc: bool) {
     SHOWS_UTC.store(utc, Ordering::Relaxed);
 }
 
-/// An instant for display: in the zone of this machine, with its offset.
+/// An instant for display, in the zone that [`show_utc`] has chosen and with the zone's offset.
 pub(crate) fn local_text(at: Timestamp) -> String {
     let local = at.to_utc().filter(|_| !SHOWS_UTC.load(Ordering::Relaxed)).map(|utc| utc.with_timezone(&chrono::Local));
     match local {
@@ -27,7 +27,7 @@ pub(crate) fn local_text(at: Timestamp) -> String {
     }
 }
 
-/// `in 12s`, `3m ago`, `now`.
+/// The distance of an instant from now: `in 12s`, `3m ago`, `now`.
 pub(crate) fn relative(at: Timestamp, now: Timestamp) -> String {
     let (ahead, behind) = (at.since(now), now.since(at));
     if ahead >= Duration::from_secs(1) {

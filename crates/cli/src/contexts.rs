@@ -1,5 +1,5 @@
-//! A user's own configuration of servers: `contexts.toml` in the XDG folder, and for each context a file with a token,
-//! which only that user can read.
+//! A user's own configuration of servers: `contexts.toml` in the XDG folder, and a file with a token for each context.
+//! Only that user can read the files with tokens.
 
 use std::collections::BTreeMap;
 use std::io::Write as _;
@@ -85,9 +85,9 @@ impl Contexts {
         })
     }
 
-    /// Adds or changes a context. The first context becomes the one in use. If the server differs from the previous one, the
-    /// stored token is deleted first, because no other server may get it; returns whether there was one. Without a new
-    /// namespace, that of the same server remains.
+    /// Adds or changes a context. The first context becomes the one in use. If the server differs from the previous
+    /// one, the stored token is deleted first, because no other server may get it. Returns whether a token was deleted.
+    /// Without a new namespace, the previous one remains if the server is the same.
     pub(crate) fn put(&mut self, wanted: &str, mut context: Context) -> Result<bool, Failure> {
         name::check(wanted).map_err(Failure::refused)?;
         let before = self.file.contexts.get(wanted).filter(|before| before.server == context.server);
@@ -107,7 +107,7 @@ impl Contexts {
         self.write()
     }
 
-    /// Forgets a context and its token.
+    /// Deletes a context and its token.
     pub(crate) fn remove(&mut self, wanted: &str) -> Result<(), Failure> {
         self.get(wanted)?;
         self.file.contexts.remove(wanted);

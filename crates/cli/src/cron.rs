@@ -146,7 +146,8 @@ impl CronReport {
         warnings.map(|warning| warning.sentence(self.lang))
     }
 
-    /// Fails if the schedule never fires: that is a mistake, whatever was printed.
+    /// Fails if the schedule never fires. Such a schedule is a mistake, even if the command has printed something about
+    /// it.
     fn check_fires(&self) -> Result<(), Failure> {
         if self.found.fires.is_empty() {
             let (expression, after) = (&self.expression, self.after);
@@ -219,7 +220,7 @@ fn explain(args: &ExplainArgs) -> Result<(), Failure> {
     answer.check_fires()
 }
 
-/// `2026-03-08T03:00:00+08:00 CST`
+/// An instant on the clock of the zone, with the zone's abbreviation: `2026-03-08T03:00:00+08:00 CST`.
 fn local(at: Timestamp, zone: Tz) -> String {
     let Some(utc) = at.to_utc() else { return at.to_string() };
     let local = zone.from_utc_datetime(&utc.naive_utc());

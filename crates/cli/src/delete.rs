@@ -6,7 +6,8 @@ use crate::format::{Format, FormatArgs};
 use crate::job::queued_sentence;
 use crate::output;
 
-/// Deletes the object at this path, whose last segment is its name, and reports it with this sentence.
+/// Deletes the object at `path`, whose last segment is the object's name. Prints `sentence`, and what becomes of queued
+/// runs.
 pub(crate) async fn delete(
     client: &Client,
     path: &[&str],

@@ -73,7 +73,8 @@ fn wrong(name: &'static str, found: impl Into<String>, remedy: impl Into<String>
     Check { name, verdict: Verdict::Wrong, found: found.into(), remedy: remedy.into() }
 }
 
-/// A failed check, with the message split into the finding and the remedy.
+/// A failed check. The failure's message has the finding before its `; ` and the remedy after it; `otherwise` is the
+/// remedy for a message without one.
 fn failed(name: &'static str, failure: &Failure, otherwise: &str) -> Check {
     let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), otherwise));
     wrong(name, found, remedy)
@@ -196,7 +197,7 @@ async fn check_config(file: &ConfigFileArgs) -> Vec<Check> {
     checks
 }
 
-/// The settings as a server that starts with this config file and this environment checks them.
+/// The settings, read and checked as by a server that starts with this config file and this environment.
 fn server_config(file: &ConfigFileArgs) -> Result<ServerConfig, Failure> {
     let (settings, oidc, http) = environment().map_err(|error| {
         let text = error.to_string();
@@ -266,7 +267,7 @@ fn socket(url: &reqwest::Url) -> Option<String> {
 /// The host and the port of a database server.
 fn place(url: &reqwest::Url) -> (String, u16) {
     let is_postgres = url.scheme().starts_with("postgres");
-    // The query of a PostgreSQL URL may set both.
+    // The query of a PostgreSQL URL can set host and port.
     let named = |name: &str| {
         let mut pairs = url.query_pairs().filter(|_| is_postgres);
         pairs.find(|(key, _)| key == name).map(|(_, value)| value.into_owned())

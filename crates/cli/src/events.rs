@@ -12,7 +12,7 @@ use crate::output;
 use crate::retry::retry_while_unreachable;
 use crate::terminal::harmless;
 
-/// How long to wait before a stream that the server ended is opened again.
+/// If the server ends the stream, it is opened again after this pause.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// Prints changes of runs, saved jobs, and executors and servers that come and go, until it is interrupted.
@@ -105,7 +105,7 @@ impl EventsArgs {
     }
 }
 
-/// `2026-03-08T07:00:00.250Z run      report.daily 7301… running, attempt 2, on a-1`
+/// An event as a line: `2026-03-08T07:00:00.250Z run      report.daily 7301… running, attempt 2, on a-1`.
 fn event_line(kind: &str, data: &Value) -> String {
     let text = |key: &str| text_of(&data[key]);
     let what = match kind {

@@ -30,7 +30,7 @@ pub(crate) enum Exit {
     Changes = 10,
     /// The program that the agent starts as another user cannot be started. Shells use this code too.
     CannotStart = 126,
-    /// That program does not exist. Shells use this code too.
+    /// The program that the agent starts as another user does not exist. Shells use this code too.
     NoProgram = 127,
     /// SIGINT.
     Interrupted = 130,
@@ -68,7 +68,7 @@ impl Failure {
         Self::new(Exit::Failed, format!("{doing}: {}", chain_in_one_line(error)))
     }
 
-    /// A failure with the general exit code that no error caused.
+    /// A failure with the general exit code, described by a sentence because no error caused it.
     pub(crate) fn from_text(sentence: impl Into<String>) -> Self {
         Self::new(Exit::Failed, sentence)
     }
@@ -113,8 +113,8 @@ impl<E: Error + 'static> From<E> for Failure {
     }
 }
 
-/// The result of a command that has written its output. A failed write counts before the verdict. A closed pipe does not:
-/// its exit code is 0, which must not turn a failed verdict into a success.
+/// The result of a command that has written its output. A failed write takes precedence over the verdict. A closed pipe
+/// is an exception: its exit code is 0, which must not turn a failed verdict into a success.
 pub(crate) fn after_output(written: Result<(), Failure>, verdict: Result<(), Failure>) -> Result<(), Failure> {
     match written {
         Err(failure) if failure.exit() != Exit::Success => Err(failure),

@@ -6,8 +6,8 @@ use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 /// Files reserved for the database, its connections, logs and other reads.
 const RESERVE: usize = 128;
 
-/// Raises the soft limit to the hard limit: systemd and most shells start with 1,024, for the sake of programs that use
-/// `select`. Returns how many files may be open now.
+/// Raises the soft limit to the hard limit. Systemd and most shells start programs with a soft limit of 1,024, for the
+/// sake of programs that use `select`. Returns how many files may be open now.
 pub(crate) fn raise() -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     if current != maximum {

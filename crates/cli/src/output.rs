@@ -85,8 +85,9 @@ pub(crate) fn names<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> Result
     data(&lines.join("\n"))
 }
 
-/// Escapes the characters that a terminal would obey or that would reorder visible text: JSON itself does not escape DEL,
-/// C1 controls and invisible characters. They only occur in its strings, where an escape has the same meaning.
+/// Escapes the characters that a terminal would obey or that would reorder visible text: JSON itself does not escape
+/// DEL, C1 controls and invisible characters. They only occur in the strings of a JSON text, where an escape has the
+/// same meaning.
 fn escaped_json(json: &str) -> Cow<'_, str> {
     let is_obeyed = |c: char| c == '\u{7f}' || (!c.is_ascii() && is_harmful(c));
     if !json.contains(is_obeyed) {

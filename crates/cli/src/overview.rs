@@ -126,7 +126,7 @@ fn bucket_row(bucket: &Value, at: String, name: String) -> Vec<String> {
     [at, name].into_iter().chain(counts).chain(lengths).collect()
 }
 
-/// `850ms`, `6.9s`, `3m5s`.
+/// A quantile of durations: `850ms`, `6.9s`, `3m5s`.
 fn quantile(length: Duration) -> String {
     match length.as_secs() {
         1..60 => format!("{:.1}s", length.as_secs_f64()),

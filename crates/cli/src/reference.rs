@@ -9,8 +9,8 @@ use crate::args::Cli;
 
 /// The prose, with a placeholder for each generated part.
 const GUIDE: &str = include_str!("reference/guide.md");
-/// The groups of shared flags: the name of the group in the guide, the id of one of its flags (by which the commands with the
-/// group are found), and its heading in the help.
+/// The groups of shared flags: the group's name in the guide, the id of one of its flags, and its heading in the help.
+/// The commands with the group are found by that id.
 const SHARED: [(&str, &str, &str); 2] = [("server", "server", "Server"), ("output", "no_headers", "Output")];
 
 fn document(mut root: Command) -> String {
@@ -87,7 +87,7 @@ fn table(args: &[&Arg]) -> String {
     text
 }
 
-/// `-f, --file FILE`, or the name of an argument without a flag.
+/// How an argument is written: `-f, --file FILE`, or its name if it has no flag.
 fn signature(arg: &Arg) -> String {
     let takes_values = arg.get_action().takes_values();
     let names = arg.get_value_names().unwrap_or_default().iter().map(|name| name.as_str()).collect::<Vec<_>>();

@@ -301,7 +301,7 @@ mod tests {
             (&["--days", "1"][..], "by=app&from=2026-11-22T00:00:00Z"),
             (&["--days", "30"], "by=app&from=2026-10-24T00:00:00Z"),
             (&["--month", "2026-10"], "by=app&from=2026-10-01T00:00:00Z&to=2026-11-01T00:00:00Z"),
-            // The month has not ended: up to now.
+            // The month has not ended, so the request names no end.
             (&["--month", "2026-11"], "by=app&from=2026-11-01T00:00:00Z"),
             (&["--label", "team"], "by=label&label=team"),
             (&["--job", "close", "--period", "day", "--csv"], "by=job&job=close&period=day&format=csv"),

@@ -7,7 +7,7 @@ use tokio::time::Instant;
 use crate::exit::Failure;
 use crate::output;
 
-/// How long the server may be unreachable.
+/// A call fails if the server is unreachable for longer than this.
 const UNREACHABLE_MAX: Duration = Duration::from_secs(60);
 /// The first pause before a call is repeated; it doubles up to [`PAUSE_MAX`].
 const PAUSE_MIN: Duration = Duration::from_millis(250);

@@ -1,7 +1,8 @@
 //! `rondel agent --run-as`: starts programs as another user of this host, with that user's groups.
 //!
 //! The standard library can start programs as another user, but without supplementary groups. So the agent starts this
-//! binary again: it has one thread, changes groups, group and user, and then becomes the program.
+//! binary a second time. That process has one thread; it changes its groups, group and user, and then becomes the
+//! program.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -68,7 +69,7 @@ pub(crate) fn find(name: &str, config: &AgentConfig) -> Result<RunAs, Failure> {
         return Err(refused(format!("{name:?} is root: name a user who may do less than the agent")));
     }
     let mut groups = groups_of(name, &user).ok_or_else(|| refused(format!("cannot look the groups of {name:?} up")))?;
-    // The primary group counts even if the host has no entry for it.
+    // The primary group belongs to the user's groups even if the host has no entry for it.
     if !groups.contains(&gid) {
         groups.push(gid);
     }

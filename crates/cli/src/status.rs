@@ -51,7 +51,8 @@ struct StatusData {
     /// Runs that are due, but were not sent to an executor in time.
     overdue: Vec<Value>,
     failed: Vec<Value>,
-    /// Skipped for lack of an executor or a server, because of their app's switch, or after too long a wait; the newest first.
+    /// Runs that were skipped for lack of an executor or a server, because of their app's switch, or after too long a
+    /// wait; the newest first.
     skipped: Vec<Value>,
     /// Whether there were too many recently skipped runs to read them all.
     is_skipped_cut: bool,
@@ -97,8 +98,8 @@ async fn newest(client: &Client, statuses: &str) -> Result<Vec<Value>, Failure> 
     Ok(body["items"].as_array().cloned().unwrap_or_default())
 }
 
-/// The pending runs of fires up to this instant. Later ones are left out: servers claim fires ahead, and those may be
-/// many more.
+/// The pending runs of fires up to this instant. Later ones are left out: servers claim fires ahead, so there may be
+/// many of them.
 pub(crate) async fn pending_until(client: &Client, at: Timestamp) -> Result<Vec<Value>, Failure> {
     let fires = format!("until:{at}");
     items(client, &["runs"], &[("status", "pending"), ("q", &fires), ("limit", PAGE_LEN)]).await
@@ -114,7 +115,7 @@ pub(crate) fn is_overdue(run: &Value, now: Timestamp) -> bool {
 /// Whether the run was skipped recently although its job wanted it to run.
 fn is_skipped_lately(run: &Value, now: Timestamp) -> bool {
     let is_listed = run["reason"].as_str().is_some_and(|reason| SKIPPED_REASONS.contains(&reason));
-    // The overlap policy let it wait behind an earlier run, which did not end within the queue timeout.
+    // The overlap policy let the run wait behind an earlier one, which did not end within the queue timeout.
     let has_waited_behind = run["reason"] == "overlap" && run["detail"]["waits_for"] == "run";
     (is_listed || has_waited_behind) && ended_lately(run, now)
 }
@@ -129,7 +130,7 @@ fn is_cut(runs: &[Value], now: Timestamp) -> bool {
     runs.len() >= COUNT_MAX && runs.last().is_some_and(|oldest| ended_lately(oldest, now))
 }
 
-/// How many fires these runs stand for: one row may have several.
+/// How many fires these runs stand for: one row may stand for several.
 fn fire_count(runs: &[Value]) -> u64 {
     runs.iter().map(|run| run["span_count"].as_u64().unwrap_or(1)).sum()
 }

@@ -22,7 +22,7 @@ pub(crate) struct View {
 }
 
 impl View {
-    /// Prints a list, which is a whole answer of the server.
+    /// Prints a list that the server answered. JSON and YAML print the body of the answer unchanged.
     pub(crate) fn print_list(&self, body: &Body, format: FormatArgs) -> Result<(), Failure> {
         match format.format {
             Format::Json | Format::Yaml => output::document(body.text(), format.format),
@@ -52,8 +52,8 @@ impl View {
         self.print_object_with(body, format, |_, _| None)
     }
 
-    /// Prints one object with all its fields, those of inner objects by names that `--columns` takes; `words` replaces some of the
-    /// values.
+    /// Prints one object with all its fields. A field of an inner object has its path as its name, which `--columns`
+    /// takes too. `words` replaces some of the values.
     pub(crate) fn print_object_with(
         &self,
         body: &Body,
@@ -144,7 +144,7 @@ impl View {
 /// Fields that hold a user's own JSON, which is shown as it is.
 const USER_JSON: [&str; 2] = ["params", "result"];
 
-/// The names and texts of a field: an object has one line for each of its fields.
+/// The lines for a field, each a name and a text. An object has a line for each of its fields.
 fn lines(key: String, value: &Value, now: Timestamp) -> Vec<(String, String)> {
     match value {
         Value::Object(fields) if !fields.is_empty() && !USER_JSON.contains(&key.as_str()) => {

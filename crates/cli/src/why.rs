@@ -60,7 +60,7 @@ impl WhyArgs {
     }
 }
 
-/// The job of a run; `None` if no run has this id. Digits may also be the name of a job.
+/// The job of a run; `None` if no run has this id, because digits may also be the name of a job.
 async fn job_of_run(client: &Client, subject: &str) -> Result<Option<String>, Failure> {
     if !subject.bytes().all(|byte| byte.is_ascii_digit()) {
         return Ok(None);
@@ -103,8 +103,8 @@ fn on_clock(zone: Tz, text: &str, now: Timestamp) -> Result<Timestamp, String> {
     }
 }
 
-/// Prints why a job ran or did not run at an instant, or why a run has its status; without either, why the job's open run waits, or else how
-/// its last fire went.
+/// Prints why a job ran or did not run at an instant, or why a run has its status. If `about` is `None`, prints why the
+/// job's open run waits, or else how its last fire went.
 async fn explain(
     client: &Client,
     job: &str,

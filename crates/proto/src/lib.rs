@@ -10,18 +10,21 @@ pub use refusal::Refusal;
 
 /// The version of the protocol that this crate implements: executors send it in their hello, servers in their welcome.
 ///
-/// It rises when a side must not talk to a peer that lacks a feature. Peers from version 1 on answer fences.
+/// It rises when a side must not talk to a peer that lacks a feature. Executors from version 1 on answer a fence, by
+/// which a server announces that a lease has ended.
 pub const PROTOCOL: u32 = 1;
 
 /// The largest message that a server accepts from an executor, in encoded bytes.
 pub const MESSAGE_BYTES_MAX: usize = 2 * 1024 * 1024;
-/// The largest number of replies, results, or chunks of logs in one message of an executor.
+/// The largest number of replies, of results, of chunks of logs, or of pump reports with their items in one message of
+/// an executor.
 pub const ITEM_COUNT_MAX: usize = 1_000;
 /// The largest number of lines in one message with logs.
 pub const LINE_COUNT_MAX: usize = 50_000;
 /// The largest chunk of a log, in encoded bytes.
 pub const CHUNK_BYTES_MAX: usize = 256 * 1024;
-/// The largest number of attempts that one message lists, held and finished together.
+/// The largest number of attempts that one message lists: those that the executor holds and those that it has finished,
+/// added up.
 pub const ATTEMPT_COUNT_MAX: usize = 131_072;
 /// The largest number of jobs that an executor names in one answer to a probe.
 pub const PROBED_COUNT_MAX: usize = 1_000;

@@ -138,7 +138,7 @@ impl SetArgs {
         let known = known["items"].as_array().and_then(|items| items.iter().find(|item| item["name"] == self.name));
         let document = self.document(known)?;
         let saved = client.put(&["channels", &self.name], &document.to_string()).await?;
-        // A generated signing key is in this answer only, so all fields are printed.
+        // Only this answer contains a generated signing key, so all fields are printed.
         if saved.value()?["signing_key"].is_string() {
             VIEW.print_object(&saved, format)
         } else {

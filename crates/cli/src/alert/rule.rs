@@ -324,8 +324,8 @@ impl ConditionArgs {
             })
     }
 
-    /// Refuses a flag whose condition is not given. Clap's `requires` checks this too, but not if a given condition
-    /// conflicts with the required one.
+    /// Refuses a flag that belongs to a condition which is not given. Clap's `requires` checks this too, but not if a
+    /// given condition conflicts with the required one.
     fn check(&self) -> Result<(), Failure> {
         let has_deadline = self.not_succeeded_by.is_some();
         let parts = [
@@ -353,7 +353,8 @@ impl ConditionArgs {
     }
 }
 
-/// The saved rule without the fields that the server adds, with the tag of its version; `None` if there is no such rule.
+/// The stored rule without the fields that the server adds, and the tag of its version for `if-match`; `None` if there
+/// is no such rule.
 async fn present(client: &Client, name: &str) -> Result<Option<(Value, Option<String>)>, Failure> {
     let path = ["alert-rules", name];
     let call = Call { method: Method::GET, path: &path, query: &[], body: None, headers: &[] };

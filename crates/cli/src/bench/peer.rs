@@ -59,11 +59,12 @@ enum Kind {
     Ratch,
 }
 
-/// The flags that the measurement of Rondel has too.
+/// The flags that a measurement of another server shares with one of Rondel.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Load {
     pub(super) jobs: u32,
     pub(super) seconds: u32,
+    /// In seconds.
     pub(super) warm_up: u32,
     pub(super) executors: u32,
 }
@@ -72,8 +73,8 @@ impl PeerArgs {
     /// The plan, if another server is measured.
     pub(super) fn plan(&self, load: Load) -> Result<Option<PeerPlan>, Failure> {
         let Some(url) = &self.peer_url else {
-            // If a flag that conflicts with --peer-url is given, such as --database, clap does not check that these
-            // flags require --peer-url.
+            // Clap does not check that these flags require --peer-url if another flag is given that conflicts with
+            // --peer-url, such as --database.
             let given = [
                 ("--peer-kind", self.peer_kind.is_some()),
                 ("--peer-console", self.peer_console.is_some()),

@@ -6,7 +6,8 @@ use crate::exit::Failure;
 
 pub(super) const SERVER_DEFAULT: &str = "http://127.0.0.1:8080";
 
-/// The URL of a server, from its flag or setting.
+/// Parses the URL of a server, and refuses one that contains a user or a password. `flag` is the name of the flag or
+/// setting for messages.
 pub(crate) fn check_server(flag: &str, server: &str) -> Result<Url, Failure> {
     let url = Url::parse(server).ok().filter(|url| matches!(url.scheme(), "http" | "https") && url.has_host());
     let url =
@@ -14,7 +15,7 @@ pub(crate) fn check_server(flag: &str, server: &str) -> Result<Url, Failure> {
     if url.username().is_empty() && url.password().is_none() {
         return Ok(url);
     }
-    // The password would be printed with the URL, and take the place of the token in the request.
+    // The password would be printed with the URL, and would replace the token in the request.
     Err(Failure::refused(format!(
         "{flag}: the URL holds a user or a password; only a token gives access, see --token-file"
     )))

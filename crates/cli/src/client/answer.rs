@@ -42,7 +42,7 @@ pub(crate) struct Finding {
     pub(crate) count: usize,
 }
 
-/// The failure for an answer other than success.
+/// The failure for an answer other than success. `token_from` describes where the token of the call comes from.
 pub(crate) fn failure(status: StatusCode, body: &str, token_from: Option<&str>) -> Failure {
     let message = match serde_json::from_str::<Problem>(body) {
         // The request id leads to the cause in the server's log.

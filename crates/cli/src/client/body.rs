@@ -81,7 +81,7 @@ pub(crate) fn fields(text: &str) -> Result<Vec<(String, Value)>, Failure> {
     read.map(|fields| fields.0).map_err(|error| Failure::of("the server's answer is not understood", &error))
 }
 
-/// A value as a cell of a table: text without quotes, nothing for null.
+/// A value as a cell of a table: text without quotes, and an empty cell for null.
 pub(crate) fn text_of(value: &Value) -> String {
     match value {
         Value::Null => String::new(),

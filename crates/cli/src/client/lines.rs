@@ -7,12 +7,13 @@ use reqwest::Response;
 use crate::exit::{Exit, Failure};
 use rondel_core::error_chain::chain_in_one_line;
 
-/// A stream that is silent for this long is treated as lost: the server sends at least an empty line more often.
+/// A stream that is silent for this long is treated as lost, because the server sends at least an empty line more often
+/// than that.
 const QUIET_MAX: Duration = Duration::from_secs(60);
 /// Maximum length of a line, in bytes: no log line is longer.
 const LINE_LEN_MAX: usize = 4 * 1024 * 1024;
 
-/// The lines of an answer, as they come in.
+/// The lines of an answer, read as they arrive.
 #[derive(Debug)]
 pub(crate) struct Lines {
     response: Response,

@@ -37,8 +37,8 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(45);
 /// The server to call, and the credentials.
 #[derive(Clone, Debug, Default, Args)]
 pub(crate) struct ClientArgs {
-    // Variables are read in `of_environment`, not by clap: its usage line would show a flag whose variable is set as
-    // required.
+    // `of_environment` reads the variables. If clap read them, its usage line would show a flag as required when its
+    // variable is set.
     /// The server's URL. Default, in this order: the URL of `--context`, `RONDEL_SERVER`, the URL of the current context, `http://127.0.0.1:8080`
     #[arg(long, global = true, value_name = "URL", help_heading = HEADING)]
     server: Option<String>,
@@ -79,7 +79,7 @@ pub(crate) struct Client {
 #[derive(Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) method: Method,
-    /// The segments after `/api/v1`, kept apart so that no name can break out of its segment.
+    /// The segments after `/api/v1`. They are separate, so that a `/` in a name does not begin another segment.
     pub(crate) path: &'a [&'a str],
     pub(crate) query: &'a [(&'a str, &'a str)],
     /// The content type, and the text.
@@ -87,16 +87,16 @@ pub(crate) struct Call<'a> {
     pub(crate) headers: &'a [(&'a str, &'a str)],
 }
 
-/// An answer from outside the API.
+/// The answer to a call of a path outside of the API.
 #[derive(Debug)]
 pub(crate) struct PlainAnswer {
     pub(crate) status: StatusCode,
-    /// The server's clock.
+    /// The time by the server's clock when it answered; `None` if it sent none.
     pub(crate) date: Option<Timestamp>,
     pub(crate) text: String,
 }
 
-/// An answer other than success.
+/// An answer whose status is not a success.
 #[derive(Debug)]
 pub(crate) struct Refusal {
     pub(crate) status: StatusCode,
@@ -131,7 +131,7 @@ impl ClientArgs {
         Self { namespace, ca_file, server: Some(server.to_owned()), ..self.clone() }.client_with(token)
     }
 
-    /// The values of the environment, without flags.
+    /// The flags as the environment variables set them.
     fn of_environment() -> Self {
         let variable = |name: &str| std::env::var_os(name)?.into_string().ok().filter(|value| !value.is_empty());
         let [server, context, namespace] = ["RONDEL_SERVER", "RONDEL_CONTEXT", "RONDEL_NAMESPACE"].map(variable);
@@ -139,12 +139,12 @@ impl ClientArgs {
         Self { server, context, token_file: None, ca_file, namespace }
     }
 
-    /// A client for a context's server.
+    /// The flags that select a context's server and namespace.
     pub(crate) fn of_context(context: &Context) -> Self {
         Self { server: Some(context.server.clone()), namespace: context.namespace.clone(), ..Self::default() }
     }
 
-    /// Flags for a context's server, with the CA file of these flags or else of the environment.
+    /// The flags that select a context's server, with the CA file of these flags, or else of the environment.
     pub(crate) fn for_context(&self, context: &Context) -> Self {
         let ca_file = self.ca_file.clone().or_else(|| Self::of_environment().ca_file);
         Self { ca_file, ..Self::of_context(context) }
@@ -166,7 +166,7 @@ impl ClientArgs {
         )))
     }
 
-    /// The name of the context that these flags select, or that is in use.
+    /// The name of the context to use: from the flag, else from the environment, else the current one.
     pub(crate) fn context_name(&self, contexts: &Contexts) -> Option<String> {
         let named = self.context.clone().or_else(|| Self::of_environment().context);
         named.or_else(|| contexts.current().map(str::to_owned))
@@ -175,9 +175,9 @@ impl ClientArgs {
     /// A client with this token for `self.server`. Contexts and the environment are not consulted.
     pub(crate) fn client_with(&self, token: Option<Credential>) -> Result<Client, Failure> {
         let base = check_server("--server", self.server.as_deref().unwrap_or(SERVER_DEFAULT))?;
-        // Fails if another part of the program has installed a provider, which is just as good.
+        // Fails if a provider is already installed. That one serves as well.
         rustls::crypto::ring::default_provider().install_default().ok();
-        // A redirect would turn a POST into a GET, and the GET's success would be taken for that of the call.
+        // A redirect would turn a POST into a GET, and the success of the GET would be taken for that of the POST.
         let builder = reqwest::Client::builder().connect_timeout(CONNECT_TIMEOUT).redirect(Policy::none());
         let builder = builder.user_agent(concat!("rondel/", env!("CARGO_PKG_VERSION")));
         // A proxy cannot reach a server on this machine.
@@ -197,7 +197,7 @@ impl ClientArgs {
         Ok(Client { token, base, namespace: self.namespace.clone(), http })
     }
 
-    /// The token to send; `stored` is the stored one of the context's server.
+    /// The token to send; `stored` is the one that is stored for the context's server.
     fn token(&self, base: &Url, stored: Option<Credential>) -> Result<Option<Credential>, Failure> {
         let of_file = |path: &Path, variable: &str| {
             let from = format!("of {variable} {}", path.display());
@@ -239,7 +239,7 @@ impl Client {
         Self { namespace: Some(namespace.to_owned()), ..self.clone() }
     }
 
-    /// GET. `path` holds the segments after `/api/v1`, so that no name can break out of its segment.
+    /// GET. `path` holds the segments after `/api/v1`, so that a `/` in a name does not begin another segment.
     pub(crate) async fn get(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Body, Failure> {
         self.send(Method::GET, path, query, None).await
     }
@@ -259,7 +259,7 @@ impl Client {
         self.send(Method::PUT, path, &[], Some((JSON, body.to_owned()))).await
     }
 
-    /// PUT with a JSON text, only if the resource still has this version.
+    /// PUT with a JSON text, only if the resource still has this version; `None` accepts every version.
     pub(crate) async fn put_if(&self, path: &[&str], version: Option<u32>, body: &str) -> Result<Body, Failure> {
         let tag = version.map(|version| format!("\"v{version}\""));
         let headers: Vec<_> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
@@ -273,7 +273,7 @@ impl Client {
         self.send(Method::PATCH, path, &[], Some((JSON, body.to_owned()))).await
     }
 
-    /// POST with a file's text, whose format is in the query.
+    /// POST with the text of a file. The query names the format.
     pub(crate) async fn post_file(&self, path: &[&str], query: &[(&str, &str)], text: String) -> Result<Body, Failure> {
         self.send(Method::POST, path, query, Some(("text/plain; charset=utf-8", text))).await
     }
@@ -302,7 +302,7 @@ impl Client {
         }
     }
 
-    /// Names of similar jobs, if a job was not found.
+    /// A hint with the names of similar jobs if a job was not found; otherwise empty.
     async fn similar_jobs_hint(&self, path: &[&str], refusal: &Refusal) -> String {
         let ["jobs", name, ..] = path else { return String::new() };
         if refusal.status != StatusCode::NOT_FOUND || !refusal.text.contains("\"job_not_found\"") {
@@ -347,7 +347,7 @@ impl Client {
         Ok(if status.is_success() { Ok(Body::new(text)) } else { Err(Refusal { status, text }) })
     }
 
-    /// POST of a JSON text whose answer comes line by line.
+    /// POST of a JSON text. The answer comes line by line.
     pub(crate) async fn post_for_lines(
         &self,
         path: &[&str],

@@ -18,7 +18,7 @@ pub(super) fn within(section: &str, key: &str, number: u32, (least, most): (u32,
     Err(wrong(section, key, format!("{number} is not from {least} to {most}")))
 }
 
-/// Refuses a text that is not a URL which a client can dial.
+/// Refuses a text that is not an http or https URL with a host.
 pub(super) fn url(section: &str, key: &str, url: &str) -> Result<(), Failure> {
     match reqwest::Url::parse(url) {
         Ok(parsed) if matches!(parsed.scheme(), "http" | "https") && parsed.has_host() => Ok(()),

@@ -60,7 +60,7 @@ impl ConfigFileArgs {
         Ok(settings.with_file_and_defaults(self.read()?.oidc))
     }
 
-    /// The effective settings of the port, with flags and environment applied.
+    /// The effective settings of the server's port, with flags and environment applied.
     pub(crate) fn http(&self, settings: HttpSettings) -> Result<HttpSettings, Failure> {
         Ok(settings.with_file_and_defaults(self.read()?.http))
     }

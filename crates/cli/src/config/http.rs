@@ -11,13 +11,16 @@ use super::values::{DurationText, Size};
 use crate::exit::Failure;
 
 const SECTION: &str = HttpSettings::SECTION;
-/// A shorter timeout would cut off harmless clients.
+/// The minimum of every timeout but `write_timeout`: a shorter one would cut off harmless clients.
 const TIMEOUT_MIN: Duration = Duration::from_secs(1);
-/// Event and log streams send something every 15 s; a shorter timeout would end silent ones.
+/// The minimum of `write_timeout`. An event or log stream without news sends something only every 15 s, and a shorter
+/// timeout would end it.
 const WRITE_TIMEOUT_MIN: Duration = Duration::from_secs(20);
-/// One caller may use at most half of `body_size`, which must hold the largest body: a list of jobs.
+/// The minimum of `body_size`. One caller may use at most half of it, and that half must hold the largest body: a list
+/// of jobs.
 const BODY_SIZE_MIN: u64 = 40 * 1024 * 1024;
-/// One caller may use at most half of `answer_size`, which must hold some of the largest answers.
+/// The minimum of `answer_size`. One caller may use at most half of it, and that half must hold some of the largest
+/// answers.
 const ANSWER_SIZE_MIN: u64 = 32 * 1024 * 1024;
 
 settings! {

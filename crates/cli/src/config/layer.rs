@@ -8,7 +8,7 @@ pub(super) trait Layer: Args + Default + Serialize {
     /// The effective settings: those with a default always have a value.
     type Values;
 
-    /// The section of the file.
+    /// The name of the section in the config file.
     const SECTION: &'static str;
     /// Keys without a default, each with an example of a value.
     const EXAMPLES: &'static [(&'static str, &'static str)];
@@ -16,13 +16,13 @@ pub(super) trait Layer: Args + Default + Serialize {
     /// The lowest layer: the defaults.
     fn defaults() -> Self;
 
-    /// These settings, with those of a lower layer where one is not set.
+    /// These settings; each one that is not set gets the value of the lower layer.
     fn with_fallback(self, lower: Self) -> Self;
 
-    /// These settings, with the defaults where one is not set.
+    /// The effective settings: each setting that is not set gets its default, if it has one.
     fn values(self) -> Self::Values;
 
-    /// All layers, from flags and environment over the file down to the defaults.
+    /// Completes these settings, which are those of flags and environment, by the file and then by the defaults.
     fn with_file_and_defaults(self, file: Option<Self>) -> Self {
         self.with_fallback(file.unwrap_or_default()).with_fallback(Self::defaults())
     }

@@ -34,14 +34,15 @@ const BEAT_MIN: Duration = Duration::from_millis(200);
 const LEASE_MAX: Duration = Duration::from_secs(60);
 const WEIGHT_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
-/// Longer than any upgrade, and shorter than the time for which the loss of an executor is remembered.
+/// The maximum of `continue_max`: longer than any upgrade, and shorter than the time for which the loss of an executor
+/// is remembered.
 const CONTINUE_MAX: Duration = Duration::from_secs(1800);
 
 /// The time that an executor without a server gives its runs to stop before it kills them.
 const KILL_GRACE: Duration = Duration::from_secs(10);
-/// Bounded, because each of these jobs adds a handful of series, and a look-up at each scrape.
+/// Each job with metrics of its own adds a handful of series, and a look-up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
-/// Few, because each further key multiplies the combinations of values.
+/// Few, because each further key multiplies the combinations of label values.
 const METRICS_LABEL_COUNT_MAX: usize = 8;
 /// A run deleted sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
@@ -245,7 +246,7 @@ pub(crate) struct ServerConfig {
     pub(crate) executor_streams_per_address: usize,
     /// Signing in through a provider; it has its own section in the file.
     pub(crate) oidc: Option<OidcConfig>,
-    /// How the port treats its clients; it has its own section too.
+    /// The limits and the trusted proxies of the port; they have their own section too.
     pub(crate) http: HttpConfig,
 }
 

@@ -75,7 +75,7 @@ impl fmt::Display for Size {
 
 text_value!(Size);
 
-/// An address to listen on, such as `127.0.0.1:8080`; port 0 is a free one.
+/// An address to listen on, such as `127.0.0.1:8080`; port 0 selects a free one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Listen(pub(crate) SocketAddr);
 

@@ -25,7 +25,7 @@ pub(super) struct Summary {
     letters: usize,
 }
 
-/// Greets, letter by letter. Its events go to the run's log, and its return value is the run's result.
+/// Greets, letter by letter. The run's log gets the tracing events, and the return value is the run's result.
 pub(super) async fn hello(
     Params(greeting): Params<Greeting>,
     run: RunContext,

@@ -10,7 +10,7 @@ use crate::server::Node;
 
 const NAMESPACE: &str = "default";
 const AUTHOR: &str = "rondel dev";
-/// Calls the server's own port, which may be a different one at the next start.
+/// The name of the job that calls the server's own port, which may be a different one at the next start.
 const HTTP_JOB: &str = "demo-http";
 
 /// Creates the missing jobs.
@@ -39,7 +39,7 @@ async fn create_or_update(node: &Node, namespace: NamespaceId, spec: JobSpec) ->
     Ok(())
 }
 
-/// Whether an earlier start set these parameters, and no user has changed them since.
+/// Whether an earlier start of `rondel dev` set these parameters, and no user has changed them since.
 fn is_own(params: &Value) -> bool {
     let url = params["url"].as_str().unwrap_or_default();
     url.ends_with("/livez") && *params == http_params(url.trim_end_matches("/livez"))

@@ -30,7 +30,7 @@ pub(super) struct Alerts {
 }
 
 impl Alerts {
-    /// Reads the channels, the rules and the schedule; `None` if the caller may not see the channels.
+    /// Reads the channels, the rules and the schedule; `None` if the caller is not allowed to see the channels.
     pub(super) async fn read(client: &Client) -> Option<Self> {
         let channels = items(client, &["channels"], &[]).await.ok()?;
         let rules = items(client, &["alert-rules"], &[]).await.ok()?;

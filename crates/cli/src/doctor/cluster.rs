@@ -25,11 +25,11 @@ struct ClusterState {
     apps: Vec<Value>,
     /// Runs that wait to be sent.
     pending: Vec<Value>,
-    /// By app.
+    /// The jobs by app.
     jobs: BTreeMap<String, Vec<Value>>,
-    /// By app, the problems with the jobs that its code declares.
+    /// The problems with the jobs that an app's code declares, by app.
     problems: BTreeMap<String, Vec<Value>>,
-    /// `None` if the caller may not see them.
+    /// The channels, and what names them; `None` if the caller is not allowed to see the channels.
     alerts: Option<Alerts>,
 }
 

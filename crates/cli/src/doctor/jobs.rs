@@ -20,7 +20,7 @@ use crate::status::is_overdue;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Jobs<'a> {
     pub(super) executors: &'a [Value],
-    /// By app.
+    /// The jobs by app.
     pub(super) jobs: &'a BTreeMap<String, Vec<Value>>,
     /// Runs that wait to be sent.
     pub(super) pending: &'a [Value],

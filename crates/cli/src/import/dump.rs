@@ -1,5 +1,6 @@
-//! A dump of a MySQL database, as mysqldump writes it: the rows of a few tables. It is read as a stream; everything but
-//! `INSERT` and `CREATE TABLE` for these tables is skipped, whatever its size.
+//! Reads a dump of a MySQL database, as mysqldump writes it: the rows of a few tables. The dump is read as a stream.
+//! Only `INSERT`, `REPLACE` and `CREATE TABLE` for these tables are read; other statements are skipped, whatever their
+//! size.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, ErrorKind};
@@ -53,7 +54,7 @@ pub(super) fn read(source: &mut dyn BufRead, tables: &[&str]) -> Result<BTreeMap
     Ok(found)
 }
 
-/// Splits a dump at the semicolons outside of texts and comments.
+/// Splits a dump into statements: at the semicolons outside of quoted texts and comments.
 struct Statements<'a> {
     source: &'a mut dyn BufRead,
     line: u64,
@@ -66,7 +67,7 @@ enum ScanState {
     Statement,
     Quoted(u8),
     LineComment,
-    /// A comment; `star` is set after a star, which may begin its end.
+    /// A comment; `star` is set after a `*`, because `*/` ends the comment.
     Comment {
         star: bool,
     },
@@ -117,8 +118,8 @@ impl Statements<'_> {
                     }
                     continue;
                 }
-                // A doubled quote is read as the end of one text and the start of the next: the semicolons between
-                // statements stay the same.
+                // A doubled quote within a text is read as the end of one text and the start of the next. That does not
+                // change where the statement ends.
                 ScanState::Quoted(quote) if byte == quote => state = ScanState::Statement,
                 ScanState::Quoted(_) => {}
                 ScanState::LineComment => {
@@ -186,7 +187,7 @@ impl Statements<'_> {
 /// The name of a statement's table is within this many bytes.
 const PREFIX_LEN: usize = 200;
 
-/// Appends a byte. Of a skipped statement, only the beginning and the last byte are kept.
+/// Appends a byte. If `is_kept` is false, the statement is skipped: only its beginning and its last byte are kept.
 fn push(text: &mut Vec<u8>, byte: u8, is_kept: bool) {
     if is_kept || text.len() < PREFIX_LEN {
         text.push(byte);

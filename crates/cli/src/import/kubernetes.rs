@@ -1,5 +1,5 @@
-//! Cron jobs of Kubernetes (`batch/v1`). A container's command becomes a run of the agent's handler `shell`, on an
-//! agent that has the programs of the image, such as one in the same image.
+//! Reads cron jobs of Kubernetes (`batch/v1`). A container's command becomes a run of the agent's handler `shell`, on
+//! an agent that has the programs of the image, such as an agent in the same image.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -32,7 +32,7 @@ pub(super) fn read(text: &str, file: &str, app: &str, found: &mut ImportResult) 
     Ok(())
 }
 
-/// Reads a cron job. If there are several namespaces, the name of the job includes its own.
+/// Reads a cron job. If the cron jobs are of several namespaces, the name of the job includes its namespace.
 fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut ImportResult) {
     let text = |pointer: &str| object.pointer(pointer).and_then(Value::as_str).unwrap_or_default();
     let (name, namespace) = (text("/metadata/name"), text("/metadata/namespace"));
@@ -168,9 +168,9 @@ fn zone_in_schedule(spec: &Value) -> Option<String> {
     ))
 }
 
-/// The schedule in cron's terms. The controller of Kubernetes reads `?` as `*`, and a day field with a step, such as `*/2`, as a list
-/// of days: a day then has to match only one of the two day fields. In cron it must match both if one begins with `*`, so that `*` is
-/// replaced by a range.
+/// The schedule in cron's terms. The controller of Kubernetes reads `?` as `*`, and a day field with a step, such as
+/// `*/2`, as a list of days: a day then has to match only one of the two day fields. Cron requires a match of both day
+/// fields if one begins with `*`. Therefore a `*` before a step is replaced by a range.
 fn schedule(spec: &Value) -> Value {
     let Some(text) = spec["schedule"].as_str() else { return spec["schedule"].clone() };
     let plain = |field: &str| if field == "?" { "*".to_owned() } else { field.to_owned() };
@@ -251,7 +251,7 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
     for variable in container["env"].as_array().into_iter().flatten() {
         let Some(name) = variable["name"].as_str() else { continue };
         if let Some(value) = variable["value"].as_str() {
-            // It may refer to the variables before it.
+            // The value may refer to the variables before this one.
             let value = expanded(&value.into(), &env, entry);
             env.insert(name.to_owned(), value);
         } else if let Some(secret) = variable.pointer("/valueFrom/secretKeyRef") {

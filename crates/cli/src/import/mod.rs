@@ -1,6 +1,6 @@
-//! `rondel import`: turns the jobs of other schedulers into definitions, and reports what each keeps and what changes.
-//! Nothing is saved here: `rondel job plan` compares the definitions with the server, and `rondel job apply` saves
-//! them, as often as needed.
+//! `rondel import`: turns the jobs of other schedulers into definitions, and reports for each job what it keeps and
+//! what changes. Nothing is saved here: `rondel job plan` compares the definitions with the server, and `rondel job
+//! apply` saves them, as often as needed.
 
 mod crontab;
 mod dump;

@@ -18,7 +18,7 @@ pub(super) struct Names {
     known: BTreeSet<String>,
 }
 
-/// Checks that names can begin with a text.
+/// Checks that names can begin with this text.
 ///
 /// # Errors
 /// A sentence with what is allowed.
@@ -39,9 +39,10 @@ impl Names {
         Self { prefix: prefix.to_owned(), ..Self::default() }
     }
 
-    /// A name that no other job has: the prefix, and the letters, digits and dashes of the text. If that is taken or cut,
-    /// a hash of the first identity is appended, so that the name does not depend on other jobs. If another job has the
-    /// same first identity, the hash of the next one is used. A number is appended only if all of these are taken.
+    /// A name that no other job has: the prefix, and the letters, digits and dashes of the text. `identities` are texts
+    /// that distinguish the job from others in its source. If the name is taken or cut, a hash of the first identity is
+    /// appended, so that the name does not depend on other jobs. If another job has the same first identity, the hash
+    /// of the next one is used. A number is appended only if all of these are taken.
     pub(super) fn make(&mut self, text: &str, identities: &[&str]) -> String {
         let room = self.room();
         let stem = format!("{}{}", self.prefix, cut(&slug(text), room));

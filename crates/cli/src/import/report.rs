@@ -8,9 +8,9 @@ use rondel_core::words::counted;
 use super::result::{Entry, ImportResult, Subject};
 use crate::terminal::harmless;
 
-/// A note that more than this many jobs have is printed as one line.
+/// If more than this many jobs have the same note, the report prints it once.
 const EQUAL_MAX: usize = 3;
-/// How many of these jobs that line names.
+/// Maximum number of jobs that the line of such a note names.
 const NAMED_MAX: usize = 3;
 
 /// The names of the jobs with each note, by the kind and the text of the note.

@@ -25,7 +25,7 @@ pub(super) enum Kind {
     NotSupported,
 }
 
-/// A remark on one job, for its author.
+/// A remark on one job, for the user who imports it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Note {
     pub(super) kind: Kind,
@@ -84,14 +84,14 @@ pub(super) enum Subject {
 #[derive(Clone, Debug, Serialize)]
 pub(super) struct Entry {
     pub(super) subject: Subject,
-    /// Its place in the source: `line 4`, `job 17`.
+    /// The place of the entry in the source: `line 4`, `job 17`.
     pub(super) from: String,
-    /// Its name in the other scheduler.
+    /// The name in the other scheduler.
     pub(super) title: String,
-    /// Its definition; `None` if it is left out.
+    /// The job's definition; `None` if the entry is left out.
     pub(super) job: Option<Value>,
     pub(super) notes: Vec<Note>,
-    /// All of its fields, if the other scheduler stores it as a row.
+    /// All fields of the entry, if the other scheduler stores it as a row.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(super) fields: Vec<Field>,
     /// Shell lines for settings that a definition cannot contain.
@@ -151,7 +151,7 @@ impl Entry {
         self.is_job() && self.job.is_none()
     }
 
-    /// Its name in Rondel or, without one, in the other scheduler.
+    /// The name in Rondel; without one, the name in the other scheduler.
     pub(super) fn name(&self) -> &str {
         self.job.as_ref().and_then(|job| job["name"].as_str()).unwrap_or(&self.title)
     }

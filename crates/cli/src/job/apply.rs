@@ -63,7 +63,7 @@ pub(super) struct ApplyArgs {
     yes: bool,
 }
 
-/// The whole answer of the server.
+/// The server's answer, if it arrives in one piece and not line by line.
 #[derive(Debug, Deserialize)]
 struct ApplyReport {
     items: Vec<Item>,
@@ -121,7 +121,7 @@ fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
     }
 }
 
-/// `jobs.yaml:4:11: /schedule/cron: …`, and the other jobs with the same error.
+/// An error with its place, `jobs.yaml:4:11: /schedule/cron: …`, and the other jobs with the same error.
 fn line(entries: &[Entry], finding: &Finding) -> String {
     let message = &finding.message;
     let Some((place, pointer)) = located(entries, &finding.pointer) else { return message.clone() };

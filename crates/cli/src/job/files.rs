@@ -18,8 +18,8 @@ const DEPTH_MAX: usize = 8;
 #[derive(Debug)]
 pub(super) struct Entry {
     pub(super) value: Value,
-    /// The job as JSON text. For a JSON file it is the original text: the server must see two equal keys to refuse them, and `value`
-    /// lacks the first one.
+    /// The job as JSON text. For a JSON file it is the original text, so that the server can refuse an object with two
+    /// equal keys: `value` has only the last of them.
     pub(super) text: Box<str>,
     file: String,
     source: Source,
@@ -33,7 +33,7 @@ enum Source {
 }
 
 impl Entry {
-    /// Its name or, without one, its number in the list.
+    /// The job's name or, without one, its number in the list.
     pub(super) fn label(&self, index: usize) -> String {
         let name = self.value.get("name").and_then(Value::as_str);
         name.map_or_else(|| format!("number {}", index + 1), str::to_owned)

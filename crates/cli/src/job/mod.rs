@@ -351,7 +351,7 @@ fn saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
     VIEW.print_row(job, format)
 }
 
-/// If the job exists already, adds its name and the commands that change it.
+/// If the job exists already, adds a hint to the failure: the job's name, and the commands that change it.
 fn with_existing_job_hint(failure: Failure, document: &str) -> Failure {
     let name = serde_json::from_str::<Value>(document).map(|job| text_of(&job["name"])).unwrap_or_default();
     if failure.exit() != Exit::Conflict {

@@ -42,7 +42,9 @@ struct ChangeItem {
 
 #[derive(Debug, Deserialize)]
 struct Fires {
+    /// The end of the range in which the fires were compared.
     to: Timestamp,
+    /// Whether the range is the whole next week; otherwise it has too many fires and ends earlier.
     is_whole: bool,
     vanishing: FireList,
     appearing: FireList,
@@ -77,7 +79,7 @@ impl Summary {
         self.created + self.changed + self.removed + self.failed == 0
     }
 
-    /// `1 created, 2 changed, 3 unchanged`.
+    /// The counts as text: `1 created, 2 changed, 3 unchanged`.
     pub(super) fn words(self) -> String {
         let parts = [
             (self.created, "created"),

@@ -17,7 +17,7 @@ use crate::terminal::harmless;
 
 /// Maximum number of lines in one answer of the server.
 const PAGE_LEN: &str = "5000";
-/// How long to wait before a stream that ended too early is opened again.
+/// If the stream ends before the log does, it is opened again after this pause.
 const PAUSE: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -135,7 +135,7 @@ struct Log<'a> {
     client: &'a Client,
     path: [&'a str; 3],
     query: Vec<(&'a str, &'a str)>,
-    /// Where the first page begins.
+    /// Where the first page begins: the name and value of a query parameter.
     start: Option<(&'a str, String)>,
     format: Format,
 }
@@ -161,8 +161,8 @@ impl Log<'_> {
                 }
             }
             match next {
-                // A page of a search may be empty although more lines follow. It is then only continued if its cursor
-                // is a new one.
+                // A page of a search may be empty although more lines follow. The search then continues, but only if
+                // the cursor is a new one.
                 Some(cursor) if count > 0 || (self.searches() && asked.as_ref() != Some(&cursor)) => {
                     body = self.page(Some(&cursor)).await?;
                     asked = Some(cursor);
@@ -249,7 +249,7 @@ fn has_more(body: &Body) -> Result<bool, Failure> {
     Ok(page.next_cursor.is_some() && !page.items.is_empty())
 }
 
-/// `2026-03-08T07:00:00.250Z info   text`, with terminal control characters escaped.
+/// A line of a log, with terminal control characters escaped: `2026-03-08T07:00:00.250Z info   text`.
 fn log_line(line: &Line) -> String {
     format!("{:<24} {:<6} {}", harmless(&line.at), harmless(&line.level), harmless(&line.line))
 }

@@ -213,8 +213,8 @@ fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
     Ok(())
 }
 
-/// The text for a value that is not printed field by field, such as how the run came to its executor. For attempts, children and
-/// shards, it is only their number, because they follow below.
+/// The text for a value that is not printed field by field, such as how the run came to its executor. For attempts,
+/// children and shards, the text is only their number, because they are listed below the run.
 fn in_words(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),
@@ -242,7 +242,7 @@ fn row(run: &Value, now: Timestamp) -> Vec<String> {
     ]
 }
 
-/// `skipped: no_executor`, `failed (attempt 2)`.
+/// The status with the reason or the attempt: `skipped: no_executor`, `failed (attempt 2)`.
 fn status(run: &Value) -> String {
     let (status, reason) = (text_of(&run["status"]), text_of(&run["reason"]));
     let attempt = run["attempt"].as_i64().filter(|attempt| *attempt > 1);
@@ -250,7 +250,7 @@ fn status(run: &Value) -> String {
     if reason.is_empty() { format!("{status}{attempt}") } else { format!("{status}: {reason}{attempt}") }
 }
 
-/// `0 of 2`, `group 0 of 2`, `root of 2`; empty if there is only one.
+/// The shard or the part of a run: `0 of 2`, `all 2`, `group 0 of 2`, `root of 2`; empty if the fire has only one run.
 fn shard(run: &Value) -> String {
     let part = run["part"].as_str().filter(|part| ["root", "group"].contains(part));
     match (run["shard_index"].as_i64(), run["shard_total"].as_i64()) {

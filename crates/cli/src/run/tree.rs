@@ -53,7 +53,7 @@ fn depth(item: &Value) -> usize {
     item["depth"].as_u64().and_then(|depth| usize::try_from(depth).ok()).unwrap_or_default()
 }
 
-/// `succeeded, shard 0 of 2`, `pending, after b, c`.
+/// The status, and how the run belongs to the tree: `succeeded, shard 0 of 2`, `pending, after b, c`.
 fn status_text(item: &Value) -> String {
     let after: Vec<String> = item["after"].as_array().into_iter().flatten().map(text_of).collect();
     let mut words = vec![status(item)];

@@ -17,7 +17,7 @@ use crate::output;
 use crate::retry::retry_while_unreachable;
 use crate::terminal::harmless;
 
-/// How often the server is asked at first; the period doubles up to [`POLL_MAX`].
+/// The first period between requests for the run; it doubles up to [`POLL_MAX`].
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
 /// How long the last request may take after a wait has timed out.
@@ -160,7 +160,7 @@ async fn app_without_executors(client: &Client, job: &str) -> Option<String> {
     (app["executor_count"].as_u64() == Some(0)).then(|| text_of(&app["name"]))
 }
 
-/// `running on executor-1, attempt 2, 30 of 100`
+/// The progress of a run: `running on executor-1, attempt 2, 30 of 100`.
 fn progress_text(run: &Value) -> String {
     let mut words = text_of(&run["status"]);
     let executor = text_of(&run["executor"]);

@@ -18,7 +18,7 @@ const SECRET: &str = "PRIVATE KEY";
 const PUBLIC: &str = "PUBLIC KEY";
 /// The bytes before the 32 bytes of a public key in its DER form (RFC 8410).
 const PUBLIC_PREFIX: [u8; 12] = [0x30, 0x2a, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x03, 0x21, 0x00];
-/// The bytes before a secret key without its public part, as OpenSSL writes it.
+/// The bytes before the 32 bytes of a secret key in its DER form without a public part, as OpenSSL writes it.
 const SECRET_PREFIX: [u8; 16] =
     [0x30, 0x2e, 0x02, 0x01, 0x00, 0x30, 0x05, 0x06, 0x03, 0x2b, 0x65, 0x70, 0x04, 0x22, 0x04, 0x20];
 

@@ -111,9 +111,9 @@ impl PushArgs {
     }
 }
 
-/// The namespace of the client's requests: it is part of the signed text, so it must be known before the script is
-/// saved. If only the server names it, it is printed for the user to check, because a signature must hold against the
-/// server too.
+/// The namespace of the client's requests. It is part of the signed text, so it must be known before the script is
+/// saved. A signature must protect against the server too: if only the server names the namespace, it is printed for
+/// the user to check.
 async fn namespace_of(client: &Client) -> Result<String, Failure> {
     if let Some(namespace) = client.namespace() {
         return Ok(namespace.to_owned());

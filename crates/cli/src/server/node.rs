@@ -43,7 +43,7 @@ pub(crate) struct Node {
     /// The bridge to executors of XXL-JOB, if they are served.
     xxl: Option<Bridge>,
     address: SocketAddr,
-    /// The URL at which others reach the server, if it is set.
+    /// The URL at which executors and browsers reach the server, if it is set.
     advertise: Option<String>,
     lifecycle: Lifecycle,
     store: Arc<SqlStore>,
@@ -215,7 +215,7 @@ impl Node {
         self.lifecycle.soft.clone()
     }
 
-    /// Stops the parts that a failed start has begun; the caller reports the failure.
+    /// Stops the parts that were started before the start failed. The caller reports the failure.
     pub(crate) async fn abandon(self) {
         if let Err(failure) = self.drain(Duration::ZERO).await {
             tracing::debug!(?failure, "stopping after a failed start");
@@ -291,8 +291,8 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     Ok(Arc::new(opened?))
 }
 
-/// The files that a start creates for a new SQLite database. For an existing database there are none to remove after a
-/// failed start: its write-ahead log may contain data that the main file lacks, such as a migration of this start.
+/// The files that a start creates for a new SQLite database, and removes if it fails. None for an existing database: a
+/// write-ahead log that this start created may hold data that the main file lacks, such as a migration.
 fn missing_files(database: &Path) -> Vec<PathBuf> {
     if database.exists() {
         return Vec::new();
@@ -323,7 +323,7 @@ fn watched_host(config: &ServerConfig, tls: Option<&Tls>) -> WatchedHost {
     let database = config.database.0.sqlite_path().and_then(Path::parent);
     // A file without a folder is in the folder that the server was started in.
     let database = database.map(|folder| if folder.as_os_str().is_empty() { Path::new(".") } else { folder });
-    // A server that is given its name and its token elsewhere makes no data folder: then it writes nothing there.
+    // If the settings name the server and its token file, it makes no data folder, and writes nothing there.
     let data_dir = Some(settings.data_dir.as_path()).filter(|folder| folder.is_dir());
     let database = database.filter(|folder| *folder != settings.data_dir);
     let folders = data_dir.into_iter().chain(database).map(Path::to_owned).collect();

@@ -192,6 +192,7 @@ impl Names {
 }
 
 struct PageResult {
+    /// How many fires of the page the server stored.
     stored: u64,
     is_last: bool,
     /// When the newest row of the page was sent.

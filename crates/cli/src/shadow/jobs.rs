@@ -10,7 +10,7 @@ use crate::client::Client;
 use crate::exit::Failure;
 use crate::list::{self, BoundArgs};
 
-/// The label that an import gives to each job.
+/// The label that an import gives to each job. Its value is the job's number in XXL-JOB.
 pub(super) const LABEL: &str = "xxl-job-id";
 
 /// The names of the jobs by their numbers in XXL-JOB.

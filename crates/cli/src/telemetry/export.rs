@@ -15,7 +15,7 @@ use tracing_subscriber::registry::LookupSpan;
 
 use crate::exit::Failure;
 
-/// All traces by default.
+/// The default share of traces to export: all of them.
 pub(crate) const RATIO_DEFAULT: f64 = 1.0;
 /// How long the end of the program waits for traces that are being sent.
 const END_TIMEOUT: Duration = Duration::from_secs(3);
@@ -48,7 +48,7 @@ impl Export {
     /// Exports traces to this collector. For a trace that another program began, the decision of that program holds.
     pub(super) fn to(endpoint: &str, ratio: f64, service: &'static str) -> Result<Self, Failure> {
         let mut exporter = SpanExporter::builder().with_tonic().with_endpoint(endpoint);
-        // The exporter's own settings for https trust no authority, so that no collector could be reached.
+        // The exporter's own settings for https trust no authority, and so reach no collector.
         if is_https(endpoint) {
             exporter = exporter.with_tls_config(ClientTlsConfig::new().with_enabled_roots());
         }

@@ -1,5 +1,5 @@
-//! Lines of the log as JSON documents for programs. They are flat, so that `run_id` and `request_id` are at the same
-//! place in each line, whether they belong to the line itself or to its span.
+//! Writes the lines of the log as JSON documents for programs. They are flat, so that `run_id` and `request_id` are at
+//! the same place in each line, whether they belong to the line itself or to its span.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -44,17 +44,17 @@ pub(crate) struct TelemetrySettings<'a> {
 }
 
 impl<'a> TelemetrySettings<'a> {
-    /// Settings for lines without traces.
+    /// Settings for log lines, without traces.
     pub(crate) const fn lines(filter: &'a str, format: LogFormat) -> Self {
         Self { filter, format, endpoint: None, ratio: RATIO_DEFAULT, service: "rondel" }
     }
 }
 
-/// Hides PostgreSQL's notices, such as that a table already exists, which look like failures at each start. A filter that
-/// names the target overrides this one.
+/// Hides PostgreSQL's notices, for example that a table already exists: at each start they look like failures. A filter
+/// that names the target overrides this one.
 const QUIET: &str = "sqlx::postgres::notice=warn";
 
-/// The export of traces, which must be ended to send the last ones; `None` if no traces are exported.
+/// The export of traces; `None` if no traces are exported. It must be ended, so that the last traces are sent.
 #[derive(Debug)]
 pub(crate) struct Telemetry(Option<Export>);
 

@@ -109,7 +109,8 @@ fn answers_of_a_proxy_are_not_a_success() {
     answers.join().unwrap();
 }
 
-/// A server that gives these answers, one for each connection, and checks that the requests have these parts.
+/// A server that gives these answers, one for each connection. Each pair is a text that the request must contain, and
+/// the answer.
 fn answering(answers: &'static [(&'static str, &'static str)]) -> (String, std::thread::JoinHandle<()>) {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

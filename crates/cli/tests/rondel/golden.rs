@@ -20,7 +20,7 @@ const CHANGED: &str = include_str!("../golden/changed.yaml");
 /// A file with a wrong definition.
 const WRONG: &str = include_str!("../golden/wrong.yaml");
 
-/// A name for the text, and the arguments. They run in this order.
+/// The commands in the order in which they run: each has a name for its expected output, and its arguments.
 const COMMANDS: &[(&str, &[&str])] = &[
     ("version", &["version"]),
     ("help-job-apply", &["job", "apply", "--help"]),
@@ -90,7 +90,7 @@ const COMMANDS: &[(&str, &[&str])] = &[
     ("no-token", &["job", "list", "--token-file", "/dev/null"]),
 ];
 
-/// Commands that change something. They run only once, and therefore not on a terminal too.
+/// Whether a command changes something. It runs only once, and therefore not on a terminal too.
 fn runs_once(name: &str) -> bool {
     matches!(
         name,
@@ -152,7 +152,7 @@ impl Fixture {
         command
     }
 
-    /// The output of the command, with the values replaced that differ between runs.
+    /// The output of the command. Values that differ between runs are replaced.
     fn shown(&self, name: &str, args: &[&str]) -> String {
         let Ended { code, stdout, stderr } = end(&mut self.command(args));
         let mut text = format!("$ rondel {}\nexit code {}\n", args.join(" "), code.unwrap_or(-1));
@@ -247,7 +247,7 @@ fn instants(text: &str) -> String {
     out + rest
 }
 
-/// A cell that is nothing but a distance or a clock's skew.
+/// Replaces a cell that is nothing but a distance or a clock's skew.
 fn whole_cells(cell: &str) -> String {
     let is_distance =
         cell.ends_with(" ago") || (cell.starts_with("in ") && cell[3..].starts_with(|c: char| c.is_ascii_digit()));
@@ -259,7 +259,7 @@ fn whole_cells(cell: &str) -> String {
     }
 }
 
-/// `"request_id":"54da3cb08400000"`
+/// Replaces a request id: `"request_id":"54da3cb08400000"`.
 fn request_ids(text: &str) -> String {
     const KEY: &str = "\"request_id\":\"";
     let Some((before, rest)) = text.split_once(KEY) else { return text.to_owned() };
@@ -267,7 +267,7 @@ fn request_ids(text: &str) -> String {
     format!("{before}{KEY}<id>{}", &rest[end..])
 }
 
-/// `(in 3d4h)`, `(5s ago)`, `(now)`.
+/// Replaces distances in brackets: `(in 3d4h)`, `(5s ago)`, `(now)`.
 fn distances(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

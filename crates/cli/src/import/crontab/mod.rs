@@ -1,4 +1,4 @@
-//! Crontabs, as cron reads them (Vixie cron and cronie). A command becomes a run of the agent's handler `shell`. The
+//! Reads crontabs as cron does (Vixie cron and cronie). A command becomes a run of the agent's handler `shell`. The
 //! jobs follow cron's other rules: runs may overlap, missed fires are skipped, and no run is retried.
 
 mod subject;
@@ -229,7 +229,7 @@ impl Variables {
     }
 }
 
-/// `NAME=value`, `NAME = "value"`.
+/// The name and the value of an assignment: `NAME=value`, `NAME = "value"`.
 fn assignment(line: &str) -> Option<(&str, &str)> {
     let (name, value) = line.split_once('=')?;
     let (name, value) = (name.trim(), value.trim());

@@ -46,7 +46,7 @@ const fn interpreter(
 const NO_INLINE: (&[&str], Inline) = (&[], Inline::Code);
 
 const LAUNCHERS: [Launcher; 19] = [
-    // Their -c is an ordinary option without a command.
+    // In these three, -c is an ordinary option: it contains no command.
     Launcher {
         inline: NO_INLINE,
         ..wrapper(&["ionice"], &["-c", "-n", "-p", "-P", "-u", "--class", "--classdata"], 0)

@@ -84,7 +84,7 @@ fn read_again_it_is_the_same() {
     let text = "1 1 * * * a\n2 2 * * * a\n";
     let first = read(text, &SOURCE).unwrap().yaml();
     assert_eq!(first, read(text, &SOURCE).unwrap().yaml());
-    // Neither a comment nor a line between the two changes the names and definitions.
+    // Neither a comment nor a job between the two changes their names and definitions.
     let commented = read("# more\n1 1 * * * a\n3 3 * * * a\n2 2 * * * a\n", &SOURCE).unwrap();
     for job in read(text, &SOURCE).unwrap().entries.iter().filter_map(|entry| entry.job.as_ref()) {
         assert!(commented.entries.iter().any(|entry| entry.job.as_ref() == Some(job)), "{job} {}", commented.yaml());

@@ -1,4 +1,4 @@
-//! The tables of Quartz 2: each trigger becomes a definition, whose handler is the class of its job.
+//! Reads the tables of Quartz 2: each trigger becomes a definition. Its handler is the class of the trigger's job.
 
 mod fields;
 mod naming;

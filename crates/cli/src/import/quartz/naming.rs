@@ -53,7 +53,7 @@ impl Naming {
             trigger if trigger == job => job.clone(),
             trigger => format!("{job}-{trigger}"),
         };
-        // A random name changes when the application creates its trigger anew.
+        // A random name changes when the application creates its trigger anew, so the schedule identifies the trigger.
         let trigger = if self.is_random { &self.timing } else { &self.trigger };
         let identity = [&self.scheduler, &self.group, job, &self.trigger_group, trigger].map(String::as_str);
         found.names.make(&format!("{place}{stem}"), &[&identity.join("\0")])

@@ -20,7 +20,7 @@ struct Class {
     fields: &'static [(u8, &'static str)],
 }
 
-/// Quartz's class of job data, and those that it extends.
+/// Quartz's class of job data, and the classes that it extends.
 const JOB_DATA: [Class; 3] = [
     Class { name: "org.quartz.JobDataMap", flags: 2, fields: &[] },
     Class { name: "org.quartz.utils.StringKeyDirtyFlagMap", flags: 2, fields: &[(b'Z', "allowsTransientData")] },

@@ -259,7 +259,7 @@ fn a_simple_trigger_does_not_fire_at_its_end() {
         let found = read(job("report", &[]), triggers, timings);
         found.entries[0].job.as_ref().unwrap_or_else(|| panic!("{found:?}"))["schedule"]["end_at"].clone()
     };
-    // It starts at 16:00:00.
+    // The trigger starts at 16:00:00.
     assert_eq!(ends("1795363320000", "-1"), "2026-11-22T16:01:00Z");
     assert_eq!(ends("1795363330000", "-1"), "2026-11-22T16:02:10Z");
     assert_eq!(ends("1795363320000", "9"), "2026-11-22T16:01:00Z");

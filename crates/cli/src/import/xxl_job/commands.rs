@@ -14,7 +14,8 @@ use crate::import::result::{Entry, ImportResult, Subject, quoted};
 
 /// Maximum number of recipients of one channel.
 const RECIPIENT_COUNT_MAX: usize = 20;
-/// Maximum length of a channel's name, which lists its recipients; a longer one is cut, and a hash follows.
+/// Maximum length of the name of a channel for alarm mail. The name lists the recipients; a longer one is cut, and a
+/// hash follows.
 const ALARM_NAME_LEN_MAX: usize = 60;
 /// Maximum number of rules of a namespace.
 const RULE_COUNT_MAX: usize = 100;
@@ -44,8 +45,8 @@ pub(super) fn alarm(given: &str) -> Option<Alarm> {
     Some(Alarm { name, recipients })
 }
 
-/// Settings that the mail server may need in addition to its name, as shell parameters that are left out if they are
-/// not set.
+/// Flags for what the mail server may need in addition to its name. The shell leaves out each flag whose variable is
+/// not set, except `security`, which has a default.
 const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP_PORT:+--set port=\"$SMTP_PORT\"} ${SMTP_USER:+--set username=\"$SMTP_USER\" \
      --secret-file password=\"${SMTP_PASSWORD_FILE:?set it to a file with the password of $SMTP_USER}\"}";
 
@@ -106,7 +107,7 @@ pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: 
     }
 }
 
-/// A group: its app, its token, and its executors with fixed addresses.
+/// Converts a group, and adds the commands for its app, its token and its executors with fixed addresses.
 pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "app_name").unwrap_or_default());
     let title = text(row, "title").or_else(|| text(row, "name")).unwrap_or_default();
@@ -158,7 +159,7 @@ pub(super) fn group(row: &Row, options: ImportOptions<'_>) -> Entry {
     entry
 }
 
-/// A user, with the roles for its groups.
+/// Converts a user, and adds the command that creates the account with the roles for the user's groups.
 pub(super) fn user(row: &Row, context: &ImportContext<'_>) -> Entry {
     let (id, given) = (text(row, "id").unwrap_or("?"), text(row, "username").unwrap_or_default());
     let mut entry = Entry::of(Subject::User, format!("user {id}"), given);

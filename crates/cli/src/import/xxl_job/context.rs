@@ -38,7 +38,7 @@ pub(super) struct ImportContext<'a> {
     pub(super) apps: HashMap<&'a str, &'a str>,
     /// The names of jobs in Rondel, by their ids in XXL-JOB.
     pub(super) names: HashMap<&'a str, String>,
-    /// How many earlier scripts a job has.
+    /// How many earlier scripts each job has, by its id in XXL-JOB.
     pub(super) versions: BTreeMap<&'a str, usize>,
 }
 
@@ -47,6 +47,6 @@ pub(super) struct JobDraft<'a> {
     pub(super) id: &'a str,
     pub(super) row: &'a Row,
     pub(super) entry: Entry,
-    /// Its definition, or why it has none.
+    /// The job's definition, or why it has none.
     pub(super) job: Result<Map<String, Value>, String>,
 }

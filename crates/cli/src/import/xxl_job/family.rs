@@ -84,8 +84,8 @@ fn leave_promoted(parts: &mut [JobDraft<'_>], parents: &BTreeMap<usize, Vec<usiz
     }
 }
 
-/// Whether a promotion stopped the job: it leaves the next instant in the row, whereas XXL-JOB sets that of a job that
-/// it stops to 0.
+/// Whether a promotion stopped the job. A promotion leaves the next instant in the row; XXL-JOB itself sets it to 0
+/// when it stops a job.
 fn is_promoted(row: &Row) -> bool {
     let number = |column| text(row, column).and_then(|text| text.parse::<i64>().ok()).unwrap_or(0);
     number("trigger_status") == 0 && number("trigger_next_time") > 0
@@ -95,8 +95,8 @@ fn is_running(row: &Row) -> bool {
     text(row, "trigger_status").map(str::trim) == Some("1")
 }
 
-/// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have one. The schedule of a stopped
-/// job of that time does not count, because XXL-JOB does not fire the job by it.
+/// Whether a job has a schedule in addition to its parents. Before version 2.3 every job had to have one. In such a
+/// version the schedule of a stopped job does not count, because XXL-JOB does not fire the job by it.
 fn has_own_schedule(part: &JobDraft<'_>) -> bool {
     let is_formal = !is_running(part.row) && !part.row.contains_key("schedule_type");
     !is_formal && part.job.as_ref().is_ok_and(|job| job.contains_key("schedule"))

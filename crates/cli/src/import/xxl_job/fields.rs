@@ -12,7 +12,7 @@ use crate::import::names::slug;
 use crate::import::result::Outcome::{Changed, Kept, NotNeeded, NotSupported};
 use crate::import::result::{Entry, Outcome, RETRY_MAX};
 
-/// 2020-01-01T00:00:00Z, the origin of the phase of a fixed rate.
+/// 2020-01-01T00:00:00Z in seconds since 1970: the phase of a fixed rate is counted from here.
 const PHASE_FROM: u64 = 1_577_836_800;
 
 pub(super) fn convert_row<'a>(row: &'a Row, context: &ImportContext<'_>) -> JobDraft<'a> {
@@ -230,7 +230,7 @@ fn schedule(draft: &mut Draft<'_>, context: &ImportContext<'_>) {
     }
 }
 
-/// Sets a fixed rate, with the phase of its next instant in XXL-JOB.
+/// Sets a fixed rate whose instants have the same phase as in XXL-JOB.
 fn rate(draft: &mut Draft<'_>, seconds: &str) {
     let mut schedule = json!({"every": format!("{seconds}s")});
     match phase(draft.number("trigger_next_time"), seconds.parse().unwrap_or_default()) {
@@ -248,7 +248,8 @@ fn rate(draft: &mut Draft<'_>, seconds: &str) {
     draft.set("schedule", schedule);
 }
 
-/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires; the same whenever the job is imported.
+/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires. It is the same whenever the job is
+/// imported.
 fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
     // XXL-JOB fires at whole seconds.
     let after = (next_ms / 1_000).checked_sub(PHASE_FROM)?.checked_rem(every)?;

@@ -1,5 +1,5 @@
-//! XXL-JOB's own database, versions 2.x and 3.x: groups become apps, jobs become definitions, and shell commands do the
-//! rest.
+//! Reads XXL-JOB's own database, versions 2.x and 3.x: groups become apps and jobs become definitions. For what no
+//! definition can contain (alarm mail, fixed addresses, users) it writes shell commands for the user to run.
 
 mod commands;
 mod context;

@@ -28,7 +28,7 @@ const AHEAD: Duration = Duration::from_secs(7);
 const FOUND_WITHIN: Duration = Duration::from_secs(5);
 /// Minimum time until the first fire of a job that runs on neither side.
 const SOON: Duration = Duration::from_secs(2);
-/// Maximum number of tries to start a job whose first fire has passed each time.
+/// Maximum number of tries to start a job. A try fails if the job's first fire has passed meanwhile.
 const START_COUNT: usize = 5;
 /// Maximum number of requests for the first fire.
 const READ_COUNT: usize = 3;
@@ -36,7 +36,7 @@ const PAUSE: Duration = Duration::from_millis(300);
 /// The result for a job that was stopped in XXL-JOB and was never switched over.
 const STAYS_STOPPED: &str = "was never switched over, and stays stopped in XXL-JOB: start it there if it is to run";
 
-/// A job that no longer runs in Rondel from its seam on.
+/// A job that Rondel stops running at the seam.
 struct StoppedJob<'a> {
     job: &'a Job,
     seam: Timestamp,
@@ -280,7 +280,7 @@ async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outco
     }
     match save(switch.client, job, "shadow", seam).await {
         Saved::HoldsFrom(_) => Outcome::done(RunsIn::XxlJob, Some(seam), "runs in XXL-JOB after its parents"),
-        // Its parents are in shadow mode here, so it fires nothing.
+        // The job's parents are in shadow mode in Rondel, so Rondel does not fire it.
         Saved::Refused(failure) | Saved::Unclear(failure) => Outcome::unchanged(
             RunsIn::XxlJob,
             format!("runs in XXL-JOB after its parents; its mode was not saved here ({})", failure.message()),

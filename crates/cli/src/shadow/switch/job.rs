@@ -28,12 +28,14 @@ pub(super) struct Job {
     pub(super) name: String,
     pub(super) app: String,
     pub(super) handler: String,
+    /// The number of the job in XXL-JOB.
     pub(super) number: i64,
     pub(super) is_shadow: bool,
     pub(super) is_enabled: bool,
+    /// The seam of the last switch: the instant from which the mode applies. `None` if it applies without a seam.
     pub(super) mode_from: Option<Timestamp>,
     pub(super) updated_at: Option<Timestamp>,
-    /// Whether it has its own schedule.
+    /// Whether the job has a schedule of its own.
     pub(super) has_schedule: bool,
     pub(super) parents: Vec<String>,
     pub(super) children: Vec<String>,
@@ -63,12 +65,12 @@ impl Job {
         })
     }
 
-    /// Whether a schedule fires it at present.
+    /// Whether a schedule fires the job at present.
     pub(super) const fn is_firing(&self) -> bool {
         self.has_schedule && self.is_enabled
     }
 
-    /// Whether only other jobs fire it.
+    /// Whether only other jobs fire this job.
     pub(super) fn is_follower(&self) -> bool {
         !self.has_schedule && !self.parents.is_empty()
     }
@@ -85,7 +87,8 @@ pub(super) struct Switch<'a> {
 }
 
 impl Switch<'_> {
-    /// Whether a user stopped the job in XXL-JOB: its row there has no mark of a promotion, and no command has demoted it at a seam.
+    /// Whether a user stopped the job in XXL-JOB. Its row there then has no mark of a promotion, and no command has
+    /// demoted it at a seam.
     pub(super) fn was_stopped_there(&self, job: &Job) -> bool {
         let is_stopped = |status: &JobStatus| !status.is_running && status.next_ms == 0;
         job.is_shadow && job.mode_from.is_none() && self.xxl_status.get(&job.number).is_some_and(is_stopped)
@@ -110,7 +113,7 @@ impl Switch<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Relative {
     pub(super) is_shadow: bool,
-    /// Whether it was imported from XXL-JOB: it has a job number there.
+    /// Whether the job was imported from XXL-JOB, so that it has a number there.
     pub(super) is_imported: bool,
 }
 

@@ -1,4 +1,5 @@
-//! Switches jobs over at a seam: the fires before it belong to one scheduler, those from it on to the other.
+//! Switches jobs over at an instant, the seam: the fires before it belong to one scheduler, those at and after it to
+//! the other.
 //!
 //! The side that gives a job up does so first, durably, and then the other side takes it over. Between the two steps
 //! the job fires on neither side, never on both, and the same command finishes what it began. In every case each job

@@ -1,4 +1,4 @@
-//! The outcome for each job, and the exit of the command that follows from them.
+//! The outcome for each job, and the result of the command, which follows from the outcomes.
 
 use std::collections::BTreeMap;
 
@@ -34,9 +34,10 @@ impl RunsIn {
 #[derive(Clone, Debug)]
 pub(super) struct Outcome {
     pub(super) seam: Option<Timestamp>,
-    /// Where it runs: from the seam on, if there is one.
+    /// Where the job runs: from the seam on, if there is one.
     pub(super) runs: RunsIn,
     pub(super) result: String,
+    /// Whether the job runs where the command was to switch it.
     pub(super) is_done: bool,
     /// Whether fires ran, or may have run, on neither side or on both sides.
     pub(super) has_gap: bool,
@@ -45,17 +46,17 @@ pub(super) struct Outcome {
 }
 
 impl Outcome {
-    /// The job runs where the command was to switch it.
+    /// The outcome for a job that runs where the command was to switch it.
     pub(super) fn done(runs: RunsIn, seam: Option<Timestamp>, result: impl Into<String>) -> Self {
         Self { seam, runs, result: result.into(), is_done: true, has_gap: false, is_repeatable: false }
     }
 
-    /// The job runs where it ran before.
+    /// The outcome for a job that runs where it ran before.
     pub(super) fn unchanged(runs: RunsIn, result: impl Into<String>) -> Self {
         Self { seam: None, is_done: false, ..Self::done(runs, None, result) }
     }
 
-    /// The job was changed on one side, or may have been.
+    /// The outcome for a job that was changed on one side only, or may have been.
     pub(super) fn half_done(runs: RunsIn, seam: Timestamp, result: impl Into<String>) -> Self {
         Self { is_done: false, has_gap: true, ..Self::done(runs, Some(seam), result) }
     }

@@ -243,8 +243,8 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
     }
 }
 
-/// Switches a job that had already been stopped in XXL-JOB: by an earlier run of this command, which leaves the next
-/// instant in the job's row, or by a user, for whom XXL-JOB sets it to 0.
+/// Switches a job that had already been stopped in XXL-JOB. Either an earlier run of this command stopped it and left
+/// the next instant in its row, or a user stopped it and XXL-JOB set that instant to 0.
 async fn take_over_stopped(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
     let soon = clock::now() + HOLDS_AFTER + allowance;
     let stopped_at = (status.next_ms > 0).then(|| seam_at(status.next_ms));

@@ -14,10 +14,10 @@ use crate::list;
 use crate::shadow::jobs;
 use crate::terminal::harmless;
 
-/// The kind of XXL-JOB's jobs whose handler is a name.
+/// The kind of XXL-JOB's jobs that name a handler.
 const BEAN: &str = "BEAN";
 
-/// Refuses to promote jobs that would not run in Rondel, or that are not the same as those of XXL-JOB.
+/// Refuses to promote a job that would not run in Rondel, or whose number in XXL-JOB seems to belong to another job.
 pub(super) async fn refuse(
     switch: &Switch<'_>,
     database: &mut XxlDatabase,
@@ -35,7 +35,8 @@ pub(super) async fn refuse(
     Ok(())
 }
 
-/// Why the handlers differ: the number may belong to another database, or the job was edited in XXL-JOB.
+/// Why the job's number in XXL-JOB seems to belong to another job: the handler there differs. The number may be from
+/// another database, or the job was edited in XXL-JOB.
 fn other_handler(job: &Job, there: Option<&XxlHandler>) -> Option<String> {
     let there = there.filter(|there| there.kind == BEAN && !there.name.trim().is_empty())?;
     (there.name.trim() != job.handler).then(|| {

@@ -83,8 +83,8 @@ fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<St
     schedule_reason(direction, job, *status)
 }
 
-/// Why a pause keeps a job from being switched. A job that is paused in Rondel is switched and stays paused. But if it
-/// fires in XXL-JOB, it is not clear whether it should fire.
+/// Why a pause keeps a job from being switched. A job that is paused in Rondel is switched and stays paused, unless it
+/// fires in XXL-JOB: then it is not clear whether it should fire.
 fn pause_reason(direction: Direction, job: &Job, status: JobStatus) -> Option<String> {
     match direction {
         _ if job.is_enabled => None,

@@ -31,7 +31,7 @@ pub(super) enum Saved {
     Unclear(Failure),
 }
 
-/// Saves a mode from a seam on.
+/// Saves a mode that applies from the seam on.
 pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> Saved {
     let body = json!({"mode": mode, "mode_from": seam}).to_string();
     let began = Instant::now();
@@ -87,13 +87,13 @@ impl Pace {
         self.slowest = self.slowest.max(took);
     }
 
-    /// Takes the measured time of a batch.
+    /// Adjusts the pace to the measured time of a batch.
     pub(super) fn measured(&mut self, took: Duration) {
         self.batch = if took > SLOW { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
         self.slowest = took;
     }
 
-    /// How long saving the next batch may take: twice as long as the last one, as it may have twice as many jobs.
+    /// How long saving the next batch may take: twice as long as the last one, because it may have twice as many jobs.
     pub(super) fn allowance(self) -> Duration {
         SAVE_WITHIN.max(self.slowest * 2)
     }
