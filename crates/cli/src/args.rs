@@ -126,13 +126,13 @@ enum Command {
 
 impl Cli {
     /// The command tree as help shows it, with the defaults of settings.
-    pub(crate) fn shown() -> clap::Command {
+    pub(crate) fn command_tree() -> clap::Command {
         config::with_defaults(Self::command())
     }
 
     /// Reads the command line, and ends the program if it is wrong.
     pub(crate) fn read() -> Self {
-        let matches = Self::shown().get_matches();
+        let matches = Self::command_tree().get_matches();
         Self::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
     }
 
@@ -172,7 +172,7 @@ impl Command {
             Self::Bench(args) => args.run(),
             Self::Version => done(output::data(concat!("rondel ", env!("CARGO_PKG_VERSION")))),
             Self::Completions(args) => done(args.run()),
-            Self::Man(args) => done(args.run(Cli::shown())),
+            Self::Man(args) => done(args.run(Cli::command_tree())),
             Self::Status(args) => done(runtime::run(args.run())),
             Self::Why(args) => done(runtime::run(args.run())),
             Self::Stats(args) => done(runtime::run(args.run())),
@@ -198,6 +198,6 @@ mod tests {
 
     #[test]
     fn the_tree_is_sound() {
-        Cli::shown().debug_assert();
+        Cli::command_tree().debug_assert();
     }
 }

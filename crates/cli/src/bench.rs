@@ -16,9 +16,9 @@ use crate::telemetry::{LogFormat, TelemetrySettings};
 use crate::{output, runtime, telemetry};
 
 /// Default of `--late-max`.
-const LATE_MAX: Duration = Duration::from_millis(100);
+const LATE_MAX_DEFAULT: Duration = Duration::from_millis(100);
 /// Default of `--jobs-max`.
-const JOBS_MAX: u32 = 1_000_000;
+const JOBS_MAX_DEFAULT: u32 = 1_000_000;
 
 /// Drives server, database and executors on this machine with jobs that do nothing, and measures them beside a probe of
 /// the database alone. Needs an empty database, which is left with what was measured. With --peer-url, another server is
@@ -249,8 +249,8 @@ impl BenchArgs {
     /// The bounds of `--mode max`; `None` for the other modes.
     fn bounds(&self) -> Result<Option<Bounds>, Failure> {
         if self.mode == Mode::Max {
-            let late_max = self.late_max.map_or(LATE_MAX, |length| length.0);
-            return Ok(Some(Bounds { late_max, jobs_max: self.jobs_max.unwrap_or(JOBS_MAX) }));
+            let late_max = self.late_max.map_or(LATE_MAX_DEFAULT, |length| length.0);
+            return Ok(Some(Bounds { late_max, jobs_max: self.jobs_max.unwrap_or(JOBS_MAX_DEFAULT) }));
         }
         match (self.late_max, self.jobs_max) {
             (None, None) => Ok(None),

@@ -99,7 +99,7 @@ impl BulkArgs {
             ask(bulk, &found, matched)?;
             if let Some(which) = by_names(&found) {
                 let done = post(client, bulk, &which).await?;
-                return report(&with_rest(&done, &found)?, bulk, false, format);
+                return report(&with_continuation(&done, &found)?, bulk, false, format);
             }
         }
         let which = json!({"q": filter, "after": self.after, "expected_count": matched});
@@ -116,7 +116,7 @@ fn by_names(found: &Value) -> Option<Value> {
 }
 
 /// Copies `has_more` and `after` from the preceding search into the answer: an action on names does not report them.
-fn with_rest(done: &Body, found: &Value) -> Result<Body, Failure> {
+fn with_continuation(done: &Body, found: &Value) -> Result<Body, Failure> {
     let mut answer = done.value()?;
     for field in ["has_more", "after"] {
         answer[field] = found[field].clone();
@@ -217,7 +217,7 @@ mod tests {
         assert_eq!(by_names(&found), Some(json!({"names": ["a", "b"]})));
         assert_eq!(by_names(&json!({"matched": 2, "made": [], "has_more": false})), None);
         let done = Body::new(r#"{"matched": 2, "jobs": ["a", "b"], "has_more": false, "after": null}"#.to_owned());
-        assert_eq!(with_rest(&done, &found).unwrap().value().unwrap(), found);
+        assert_eq!(with_continuation(&done, &found).unwrap().value().unwrap(), found);
     }
 
     #[test]

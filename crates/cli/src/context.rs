@@ -224,7 +224,7 @@ async fn read_token(server: &str) -> Result<Token, Failure> {
     })?;
     let line = line.await;
     drop(hidden);
-    token_file::check(&line??).ok_or_else(|| {
+    token_file::parse(&line??).ok_or_else(|| {
         Failure::refused("the input is not a token: expected one line of at least 16 visible characters")
     })
 }

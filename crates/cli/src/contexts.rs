@@ -160,7 +160,7 @@ fn folder() -> PathBuf {
 fn write_secret(path: &Path, text: &str) -> Result<(), Failure> {
     let folder = path.parent().unwrap_or(Path::new("."));
     let mut startup_files = StartupFiles::default();
-    startup_files.folder(folder)?;
+    startup_files.make_folder(folder)?;
     startup_files.commit();
     let write = || -> std::io::Result<()> {
         // `NamedTempFile` creates files with mode 0600.

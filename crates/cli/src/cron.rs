@@ -78,7 +78,7 @@ struct Fires {
 
 /// The output of `explain -o json`.
 #[derive(Debug, Serialize)]
-struct Explained<'a> {
+struct Explanation<'a> {
     expression: &'a str,
     time_zone: &'static str,
     dialect: Dialect,
@@ -201,7 +201,7 @@ fn explain(args: &ExplainArgs) -> Result<(), Failure> {
                 at: warning.at,
                 message: warning.sentence(answer.lang),
             });
-            let explained = Explained {
+            let explained = Explanation {
                 expression: answer.expression.source(),
                 time_zone: answer.zone.name(),
                 dialect: answer.expression.dialect(),

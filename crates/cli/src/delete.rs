@@ -16,8 +16,8 @@ pub(crate) async fn delete(
     format: FormatArgs,
 ) -> Result<(), Failure> {
     let answer = client.delete(path, query).await?;
-    let open = answer.value().ok().and_then(|answer| queued_sentence(&answer["queued"]));
-    let sentence = open.map_or_else(|| sentence.to_owned(), |open| format!("{sentence}; {open}"));
+    let queued = answer.value().ok().and_then(|answer| queued_sentence(&answer["queued"]));
+    let sentence = queued.map_or_else(|| sentence.to_owned(), |queued| format!("{sentence}; {queued}"));
     match format.format {
         Format::Name => output::names(path.last()),
         Format::Table | Format::Wide => {

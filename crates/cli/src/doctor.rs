@@ -115,7 +115,7 @@ fn contexts() -> Check {
 async fn check_server(client: &Client) -> Vec<Check> {
     let place = client.server_url();
     let mut checks = Vec::new();
-    let ready = match client.plain("readyz?verbose").await {
+    let ready = match client.get_outside_api("readyz?verbose").await {
         Ok(answer) => answer,
         Err(failure) => {
             return vec![failed("server", &failure, "start it, or name another one with --server")];
@@ -247,7 +247,7 @@ async fn database(config: &ServerConfig) -> Check {
             }
         };
     }
-    let place = place(&url);
+    let place = host_and_port(&url);
     let remedy = "check host, port and firewall of server.database, and whether the database runs";
     match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(place)).await {
         Ok(Ok(_)) => good("database", format!("a server listens at {shown}")),
@@ -265,7 +265,7 @@ fn socket(url: &reqwest::Url) -> Option<String> {
 }
 
 /// The host and the port of a database server.
-fn place(url: &reqwest::Url) -> (String, u16) {
+fn host_and_port(url: &reqwest::Url) -> (String, u16) {
     let is_postgres = url.scheme().starts_with("postgres");
     // The query of a PostgreSQL URL can set host and port.
     let named = |name: &str| {
@@ -358,7 +358,7 @@ mod tests {
             ("mariadb://me@db.example.com/rondel", "db.example.com", 3306),
             ("postgres:///rondel?host=db.example.com&port=5433", "db.example.com", 5433),
         ] {
-            assert_eq!(place(&url.parse().unwrap()), (host.to_owned(), port), "{url}");
+            assert_eq!(host_and_port(&url.parse().unwrap()), (host.to_owned(), port), "{url}");
         }
     }
 }

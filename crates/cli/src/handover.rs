@@ -21,7 +21,7 @@ use crate::token_file;
 const TOKEN: &str = "RONDEL_TOKEN";
 const SECRET_PREFIX: &str = "RONDEL_SECRET_";
 /// Set when standard input holds the token and the secrets.
-pub(crate) const MARK: &str = "RONDEL_AGENT_HANDOVER";
+pub(crate) const HANDOVER_VARIABLE: &str = "RONDEL_AGENT_HANDOVER";
 
 /// The token and the secrets that were in the environment.
 #[derive(Default, Serialize, Deserialize)]
@@ -41,14 +41,14 @@ impl Handover {
     /// Returns the token and the secrets from the environment. If the environment still holds them, restarts the
     /// program without them and does not return.
     pub(crate) fn take() -> Result<Self, Failure> {
-        if std::env::var_os(MARK).is_some() {
+        if std::env::var_os(HANDOVER_VARIABLE).is_some() {
             return receive();
         }
         let found = Self::of_environment()?;
         if found.token.is_none() && found.secrets.is_empty() {
             return Ok(found);
         }
-        Err(found.begin_again())
+        Err(found.restart())
     }
 
     fn of_environment() -> Result<Self, Failure> {
@@ -65,7 +65,7 @@ impl Handover {
     }
 
     /// Replaces this process with the same program and arguments, without the variables; returns only if that fails.
-    fn begin_again(&self) -> Failure {
+    fn restart(&self) -> Failure {
         let failed = |error: &dyn std::fmt::Display| {
             Failure::from_text(format!(
                 "cannot take the token and the secrets out of the environment, where the programs that this agent starts could \
@@ -81,7 +81,7 @@ impl Handover {
         // If the program's file was replaced or removed since its start, `/proc/self/exe` still is the running program.
         let program = std::env::current_exe().ok().filter(|path| path.is_file());
         let mut command = Command::new(program.unwrap_or_else(|| PathBuf::from("/proc/self/exe")));
-        command.arg0(called).args(arguments).env(MARK, "1").env_remove(TOKEN).stdin(Stdio::from(file));
+        command.arg0(called).args(arguments).env(HANDOVER_VARIABLE, "1").env_remove(TOKEN).stdin(Stdio::from(file));
         for name in self.secrets.keys() {
             command.env_remove(format!("{SECRET_PREFIX}{name}"));
         }
@@ -109,7 +109,10 @@ impl Handover {
 
 fn receive() -> Result<Handover, Failure> {
     let failed = |error: &(dyn std::error::Error + 'static)| {
-        Failure::of(format!("cannot read standard input, which {MARK} announces; unset that variable"), error)
+        Failure::of(
+            format!("cannot read standard input, which {HANDOVER_VARIABLE} announces; unset that variable"),
+            error,
+        )
     };
     let mut text = Vec::new();
     let mut stdin = std::io::stdin().lock();

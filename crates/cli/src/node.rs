@@ -76,7 +76,7 @@ fn signed_ms(value: &Value) -> String {
 }
 
 /// The failing loops of a server: "scan, heal fail"; "ok" if there are none.
-fn loops(loops: &Value) -> String {
+fn loops_text(loops: &Value) -> String {
     let failing = loops.as_array().into_iter().flatten().filter(|one| one["status"] == "failing");
     let names: Vec<String> = failing.map(|one| text_of(&one["name"])).collect();
     match names.as_slice() {
@@ -95,7 +95,7 @@ fn row(node: &Value, now: Timestamp) -> Vec<String> {
         time_of(&node["started_at"], now),
         time_of(&node["lease_until"], now),
         signed_ms(&node["skew_ms"]),
-        loops(&node["loops"]),
+        loops_text(&node["loops"]),
         text_of(&node["claim_strategy"]),
         text_of(&node["advertise_url"]),
     ]

@@ -25,7 +25,7 @@ pub(crate) fn read_or_make(data_dir: &Path, startup_files: &mut StartupFiles) ->
         Err(error) if error.kind() == ErrorKind::NotFound => {
             let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
             let made = format!("{}-{:08x}", as_name(&host), rand::rng().random::<u32>());
-            startup_files.secret_file(&path, &format!("{made}\n"))?;
+            startup_files.write_secret_file(&path, &format!("{made}\n"))?;
             Ok(made)
         }
         Err(error) => Err(Failure::of(format!("cannot read {}", path.display()), &error)),

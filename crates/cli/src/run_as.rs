@@ -176,7 +176,7 @@ impl ProbeAs {
                 self.folder.display()
             )));
         }
-        match self.closed.iter().find(|path| is_open(path)) {
+        match self.closed.iter().find(|path| can_open(path)) {
             None => Ok(()),
             Some(path) => Err(Failure::from_text(format!(
                 "user {uid} can read {}, which belongs to the agent alone: take the permissions of others away (chmod go= {})",
@@ -187,6 +187,6 @@ impl ProbeAs {
     }
 }
 
-fn is_open(path: &Path) -> bool {
+fn can_open(path: &Path) -> bool {
     path.join(".").metadata().is_ok() || std::fs::File::open(path).is_ok()
 }

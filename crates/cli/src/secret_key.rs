@@ -32,13 +32,13 @@ pub(crate) fn read_or_make(
     if config.database.0.sqlite_path().is_none() {
         return Ok(None);
     }
-    startup_files.folder(&config.settings.data_dir)?;
+    startup_files.make_folder(&config.settings.data_dir)?;
     let path = config.settings.data_dir.join(FILE);
     if let Some(text) = read(&path)? {
         return parse(&path, &text).map(Some);
     }
     let made = SecretKeys::generate().ok_or_else(|| Failure::from_text("the system has no random numbers"))?;
-    startup_files.secret_file(&path, &format!("{made}\n"))?;
+    startup_files.write_secret_file(&path, &format!("{made}\n"))?;
     parse(&path, &made).map(Some)
 }
 

@@ -17,7 +17,7 @@ pub(crate) struct StartupFiles {
 
 impl StartupFiles {
     /// Makes a folder that only this user can enter, with its parents, unless it exists.
-    pub(crate) fn folder(&mut self, path: &Path) -> Result<(), Failure> {
+    pub(crate) fn make_folder(&mut self, path: &Path) -> Result<(), Failure> {
         let above = path.ancestors().filter(|path| !path.as_os_str().is_empty());
         let missing: Vec<_> = above.take_while(|path| std::fs::symlink_metadata(path).is_err()).collect();
         for folder in missing.into_iter().rev() {
@@ -37,9 +37,9 @@ impl StartupFiles {
     }
 
     /// Writes a file that only this user can read: completely or not at all, and never over an existing one.
-    pub(crate) fn secret_file(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
+    pub(crate) fn write_secret_file(&mut self, path: &Path, text: &str) -> Result<(), Failure> {
         let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        self.folder(folder)?;
+        self.make_folder(folder)?;
         let write = || -> std::io::Result<()> {
             // `NamedTempFile` creates files with mode 0600.
             let mut file = NamedTempFile::new_in(folder)?;
@@ -87,11 +87,11 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let file = root.path().join("a/b/token");
         let mut startup_files = StartupFiles::default();
-        startup_files.secret_file(&file, "secret\n").unwrap();
+        startup_files.write_secret_file(&file, "secret\n").unwrap();
         startup_files.commit();
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "secret\n");
         assert_eq!((mode(&file), mode(&root.path().join("a/b")), mode(&root.path().join("a"))), (0o600, 0o700, 0o700));
-        assert!(StartupFiles::default().secret_file(&file, "other").is_err());
+        assert!(StartupFiles::default().write_secret_file(&file, "other").is_err());
         assert_eq!(std::fs::read_to_string(&file).unwrap(), "secret\n");
     }
 
@@ -100,8 +100,8 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         std::fs::create_dir(root.path().join("old")).unwrap();
         let mut startup_files = StartupFiles::default();
-        startup_files.secret_file(&root.path().join("new/token"), "secret").unwrap();
-        startup_files.secret_file(&root.path().join("old/token"), "secret").unwrap();
+        startup_files.write_secret_file(&root.path().join("new/token"), "secret").unwrap();
+        startup_files.write_secret_file(&root.path().join("old/token"), "secret").unwrap();
         startup_files.add(root.path().join("new/later"));
         std::fs::write(root.path().join("new/later"), "").unwrap();
         drop(startup_files);
@@ -114,7 +114,7 @@ mod tests {
     fn a_folder_under_a_file_is_refused() {
         let root = tempfile::tempdir().unwrap();
         std::fs::write(root.path().join("file"), "").unwrap();
-        assert!(StartupFiles::default().folder(&root.path().join("file/folder")).is_err());
-        assert!(StartupFiles::default().folder(&root.path().join("file")).is_err());
+        assert!(StartupFiles::default().make_folder(&root.path().join("file/folder")).is_err());
+        assert!(StartupFiles::default().make_folder(&root.path().join("file")).is_err());
     }
 }

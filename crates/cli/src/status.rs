@@ -24,7 +24,7 @@ const COUNT_MAX: usize = 200 * OVERVIEW_PAGES_MAX;
 /// A run that has been due for longer than this and was not sent is overdue.
 const OVERDUE_AFTER: Duration = Duration::from_secs(3);
 /// How many failed runs, and how many skipped ones, are shown.
-const SHOWN: usize = 5;
+const SHOWN_MAX: usize = 5;
 /// Runs that were skipped longer ago than this are not listed.
 const SKIPPED_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Reasons for skipping a run that should have run; other reasons follow from its job's definition.
@@ -208,7 +208,7 @@ impl StatusData {
 
     fn failed_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "STATUS", "FINISHED", "MESSAGE"]);
-        for run in self.failed.iter().take(SHOWN) {
+        for run in self.failed.iter().take(SHOWN_MAX) {
             let finished = time_of(&run["finished_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
             table.add(vec![id, text_of(&run["job"]), text_of(&run["status"]), finished, cells::message(run)]);
@@ -218,7 +218,7 @@ impl StatusData {
 
     fn skipped_lines(&self) -> String {
         let mut table = Table::new(&["  RUN", "JOB", "FIRE AT", "REASON", "MESSAGE"]);
-        for run in self.skipped.iter().take(SHOWN) {
+        for run in self.skipped.iter().take(SHOWN_MAX) {
             let fire = time_of(&run["fire_at"], clock::now());
             let id = format!("  {}", text_of(&run["id"]));
             table.add(vec![id, text_of(&run["job"]), fire, text_of(&run["reason"]), cells::message(run)]);

@@ -123,12 +123,12 @@ impl TokenArgs {
                         "note: app {app} was not there and was made; if the name is misspelt, no job will find its executors"
                     ));
                 }
-                secret(&made, format)
+                print_secret(&made, format)
             }
             TokenCommand::Rotate { id, overlap } => {
                 let id = id_of(&client, &id).await?;
                 let body = json!({ "overlap": overlap }).to_string();
-                secret(&client.post(&["tokens", &id, "rotate"], &body).await?, format)
+                print_secret(&client.post(&["tokens", &id, "rotate"], &body).await?, format)
             }
             TokenCommand::Revoke { id } => {
                 let id = id_of(&client, &id).await?;
@@ -201,7 +201,7 @@ async fn new_apps(client: &Client, wanted: &[String]) -> Vec<String> {
 }
 
 /// Prints the secret alone on stdout, so that it can be written to a file.
-fn secret(made: &crate::client::Body, format: FormatArgs) -> Result<(), Failure> {
+fn print_secret(made: &crate::client::Body, format: FormatArgs) -> Result<(), Failure> {
     if matches!(format.format, Format::Json | Format::Jsonl | Format::Yaml) {
         return output::document(made.text(), format.format);
     }

@@ -42,7 +42,7 @@ pub(crate) fn read(path: &Path) -> Result<Option<Token>, Failure> {
              {LEN_MAX} visible characters"
         )));
     }
-    let token = check(&text).ok_or_else(|| {
+    let token = parse(&text).ok_or_else(|| {
         Failure::from_text(format!(
             "the token file {place} holds no token: it must be one line of {LEN_MIN} to {LEN_MAX} visible characters"
         ))
@@ -65,14 +65,14 @@ pub(crate) fn read_or_make(path: &Path, startup_files: &mut StartupFiles) -> Res
         return Ok(token);
     }
     let token = Token::generate();
-    startup_files.secret_file(path, &format!("{}\n", token.reveal()))?;
+    startup_files.write_secret_file(path, &format!("{}\n", token.reveal()))?;
     Ok(token)
 }
 
 /// The token in the environment variable `RONDEL_TOKEN`.
 pub(crate) fn from_environment() -> Result<Option<Token>, Failure> {
     let Some(text) = variable("RONDEL_TOKEN") else { return Ok(None) };
-    let token = text.to_str().and_then(check);
+    let token = text.to_str().and_then(parse);
     token.map(Some).ok_or_else(|| Failure::refused("the environment variable RONDEL_TOKEN holds no token"))
 }
 
@@ -87,7 +87,7 @@ pub(crate) fn variable(name: &str) -> Option<OsString> {
 }
 
 /// Parses a text as a token; `None` if it cannot be one.
-pub(crate) fn check(text: &str) -> Option<Token> {
+pub(crate) fn parse(text: &str) -> Option<Token> {
     let text = text.trim_end_matches(['\n', '\r']);
     let is_token = (LEN_MIN..=LEN_MAX).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
     is_token.then(|| Token::from_text(text))
@@ -151,9 +151,9 @@ mod tests {
             "ünfzehn-und-mehr",
             &long,
         ] {
-            assert!(check(text).is_none(), "{text}");
+            assert!(parse(text).is_none(), "{text}");
         }
-        assert!(check("rondel_0123456789abcdef\r\n").is_some());
+        assert!(parse("rondel_0123456789abcdef\r\n").is_some());
         assert!(read(Path::new("/")).is_err());
         assert!(read(Path::new("/nowhere/token")).unwrap().is_none());
         let token = Token::generate();

@@ -105,7 +105,7 @@ impl View {
         let mut columns: Vec<Column> =
             self.headers.iter().enumerate().map(|(index, header)| Column::Cell(index, header)).collect();
         if format.format == Format::Wide {
-            columns.extend(self.more(items).map(Column::Field));
+            columns.extend(self.further_fields(items).map(Column::Field));
         }
         Ok(columns)
     }
@@ -120,12 +120,12 @@ impl View {
         }
         let mut known: Vec<String> =
             self.headers.iter().map(|header| header.replace(' ', "_").to_lowercase()).collect();
-        known.extend(self.more(items));
+        known.extend(self.further_fields(items));
         Err(Failure::refused(format!("--columns: there is no {name:?}; there are {}", known.join(", "))))
     }
 
     /// The fields of the items that no column of the view shows, and that fit into a cell.
-    fn more(&self, items: &[Value]) -> impl Iterator<Item = String> {
+    fn further_fields(&self, items: &[Value]) -> impl Iterator<Item = String> {
         let mut names: Vec<&String> = Vec::new();
         for (name, _) in items.iter().filter_map(Value::as_object).flatten() {
             let whole = name.replace('_', " ");
@@ -228,7 +228,7 @@ mod tests {
     fn a_field_with_a_column_of_its_own_has_no_second_one() {
         let view = View { name: "id", headers: &["RUN", "FIRE AT", "LAST SEEN"], row: |_, _| Vec::new() };
         let items = [json!({"id": "7", "fire_at": "x", "last_seen_at": "y", "attempt": 1})];
-        assert_eq!(view.more(&items).collect::<Vec<_>>(), ["attempt"]);
+        assert_eq!(view.further_fields(&items).collect::<Vec<_>>(), ["attempt"]);
     }
 
     #[test]

@@ -121,13 +121,13 @@ async fn explain(
         Format::Table | Format::Wide => {
             let body = body.value()?;
             output::data(&harmless(&text_of(&body["answer"][language])))?;
-            incident(&body["incident"]).map_or(Ok(()), |line| output::data(&harmless(&line)))
+            incident_line(&body["incident"]).map_or(Ok(()), |line| output::data(&harmless(&line)))
         }
     }
 }
 
 /// Names the incident that the fire is part of.
-fn incident(incident: &Value) -> Option<String> {
+fn incident_line(incident: &Value) -> Option<String> {
     let id = incident["id"].as_str()?;
     Some(format!("part of incident {id}, rule {}: rondel alert incident show {id}", text_of(&incident["rule"])))
 }
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn the_incident_is_named_where_there_is_one() {
-        let line = incident(&json!({"id": "42", "rule": "failed", "standing": "firing"}));
+        let line = incident_line(&json!({"id": "42", "rule": "failed", "standing": "firing"}));
         assert_eq!(line.as_deref(), Some("part of incident 42, rule failed: rondel alert incident show 42"));
-        assert_eq!(incident(&Value::Null), None);
+        assert_eq!(incident_line(&Value::Null), None);
     }
 }

@@ -67,7 +67,7 @@ impl IncidentArgs {
 }
 
 /// When the incident was first reported, or why it was not.
-fn reported(incident: &Value, now: Timestamp) -> String {
+fn reported_text(incident: &Value, now: Timestamp) -> String {
     let count = |field: &str| incident[field].as_array().map_or(0, Vec::len);
     let (channels, missing) = (count("channels"), count("missing_channels"));
     match incident["fired_at"].is_string() {
@@ -85,7 +85,7 @@ fn row(incident: &Value, now: Timestamp) -> Vec<String> {
         text_of(&incident["standing"]),
         text_of(&incident["summary"]),
         time_of(&incident["started_at"], now),
-        reported(incident, now),
+        reported_text(incident, now),
         text_of(&incident["acknowledged_by"]),
     ]
 }
@@ -100,7 +100,7 @@ mod tests {
     fn an_incident_without_a_channel_was_not_reported() {
         let now = "2026-11-23T00:00:00Z".parse().unwrap();
         let of = |channels: &[&str], missing: &[&str], fired_at: Value| {
-            reported(&json!({"channels": channels, "missing_channels": missing, "fired_at": fired_at}), now)
+            reported_text(&json!({"channels": channels, "missing_channels": missing, "fired_at": fired_at}), now)
         };
         assert_eq!(of(&[], &[], json!("2026-11-22T23:00:00Z")), "console only");
         assert_eq!(of(&["default"], &["default"], Value::Null), "no channel");

@@ -206,12 +206,12 @@ impl SetArgs {
         self.condition.check()?;
         let (mut document, tag) = match &self.file {
             Some(file) => (definition(serde_json::from_str(&read_json(file)?)?), None),
-            None => present(client, &self.name).await?.unwrap_or_else(|| (json!({}), None)),
+            None => stored_rule(client, &self.name).await?.unwrap_or_else(|| (json!({}), None)),
         };
         if !document.is_object() {
             return Err(Failure::refused("a rule is a JSON object"));
         }
-        self.change(&mut document);
+        self.apply_flags(&mut document);
         if document["condition"].is_null() {
             let message = "a new rule needs a condition, such as --failures-in-row 3; see --help";
             return Err(Failure::refused(message.to_owned()));
@@ -253,7 +253,7 @@ impl SetArgs {
     }
 
     /// Puts the given flags into the rule.
-    fn change(&self, document: &mut Value) {
+    fn apply_flags(&self, document: &mut Value) {
         let scope = [("job", &self.job), ("app", &self.app), ("label", &self.label)];
         for (kind, name) in scope.iter().filter_map(|(kind, name)| name.as_ref().map(|name| (*kind, name))) {
             document["scope"] = json!({ kind: name });
@@ -355,7 +355,7 @@ impl ConditionArgs {
 
 /// The stored rule without the fields that the server adds, and the tag of its version for `if-match`; `None` if there
 /// is no such rule.
-async fn present(client: &Client, name: &str) -> Result<Option<(Value, Option<String>)>, Failure> {
+async fn stored_rule(client: &Client, name: &str) -> Result<Option<(Value, Option<String>)>, Failure> {
     let path = ["alert-rules", name];
     let call = Call { method: Method::GET, path: &path, query: &[], body: None, headers: &[] };
     let found = match client.call(call).await? {
@@ -408,7 +408,7 @@ mod tests {
     #[track_caller]
     fn changed(args: &[&str]) -> Value {
         let mut document = json!({"condition": {"failed": {}}, "channels": ["old"]});
-        Set::try_parse_from([&["set", "r"], args].concat()).unwrap().args.change(&mut document);
+        Set::try_parse_from([&["set", "r"], args].concat()).unwrap().args.apply_flags(&mut document);
         document
     }
 

@@ -403,7 +403,7 @@ impl Client {
     }
 
     /// GET of a path outside the API, without a token.
-    pub(crate) async fn plain(&self, path: &str) -> Result<PlainAnswer, Failure> {
+    pub(crate) async fn get_outside_api(&self, path: &str) -> Result<PlainAnswer, Failure> {
         let mut url = self.base.clone();
         let (path, query) = path.split_once('?').map_or((path, None), |(path, query)| (path, Some(query)));
         if let Ok(mut segments) = url.path_segments_mut() {

@@ -46,12 +46,12 @@ fn section<S: Layer>(text: &mut String) -> Result<(), Failure> {
 pub(crate) fn with_defaults(command: Command) -> Command {
     command
         .mut_subcommand("server", |server| {
-            shown::<HttpSettings>(shown::<OidcSettings>(shown::<ServerSettings>(server)))
+            add_defaults::<HttpSettings>(add_defaults::<OidcSettings>(add_defaults::<ServerSettings>(server)))
         })
-        .mut_subcommand("agent", shown::<AgentSettings>)
+        .mut_subcommand("agent", add_defaults::<AgentSettings>)
 }
 
-fn shown<S: Layer>(command: Command) -> Command {
+fn add_defaults<S: Layer>(command: Command) -> Command {
     let table = toml::Table::try_from(S::defaults()).unwrap_or_default();
     command.mut_args(|arg| {
         let text = match table.get(arg.get_id().as_str()) {

@@ -39,12 +39,13 @@ pub(crate) fn warn_of_unknown_variables() {
 
 fn unknown_among(names: impl Iterator<Item = String>) -> Vec<String> {
     let known = [
-        of_section::<ServerSettings>(),
-        of_section::<HttpSettings>(),
-        of_section::<OidcSettings>(),
-        of_section::<AgentSettings>(),
+        variables_of_section::<ServerSettings>(),
+        variables_of_section::<HttpSettings>(),
+        variables_of_section::<OidcSettings>(),
+        variables_of_section::<AgentSettings>(),
     ];
-    let is_known = |name: &String| known.iter().any(|section| section.contains(name)) || name == handover::MARK;
+    let is_known =
+        |name: &String| known.iter().any(|section| section.contains(name)) || name == handover::HANDOVER_VARIABLE;
     let is_like_one = |name: &String| PREFIXES.iter().any(|prefix| name.starts_with(prefix));
     let mut unknown: Vec<String> =
         names.filter(|name| is_like_one(name) && !is_known(name) && !is_of_a_service(name)).collect();
@@ -52,7 +53,7 @@ fn unknown_among(names: impl Iterator<Item = String>) -> Vec<String> {
     unknown
 }
 
-fn of_section<S: Args>() -> BTreeSet<String> {
+fn variables_of_section<S: Args>() -> BTreeSet<String> {
     let command = S::augment_args(Command::new("settings"));
     command.get_arguments().filter_map(|arg| arg.get_env()?.to_str().map(str::to_owned)).collect()
 }

@@ -88,11 +88,11 @@ impl DevArgs {
         };
         startup_files.commit();
         node.announce(&welcome::lines(&node, sign_in, &self.data_dir, self.listen));
-        let failing = node.failing();
+        let failure = node.failure_token();
         let stop_requested = async move {
             tokio::select! {
                 () = stop.cancelled() => {}
-                () = failing.cancelled() => {}
+                () = failure.cancelled() => {}
             }
         };
         let ran = executor.run_until(stop_requested).await;
@@ -103,7 +103,7 @@ impl DevArgs {
     async fn seeded_executor(&self, node: &Node, startup_files: &mut StartupFiles) -> Result<Executor, Failure> {
         seeds::create_missing(node).await?;
         let folder = self.data_dir.join("executor");
-        startup_files.folder(&folder)?;
+        startup_files.make_folder(&folder)?;
         let builder = Executor::builder(APP)
             .server(node.url())
             .token(node.token.reveal())

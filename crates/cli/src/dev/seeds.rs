@@ -31,7 +31,7 @@ async fn create_or_update(node: &Node, namespace: NamespaceId, spec: JobSpec) ->
             Err(error) => Err(Failure::of("cannot create the demo jobs", &error)),
         };
     };
-    let follows_port = spec.name == HTTP_JOB && record.spec.params != spec.params && is_own(&record.spec.params);
+    let follows_port = spec.name == HTTP_JOB && record.spec.params != spec.params && is_seeded(&record.spec.params);
     if follows_port {
         let moved = JobSpec { params: spec.params, ..record.spec.clone() };
         jobs::change(&node.engine, &record, moved, Some(record.version), AUTHOR).await?;
@@ -40,7 +40,7 @@ async fn create_or_update(node: &Node, namespace: NamespaceId, spec: JobSpec) ->
 }
 
 /// Whether an earlier start of `rondel dev` set these parameters, and no user has changed them since.
-fn is_own(params: &Value) -> bool {
+fn is_seeded(params: &Value) -> bool {
     let url = params["url"].as_str().unwrap_or_default();
     url.ends_with("/livez") && *params == http_params(url.trim_end_matches("/livez"))
 }
@@ -94,9 +94,9 @@ mod tests {
 
     #[test]
     fn only_the_seeded_job_is_moved() {
-        assert!(is_own(&http_params("http://127.0.0.1:7")));
-        assert!(!is_own(&json!({"url": "http://127.0.0.1:7/livez", "method": "POST"})));
-        assert!(!is_own(&json!({"url": "http://example.com/"})));
-        assert!(!is_own(&json!(null)));
+        assert!(is_seeded(&http_params("http://127.0.0.1:7")));
+        assert!(!is_seeded(&json!({"url": "http://127.0.0.1:7/livez", "method": "POST"})));
+        assert!(!is_seeded(&json!({"url": "http://example.com/"})));
+        assert!(!is_seeded(&json!(null)));
     }
 }

@@ -6,7 +6,7 @@ use crate::config::{DATA_DIR, Listen};
 use crate::server::Node;
 
 /// The address that commands use by default.
-const USUAL_URL: &str = "http://127.0.0.1:8080";
+const URL_DEFAULT: &str = "http://127.0.0.1:8080";
 
 pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Listen) -> Vec<String> {
     let program =
@@ -34,7 +34,7 @@ pub(super) fn lines(node: &Node, sign_in: String, data_dir: &Path, listen: Liste
 /// The flags that commands need to reach this server, where their defaults do not fit.
 fn flags(url: &str, data_dir: &Path) -> String {
     let mut flags = String::new();
-    if url != USUAL_URL {
+    if url != URL_DEFAULT {
         flags.push_str(&format!(" --server {url}"));
     }
     if data_dir != Path::new(DATA_DIR) {
@@ -49,7 +49,7 @@ mod tests {
 
     #[test]
     fn only_flags_that_differ_from_the_defaults_are_named() {
-        assert_eq!(flags(USUAL_URL, Path::new("./rondel-data")), "");
+        assert_eq!(flags(URL_DEFAULT, Path::new("./rondel-data")), "");
         let expected = " --server http://127.0.0.1:9 --token-file /tmp/x/admin.token";
         assert_eq!(flags("http://127.0.0.1:9", Path::new("/tmp/x")), expected);
     }

@@ -261,7 +261,7 @@ impl QuartzArgs {
         }
         let mut tables = quartz::Tables::read(&self.database, &self.prefix).await?;
         if let Some(scheduler) = &self.scheduler {
-            tables.keep(scheduler).map_err(|message| Failure::refused(format!("--scheduler: {message}")))?;
+            tables.keep_only(scheduler).map_err(|message| Failure::refused(format!("--scheduler: {message}")))?;
         }
         let options = quartz::Options { app: &self.app, zone: &self.time_zone, prefix, now: clock::now() };
         let mut found = quartz::convert(&tables, &options);

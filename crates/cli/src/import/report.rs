@@ -59,7 +59,8 @@ impl ImportResult {
             }
         }
         for ((word, note), jobs) in shared {
-            writeln!(text, "  {} ({}): {word}: {}", counted(jobs.len(), "job"), some(&jobs), harmless(note)).ok();
+            writeln!(text, "  {} ({}): {word}: {}", counted(jobs.len(), "job"), first_names(&jobs), harmless(note))
+                .ok();
         }
         text.push_str(
             "compare the definitions with a server by rondel job plan -f FILE, save them by rondel job apply -f FILE",
@@ -70,8 +71,8 @@ impl ImportResult {
     /// The notes that many jobs have. A job that is left out keeps a line of its own.
     fn shared_notes(&self) -> Notes<'_> {
         let mut notes = Notes::new();
-        let is_taken = |entry: &&Entry| entry.is_job() && !entry.is_left_out();
-        for entry in self.entries.iter().filter(is_taken) {
+        let is_imported = |entry: &&Entry| entry.is_job() && !entry.is_left_out();
+        for entry in self.entries.iter().filter(is_imported) {
             for note in &entry.notes {
                 let (_, word) = entry.word(note);
                 let jobs = notes.entry((word, &note.text)).or_default();
@@ -86,7 +87,7 @@ impl ImportResult {
 }
 
 /// The first names of a list.
-fn some(names: &[&str]) -> String {
+fn first_names(names: &[&str]) -> String {
     let more = if names.len() > NAMED_MAX { ", …" } else { "" };
     let first: Vec<_> = names.iter().take(NAMED_MAX).map(|name| harmless(name)).collect();
     first.join(", ") + more

@@ -256,7 +256,7 @@ impl JobArgs {
                     .post(&["jobs"], &document)
                     .await
                     .map_err(|failure| with_existing_job_hint(failure, &document))?;
-                saved(&created, format)
+                print_saved(&created, format)
             }
             JobCommand::Plan(args) => args.run(&client, format).await,
             JobCommand::Apply(args) => args.run(&client, format).await,
@@ -274,7 +274,7 @@ impl JobArgs {
             }
             JobCommand::Versions(args) => versions::list(&client, &args, format).await,
             JobCommand::Diff(args) => versions::diff(&client, &args, format).await,
-            JobCommand::Restore(args) => saved(&versions::restore(&client, &args).await?, format),
+            JobCommand::Restore(args) => print_saved(&versions::restore(&client, &args).await?, format),
             JobCommand::Trigger(args) => trigger(&client, &args, format).await,
             JobCommand::Cancel(args) => cancel(&client, &args, format).await,
             JobCommand::Pause(args) => match args.which.name_or_run_bulk(&client, ("pause", "paused"), format).await? {
@@ -289,7 +289,7 @@ impl JobArgs {
             }
             JobCommand::Run(args) => run_bulk(&args.bulk, &client, ("run", "started", Value::Null), format).await,
             JobCommand::Label(args) => args.run(&client, format).await,
-            JobCommand::Reset(args) => saved(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
+            JobCommand::Reset(args) => print_saved(&client.post(&["jobs", &args.name, "reset"], "{}").await?, format),
             JobCommand::Delete(args) => {
                 let Some(name) = args.which.name_or_run_bulk(&client, ("delete", "deleted"), format).await? else {
                     return Ok(());
@@ -344,7 +344,7 @@ pub(crate) fn queued_sentence(queued: &Value) -> Option<String> {
 }
 
 /// Prints a saved job, with the warnings for its author.
-fn saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
+fn print_saved(job: &Body, format: FormatArgs) -> Result<(), Failure> {
     for warning in job.value()?["warnings"].as_array().into_iter().flatten().filter_map(Value::as_str) {
         output::message(&format!("warning: {}", harmless(warning)));
     }
@@ -399,13 +399,13 @@ fn row(job: &Value, now: Timestamp) -> Vec<String> {
         text_of(&job["handler"]),
         pump::schedule(&job["pump"], schedule(&job["schedule"])),
         text_of(&job["state"]),
-        enabled(job),
+        enabled_text(job),
         time_of(&job["next_fire_at"], now),
     ]
 }
 
 /// Whether the job's schedule fires, and in which mode.
-fn enabled(job: &Value) -> String {
+fn enabled_text(job: &Value) -> String {
     let is_shadow = job["mode"] == "shadow";
     if is_shadow && job["enabled"] == true { "shadow".to_owned() } else { text_of(&job["enabled"]) }
 }

@@ -3,7 +3,7 @@
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use super::cells::{message, took};
+use super::cells::{duration_text, message};
 use crate::client::{Body, text_of, time_of};
 use crate::exit::Failure;
 use crate::format::{Format, FormatArgs};
@@ -34,7 +34,7 @@ fn row(attempt: &Value, now: Timestamp) -> Vec<String> {
         text_of(&attempt["reason"]),
         text_of(&attempt["executor"]),
         time_of(&attempt["started_at"], now),
-        took(attempt, now),
+        duration_text(attempt, now),
         message(attempt),
     ]
 }

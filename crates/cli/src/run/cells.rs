@@ -15,7 +15,7 @@ use crate::clock;
 pub(super) const MESSAGE_LEN_MAX: usize = 60;
 
 /// How long a run or attempt took, or has taken so far; empty if it has not begun.
-pub(super) fn took(run: &Value, now: Timestamp) -> String {
+pub(super) fn duration_text(run: &Value, now: Timestamp) -> String {
     let instant = |key: &str| run[key].as_str().and_then(|text| text.parse::<Timestamp>().ok());
     let Some(started) = instant("started_at") else { return String::new() };
     let took: Duration = instant("finished_at").unwrap_or(now).since(started);

@@ -21,7 +21,7 @@ use crate::list;
 use crate::terminal::harmless;
 use crate::view::View;
 use crate::{clock, output};
-use cells::{message, took};
+use cells::{duration_text, message};
 use logs::LogsArgs;
 pub(crate) use wait::{WaitArgs, print_or_wait};
 
@@ -143,11 +143,11 @@ impl RunArgs {
                 let query: Vec<_> = job.into_iter().chain(status).chain(filter).chain(sort).collect();
                 let runs = list::read(&client, "runs", &query, &args.bounds).await?;
                 VIEW.print_list(&runs, format)?;
-                talk_of_deleted(&runs)
+                report_deleted_job(&runs)
             }
             RunCommand::Get(args) => {
                 let run = client.get(&["runs", &args.id], &[]).await?;
-                VIEW.print_object_with(&run, format, in_words)?;
+                VIEW.print_object_with(&run, format, value_text)?;
                 attempts::print(&run, format)?;
                 tree::print(&client, &args.id, format, clock::now()).await
             }
@@ -200,7 +200,7 @@ impl RunArgs {
 }
 
 /// Reports on stderr that the job whose runs were listed is deleted.
-fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
+fn report_deleted_job(runs: &Body) -> Result<(), Failure> {
     let Some(first) = runs.page()?.items.into_iter().next() else { return Ok(()) };
     let first: Value = serde_json::from_str(first.get())?;
     if let Some(at) = first["job_deleted_at"].as_str() {
@@ -215,7 +215,7 @@ fn talk_of_deleted(runs: &Body) -> Result<(), Failure> {
 
 /// The text for a value that is not printed field by field, such as how the run came to its executor. For attempts,
 /// children and shards, the text is only their number, because they are listed below the run.
-fn in_words(key: &str, value: &Value) -> Option<String> {
+fn value_text(key: &str, value: &Value) -> Option<String> {
     match key {
         "trace" => Trace::deserialize(value).ok().map(|trace| trace.to_string()),
         "why" => value.get("en").map(text_of),
@@ -234,7 +234,7 @@ fn row(run: &Value, now: Timestamp) -> Vec<String> {
         text_of(&run["job"]),
         status(run),
         time_of(&run["fire_at"], now),
-        took(run, now),
+        duration_text(run, now),
         shard(run),
         text_of(&run["executor"]),
         text_of(&run["trigger"]),
@@ -279,16 +279,16 @@ mod tests {
             "message": "é".repeat(100),
         });
         assert_eq!(status(&run), "skipped: no_executor (attempt 2)");
-        assert_eq!(took(&run, now), "250ms");
-        assert_eq!(took(&json!({"started_at": "1970-01-01T00:00:10Z", "finished_at": null}), now), "1m30s");
+        assert_eq!(duration_text(&run, now), "250ms");
+        assert_eq!(duration_text(&json!({"started_at": "1970-01-01T00:00:10Z", "finished_at": null}), now), "1m30s");
         assert_eq!(shard(&run), "1 of 3");
         assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1})), "");
         assert_eq!(shard(&json!({"shard_index": 0, "shard_total": 1, "part": "group"})), "group 0 of 1");
         assert_eq!(shard(&json!({"shard_index": null, "shard_total": 4, "part": "root"})), "root of 4");
         assert_eq!(shard(&json!({"shard_index": 1, "shard_total": 4, "part": "shard"})), "1 of 4");
-        assert_eq!(in_words("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru; only a eligible"));
-        assert_eq!(in_words("trace", &Value::Null), None);
-        assert_eq!(in_words("children", &json!([{"id": "1"}])).as_deref(), Some("1"));
+        assert_eq!(value_text("trace", &json!({"route": "lru", "of": ["a"]})).as_deref(), Some("lru; only a eligible"));
+        assert_eq!(value_text("trace", &Value::Null), None);
+        assert_eq!(value_text("children", &json!([{"id": "1"}])).as_deref(), Some("1"));
         assert_eq!(message(&run).chars().count(), cells::MESSAGE_LEN_MAX + 1);
         let waits = json!({"status": "pending", "attempt": 1, "reason": null, "message": null,
             "detail": {"waits_for": "executor", "app": "ghost"}});

@@ -3,7 +3,7 @@
 use rondel_core::Timestamp;
 use serde_json::Value;
 
-use super::cells::took;
+use super::cells::duration_text;
 use super::{shard, status};
 use crate::client::{Body, Client, text_of};
 use crate::exit::Failure;
@@ -38,7 +38,7 @@ fn lines(items: &[Value], shown: &str, now: Timestamp) -> Vec<String> {
             text_of(&item["id"]),
             text_of(&item["job"]),
             status_text(item),
-            took(item, now),
+            duration_text(item, now),
             text_of(&item["executor"]),
         ];
         let cells: Vec<String> =

@@ -21,7 +21,7 @@ use crate::terminal::harmless;
 const POLL_MIN: Duration = Duration::from_millis(100);
 const POLL_MAX: Duration = Duration::from_secs(2);
 /// How long the last request may take after a wait has timed out.
-const LAST_LOOK: Duration = Duration::from_secs(3);
+const LAST_REQUEST_TIMEOUT: Duration = Duration::from_secs(3);
 /// If the run has not begun after this long, a missing executor is reported.
 const EXECUTOR_CHECK_AFTER: Duration = Duration::from_secs(3);
 
@@ -116,7 +116,7 @@ pub(crate) async fn print_or_wait(
         tokio::time::sleep(deadline.map_or(period, |end| period.min(end - Instant::now()))).await;
         period = (period * 2).min(POLL_MAX);
         let look = retry_while_unreachable(deadline, async || client.get(&["runs", &id], &[]).await);
-        let looked = match deadline.and_then(|deadline| deadline.checked_add(LAST_LOOK)) {
+        let looked = match deadline.and_then(|deadline| deadline.checked_add(LAST_REQUEST_TIMEOUT)) {
             Some(end) => tokio::time::timeout_at(end, look).await.unwrap_or_else(|_| {
                 let sentence = format!("run {id} was still {status}, and the server does not answer");
                 Err(Failure::new(Exit::TimedOut, sentence))

@@ -55,9 +55,9 @@ pub(super) fn make(path: &Path) -> Result<(), Failure> {
     public_path.push(".pub");
     let public_path = Path::new(&public_path);
     let mut files = StartupFiles::default();
-    files.secret_file(path, &pem(SECRET, &[&SECRET_PREFIX, seed].concat()))?;
+    files.write_secret_file(path, &pem(SECRET, &[&SECRET_PREFIX, seed].concat()))?;
     let public = pem(PUBLIC, &[&PUBLIC_PREFIX, pair.public_key().as_ref()].concat());
-    files.secret_file(public_path, &public)?;
+    files.write_secret_file(public_path, &public)?;
     files.commit();
     output::message(&format!("for agents: --script-key {}", public_path.display()));
     output::data(public.trim_end())

@@ -211,7 +211,7 @@ impl Node {
     }
 
     /// A token that is cancelled once a part of the server has failed.
-    pub(crate) fn failing(&self) -> CancellationToken {
+    pub(crate) fn failure_token(&self) -> CancellationToken {
         self.lifecycle.soft.clone()
     }
 
@@ -263,7 +263,7 @@ async fn open(config: &ServerConfig, startup_files: &mut StartupFiles) -> Result
     if let Some(folder) = file.and_then(Path::parent)
         && folder == config.settings.data_dir
     {
-        startup_files.folder(folder)?;
+        startup_files.make_folder(folder)?;
     }
     let missing = file.map(missing_files).unwrap_or_default();
     // An existing database may have secrets that this start encrypts. The file with their key stays, even if the start

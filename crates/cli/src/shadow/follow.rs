@@ -50,7 +50,7 @@ const BEHIND_MAX: Duration = Duration::from_secs(1_800);
 /// How many unknown trigger types are reported.
 const UNKNOWN_COUNT_MAX: usize = 20;
 /// Maximum length of a trigger type in a report.
-const TITLE_LEN_MAX: usize = 60;
+const TRIGGER_TYPE_LEN_MAX: usize = 60;
 
 #[derive(Debug, Args)]
 pub(super) struct FollowArgs {
@@ -147,7 +147,7 @@ impl FollowArgs {
         let settled = now.saturating_sub(self.settle);
         let is_settled = |row: &&LogRow| instant(zone, row).is_none_or(|at| at <= settled);
         let ready: Vec<&LogRow> = rows.iter().take_while(is_settled).collect();
-        for title in ready.iter().filter_map(|row| unknown_title(row)) {
+        for title in ready.iter().filter_map(|row| unknown_trigger_type(row)) {
             if unknown.len() < UNKNOWN_COUNT_MAX && unknown.insert(title.clone()) {
                 output::message(&format!(
                     "the log has runs with the trigger type {:?}, which no known version has: they count as fires of the schedule",
@@ -225,10 +225,10 @@ fn trigger_type(row: &LogRow) -> &str {
 }
 
 /// The trigger type of a row if it is in no known language. Such a row counts as a fire of the schedule.
-fn unknown_title(row: &LogRow) -> Option<String> {
+fn unknown_trigger_type(row: &LogRow) -> Option<String> {
     let title = trigger_type(row);
     let is_known = SCHEDULED.iter().chain(&NOT_SCHEDULED).any(|known| known.eq_ignore_ascii_case(title));
-    (!title.is_empty() && !is_known).then(|| title.chars().take(TITLE_LEN_MAX).collect())
+    (!title.is_empty() && !is_known).then(|| title.chars().take(TRIGGER_TYPE_LEN_MAX).collect())
 }
 
 fn outcome(row: &LogRow) -> OldOutcome {
@@ -309,11 +309,15 @@ mod tests {
         assert!(reported(&sharding("0/3")).is_some());
         for title in SCHEDULED.iter().chain(&NOT_SCHEDULED) {
             let row = message(&format!("任务触发类型：{title}<br>调度机器：10.0.0.1"));
-            assert_eq!((reported(&row).is_some(), unknown_title(&row)), (SCHEDULED.contains(title), None), "{title}");
+            assert_eq!(
+                (reported(&row).is_some(), unknown_trigger_type(&row)),
+                (SCHEDULED.contains(title), None),
+                "{title}"
+            );
         }
         let other = message("Trigger Type：Lunar trigger<br>x");
         assert!(reported(&other).is_some(), "what is not known is not lost");
-        assert_eq!(unknown_title(&other).as_deref(), Some("Lunar trigger"));
+        assert_eq!(unknown_trigger_type(&other).as_deref(), Some("Lunar trigger"));
         let left_out = [
             message("任务触发类型：失败重试触发<br>x"),
             message("任务触发类型：手动触发"),

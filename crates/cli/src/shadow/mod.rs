@@ -3,7 +3,7 @@
 mod follow;
 mod jobs;
 mod report;
-mod switch;
+mod switchover;
 
 use clap::{Args, Subcommand};
 
@@ -12,7 +12,7 @@ use crate::exit::Failure;
 use crate::format::FormatArgs;
 use follow::FollowArgs;
 use report::ReportArgs;
-use switch::{PromoteArgs, SwitchArgs};
+use switchover::{PromoteArgs, SwitchoverArgs};
 
 /// Jobs in shadow mode.
 #[derive(Debug, Args)]
@@ -39,7 +39,7 @@ enum ShadowCommand {
     /// Switch jobs over to Rondel: stop them in XXL-JOB, and run them here from the first fire that XXL-JOB has not taken up
     Promote(PromoteArgs),
     /// Switch jobs back to XXL-JOB: stop them in Rondel at an instant, and start them in XXL-JOB with the first fire after it
-    Demote(SwitchArgs),
+    Demote(SwitchoverArgs),
 }
 
 impl ShadowArgs {

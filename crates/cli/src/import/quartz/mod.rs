@@ -62,7 +62,7 @@ impl Tables {
     ///
     /// # Errors
     /// A sentence, if there is no such scheduler.
-    pub(super) fn keep(&mut self, scheduler: &str) -> Result<(), String> {
+    pub(super) fn keep_only(&mut self, scheduler: &str) -> Result<(), String> {
         let known = self.schedulers();
         if !known.contains(scheduler) {
             let known: Vec<&str> = known.into_iter().collect();

@@ -244,9 +244,9 @@ fn one_of_several_schedulers_is_read_where_it_is_named() {
     let mut tables = Tables { jobs: vec![job("report", &[]), other], ..Tables::default() };
     let both = convert(&tables, &OPTIONS);
     assert!(both.text("x").contains("2 schedulers (main, other), and all are read: --scheduler NAME"), "{both:?}");
-    let error = tables.keep("nightly").unwrap_err();
+    let error = tables.keep_only("nightly").unwrap_err();
     assert!(error.contains("\"nightly\" has no jobs") && error.contains("main, other"), "{error}");
-    tables.keep("other").unwrap();
+    tables.keep_only("other").unwrap();
     let one = convert(&tables, &OPTIONS);
     assert!(one.entries.len() == 1 && !one.text("x").contains("schedulers ("), "{one:?}");
 }

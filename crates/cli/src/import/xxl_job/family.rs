@@ -14,7 +14,7 @@ use crate::import::result::definition_errors;
 /// Sets the parents of children, and records the outcome for `child_jobid` and `trigger_status`.
 pub(super) fn set_parents(parts: &mut [JobDraft<'_>], context: &ImportContext<'_>) {
     let index: HashMap<&str, usize> = parts.iter().enumerate().map(|(index, part)| (part.id, index)).collect();
-    let is_taken: Vec<bool> = parts
+    let is_accepted: Vec<bool> = parts
         .iter()
         .map(|part| part.job.as_ref().is_ok_and(|job| definition_errors(&Value::Object(job.clone())).is_empty()))
         .collect();
@@ -30,7 +30,7 @@ pub(super) fn set_parents(parts: &mut [JobDraft<'_>], context: &ImportContext<'_
                 Some(child) => {
                     let name = context.names.get(id).map_or("", String::as_str);
                     let known = parents.get(&child).map_or(&[][..], Vec::as_slice);
-                    if !is_taken[child] || !is_taken[parent] {
+                    if !is_accepted[child] || !is_accepted[parent] {
                         (NotSupported, format!("{id}: one of the two jobs is left out"))
                     } else if has_own_schedule(&parts[child]) {
                         (NotSupported, own_schedule(parts[child].row, name))

@@ -13,7 +13,7 @@ use crate::import::result::Outcome::{Changed, Kept, NotNeeded, NotSupported};
 use crate::import::result::{Entry, Outcome, RETRY_MAX};
 
 /// 2020-01-01T00:00:00Z in seconds since 1970: the phase of a fixed rate is counted from here.
-const PHASE_FROM: u64 = 1_577_836_800;
+const PHASE_ORIGIN_S: u64 = 1_577_836_800;
 
 pub(super) fn convert_row<'a>(row: &'a Row, context: &ImportContext<'_>) -> JobDraft<'a> {
     let id = text(row, "id").unwrap_or_default();
@@ -248,12 +248,12 @@ fn rate(draft: &mut Draft<'_>, seconds: &str) {
     draft.set("schedule", schedule);
 }
 
-/// The first instant from [`PHASE_FROM`] on at which a job of this rate fires. It is the same whenever the job is
+/// The first instant from [`PHASE_ORIGIN_S`] on at which a job of this rate fires. It is the same whenever the job is
 /// imported.
 fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
     // XXL-JOB fires at whole seconds.
-    let after = (next_ms / 1_000).checked_sub(PHASE_FROM)?.checked_rem(every)?;
-    Some(Timestamp::from_secs(i64::try_from(PHASE_FROM + after).ok()?))
+    let after = (next_ms / 1_000).checked_sub(PHASE_ORIGIN_S)?.checked_rem(every)?;
+    Some(Timestamp::from_secs(i64::try_from(PHASE_ORIGIN_S + after).ok()?))
 }
 
 fn policies(draft: &mut Draft<'_>) {

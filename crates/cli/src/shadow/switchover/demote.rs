@@ -13,7 +13,7 @@ use rondel_store::foreign::xxl_job::{Started, XxlDatabase};
 use serde_json::Value;
 use tokio::time::Instant;
 
-use super::job::{CALL_COUNT, HOLDS_AFTER, Job, Switch};
+use super::job::{CALL_COUNT_MAX, HOLDS_AFTER, Job, Switchover};
 use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::quiet;
 use super::relatives;
@@ -23,15 +23,15 @@ use crate::exit::Failure;
 
 /// How far ahead the seam is, in addition to the time for saving: XXL-JOB may sleep for five seconds before it looks at
 /// a job.
-const AHEAD: Duration = Duration::from_secs(7);
+const SEAM_LEAD: Duration = Duration::from_secs(7);
 /// XXL-JOB runs the first fire on time if it is at least this far ahead when the job is started.
-const FOUND_WITHIN: Duration = Duration::from_secs(5);
+const ON_TIME_LEAD_MIN: Duration = Duration::from_secs(5);
 /// Minimum time until the first fire of a job that runs on neither side.
-const SOON: Duration = Duration::from_secs(2);
+const FIRST_FIRE_LEAD_MIN: Duration = Duration::from_secs(2);
 /// Maximum number of tries to start a job. A try fails if the job's first fire has passed meanwhile.
-const START_COUNT: usize = 5;
+const START_COUNT_MAX: usize = 5;
 /// Maximum number of requests for the first fire.
-const READ_COUNT: usize = 3;
+const READ_COUNT_MAX: usize = 3;
 const PAUSE: Duration = Duration::from_millis(300);
 /// The result for a job that was stopped in XXL-JOB and was never switched over.
 const STAYS_STOPPED: &str = "was never switched over, and stays stopped in XXL-JOB: start it there if it is to run";
@@ -46,7 +46,7 @@ struct StoppedJob<'a> {
 }
 
 pub(super) async fn demote(
-    switch: &Switch<'_>,
+    switch: &Switchover<'_>,
     database: &mut XxlDatabase,
     refused: &BTreeMap<String, String>,
     mut pace: Pace,
@@ -54,7 +54,7 @@ pub(super) async fn demote(
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
         if let Some(reason) = refused.get(&job.name) {
-            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), reason));
+            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), reason));
         }
     }
     let is_open = |job: &&Job| !refused.contains_key(&job.name);
@@ -68,7 +68,7 @@ pub(super) async fn demote(
     while !open.is_empty() && obstacle.is_none() {
         let batch: Vec<&Job> = open.drain(..pace.batch().min(open.len())).collect();
         let began = Instant::now();
-        let ahead = AHEAD + pace.allowance();
+        let ahead = SEAM_LEAD + pace.allowance();
         let ended = join_all(batch.iter().map(|job| stop(switch, job, ahead))).await;
         pace.measured(began.elapsed());
         let mut stopped = Vec::new();
@@ -83,7 +83,7 @@ pub(super) async fn demote(
     if let Some(why) = obstacle {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be changed ({why})");
         for job in open.into_iter().chain(quiet) {
-            let unchanged = || Outcome::unchanged(switch.runs(job), &result);
+            let unchanged = || Outcome::unchanged(switch.runs_in(job), &result);
             outcomes.entry(job.name.clone()).or_insert_with(unchanged);
         }
     }
@@ -101,7 +101,7 @@ async fn why_not_writable(database: &mut XxlDatabase, numbers: &[i64]) -> Option
 }
 
 /// Puts a job in shadow mode: from the seam on, Rondel no longer runs it.
-async fn stop<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<StoppedJob<'a>, Outcome> {
+async fn stop<'a>(switch: &Switchover<'_>, job: &'a Job, ahead: Duration) -> Result<StoppedJob<'a>, Outcome> {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     if job.is_shadow && is_running {
         return Err(Outcome::done(RunsIn::XxlJob, job.mode_from, "was switched before"));
@@ -111,7 +111,7 @@ async fn stop<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<
     }
     if job.is_shadow {
         // An earlier command stopped the job: its first fire is the earliest one that XXL-JOB can still run.
-        let soon = clock::now() + SOON;
+        let soon = clock::now() + FIRST_FIRE_LEAD_MIN;
         let seam = job.mode_from.unwrap_or(soon);
         let gap = (seam < soon).then(|| neither_side(job, seam, soon));
         return with_first_fire(switch, job, (seam, seam.max(soon)), gap).await;
@@ -123,7 +123,7 @@ async fn stop<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<
             with_first_fire(switch, job, (seam, seam.max(from)), gap).await
         }
         Saved::Refused(failure) => {
-            Err(Outcome::unchanged(switch.runs(job), format!("{}; it continues to run here", failure.message())))
+            Err(Outcome::unchanged(switch.runs_in(job), format!("{}; it continues to run here", failure.message())))
         }
         Saved::Unclear(failure) => Err(Outcome::half_done(
             RunsIn::Unknown,
@@ -133,20 +133,20 @@ async fn stop<'a>(switch: &Switch<'_>, job: &'a Job, ahead: Duration) -> Result<
                 failure.message()
             ),
         )
-        .repeat()),
+        .repeatable()),
     }
 }
 
 /// Finds the fire with which XXL-JOB is to begin.
 async fn with_first_fire<'a>(
-    switch: &Switch<'_>,
+    switch: &Switchover<'_>,
     job: &'a Job,
     (seam, from): (Timestamp, Timestamp),
     gap: Option<String>,
 ) -> Result<StoppedJob<'a>, Outcome> {
     let found = match first_fire(switch, job, from).await {
         Ok(found) => found,
-        Err(failure) => return Err(not_started(seam, failure.message()).repeat()),
+        Err(failure) => return Err(not_started(seam, failure.message()).repeatable()),
     };
     let until = found.first.unwrap_or_else(clock::now);
     let missed = found.missed.map(|missed| neither_side(job, missed, until));
@@ -167,12 +167,12 @@ fn not_started(seam: Timestamp, why: &str) -> Outcome {
 
 /// Starts jobs in XXL-JOB. If its database cannot be used, returns the reason.
 async fn start<'a>(
-    switch: &Switch<'_>,
+    switch: &Switchover<'_>,
     database: &mut XxlDatabase,
     mut open: Vec<StoppedJob<'a>>,
     outcomes: &mut Outcomes,
 ) -> Option<String> {
-    for round in 1..=START_COUNT {
+    for round in 1..=START_COUNT_MAX {
         if open.is_empty() {
             return None;
         }
@@ -185,7 +185,7 @@ async fn start<'a>(
                     let result =
                         format!("stopped here at the seam, and not known whether XXL-JOB has started it ({why})");
                     let outcome =
-                        Outcome::half_done(RunsIn::Unknown, one.seam, result).repeat().with_gap(one.gap.as_deref());
+                        Outcome::half_done(RunsIn::Unknown, one.seam, result).repeatable().with_gap(one.gap.as_deref());
                     outcomes.insert(one.job.name.clone(), outcome);
                 }
                 return Some(why);
@@ -195,11 +195,11 @@ async fn start<'a>(
         let mut too_late = Vec::new();
         for one in open {
             let outcome = match started.get(&one.job.number) {
-                Some(Started::TooLate) if round < START_COUNT => {
+                Some(Started::TooLate) if round < START_COUNT_MAX => {
                     too_late.push(one);
                     continue;
                 }
-                Some(Started::TooLate) => not_started(one.seam, "its first fire had passed each time").repeat(),
+                Some(Started::TooLate) => not_started(one.seam, "its first fire had passed each time").repeatable(),
                 None => not_started(one.seam, "XXL-JOB does not have it any more"),
                 Some(Started::From(_)) => started_outcome(switch, &one, committed_at),
                 Some(Started::Before(_)) => {
@@ -223,17 +223,17 @@ async fn start<'a>(
 }
 
 /// Finds a later fire to start with: the first one had passed when XXL-JOB released its lock.
-async fn with_later_fire<'a>(switch: &Switch<'_>, one: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
-    let soon = clock::now() + SOON;
+async fn with_later_fire<'a>(switch: &Switchover<'_>, one: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
+    let soon = clock::now() + FIRST_FIRE_LEAD_MIN;
     let gap =
         [one.gap, Some(neither_side(one.job, one.first, soon))].into_iter().flatten().collect::<Vec<_>>().join("; ");
     with_first_fire(switch, one.job, (one.seam, soon), Some(gap)).await
 }
 
 /// The outcome for a job that XXL-JOB runs again.
-fn started_outcome(switch: &Switch<'_>, one: &StoppedJob<'_>, committed_at: Timestamp) -> Outcome {
+fn started_outcome(switch: &Switchover<'_>, one: &StoppedJob<'_>, committed_at: Timestamp) -> Outcome {
     let first = one.first;
-    let is_near = first < committed_at + FOUND_WITHIN;
+    let is_near = first < committed_at + ON_TIME_LEAD_MIN;
     let hurried = is_near.then(|| {
         format!(
             "XXL-JOB may have its fire of {first} up to 5 s late, and leave out others in that time: look at its log"
@@ -247,7 +247,7 @@ fn started_outcome(switch: &Switch<'_>, one: &StoppedJob<'_>, committed_at: Time
 }
 
 /// Puts the jobs that only follow others in shadow mode, from the last seam of their parents on.
-async fn stop_children(switch: &Switch<'_>, mut open: Vec<&Job>, outcomes: &mut Outcomes) {
+async fn stop_children(switch: &Switchover<'_>, mut open: Vec<&Job>, outcomes: &mut Outcomes) {
     let clocked = outcomes.values().filter(|one| one.is_done).filter_map(|one| one.seam);
     // The seam must not precede the instant at which the last edit of a parent takes effect.
     let holds_from = clock::now() + HOLDS_AFTER;
@@ -261,19 +261,19 @@ async fn stop_children(switch: &Switch<'_>, mut open: Vec<&Job>, outcomes: &mut 
         if step.is_empty() {
             step = std::mem::take(&mut open);
         }
-        for chunk in step.chunks(CALL_COUNT) {
+        for chunk in step.chunks(CALL_COUNT_MAX) {
             let ended = join_all(chunk.iter().map(|job| child(switch, job, seam, outcomes))).await;
             outcomes.extend(chunk.iter().map(|job| job.name.clone()).zip(ended));
         }
     }
 }
 
-async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outcomes) -> Outcome {
+async fn child(switch: &Switchover<'_>, job: &Job, seam: Timestamp, outcomes: &Outcomes) -> Outcome {
     let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
     if let Some((name, parent)) = parents.into_iter().find(|(_, outcome)| !outcome.is_done) {
         let result = format!("is unchanged, and runs where its parent {name} does, which was not switched");
         let outcome = Outcome::unchanged(parent.runs, result);
-        return if parent.is_repeatable { outcome.repeat() } else { outcome };
+        return if parent.is_repeatable { outcome.repeatable() } else { outcome };
     }
     if job.is_shadow {
         return Outcome::done(RunsIn::XxlJob, job.mode_from, "was switched before");
@@ -285,7 +285,7 @@ async fn child(switch: &Switch<'_>, job: &Job, seam: Timestamp, outcomes: &Outco
             RunsIn::XxlJob,
             format!("runs in XXL-JOB after its parents; its mode was not saved here ({})", failure.message()),
         )
-        .repeat(),
+        .repeatable(),
     }
 }
 
@@ -298,9 +298,9 @@ struct FirstFire {
 }
 
 /// Finds the first planned fire of a job from an instant on.
-async fn first_fire(switch: &Switch<'_>, job: &Job, mut from: Timestamp) -> Result<FirstFire, Failure> {
+async fn first_fire(switch: &Switchover<'_>, job: &Job, mut from: Timestamp) -> Result<FirstFire, Failure> {
     let mut found = FirstFire::default();
-    for _ in 0..READ_COUNT {
+    for _ in 0..READ_COUNT_MAX {
         let fires = fires(switch, job, from).await?;
         let instant = |fire: &Value| fire["fire_at"].as_str()?.parse().ok();
         let verdict = |fire: &Value| fire["verdict"].as_str().map(str::to_owned).unwrap_or_default();
@@ -319,11 +319,11 @@ async fn first_fire(switch: &Switch<'_>, job: &Job, mut from: Timestamp) -> Resu
     Ok(found)
 }
 
-async fn fires(switch: &Switch<'_>, job: &Job, from: Timestamp) -> Result<Vec<Value>, Failure> {
+async fn fires(switch: &Switchover<'_>, job: &Job, from: Timestamp) -> Result<Vec<Value>, Failure> {
     let to = from + Duration::from_secs(366 * 24 * 3_600);
     let (from, to) = (from.to_string(), to.to_string());
     let query = [("from", from.as_str()), ("to", to.as_str()), ("limit", "50")];
-    for _ in 1..READ_COUNT {
+    for _ in 1..READ_COUNT_MAX {
         match switch.client.get(&["jobs", &job.name, "fires"], &query).await {
             Ok(body) => return Ok(items(&body.value()?)),
             Err(_) => tokio::time::sleep(PAUSE).await,

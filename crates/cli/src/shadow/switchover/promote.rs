@@ -13,7 +13,7 @@ use rondel_store::foreign::ForeignError;
 use rondel_store::foreign::xxl_job::{JobStatus, Started, Stopped, XxlDatabase};
 use tokio::time::Instant;
 
-use super::job::{CALL_COUNT, Direction, HOLDS_AFTER, Job, Switch, millis};
+use super::job::{CALL_COUNT_MAX, Direction, HOLDS_AFTER, Job, Switchover, millis};
 use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::relatives;
 use super::save::{Pace, Saved, save};
@@ -21,14 +21,14 @@ use crate::clock;
 use crate::exit::Failure;
 
 /// How long to wait before checking again a job whose next fire in XXL-JOB is too near.
-const AGAIN: Duration = Duration::from_millis(300);
+const RECHECK_PAUSE: Duration = Duration::from_millis(300);
 /// An edit within this time after the seam belongs to the switch at that seam.
-const SAME_SWITCH: Duration = Duration::from_secs(600);
+const SAME_SWITCH_WITHIN: Duration = Duration::from_secs(600);
 /// The result for a job that is paused in Rondel and stopped in XXL-JOB.
 const STAYS_PAUSED: &str = "is switched, and stays paused here: resume it if it is to run";
 
 pub(super) async fn promote(
-    switch: &Switch<'_>,
+    switch: &Switchover<'_>,
     database: &mut XxlDatabase,
     mut refused: BTreeMap<String, String>,
     (mut pace, wait): (Pace, Duration),
@@ -38,7 +38,7 @@ pub(super) async fn promote(
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
         if let Some(reason) = refused.get(&job.name) {
-            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), reason));
+            outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), reason));
         }
     }
     let mut open: VecDeque<&Job> =
@@ -57,7 +57,7 @@ pub(super) async fn promote(
                     let is_known = matches!(error, ForeignError::NoLock);
                     let (unclear, unchanged) = if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
                     let not_tried = unchanged.iter().chain(&open).chain(&later).copied();
-                    outcomes.extend(database_is_away(switch, unclear, not_tried, &why, !is_known));
+                    outcomes.extend(unreachable_database_outcomes(switch, unclear, not_tried, &why, !is_known));
                     return with_children(switch, outcomes, &refused);
                 }
             };
@@ -82,20 +82,20 @@ pub(super) async fn promote(
         }
         open = later;
         if !open.is_empty() {
-            tokio::time::sleep(AGAIN).await;
+            tokio::time::sleep(RECHECK_PAUSE).await;
         }
     }
     with_children(switch, outcomes, &refused)
 }
 
 /// Makes the jobs that only follow others active. If that fails for a job, its parents stay unchanged.
-async fn save_children(switch: &Switch<'_>, refused: &mut BTreeMap<String, String>) {
+async fn save_children(switch: &Switchover<'_>, refused: &mut BTreeMap<String, String>) {
     let open: Vec<&Job> = switch
         .jobs
         .iter()
         .filter(|job| job.is_follower() && job.is_shadow && !refused.contains_key(&job.name))
         .collect();
-    for chunk in open.chunks(CALL_COUNT) {
+    for chunk in open.chunks(CALL_COUNT_MAX) {
         // The current time is before the seam of any parent.
         let from = clock::now();
         let saved = join_all(chunk.iter().map(|job| save(switch.client, job, "active", from))).await;
@@ -109,7 +109,7 @@ async fn save_children(switch: &Switch<'_>, refused: &mut BTreeMap<String, Strin
 }
 
 /// Adds where the children run, once that is known for their parents.
-fn with_children(switch: &Switch<'_>, mut outcomes: Outcomes, refused: &BTreeMap<String, String>) -> Outcomes {
+fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refused: &BTreeMap<String, String>) -> Outcomes {
     let mut open: Vec<&Job> =
         switch.jobs.iter().filter(|job| job.is_follower() && !refused.contains_key(&job.name)).collect();
     // A child may be a parent of other children.
@@ -125,7 +125,7 @@ fn with_children(switch: &Switch<'_>, mut outcomes: Outcomes, refused: &BTreeMap
             Some((name, parent)) => {
                 let result = format!("is active here, and runs where its parent {name} does, which was not switched");
                 let outcome = Outcome::unchanged(parent.runs, result);
-                if parent.is_repeatable { outcome.repeat() } else { outcome }
+                if parent.is_repeatable { outcome.repeatable() } else { outcome }
             }
         };
         outcomes.insert(job.name.clone(), outcome);
@@ -133,8 +133,8 @@ fn with_children(switch: &Switch<'_>, mut outcomes: Outcomes, refused: &BTreeMap
     outcomes
 }
 
-fn database_is_away<'a>(
-    switch: &Switch<'_>,
+fn unreachable_database_outcomes<'a>(
+    switch: &Switchover<'_>,
     batch: &[&'a Job],
     not_tried: impl Iterator<Item = &'a Job>,
     why: &str,
@@ -142,12 +142,12 @@ fn database_is_away<'a>(
 ) -> Outcomes {
     let unclear = |job: &&Job| {
         let result = format!("not known whether XXL-JOB has stopped it ({why}), and unchanged here");
-        (job.name.clone(), Outcome::unchanged(RunsIn::Unknown, result).repeat())
+        (job.name.clone(), Outcome::unchanged(RunsIn::Unknown, result).repeatable())
     };
     let unchanged = |job: &Job| {
         let result = format!("nothing was changed: the database of XXL-JOB cannot be used ({why})");
-        let outcome = Outcome::unchanged(switch.runs(job), result);
-        (job.name.clone(), if is_repeatable { outcome.repeat() } else { outcome })
+        let outcome = Outcome::unchanged(switch.runs_in(job), result);
+        (job.name.clone(), if is_repeatable { outcome.repeatable() } else { outcome })
     };
     batch.iter().map(unclear).chain(not_tried.map(unchanged)).collect()
 }
@@ -158,10 +158,10 @@ enum End {
     Refused(Timestamp, Failure),
 }
 
-async fn one(switch: &Switch<'_>, job: &Job, stopped: Option<&Stopped>, allowance: Duration) -> End {
+async fn one(switch: &Switchover<'_>, job: &Job, stopped: Option<&Stopped>, allowance: Duration) -> End {
     match stopped {
-        None => End::Settled(Outcome::unchanged(switch.runs(job), format!("XXL-JOB has no job {}", job.number))),
-        Some(Stopped::TooNear(at)) => End::Settled(Outcome::unchanged(switch.runs(job), too_near(*at, allowance))),
+        None => End::Settled(Outcome::unchanged(switch.runs_in(job), format!("XXL-JOB has no job {}", job.number))),
+        Some(Stopped::TooNear(at)) => End::Settled(Outcome::unchanged(switch.runs_in(job), too_near(*at, allowance))),
         Some(Stopped::At(at)) => take_over(switch, job, seam_at(*at)).await,
         Some(Stopped::Before(status)) if !job.is_shadow => End::Settled(switched_before(job, *status)),
         Some(Stopped::Before(status)) => End::Settled(take_over_stopped(switch, job, *status, allowance).await),
@@ -189,14 +189,14 @@ async fn mark(database: &mut XxlDatabase, batch: &[&Job], stopped: &BTreeMap<i64
                 "{}; XXL-JOB's row is not marked ({why}), so that a repeated import would take the job back",
                 outcome.result
             );
-            let outcome = Outcome { result, is_done: false, ..outcome }.repeat();
+            let outcome = Outcome { result, is_done: false, ..outcome }.repeatable();
             outcomes.insert(job.name.clone(), outcome);
         }
     }
 }
 
 /// Makes a job active in Rondel from the seam on, at which XXL-JOB has stopped it.
-async fn take_over(switch: &Switch<'_>, job: &Job, seam: Timestamp) -> End {
+async fn take_over(switch: &Switchover<'_>, job: &Job, seam: Timestamp) -> End {
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {
             let gap = (from > seam).then(|| neither_side(job, seam, from));
@@ -218,7 +218,7 @@ fn unclear(seam: Timestamp, failure: &Failure) -> Outcome {
             "stopped in XXL-JOB at the seam, and not known whether it is saved here ({message}): it runs here or nowhere"
         ),
     )
-    .repeat()
+    .repeatable()
 }
 
 /// Starts a job in XXL-JOB again, after Rondel has refused the edit.
@@ -238,14 +238,14 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
             let why = chain_in_one_line(error);
             let result =
                 format!("{message}; stopped in XXL-JOB at the seam, and perhaps not started again there ({why})");
-            Outcome::half_done(RunsIn::Unknown, seam, result).repeat()
+            Outcome::half_done(RunsIn::Unknown, seam, result).repeatable()
         }
     }
 }
 
 /// Switches a job that had already been stopped in XXL-JOB. Either an earlier run of this command stopped it and left
 /// the next instant in its row, or a user stopped it and XXL-JOB set that instant to 0.
-async fn take_over_stopped(switch: &Switch<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
+async fn take_over_stopped(switch: &Switchover<'_>, job: &Job, status: JobStatus, allowance: Duration) -> Outcome {
     let soon = clock::now() + HOLDS_AFTER + allowance;
     let stopped_at = (status.next_ms > 0).then(|| seam_at(status.next_ms));
     let seam = stopped_at.map_or(soon, |at| soon.max(at));
@@ -267,7 +267,7 @@ async fn take_over_stopped(switch: &Switch<'_>, job: &Job, status: JobStatus, al
         }
         Saved::Refused(failure) => {
             let result = format!("{}; stopped in XXL-JOB, and in shadow mode here", failure.message());
-            Outcome::half_done(RunsIn::Neither, stopped_at.unwrap_or(seam), result).repeat()
+            Outcome::half_done(RunsIn::Neither, stopped_at.unwrap_or(seam), result).repeatable()
         }
         Saved::Unclear(failure) => unclear(seam, &failure),
     }
@@ -282,7 +282,7 @@ fn switched_before(job: &Job, status: JobStatus) -> Outcome {
     let outcome = Outcome::done(RunsIn::Rondel, job.mode_from, "was switched before");
     let (Some(seam), Some(saved_at)) = (job.mode_from, job.updated_at) else { return outcome };
     let holds_from = saved_at + HOLDS_AFTER;
-    let is_late = seam_at(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH;
+    let is_late = seam_at(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH_WITHIN;
     outcome.with_gap(is_late.then(|| neither_side(job, seam, holds_from)).as_deref())
 }
 

@@ -23,7 +23,7 @@ use rondel_core::Timestamp;
 use rondel_core::error_chain::chain_in_one_line;
 use serde_json::{Value, json};
 
-use self::job::{Direction, Job, Switch, millis};
+use self::job::{Direction, Job, Switchover, millis};
 use self::outcome::{Outcome, Outcomes};
 use self::save::Pace;
 use super::jobs;
@@ -34,7 +34,7 @@ use crate::output;
 use crate::view::View;
 
 #[derive(Debug, Args)]
-pub(super) struct SwitchArgs {
+pub(super) struct SwitchoverArgs {
     /// The jobs
     #[arg(value_name = "JOB", required_unless_present = "app")]
     jobs: Vec<String>,
@@ -55,7 +55,7 @@ pub(super) struct SwitchArgs {
 #[derive(Debug, Args)]
 pub(super) struct PromoteArgs {
     #[command(flatten)]
-    switch: SwitchArgs,
+    switch: SwitchoverArgs,
     /// Promote jobs even if no online executor can run them, or if XXL-JOB has another handler under their number
     #[arg(long)]
     force: bool,
@@ -67,7 +67,7 @@ impl PromoteArgs {
     }
 }
 
-impl SwitchArgs {
+impl SwitchoverArgs {
     pub(super) async fn demote(self, client: &Client, format: FormatArgs) -> Result<(), Failure> {
         self.run(Direction::Demote, false, client, format).await
     }
@@ -86,10 +86,10 @@ impl SwitchArgs {
         let numbers: Vec<i64> = found.iter().map(|job| job.number).collect();
         let xxl_status = database.xxl_jobs(&numbers).await.map_err(|error| jobs::wrong(&error))?;
         let others = relatives::read(client, &found).await?;
-        let switch = Switch { client, jobs: found, others, xxl_status };
+        let switch = Switchover { client, jobs: found, others, xxl_status };
         let mut refused = relatives::refusals(direction, &switch);
         if direction == Direction::Promote && !is_forced {
-            ready::refuse(&switch, &mut database, &mut refused).await?;
+            ready::refuse_unready(&switch, &mut database, &mut refused).await?;
             relatives::propagate(direction, &switch.jobs, &mut refused);
         }
         let outcomes = if self.yes {
@@ -113,7 +113,7 @@ impl SwitchArgs {
     }
 }
 
-fn report(switch: &Switch<'_>, outcomes: &Outcomes, (is_done, format): (bool, FormatArgs)) -> Result<(), Failure> {
+fn report(switch: &Switchover<'_>, outcomes: &Outcomes, (is_done, format): (bool, FormatArgs)) -> Result<(), Failure> {
     let shown = |job: &Job| {
         let outcome = outcomes.get(&job.name)?;
         Some(json!({
@@ -146,7 +146,7 @@ fn planned_row(one: &Value, _: Timestamp) -> Vec<String> {
 }
 
 /// Describes what the command would do.
-fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String, String>) -> Outcomes {
+fn planned(direction: Direction, switch: &Switchover<'_>, refused: &BTreeMap<String, String>) -> Outcomes {
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
         let status = switch.xxl_status.get(&job.number);
@@ -186,7 +186,7 @@ fn planned(direction: Direction, switch: &Switch<'_>, refused: &BTreeMap<String,
         if is_wanted && job.handler.starts_with(GLUE) {
             result.push_str("; its script needs an executor in Java: check that one is online");
         }
-        outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs(job), result));
+        outcomes.insert(job.name.clone(), Outcome::unchanged(switch.runs_in(job), result));
     }
     outcomes
 }

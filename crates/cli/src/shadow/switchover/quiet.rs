@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use rondel_core::error_chain::chain_in_one_line;
 use rondel_store::foreign::xxl_job::XxlDatabase;
 
-use super::job::{CALL_COUNT, HOLDS_AFTER, Job, Switch};
+use super::job::{CALL_COUNT_MAX, HOLDS_AFTER, Job, Switchover};
 use super::outcome::{Outcome, Outcomes, RunsIn};
 use super::save::{Saved, save};
 use crate::clock;
@@ -15,13 +15,13 @@ use crate::clock;
 /// Puts the jobs in shadow mode, and removes the mark of their promotion from their rows in XXL-JOB. If XXL-JOB's
 /// database cannot be used, returns the reason.
 pub(super) async fn stop(
-    switch: &Switch<'_>,
+    switch: &Switchover<'_>,
     database: &mut XxlDatabase,
     jobs: &VecDeque<&Job>,
     outcomes: &mut Outcomes,
 ) -> Option<String> {
     let jobs: Vec<&Job> = jobs.iter().copied().collect();
-    for chunk in jobs.chunks(CALL_COUNT) {
+    for chunk in jobs.chunks(CALL_COUNT_MAX) {
         let ended = join_all(chunk.iter().map(|job| demote_one(switch, job))).await;
         let numbers: Vec<i64> =
             chunk.iter().zip(&ended).filter(|(_, one)| one.is_done).map(|(job, _)| job.number).collect();
@@ -30,7 +30,7 @@ pub(super) async fn stop(
             let outcome = match &failed {
                 Some(why) if outcome.is_done => {
                     let result = format!("{}; the mark of its promotion is still in XXL-JOB ({why})", outcome.result);
-                    Outcome { result, is_done: false, ..outcome }.repeat()
+                    Outcome { result, is_done: false, ..outcome }.repeatable()
                 }
                 _ => outcome,
             };
@@ -43,7 +43,7 @@ pub(super) async fn stop(
     None
 }
 
-async fn demote_one(switch: &Switch<'_>, job: &Job) -> Outcome {
+async fn demote_one(switch: &Switchover<'_>, job: &Job) -> Outcome {
     let is_running = switch.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
     let (runs, result) = match (is_running, job.has_schedule) {
         (true, _) => (RunsIn::XxlJob, "runs in XXL-JOB, as before"),
@@ -57,11 +57,11 @@ async fn demote_one(switch: &Switch<'_>, job: &Job) -> Outcome {
     match save(switch.client, job, "shadow", seam).await {
         Saved::HoldsFrom(_) => Outcome::done(runs, Some(seam), result),
         Saved::Refused(failure) => {
-            Outcome::unchanged(switch.runs(job), format!("{}; it stays as it is here", failure.message()))
+            Outcome::unchanged(switch.runs_in(job), format!("{}; it stays as it is here", failure.message()))
         }
         Saved::Unclear(failure) => {
             let result = format!("not known whether it is in shadow mode here ({})", failure.message());
-            Outcome::half_done(RunsIn::Unknown, seam, result).repeat()
+            Outcome::half_done(RunsIn::Unknown, seam, result).repeatable()
         }
     }
 }

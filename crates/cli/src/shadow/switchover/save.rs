@@ -19,7 +19,7 @@ const SAVE_WITHIN: Duration = Duration::from_secs(3);
 /// Maximum number of jobs switched in one step.
 const BATCH_MAX: usize = 20;
 /// If saving a batch takes longer than this, the next one is smaller.
-const SLOW: Duration = Duration::from_secs(1);
+const SLOW_AFTER: Duration = Duration::from_secs(1);
 
 /// The result of an edit.
 pub(super) enum Saved {
@@ -89,7 +89,7 @@ impl Pace {
 
     /// Adjusts the pace to the measured time of a batch.
     pub(super) fn measured(&mut self, took: Duration) {
-        self.batch = if took > SLOW { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
+        self.batch = if took > SLOW_AFTER { (self.batch / 2).max(1) } else { (self.batch * 2).min(BATCH_MAX) };
         self.slowest = took;
     }
 

@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use futures_util::future::join_all;
 use serde_json::Value;
 
-use super::job::{CALL_COUNT, Job};
+use super::job::{CALL_COUNT_MAX, Job};
 use super::save::Pace;
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
@@ -31,7 +31,7 @@ pub(super) async fn jobs(
         let related = found[first..].iter().flat_map(|job| job.parents.iter().chain(&job.children));
         let more: Vec<String> = related.filter(|name| names.insert((*name).clone())).cloned().collect();
         first = found.len();
-        for chunk in more.chunks(CALL_COUNT) {
+        for chunk in more.chunks(CALL_COUNT_MAX) {
             for job in join_all(chunk.iter().map(|name| relative(client, name))).await {
                 found.extend(job?);
             }
@@ -58,7 +58,7 @@ async fn of_app(client: &Client, app: &str) -> Result<Vec<String>, Failure> {
 
 async fn read(client: &Client, names: &[String], pace: &mut Pace) -> Result<Vec<Job>, Failure> {
     let mut found = Vec::new();
-    for chunk in names.chunks(CALL_COUNT) {
+    for chunk in names.chunks(CALL_COUNT_MAX) {
         let began = tokio::time::Instant::now();
         for job in join_all(chunk.iter().map(|name| job(client, name))).await {
             found.push(job.map_err(|failure| failure.with_hint("; nothing was changed"))?);

@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use rondel_store::foreign::xxl_job::JobStatus;
 use serde_json::Value;
 
-use super::job::{CALL_COUNT, Direction, Job, Relative, Switch};
+use super::job::{CALL_COUNT_MAX, Direction, Job, Relative, Switchover};
 use crate::client::Client;
 use crate::exit::{Exit, Failure};
 use crate::shadow::jobs::{self, LABEL};
@@ -25,7 +25,7 @@ pub(super) async fn read(client: &Client, found: &[Job]) -> Result<BTreeMap<Stri
     let names: BTreeSet<&String> = related.filter(|name| !named.contains(name)).collect();
     let names: Vec<&String> = names.into_iter().collect();
     let mut others = BTreeMap::new();
-    for chunk in names.chunks(CALL_COUNT) {
+    for chunk in names.chunks(CALL_COUNT_MAX) {
         for (name, relative) in chunk.iter().zip(join_all(chunk.iter().map(|name| relative(client, name))).await) {
             others.extend(relative?.map(|relative| ((*name).clone(), relative)));
         }
@@ -43,7 +43,7 @@ async fn relative(client: &Client, name: &str) -> Result<Option<Relative>, Failu
 }
 
 /// The jobs that are not switched, with the reason.
-pub(super) fn refusals(direction: Direction, switch: &Switch<'_>) -> BTreeMap<String, String> {
+pub(super) fn refusals(direction: Direction, switch: &Switchover<'_>) -> BTreeMap<String, String> {
     let mut refused = BTreeMap::new();
     for job in &switch.jobs {
         let reason = own_reason(direction, switch, job).or_else(|| relatives_reason(direction, switch, job));
@@ -54,7 +54,7 @@ pub(super) fn refusals(direction: Direction, switch: &Switch<'_>) -> BTreeMap<St
 }
 
 /// Why a job is not switched, regardless of its relatives.
-fn own_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<String> {
+fn own_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Option<String> {
     let Some(status) = switch.xxl_status.get(&job.number) else {
         return Some(format!("XXL-JOB has no job {}; nothing was changed", job.number));
     };
@@ -106,7 +106,7 @@ fn schedule_reason(direction: Direction, job: &Job, status: JobStatus) -> Option
 }
 
 /// Why a job is not switched without some of its relatives.
-fn relatives_reason(direction: Direction, switch: &Switch<'_>, job: &Job) -> Option<String> {
+fn relatives_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Option<String> {
     let of = |names: &'_ [String], is: &dyn Fn(Relative) -> bool| -> Vec<String> {
         names.iter().filter(|name| switch.others.get(*name).is_some_and(|one| is(*one))).cloned().collect()
     };
@@ -167,7 +167,7 @@ pub(super) fn propagate(direction: Direction, jobs: &[Job], refused: &mut BTreeM
 }
 
 /// Names the children of a job that exist only in Rondel, so that XXL-JOB cannot run them.
-pub(super) fn left_behind(switch: &Switch<'_>, job: &Job) -> Option<String> {
+pub(super) fn left_behind(switch: &Switchover<'_>, job: &Job) -> Option<String> {
     let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_imported);
     let own: Vec<&String> = job.children.iter().filter(is_own).collect();
     (!own.is_empty()).then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", list(&own)))

@@ -14,7 +14,7 @@ use crate::shadow::jobs;
 /// A saved definition applies to all fires that are due at least this long after the save.
 pub(super) const HOLDS_AFTER: Duration = Duration::from_secs(1);
 /// Maximum number of concurrent calls of the API.
-pub(super) const CALL_COUNT: usize = 20;
+pub(super) const CALL_COUNT_MAX: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::shadow) enum Direction {
@@ -77,7 +77,7 @@ impl Job {
 }
 
 /// The jobs to switch and their relatives, in their state when the command began.
-pub(super) struct Switch<'a> {
+pub(super) struct Switchover<'a> {
     pub(super) client: &'a Client,
     pub(super) jobs: Vec<Job>,
     /// Parents and children that the command does not name.
@@ -86,7 +86,7 @@ pub(super) struct Switch<'a> {
     pub(super) xxl_status: BTreeMap<i64, JobStatus>,
 }
 
-impl Switch<'_> {
+impl Switchover<'_> {
     /// Whether a user stopped the job in XXL-JOB. Its row there then has no mark of a promotion, and no command has
     /// demoted it at a seam.
     pub(super) fn was_stopped_there(&self, job: &Job) -> bool {
@@ -95,7 +95,7 @@ impl Switch<'_> {
     }
 
     /// Where a job runs before the command changes anything.
-    pub(super) fn runs(&self, job: &Job) -> RunsIn {
+    pub(super) fn runs_in(&self, job: &Job) -> RunsIn {
         let is_running = self.xxl_status.get(&job.number).is_some_and(|status| status.is_running);
         let fires_there = is_running || !job.has_schedule;
         match (job.is_shadow, fires_there) {

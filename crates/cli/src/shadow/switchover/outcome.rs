@@ -62,7 +62,7 @@ impl Outcome {
     }
 
     /// Adds that the command must be repeated.
-    pub(super) fn repeat(mut self) -> Self {
+    pub(super) fn repeatable(mut self) -> Self {
         self.result.push_str(": run the command again");
         self.is_repeatable = true;
         self
@@ -122,7 +122,7 @@ mod tests {
     fn the_command_is_to_be_repeated_only_where_that_helps() {
         let done = Outcome::done(RunsIn::Rondel, None, "runs here");
         let refused = Outcome::unchanged(RunsIn::XxlJob, "no executor of app work is online here");
-        let unclear = Outcome::unchanged(RunsIn::Unknown, "not known").repeat();
+        let unclear = Outcome::unchanged(RunsIn::Unknown, "not known").repeatable();
         assert_eq!(unclear.result, "not known: run the command again");
         for (outcomes, expected) in [
             (&[done.clone()][..], ""),

@@ -7,7 +7,7 @@ use rondel_core::name::takes_handler;
 use rondel_store::foreign::xxl_job::{XxlDatabase, XxlHandler};
 use serde_json::Value;
 
-use super::job::{Job, Switch};
+use super::job::{Job, Switchover};
 use crate::client::Client;
 use crate::exit::Failure;
 use crate::list;
@@ -18,8 +18,8 @@ use crate::terminal::harmless;
 const BEAN: &str = "BEAN";
 
 /// Refuses to promote a job that would not run in Rondel, or whose number in XXL-JOB seems to belong to another job.
-pub(super) async fn refuse(
-    switch: &Switch<'_>,
+pub(super) async fn refuse_unready(
+    switch: &Switchover<'_>,
     database: &mut XxlDatabase,
     refused: &mut BTreeMap<String, String>,
 ) -> Result<(), Failure> {
