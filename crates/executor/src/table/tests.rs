@@ -362,7 +362,7 @@ fn a_handler_that_does_not_return_keeps_its_slot() {
 fn a_run_that_need_not_end_any_more_has_its_whole_grace_again() {
     let mut runs = Runs::new(1);
     let held = run(1);
-    runs.accept(held.clone(), None, None);
+    runs.accept(held.clone(), (1, 1), None, None);
     runs.take_startable(start());
     let grace = Duration::from_secs(1);
     let mut stuck_after = |has_time: bool, graces: u32| {
@@ -378,7 +378,7 @@ fn a_run_that_need_not_end_any_more_has_its_whole_grace_again() {
 #[test]
 fn an_executor_is_not_free_for_a_job_whose_handler_does_not_return() {
     let mut runs = Runs::new(2);
-    runs.accept(run(1), None, None);
+    runs.accept(run(1), (1, 1), None, None);
     runs.take_startable(start());
     let grace = Duration::from_secs(1);
     assert!(runs.take_stuck(start(), grace).is_empty());
@@ -402,7 +402,7 @@ fn ids(runs: &[TestRun]) -> Vec<i64> {
 fn queued_runs_start_in_the_order_of_their_arrival() {
     let mut runs = Runs::new(1);
     for run_id in [1, 2, 4, 3] {
-        runs.accept(run(run_id), None, None);
+        runs.accept(run(run_id), (1, 1), None, None);
     }
     let mut order = Vec::new();
     while !runs.is_empty() {
@@ -419,7 +419,7 @@ fn slots_and_credit_bound_the_held_runs() {
     let mut runs = Runs::new(2);
     for run_id in 0..6 {
         assert!(!runs.is_full());
-        runs.accept(run(run_id), None, None);
+        runs.accept(run(run_id), (1, 1), None, None);
         runs.take_startable(start());
     }
     assert!(runs.is_full());
@@ -432,8 +432,8 @@ fn slots_and_credit_bound_the_held_runs() {
 #[test]
 fn only_lasting_runs_are_announced_and_once() {
     let mut runs = Runs::new(9);
-    runs.accept(run(1), None, None);
-    runs.accept(run(2), None, None);
+    runs.accept(run(1), (1, 1), None, None);
+    runs.accept(run(2), (1, 1), None, None);
     begin(&runs.take_startable(start()));
     runs.remove(RunKey::new(1, 1));
     let after = Duration::from_millis(500);
@@ -473,7 +473,7 @@ fn a_run_that_is_queued_for_too_long_does_not_begin() {
     let mut runs = Runs::new(1);
     let now = start();
     let soon = Some(now + Duration::from_secs(1));
-    [(1, soon), (2, soon), (3, None)].into_iter().for_each(|(id, until)| runs.accept(run(id), None, until));
+    [(1, soon), (2, soon), (3, None)].into_iter().for_each(|(id, until)| runs.accept(run(id), (1, 1), None, until));
     assert_eq!(ids(&runs.take_startable(now)), [1]);
     let later = now + Duration::from_secs(1);
     assert!(runs.take_expired(now, |_| true).is_empty() && runs.take_expired(later, |_| false).is_empty());
