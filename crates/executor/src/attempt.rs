@@ -83,9 +83,9 @@ fn abort(run: &RunContext, body: impl Sized) {
 }
 
 /// A stopped run ends with the cause of the stop, whatever its handler returned. There are two exceptions. A group of a
-/// pump job keeps its ending, which already takes the cause into account. Any other handler's ending is kept if the
-/// executor itself requested the stop (not a user or the timeout), the handler had not read that request, and it
-/// succeeded, skipped the run, or failed for good.
+/// pump job keeps its ending, which already takes the cause into account. Any other handler keeps its ending if the
+/// executor itself requested the stop (not a user or the timeout), the handler had not read that request, and the
+/// ending is a success, a skip, or a failure that is not retried.
 fn decide_ending(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);

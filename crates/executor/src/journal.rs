@@ -30,9 +30,11 @@ pub(crate) struct Journal {
     dir: PathBuf,
     state: Mutex<State>,
     results: Mutex<File>,
+    /// The size of the file of results.
     bytes: AtomicUsize,
-    /// The last write failed, perhaps in the middle of a line.
+    /// Whether the last write failed, perhaps in the middle of a line.
     is_torn: AtomicBool,
+    /// Whether a server has welcomed this incarnation, and the disk does not have this yet.
     welcome_pending: AtomicBool,
     /// Keeps the directory locked until the process ends.
     _lock: File,

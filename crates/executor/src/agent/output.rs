@@ -55,7 +55,8 @@ pub(super) async fn copy_to_log(
     }
 }
 
-/// Reads a pipe to its end and returns the output.
+/// Reads a pipe to its end and returns the output. More output than `limit` allows is an error; the caller then kills
+/// the program.
 pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: CaptureLimit) -> Result<Vec<u8>, JobError> {
     let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
     let (mut captured, mut buffer, mut lines) = (Vec::new(), vec![0; BUFFER_BYTES], 0);
@@ -85,11 +86,13 @@ struct Output<'a, S: FnMut(&str)> {
     log: &'a Log,
     level: &'static str,
     buffer: Vec<u8>,
-    /// How much of the buffer was read and is not in `lines` or `tail` yet.
+    /// How many bytes of `buffer` were read but are not in `lines` or `tail` yet.
     held: usize,
     lines: Lines,
     tail: Tail,
+    /// Whether the process may be blocked until its lines can be sent.
     may_block: bool,
+    /// Called with each line that is logged.
     seen: S,
 }
 
@@ -209,7 +212,8 @@ mod tests {
     use crate::setup::{Setup, States, Timing};
     use crate::table::TableLog as _;
 
-    /// Drops the reader of a pipe that stays open. Returns the lines of the log, and the last line.
+    /// Drops the reader of a pipe that stays open. Returns the lines of the log, and the last line that the reader has
+    /// logged.
     async fn given_up(limit: LogLimit, text: &str) -> (Vec<String>, String) {
         let setup = Setup { log_limit: limit, ..Setup::new(States::default(), Timing::default()) };
         let run = RunContext::new(&std::sync::Arc::new(setup), Trigger::default(), 0);

@@ -199,7 +199,7 @@ fn private() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o600)
 }
 
-/// Removes the oldest files.
+/// Removes the oldest files, so that there is room for one more.
 fn make_room(folder: &Path) -> io::Result<()> {
     let mut files: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(folder)? {

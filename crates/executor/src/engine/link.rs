@@ -34,7 +34,8 @@ const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) struct Link {
     id: u64,
     node_id: i64,
-    /// How many silences had exceeded the limit when this session was opened.
+    /// How many silences had exceeded the limit when this session was opened. If another one does, the session must be
+    /// reopened.
     pub(crate) silence_count: u64,
     queue: Mutex<Queue>,
     wake: Notify,
@@ -140,6 +141,7 @@ fn lines(item: &Item) -> usize {
     }
 }
 
+/// The items of one round, by kind of message.
 #[derive(Default)]
 struct Round {
     replies: Vec<Reply>,
@@ -179,7 +181,7 @@ fn bounded(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
     let mut messages: Vec<Vec<PumpReport>> = Vec::new();
     let (mut items, mut bytes) = (0, 0);
     for report in reports {
-        // A server counts the reports together with their items.
+        // A server counts each report as one more item.
         let (more_items, more_bytes) = (report.items.len() + 1, encoded_len(&report) + ITEM_OVERHEAD);
         let fits = items + more_items <= ITEM_COUNT_MAX && bytes + more_bytes <= REPORTS_BYTES_MAX;
         match messages.last_mut() {

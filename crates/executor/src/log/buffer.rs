@@ -1,4 +1,4 @@
-//! The log of one attempt: pending lines, the chunks made of them, and what was acknowledged.
+//! The log of one attempt: pending lines, and the chunks made of them until a server has acknowledged them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -49,7 +49,9 @@ pub(crate) struct RunLog {
 struct State {
     pending: Vec<LogLine>,
     pending_bytes: usize,
+    /// Lines dropped since the last chunk was made.
     dropped: u64,
+    /// What the beginning of the log has so far, counted against the limit.
     logged_bytes: usize,
     logged_lines: usize,
     /// The attempt has ended: no more lines are taken.
@@ -132,6 +134,7 @@ impl RunLog {
         self.append(&mut state, line, bytes);
     }
 
+    /// Whether `bytes` more fit: into `max` unsent bytes of this log, and into the limit of all logs.
     fn is_roomy(&self, state: &State, bytes: usize, max: usize) -> bool {
         let unsent = state.pending_bytes + state.chunk_bytes - state.sent_bytes;
         self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= max && shipping.has_room(bytes))
@@ -142,7 +145,8 @@ impl RunLog {
         lock(&self.state).tail.is_some()
     }
 
-    /// Whether a writer that can wait may continue. It is false well before lines would be dropped.
+    /// Whether a writer that can wait may continue. It turns false at half of [`UNSENT_BYTES_MAX`], well before lines
+    /// are dropped.
     pub(crate) fn has_room(&self) -> bool {
         let state = lock(&self.state);
         state.closed || self.is_roomy(&state, 0, UNSENT_BYTES_MAX / 2)

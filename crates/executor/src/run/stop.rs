@@ -69,7 +69,7 @@ impl StopCause {
     }
 }
 
-/// Set once, read and awaited by many.
+/// The cause of a run's stop: set once, read and awaited by many tasks.
 #[derive(Debug, Default)]
 pub(crate) struct StopCell {
     cause: OnceLock<(StopCause, Instant)>,

@@ -20,7 +20,7 @@ const GOOD_SESSION: Duration = Duration::from_secs(5);
 /// How often an unchanged problem with a server is reported again.
 const REMIND_PERIOD: Duration = Duration::from_secs(300);
 
-/// How often an alias of a connected server is checked again.
+/// How often a server's second URL is checked again while the server is connected by another one.
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
 /// Dials every configured server.

@@ -140,7 +140,7 @@ impl TlsFiles {
 struct KnownTls {
     /// The settings from the last read that succeeded.
     usable: Option<ClientTlsConfig>,
-    /// Why the files could not be used since then; reported once.
+    /// Why the last read failed, if it did. A reason is logged only when it is new.
     fault: Option<String>,
 }
 

@@ -1,7 +1,7 @@
 //! The run table: every run that the executor has accepted, from its trigger to the acknowledgement of its result.
 //!
-//! Each method handles one event: it sends messages on the streams that it knows, and returns the runs to start because
-//! of it. The table reads no clock and needs no runtime; the simulation of the cluster runs the same table.
+//! Each method handles one event: it sends messages on the open streams, and returns the runs that can start now. The
+//! table reads no clock and needs no runtime; the simulation of the cluster runs the same table.
 
 mod key;
 mod outbox;
@@ -149,7 +149,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         is_fenced && !mutant::on(Mutant::NoFenceOnExecutor)
     }
 
-    /// Refuses runs that have been queued for too long to begin. Only the server that sent a run can send it
+    /// Refuses queued runs whose time limit for the start has passed. Only the server that sent a run can send it
     /// elsewhere, so the run stays in the table until an open stream leads to that server.
     pub fn refuse_expired(&mut self, now: Instant) {
         let senders = self.senders();

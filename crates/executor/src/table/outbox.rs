@@ -27,7 +27,7 @@ pub struct Outbox<G, L> {
     unacked: BTreeMap<RunKey, Unacked<G>>,
     /// When each sent result is due to be sent again.
     resend: BTreeSet<(Instant, RunKey)>,
-    /// Logs with unacknowledged chunks whose result is acknowledged.
+    /// Logs with unacknowledged chunks whose results are acknowledged, each with the instant of that acknowledgement.
     unacked_logs: BTreeMap<RunKey, (Instant, Arc<G>)>,
     unacked_journaled_count: usize,
     recent: Recent,

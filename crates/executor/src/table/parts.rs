@@ -64,7 +64,7 @@ pub trait TableLink {
     }
 }
 
-/// Decides about triggers: whether the program has the handler, and which run it makes of a trigger.
+/// What the table needs to accept triggers: whether the program has the handler, and the run that a trigger becomes.
 pub trait Intake {
     /// The type of the runs.
     type Run: TableRun;
@@ -86,7 +86,7 @@ pub enum Item {
     Result(v1::Result),
     /// Jobs that could start a run here immediately.
     Probe(ProbeReplies),
-    /// The attempts of a fenced server.
+    /// The attempts that the executor holds or has finished, as the answer to a fence.
     Fence(FenceReply),
     /// The items of a group of a pump job.
     Pump(PumpReport),

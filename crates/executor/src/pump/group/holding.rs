@@ -40,7 +40,8 @@ pub struct Counts {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Held,
-    /// The server has asked for the item. At `abort_at`, if it is set, the remaining work is aborted.
+    /// The group is releasing the item: it executes the rows that it has fetched. At `abort_at`, if it is set, the
+    /// remaining work is aborted.
     Releasing {
         abort_at: Option<std::time::Instant>,
     },
@@ -57,7 +58,7 @@ pub(super) struct Holding {
     pub(super) checkpoint: String,
     pub(super) phase: Phase,
     pub(super) counts: Counts,
-    /// The last select returned no rows of the item.
+    /// Whether the last select returned no rows of the item.
     pub(super) is_empty: bool,
     pub(super) rate: Rate,
     /// The progress that was last reported.
@@ -87,6 +88,7 @@ impl Holding {
     }
 }
 
+/// How many slots of the length [`SLOT`] make up a minute.
 const SLOT_COUNT: u64 = 12;
 const SLOTS: usize = 12;
 const SLOT: Duration = Duration::from_secs(5);

@@ -119,24 +119,27 @@ pub struct Group<R> {
     items: BTreeMap<String, Holding>,
     /// The items that are being released.
     releasing: BTreeSet<String>,
-    /// The highest epoch of each item that was released or dropped.
+    /// The highest epoch of each item that was released or dropped. An order cannot bring the item back at this epoch
+    /// or a lower one.
     gone: BTreeMap<String, i64>,
     rows: RowTracker<R>,
     fetch: Option<Fetch>,
+    /// No select begins before this instant.
     fetch_after: Option<Instant>,
     /// Failed selects since the last one that succeeded.
     failed_fetches: u32,
     aborts: VecDeque<Task>,
-    /// The group releases all items and ends.
+    /// Whether the group releases all items and then ends.
     ending: bool,
     total: Counts,
+    /// When the group was made.
     origin: Instant,
     reported_at: Option<Instant>,
     is_changed: bool,
-    /// The number of selects has changed since the last report. If nothing else changes, the report waits for a long
-    /// period.
+    /// Whether the number of selects has changed since the last report. If nothing else changes, the report waits for a
+    /// long period.
     is_counted: bool,
-    /// An item was released since the last report.
+    /// Whether an item was released since the last report.
     is_urgent: bool,
 }
 
@@ -257,8 +260,8 @@ impl<R: Clone> Group<R> {
         self.rows.retain_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
     }
 
-    /// Queues a row. Returns the row's item; `None` if the row is resting, or if the item was not asked for or is not
-    /// held.
+    /// Queues a row. Returns the row's item. Returns `None` if the row rests after it failed for good, or if the item
+    /// was not asked for or is no longer held.
     fn accept(
         &mut self,
         row: Row<R>,

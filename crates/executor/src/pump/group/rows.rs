@@ -62,6 +62,7 @@ pub(super) struct RowTracker<R> {
     executions: BTreeMap<u64, ActiveExecution<R>>,
     /// Item and key of every row that is queued, in execution or waiting.
     keys: BTreeSet<(String, String)>,
+    /// Until when each row that failed for good is ignored if a select returns it.
     resting: BTreeMap<(String, String), Instant>,
     /// Rows that failed for good. A row is removed when it is executed after all, or when a complete select no longer
     /// returns it.
