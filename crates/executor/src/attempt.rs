@@ -16,7 +16,8 @@ pub(crate) struct EndedAttempt {
     pub(crate) finished_at: Timestamp,
 }
 
-/// Runs the handler to an ending. This takes at most the run's timeout and grace, unless the handler blocks a thread.
+/// Runs the handler until the attempt ends. This takes at most the run's timeout and grace, unless the handler blocks a
+/// thread.
 pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> EndedAttempt {
     let (_, started_at) = run.set_started();
     let clock = &run.setup().clock;
@@ -104,7 +105,8 @@ fn decide_ending(run: &RunContext, ended: Option<Result<Ending, String>>) -> End
     }
 }
 
-/// The ending of a stopped run. A group of a pump job that was stopped by a drain yields, to continue elsewhere.
+/// The ending of a stopped run. A group of a pump job that a drain has stopped yields: other groups continue with its
+/// items.
 fn stopped_ending(run: &RunContext, cause: &StopCause, aborted_after: Option<Duration>) -> Ending {
     let ending = cause.ending(aborted_after);
     if run.pump().is_some() && *cause == StopCause::Drained { Ending::yielded(ending.message) } else { ending }

@@ -42,7 +42,7 @@ pub enum ExecutorError {
     TooManyJobs {
         /// The number of jobs.
         count: usize,
-        /// The total size of their definitions, in bytes of JSON.
+        /// The total size of the jobs' definitions, in bytes of JSON.
         bytes: usize,
     },
     /// No server to dial.

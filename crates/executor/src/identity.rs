@@ -3,7 +3,7 @@
 use rondel_core::name;
 use serde::{Deserialize, Serialize};
 
-/// A new incarnation: positive, and with 63 random bits practically unique.
+/// A new incarnation number. It is positive, and its 63 random bits make it practically unique.
 pub(crate) fn new_incarnation() -> i64 {
     (rand::random::<i64>() & i64::MAX).max(1)
 }

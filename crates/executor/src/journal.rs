@@ -123,7 +123,7 @@ impl Journal {
         let text = lines(results)?;
         let mut file = lock(&self.results);
         if self.is_torn.load(Ordering::Relaxed) {
-            // The disk was full, and the file may end with half a line: the next one must not become part of it.
+            // The disk was full, and the file may end with half a line: the next line must not become part of it.
             file.write_all(b"\n")?;
             self.bytes.fetch_add(1, Ordering::Relaxed);
             self.is_torn.store(false, Ordering::Relaxed);
@@ -134,7 +134,7 @@ impl Journal {
         written
     }
 
-    /// Whether so few lines are needed that the journal should be rewritten.
+    /// Whether the journal should be rewritten, because few of its lines are still needed. `needed` is their number.
     pub(crate) fn wants_shrinking(&self, needed: usize) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed);
         bytes > 0 && (needed == 0 || (bytes > REWRITE_BYTES && needed * LINE_BYTES < bytes / 2))

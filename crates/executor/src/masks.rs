@@ -161,7 +161,7 @@ fn json_forms(secret: &str) -> Vec<String> {
     [plain, html, both].into_iter().chain(beyond).chain(slashed).collect()
 }
 
-/// Writes some characters of the text as `\u` and their UTF-16 units.
+/// Escapes the characters for which `is_escaped` is true: as `\u` and hex digits, once per UTF-16 unit.
 fn with_unicode_escapes(text: &str, is_upper: bool, is_escaped: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {

@@ -107,7 +107,7 @@ pub(crate) struct Setup {
     pub(crate) silence: Silence,
     /// The reports of groups of pump jobs.
     pub(crate) pumps: Reports,
-    /// The requests of runs for the scripts that they name.
+    /// The requests with which runs ask servers for scripts.
     pub(crate) scripts: ScriptRequests,
 }
 

@@ -40,7 +40,8 @@ pub struct AgentConfig {
     pub pass_env: Vec<String>,
     /// The only programs that may be started, interpreters included, by their absolute paths; `None` for any.
     pub allow_programs: Option<Vec<PathBuf>>,
-    /// The user that runs are started as; `None` for the agent's own. The agent must be root.
+    /// The user under which runs are started; `None` for the agent's own user. The agent must be root to use another
+    /// one.
     pub run_as: Option<RunAs>,
     /// Non-public addresses that the handler `http` may call. By default, it can reach neither this host nor the
     /// host's networks.

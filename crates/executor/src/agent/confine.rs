@@ -16,9 +16,9 @@ use crate::job_error::JobError;
 /// Variables with this prefix are the agent's own settings and secrets: runs do not get them.
 pub(super) const OWN_PREFIX: &str = "RONDEL_";
 
-/// Variables that runs inherit from the agent.
+/// Variables of the agent's environment that are passed to every run.
 const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"];
-/// Variables with this prefix are inherited too.
+/// Variables with this prefix are passed to every run, too.
 const INHERITED_PREFIX: &str = "LC_";
 /// Inherited variables that describe the agent's own user. Runs under another user do not inherit them.
 const OF_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
@@ -65,7 +65,7 @@ const LOADERS: [&str; 33] = [
 /// Variables with a prefix of [`LOADER_PREFIXES`] that run no code.
 const NON_LOADERS: [&str; 4] = ["PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8"];
 
-/// The user of this host that runs are started as. The agent must be root.
+/// The user of this host under which runs are started. The agent must be root.
 ///
 /// The standard library cannot set supplementary groups, so each program is started through `launcher`, which changes
 /// the user and then becomes the program. Until then, the launcher runs as root, so nothing that a job chooses may
@@ -99,7 +99,7 @@ impl RunAs {
 /// Rules for each program that the agent starts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Confinement {
-    /// Variables of the agent's environment that runs get in addition to the usual ones.
+    /// Variables of the agent's environment that are passed to runs in addition to the usual ones.
     pass_env: Vec<String>,
     /// The only programs that may be started; `None` for any.
     allowed: Option<Vec<PathBuf>>,
@@ -187,7 +187,7 @@ impl Confinement {
         }
     }
 
-    /// The variables of the agent's environment that runs get.
+    /// The variables of the agent's environment that are passed to runs. `own` is that environment.
     fn inherited(&self, own: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
         let is_passed = |name: &OsStr| {
             let Some(name) = name.to_str() else { return false };

@@ -109,7 +109,7 @@ impl<S: FnMut(&str)> Output<'_, S> {
     fn take_held(&mut self) {
         let bytes = &self.buffer[..std::mem::take(&mut self.held)];
         if self.log.buffer().is_full() {
-            // In a full log, new lines would only replace earlier ones, so only the end of the output is made into lines.
+            // The log keeps only its last lines from here on, so only the end of the output is made into lines.
             return self.tail.push(bytes);
         }
         let (log, level, seen) = (self.log, self.level, &mut self.seen);
@@ -177,7 +177,8 @@ impl Tail {
         self.newer.extend_from_slice(bytes);
     }
 
-    /// The bytes to show, from the beginning of a line; `None` if there are none.
+    /// The bytes to show; they begin with a whole line, unless a single line is longer than the tail. `None` if there
+    /// are none.
     fn into_kept(self) -> Option<TailBytes> {
         let Self { mut older, newer, dropped_lines, dropped_bytes } = self;
         older.extend_from_slice(&newer);

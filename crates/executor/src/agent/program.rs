@@ -208,7 +208,7 @@ async fn run_child(
     let out = copy_to_log(stdout.as_mut(), "stdout", log, |_| {});
     let err = copy_to_log(stderr.as_mut(), "stderr", log, |line| note_error(line, last_error));
     let pipes = futures_util::future::join3(write, out, err);
-    // The pipes are dropped before the warning, because their last lines are logged then.
+    // The pipes are dropped before the warning, because dropping them logs their last lines.
     let (status, is_read) = {
         tokio::pin!(pipes);
         let status = tokio::select! {

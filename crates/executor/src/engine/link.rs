@@ -16,17 +16,17 @@ use crate::table::{Item, TableLink};
 /// The largest number of items in one round of messages.
 const BATCH_MAX: usize = 500;
 
-/// Encoded bytes in one round of messages, unless one item alone has more. It is well below what a server accepts in
-/// one message.
+/// Maximum encoded size of one round of messages, unless one item alone is larger. It is well below what a server
+/// accepts in one message.
 const BATCH_BYTES_MAX: usize = rondel_proto::MESSAGE_BYTES_MAX / 2;
 
-/// Bytes of the reports of groups in one message, unless one report alone has more.
+/// Maximum size of the reports of groups in one message, in bytes, unless one report alone is larger.
 const REPORTS_BYTES_MAX: usize = 500 * 1024;
 
 /// Bytes that an item takes in its message in addition to its own: its tag and its length.
 const ITEM_OVERHEAD: usize = 8;
 
-/// Log bytes that may wait for one stream; the rest stays in the logs, which are bounded.
+/// Maximum log bytes that wait for one stream. Further lines stay in the logs, which are bounded.
 const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The messages that wait for one live session.

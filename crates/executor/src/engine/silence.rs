@@ -11,7 +11,7 @@ use rondel_proto::v1;
 /// A period in which no server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SilencePeriod {
-    /// The length after which the runs that must not run twice stop.
+    /// The length of silence at which runs that must not run twice are stopped.
     pub(crate) limit: Duration,
     /// How long the silence has lasted so far.
     pub(crate) lasted: Duration,
@@ -81,8 +81,8 @@ impl Silence {
         exceeded
     }
 
-    /// The number of silences that were too long so far. Messages on streams that were opened before the last of them
-    /// are ignored.
+    /// The number of silences that were too long so far. Messages on a stream that was opened before the end of the
+    /// last one are ignored.
     pub(crate) fn exceeded_count(&self) -> u64 {
         self.exceeded_count.load(Ordering::Relaxed)
     }

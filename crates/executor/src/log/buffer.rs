@@ -18,10 +18,11 @@ use crate::table::{RunKey, TableLog};
 /// Pending lines become a chunk at this many bytes, or at the next sweep.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Bytes that one attempt may hold before a session takes them; further lines are dropped and counted.
+/// Maximum bytes of one attempt's log that no session has taken; further lines are dropped and counted.
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes that one attempt may have sent without an acknowledgement; no more is sent until one arrives.
+/// Maximum bytes of one attempt's log that were sent and not acknowledged; no more is sent until an acknowledgement
+/// arrives.
 const UNACKED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The bytes that a line costs in addition to its text.
@@ -140,7 +141,7 @@ impl RunLog {
         self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= max && shipping.has_room(bytes))
     }
 
-    /// Whether the beginning of the log is complete. Of further lines, only the last ones are kept.
+    /// Whether the kept beginning of the log has reached its limit. Of further lines, only the last ones are kept.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.state).tail.is_some()
     }

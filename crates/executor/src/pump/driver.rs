@@ -39,7 +39,7 @@ impl<R: Clone + Send> Checkpoints for Shared<R> {
     }
 }
 
-/// The result of the task of a call.
+/// The result of a call, which runs in a task of its own.
 type CallResult<T> = Result<Result<T, JobError>, JoinError>;
 
 /// A call that has returned.

@@ -26,7 +26,7 @@ pub struct Port {
 /// When the group of a [`TestPump`](super::TestPump) releases its items on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TestLimit {
-    /// Once the last select returned no rows, and none are in work.
+    /// Once the last select returned no row of any item, and no row is in work.
     Dry,
     /// After this many executions of rows, done or failed.
     Rows(u64),

@@ -231,13 +231,13 @@ impl PumpOutcome {
         self.sum(|item| item.rows)
     }
 
-    /// Rows that were executed.
+    /// Rows that were executed successfully.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.sum(|item| item.done)
     }
 
-    /// Executions of rows that failed.
+    /// Failed executions, counted once for each row and try.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.sum(|item| item.failed)

@@ -14,7 +14,7 @@ use crate::engine::Engine;
 pub(crate) use servers::{ServerUrl, Servers, TlsFiles, TokenSource};
 use stream::End;
 
-/// A session that lasted this long counts as good: the next wait is short again.
+/// After a session that lasted this long, the wait before dialling again is short.
 const GOOD_SESSION: Duration = Duration::from_secs(5);
 
 /// How often an unchanged problem with a server is reported again.

@@ -200,8 +200,8 @@ impl Servers {
         lock(&self.known).dialled.insert(url.clone())
     }
 
-    /// Whether neither the settings nor the latest list of servers name this server. It then no longer counts as
-    /// dialled, and the task that dials it must end.
+    /// Whether neither the settings nor the latest list of servers name this server. If so, the server no longer counts
+    /// as dialled, and the task that dials it must end.
     pub(crate) fn drop_if_unwanted(&self, url: &ServerUrl) -> bool {
         let mut known = lock(&self.known);
         let wanted = self.configured.contains(url) || known.named.contains(url);

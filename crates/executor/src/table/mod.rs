@@ -159,7 +159,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// Maps each stream by which runs arrived to the open stream to the same server: the same stream or a later one.
+    /// For each stream by which runs arrived: the open stream to the same server, which is that stream itself or a
+    /// later one.
     fn senders(&self) -> BTreeMap<u64, u64> {
         let open = |node: i64| self.outbox.links().find(|link| link.node_id() == node).map(|link| link.id());
         let later = self.lost_links.iter().filter_map(|(lost, node)| Some((*lost, open(*node)?)));
@@ -279,7 +280,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         (count(self.runs.running_count()), count(self.runs.queued_count()))
     }
 
-    /// The highest epoch of that node whose triggers are refused.
+    /// The highest epoch of this node whose triggers are refused.
     #[must_use]
     pub fn fenced_epoch(&self, node_id: i64) -> Option<i64> {
         self.fences.get(&node_id).copied()

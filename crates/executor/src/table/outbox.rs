@@ -94,7 +94,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.unacked.get(&key).map(|unacked| &unacked.result)
     }
 
-    /// The verdict of an attempt that a server acknowledged recently.
+    /// A result that a server acknowledged recently, without its texts.
     pub(super) fn recent(&self, key: RunKey) -> Option<&v1::Result> {
         self.recent.get(key)
     }
@@ -143,7 +143,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Sends the result, on the session that the run came by if that is open.
+    /// Sends the result: on the session by which the run arrived if it is open, else on another one.
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
         let Some(unacked) = self.unacked.get_mut(&key) else { return };
         unacked.ready = true;

@@ -115,7 +115,7 @@ impl TableLink for TestLink {
     }
 }
 
-/// Knows the handler "h".
+/// An intake that knows only the handler "h".
 struct TestIntake;
 
 impl Intake for TestIntake {

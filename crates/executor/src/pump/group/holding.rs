@@ -13,7 +13,7 @@ pub enum CheckpointError {
     /// The checkpoint is too long.
     #[error("a checkpoint of {bytes} bytes; at most {CHECKPOINT_BYTES_MAX} are kept")]
     TooLong {
-        /// Its length in bytes.
+        /// The checkpoint's length in bytes.
         bytes: usize,
     },
     /// The group no longer holds the item at the epoch of this call.
@@ -24,16 +24,16 @@ pub enum CheckpointError {
     },
 }
 
-/// Counts of the work on one item, or on all.
+/// Counts of the work on one item, or on all items of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Selects that asked for the item.
+    /// Selects that asked for rows of the item.
     pub fetches: u64,
     /// Rows that were fetched to be executed.
     pub rows: u64,
-    /// Rows that were executed.
+    /// Rows that were executed successfully.
     pub done: u64,
-    /// Executions of rows that failed.
+    /// Failed executions, counted once for each row and try.
     pub failed: u64,
 }
 

@@ -29,11 +29,11 @@ pub struct Limits {
     pub pause: Duration,
     /// How long the release of an item may take.
     pub hand_over: Duration,
-    /// How often a failed row is retried.
+    /// Maximum number of retries of a failed row.
     pub row_retry_max: u32,
     /// The wait before the first retry of a row, doubled for each further one.
     pub row_backoff: Duration,
-    /// The longest of these waits.
+    /// The longest wait before a retry of a row.
     pub row_backoff_max: Duration,
 }
 

@@ -57,7 +57,7 @@ pub struct Execution<R> {
     pub number: u64,
     /// The item that the rows belong to.
     pub item: String,
-    /// The epoch at which they were fetched.
+    /// The epoch of the item at which the rows were fetched.
     pub epoch: i64,
     /// The rows.
     pub rows: Vec<R>,
@@ -75,11 +75,11 @@ pub enum Task {
 /// How an execution ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionEnd {
-    /// Its rows are done.
+    /// The rows of the execution are done.
     Done,
-    /// None of its rows is done.
+    /// None of the rows of the execution is done.
     Failed,
-    /// It was stopped before its end.
+    /// The execution was stopped before its end.
     Aborted,
 }
 
@@ -92,9 +92,9 @@ pub struct Fetched {
     pub surplus: usize,
     /// Rows of items that were not asked for, or are no longer held.
     pub foreign: usize,
-    /// Rows that are already in work, or were returned twice.
+    /// Rows that are in work already (queued, in execution or waiting for a retry), or that the select returned twice.
     pub in_work: usize,
-    /// Rows that failed for good a short while ago.
+    /// Rows that failed for good a short while ago, and are ignored for now.
     pub resting: usize,
 }
 
@@ -194,7 +194,7 @@ impl<R: Clone> Group<R> {
         Step::Wait(self.wake_at())
     }
 
-    /// Whether a select may start once the wait before it has ended.
+    /// Whether a select may start, apart from the wait before it.
     fn could_fetch(&self) -> bool {
         let executing = self.rows.executing();
         let is_dry = if self.limits.not_sleep { executing < self.limits.threads } else { executing == 0 };
@@ -250,7 +250,8 @@ impl<R: Clone> Group<R> {
         found
     }
 
-    /// Forgets rows that failed for good and that a complete select no longer returned.
+    /// Forgets rows that failed for good, if the select asked for their items, did not return them, and returned fewer
+    /// rows than its limit.
     fn retain_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
         if is_full || self.rows.failed().is_empty() {
             return;

@@ -1,4 +1,5 @@
-//! Orders, stopping, and the release of items.
+//! Handles the orders of the server, a stop, and the release of items. An order lists the items that the group holds
+//! from then on.
 
 use std::collections::BTreeSet;
 use std::time::Instant;

@@ -20,7 +20,7 @@ enum Event {
     SelectFails,
     /// One of the executions ends. The number selects it, modulo their count.
     Ends(u8, ExecutionEnd),
-    /// So many milliseconds pass.
+    /// This many milliseconds pass.
     Passes(u16),
     Stops,
 }

@@ -10,8 +10,8 @@ use super::holding::Phase;
 use super::limits::REPORT_PERIOD;
 use super::{Group, Holding};
 
-/// A select that finds nothing only raises a count. The count alone is reported this rarely, so that an idle pump
-/// costs almost nothing.
+/// If a select finds nothing, only a count changes. Such a change is reported only once in this period, so that an idle
+/// pump costs almost nothing.
 const IDLE_PERIOD: Duration = Duration::from_secs(10);
 /// A released item is reported again after this long, until an order of the server no longer names it. So is an item
 /// whose rate is not 0, because the rate falls without any event.
@@ -25,7 +25,7 @@ const REPORT_BYTES_MAX: usize = 500 * 1000;
 const ITEM_OVERHEAD: usize = 8;
 
 impl<R: Clone> Group<R> {
-    /// When the next report is due, as far as known.
+    /// When the next report is due; `None` if there is nothing to report before the next event.
     #[must_use]
     pub fn report_at(&self) -> Option<Instant> {
         let Some(reported_at) = self.reported_at else { return self.is_changed.then_some(self.origin) };

@@ -197,7 +197,8 @@ impl<R: Clone> RowTracker<R> {
         }
     }
 
-    /// Remembers a row that failed for good. A store that keeps returning it must not keep the group busy.
+    /// Remembers a row that failed for good. If a select returns the row within `wait`, it is ignored, so that it does
+    /// not keep the group busy.
     pub(super) fn mark_failed(&mut self, place: (String, String), now: Instant, wait: Duration) {
         if self.failed.len() < RESTING_MAX {
             self.failed.insert(place.clone());
