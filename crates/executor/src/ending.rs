@@ -12,7 +12,8 @@ use crate::masks::Masks;
 /// The longest message in bytes. A message is one line.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 
-/// The longest result, in bytes of JSON: it is sent until a server acknowledges it, and is kept in the ledger.
+/// The longest result, in bytes of JSON. A result is sent again until a server acknowledges it, and the ledger keeps
+/// it.
 const RESULT_BYTES_MAX: usize = 256 * 1024;
 
 /// The ending of a handler, made from the `()` or the `Result` that it returns.

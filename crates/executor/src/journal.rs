@@ -64,7 +64,7 @@ pub(crate) struct Predecessor {
 struct State {
     name: String,
     incarnation: i64,
-    /// The previous incarnation, until a server has welcomed this one.
+    /// The previous incarnation; 0 once a server has welcomed this one.
     predecessor: i64,
     welcomed: bool,
     #[serde(default)]

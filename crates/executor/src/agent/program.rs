@@ -40,7 +40,7 @@ const DISCARDED_MAX: usize = 256;
 static DISCARDED: Semaphore = Semaphore::const_new(DISCARDED_MAX);
 /// How many bytes of the output of background processes are read at a time.
 const DISCARDED_BYTES: usize = 16 * 1024;
-/// The pause after each read of this output. It slows down a process that prints without end.
+/// The pause after each read of the output of background processes. It slows down a process that prints without end.
 const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
 /// Exit code by which the program skips the run; automake and meson use the same one in tests.

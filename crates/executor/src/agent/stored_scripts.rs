@@ -73,7 +73,7 @@ impl StoredScripts {
         }
     }
 
-    /// The server's reply, and the text that belongs to it.
+    /// Returns the server's reply about the script, and the script's text.
     async fn find(&self, named: &ScriptRef, run: &RunContext, log: &Log) -> Result<(ScriptReply, String), JobError> {
         let reply = self.ask(named, run, false).await?;
         match self.cache.get(&reply.hash) {

@@ -50,11 +50,11 @@ pub struct RunTable<R: TableRun, L> {
 /// The answer to a trigger.
 enum TriggerAnswer {
     Accept,
-    /// It was accepted before, and has not ended.
+    /// The run was accepted before, and has not ended.
     Held,
-    /// It has ended, and no server has acknowledged its result.
+    /// The run has ended, and no server has acknowledged its result.
     Unacked,
-    /// It has ended, and a server has acknowledged its result.
+    /// The run has ended, and a server has acknowledged its result.
     Done(Box<v1::Result>),
     Refuse(RefusedWhy),
 }

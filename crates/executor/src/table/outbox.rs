@@ -250,7 +250,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
 /// Sessions.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
-    /// Adds a session, and sends the results that had none.
+    /// Adds a session, and sends on it the results that no session has.
     pub(super) fn link_up(&mut self, link: Arc<L>, now: Instant) {
         let id = link.id();
         self.links.insert(id, link);

@@ -75,7 +75,7 @@ pub trait Intake {
     fn run(&self, trigger: Trigger, link: u64) -> Self::Run;
 }
 
-/// One message to a server.
+/// One item in the queue of a stream to a server. A message can carry several of them.
 #[derive(Debug)]
 pub enum Item {
     /// A reply about a trigger, a start or progress.
