@@ -161,7 +161,7 @@ impl<P: Pump> Driver<P> {
         }
     }
 
-    /// Whether the limit of a test that runs this group is reached.
+    /// Whether a test runs this group, and the limit of the test is reached.
     fn is_due(&self) -> bool {
         match self.shared.port.test_limit() {
             None => false,

@@ -32,7 +32,7 @@ const SILENCE_GRACE_MAX: Duration = Duration::from_secs(10);
 /// running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken {
-    /// Rises when another server takes over the job, and when its server acquires a new lease.
+    /// Rises when another server takes over the job, and when the job's server acquires a new lease.
     pub term: i64,
     /// Rises with each start within a term.
     pub n: i64,

@@ -76,7 +76,8 @@ impl TokenSource {
         Ok(Some(value))
     }
 
-    /// Describes a refused token: its source, and its first characters as lists of tokens show them.
+    /// Describes a refused token by its source and its first characters, by which a user finds it in the list of
+    /// tokens.
     pub(crate) async fn describe_refused(&self) -> String {
         match self {
             Self::None => "no token was sent: set one with .token_file(path) or .token(text)".to_owned(),

@@ -383,7 +383,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
 /// Periodic reports.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// Reports the runs that have lasted for `after` to every server: the owner of a run may no longer be its sender.
+    /// Reports to every server the runs that have lasted for at least `after`: the owner of a run may no longer be its
+    /// sender.
     pub fn announce_started(&mut self, now: Instant, after: Duration) {
         for run in self.runs.take_unannounced(now, after) {
             for link in self.outbox.links() {

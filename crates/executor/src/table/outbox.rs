@@ -13,7 +13,7 @@ use super::{Item, RunKey, TableLink, TableLog};
 /// How many results may wait for an acknowledgement before new runs are refused.
 pub(super) const UNACKED_MAX: usize = 50_000;
 
-/// How long a log is kept for its acknowledgement after the result has been acknowledged.
+/// How long a log waits for its own acknowledgement after its result has been acknowledged.
 const LOG_KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// The wait before a result is sent again doubles with each try, at most this many times.

@@ -7,7 +7,7 @@ use rondel_core::Timestamp;
 
 use super::Execution;
 
-/// How many rows that failed for good are remembered.
+/// Of the rows that failed for good, at most this many are remembered.
 const RESTING_MAX: usize = 10_000;
 
 /// A row that a select returned.
@@ -64,8 +64,8 @@ pub(super) struct RowTracker<R> {
     keys: BTreeSet<(String, String)>,
     /// Until when each row that failed for good is ignored if a select returns it.
     resting: BTreeMap<(String, String), Instant>,
-    /// Rows that failed for good. A row is removed when it is executed after all, or when a complete select no longer
-    /// returns it.
+    /// Rows that failed for good. A row is removed when it is executed after all, or when a select of its item no
+    /// longer returns it although it returned fewer rows than its limit.
     failed: BTreeSet<(String, String)>,
 }
 
