@@ -1,7 +1,7 @@
 //! An executor with a pump over a table of orders in PostgreSQL, for tests that kill processes.
 //!
 //! Each execution of an order is recorded in the database: the first one in the table `journal`, each further one in `twice`. With
-//! `--token` an execution is only recorded under the highest epoch of the order's item for which any group has selected.
+//! `--token`, an execution is recorded only if no group has selected or executed rows of the order's item at a higher epoch.
 //!
 //! `orders --server URL… --token-file FILE --app APP --name NAME --database URL [--token] [--row-ms N] [--slots N]`
 use std::process::{ExitCode, Stdio};
@@ -128,8 +128,8 @@ impl Pump for Orders {
         for order in rows {
             let (table, epoch) = (Arc::clone(&self.0), cx.epoch(&order.item));
             let id = order.id;
-            // A separate task, because aborting a run does not call back a statement that is on its way to the
-            // database.
+            // The statement runs in a task of its own, so that aborting the run does not stop it: a statement that is
+            // on its way to the database cannot be called back either.
             #[expect(clippy::disallowed_methods, reason = "it is to outlive the run")]
             let closed = tokio::spawn(async move { table.close(&order, epoch).await });
             if !closed.await?? {

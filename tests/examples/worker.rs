@@ -23,7 +23,7 @@ struct Work {
     log: bool,
 }
 
-/// Writes the line of the end when it is dropped, also if the run is cancelled.
+/// Writes the end line on drop, which also happens if the run is cancelled.
 struct End {
     file: Arc<File>,
     run: RunContext,

@@ -25,7 +25,7 @@ async fn append(
     State(file): State<Arc<File>>,
 ) -> Result<(), JobError> {
     let start_ms = wall_clock_ms();
-    // Code far from the handler finds its shard in the task's context, which a spawned task inherits.
+    // Code that does not get the shard as an argument finds it in the task's context, which a spawned task inherits.
     let here = || rondel::Shard { index: rondel::shard::index(), total: rondel::shard::total() };
     let shard = rondel::spawn(async move { here() }).await?;
     let line = format!(

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 
 use rondel::{Executor, ExecutorError, Item, JobError, Pump, PumpContext};
 
-/// Open orders by number: a table in memory, so that the example needs no database.
+/// The numbers of the open orders. A list in memory stands in for a table, so that the example needs no database.
 struct CloseOrders(Mutex<Vec<u64>>);
 
 #[rondel::pump("orders.close")]
@@ -12,14 +12,15 @@ impl Pump for CloseOrders {
     type Row = u64;
     type Error = JobError;
 
-    // SELECT id FROM orders WHERE state = 'open' AND id % 4 = ANY($1) ORDER BY id LIMIT $2 FOR UPDATE SKIP LOCKED
+    // With a database: SELECT id FROM orders WHERE state = 'open' AND id % 4 = ANY($1) ORDER BY id LIMIT $2 FOR UPDATE
+    // SKIP LOCKED
     async fn select(&self, _: &PumpContext, items: &[Item], limit: usize) -> Result<Vec<u64>, JobError> {
         let open = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let is_ours = |id: &&u64| items.iter().any(|item| item.name == Self::item(id));
         Ok(open.iter().filter(is_ours).take(limit).copied().collect())
     }
 
-    // UPDATE orders SET state = 'closed', epoch = $1 WHERE id = $2 AND state = 'open' AND epoch <= $1
+    // With a database: UPDATE orders SET state = 'closed', epoch = $1 WHERE id = $2 AND state = 'open' AND epoch <= $1
     // The epoch is the fencing token: an executor that lost the item during a pause writes nothing.
     async fn execute(&self, cx: &PumpContext, rows: Vec<u64>) -> Result<(), JobError> {
         for id in rows {

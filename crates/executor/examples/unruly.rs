@@ -42,7 +42,7 @@ async fn flood(Params(how): Params<HowMuch>, log: Log) {
             tokio::task::yield_now().await;
         }
     }
-    // A single line longer than any line the log keeps whole.
+    // A line that is too long for the log, which therefore cuts it.
     log.warn("x".repeat(1 << 20));
     log.info("last");
 }

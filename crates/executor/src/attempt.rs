@@ -17,7 +17,8 @@ pub(crate) struct EndedAttempt {
     pub(crate) finished_at: Timestamp,
 }
 
-/// Runs the handler to an ending. This takes at most the run's timeout and grace, unless the handler blocks a thread.
+/// Runs the handler until the attempt ends. This takes at most the run's timeout and grace, unless the handler blocks a
+/// thread.
 pub(crate) async fn execute(run: &RunContext, handler: JobHandler) -> EndedAttempt {
     let clock = &run.setup().clock;
     if let Some(cause) = run.stop_cause() {
@@ -90,9 +91,9 @@ fn abort(run: &RunContext, body: impl Sized) {
 }
 
 /// A stopped run ends with the cause of the stop, whatever its handler returned. There are two exceptions. A group of a
-/// pump job keeps its ending, which already takes the cause into account. Any other handler's ending is kept if the
-/// executor itself requested the stop (not a user or the timeout), the handler had not read that request, and it
-/// succeeded, skipped the run, or failed for good.
+/// pump job keeps its ending, which already takes the cause into account. Any other handler keeps its ending if the
+/// executor itself requested the stop (not a user or the timeout), the handler had not read that request, and the
+/// ending is a success, a skip, or a failure that is not retried.
 fn decide_ending(run: &RunContext, ended: Option<Result<Ending, String>>) -> Ending {
     if let Some(Err(panic)) = &ended {
         run.log_line("error", panic);
@@ -111,7 +112,8 @@ fn decide_ending(run: &RunContext, ended: Option<Result<Ending, String>>) -> End
     }
 }
 
-/// The ending of a stopped run. A group of a pump job that was stopped by a drain yields, to continue elsewhere.
+/// The ending of a stopped run. A group of a pump job that a drain has stopped yields: other groups continue with its
+/// items.
 fn stopped_ending(run: &RunContext, cause: &StopCause, aborted_after: Option<Duration>) -> Ending {
     let ending = cause.ending(aborted_after);
     if run.pump().is_some() && *cause == StopCause::Drained { Ending::yielded(ending.message) } else { ending }

@@ -193,7 +193,8 @@ impl Builder {
         self
     }
 
-    /// How long running runs may continue after `until` has resolved; 60 s by default.
+    /// How long running runs may continue once the executor drains, which it does when the future given to
+    /// [`run_until`](Self::run_until) resolves; 60 s by default.
     pub fn drain_grace(mut self, grace: Duration) -> Self {
         self.drain_grace = grace;
         self

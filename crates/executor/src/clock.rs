@@ -16,7 +16,8 @@ use crate::lifecycle::lock;
 /// set back.
 const SAMPLES_MAX: usize = 12;
 
-/// How far the estimate may lag behind the server: by the transit time of the server's quickest answer.
+/// The estimate lags behind the server by the transit time of the server's quickest answer. That time is assumed to be
+/// at most this.
 const SLACK: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
@@ -29,6 +30,7 @@ pub(crate) struct ServerClock {
 struct Samples {
     /// Server time minus the time since `base`, in milliseconds.
     offsets: VecDeque<i64>,
+    /// The highest of `offsets`; before the first sample, the offset of the host's clock.
     offset: i64,
 }
 
@@ -55,8 +57,8 @@ impl ServerClock {
         Timestamp::from_millis(offset.saturating_add(self.elapsed_ms()))
     }
 
-    /// The current time, for an event that cannot precede `due`: raised to `due` if the clock's own lag explains the
-    /// difference.
+    /// The current time, for an event that cannot happen before `due`. If the estimate is before `due` by no more than
+    /// its assumed lag, this returns `due`.
     pub(crate) fn now_not_before(&self, due: Timestamp) -> Timestamp {
         let now = self.now();
         if now < due && due.since(now) <= SLACK { due } else { now }

@@ -292,7 +292,8 @@ impl Declaration {
         self.set_in("expect", "late", length.into())
     }
 
-    /// The channels of these incidents, by name; by default the channel `default` of the namespace.
+    /// The names of the channels that receive the incidents of this job's expectations; by default only the channel
+    /// `default` of the namespace.
     #[must_use]
     pub fn expect_channels<S: Into<String>>(self, channels: impl IntoIterator<Item = S>) -> Self {
         let channels: Vec<String> = channels.into_iter().map(Into::into).collect();
@@ -322,7 +323,7 @@ impl Declaration {
         if let Value::Object(fields) = place {
             fields.insert(field.to_owned(), value.into());
         } else {
-            // The program set a list of schedules by `option`: the field set after it replaces the list.
+            // The program has set a list of schedules by `option`. The field that is set now replaces the list.
             *place = json!({ field: value.into() });
         }
         self

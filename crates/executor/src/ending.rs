@@ -9,10 +9,11 @@ use serde::Serialize;
 use crate::job_error::{JobError, JobErrorKind};
 use crate::masks::Masks;
 
-/// The longest message, which is one line, in bytes.
+/// The longest message in bytes. A message is one line.
 const MESSAGE_BYTES_MAX: usize = 2 * 1024;
 
-/// The longest result, in bytes of JSON: it is sent until a server acknowledges it, and is kept in the ledger.
+/// The longest result, in bytes of JSON. A result is sent again until a server acknowledges it, and the ledger keeps
+/// it.
 const RESULT_BYTES_MAX: usize = 256 * 1024;
 
 /// The ending of a handler, made from the `()` or the `Result` that it returns.
@@ -23,11 +24,12 @@ pub struct Ending {
     /// JSON text.
     pub(crate) result: Option<String>,
     pub(crate) retryable: bool,
-    /// How long no server had answered, if the run was stopped because of that.
+    /// If the run was stopped because no server answered: how long none had answered.
     pub(crate) silent: Option<Duration>,
-    /// The group of a pump job released its items, to continue elsewhere.
+    /// Whether this is the run of a group that yields: it has released its items, so that groups of later runs continue
+    /// with them.
     pub(crate) is_yielded: bool,
-    /// The group left rows that failed for good, or its last select failed.
+    /// Whether the group left rows that failed for good, or its last select failed.
     pub(crate) is_unfinished: bool,
 }
 

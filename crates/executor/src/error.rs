@@ -42,16 +42,16 @@ pub enum ExecutorError {
     TooManyJobs {
         /// The number of jobs.
         count: usize,
-        /// The total size of their definitions, in bytes of JSON.
+        /// The total size of the jobs' definitions, in bytes of JSON.
         bytes: usize,
     },
     /// No server to dial.
     #[error("no server is named: call .server(url)")]
     NoServer,
-    /// A text that was given as the URL of a server is not such a URL.
+    /// The URL that was given for a server is not valid.
     #[error("{url:?} is not a server's URL such as https://rondel.example.com:8080")]
     ServerUrl {
-        /// The text.
+        /// The text that was given as the URL.
         url: String,
         /// The transport's reason, if it gave one.
         #[source]

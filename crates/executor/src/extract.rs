@@ -46,7 +46,7 @@ pub trait FromRun: Sized {
 
     /// JSON schema that the job's parameters must match; `None` if this argument needs none. The server refuses a job
     /// whose parameters do not match, and the console draws a form from the schema. An extractor that wraps [`Params`]
-    /// should return its schema.
+    /// should return the schema of the wrapped value.
     fn params_schema() -> Option<Schema> {
         None
     }
@@ -115,8 +115,8 @@ fn read_params<T: DeserializeOwned>(run: &RunContext) -> Result<T, JobError> {
     read(run.params()).map_err(|error| JobError::terminal(format_args!("params: {error}")))
 }
 
-/// Reads parameters. The error names the field that does not match. A run that follows other runs has an object with
-/// `parents`, which is dropped if the type does not accept it.
+/// Reads parameters. The error names the field that does not match. The parameters of a run that follows other runs are
+/// an object with the field `parents`, which is dropped if the type does not accept it.
 fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     let read = match text {
         "null" => serde_json::from_str(text).or_else(|_| serde_json::from_str("{}")),
@@ -125,8 +125,7 @@ fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
     read.or_else(|error| read_without_parents(text, &error))
 }
 
-/// Reads parameters again without their `parents`, after the first read, of all parameters, has failed with this
-/// error.
+/// Reads parameters again without their `parents`. `error` is that of the first read, which included `parents`.
 fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Error) -> Result<T, String> {
     let Ok(mut params) = serde_json::from_str::<Value>(text) else { return Err(error.to_string()) };
     if parents::take(&mut params).is_none() {
@@ -141,7 +140,7 @@ fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Err
     }
     let fields: Vec<(&String, &Value)> = params.as_object().into_iter().flatten().collect();
     match fields.as_slice() {
-        // The job has no parameters of its own besides the parents, so read what it would get without them.
+        // Without the parents, this job has no parameters and would get `null`.
         [] => read_with_place(Value::Null).or(own),
         // The job's own parameters are not an object, so the server has wrapped them in this field.
         [(name, value)] if *name == WRAPPED && !value.is_object() && !value.is_null() => read_with_place(*value),
@@ -270,7 +269,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Sets how much is done, and the total; 0 if that is unknown.
+    /// Sets how much is done, and the total. A total of 0 means that it is unknown.
     pub fn set(&self, done: u64, total: u64) {
         self.run.set_progress(done, total);
     }

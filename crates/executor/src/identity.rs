@@ -3,12 +3,13 @@
 use rondel_core::name;
 use serde::{Deserialize, Serialize};
 
-/// A new incarnation: positive, and with 63 random bits practically unique.
+/// A new incarnation number. It is positive, and its 63 random bits make it practically unique.
 pub(crate) fn new_incarnation() -> i64 {
     (rand::random::<i64>() & i64::MAX).max(1)
 }
 
-/// Proves that hellos come from this process, and later that the next process on its data directory succeeds it.
+/// Proves to servers that a hello comes from this process. Later, the next process on the same data directory uses it
+/// to prove that it succeeds this one.
 #[derive(Clone, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub(crate) struct Secret(Vec<u8>);

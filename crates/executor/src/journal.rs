@@ -30,9 +30,11 @@ pub(crate) struct Journal {
     dir: PathBuf,
     state: Mutex<State>,
     results: Mutex<File>,
+    /// The size of the file of results.
     bytes: AtomicUsize,
-    /// The last write failed, perhaps in the middle of a line.
+    /// Whether the last write failed, perhaps in the middle of a line.
     is_torn: AtomicBool,
+    /// Whether a server has welcomed this incarnation, and the disk does not have this yet.
     welcome_pending: AtomicBool,
     /// Keeps the directory locked until the process ends.
     _lock: File,
@@ -62,7 +64,7 @@ pub(crate) struct Predecessor {
 struct State {
     name: String,
     incarnation: i64,
-    /// The previous incarnation, until a server has welcomed this one.
+    /// The previous incarnation; 0 once a server has welcomed this one.
     predecessor: i64,
     welcomed: bool,
     #[serde(default)]
@@ -121,7 +123,7 @@ impl Journal {
         let text = lines(results)?;
         let mut file = lock(&self.results);
         if self.is_torn.load(Ordering::Relaxed) {
-            // The disk was full, and the file may end with half a line: the next one must not become part of it.
+            // The disk was full, and the file may end with half a line: the next line must not become part of it.
             file.write_all(b"\n")?;
             self.bytes.fetch_add(1, Ordering::Relaxed);
             self.is_torn.store(false, Ordering::Relaxed);
@@ -132,7 +134,7 @@ impl Journal {
         written
     }
 
-    /// Whether so few lines are needed that the journal should be rewritten.
+    /// Whether the journal should be rewritten, because few of its lines are still needed. `needed` is their number.
     pub(crate) fn wants_shrinking(&self, needed: usize) -> bool {
         let bytes = self.bytes.load(Ordering::Relaxed);
         bytes > 0 && (needed == 0 || (bytes > REWRITE_BYTES && needed * LINE_BYTES < bytes / 2))

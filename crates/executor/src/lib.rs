@@ -24,8 +24,8 @@
 //!   message.
 //! - [`job`](macro@job) on a function declares a job, with its schedule and policies; [`Builder::job`] registers it
 //!   with the server at the start.
-//! - Code that does not get them as arguments reads [`shard::index`], [`shard::total`] and [`run::current`]; tasks
-//!   made by [`spawn`] inherit them.
+//! - Code that does not get the shard or the run as an argument reads [`shard::index`], [`shard::total`] and
+//!   [`run::current`]; tasks made by [`spawn`] inherit them.
 //! - Each `tracing` event inside a run goes to that run's log: through the subscriber that the executor installs if the
 //!   program has none, or through [`log_layer`] in the program's own subscriber.
 //! - [`TestRun`] runs a handler without a server.

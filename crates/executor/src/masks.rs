@@ -82,7 +82,8 @@ impl Masks {
 
     pub(crate) fn apply<'a>(&self, text: &'a str) -> Cow<'a, str> {
         let Some(finder) = &self.finder else {
-            // The masks could not be built. A log without its text is better than one with secrets.
+            // There is nothing to hide, or the finder could not be built. In that case, the whole text is hidden: a log
+            // without its text is better than one with secrets.
             return Cow::Borrowed(if self.form_count == 0 { text } else { MASK });
         };
         if !finder.is_match(text) {
@@ -160,7 +161,7 @@ fn json_forms(secret: &str) -> Vec<String> {
     [plain, html, both].into_iter().chain(beyond).chain(slashed).collect()
 }
 
-/// Writes some characters of the text as `\u` and their UTF-16 units.
+/// Escapes the characters for which `is_escaped` is true: as `\u` and hex digits, once per UTF-16 unit.
 fn with_unicode_escapes(text: &str, is_upper: bool, is_escaped: impl Fn(char) -> bool) -> String {
     let mut escaped = String::with_capacity(text.len());
     for c in text.chars() {
@@ -185,9 +186,9 @@ fn in_lower_case(escaped: &str) -> String {
     })
 }
 
-/// The base64 forms of a secret, for each of the three offsets at which it can begin within the encoded bytes. One
-/// form has only the characters that the secret's own bytes determine; others also have the last characters of a text
-/// that ends with the secret.
+/// The base64 forms of a secret, for each of the three offsets at which it can begin within a group of three bytes. The
+/// first form of an offset has only the characters that depend on nothing but the secret. The second one continues to
+/// the end, for a text that ends with the secret.
 fn base64_forms(secret: &[u8]) -> Vec<String> {
     let mut forms = Vec::new();
     for shift in 0..3 {

@@ -1,4 +1,5 @@
-//! Requests for the scripts that runs name: collects the requests to send, and passes each reply to its run.
+//! The requests with which runs ask servers for scripts. Collects the requests to send, and passes each reply to its
+//! run.
 
 use std::collections::HashMap;
 use std::sync::Mutex;
@@ -34,7 +35,7 @@ struct Waiting {
 }
 
 impl ScriptRequests {
-    /// A server's reply about the script that the run names; `None` if no server has replied.
+    /// Asks servers for the script that the run names, and returns the reply; `None` if no server replies.
     pub(crate) async fn ask(&self, key: RunKey, with_source: bool) -> Option<ScriptReply> {
         let _waiting = WaitingGuard { requests: self, key };
         for _ in 0..ASK_COUNT {

@@ -32,9 +32,9 @@ pub struct Timing {
     /// most 10 s, because another executor may get the run then. A server gives up a run 60 s after its timeout, so a
     /// run with a longer grace may overlap with its successor.
     pub cancel_grace: Duration,
-    /// How long no server may answer before serial and at-most-once runs are stopped; `None` for the servers' setting.
-    /// With a longer value than theirs, these runs may overlap with their successors, unless the servers' `lost_after`
-    /// is longer, too.
+    /// The longest silence of the servers: once none has answered for this long, serial and at-most-once runs are
+    /// stopped. `None` for the servers' setting. With a longer value than theirs, these runs may overlap with their
+    /// successors, unless the servers' `lost_after` is longer, too.
     pub silence: Option<Duration>,
     /// How long a result waits for its acknowledgement before it is sent again.
     pub resend_after: Duration,
@@ -46,7 +46,7 @@ pub struct Timing {
     pub reconnect_min: Duration,
     /// The longest wait before dialling a server again.
     pub reconnect_max: Duration,
-    /// How long connecting may take, and then the server's welcome.
+    /// How long connecting may take. The server's welcome may then take as long again.
     pub connect_timeout: Duration,
     /// How long a draining executor waits for the last acknowledgements.
     pub ack_grace: Duration,
@@ -107,7 +107,7 @@ pub(crate) struct Setup {
     pub(crate) silence: Silence,
     /// The reports of groups of pump jobs.
     pub(crate) pumps: Reports,
-    /// The requests of runs for the scripts that they name.
+    /// The requests with which runs ask servers for scripts.
     pub(crate) scripts: ScriptRequests,
 }
 

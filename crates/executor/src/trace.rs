@@ -25,7 +25,7 @@ pub(crate) fn span(run: &RunContext) -> Span {
     span
 }
 
-/// Records how the run ended.
+/// Logs how the run ended. If the run is exported and was not successful, its span gets an error status.
 pub(crate) fn record_end(span: &Span, run: &RunContext, ending: &Ending) {
     tracing::debug!(status = %ending.status, message_of_run = ending.message, "the run ended");
     if run.is_exported() && !ending.is_yielded && !matches!(ending.status, RunStatus::Succeeded | RunStatus::Skipped) {

@@ -18,8 +18,8 @@ pub struct AgentConfig {
     /// Whether script texts are run. If false, jobs can only start programs of this host.
     pub allow_scripts: bool,
     /// Public keys, one of which must have signed each script. If there are any, the agent runs only signed scripts
-    /// that the server keeps. It then runs no script text that comes with a job, and starts no program except those
-    /// of [`allow_programs`](Self::allow_programs).
+    /// that the server stores. It then runs no script text that comes with a job, and starts no program except those of
+    /// [`allow_programs`](Self::allow_programs).
     pub script_keys: Vec<ScriptKey>,
     /// Folder that caches scripts of the server by their hash; `None` to keep them in memory only.
     pub script_cache: Option<PathBuf>,
@@ -31,16 +31,17 @@ pub struct AgentConfig {
     pub work_dir: Option<PathBuf>,
     /// Languages that are not offered although the host has their interpreter.
     pub without_languages: Vec<String>,
-    /// A program and its first arguments, started next to the agent with one more argument: the folder to pass to
-    /// [`clean_up_after`](super::clean_up_after). If the agent is killed, the watcher ends its processes immediately;
-    /// without a watcher, the next agent ends them when it starts.
+    /// The command line of a watcher: a program that the agent starts beside itself, with one more argument, the folder
+    /// that the program must pass to [`clean_up_after`](super::clean_up_after). If the agent is killed, the watcher
+    /// ends the processes of the agent's runs immediately; without a watcher, the next agent ends them when it starts.
     pub watcher: Option<Vec<PathBuf>>,
     /// Variables of the agent's environment that its runs get in addition to the usual ones (`PATH`, `HOME`, `LANG` and
     /// the like).
     pub pass_env: Vec<String>,
     /// The only programs that may be started, interpreters included, by their absolute paths; `None` for any.
     pub allow_programs: Option<Vec<PathBuf>>,
-    /// The user that runs are started as; `None` for the agent's own. The agent must be root.
+    /// The user under which runs are started; `None` for the agent's own user. The agent must be root to use another
+    /// one.
     pub run_as: Option<RunAs>,
     /// Non-public addresses that the handler `http` may call. By default, it can reach neither this host nor the
     /// host's networks.

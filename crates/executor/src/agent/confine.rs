@@ -16,11 +16,11 @@ use crate::job_error::JobError;
 /// Variables with this prefix are the agent's own settings and secrets: runs do not get them.
 pub(super) const OWN_PREFIX: &str = "RONDEL_";
 
-/// Variables that runs inherit from the agent.
+/// Variables of the agent's environment that are passed to every run.
 const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG", "LANGUAGE", "TZ", "TMPDIR"];
-/// Variables with this prefix are inherited too.
+/// Variables with this prefix are passed to every run, too.
 const INHERITED_PREFIX: &str = "LC_";
-/// Inherited variables that name the agent's own user.
+/// Inherited variables that describe the agent's own user. Runs under another user do not inherit them.
 const OF_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
 /// Where programs are searched if the agent itself has no `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
@@ -65,23 +65,23 @@ const LOADERS: [&str; 33] = [
 /// Variables with a prefix of [`LOADER_PREFIXES`] that run no code.
 const NON_LOADERS: [&str; 4] = ["PYTHONDONTWRITEBYTECODE", "PYTHONIOENCODING", "PYTHONUNBUFFERED", "PYTHONUTF8"];
 
-/// The user of this host that runs are started as. The agent must be root.
+/// The user of this host under which runs are started. The agent must be root.
 ///
 /// The standard library cannot set supplementary groups, so each program is started through `launcher`, which changes
-/// the user and then becomes the program. Until then, the launcher runs as root. The variables that a job may choose
-/// must not affect it: it gets them under names that begin with [`RunAs::VARIABLE_PREFIX`]. For the same reason it
-/// enters the directory only after it has changed the user.
+/// the user and then becomes the program. Until then, the launcher runs as root, so nothing that a job chooses may
+/// affect it. It gets the job's variables under names that begin with [`RunAs::VARIABLE_PREFIX`], and enters the job's
+/// directory only after it has changed the user.
 #[derive(Clone, Debug)]
 pub struct RunAs {
     /// The user's name.
     pub name: String,
-    /// Its id.
+    /// The user's numeric id.
     pub uid: u32,
-    /// Its primary group.
+    /// The id of the user's primary group.
     pub gid: u32,
-    /// Its home directory, for `HOME`.
+    /// The user's home directory, for `HOME`.
     pub home: PathBuf,
-    /// Its shell, for `SHELL`.
+    /// The user's shell, for `SHELL`.
     pub shell: PathBuf,
     /// A program and its first arguments; `--cwd DIRECTORY -- PROGRAM ARGUMENT…` is appended. The launcher changes to
     /// this user and then becomes PROGRAM.
@@ -99,9 +99,11 @@ impl RunAs {
 /// Rules for each program that the agent starts.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Confinement {
+    /// Variables of the agent's environment that are passed to runs in addition to the usual ones.
     pass_env: Vec<String>,
+    /// The only programs that may be started; `None` for any.
     allowed: Option<Vec<PathBuf>>,
-    /// Only signed scripts are run, and only programs of the list.
+    /// Whether only signed scripts and the programs of `allowed` may be started.
     signed_only: bool,
     pub(super) run_as: Option<RunAs>,
 }
@@ -121,7 +123,7 @@ impl Confinement {
         self.find(program, Path::new("/")).is_ok()
     }
 
-    /// Refuses a program that a job names if only signed scripts are run and there is no list of programs.
+    /// If only signed scripts may be started and there is no list of programs, refuses the program that a job names.
     pub(super) fn check_program(&self) -> Result<(), JobError> {
         if !self.signed_only || self.allowed.is_some() {
             return Ok(());
@@ -131,7 +133,8 @@ impl Confinement {
         ))
     }
 
-    /// Refuses an interpreter that a job chooses if only signed scripts are run: its arguments may be code.
+    /// If only signed scripts may be started, refuses the interpreter that a job chooses: the interpreter's arguments
+    /// may contain code.
     pub(super) fn check_interpreter(&self, given: Option<&[String]>) -> Result<(), JobError> {
         if !self.signed_only || given.is_none() {
             return Ok(());
@@ -141,8 +144,8 @@ impl Confinement {
         ))
     }
 
-    /// The command for a program and its arguments in a directory. The run's `own` variables override the job's, which
-    /// override those that every run gets.
+    /// The command for a program and its arguments in a directory. `env` has the variables that the job sets; they
+    /// override the inherited ones. `own` has the variables that the agent sets for this run; they override `env`.
     pub(super) fn command(
         &self,
         argv: &[String],
@@ -184,7 +187,7 @@ impl Confinement {
         }
     }
 
-    /// The variables of the agent's environment that runs get.
+    /// The variables of the agent's environment that are passed to runs. `own` is that environment.
     fn inherited(&self, own: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
         let is_passed = |name: &OsStr| {
             let Some(name) = name.to_str() else { return false };
@@ -247,7 +250,7 @@ impl RunAs {
         let cwd = std::path::absolute(cwd).unwrap_or_else(|_| cwd.to_owned());
         let mut command = Command::new(launcher);
         command.args(first).arg("--cwd").arg(cwd).arg("--").arg(program).args(arguments).env_clear().current_dir("/");
-        // The marker by which the run's processes are found.
+        // `WORK_DIR` keeps its name, because it is the marker by which the agent finds the run's processes.
         command.envs(variables.get(OsStr::new(WORK_DIR)).map(|folder| (WORK_DIR, folder)));
         let prefixed = |(name, value): (OsString, OsString)| {
             let mut longer = OsString::from(Self::VARIABLE_PREFIX);
@@ -293,8 +296,8 @@ pub(super) fn is_program(path: &Path) -> bool {
     path.metadata().is_ok_and(|meta| meta.is_file() && meta.permissions().mode() & 0o111 != 0)
 }
 
-/// The path with its folder resolved to the real one. The file's own name stays: a program with many names (busybox) is
-/// a different one under each of them.
+/// The path with the symbolic links of its folder resolved. The file name stays, because a program with several names
+/// (busybox) does something different under each of them.
 fn in_real_folder(path: &Path) -> PathBuf {
     match (path.parent().and_then(|folder| folder.canonicalize().ok()), path.file_name()) {
         (Some(folder), Some(name)) => folder.join(name),

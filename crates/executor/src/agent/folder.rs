@@ -21,11 +21,11 @@ use crate::lifecycle::lock;
 use crate::run::RunContext;
 
 const PREFIX: &str = "agent-";
-/// A folder whose lock file is not made yet.
+/// Prefix of a folder whose lock file does not exist yet.
 const NEW_PREFIX: &str = ".new-";
 const LOCK: &str = "lock";
 const OWNER_ONLY: u32 = 0o700;
-/// Other users may pass through to their own folders inside, and see nothing else.
+/// Mode of a folder that other users can enter but not list, so that each reaches only its own folders inside.
 const TRAVERSE_ONLY: u32 = 0o711;
 const SECRET_FILE: u32 = 0o600;
 
@@ -35,7 +35,7 @@ pub(super) struct Folders {
     path: PathBuf,
     is_shared: bool,
     mode: u32,
-    /// The lock file of the folder, which is locked.
+    /// The folder's lock file. It stays locked for as long as the agent lives.
     lock: Mutex<File>,
     watcher: Mutex<Option<Child>>,
 }
@@ -50,9 +50,10 @@ fn own_uid() -> u32 {
 }
 
 impl Folders {
-    /// Makes the agent's folder in `base`, after removing those of dead agents. In a `shared` place, where another user
-    /// might have made `base`, it must belong to this user. `watcher` is a program that cleans up immediately if this
-    /// process dies: see [`clean_up_after`]. The user `run_as` can enter the working directories of runs.
+    /// Makes the agent's folder in `base`, after removing those of dead agents. If `base` is in a place that is
+    /// `shared` with other users, one of them might have made it, so it must belong to this user. `watcher` is a
+    /// program that cleans up immediately if this process dies: see [`clean_up_after`]. The user `run_as` can enter the
+    /// working directories of runs.
     pub(super) fn open(
         base: &Path,
         shared: bool,
@@ -67,7 +68,7 @@ impl Folders {
         let name = new.path().file_name().map(|name| name.to_string_lossy().replace(NEW_PREFIX, PREFIX));
         let path = base.join(name.unwrap_or_else(|| format!("{PREFIX}{}", std::process::id())));
         std::fs::rename(new.path(), &path)?;
-        // The old path is gone: there is nothing to remove.
+        // Keeps the guard of the temporary directory from removing a path that no longer exists.
         drop(new.keep());
         let watcher = watcher.and_then(|command| start_watcher(command, &path));
         let folders = Self { path, is_shared: shared, mode, lock: Mutex::new(lock), watcher: Mutex::new(watcher) };
@@ -123,8 +124,8 @@ impl Drop for Folders {
     }
 }
 
-/// Makes the folder that contains those of all agents, and returns its real path. In a `shared` place it must belong to
-/// this user.
+/// Makes the base folder, which contains the folders of all agents, and returns its path without symbolic links. In a
+/// place that is `shared` with other users, it must belong to this user.
 fn open_base(base: &Path, shared: bool, mode: u32) -> io::Result<PathBuf> {
     std::fs::DirBuilder::new().recursive(true).mode(mode).create(base)?;
     let meta = base.symlink_metadata()?;
@@ -133,7 +134,7 @@ fn open_base(base: &Path, shared: bool, mode: u32) -> io::Result<PathBuf> {
     }
     let base = base.canonicalize()?;
     if shared && mode == TRAVERSE_ONLY {
-        // Another agent of this user may have made the base with access for itself alone.
+        // Another agent of this user may have made the base so that only this user can enter it.
         std::fs::set_permissions(&base, Permissions::from_mode(mode))?;
     }
     Ok(base)

@@ -23,7 +23,7 @@ const BODY_BYTES_MAX: usize = 1024 * 1024;
 /// The largest `max_body_bytes` a job may set: the whole response is held in memory.
 const MAX_BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 const REDIRECTS_MAX: usize = 10;
-/// The header that passes on the trace a request belongs to.
+/// The header that names the trace of a request.
 const TRACE_HEADER: &str = "traceparent";
 
 /// Limit on how much of a body the log shows.
@@ -51,11 +51,11 @@ pub(super) struct HttpResult {
     body_bytes: usize,
 }
 
-/// A pattern of expected statuses.
+/// The statuses of a response that count as success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Expected {
     Code(u16),
-    /// All statuses with this first digit.
+    /// All statuses with this first digit, such as 2 for 200 to 299.
     Class(u16),
 }
 
@@ -66,7 +66,8 @@ pub(super) fn client(allowed: AllowedAddresses) -> Result<Outgoing, ExecutorErro
     Outgoing::new(options).map_err(|error| ExecutorError::HttpClient(error.into()))
 }
 
-/// Makes the request a part of the run's trace, unless the job sets this header itself.
+/// Adds the header `traceparent`, which makes the request a part of the run's trace, unless the job sets this header
+/// itself.
 pub(super) fn with_trace_header(mut params: HttpParams, parent: Option<TraceParent>) -> HttpParams {
     let is_set = params.headers.keys().any(|name| name.eq_ignore_ascii_case(TRACE_HEADER));
     if let Some(parent) = parent.filter(|_| !is_set) {
@@ -171,7 +172,7 @@ fn param_error(field: &str, reason: impl std::fmt::Display) -> JobError {
     JobError::terminal(format_args!("params: {field}: {reason}"))
 }
 
-/// The error of a body: too large, or a connection error, which the caller reports.
+/// Why a body could not be read. The caller of [`read_body`] makes the message about a connection error.
 enum BodyError {
     TooLarge(usize),
     Read(RequestError),

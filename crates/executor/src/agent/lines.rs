@@ -2,8 +2,8 @@
 
 use crate::log::LINE_BYTES_MAX as LOGGED_MAX;
 
-/// A line is passed on at this length even without an end, and its rest is skipped. The length is one more than a log
-/// takes, so that the log marks the line as cut.
+/// A line that is longer is cut: it is passed on at this length, and its rest is skipped. The length is one more than a
+/// log takes, so that the log marks the line as cut.
 const LINE_BYTES_MAX: usize = LOGGED_MAX + 1;
 
 #[derive(Debug, Default)]

@@ -55,7 +55,8 @@ pub(super) async fn copy_to_log(
     }
 }
 
-/// Reads a pipe to its end and returns the output.
+/// Reads a pipe to its end and returns the output. More output than `limit` allows is an error; the caller then kills
+/// the program.
 pub(super) async fn capture(pipe: Option<impl AsyncRead + Unpin>, limit: CaptureLimit) -> Result<Vec<u8>, JobError> {
     let Some(mut pipe) = pipe else { return Ok(Vec::new()) };
     let (mut captured, mut buffer, mut lines) = (Vec::new(), vec![0; BUFFER_BYTES], 0);
@@ -85,11 +86,13 @@ struct Output<'a, S: FnMut(&str)> {
     log: &'a Log,
     level: &'static str,
     buffer: Vec<u8>,
-    /// How much of the buffer was read and is not in `lines` or `tail` yet.
+    /// How many bytes of `buffer` were read but are not in `lines` or `tail` yet.
     held: usize,
     lines: Lines,
     tail: Tail,
+    /// Whether the process may be blocked until its lines can be sent.
     may_block: bool,
+    /// Called with each line that is logged.
     seen: S,
 }
 
@@ -106,7 +109,7 @@ impl<S: FnMut(&str)> Output<'_, S> {
     fn take_held(&mut self) {
         let bytes = &self.buffer[..std::mem::take(&mut self.held)];
         if self.log.buffer().is_full() {
-            // In a full log, new lines would only replace earlier ones, so only the end of the output is made into lines.
+            // The log keeps only its last lines from here on, so only the end of the output is made into lines.
             return self.tail.push(bytes);
         }
         let (log, level, seen) = (self.log, self.level, &mut self.seen);
@@ -174,7 +177,8 @@ impl Tail {
         self.newer.extend_from_slice(bytes);
     }
 
-    /// The bytes to show, from the beginning of a line; `None` if there are none.
+    /// The bytes to show; they begin with a whole line, unless a single line is longer than the tail. `None` if there
+    /// are none.
     fn into_kept(self) -> Option<TailBytes> {
         let Self { mut older, newer, dropped_lines, dropped_bytes } = self;
         older.extend_from_slice(&newer);
@@ -209,7 +213,8 @@ mod tests {
     use crate::setup::{Setup, States, Timing};
     use crate::table::TableLog as _;
 
-    /// Drops the reader of a pipe that stays open. Returns the lines of the log, and the last line.
+    /// Drops the reader of a pipe that stays open. Returns the lines of the log, and the last line that the reader has
+    /// logged.
     async fn given_up(limit: LogLimit, text: &str) -> (Vec<String>, String) {
         let setup = Setup { log_limit: limit, ..Setup::new(States::default(), Timing::default()) };
         let run = RunContext::new(&std::sync::Arc::new(setup), Trigger::default(), 0);

@@ -17,13 +17,14 @@ use crate::lifecycle::lock;
 /// The variable that names a run's working directory. It is also the marker by which the run's processes are found.
 pub(super) const WORK_DIR: &str = "RONDEL_WORK_DIR";
 
-/// How often processes are listed again to find those forked in the meantime.
+/// The maximum number of passes in which all processes are listed. Each pass finds those that were forked since the
+/// last one.
 const PASSES_MAX: usize = 16;
 
-/// How often processes that were asked to end are looked for.
+/// The wait between two checks whether the processes that were asked to end are gone.
 const LOOK_PERIOD: Duration = Duration::from_millis(50);
 
-/// All processes of one run. If it is dropped while armed, it kills every one of them.
+/// All processes of one run. Dropping this value kills them, unless it was disarmed.
 #[derive(Debug)]
 pub(super) struct ProcessTree {
     leader: Option<Pid>,
@@ -105,7 +106,8 @@ impl Drop for ProcessTree {
     }
 }
 
-/// Kills every process that has the variable with a value that starts with `value_start`, and all its descendants.
+/// Kills every process whose variable `name` has a value that starts with `value_start`, and the descendants of these
+/// processes. Returns their number.
 pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
     let marker = format!("{name}={value_start}").into_bytes();
     let mut signalled = BTreeSet::new();
@@ -157,6 +159,7 @@ fn outside_group(living: &[Process], group: i32, found: &[Identity]) -> impl Ite
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Identity {
     id: i32,
+    /// When the process started, in clock ticks since the host's start.
     started: u64,
 }
 
@@ -191,7 +194,8 @@ fn living() -> Vec<Process> {
     ids.filter(|id| *id != own).filter_map(read_process).collect()
 }
 
-/// Parses "id (command) state parent group …": the command may contain anything, and the start is the 22nd field.
+/// Parses "id (command) state parent group …". The command may contain any character, so fields are counted from the
+/// last `)`. The start time is the 22nd field.
 fn read_process(id: i32) -> Option<Process> {
     let stat = fs::read_to_string(format!("/proc/{id}/stat")).ok()?;
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();

@@ -1,4 +1,5 @@
-//! The life of a program from start to verdict: feeding it, reading its output, stopping it with all its processes.
+//! The life of a program from start to verdict: writes its input, reads its output, and stops it with all its
+//! processes.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -24,7 +25,7 @@ use crate::job_error::JobError;
 use crate::lifecycle::lock;
 use crate::run::{RunContext, parents};
 
-/// The variable that passes on the trace a program runs in.
+/// The variable that names the trace in which a program runs.
 const TRACE_PARENT: &str = "TRACEPARENT";
 
 /// How long output is still read after a program has ended, because its background processes may hold the pipe open.
@@ -37,9 +38,9 @@ const REMOVAL_WAIT: Duration = Duration::from_secs(1);
 /// The output of background processes is read and dropped for at most this many ended programs at the same time.
 const DISCARDED_MAX: usize = 256;
 static DISCARDED: Semaphore = Semaphore::const_new(DISCARDED_MAX);
-/// How much of this output is read at a time, and the pause after each read, which slows down a process that prints
-/// without end.
+/// How many bytes of the output of background processes are read at a time.
 const DISCARDED_BYTES: usize = 16 * 1024;
+/// The pause after each read of the output of background processes. It slows down a process that prints without end.
 const DISCARD_PAUSE: Duration = Duration::from_millis(5);
 
 /// Exit code by which the program skips the run; automake and meson use the same one in tests.
@@ -95,7 +96,7 @@ impl Program {
                 status = &mut work => Some(status?),
                 () = cancel.cancelled() => {
                     processes.terminate();
-                    // Waits until the program has ended, or this future is dropped at the end of the grace.
+                    // Returns when the program has ended. If it outlives the grace, this future is dropped here.
                     work.await?;
                     None
                 }
@@ -107,7 +108,7 @@ impl Program {
                 verdict(status, &lock(&last_error))
             }
             None => {
-                // Processes that are still alive after that are killed.
+                // Gives the processes a moment to end. Dropping `processes` then kills those that are still alive.
                 tokio::time::timeout(LEFTOVER_GRACE, processes.ended()).await.ok();
                 drop(processes);
                 Err(JobError::failed("stopped"))
@@ -187,8 +188,8 @@ fn parents_env(run: &RunContext) -> Option<(&'static str, String)> {
     Some(("RONDEL_PARENTS", serde_json::Value::Object(parents).to_string()))
 }
 
-/// When a wait of this length ends. The wait must not make a program that has ended on its own miss its deadline, so
-/// it ends at the deadline at the latest.
+/// When a wait of this length ends: at the run's deadline at the latest, because a program that has ended on its own
+/// must not miss its deadline by this wait.
 fn wait_end(length: Duration, run: &RunContext) -> Instant {
     let end = Instant::now() + length;
     let deadline = run.deadline().filter(|_| run.stop_cause().is_none());
@@ -207,7 +208,7 @@ async fn run_child(
     let out = copy_to_log(stdout.as_mut(), "stdout", log, |_| {});
     let err = copy_to_log(stderr.as_mut(), "stderr", log, |line| note_error(line, last_error));
     let pipes = futures_util::future::join3(write, out, err);
-    // The pipes are dropped before the warning, because their last lines are logged then.
+    // The pipes are dropped before the warning, because dropping them logs their last lines.
     let (status, is_read) = {
         tokio::pin!(pipes);
         let status = tokio::select! {

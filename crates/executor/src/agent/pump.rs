@@ -61,7 +61,8 @@ impl ProgramPump {
         Self { folders: Arc::clone(folders), confinement: Arc::clone(confinement) }
     }
 
-    /// Runs one of the programs of the group's parameters, and returns its output if that is captured.
+    /// Runs the program that `choose` takes from the group's parameters. Returns its standard output if `capture` is
+    /// set, else nothing.
     async fn call(
         &self,
         cx: &PumpContext,
@@ -69,7 +70,8 @@ impl ProgramPump {
         (stdin, own_env): (String, Vec<(&'static str, String)>),
         capture: Option<CaptureLimit>,
     ) -> Result<Vec<u8>, JobError> {
-        // A pump that follows other jobs has their runs in its parameters; `RawParams` drops these.
+        // The parameters of a pump that follows other jobs also list the runs of those jobs. `RawParams` drops the
+        // list.
         let RawParams(mut params) = RawParams::<PumpParams>::from_run(cx.run())?;
         self.confinement.check_program()?;
         let argv = choose(&mut params);
@@ -135,7 +137,7 @@ fn read_rows(printed: &[u8]) -> Result<Vec<Row>, JobError> {
 fn read_row(number: usize, line: &[u8]) -> Result<Row, JobError> {
     let wrong = |error: String| JobError::failed(format_args!("line {number} of the select is not a row: {error}"));
     let row: Row = serde_json::from_slice(line).map_err(|error| wrong(error.to_string()))?;
-    // This is checked now, because a row that has been executed can no longer fail because of its checkpoint.
+    // A checkpoint that is too long is refused here. Once the row has been executed, it is too late to fail the row.
     match row.checkpoint.as_ref().map_or(0, String::len) {
         bytes if bytes > CHECKPOINT_BYTES_MAX => Err(wrong(CheckpointError::TooLong { bytes }.to_string())),
         _ => Ok(row),

@@ -98,7 +98,7 @@ pub(super) fn find(path: &std::ffi::OsStr, unwanted: &[String]) -> Vec<Interpret
 }
 
 impl Interpreter {
-    /// The program for the params and the text of their script, which is written into `folder`.
+    /// The program to start for the params. The text of their script is written into `folder`.
     pub(super) fn program(
         self,
         (params, script): (ScriptParams, &str),
@@ -126,9 +126,9 @@ pub(super) enum Call {
     Run(Option<Args>, Shard),
 }
 
-/// Options that make an interpreter read a script without running it, by the file names of the programs. They come
-/// first, so that no other option makes the interpreter run anything. For a program not listed here, the effect of its
-/// options is unknown.
+/// File names of interpreters, and the options that make them read a script without running it. These options come
+/// before all others, so that no other option makes the interpreter run anything. A check by an interpreter that is not
+/// listed is refused, because the effect of options on it is unknown.
 const CHECKS: [(&[&str], &[&str]); 4] = [
     (&["sh", "bash", "dash", "ash", "ksh", "zsh"], &["-n"]),
     (&["python3", "python"], &["-c", "import sys; compile(open(sys.argv[-1], 'rb').read(), sys.argv[-1], 'exec')"]),

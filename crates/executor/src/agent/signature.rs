@@ -41,7 +41,7 @@ impl ScriptKey {
         key.map(Self).ok_or_else(|| "is a public key, but not an Ed25519 key".to_owned())
     }
 
-    /// Whether this key made the signature of the text.
+    /// Whether this key made the signature of the text. `signature` is in base64.
     pub(super) fn has_signed(&self, text: &str, signature: &str) -> bool {
         let Ok(signature) = STANDARD.decode(signature) else { return false };
         UnparsedPublicKey::new(&ED25519, &self.0).verify(text.as_bytes(), &signature).is_ok()

@@ -73,7 +73,7 @@ impl StoredScripts {
         }
     }
 
-    /// The server's reply, and the text that belongs to it.
+    /// Returns the server's reply about the script, and the script's text.
     async fn find(&self, named: &ScriptRef, run: &RunContext, log: &Log) -> Result<(ScriptReply, String), JobError> {
         let reply = self.ask(named, run, false).await?;
         match self.cache.get(&reply.hash) {
@@ -199,7 +199,7 @@ fn private() -> std::fs::Permissions {
     std::os::unix::fs::PermissionsExt::from_mode(0o600)
 }
 
-/// Removes the oldest files.
+/// Removes the oldest files, so that there is room for one more.
 fn make_room(folder: &Path) -> io::Result<()> {
     let mut files: Vec<(SystemTime, PathBuf)> = Vec::new();
     for entry in std::fs::read_dir(folder)? {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Engine, now};
 use crate::lifecycle::until;
 
-/// How far ahead of a run's instant its trigger may arrive.
+/// How far ahead of a run's instant its trigger may arrive, in milliseconds; the hello reports it to servers.
 pub(super) const AHEAD_MAX_MS: u32 = 1_000;
 
 pub(super) struct AheadLoop {

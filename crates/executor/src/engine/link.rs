@@ -16,17 +16,17 @@ use crate::table::{Item, TableLink};
 /// The largest number of items in one round of messages.
 const BATCH_MAX: usize = 500;
 
-/// Encoded bytes in one round of messages, unless one item alone has more. It is well below what a server accepts in
-/// one message.
+/// Maximum encoded size of one round of messages, unless one item alone is larger. It is well below what a server
+/// accepts in one message.
 const BATCH_BYTES_MAX: usize = rondel_proto::MESSAGE_BYTES_MAX / 2;
 
-/// Bytes of the reports of groups in one message, unless one report alone has more.
+/// Maximum size of the reports of groups in one message, in bytes, unless one report alone is larger.
 const REPORTS_BYTES_MAX: usize = 500 * 1024;
 
 /// Bytes that an item takes in its message in addition to its own: its tag and its length.
 const ITEM_OVERHEAD: usize = 8;
 
-/// Log bytes that may wait for one stream; the rest stays in the logs, which are bounded.
+/// Maximum log bytes that wait for one stream. Further lines stay in the logs, which are bounded.
 const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The messages that wait for one live session.
@@ -34,7 +34,8 @@ const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 pub(crate) struct Link {
     id: u64,
     node_id: i64,
-    /// How many silences had exceeded the limit when this session was opened.
+    /// How many silences had exceeded the limit when this session was opened. If another one does, the session must be
+    /// reopened.
     pub(crate) silence_count: u64,
     queue: Mutex<Queue>,
     wake: Notify,
@@ -140,6 +141,7 @@ fn lines(item: &Item) -> usize {
     }
 }
 
+/// The items of one round, by kind of message.
 #[derive(Default)]
 struct Round {
     replies: Vec<Reply>,
@@ -179,7 +181,7 @@ fn bounded(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
     let mut messages: Vec<Vec<PumpReport>> = Vec::new();
     let (mut items, mut bytes) = (0, 0);
     for report in reports {
-        // A server counts the reports together with their items.
+        // A server counts each report as one more item.
         let (more_items, more_bytes) = (report.items.len() + 1, encoded_len(&report) + ITEM_OVERHEAD);
         let fits = items + more_items <= ITEM_COUNT_MAX && bytes + more_bytes <= REPORTS_BYTES_MAX;
         match messages.last_mut() {

@@ -178,7 +178,7 @@ impl Engine {
         self.wake_waiters();
     }
 
-    /// Stops the runs that must not run twice if no server has answered for too long. This is also checked before each
+    /// If no server has answered for too long, stops the runs that must not run twice. This is also checked before each
     /// run begins: a paused process may resume exactly there, when another executor already has the run.
     fn enforce_silence_limit(&self) {
         self.stop_runs_in_silence(self.setup.silence.exceeded(host::uptime()));
@@ -188,7 +188,7 @@ impl Engine {
     fn stop_runs_in_silence(&self, silent: Option<SilencePeriod>) {
         let Some(SilencePeriod { limit, lasted }) = silent else { return };
         self.stop(&StopCause::Silence { length: limit }, |run| run.silence_limit(limit) == Some(limit));
-        // Whole seconds, except for lengths under one second.
+        // The message shows whole seconds, except for lengths under one second.
         let length = if lasted < Duration::from_secs(1) { lasted } else { Duration::from_secs(lasted.as_secs()) };
         self.stop(&StopCause::Silence { length }, |run| run.silence_limit(limit).is_some_and(|limit| limit <= lasted));
     }
@@ -304,8 +304,9 @@ impl Engine {
         self.table().outbox.links().any(|link| link.node_id() == node_id)
     }
 
-    /// Records a message from a server. Returns false if the silence before it was too long: runs that must not run twice are
-    /// stopped, and this session and all older ones must be reopened, because their triggers may have gone to other executors.
+    /// Records a message from a server. Returns false if this session must be reopened, because no server answered for too
+    /// long, either just before this message or earlier in the life of the session: the runs that it sent may have gone to
+    /// other executors. In the first case, the runs that must not run twice are also stopped.
     pub(crate) fn record_heard(&self, link: &Link) -> bool {
         if link.silence_count != self.setup.silence.exceeded_count() {
             return false;

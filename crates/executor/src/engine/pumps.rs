@@ -1,4 +1,5 @@
-//! Orders for the groups of pump jobs, and the groups' reports.
+//! Passes the orders of servers to the groups of pump jobs, and sends the groups' reports. An order lists the items
+//! that a group holds.
 
 use std::sync::Arc;
 

@@ -1,4 +1,4 @@
-//! Sends the requests of runs for the scripts that they name.
+//! Sends the requests with which runs ask servers for scripts.
 
 use std::sync::Arc;
 

@@ -1,5 +1,5 @@
-//! Measures how long no server has answered. After a limit, runs that must not run twice stop, because a successor
-//! may run elsewhere.
+//! Measures how long no server has answered: the silence. If it exceeds a limit, runs that must not run twice stop,
+//! because a successor may run elsewhere.
 //!
 //! Times are uptimes that include the host's sleep: a laptop that wakes up has heard no server all night.
 
@@ -8,15 +8,16 @@ use std::time::Duration;
 
 use rondel_proto::v1;
 
-/// A silence of all servers.
+/// A period in which no server answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct SilencePeriod {
-    /// The length after which the runs that must not run twice stop.
+    /// The length of silence at which runs that must not run twice are stopped.
     pub(crate) limit: Duration,
+    /// How long the silence has lasted so far.
     pub(crate) lasted: Duration,
 }
 
-/// How long no server may answer before a run stops; `None` if it continues.
+/// The length of silence after which a run stops; `None` if the run continues. `limit` is the default length.
 pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
     if trigger.pump.is_some() {
         // The items of the group may belong to another group by then.
@@ -37,9 +38,12 @@ const SILENCE: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 pub(crate) struct Silence {
+    /// The limit that the program sets. It takes precedence over the limit of the servers.
     configured: Option<Duration>,
-    /// Set by the last welcome; 0 before the first. An executor that was never welcomed holds no runs.
+    /// The limit in force, set by the last welcome; 0 before the first. An executor that was never welcomed holds no
+    /// runs.
     limit_ms: AtomicU64,
+    /// The uptime at which the executor last heard a server.
     heard_ms: AtomicU64,
     /// The number of silences that were too long and that a welcome has ended.
     exceeded_count: AtomicU64,
@@ -77,8 +81,8 @@ impl Silence {
         exceeded
     }
 
-    /// The number of silences that were too long so far. Messages on streams that were opened before the last of them
-    /// are ignored.
+    /// The number of silences that were too long so far. Messages on a stream that was opened before the end of the
+    /// last one are ignored.
     pub(crate) fn exceeded_count(&self) -> u64 {
         self.exceeded_count.load(Ordering::Relaxed)
     }

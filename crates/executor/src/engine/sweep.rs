@@ -17,6 +17,7 @@ const PROGRESS_PERIOD: Duration = Duration::from_secs(1);
 
 pub(crate) struct SweepLoop {
     engine: Arc<Engine>,
+    /// When progress is sent next.
     progress_at: Instant,
     watchdog: RuntimeWatchdog,
 }

@@ -1,4 +1,4 @@
-//! The log of one attempt: pending lines, the chunks made of them, and what was acknowledged.
+//! The log of one attempt: pending lines, and the chunks made of them until a server has acknowledged them.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -18,10 +18,11 @@ use crate::table::{RunKey, TableLog};
 /// Pending lines become a chunk at this many bytes, or at the next sweep.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Bytes that one attempt may hold before a session takes them; further lines are dropped and counted.
+/// Maximum bytes of one attempt's log that no session has taken; further lines are dropped and counted.
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 
-/// Bytes that one attempt may have sent without an acknowledgement; no more is sent until one arrives.
+/// Maximum bytes of one attempt's log that were sent and not acknowledged; no more is sent until an acknowledgement
+/// arrives.
 const UNACKED_BYTES_MAX: usize = 4 * 1024 * 1024;
 
 /// The bytes that a line costs in addition to its text.
@@ -49,7 +50,9 @@ pub(crate) struct RunLog {
 struct State {
     pending: Vec<LogLine>,
     pending_bytes: usize,
+    /// Lines dropped since the last chunk was made.
     dropped: u64,
+    /// What the beginning of the log has so far, counted against the limit.
     logged_bytes: usize,
     logged_lines: usize,
     /// The attempt has ended: no more lines are taken.
@@ -132,17 +135,19 @@ impl RunLog {
         self.append(&mut state, line, bytes);
     }
 
+    /// Whether `bytes` more fit: into `max` unsent bytes of this log, and into the limit of all logs.
     fn is_roomy(&self, state: &State, bytes: usize, max: usize) -> bool {
         let unsent = state.pending_bytes + state.chunk_bytes - state.sent_bytes;
         self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= max && shipping.has_room(bytes))
     }
 
-    /// Whether the beginning of the log is complete. Of further lines, only the last ones are kept.
+    /// Whether the kept beginning of the log has reached its limit. Of further lines, only the last ones are kept.
     pub(crate) fn is_full(&self) -> bool {
         lock(&self.state).tail.is_some()
     }
 
-    /// Whether a writer that can wait may continue. It is false well before lines would be dropped.
+    /// Whether a writer that can wait may continue. It turns false at half of [`UNSENT_BYTES_MAX`], well before lines
+    /// are dropped.
     pub(crate) fn has_room(&self) -> bool {
         let state = lock(&self.state);
         state.closed || self.is_roomy(&state, 0, UNSENT_BYTES_MAX / 2)

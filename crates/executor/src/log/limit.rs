@@ -22,7 +22,8 @@ impl Default for LogLimit {
 }
 
 impl LogLimit {
-    /// The kept end is a quarter of the log, but at most this size, because it waits in memory until the run ends.
+    /// The kept end is a quarter of the limit, but has at most these bytes and lines, because it waits in memory until
+    /// the run ends.
     const TAIL_BYTES_MAX: usize = 256 * 1024;
     const TAIL_LINES_MAX: usize = 1_000;
 

@@ -8,7 +8,7 @@ use tokio::sync::Notify;
 use super::buffer::RunLog;
 use crate::lifecycle::lock;
 
-/// Bytes that the logs of all runs may hold in memory; further lines are dropped and counted.
+/// Maximum bytes that the logs of all runs hold in memory; further lines are dropped and counted.
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Default)]
@@ -19,7 +19,7 @@ pub(crate) struct Shipping {
 }
 
 impl Shipping {
-    /// Marks a log that has got lines since it was last collected.
+    /// Marks a log as having lines to send.
     pub(crate) fn mark(&self, log: Arc<RunLog>) {
         lock(&self.marked).push(log);
     }

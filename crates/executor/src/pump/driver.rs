@@ -39,7 +39,7 @@ impl<R: Clone + Send> Checkpoints for Shared<R> {
     }
 }
 
-/// The result of the task of a call.
+/// The result of a call, which runs in a task of its own.
 type CallResult<T> = Result<Result<T, JobError>, JoinError>;
 
 /// A call that has returned.
@@ -161,7 +161,7 @@ impl<P: Pump> Driver<P> {
         }
     }
 
-    /// Whether the limit of a test that runs this group is reached.
+    /// Whether a test runs this group, and the limit of the test is reached.
     fn is_due(&self) -> bool {
         match self.shared.port.test_limit() {
             None => false,

@@ -10,7 +10,7 @@ use crate::run::StopCause;
 const NAMED_MAX: usize = 10;
 
 /// The ending of a group that has released every item, with its counts. A group that ended on its own or by a drain
-/// yields, to continue elsewhere.
+/// yields: other groups continue with its items.
 pub(super) fn ending<R: Clone>(cause: Option<&StopCause>, group: &Group<R>, failed_selects: u64) -> Ending {
     let Counts { rows, done, failed, .. } = group.total();
     let mut counts = serde_json::json!({"fetched": rows, "done": done, "failed": failed});

@@ -11,7 +11,8 @@ use tokio_util::sync::CancellationToken;
 use crate::lifecycle::lock;
 use crate::table::RunKey;
 
-/// One group's mailbox for orders. It exists before the group's handler begins.
+/// One group's mailbox for orders. It exists before the group's handler begins. An order lists the items that the group
+/// holds from then on.
 #[derive(Debug, Default)]
 pub struct Port {
     /// The newest order that the group has not taken. An order is complete, so it replaces all earlier ones.
@@ -25,7 +26,9 @@ pub struct Port {
 /// When the group of a [`TestPump`](super::TestPump) releases its items on its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TestLimit {
+    /// Once the last select returned no row of any item, and no row is in work.
     Dry,
+    /// After this many executions of rows, done or failed.
     Rows(u64),
 }
 

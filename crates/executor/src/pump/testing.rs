@@ -23,8 +23,8 @@ use crate::table::TableLog as _;
 /// The time limit of a test that sets none.
 const TIME_LIMIT: Duration = Duration::from_secs(10);
 
-/// Runs one group of a pump job in a test, as an executor would, until its items are dry or a number of rows was
-/// executed.
+/// Runs one group of a pump job in a test, as an executor would, until its items have no more rows or a number of rows
+/// was executed.
 ///
 /// The defaults are those of a job's definition, except for the waits, which are short. [`Pump`] has an example.
 #[must_use = "a test run does nothing until it runs"]
@@ -87,7 +87,7 @@ impl TestPump {
         self
     }
 
-    /// The checkpoint that the last item's previous owner left.
+    /// The checkpoint of the last item added, as its previous owner left it.
     pub fn item_checkpoint(mut self, checkpoint: impl Into<String>) -> Self {
         if let Some(item) = self.items.last_mut() {
             item.checkpoint = checkpoint.into();
@@ -150,7 +150,8 @@ impl TestPump {
         self
     }
 
-    /// Ends the test after this many rows were executed, done or failed; by default it ends when every item is dry.
+    /// Ends the test after this many rows were executed, done or failed; by default it ends when no item has any more
+    /// rows.
     pub fn until_rows(mut self, count: u64) -> Self {
         self.until = TestLimit::Rows(count);
         self
@@ -211,7 +212,8 @@ impl PumpOutcome {
         self.items.iter().map(count).sum()
     }
 
-    /// Whether the group released its items on its own: they were dry, or the rows were executed.
+    /// Whether the group ended as the test intended, because its items had no more rows or enough rows were executed,
+    /// and not at the time limit.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         self.ending.is_yielded
@@ -229,13 +231,13 @@ impl PumpOutcome {
         self.sum(|item| item.rows)
     }
 
-    /// Rows that were executed.
+    /// Rows that were executed successfully.
     #[must_use]
     pub fn done(&self) -> u64 {
         self.sum(|item| item.done)
     }
 
-    /// Executions of rows that failed.
+    /// Failed executions, counted once for each row and try.
     #[must_use]
     pub fn failed(&self) -> u64 {
         self.sum(|item| item.failed)

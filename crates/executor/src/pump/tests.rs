@@ -30,9 +30,10 @@ struct Rows {
     takes: Work,
     fails: Arc<dyn Fn(u32) -> Result<(), JobError> + Send + Sync>,
     select_takes: Duration,
-    /// Rows by execution, with the instant and the epoch.
+    /// The rows of each execution, with its start and its epoch.
     calls: Log<(Instant, Vec<u32>, i64)>,
     selects: Log<(Instant, Vec<String>)>,
+    /// The highest number of executions at the same time, and the present number.
     most: Arc<AtomicUsize>,
     now: Arc<AtomicUsize>,
 }

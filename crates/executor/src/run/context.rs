@@ -32,7 +32,7 @@ const SILENCE_GRACE_MAX: Duration = Duration::from_secs(10);
 /// running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FencingToken {
-    /// Rises when another server takes over the job, and when its server acquires a new lease.
+    /// Rises when another server takes over the job, and when the job's server acquires a new lease.
     pub term: i64,
     /// Rises with each start within a term.
     pub n: i64,
@@ -68,14 +68,14 @@ struct Inner {
     resolved: OnceLock<String>,
     /// Tasks that end with the run; `None` once it has ended.
     tasks: Mutex<Option<Vec<AbortHandle>>>,
-    /// A blocking handler has begun on its thread, where it cannot be aborted.
+    /// Whether a blocking handler has begun on its thread, where it cannot be aborted.
     on_thread: AtomicBool,
     arrived: Instant,
     /// When the handler began, by this host's clock and by the server's.
     started: OnceLock<(Instant, Timestamp)>,
     /// The run's own span, if this program exports it.
     exported: OnceLock<TraceParent>,
-    /// The port of a group of a pump job.
+    /// The mailbox for orders, if the run is a group of a pump job.
     pump: Option<Arc<Port>>,
 }
 
@@ -312,8 +312,8 @@ impl RunContext {
         }
     }
 
-    /// Whether the run should have ended: its timeout has passed, or it must stop. A cancelled group of a pump job
-    /// has a longer grace, so the difference to the ordinary grace must have passed, too.
+    /// Whether the run should have ended: its timeout has passed, or it must stop. Callers add the ordinary grace. A
+    /// cancelled group of a pump job has a longer one, so the difference between the two must have passed as well.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
         let longer = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
         self.inner.stop.set_at().is_some_and(|at| now >= at + longer) || self.deadline().is_some_and(|end| now >= end)
@@ -376,7 +376,7 @@ impl RunContext {
 
 /// A group of a pump job.
 impl RunContext {
-    /// The port for the group's orders; `None` for an ordinary run.
+    /// The mailbox for the group's orders; `None` for an ordinary run.
     pub(crate) fn pump(&self) -> Option<&Arc<Port>> {
         self.inner.pump.as_ref()
     }

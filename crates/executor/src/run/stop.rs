@@ -14,9 +14,9 @@ use crate::ending::Ending;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum StopCause {
-    /// A user or a program asked for it.
+    /// A user or a program asked for the stop.
     Cancelled { by: String },
-    /// Its timeout has passed.
+    /// The run's timeout has passed.
     TimedOut { timeout: Duration },
     /// No server answers, and the run must not continue while its successor runs elsewhere.
     Silence { length: Duration },
@@ -69,7 +69,7 @@ impl StopCause {
     }
 }
 
-/// Set once, read and awaited by many.
+/// The cause of a run's stop: set once, read and awaited by many tasks.
 #[derive(Debug, Default)]
 pub(crate) struct StopCell {
     cause: OnceLock<(StopCause, Instant)>,

@@ -14,13 +14,13 @@ use crate::engine::Engine;
 pub(crate) use servers::{ServerUrl, Servers, TlsFiles, TokenSource};
 use stream::End;
 
-/// A session that lasted this long counts as good: the next wait is short again.
+/// After a session that lasted this long, the wait before dialling again is short.
 const GOOD_SESSION: Duration = Duration::from_secs(5);
 
 /// How often an unchanged problem with a server is reported again.
 const REMIND_PERIOD: Duration = Duration::from_secs(300);
 
-/// How often an alias of a connected server is checked again.
+/// How often a server's second URL is checked again while the server is connected by another one.
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
 /// After this many such answers in a row, a URL whose server answers that this executor is connected already counts as

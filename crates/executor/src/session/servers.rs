@@ -76,7 +76,8 @@ impl TokenSource {
         Ok(Some(value))
     }
 
-    /// Describes a refused token: its source, and its first characters as lists of tokens show them.
+    /// Describes a refused token by its source and its first characters, by which a user finds it in the list of
+    /// tokens.
     pub(crate) async fn describe_refused(&self) -> String {
         match self {
             Self::None => "no token was sent: set one with .token_file(path) or .token(text)".to_owned(),
@@ -140,7 +141,7 @@ impl TlsFiles {
 struct KnownTls {
     /// The settings from the last read that succeeded.
     usable: Option<ClientTlsConfig>,
-    /// Why the files could not be used since then; reported once.
+    /// Why the last read failed, if it did. A reason is logged only when it is new.
     fault: Option<String>,
 }
 
@@ -200,8 +201,8 @@ impl Servers {
         lock(&self.known).dialled.insert(url.clone())
     }
 
-    /// Whether neither the settings nor the latest list of servers name this server. It then no longer counts as
-    /// dialled, and the task that dials it must end.
+    /// Whether neither the settings nor the latest list of servers name this server. If so, the server no longer counts
+    /// as dialled, and the task that dials it must end.
     pub(crate) fn drop_if_unwanted(&self, url: &ServerUrl) -> bool {
         let mut known = lock(&self.known);
         let wanted = self.configured.contains(url) || known.named.contains(url);

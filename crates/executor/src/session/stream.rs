@@ -24,7 +24,7 @@ use rondel_core::error_chain::chain;
 /// batched.
 const CHANNEL_MAX: usize = 2;
 
-/// The largest message that is accepted: triggers carry their params.
+/// The largest message that is accepted, in bytes. It is large because triggers carry their params.
 const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 
 /// The shortest time between two rounds: under load, messages become larger instead of more frequent.

@@ -1,7 +1,7 @@
 //! The run table: every run that the executor has accepted, from its trigger to the acknowledgement of its result.
 //!
-//! Each method handles one event: it sends messages on the streams that it knows, and returns the runs to start because
-//! of it. The table reads no clock and needs no runtime; the simulation of the cluster runs the same table.
+//! Each method handles one event: it sends messages on the open streams, and returns the runs that can start now. The
+//! table reads no clock and needs no runtime; the simulation of the cluster runs the same table.
 
 mod key;
 mod outbox;
@@ -50,11 +50,11 @@ pub struct RunTable<R: TableRun, L> {
 /// The answer to a trigger.
 enum TriggerAnswer {
     Accept,
-    /// It was accepted before, and has not ended.
+    /// The run was accepted before, and has not ended.
     Held,
-    /// It has ended, and no server has acknowledged its result.
+    /// The run has ended, and no server has acknowledged its result.
     Unacked,
-    /// It has ended, and a server has acknowledged its result.
+    /// The run has ended, and a server has acknowledged its result.
     Done(Box<v1::Result>),
     Refuse(RefusedWhy),
 }
@@ -149,7 +149,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         is_fenced && !mutant::on(Mutant::NoFenceOnExecutor)
     }
 
-    /// Refuses runs that have been queued for too long to begin. Only the server that sent a run can send it
+    /// Refuses queued runs whose time limit for the start has passed. Only the server that sent a run can send it
     /// elsewhere, so the run stays in the table until an open stream leads to that server.
     pub fn refuse_expired(&mut self, now: Instant) {
         let senders = self.senders();
@@ -159,7 +159,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         }
     }
 
-    /// Maps each stream by which runs arrived to the open stream to the same server: the same stream or a later one.
+    /// For each stream by which runs arrived: the open stream to the same server, which is that stream itself or a
+    /// later one.
     fn senders(&self) -> BTreeMap<u64, u64> {
         let open = |node: i64| self.outbox.links().find(|link| link.node_id() == node).map(|link| link.id());
         let later = self.lost_links.iter().filter_map(|(lost, node)| Some((*lost, open(*node)?)));
@@ -279,7 +280,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         (count(self.runs.running_count()), count(self.runs.queued_count()))
     }
 
-    /// The highest epoch of that node whose triggers are refused.
+    /// The highest epoch of this node whose triggers are refused.
     #[must_use]
     pub fn fenced_epoch(&self, node_id: i64) -> Option<i64> {
         self.fences.get(&node_id).copied()
@@ -375,7 +376,8 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
 /// Periodic reports.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// Reports the runs that have lasted for `after` to every server: the owner of a run may no longer be its sender.
+    /// Reports to every server the runs that have lasted for at least `after`: the owner of a run may no longer be its
+    /// sender.
     pub fn announce_started(&mut self, now: Instant, after: Duration) {
         for run in self.runs.take_unannounced(now, after) {
             for link in self.outbox.links() {

@@ -13,7 +13,7 @@ use super::{Item, RunKey, TableLink, TableLog};
 /// How many results may wait for an acknowledgement before new runs are refused.
 pub(super) const UNACKED_MAX: usize = 50_000;
 
-/// How long a log is kept for its acknowledgement after the result has been acknowledged.
+/// How long a log waits for its own acknowledgement after its result has been acknowledged.
 const LOG_KEPT_FOR: Duration = Duration::from_secs(30);
 
 /// The wait before a result is sent again doubles with each try, at most this many times.
@@ -27,7 +27,7 @@ pub struct Outbox<G, L> {
     unacked: BTreeMap<RunKey, Unacked<G>>,
     /// When each sent result is due to be sent again.
     resend: BTreeSet<(Instant, RunKey)>,
-    /// Logs with unacknowledged chunks whose result is acknowledged.
+    /// Logs with unacknowledged chunks whose results are acknowledged, each with the instant of that acknowledgement.
     unacked_logs: BTreeMap<RunKey, (Instant, Arc<G>)>,
     unacked_journaled_count: usize,
     recent: Recent,
@@ -94,7 +94,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.unacked.get(&key).map(|unacked| &unacked.result)
     }
 
-    /// The verdict of an attempt that a server acknowledged recently.
+    /// A result that a server acknowledged recently, without its texts.
     pub(super) fn recent(&self, key: RunKey) -> Option<&v1::Result> {
         self.recent.get(key)
     }
@@ -143,7 +143,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Sends the result, on the session that the run came by if that is open.
+    /// Sends the result: on the session by which the run arrived if it is open, else on another one.
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
         let Some(unacked) = self.unacked.get_mut(&key) else { return };
         unacked.ready = true;
@@ -250,7 +250,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
 /// Sessions.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
-    /// Adds a session, and sends the results that had none.
+    /// Adds a session, and sends on it the results that no session has.
     pub(super) fn link_up(&mut self, link: Arc<L>, now: Instant) {
         let id = link.id();
         self.links.insert(id, link);

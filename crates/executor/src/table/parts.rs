@@ -10,30 +10,30 @@ use super::RunKey;
 
 /// A run as the table sees it.
 pub trait TableRun: Clone {
-    /// Its log.
+    /// The type of the run's log.
     type Log: TableLog;
 
-    /// Its run and attempt.
+    /// The ids of the run and the attempt.
     fn key(&self) -> RunKey;
-    /// Its job.
+    /// The id of the run's job.
     fn job_id(&self) -> JobId;
-    /// The fencing number of its trigger.
+    /// The fencing number of the run's trigger.
     fn fence_n(&self) -> i64;
-    /// The stream that it is reported on; 0 for none.
+    /// The id of the stream that the run is reported on; 0 for none.
     fn link(&self) -> u64;
-    /// Its log.
+    /// The run's log.
     fn log(&self) -> &Arc<Self::Log>;
-    /// When its handler began, in milliseconds by the server's clock; `None` before.
+    /// When the handler began, in milliseconds by the server's clock; `None` before.
     fn started_at_ms(&self) -> Option<i64>;
-    /// How many milliseconds after the arrival of its trigger its handler began; 0 before.
+    /// How many milliseconds after the arrival of the trigger the handler began; 0 before.
     fn started_after_ms(&self) -> i64;
-    /// Whether it was asked to stop, or its timeout has passed.
+    /// Whether the run was asked to stop, or its timeout has passed.
     fn should_end(&self, now: Instant) -> bool;
 }
 
 /// The log of one attempt. Its chunks are kept until a server acknowledges them.
 pub trait TableLog {
-    /// The stream that has its chunks, or will get them; 0 for none.
+    /// The id of the stream that has the log's chunks, or will get them; 0 for none.
     fn link(&self) -> u64;
     /// Whether chunks wait for an acknowledgement.
     fn has_chunks(&self) -> bool;
@@ -41,7 +41,7 @@ pub trait TableLog {
     fn has_unsent(&self) -> bool;
     /// The chunks that this stream does not have yet, up to a limit of unacknowledged bytes; with `flush`, all of them.
     fn collect(&self, link: u64, flush: bool) -> Vec<LogChunk>;
-    /// Forgets the chunks up to this one, which a server has.
+    /// Forgets the chunks up to this one, which a server has acknowledged.
     fn acked(&self, sequence: i64);
     /// Accepts no more lines.
     fn close(self: &Arc<Self>);
@@ -49,11 +49,11 @@ pub trait TableLog {
 
 /// A stream to one server. Messages are sent in the order in which they are added.
 pub trait TableLink {
-    /// Its id; never 0.
+    /// The stream's id; never 0.
     fn id(&self) -> u64;
     /// The server's node id.
     fn node_id(&self) -> i64;
-    /// Whether it takes more chunks of logs now.
+    /// Whether the stream takes more chunks of logs now.
     fn has_log_room(&self) -> bool;
     /// Adds messages.
     fn extend(&self, items: impl IntoIterator<Item = Item>);
@@ -64,7 +64,7 @@ pub trait TableLink {
     }
 }
 
-/// Decides about triggers: whether the program has the handler, and which run it makes of a trigger.
+/// What the table needs to accept triggers: whether the program has the handler, and the run that a trigger becomes.
 pub trait Intake {
     /// The type of the runs.
     type Run: TableRun;
@@ -75,7 +75,7 @@ pub trait Intake {
     fn run(&self, trigger: Trigger, link: u64) -> Self::Run;
 }
 
-/// One message to a server.
+/// One item in the queue of a stream to a server. A message can carry several of them.
 #[derive(Debug)]
 pub enum Item {
     /// A reply about a trigger, a start or progress.
@@ -86,7 +86,7 @@ pub enum Item {
     Result(v1::Result),
     /// Jobs that could start a run here immediately.
     Probe(ProbeReplies),
-    /// The attempts of a fenced server.
+    /// The attempts that the executor holds or has finished, as the answer to a fence.
     Fence(FenceReply),
     /// The items of a group of a pump job.
     Pump(PumpReport),

@@ -236,8 +236,8 @@ impl<R: TableRun> Runs<R> {
         keys.into_iter().filter_map(|key| self.remove(key)).collect()
     }
 
-    /// The runs that have lasted for `after` and were not announced. A run that has a slot but whose handler has not
-    /// begun is checked again later.
+    /// The runs that have lasted for at least `after` and were not announced. A run that has a slot but whose handler
+    /// has not begun is checked again later.
     pub(super) fn take_unannounced(&mut self, now: Instant, after: Duration) -> Vec<R> {
         let mut lasting = Vec::new();
         while let Some((started, key)) = self.unannounced.front().copied() {

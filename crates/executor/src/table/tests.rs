@@ -115,7 +115,7 @@ impl TableLink for TestLink {
     }
 }
 
-/// Knows the handler "h".
+/// An intake that knows only the handler "h".
 struct TestIntake;
 
 impl Intake for TestIntake {
@@ -442,7 +442,7 @@ fn only_lasting_runs_are_announced_and_once() {
     assert!(runs.take_unannounced(start() + after, after).is_empty());
 }
 
-/// Any server may own a run by now, and a server that connects later has not received its start.
+/// Any server may own a run by now, and a server that connects later has not received the report of the run's start.
 #[test]
 fn every_server_hears_which_runs_have_begun() {
     let after = Duration::from_millis(500);

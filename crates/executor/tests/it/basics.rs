@@ -179,7 +179,8 @@ async fn a_fence_of_any_node_is_answered_with_everything() {
     running.stop().await;
 }
 
-/// The executor leaves a server that does not understand its replies.
+/// A server whose protocol is older does not understand the executor's replies, so the executor ends the session and
+/// dials again.
 #[tokio::test]
 async fn an_older_server_is_left_until_it_is_newer() {
     let server = FakeServer::start().await;

@@ -23,7 +23,7 @@ use fake::FakeServer;
 /// How long a test waits for anything. A program that a test stops would run for longer than this.
 const LIMIT: Duration = Duration::from_secs(45);
 
-/// Short lengths, so that tests of late events are quick.
+/// Short periods and timeouts, so that tests need not wait long for them.
 fn quick() -> Timing {
     Timing {
         cancel_grace: Duration::from_millis(300),

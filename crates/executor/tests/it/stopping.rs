@@ -182,7 +182,7 @@ async fn without_any_answer_serial_runs_stop_and_others_continue() {
     running.crash().await;
 }
 
-/// The setting of the job takes precedence over its overlap policy.
+/// The job's `on_silence` takes precedence over its overlap policy.
 #[tokio::test]
 async fn a_run_continues_without_any_answer_as_long_as_its_job_allows() {
     use rondel_proto::v1::OnSilence;
@@ -196,7 +196,8 @@ async fn a_run_continues_without_any_answer_as_long_as_its_job_allows() {
     let stops = Trigger { on_silence: OnSilence::Stop.into(), ..trigger(4, "unresponsive") };
     server.trigger_all(vec![serial(1), goes_on(2, 600), goes_on(3, 0), stops]).await;
     server.reply(4, Kind::Accepted).await;
-    // An acknowledgement is also an answer, and so is the welcome on the stream that the executor opens after a second.
+    // Acknowledgements count as answers, so the server sends none. After a second, the executor opens a new stream,
+    // whose welcome ends the silence.
     server.set_answers(false);
     server.set_acks(false);
     for run_id in [1, 4] {

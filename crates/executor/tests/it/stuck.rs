@@ -12,7 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::fake::{FakeServer, trigger};
 use super::{Running, builder};
 
-/// The handler waits for this, and blocks its thread meanwhile.
+/// A handler that waits for a message on this receiver blocks its thread meanwhile.
 type Gate = Arc<Mutex<mpsc::Receiver<()>>>;
 
 async fn blocks_its_thread(State(gate): State<Gate>) {

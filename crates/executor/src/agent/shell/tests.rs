@@ -335,7 +335,7 @@ async fn a_program_that_has_ended_is_not_stopped_any_more() {
         let mut running = Box::pin(running);
         assert!(running.as_mut().now_or_never().is_none());
         wait_until(|| std::fs::read_to_string(&pid).is_ok_and(|pid| !is_alive(pid.trim()))).await;
-        // The runtime learns of the end of the process and of its pipes.
+        // Gives the runtime time to notice that the process has ended and that its pipes are closed.
         tokio::time::sleep(Duration::from_millis(50)).await;
         context.stop(StopCause::Drained);
         assert!(running.await.is_ok());

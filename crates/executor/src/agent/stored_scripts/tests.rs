@@ -6,7 +6,7 @@ use super::*;
 use crate::extract::Params;
 use crate::test_run::{TestOutcome, TestRun};
 
-/// A key whose secret part is not known: nothing is signed by it.
+/// A public key whose private key is unknown, so no text of these tests has a valid signature.
 fn key() -> ScriptKey {
     let text = "-----BEGIN PUBLIC KEY-----\nMCowBQYDK2VwAyEAPUAXw+hDiVqStwqnTRt+vJyYLM8uxJaMwM1V8Sr0Zgw=\n-----END PUBLIC KEY-----";
     ScriptKey::from_pem(text).unwrap()

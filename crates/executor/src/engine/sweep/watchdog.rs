@@ -16,6 +16,7 @@ const BLOCKED_AFTER: Duration = Duration::from_secs(2);
 
 #[derive(Default)]
 pub(super) struct RuntimeWatchdog {
+    /// When the last task was sent, and whether it has run.
     sent: Option<(Instant, Arc<AtomicBool>)>,
     has_warned: bool,
 }

@@ -13,7 +13,7 @@ pub enum CheckpointError {
     /// The checkpoint is too long.
     #[error("a checkpoint of {bytes} bytes; at most {CHECKPOINT_BYTES_MAX} are kept")]
     TooLong {
-        /// Its length in bytes.
+        /// The checkpoint's length in bytes.
         bytes: usize,
     },
     /// The group no longer holds the item at the epoch of this call.
@@ -24,23 +24,24 @@ pub enum CheckpointError {
     },
 }
 
-/// Counts of the work on one item, or on all.
+/// Counts of the work on one item, or on all items of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Selects that asked for the item.
+    /// Selects that asked for rows of the item.
     pub fetches: u64,
     /// Rows that were fetched to be executed.
     pub rows: u64,
-    /// Rows that were executed.
+    /// Rows that were executed successfully.
     pub done: u64,
-    /// Executions of rows that failed.
+    /// Failed executions, counted once for each row and try.
     pub failed: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Phase {
     Held,
-    /// The server has asked for the item. At `abort_at`, if it is set, the remaining work is aborted.
+    /// The group is releasing the item: it executes the rows that it has fetched. At `abort_at`, if it is set, the
+    /// remaining work is aborted.
     Releasing {
         abort_at: Option<std::time::Instant>,
     },
@@ -57,7 +58,7 @@ pub(super) struct Holding {
     pub(super) checkpoint: String,
     pub(super) phase: Phase,
     pub(super) counts: Counts,
-    /// The last select returned no rows of the item.
+    /// Whether the last select returned no rows of the item.
     pub(super) is_empty: bool,
     pub(super) rate: Rate,
     /// The progress that was last reported.
@@ -87,6 +88,7 @@ impl Holding {
     }
 }
 
+/// How many slots of the length [`SLOT`] make up a minute.
 const SLOT_COUNT: u64 = 12;
 const SLOTS: usize = 12;
 const SLOT: Duration = Duration::from_secs(5);

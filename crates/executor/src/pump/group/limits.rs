@@ -29,11 +29,11 @@ pub struct Limits {
     pub pause: Duration,
     /// How long the release of an item may take.
     pub hand_over: Duration,
-    /// How often a failed row is retried.
+    /// Maximum number of retries of a failed row.
     pub row_retry_max: u32,
     /// The wait before the first retry of a row, doubled for each further one.
     pub row_backoff: Duration,
-    /// The longest of these waits.
+    /// The longest wait before a retry of a row.
     pub row_backoff_max: Duration,
 }
 
@@ -49,8 +49,9 @@ impl Limits {
         backoff(self.row_backoff, self.row_backoff_max, failures)
     }
 
-    /// How long a row that failed for good is left out. The next select, which may come only after `pause`, then finds the item dry, and
-    /// the item must stay dry until a report has been sent. Otherwise the server never sees that a pump is empty.
+    /// How long a row that failed for good is ignored if a select returns it. Within that time, the next select, which may come only
+    /// after `pause`, finds the item dry (it has no rows to execute), and a report is sent. Otherwise the server never sees that a
+    /// pump is empty.
     pub(super) fn rest(&self, wait: Duration) -> Duration {
         wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2)
     }

@@ -57,7 +57,7 @@ pub struct Execution<R> {
     pub number: u64,
     /// The item that the rows belong to.
     pub item: String,
-    /// The epoch at which they were fetched.
+    /// The epoch of the item at which the rows were fetched.
     pub epoch: i64,
     /// The rows.
     pub rows: Vec<R>,
@@ -75,11 +75,11 @@ pub enum Task {
 /// How an execution ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ExecutionEnd {
-    /// Its rows are done.
+    /// The rows of the execution are done.
     Done,
-    /// None of its rows is done.
+    /// None of the rows of the execution is done.
     Failed,
-    /// It was stopped before its end.
+    /// The execution was stopped before its end.
     Aborted,
 }
 
@@ -92,9 +92,9 @@ pub struct Fetched {
     pub surplus: usize,
     /// Rows of items that were not asked for, or are no longer held.
     pub foreign: usize,
-    /// Rows that are already in work, or were returned twice.
+    /// Rows that are in work already (queued, in execution or waiting for a retry), or that the select returned twice.
     pub in_work: usize,
-    /// Rows that failed for good a short while ago.
+    /// Rows that failed for good a short while ago, and are ignored for now.
     pub resting: usize,
 }
 
@@ -119,24 +119,27 @@ pub struct Group<R> {
     items: BTreeMap<String, Holding>,
     /// The items that are being released.
     releasing: BTreeSet<String>,
-    /// The highest epoch of each item that was released or dropped.
+    /// The highest epoch of each item that was released or dropped. An order cannot bring the item back at this epoch
+    /// or a lower one.
     gone: BTreeMap<String, i64>,
     rows: RowTracker<R>,
     fetch: Option<Fetch>,
+    /// No select begins before this instant.
     fetch_after: Option<Instant>,
     /// Failed selects since the last one that succeeded.
     failed_fetches: u32,
     aborts: VecDeque<Task>,
-    /// The group releases all items and ends.
+    /// Whether the group releases all items and then ends.
     ending: bool,
     total: Counts,
+    /// When the group was made.
     origin: Instant,
     reported_at: Option<Instant>,
     is_changed: bool,
-    /// The number of selects has changed since the last report. If nothing else changes, the report waits for a long
-    /// period.
+    /// Whether the number of selects has changed since the last report. If nothing else changes, the report waits for a
+    /// long period.
     is_counted: bool,
-    /// An item was released since the last report.
+    /// Whether an item was released since the last report.
     is_urgent: bool,
 }
 
@@ -191,7 +194,7 @@ impl<R: Clone> Group<R> {
         Step::Wait(self.wake_at())
     }
 
-    /// Whether a select may start once the wait before it has ended.
+    /// Whether a select may start, apart from the wait before it.
     fn could_fetch(&self) -> bool {
         let executing = self.rows.executing();
         let is_dry = if self.limits.not_sleep { executing < self.limits.threads } else { executing == 0 };
@@ -247,7 +250,8 @@ impl<R: Clone> Group<R> {
         found
     }
 
-    /// Forgets rows that failed for good and that a complete select no longer returned.
+    /// Forgets rows that failed for good, if the select asked for their items, did not return them, and returned fewer
+    /// rows than its limit.
     fn retain_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
         if is_full || self.rows.failed().is_empty() {
             return;
@@ -257,8 +261,8 @@ impl<R: Clone> Group<R> {
         self.rows.retain_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
     }
 
-    /// Queues a row. Returns the row's item; `None` if the row is resting, or if the item was not asked for or is not
-    /// held.
+    /// Queues a row. Returns the row's item. Returns `None` if the row rests after it failed for good, or if the item
+    /// was not asked for or is no longer held.
     fn accept(
         &mut self,
         row: Row<R>,

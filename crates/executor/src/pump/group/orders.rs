@@ -1,4 +1,5 @@
-//! Orders, stopping, and the release of items.
+//! Handles the orders of the server, a stop, and the release of items. An order lists the items that the group holds
+//! from then on.
 
 use std::collections::BTreeSet;
 use std::time::Instant;
@@ -81,12 +82,12 @@ impl<R: Clone> Group<R> {
             self.drop_item(&name);
             self.items.insert(name.clone(), Holding::new(epoch, params, checkpoint));
             if self.failed_fetches == 0 {
-                // The other items may have made the group wait because they had no rows. The new item ends that wait.
+                // The group may be waiting because its other items had no rows. The new item ends that wait.
                 self.fetch_after = None;
             }
         }
-        // A group that ends has already begun to release the items that it had. For those, a request by the server only
-        // sets the time limit.
+        // A group that ends is already releasing the items that it had. If the server asks for one of those, only the
+        // time limit of its release changes.
         if release || (self.ending && held != Some(epoch)) {
             self.begin_release(&name, now);
         }

@@ -20,6 +20,7 @@ enum Event {
     SelectFails,
     /// One of the executions ends. The number selects it, modulo their count.
     Ends(u8, ExecutionEnd),
+    /// This many milliseconds pass.
     Passes(u16),
     Stops,
 }

@@ -10,14 +10,14 @@ use super::holding::Phase;
 use super::limits::REPORT_PERIOD;
 use super::{Group, Holding};
 
-/// A select that finds nothing only raises a count. The count alone is reported this rarely, so that an idle pump
-/// costs almost nothing.
+/// If a select finds nothing, only a count changes. Such a change is reported only once in this period, so that an idle
+/// pump costs almost nothing.
 const IDLE_PERIOD: Duration = Duration::from_secs(10);
-/// A released item is reported again after this long, until an order answers. A rate is reported again, too, because
-/// it falls without any event.
+/// A released item is reported again after this long, until an order of the server no longer names it. So is an item
+/// whose rate is not 0, because the rate falls without any event.
 const REPEAT: Duration = Duration::from_secs(5);
 
-/// The largest number of items in a report in one message: a server counts the report as well.
+/// Maximum number of items in a report: the server's limit counts the report itself as one more.
 const REPORT_ITEMS_MAX: usize = ITEM_COUNT_MAX - 1;
 /// The largest size of a report in one message, in bytes.
 const REPORT_BYTES_MAX: usize = 500 * 1000;
@@ -25,7 +25,7 @@ const REPORT_BYTES_MAX: usize = 500 * 1000;
 const ITEM_OVERHEAD: usize = 8;
 
 impl<R: Clone> Group<R> {
-    /// When the next report is due, as far as known.
+    /// When the next report is due; `None` if there is nothing to report before the next event.
     #[must_use]
     pub fn report_at(&self) -> Option<Instant> {
         let Some(reported_at) = self.reported_at else { return self.is_changed.then_some(self.origin) };

@@ -7,7 +7,7 @@ use rondel_core::Timestamp;
 
 use super::Execution;
 
-/// How many rows that failed for good are remembered.
+/// Of the rows that failed for good, at most this many are remembered.
 const RESTING_MAX: usize = 10_000;
 
 /// A row that a select returned.
@@ -62,9 +62,10 @@ pub(super) struct RowTracker<R> {
     executions: BTreeMap<u64, ActiveExecution<R>>,
     /// Item and key of every row that is queued, in execution or waiting.
     keys: BTreeSet<(String, String)>,
+    /// Until when each row that failed for good is ignored if a select returns it.
     resting: BTreeMap<(String, String), Instant>,
-    /// Rows that failed for good. A row is removed when it is executed after all, or when a complete select no longer
-    /// returns it.
+    /// Rows that failed for good. A row is removed when it is executed after all, or when a select of its item no
+    /// longer returns it although it returned fewer rows than its limit.
     failed: BTreeSet<(String, String)>,
 }
 
@@ -196,7 +197,8 @@ impl<R: Clone> RowTracker<R> {
         }
     }
 
-    /// Remembers a row that failed for good. A store that keeps returning it must not keep the group busy.
+    /// Remembers a row that failed for good. If a select returns the row within `wait`, it is ignored, so that it does
+    /// not keep the group busy.
     pub(super) fn mark_failed(&mut self, place: (String, String), now: Instant, wait: Duration) {
         if self.failed.len() < RESTING_MAX {
             self.failed.insert(place.clone());

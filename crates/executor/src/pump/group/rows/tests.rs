@@ -52,7 +52,7 @@ fn rows_that_failed_for_good_are_named_while_they_are_there() {
     check(&harness, &["3"]);
 }
 
-/// The server learns from a report that an item is dry, and reports are a second apart.
+/// The server learns from a report that an item is dry (has no rows to execute), and reports are a second apart.
 #[test]
 fn a_row_that_failed_for_good_rests_until_its_item_is_reported_as_dry() {
     let pause = SECOND * 60;
