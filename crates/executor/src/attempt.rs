@@ -47,7 +47,7 @@ async fn supervise(run: &RunContext, handler: JobHandler) -> Ending {
             Ok(ended) => Some(ended),
             // A blocking handler cannot be aborted, and keeps its slot until it returns. If that takes too long, the
             // sweep reports the run's verdict first.
-            Err(_) if run.is_on_thread() && run.is_swept() => Some((&mut body).await),
+            Err(_) if run.is_on_blocking_thread() && run.is_swept() => Some((&mut body).await),
             Err(_) => None,
         },
     };
@@ -99,9 +99,9 @@ fn decide_ending(run: &RunContext, ended: Option<Result<Ending, String>>) -> End
         run.log_line("error", panic);
     }
     match (run.stop_cause(), ended) {
-        (Some(cause), None) if run.is_on_thread() => cause.stuck(true),
+        (Some(cause), None) if run.is_on_blocking_thread() => cause.stuck_ending(true),
         (Some(cause), None) => stopped_ending(run, cause, Some(run.stop_grace())),
-        (Some(_), Some(Ok(ending))) if run.pump().is_some() => ending,
+        (Some(_), Some(Ok(ending))) if run.order_mailbox().is_some() => ending,
         (Some(cause), Some(Ok(ending))) if !ending.retryable && cause.yields_to_handler() && !run.has_read_stop() => {
             ending
         }
@@ -116,5 +116,5 @@ fn decide_ending(run: &RunContext, ended: Option<Result<Ending, String>>) -> End
 /// items.
 fn stopped_ending(run: &RunContext, cause: &StopCause, aborted_after: Option<Duration>) -> Ending {
     let ending = cause.ending(aborted_after);
-    if run.pump().is_some() && *cause == StopCause::Drained { Ending::yielded(ending.message) } else { ending }
+    if run.order_mailbox().is_some() && *cause == StopCause::Drained { Ending::yielded(ending.message) } else { ending }
 }

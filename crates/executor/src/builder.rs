@@ -24,10 +24,10 @@ use crate::session::{ServerUrl, Servers, TlsFiles, TokenSource};
 use crate::setup::{BLOCKING_THREADS_MAX, Setup, States, Timing};
 
 /// How many runs an executor takes at the same time by default.
-const SLOTS: u32 = 64;
+const SLOTS_DEFAULT: u32 = 64;
 
 /// How long running runs may take to finish after the signal to stop, by default.
-const DRAIN_GRACE: Duration = Duration::from_secs(60);
+const DRAIN_GRACE_DEFAULT: Duration = Duration::from_secs(60);
 
 /// Builds an [`Executor`]. [`build`](Self::build) and [`run_until`](Self::run_until) report wrong settings.
 ///
@@ -97,10 +97,10 @@ impl Builder {
             tls_files: TlsFiles::default(),
             labels: BTreeMap::new(),
             weight: 1,
-            slots: SLOTS,
+            slots: SLOTS_DEFAULT,
             blocking_threads: None,
             data_dir: None,
-            drain_grace: DRAIN_GRACE,
+            drain_grace: DRAIN_GRACE_DEFAULT,
             log_limit: LogLimit::default(),
             timing: Timing::default(),
             secrets: None,
@@ -323,7 +323,7 @@ impl Builder {
         setup.secrets = self.secrets;
         setup.log_limit = self.log_limit;
         setup.shipping = Some(Arc::new(Shipping::default()));
-        setup.blocking = Arc::new(Semaphore::new(blocking_threads));
+        setup.blocking_permits = Arc::new(Semaphore::new(blocking_threads));
         let incarnation = identity::new_incarnation();
         let (process, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;
         let identity = Identity {

@@ -18,7 +18,7 @@ const SAMPLES_MAX: usize = 12;
 
 /// The estimate lags behind the server by the transit time of the server's quickest answer. That time is assumed to be
 /// at most this.
-const SLACK: Duration = Duration::from_millis(50);
+const LAG_MAX: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(crate) struct ServerClock {
@@ -61,7 +61,7 @@ impl ServerClock {
     /// its assumed lag, this returns `due`.
     pub(crate) fn now_not_before(&self, due: Timestamp) -> Timestamp {
         let now = self.now();
-        if now < due && due.since(now) <= SLACK { due } else { now }
+        if now < due && due.since(now) <= LAG_MAX { due } else { now }
     }
 
     fn elapsed_ms(&self) -> i64 {

@@ -25,7 +25,7 @@ pub struct Ending {
     pub(crate) result: Option<String>,
     pub(crate) retryable: bool,
     /// If the run was stopped because no server answered: how long none had answered.
-    pub(crate) silent: Option<Duration>,
+    pub(crate) silent_for: Option<Duration>,
     /// Whether this is the run of a group that yields: it has released its items, so that groups of later runs continue
     /// with them.
     pub(crate) is_yielded: bool,
@@ -44,7 +44,7 @@ impl Ending {
             message: message.into(),
             result: None,
             retryable,
-            silent: None,
+            silent_for: None,
             is_yielded: false,
             is_unfinished: false,
         }

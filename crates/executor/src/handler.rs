@@ -138,7 +138,7 @@ impl JobHandler {
 
     pub(crate) async fn start(&self, run: RunContext) -> Ending {
         let name = run.handler();
-        match (self.0.is_pump(), run.pump().is_some()) {
+        match (self.0.is_pump(), run.order_mailbox().is_some()) {
             (true, false) => JobError::terminal(format_args!(
                 "handler {name:?} is a pump, but the job has no \"pump\" in its definition"
             ))

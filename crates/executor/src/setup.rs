@@ -35,11 +35,11 @@ pub struct Timing {
     /// The longest silence of the servers: once none has answered for this long, serial and at-most-once runs are
     /// stopped. `None` for the servers' setting. With a longer value than theirs, these runs may overlap with their
     /// successors, unless the servers' `lost_after` is longer, too.
-    pub silence: Option<Duration>,
+    pub silence_max: Option<Duration>,
     /// How long a result waits for its acknowledgement before it is sent again.
     pub resend_after: Duration,
     /// How long a run must last before its start is reported. The starts of shorter runs are not reported.
-    pub started_after: Duration,
+    pub report_start_after: Duration,
     /// The period of the executor's sweeps: the longest that a log line waits before it is sent.
     pub sweep_period: Duration,
     /// The shortest wait before dialling a server again.
@@ -63,9 +63,9 @@ impl Timing {
         let repeated = |period: Duration| period.clamp(PERIOD_MIN, PERIOD_MAX);
         Self {
             cancel_grace: self.cancel_grace.min(PERIOD_MAX),
-            silence: self.silence.map(|silence| silence.min(PERIOD_MAX)),
+            silence_max: self.silence_max.map(|longest| longest.min(PERIOD_MAX)),
             resend_after: repeated(self.resend_after),
-            started_after: repeated(self.started_after),
+            report_start_after: repeated(self.report_start_after),
             sweep_period: repeated(self.sweep_period),
             reconnect_min: repeated(self.reconnect_min),
             reconnect_max: repeated(self.reconnect_max),
@@ -79,9 +79,9 @@ impl Default for Timing {
     fn default() -> Self {
         Self {
             cancel_grace: Duration::from_secs(10),
-            silence: None,
+            silence_max: None,
             resend_after: Duration::from_secs(2),
-            started_after: Duration::from_millis(500),
+            report_start_after: Duration::from_millis(500),
             sweep_period: Duration::from_millis(200),
             reconnect_min: Duration::from_millis(100),
             reconnect_max: Duration::from_secs(2),
@@ -100,24 +100,24 @@ pub(crate) struct Setup {
     /// `None` if no server collects logs: each run then keeps its own lines.
     pub(crate) shipping: Option<Arc<Shipping>>,
     pub(crate) log_limit: LogLimit,
-    pub(crate) blocking: Arc<Semaphore>,
+    pub(crate) blocking_permits: Arc<Semaphore>,
     /// Runs with progress that was not sent yet.
-    pub(crate) progressed: Mutex<Vec<RunKey>>,
+    pub(crate) progressed_runs: Mutex<Vec<RunKey>>,
     /// How long no server has answered.
     pub(crate) silence: Silence,
     /// The reports of groups of pump jobs.
-    pub(crate) pumps: Reports,
+    pub(crate) pump_reports: Reports,
     /// The requests with which runs ask servers for scripts.
-    pub(crate) scripts: ScriptRequests,
+    pub(crate) script_requests: ScriptRequests,
 }
 
 impl Setup {
     pub(crate) fn new(states: States, timing: Timing) -> Self {
         let timing = timing.bounded();
         Self {
-            silence: Silence::new(timing.silence),
-            pumps: Reports::default(),
-            scripts: ScriptRequests::default(),
+            silence: Silence::new(timing.silence_max),
+            pump_reports: Reports::default(),
+            script_requests: ScriptRequests::default(),
             states,
             secrets: None,
             timing,
@@ -125,8 +125,8 @@ impl Setup {
             lifecycle: Lifecycle::default(),
             shipping: None,
             log_limit: LogLimit::default(),
-            blocking: Arc::new(Semaphore::new(BLOCKING_THREADS_MAX)),
-            progressed: Mutex::new(Vec::new()),
+            blocking_permits: Arc::new(Semaphore::new(BLOCKING_THREADS_MAX)),
+            progressed_runs: Mutex::new(Vec::new()),
         }
     }
 
@@ -163,9 +163,9 @@ mod tests {
     fn periods_of_any_length_are_fit_for_the_loops() {
         let timing = |period| Timing {
             cancel_grace: period,
-            silence: Some(period),
+            silence_max: Some(period),
             resend_after: period,
-            started_after: period,
+            report_start_after: period,
             sweep_period: period,
             reconnect_min: period,
             reconnect_max: period,
@@ -176,7 +176,7 @@ mod tests {
         assert_eq!(longest, timing(PERIOD_MAX));
         assert!(tokio::time::Instant::now().checked_add(longest.resend_after * 16).is_some());
         let shortest = timing(Duration::ZERO).bounded();
-        assert_eq!((shortest.sweep_period, shortest.started_after), (PERIOD_MIN, PERIOD_MIN));
+        assert_eq!((shortest.sweep_period, shortest.report_start_after), (PERIOD_MIN, PERIOD_MIN));
         assert_eq!((shortest.reconnect_min, shortest.cancel_grace), (PERIOD_MIN, Duration::ZERO));
         assert_eq!(Timing::default().bounded(), Timing::default());
     }

@@ -10,8 +10,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use rondel::pump::port::Reports;
-use rondel::table::{Item, RunKey, RunTable, TableLink as _, TableRun as _};
+use rondel::pump::mailbox::Reports;
+use rondel::table::{LinkItem, RunKey, RunTable, TableLink as _, TableRun as _};
 use rondel_core::RunId;
 use rondel_core::backoff::{backoff, with_jitter};
 use rondel_failpoint::mutant::{self, Mutant};
@@ -426,7 +426,7 @@ impl Executor {
             }
             Down::Probes(probes) => {
                 let free_job_ids = lock(&self.table).free_jobs(probes.job_ids);
-                link.push(Item::Probe(v1::ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
+                link.push(LinkItem::Probe(v1::ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
             }
             Down::Welcome(_) | Down::HeartbeatReply(_) | Down::LogAcks(_) | Down::Drain(_) => {}
             Down::PumpOrders(orders) => self.pump_orders(orders),

@@ -3,8 +3,8 @@
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
 
-use rondel::pump::port::Port;
-use rondel::table::{Intake, Item, RunKey, TableLink, TableLog, TableRun};
+use rondel::pump::mailbox::OrderMailbox;
+use rondel::table::{Intake, LinkItem, RunKey, TableLink, TableLog, TableRun};
 use rondel_core::{JobId, Timestamp};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body;
@@ -53,22 +53,22 @@ impl TableLink for Link {
         true
     }
 
-    fn extend(&self, items: impl IntoIterator<Item = Item>) {
+    fn extend(&self, items: impl IntoIterator<Item = LinkItem>) {
         for item in items {
             let body = match item {
-                Item::Reply(reply) => {
+                LinkItem::Reply(reply) => {
                     if reply.kind() == v1::reply::Kind::Refused {
                         lock(&self.refused).insert(reply.fence_n);
                     }
                     Body::Replies(v1::Replies { replies: vec![reply] })
                 }
-                Item::Log(chunk) => Body::Logs(v1::Logs { chunks: vec![chunk] }),
-                Item::Result(result) => Body::Results(v1::Results { results: vec![result] }),
-                Item::Probe(replies) => Body::ProbeReplies(replies),
-                Item::Fence(reply) => Body::FenceReply(reply),
-                Item::Pump(report) => Body::PumpReports(v1::PumpReports { reports: vec![report] }),
-                Item::Script(request) => Body::ScriptRequest(request),
-                Item::Draining => Body::Draining(v1::Draining {}),
+                LinkItem::Log(chunk) => Body::Logs(v1::Logs { chunks: vec![chunk] }),
+                LinkItem::Result(result) => Body::Results(v1::Results { results: vec![result] }),
+                LinkItem::Probe(replies) => Body::ProbeReplies(replies),
+                LinkItem::Fence(reply) => Body::FenceReply(reply),
+                LinkItem::Pump(report) => Body::PumpReports(v1::PumpReports { reports: vec![report] }),
+                LinkItem::Script(request) => Body::ScriptRequest(request),
+                LinkItem::Draining => Body::Draining(v1::Draining {}),
             };
             // If the stream is gone, its session ends automatically.
             self.up.send(v1::ExecutorMessage { body: Some(body) }).ok();
@@ -95,7 +95,7 @@ pub(crate) struct HeldRun {
     pub(crate) stopping: CancellationToken,
     log: Arc<NoLog>,
     /// The mailbox for orders, if the run is a group of a pump job.
-    pub(crate) port: Port,
+    pub(crate) mailbox: OrderMailbox,
 }
 
 impl std::ops::Deref for Held {
@@ -195,7 +195,7 @@ impl Intake for Arrival {
         true
     }
 
-    fn run(&self, trigger: v1::Trigger, link: u64) -> Held {
+    fn make_run(&self, trigger: v1::Trigger, link: u64) -> Held {
         Held(Arc::new(HeldRun {
             trigger,
             origin: self.origin,
@@ -205,7 +205,7 @@ impl Intake for Arrival {
             stop: Mutex::default(),
             stopping: CancellationToken::new(),
             log: Arc::new(NoLog),
-            port: Port::default(),
+            mailbox: OrderMailbox::default(),
         }))
     }
 }

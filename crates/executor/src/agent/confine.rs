@@ -21,7 +21,7 @@ const INHERITED: [&str; 9] = ["PATH", "HOME", "USER", "LOGNAME", "SHELL", "LANG"
 /// Variables with this prefix are passed to every run, too.
 const INHERITED_PREFIX: &str = "LC_";
 /// Inherited variables that describe the agent's own user. Runs under another user do not inherit them.
-const OF_USER: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
+const USER_VARIABLES: [&str; 5] = ["HOME", "USER", "LOGNAME", "SHELL", "TMPDIR"];
 /// Where programs are searched if the agent itself has no `PATH`.
 const PATH_DEFAULT: &str = "/usr/local/bin:/usr/bin:/bin";
 /// Prefixes of variables that make the dynamic linker, interpreters or git run code other than the program's.
@@ -191,7 +191,7 @@ impl Confinement {
     fn inherited(&self, own: impl Iterator<Item = (OsString, OsString)>) -> BTreeMap<OsString, OsString> {
         let is_passed = |name: &OsStr| {
             let Some(name) = name.to_str() else { return false };
-            let is_users = self.run_as.is_some() && OF_USER.contains(&name);
+            let is_users = self.run_as.is_some() && USER_VARIABLES.contains(&name);
             let is_inherited = INHERITED.contains(&name) || name.starts_with(INHERITED_PREFIX);
             let is_asked_for = self.pass_env.iter().any(|one| one == name);
             !name.starts_with(OWN_PREFIX) && ((is_inherited && !is_users) || is_asked_for)

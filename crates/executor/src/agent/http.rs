@@ -18,8 +18,8 @@ use crate::extract::{Cancel, Log};
 use crate::job_error::JobError;
 use rondel_core::error_chain::chain;
 
-const TIMEOUT: Duration = Duration::from_secs(30);
-const BODY_BYTES_MAX: usize = 1024 * 1024;
+const TIMEOUT_DEFAULT: Duration = Duration::from_secs(30);
+const MAX_BODY_BYTES_DEFAULT: usize = 1024 * 1024;
 /// The largest `max_body_bytes` a job may set: the whole response is held in memory.
 const MAX_BODY_BYTES_MAX: usize = 64 * 1024 * 1024;
 const REDIRECTS_MAX: usize = 10;
@@ -53,7 +53,7 @@ pub(super) struct HttpResult {
 
 /// The statuses of a response that count as success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Expected {
+enum ExpectedStatus {
     Code(u16),
     /// All statuses with this first digit, such as 2 for 200 to 299.
     Class(u16),
@@ -93,11 +93,11 @@ pub(super) async fn run(
 async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<HttpResult, JobError> {
     let timeout = match &params.timeout {
         Some(text) => parse_duration(text).map_err(|error| param_error("timeout", error))?,
-        None => TIMEOUT,
+        None => TIMEOUT_DEFAULT,
     };
     let expected = match &params.expect_status {
         Some(value) => expected_statuses(value)?,
-        None => vec![Expected::Class(2)],
+        None => vec![ExpectedStatus::Class(2)],
     };
     let body_bytes_max = body_bytes_max(params)?;
     let request = build(client, params)?.timeout(timeout);
@@ -117,7 +117,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
     let mut response = request.send().await.map_err(failed)?;
     let status = response.status();
     let body = read_body(&mut response, body_bytes_max).await;
-    let body = body.map_err(|error| error.unwrap_or_else(failed))?;
+    let body = body.map_err(|error| error.into_job_error(failed))?;
     log.info(format!("{status}, {} bytes in {} ms", body.len(), began.elapsed().as_millis()));
     log_body(&body, log);
     if expected.iter().any(|expected| expected.holds(status.as_u16())) {
@@ -128,7 +128,7 @@ async fn request(client: &Outgoing, params: &HttpParams, log: &Log) -> Result<Ht
 }
 
 fn body_bytes_max(params: &HttpParams) -> Result<usize, JobError> {
-    let max = params.max_body_bytes.unwrap_or(BODY_BYTES_MAX);
+    let max = params.max_body_bytes.unwrap_or(MAX_BODY_BYTES_DEFAULT);
     if max > MAX_BODY_BYTES_MAX {
         return Err(param_error(
             "max_body_bytes",
@@ -179,7 +179,7 @@ enum BodyError {
 }
 
 impl BodyError {
-    fn unwrap_or_else(self, read: impl FnOnce(RequestError) -> JobError) -> JobError {
+    fn into_job_error(self, read: impl FnOnce(RequestError) -> JobError) -> JobError {
         match self {
             Self::TooLarge(max) => {
                 JobError::failed(format_args!("the answer is larger than {max} bytes (max_body_bytes)"))
@@ -224,7 +224,7 @@ fn log_body(body: &[u8], log: &Log) {
     }
 }
 
-impl Expected {
+impl ExpectedStatus {
     fn holds(self, status: u16) -> bool {
         match self {
             Self::Code(code) => status == code,
@@ -233,7 +233,7 @@ impl Expected {
     }
 }
 
-impl std::fmt::Display for Expected {
+impl std::fmt::Display for ExpectedStatus {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Self::Code(code) => write!(f, "{code}"),
@@ -242,14 +242,14 @@ impl std::fmt::Display for Expected {
     }
 }
 
-fn expected_statuses(value: &Value) -> Result<Vec<Expected>, JobError> {
+fn expected_statuses(value: &Value) -> Result<Vec<ExpectedStatus>, JobError> {
     let wrong =
         || param_error("expect_status", format_args!("{value} is not a status such as 200, \"2xx\" or a list of them"));
     let one = |value: &Value| {
         let text = value.as_str().map_or_else(|| value.to_string(), str::to_ascii_lowercase);
         let hundreds = text.strip_suffix("xx").and_then(|digit| digit.parse().ok());
-        let class = hundreds.filter(|hundreds| (1..=5).contains(hundreds)).map(Expected::Class);
-        let code = text.parse().ok().filter(|code| (100..=599).contains(code)).map(Expected::Code);
+        let class = hundreds.filter(|hundreds| (1..=5).contains(hundreds)).map(ExpectedStatus::Class);
+        let code = text.parse().ok().filter(|code| (100..=599).contains(code)).map(ExpectedStatus::Code);
         class.or(code).ok_or_else(wrong)
     };
     match value {

@@ -30,11 +30,11 @@ pub(super) async fn copy_to_log(
     pipe: Option<impl AsyncRead + Unpin>,
     level: &'static str,
     log: &Log,
-    seen: impl FnMut(&str),
+    on_line: impl FnMut(&str),
 ) {
     let Some(mut pipe) = pipe else { return };
-    let (buffer, lines, tail) = (vec![0; BUFFER_BYTES], Lines::default(), Tail::default());
-    let mut output = Output { log, level, buffer, held: 0, lines, tail, may_block: true, seen };
+    let (buffer, lines, tail) = (vec![0; BUFFER_BYTES], Lines::default(), OutputTail::default());
+    let mut output = Output { log, level, buffer, held_bytes: 0, lines, tail, may_block: true, on_line };
     let mut turn = 0;
     loop {
         match pipe.read(&mut output.buffer).await {
@@ -87,35 +87,35 @@ struct Output<'a, S: FnMut(&str)> {
     level: &'static str,
     buffer: Vec<u8>,
     /// How many bytes of `buffer` were read but are not in `lines` or `tail` yet.
-    held: usize,
+    held_bytes: usize,
     lines: Lines,
-    tail: Tail,
+    tail: OutputTail,
     /// Whether the process may be blocked until its lines can be sent.
     may_block: bool,
     /// Called with each line that is logged.
-    seen: S,
+    on_line: S,
 }
 
 impl<S: FnMut(&str)> Output<'_, S> {
     /// Takes the bytes that were read into the buffer.
     async fn take(&mut self, length: usize) {
-        self.held = length;
-        if !self.log.buffer().is_full() {
+        self.held_bytes = length;
+        if !self.log.buffer().is_head_full() {
             self.wait_for_room().await;
         }
         self.take_held();
     }
 
     fn take_held(&mut self) {
-        let bytes = &self.buffer[..std::mem::take(&mut self.held)];
-        if self.log.buffer().is_full() {
+        let bytes = &self.buffer[..std::mem::take(&mut self.held_bytes)];
+        if self.log.buffer().is_head_full() {
             // The log keeps only its last lines from here on, so only the end of the output is made into lines.
             return self.tail.push(bytes);
         }
-        let (log, level, seen) = (self.log, self.level, &mut self.seen);
+        let (log, level, on_line) = (self.log, self.level, &mut self.on_line);
         self.lines.push(bytes, |line| {
             log.line(level, line);
-            seen(line);
+            on_line(line);
         });
     }
 
@@ -134,10 +134,10 @@ impl<S: FnMut(&str)> Drop for Output<'_, S> {
     fn drop(&mut self) {
         self.take_held();
         let (mut lines, tail) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.tail));
-        let (log, level, seen) = (self.log, self.level, &mut self.seen);
+        let (log, level, on_line) = (self.log, self.level, &mut self.on_line);
         let mut emit = |line: &str| {
             log.line(level, line);
-            seen(line);
+            on_line(line);
         };
         if let Some(kept) = tail.into_kept() {
             // If the log became full in the middle of a line, the rest of that line counts as left out.
@@ -151,7 +151,7 @@ impl<S: FnMut(&str)> Drop for Output<'_, S> {
 
 /// The last bytes of a stream, and the number of lines and bytes dropped before them.
 #[derive(Default)]
-struct Tail {
+struct OutputTail {
     older: Vec<u8>,
     newer: Vec<u8>,
     dropped_lines: u64,
@@ -164,7 +164,7 @@ struct TailBytes {
     left_out_bytes: u64,
 }
 
-impl Tail {
+impl OutputTail {
     fn push(&mut self, bytes: &[u8]) {
         if self.newer.len() + bytes.len() > TAIL_BYTES {
             let gone = std::mem::replace(&mut self.older, std::mem::take(&mut self.newer));
@@ -215,7 +215,7 @@ mod tests {
 
     /// Drops the reader of a pipe that stays open. Returns the lines of the log, and the last line that the reader has
     /// logged.
-    async fn given_up(limit: LogLimit, text: &str) -> (Vec<String>, String) {
+    async fn log_of_dropped_reader(limit: LogLimit, text: &str) -> (Vec<String>, String) {
         let setup = Setup { log_limit: limit, ..Setup::new(States::default(), Timing::default()) };
         let run = RunContext::new(&std::sync::Arc::new(setup), Trigger::default(), 0);
         let (log, mut last) = (Log::of(&run), String::new());
@@ -230,17 +230,17 @@ mod tests {
 
     #[tokio::test]
     async fn the_last_lines_are_logged_although_the_pipe_stays_open() {
-        let (lines, last) = given_up(LogLimit::default(), "first\nlast").await;
+        let (lines, last) = log_of_dropped_reader(LogLimit::default(), "first\nlast").await;
         assert_eq!((lines, last.as_str()), (vec!["first".to_owned(), "last".to_owned()], "last"));
 
         let text: String = (0..10_000).map(|number| format!("line {number}\n")).collect();
-        let (lines, last) = given_up(LogLimit { lines: 40, ..LogLimit::default() }, &text).await;
+        let (lines, last) = log_of_dropped_reader(LogLimit { lines: 40, ..LogLimit::default() }, &text).await;
         assert_eq!((lines.last().map(String::as_str), last.as_str()), (Some("line 9999"), "line 9999"));
     }
 
     #[test]
     fn the_tail_keeps_the_last_lines_and_counts_the_others() {
-        let mut tail = Tail::default();
+        let mut tail = OutputTail::default();
         let count = 100_000;
         for number in 0..count {
             tail.push(format!("line {number}\n").as_bytes());
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn of_a_line_without_end_the_end_is_kept() {
-        let mut tail = Tail::default();
+        let mut tail = OutputTail::default();
         for _ in 0..100 {
             tail.push(&vec![b'x'; BUFFER_BYTES]);
         }
@@ -264,6 +264,6 @@ mod tests {
         let kept = tail.into_kept().unwrap();
         assert!(kept.bytes.ends_with(b"xEND") && kept.bytes.len() <= TAIL_BYTES);
         assert_eq!(usize::try_from(kept.left_out_bytes).unwrap() + kept.bytes.len(), 100 * BUFFER_BYTES + 3);
-        assert!(Tail::default().into_kept().is_none());
+        assert!(OutputTail::default().into_kept().is_none());
     }
 }

@@ -30,7 +30,7 @@ pub(super) struct ProcessTree {
     leader: Option<Pid>,
     environment_marker: Vec<u8>,
     /// Every process signalled so far, so that it is still recognised when its parents are gone.
-    signalled: Mutex<BTreeSet<Identity>>,
+    signalled: Mutex<BTreeSet<ProcessKey>>,
 }
 
 impl ProcessTree {
@@ -50,15 +50,15 @@ impl ProcessTree {
     }
 
     /// Resolves once none of the processes is alive.
-    pub(super) async fn ended(&self) {
+    pub(super) async fn wait_until_ended(&self) {
         let Some(leader) = self.leader else { return };
-        while !self.members(leader, &living()).is_empty() {
+        while !self.members(leader, &list_processes()).is_empty() {
             tokio::time::sleep(LOOK_PERIOD).await;
         }
     }
 
     /// The living processes that belong to the run.
-    fn members(&self, leader: Pid, living: &[Process]) -> BTreeSet<Identity> {
+    fn members(&self, leader: Pid, living: &[Process]) -> BTreeSet<ProcessKey> {
         let known = lock(&self.signalled).clone();
         with_descendants(living, |process| {
             process.group == leader.as_raw_pid()
@@ -79,9 +79,9 @@ impl ProcessTree {
         let Some(leader) = self.leader else { return };
         let mut signalled = BTreeSet::new();
         for pass in 0..passes {
-            let living = living();
+            let living = list_processes();
             let found = self.members(leader, &living);
-            let new: Vec<Identity> = found.difference(&signalled).copied().collect();
+            let new: Vec<ProcessKey> = found.difference(&signalled).copied().collect();
             // Without `/proc` no process is found, but the group must still get the signal.
             if new.is_empty() && pass > 0 {
                 break;
@@ -112,9 +112,10 @@ pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
     let marker = format!("{name}={value_start}").into_bytes();
     let mut signalled = BTreeSet::new();
     for _ in 0..PASSES_MAX {
-        let found =
-            with_descendants(&living(), |process| signalled.contains(&process.identity) || process.has_start(&marker));
-        let new: Vec<Identity> = found.difference(&signalled).copied().collect();
+        let found = with_descendants(&list_processes(), |process| {
+            signalled.contains(&process.identity) || process.has_start(&marker)
+        });
+        let new: Vec<ProcessKey> = found.difference(&signalled).copied().collect();
         if new.is_empty() {
             break;
         }
@@ -124,7 +125,7 @@ pub(super) fn kill_marked(name: &str, value_start: &str) -> usize {
     signalled.len()
 }
 
-fn send_signal(process: Identity, signal: Signal) {
+fn send_signal(process: ProcessKey, signal: Signal) {
     // The process may have ended by now. It may also belong to another user, if it inherited the marker and then
     // changed its user.
     if let Some(Err(error)) = Pid::from_raw(process.id).map(|pid| kill_process(pid, signal))
@@ -135,8 +136,8 @@ fn send_signal(process: Identity, signal: Signal) {
 }
 
 /// The processes that match `own`, and all their descendants.
-fn with_descendants(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<Identity> {
-    let mut found: BTreeMap<i32, Identity> = BTreeMap::new();
+fn with_descendants(living: &[Process], own: impl Fn(&Process) -> bool) -> BTreeSet<ProcessKey> {
+    let mut found: BTreeMap<i32, ProcessKey> = BTreeMap::new();
     found.extend(living.iter().filter(|process| own(process)).map(|process| (process.identity.id, process.identity)));
     loop {
         let before = found.len();
@@ -150,14 +151,14 @@ fn with_descendants(living: &[Process], own: impl Fn(&Process) -> bool) -> BTree
 }
 
 /// The processes of `found` that are not in the group.
-fn outside_group(living: &[Process], group: i32, found: &[Identity]) -> impl Iterator<Item = Identity> {
+fn outside_group(living: &[Process], group: i32, found: &[ProcessKey]) -> impl Iterator<Item = ProcessKey> {
     let is_in = move |identity| living.iter().any(|process| process.identity == identity && process.group == group);
     found.iter().copied().filter(move |identity| !is_in(*identity))
 }
 
 /// Identifies one process: the system reuses its id, but not with the same start time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Identity {
+struct ProcessKey {
     id: i32,
     /// When the process started, in clock ticks since the host's start.
     started: u64,
@@ -165,7 +166,7 @@ struct Identity {
 
 /// A process that is not a zombie.
 struct Process {
-    identity: Identity,
+    identity: ProcessKey,
     parent: i32,
     group: i32,
 }
@@ -187,7 +188,7 @@ impl Process {
 }
 
 /// All processes except this one.
-fn living() -> Vec<Process> {
+fn list_processes() -> Vec<Process> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let own = i32::try_from(std::process::id()).unwrap_or(0);
     let ids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
@@ -201,7 +202,7 @@ fn read_process(id: i32) -> Option<Process> {
     let mut fields = stat.rsplit_once(')')?.1.split_whitespace();
     let state = fields.next()?;
     let (parent, group) = (fields.next()?.parse().ok()?, fields.next()?.parse().ok()?);
-    let identity = Identity { id, started: fields.nth(16)?.parse().ok()? };
+    let identity = ProcessKey { id, started: fields.nth(16)?.parse().ok()? };
     (!matches!(state, "Z" | "X")).then_some(Process { identity, parent, group })
 }
 
@@ -211,7 +212,7 @@ mod tests {
 
     #[test]
     fn descendants_are_found_at_any_depth() {
-        let process = |id, parent| Process { identity: Identity { id, started: 1 }, parent, group: 1 };
+        let process = |id, parent| Process { identity: ProcessKey { id, started: 1 }, parent, group: 1 };
         let living = [process(5, 4), process(4, 3), process(3, 2), process(9, 1), process(2, 1)];
         let found = with_descendants(&living, |process| process.identity.id == 3);
         assert_eq!(found.into_iter().map(|found| found.id).collect::<Vec<_>>(), [3, 4, 5]);
@@ -219,7 +220,7 @@ mod tests {
 
     #[test]
     fn processes_in_the_group_are_not_signalled_twice() {
-        let process = |id, group| Process { identity: Identity { id, started: 1 }, parent: 1, group };
+        let process = |id, group| Process { identity: ProcessKey { id, started: 1 }, parent: 1, group };
         let living = [process(7, 7), process(8, 7), process(9, 9)];
         let found = living.iter().map(|process| process.identity).collect::<Vec<_>>();
         assert_eq!(outside_group(&living, 7, &found).map(|one| one.id).collect::<Vec<_>>(), [9]);

@@ -109,7 +109,7 @@ impl Program {
             }
             None => {
                 // Gives the processes a moment to end. Dropping `processes` then kills those that are still alive.
-                tokio::time::timeout(LEFTOVER_GRACE, processes.ended()).await.ok();
+                tokio::time::timeout(LEFTOVER_GRACE, processes.wait_until_ended()).await.ok();
                 drop(processes);
                 Err(JobError::failed("stopped"))
             }

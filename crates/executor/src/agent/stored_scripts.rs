@@ -98,7 +98,7 @@ impl StoredScripts {
     }
 
     async fn ask(&self, named: &ScriptRef, run: &RunContext, with_source: bool) -> Result<ScriptReply, JobError> {
-        let reply = run.setup().scripts.ask(run.key(), with_source).await;
+        let reply = run.setup().script_requests.ask(run.key(), with_source).await;
         let reply = reply.ok_or_else(|| {
             JobError::failed(format_args!(
                 "no server has answered the request for the script {named}; is the server an older version?"
@@ -111,8 +111,8 @@ impl StoredScripts {
         if !reply.error.is_empty() {
             return Err(JobError::terminal(&reply.error));
         }
-        let is_it = reply.name == named.name && named.version.is_none_or(|version| version == reply.version);
-        if !is_it || reply.language != run.handler() || !is_hash(&reply.hash) {
+        let is_requested = reply.name == named.name && named.version.is_none_or(|version| version == reply.version);
+        if !is_requested || reply.language != run.handler() || !is_hash(&reply.hash) {
             return Err(JobError::failed(format_args!("the server has returned another script than {named}")));
         }
         if self.keys.is_empty() {

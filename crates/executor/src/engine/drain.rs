@@ -26,8 +26,8 @@ impl Engine {
             // limit.
             self.settles_within(timing.cancel_grace + TASKS_GRACE, |table| table.is_empty()).await;
         }
-        let answered = |table: &Table| table.outbox.unacked_count() == 0 && !table.outbox.has_unacked_logs();
-        if !self.settles_within(timing.ack_grace, answered).await {
+        let all_acknowledged = |table: &Table| table.outbox.unacked_count() == 0 && !table.outbox.has_unacked_logs();
+        if !self.settles_within(timing.ack_grace, all_acknowledged).await {
             let unacked = self.table().outbox.unacked_count();
             if unacked > 0 {
                 tracing::warn!(unacked, kept = self.journal.is_some(), "results without an acknowledgement at the end");

@@ -69,7 +69,7 @@ impl Intake for Engine {
         self.catalog.handlers.contains_key(name)
     }
 
-    fn run(&self, trigger: Trigger, link: u64) -> HeldRun {
+    fn make_run(&self, trigger: Trigger, link: u64) -> HeldRun {
         HeldRun(RunContext::new(&self.setup, trigger, link))
     }
 }
@@ -90,7 +90,7 @@ pub(super) fn wire_result(
         started_at_ms,
         finished_at_ms,
         job_id: run.job_id().get(),
-        silent_ms: ending.silent.map_or(0, |silent| millis(silent).max(1)),
+        silent_ms: ending.silent_for.map_or(0, |length| millis(length).max(1)),
         unreported_ms: 0,
         unfinished: ending.is_unfinished,
     }

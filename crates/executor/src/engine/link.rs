@@ -11,7 +11,7 @@ use rondel_proto::{ITEM_COUNT_MAX, LINE_COUNT_MAX, encoded_len};
 use tokio::sync::Notify;
 
 use crate::lifecycle::lock;
-use crate::table::{Item, TableLink};
+use crate::table::{LinkItem, TableLink};
 
 /// The largest number of items in one round of messages.
 const BATCH_MAX: usize = 500;
@@ -43,7 +43,7 @@ pub(crate) struct Link {
 
 #[derive(Debug, Default)]
 struct Queue {
-    items: VecDeque<Item>,
+    items: VecDeque<LinkItem>,
     log_bytes: usize,
 }
 
@@ -52,7 +52,7 @@ impl Link {
         Self { id, node_id, silence_count: 0, queue: Mutex::default(), wake: Notify::new() }
     }
 
-    pub(crate) fn opened_after(self, silence_count: u64) -> Self {
+    pub(crate) fn with_silence_count(self, silence_count: u64) -> Self {
         Self { silence_count, ..self }
     }
 
@@ -82,7 +82,7 @@ impl Link {
             }
             let Some(item) = queue.items.pop_front() else { break };
             (round_bytes, round_lines) = (round_bytes + item_bytes, round_lines + item_lines);
-            if let Item::Log(_) = item {
+            if let LinkItem::Log(_) = item {
                 queue.log_bytes -= item_bytes;
             }
             round.add(item);
@@ -105,10 +105,10 @@ impl TableLink for Link {
         lock(&self.queue).log_bytes < LOG_BYTES_MAX
     }
 
-    fn extend(&self, items: impl IntoIterator<Item = Item>) {
+    fn extend(&self, items: impl IntoIterator<Item = LinkItem>) {
         let mut queue = lock(&self.queue);
         for item in items {
-            if let Item::Log(_) = item {
+            if let LinkItem::Log(_) = item {
                 queue.log_bytes += bytes(&item);
             }
             queue.items.push_back(item);
@@ -119,24 +119,24 @@ impl TableLink for Link {
 }
 
 /// The encoded size of the item.
-fn bytes(item: &Item) -> usize {
+fn bytes(item: &LinkItem) -> usize {
     ITEM_OVERHEAD
         + match item {
-            Item::Reply(reply) => encoded_len(reply),
-            Item::Log(chunk) => encoded_len(chunk),
-            Item::Result(result) => encoded_len(result),
-            Item::Probe(replies) => encoded_len(replies),
-            Item::Fence(reply) => encoded_len(reply),
-            Item::Pump(report) => encoded_len(report),
-            Item::Script(request) => encoded_len(request),
-            Item::Draining => 0,
+            LinkItem::Reply(reply) => encoded_len(reply),
+            LinkItem::Log(chunk) => encoded_len(chunk),
+            LinkItem::Result(result) => encoded_len(result),
+            LinkItem::Probe(replies) => encoded_len(replies),
+            LinkItem::Fence(reply) => encoded_len(reply),
+            LinkItem::Pump(report) => encoded_len(report),
+            LinkItem::Script(request) => encoded_len(request),
+            LinkItem::Draining => 0,
         }
 }
 
 /// The number of log lines in the item.
-fn lines(item: &Item) -> usize {
+fn lines(item: &LinkItem) -> usize {
     match item {
-        Item::Log(chunk) => chunk.lines.len(),
+        LinkItem::Log(chunk) => chunk.lines.len(),
         _ => 0,
     }
 }
@@ -152,16 +152,16 @@ struct Round {
 }
 
 impl Round {
-    fn add(&mut self, item: Item) {
+    fn add(&mut self, item: LinkItem) {
         match item {
-            Item::Reply(reply) => self.replies.push(reply),
-            Item::Log(chunk) => self.chunks.push(chunk),
-            Item::Result(result) => self.results.push(result),
-            Item::Probe(replies) => self.others.push(Body::ProbeReplies(replies)),
-            Item::Fence(reply) => self.others.push(Body::FenceReply(reply)),
-            Item::Pump(report) => self.pumps.push(report),
-            Item::Script(request) => self.others.push(Body::ScriptRequest(request)),
-            Item::Draining => self.others.push(Body::Draining(Draining {})),
+            LinkItem::Reply(reply) => self.replies.push(reply),
+            LinkItem::Log(chunk) => self.chunks.push(chunk),
+            LinkItem::Result(result) => self.results.push(result),
+            LinkItem::Probe(replies) => self.others.push(Body::ProbeReplies(replies)),
+            LinkItem::Fence(reply) => self.others.push(Body::FenceReply(reply)),
+            LinkItem::Pump(report) => self.pumps.push(report),
+            LinkItem::Script(request) => self.others.push(Body::ScriptRequest(request)),
+            LinkItem::Draining => self.others.push(Body::Draining(Draining {})),
         }
     }
 
@@ -202,15 +202,15 @@ fn bounded(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
 mod tests {
     use super::*;
 
-    fn result(run_id: i64) -> Item {
-        Item::Result(v1::Result { run_id, ..v1::Result::default() })
+    fn result(run_id: i64) -> LinkItem {
+        LinkItem::Result(v1::Result { run_id, ..v1::Result::default() })
     }
 
     #[test]
     fn a_round_is_bounded_and_logs_come_before_results() {
         let link = Link::new(1, 1);
         link.extend((0..600).map(result));
-        link.push(Item::Log(LogChunk::default()));
+        link.push(LinkItem::Log(LogChunk::default()));
         link.push(result(600));
         let [first] = &link.take()[..] else { panic!("one message") };
         assert!(matches!(&first.body, Some(Body::Results(results)) if results.results.len() == BATCH_MAX));
@@ -225,7 +225,7 @@ mod tests {
         let link = Link::new(1, 1);
         let big = "x".repeat(300_000);
         link.extend(
-            (0..10).map(|run_id| Item::Result(v1::Result { run_id, result: big.clone(), ..v1::Result::default() })),
+            (0..10).map(|run_id| LinkItem::Result(v1::Result { run_id, result: big.clone(), ..v1::Result::default() })),
         );
         let message = link.take().remove(0);
         assert!(matches!(&message.body, Some(Body::Results(results)) if results.results.len() == 3));
@@ -238,9 +238,9 @@ mod tests {
         // Lines without text, and results of the maximum size.
         let lines = vec![v1::LogLine { at_ms: i64::MAX, ..v1::LogLine::default() }; 2_000];
         for run_id in 0..40 {
-            link.push(Item::Log(LogChunk { run_id, lines: lines.clone(), ..LogChunk::default() }));
+            link.push(LinkItem::Log(LogChunk { run_id, lines: lines.clone(), ..LogChunk::default() }));
             let result = "x".repeat(256 * 1024);
-            link.push(Item::Result(v1::Result { run_id, result, ..v1::Result::default() }));
+            link.push(LinkItem::Result(v1::Result { run_id, result, ..v1::Result::default() }));
         }
         while !link.is_empty() {
             for message in link.take() {
@@ -253,7 +253,7 @@ mod tests {
     fn a_round_of_short_lines_is_cut_by_their_number() {
         let link = Link::new(1, 1);
         let chunk = LogChunk { lines: vec![v1::LogLine::default(); 2_000], ..LogChunk::default() };
-        link.extend((0..60).map(|_| Item::Log(chunk.clone())));
+        link.extend((0..60).map(|_| LinkItem::Log(chunk.clone())));
         let mut line_counts = Vec::new();
         while !link.is_empty() {
             line_counts.extend(link.take().into_iter().map(|message| match message.body {
@@ -270,7 +270,7 @@ mod tests {
         let progress = v1::PumpProgress { checkpoint: "x".repeat(200), ..v1::PumpProgress::default() };
         for run_id in 0..40 {
             let items = vec![progress.clone(); if run_id < 20 { 250 } else { 900 }];
-            link.push(Item::Pump(PumpReport { run_id, items, ..PumpReport::default() }));
+            link.push(LinkItem::Pump(PumpReport { run_id, items, ..PumpReport::default() }));
         }
         let mut run_ids = Vec::new();
         while !link.is_empty() {

@@ -31,7 +31,7 @@ use crate::lifecycle::lock;
 use crate::run::{RunContext, StopCause};
 use crate::session::Servers;
 use crate::setup::Setup;
-use crate::table::{Item, RunKey, RunTable, TableLink as _};
+use crate::table::{LinkItem, RunKey, RunTable, TableLink as _};
 use crate::trace;
 use intake::{HeldRun, wire_result};
 pub(crate) use link::Link;
@@ -156,7 +156,7 @@ impl Engine {
     /// Records the end of a run, and returns the runs that can now start. A group's last report is sent before its
     /// result.
     fn finish(&self, run: &RunContext, result: v1::Result) -> Vec<HeldRun> {
-        if run.pump().is_some() {
+        if run.order_mailbox().is_some() {
             self.send_reports();
         }
         let mut table = self.table();
@@ -164,7 +164,7 @@ impl Engine {
         let is_answered = !table.outbox.is_unacked(run.key());
         drop(table);
         if is_answered {
-            self.setup.pumps.forget(run.key());
+            self.setup.pump_reports.forget(run.key());
         }
         startable
     }
@@ -203,7 +203,7 @@ impl Engine {
                 run.stop(StopCause::TimedOut { timeout: run.timeout().unwrap_or_default() });
             }
             let Some(cause) = run.stop_cause() else { continue };
-            let ending = cause.stuck(run.is_on_thread());
+            let ending = cause.stuck_ending(run.is_on_blocking_thread());
             run.log_line("error", &ending.message);
             run.end_tasks();
             let (_, started_at) = run.set_started();
@@ -276,7 +276,7 @@ impl Engine {
         }
         welcome.fences.iter().for_each(|fence| table.fence(fence));
         let link = Link::new(self.next_link.fetch_add(1, Ordering::Relaxed), welcome.node_id);
-        let link = Arc::new(link.opened_after(self.setup.silence.exceeded_count()));
+        let link = Arc::new(link.with_silence_count(self.setup.silence.exceeded_count()));
         self.repeat_reports(&link);
         table.link_up(&link, now);
         // This server may lack the newest progress: it was sent on a stream that ended, or there was no stream.
@@ -353,7 +353,7 @@ impl Engine {
 
     pub(crate) fn probe(&self, link: &Link, probes: Probes) {
         let free_job_ids = self.table().free_jobs(probes.job_ids);
-        link.push(Item::Probe(ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
+        link.push(LinkItem::Probe(ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
     }
 
     /// Logs the problems of declared jobs; jobs without a problem are registered.

@@ -7,7 +7,7 @@ use rondel_proto::v1::{self, PumpOrders};
 
 use super::{Engine, Link};
 use crate::pump::group::split;
-use crate::table::{Item, RunKey, TableLink as _};
+use crate::table::{LinkItem, RunKey, TableLink as _};
 
 /// Sends reports as groups make them.
 pub(super) struct ReportLoop {
@@ -24,7 +24,7 @@ impl ReportLoop {
         loop {
             tokio::select! {
                 () = setup.lifecycle.soft.cancelled() => return,
-                () = setup.pumps.ready() => self.engine.send_reports(),
+                () = setup.pump_reports.ready() => self.engine.send_reports(),
             }
         }
     }
@@ -35,8 +35,8 @@ impl Engine {
     pub(crate) fn pump_orders(&self, orders: PumpOrders) {
         let orders = self.table().pump_orders(orders);
         for (run, order) in orders {
-            if let Some(port) = run.pump() {
-                port.put(order);
+            if let Some(mailbox) = run.order_mailbox() {
+                mailbox.put(order);
             }
         }
     }
@@ -45,8 +45,8 @@ impl Engine {
     /// on its own.
     pub(super) fn end_pumps(&self) {
         for run in self.table().runs() {
-            if let Some(port) = run.pump() {
-                port.leave();
+            if let Some(mailbox) = run.order_mailbox() {
+                mailbox.leave();
             }
         }
     }
@@ -55,14 +55,14 @@ impl Engine {
     pub(super) fn send_reports(&self) {
         // Holding the table's lock keeps the reports of two callers in order.
         let table = self.table();
-        for part in self.setup.pumps.take_unsent().into_iter().flat_map(split) {
-            table.outbox.links().for_each(|link| link.push(Item::Pump(part.clone())));
+        for part in self.setup.pump_reports.take_unsent().into_iter().flat_map(split) {
+            table.outbox.links().for_each(|link| link.push(LinkItem::Pump(part.clone())));
         }
     }
 
     /// Sends the last report of each group on a new stream.
     pub(super) fn repeat_reports(&self, link: &Link) {
-        link.extend(self.setup.pumps.all().into_iter().flat_map(split).map(Item::Pump));
+        link.extend(self.setup.pump_reports.all().into_iter().flat_map(split).map(LinkItem::Pump));
     }
 
     /// Forgets the reports of groups whose results a server has acknowledged.
@@ -70,7 +70,7 @@ impl Engine {
         for ack in acks {
             let key = RunKey::new(ack.run_id, ack.attempt);
             if self.table().get(key).is_none() {
-                self.setup.pumps.forget(key);
+                self.setup.pump_reports.forget(key);
             }
         }
     }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Engine;
-use crate::table::{Item, TableLink as _};
+use crate::table::{LinkItem, TableLink as _};
 
 pub(super) struct ScriptLoop {
     engine: Arc<Engine>,
@@ -19,7 +19,7 @@ impl ScriptLoop {
         loop {
             tokio::select! {
                 () = setup.lifecycle.hard.cancelled() => return,
-                () = setup.scripts.ready() => self.engine.send_script_requests(),
+                () = setup.script_requests.ready() => self.engine.send_script_requests(),
             }
         }
     }
@@ -28,12 +28,12 @@ impl ScriptLoop {
 impl Engine {
     /// Sends each request to one server. Without a connected server the request is dropped: its run asks again.
     fn send_script_requests(&self) {
-        let requests = self.setup.scripts.take_unsent();
+        let requests = self.setup.script_requests.take_unsent();
         let table = self.table();
         let count = table.outbox.links().count();
         for (turn, request) in requests {
             if let Some(link) = turn.checked_rem(count).and_then(|index| table.outbox.links().nth(index)) {
-                link.push(Item::Script(request));
+                link.push(LinkItem::Script(request));
             }
         }
     }

@@ -34,7 +34,7 @@ pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Du
 }
 
 /// The limit if neither the builder nor a server sets one.
-const SILENCE: Duration = Duration::from_secs(15);
+const SILENCE_LIMIT_DEFAULT: Duration = Duration::from_secs(15);
 
 #[derive(Debug)]
 pub(crate) struct Silence {
@@ -75,7 +75,7 @@ impl Silence {
         if exceeded.is_some() {
             self.exceeded_count.fetch_add(1, Ordering::Relaxed);
         }
-        let by_server = if silence_ms == 0 { SILENCE } else { Duration::from_millis(silence_ms.into()) };
+        let by_server = if silence_ms == 0 { SILENCE_LIMIT_DEFAULT } else { Duration::from_millis(silence_ms.into()) };
         self.heard_ms.fetch_max(as_ms(hello_at), Ordering::Relaxed);
         self.limit_ms.store(as_ms(self.configured.unwrap_or(by_server)).max(1), Ordering::Relaxed);
         exceeded

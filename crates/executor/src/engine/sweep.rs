@@ -34,7 +34,7 @@ impl SweepLoop {
         loop {
             let requested = async {
                 match &engine.setup.shipping {
-                    Some(shipping) => shipping.requested().await,
+                    Some(shipping) => shipping.wait_for_request().await,
                     None => std::future::pending().await,
                 }
             };
@@ -51,12 +51,12 @@ impl SweepLoop {
         let timing = &self.engine.setup.timing;
         let mut table = self.engine.table();
         table.refuse_expired(now.into_std());
-        table.announce_started(now.into_std(), timing.started_after);
+        table.announce_started(now.into_std(), timing.report_start_after);
         table.outbox.resend_due(now.into_std());
         table.outbox.forget_logs(now.into_std());
         if now >= self.progress_at {
             self.progress_at = now + PROGRESS_PERIOD;
-            for key in std::mem::take(&mut *lock(&self.engine.setup.progressed)) {
+            for key in std::mem::take(&mut *lock(&self.engine.setup.progressed_runs)) {
                 if let Some(run) = table.get(key) {
                     table.announce_progress(key, run.take_progress());
                 }

@@ -126,7 +126,7 @@ impl RunLog {
             let mark = LogLine { at_ms: at.as_millis(), level: "warn".to_owned(), text };
             return self.append(&mut state, mark, LINE_OVERHEAD);
         }
-        if !self.is_roomy(&state, bytes, UNSENT_BYTES_MAX) {
+        if !self.has_room_for(&state, bytes, UNSENT_BYTES_MAX) {
             state.dropped += 1;
             return;
         }
@@ -136,13 +136,13 @@ impl RunLog {
     }
 
     /// Whether `bytes` more fit: into `max` unsent bytes of this log, and into the limit of all logs.
-    fn is_roomy(&self, state: &State, bytes: usize, max: usize) -> bool {
+    fn has_room_for(&self, state: &State, bytes: usize, max: usize) -> bool {
         let unsent = state.pending_bytes + state.chunk_bytes - state.sent_bytes;
         self.shipping.as_ref().is_none_or(|shipping| unsent + bytes <= max && shipping.has_room(bytes))
     }
 
     /// Whether the kept beginning of the log has reached its limit. Of further lines, only the last ones are kept.
-    pub(crate) fn is_full(&self) -> bool {
+    pub(crate) fn is_head_full(&self) -> bool {
         lock(&self.state).tail.is_some()
     }
 
@@ -150,7 +150,7 @@ impl RunLog {
     /// are dropped.
     pub(crate) fn has_room(&self) -> bool {
         let state = lock(&self.state);
-        state.closed || self.is_roomy(&state, 0, UNSENT_BYTES_MAX / 2)
+        state.closed || self.has_room_for(&state, 0, UNSENT_BYTES_MAX / 2)
     }
 
     /// Resolves when there is room.

@@ -33,7 +33,7 @@ impl Shipping {
         self.requested.notify_one();
     }
 
-    pub(crate) async fn requested(&self) {
+    pub(crate) async fn wait_for_request(&self) {
         self.requested.notified().await;
     }
 

@@ -66,10 +66,10 @@ impl PumpContext {
 
     /// Resolves when the group must end: it selects nothing more, and rows in execution have a bounded time to finish.
     pub async fn cancelled(&self) {
-        match self.run.pump() {
-            Some(port) => tokio::select! {
+        match self.run.order_mailbox() {
+            Some(mailbox) => tokio::select! {
                 () = self.run.stopped() => {}
-                () = port.leaving().cancelled() => {}
+                () = mailbox.leaving().cancelled() => {}
             },
             None => self.run.stopped().await,
         }
@@ -78,7 +78,8 @@ impl PumpContext {
     /// Whether the group must end.
     #[must_use]
     pub fn is_stopping(&self) -> bool {
-        self.run.stop_cause().is_some() || self.run.pump().is_some_and(|port| port.leaving().is_cancelled())
+        self.run.stop_cause().is_some()
+            || self.run.order_mailbox().is_some_and(|mailbox| mailbox.leaving().is_cancelled())
     }
 
     /// The log of the group's run, for lines that are not events of `tracing`.

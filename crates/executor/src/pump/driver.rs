@@ -17,7 +17,7 @@ use super::group::{
 };
 use super::handler::Pump;
 use super::item::Item;
-use super::port::{Port, TestLimit};
+use super::mailbox::{OrderMailbox, TestLimit};
 use crate::ending::Ending;
 use crate::engine::SilencePeriod;
 use crate::host;
@@ -28,13 +28,13 @@ use crate::run::{self, RunContext, StopCause, panic_message};
 /// The state that the group's calls share.
 struct Shared<R> {
     group: Mutex<Group<R>>,
-    port: Arc<Port>,
+    mailbox: Arc<OrderMailbox>,
 }
 
 impl<R: Clone + Send> Checkpoints for Shared<R> {
     fn store(&self, item: &str, epoch: i64, text: &str) -> Result<(), CheckpointError> {
         lock(&self.group).checkpoint(item, epoch, text)?;
-        self.port.wake();
+        self.mailbox.wake();
         Ok(())
     }
 }
@@ -63,11 +63,11 @@ struct Driver<P: Pump> {
 
 /// Runs a group until it has released every item.
 pub(super) async fn drive<P: Pump>(pump: Arc<P>, run: RunContext) -> Ending {
-    let (Some(port), Some(limits)) = (run.pump().cloned(), run.pump_limits()) else {
+    let (Some(mailbox), Some(limits)) = (run.order_mailbox().cloned(), run.pump_limits()) else {
         return JobError::terminal("the trigger has no limits of a pump job").into();
     };
     let group = Group::new(run.key(), run.job_id().get(), limits, now());
-    let shared = Arc::new(Shared { group: Mutex::new(group), port });
+    let shared = Arc::new(Shared { group: Mutex::new(group), mailbox });
     let driver = Driver {
         pump,
         run,
@@ -90,9 +90,9 @@ fn now() -> std::time::Instant {
 
 impl<P: Pump> Driver<P> {
     async fn drive(mut self) -> Ending {
-        let port = Arc::clone(&self.shared.port);
+        let mailbox = Arc::clone(&self.shared.mailbox);
         loop {
-            if let Some(order) = port.take() {
+            if let Some(order) = mailbox.take() {
                 self.group().order(order, now());
             }
             let Some(wake_at) = self.work() else { break };
@@ -103,8 +103,8 @@ impl<P: Pump> Driver<P> {
                 // The stop is checked first, because calls that keep returning must not delay it.
                 biased;
                 () = self.run.stopped(), if !self.is_stopped => {}
-                () = port.leaving().cancelled(), if !self.is_leaving => {}
-                () = port.woken() => {}
+                () = mailbox.leaving().cancelled(), if !self.is_leaving => {}
+                () = mailbox.wait_for_wake() => {}
                 Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned),
                 () = until(wake_at) => {}
             }
@@ -113,7 +113,7 @@ impl<P: Pump> Driver<P> {
         let report = group.full_report(now());
         let how = ending(self.run.stop_cause(), &group, self.failed_selects);
         drop(group);
-        self.run.setup().pumps.publish(report);
+        self.run.setup().pump_reports.publish(report);
         how
     }
 
@@ -147,10 +147,10 @@ impl<P: Pump> Driver<P> {
         {
             self.run.stop(StopCause::Silence { length: limit });
         }
-        if self.is_due() {
-            self.shared.port.leave();
+        if self.is_test_limit_reached() {
+            self.shared.mailbox.leave();
         }
-        if !self.is_leaving && self.shared.port.leaving().is_cancelled() {
+        if !self.is_leaving && self.shared.mailbox.leaving().is_cancelled() {
             self.is_leaving = true;
             self.group().stop(None);
         }
@@ -162,8 +162,8 @@ impl<P: Pump> Driver<P> {
     }
 
     /// Whether a test runs this group, and the limit of the test is reached.
-    fn is_due(&self) -> bool {
-        match self.shared.port.test_limit() {
+    fn is_test_limit_reached(&self) -> bool {
+        match self.shared.mailbox.test_limit() {
             None => false,
             Some(TestLimit::Dry) => self.group().is_dry(),
             Some(TestLimit::Rows(count)) => {
@@ -175,7 +175,7 @@ impl<P: Pump> Driver<P> {
 
     fn publish(&self) {
         if let Some(report) = self.group().report(now()) {
-            self.run.setup().pumps.publish(report);
+            self.run.setup().pump_reports.publish(report);
         }
     }
 }

@@ -11,7 +11,7 @@ pub mod group;
 mod handler;
 mod item;
 #[doc(hidden)]
-pub mod port;
+pub mod mailbox;
 mod testing;
 #[cfg(test)]
 mod tests;
@@ -21,5 +21,5 @@ pub use group::{CHECKPOINT_BYTES_MAX, CheckpointError};
 pub(crate) use handler::PumpHandler;
 pub use handler::{NamedPump, Pump};
 pub use item::Item;
-pub(crate) use port::{Port, Reports};
+pub(crate) use mailbox::{OrderMailbox, Reports};
 pub use testing::{PumpOutcome, TestPump};

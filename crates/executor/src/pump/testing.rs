@@ -11,7 +11,7 @@ use tracing_subscriber::layer::SubscriberExt;
 
 use super::PumpHandler;
 use super::handler::Pump;
-use super::port::TestLimit;
+use super::mailbox::TestLimit;
 use crate::attempt;
 use crate::ending::Ending;
 use crate::handler::JobHandler;
@@ -167,9 +167,9 @@ impl TestPump {
     pub async fn run(mut self) -> PumpOutcome {
         self.trigger.pump = Some(self.limits);
         let run = RunContext::new(&Arc::new(Setup::new(self.states, Timing::default())), self.trigger, 0);
-        if let Some(port) = run.pump() {
-            port.put(PumpOrder { run_id: 1, attempt: 1, term: 1, number: 1, items: self.items, r#yield: false });
-            port.set_test_limit(self.until);
+        if let Some(mailbox) = run.order_mailbox() {
+            mailbox.put(PumpOrder { run_id: 1, attempt: 1, term: 1, number: 1, items: self.items, r#yield: false });
+            mailbox.set_test_limit(self.until);
         }
         let subscriber = tracing_subscriber::registry().with(log_layer());
         let execute = attempt::execute(&run, self.handler).with_subscriber(subscriber);
@@ -204,7 +204,7 @@ impl PumpOutcome {
     fn new(run: &RunContext, ending: Ending) -> Self {
         run.log().close();
         let log = run.log().lines().iter().map(|line| format!("{} {}\n", line.level, line.text)).collect();
-        let report = run.setup().pumps.get(run.key());
+        let report = run.setup().pump_reports.get(run.key());
         Self { ending, items: report.map(|report| report.items).unwrap_or_default(), log }
     }
 

@@ -34,8 +34,8 @@ struct Rows {
     calls: Log<(Instant, Vec<u32>, i64)>,
     selects: Log<(Instant, Vec<String>)>,
     /// The highest number of executions at the same time, and the present number.
-    most: Arc<AtomicUsize>,
-    now: Arc<AtomicUsize>,
+    executing_max: Arc<AtomicUsize>,
+    executing: Arc<AtomicUsize>,
 }
 
 impl Rows {
@@ -47,8 +47,8 @@ impl Rows {
             select_takes: Duration::ZERO,
             calls: Arc::default(),
             selects: Arc::default(),
-            most: Arc::default(),
-            now: Arc::default(),
+            executing_max: Arc::default(),
+            executing: Arc::default(),
         }
     }
 
@@ -83,10 +83,10 @@ impl Pump for Rows {
     async fn execute(&self, cx: &PumpContext, rows: Vec<Self::Row>) -> Result<(), JobError> {
         let numbers: Vec<u32> = rows.iter().map(|(_, row)| *row).collect();
         self.calls.lock().unwrap().push((Instant::now(), numbers.clone(), cx.epoch(&rows[0].0)));
-        let now = self.now.fetch_add(1, Ordering::SeqCst) + 1;
-        self.most.fetch_max(now, Ordering::SeqCst);
+        let now = self.executing.fetch_add(1, Ordering::SeqCst) + 1;
+        self.executing_max.fetch_max(now, Ordering::SeqCst);
         sleep((self.takes)(numbers[0])).await;
-        self.now.fetch_sub(1, Ordering::SeqCst);
+        self.executing.fetch_sub(1, Ordering::SeqCst);
         for number in &numbers {
             (self.fails)(*number)?;
         }
@@ -158,16 +158,16 @@ impl Running {
     fn send(&mut self, items: Vec<PumpItem>, yields: bool) {
         self.number += 1;
         let order = PumpOrder { run_id: 7, attempt: 1, term: 1, number: self.number, items, r#yield: yields };
-        self.run.pump().unwrap().put(order);
+        self.run.order_mailbox().unwrap().put(order);
     }
 
     /// The last report of the item.
     fn progress(&self) -> PumpProgress {
-        let report = self.run.setup().pumps.get(self.run.key());
+        let report = self.run.setup().pump_reports.get(self.run.key());
         report.and_then(|report| report.items.into_iter().next()).unwrap_or_default()
     }
 
-    async fn ended(&mut self) -> (RunStatus, bool, String) {
+    async fn wait_for_end(&mut self) -> (RunStatus, bool, String) {
         let ended = timeout(SECOND * 600, self.task.join_next()).await.expect("in time").unwrap().unwrap();
         let ending = ended.ending;
         assert!(ending.result.is_some(), "{ending:?}");
@@ -200,7 +200,7 @@ async fn workers_share_the_rows_and_the_last_that_runs_dry_fetches() {
     let mut running = Running::holding(&rows, limits());
     sleep(SECOND * 9).await;
     assert_eq!(rows.calls(), [[1], [2], [3], [4], [5]]);
-    assert_eq!((rows.most.load(Ordering::SeqCst), rows.selects.lock().unwrap().len()), (2, 1));
+    assert_eq!((rows.executing_max.load(Ordering::SeqCst), rows.selects.lock().unwrap().len()), (2, 1));
     let progress = running.progress();
     assert_eq!((progress.rows, progress.done, progress.dry, progress.checkpoint.as_str()), (5, 4, false, "5"));
     assert!(progress.oldest_at_ms > 0);
@@ -211,7 +211,7 @@ async fn workers_share_the_rows_and_the_last_that_runs_dry_fetches() {
     assert_eq!(selects[2].0 - selects[1].0, Duration::from_millis(500), "idle");
     assert!(rows.calls.lock().unwrap().iter().all(|(_, _, epoch)| *epoch == 5));
     running.send(vec![released("a")], true);
-    assert_eq!(running.ended().await, YIELDED("fetched 5, done 5, failed 0"));
+    assert_eq!(running.wait_for_end().await, YIELDED("fetched 5, done 5, failed 0"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -236,7 +236,7 @@ async fn a_batch_is_one_call_and_fails_as_one() {
     let at: Vec<Instant> = rows.calls.lock().unwrap().iter().map(|(at, ..)| *at).collect();
     assert_eq!(at[2] - at[1], SECOND * 2, "a second of work and one of wait");
     running.send(vec![item("a")], true);
-    assert_eq!(running.ended().await, YIELDED("fetched 5, done 3, failed 4; failed for good: 4, 5"));
+    assert_eq!(running.wait_for_end().await, YIELDED("fetched 5, done 3, failed 4; failed for good: 4, 5"));
     let log = running.log();
     assert!(log.contains("warn rows 4, 5 of item a failed: no such order; tried again in 1s\n"), "{log}");
     assert!(log.contains("warn rows 4, 5 of item a failed: no such order\n"), "{log}");
@@ -248,7 +248,7 @@ async fn a_panic_fails_the_row_and_the_group_continues() {
     let mut running = Running::holding(&rows, v1::Pump { row_backoff_ms: 60_000, ..limits() });
     sleep(SECOND * 3).await;
     running.send(vec![item("a")], true);
-    assert_eq!(running.ended().await, YIELDED("fetched 3, done 2, failed 1; failed for good: 2"));
+    assert_eq!(running.wait_for_end().await, YIELDED("fetched 3, done 2, failed 1; failed for good: 2"));
     assert!(running.log().contains("warn row 2 of item a failed: panicked: row 2\n"));
 }
 
@@ -342,7 +342,7 @@ async fn a_cancelled_group_finishes_its_executions() {
     let mut running = Running::holding(&rows, limits());
     sleep(SECOND).await;
     running.run.stop(StopCause::Cancelled { by: "bob".to_owned() });
-    let ended = running.ended().await;
+    let ended = running.wait_for_end().await;
     assert_eq!(ended, (RunStatus::Cancelled, false, "fetched 9, done 2, failed 0".to_owned()));
     assert!(running.progress().released);
 }
@@ -356,7 +356,7 @@ async fn a_cancelled_group_aborts_executions_that_take_too_long() {
     running.run.stop(StopCause::Cancelled { by: "bob".to_owned() });
     let early = running.run.should_end(asked + SECOND * 29);
     assert!(!early && running.run.should_end(asked + SECOND * 31), "the ordinary grace follows after that");
-    let ended = running.ended().await;
+    let ended = running.wait_for_end().await;
     assert_eq!(ended, (RunStatus::Cancelled, false, "fetched 9, done 0, failed 2".to_owned()));
     assert_eq!(asked.elapsed().as_secs(), 36);
 }
@@ -368,7 +368,7 @@ async fn a_group_that_hears_no_server_starts_no_row_and_ends_within_the_grace() 
     sleep(SECOND).await;
     let asked = Instant::now();
     running.run.stop(StopCause::Silence { length: SECOND * 15 });
-    let (status, is_yielded, message) = running.ended().await;
+    let (status, is_yielded, message) = running.wait_for_end().await;
     assert_eq!((status, is_yielded), (RunStatus::Failed, false));
     assert_eq!(message, "stopped: no server answered for 15s; fetched 9, done 1, failed 1");
     assert_eq!((rows.calls().len(), asked.elapsed().as_secs()), (2, 9));
@@ -382,7 +382,7 @@ async fn a_row_is_not_started_after_too_long_a_silence() {
     let silence = &running.run.setup().silence;
     silence.record_welcome(100, crate::host::uptime(), crate::host::uptime());
     running.order(vec![item("a")]);
-    let (status, _, message) = running.ended().await;
+    let (status, _, message) = running.wait_for_end().await;
     assert_eq!(status, RunStatus::Failed);
     assert_eq!(message, "stopped: no server answered for 100ms; fetched 9, done 1, failed 0");
     assert_eq!(rows.calls().len(), 1);
@@ -393,13 +393,13 @@ async fn a_group_whose_executor_drains_gives_its_items_back() {
     let rows = Rows::new(9).taking(|_| SECOND * 30);
     let mut running = Running::holding(&rows, limits());
     sleep(SECOND).await;
-    running.run.pump().unwrap().leave();
-    assert_eq!(running.ended().await, YIELDED("fetched 9, done 2, failed 0"));
+    running.run.order_mailbox().unwrap().leave();
+    assert_eq!(running.wait_for_end().await, YIELDED("fetched 9, done 2, failed 0"));
     assert!(running.progress().released);
     // A group without items whose handler has not begun yet ends, too.
     let mut empty = Running::start(&rows, limits());
-    empty.run.pump().unwrap().leave();
-    assert_eq!(empty.ended().await, YIELDED("fetched 0, done 0, failed 0"));
+    empty.run.order_mailbox().unwrap().leave();
+    assert_eq!(empty.wait_for_end().await, YIELDED("fetched 0, done 0, failed 0"));
 }
 
 #[tokio::test(start_paused = true)]
@@ -407,12 +407,12 @@ async fn at_the_end_of_the_drain_a_group_has_the_ordinary_grace() {
     let rows = Rows::new(9).taking(|_| SECOND * 3_600);
     let mut running = Running::holding(&rows, limits());
     sleep(SECOND).await;
-    running.run.pump().unwrap().leave();
+    running.run.order_mailbox().unwrap().leave();
     sleep(SECOND * 60).await;
     assert!(!running.has_ended());
     running.run.stop(StopCause::Drained);
     let stopped = Instant::now();
-    assert_eq!(running.ended().await, YIELDED("fetched 9, done 0, failed 2"));
+    assert_eq!(running.wait_for_end().await, YIELDED("fetched 9, done 0, failed 2"));
     assert_eq!(stopped.elapsed().as_secs(), 9);
 }
 

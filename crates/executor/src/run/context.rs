@@ -17,7 +17,7 @@ use crate::engine::silence_limit;
 use crate::lifecycle::lock;
 use crate::log::RunLog;
 use crate::masks::Masks;
-use crate::pump::Port;
+use crate::pump::OrderMailbox;
 use crate::pump::group::Limits;
 use crate::setup::Setup;
 use crate::shard::Shard;
@@ -76,7 +76,7 @@ struct Inner {
     /// The run's own span, if this program exports it.
     exported: OnceLock<TraceParent>,
     /// The mailbox for orders, if the run is a group of a pump job.
-    pump: Option<Arc<Port>>,
+    order_mailbox: Option<Arc<OrderMailbox>>,
 }
 
 #[derive(Default)]
@@ -207,7 +207,7 @@ impl RunContext {
     pub(crate) fn new(setup: &Arc<Setup>, trigger: Trigger, link: u64) -> Self {
         let key = RunKey::new(trigger.run_id, trigger.attempt);
         let log = RunLog::new(key, link, setup.shipping.clone(), setup.log_limit);
-        let pump = trigger.pump.is_some().then(Arc::default);
+        let order_mailbox = trigger.pump.is_some().then(Arc::default);
         Self {
             inner: Arc::new(Inner {
                 key,
@@ -222,7 +222,7 @@ impl RunContext {
                 arrived: Instant::now(),
                 started: OnceLock::new(),
                 exported: OnceLock::new(),
-                pump,
+                order_mailbox,
             }),
         }
     }
@@ -252,7 +252,7 @@ impl RunContext {
     }
 
     pub(crate) fn blocking_pool(&self) -> &Arc<Semaphore> {
-        &self.inner.setup.blocking
+        &self.inner.setup.blocking_permits
     }
 
     /// How long all servers may be silent before the run stops; `None` if it continues. It stops because another executor
@@ -341,12 +341,12 @@ impl RunContext {
         self.inner.stop.is_read()
     }
 
-    pub(crate) fn set_on_thread(&self) {
+    pub(crate) fn set_on_blocking_thread(&self) {
         self.inner.on_thread.store(true, Ordering::Relaxed);
     }
 
     /// Whether the handler is a blocking one and has begun: it cannot be aborted.
-    pub(crate) fn is_on_thread(&self) -> bool {
+    pub(crate) fn is_on_blocking_thread(&self) -> bool {
         self.inner.on_thread.load(Ordering::Relaxed)
     }
 
@@ -377,8 +377,8 @@ impl RunContext {
 /// A group of a pump job.
 impl RunContext {
     /// The mailbox for the group's orders; `None` for an ordinary run.
-    pub(crate) fn pump(&self) -> Option<&Arc<Port>> {
-        self.inner.pump.as_ref()
+    pub(crate) fn order_mailbox(&self) -> Option<&Arc<OrderMailbox>> {
+        self.inner.order_mailbox.as_ref()
     }
 
     pub(crate) fn pump_limits(&self) -> Option<Limits> {
@@ -400,7 +400,7 @@ impl RunContext {
     pub(crate) fn list_progress(&self) {
         let cell = &self.inner.progress;
         if cell.reported.load(Ordering::Acquire) && !cell.listed.swap(true, Ordering::AcqRel) {
-            lock(&self.inner.setup.progressed).push(self.key());
+            lock(&self.inner.setup.progressed_runs).push(self.key());
         }
     }
 

@@ -114,7 +114,7 @@ pub(crate) async fn on_blocking_thread(
         if let Some(cause) = run.stop_cause() {
             return cause.ending(None);
         }
-        run.set_on_thread();
+        run.set_on_blocking_thread();
         let call = || RUN.sync_scope(run.clone(), || call(&run));
         tracing::dispatcher::with_default(&dispatch, || span.in_scope(call))
     });

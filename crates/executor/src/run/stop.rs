@@ -55,13 +55,13 @@ impl StopCause {
             Some(grace) => format!("{self}; aborted because it did not stop within {}", format_duration(grace)),
             None => self.to_string(),
         };
-        let silent = if let Self::Silence { length } = self { Some(*length) } else { None };
-        Ending { silent, ..Ending::new(status, message, retryable) }
+        let silent_for = if let Self::Silence { length } = self { Some(*length) } else { None };
+        Ending { silent_for, ..Ending::new(status, message, retryable) }
     }
 
     /// The ending of a run whose handler cannot be aborted and may never return. The handler blocks a thread of the runtime or,
     /// if it is a blocking handler, a thread of the pool.
-    pub(crate) fn stuck(&self, is_blocking: bool) -> Ending {
+    pub(crate) fn stuck_ending(&self, is_blocking: bool) -> Ending {
         let ending = self.ending(None);
         let why = if is_blocking { "the blocking handler does not return" } else { "the handler does not yield" };
         let message = format!("{}; {why} and cannot be aborted: it may still be at work", ending.message);

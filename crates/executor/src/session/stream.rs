@@ -31,10 +31,10 @@ const MESSAGE_BYTES_MAX: usize = 64 * 1024 * 1024;
 const ROUND_PERIOD: Duration = Duration::from_millis(1);
 
 /// The period of heartbeats if a welcome does not set it.
-const HEARTBEAT: Duration = Duration::from_secs(2);
+const HEARTBEAT_DEFAULT: Duration = Duration::from_secs(2);
 
 /// How long the goodbye may take.
-const GOODBYE: Duration = Duration::from_millis(500);
+const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why a session ended.
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) enum End {
     Refused(String),
     /// The server reports that this executor is connected already: by another URL of the same server, or by a broken
     /// stream that the server has not given up.
-    AlreadyThere(String),
+    AlreadyConnected(String),
     /// No session was opened.
     Unreachable(String),
     /// An open session was lost.
@@ -65,7 +65,7 @@ pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> End {
         Err(end) => return end,
     };
     let Some(link) = begin(engine, url, &welcome, hello_at) else { return End::Alias(welcome.node_id) };
-    let _registered = Registered { engine, link: &link };
+    let _link_guard = LinkGuard { engine, link: &link };
     let heartbeat = heartbeat_period(&welcome);
     let end = tokio::select! {
         () = stop.cancelled() => End::Stopped,
@@ -117,7 +117,9 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, En
         Err(status) => return Err(end_from_status(&status)),
     };
     match first.and_then(|message| message.body) {
-        Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => Err(End::Refused(too_old(&welcome))),
+        Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => {
+            Err(End::Refused(too_old_message(&welcome)))
+        }
         Some(FromServer::Welcome(welcome)) => Ok(OpenedSession { sender, inbound, welcome, hello_at }),
         _ => Err(End::Unreachable("the server began without a welcome".to_owned())),
     }
@@ -125,7 +127,7 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, En
 
 /// The reason for refusing a server with an older protocol: it would not understand this executor's replies, and would
 /// consider the executor silent.
-fn too_old(welcome: &Welcome) -> String {
+fn too_old_message(welcome: &Welcome) -> String {
     format!(
         "node {} (version {}) speaks version {} of the protocol, older than this executor's {PROTOCOL}; update the server",
         welcome.node_name, welcome.server_version, welcome.protocol
@@ -169,7 +171,7 @@ fn end_from_status(status: &Status) -> End {
         | Code::InvalidArgument
         | Code::NotFound
         | Code::Unimplemented => End::Refused(reason),
-        Code::AlreadyExists => End::AlreadyThere(reason),
+        Code::AlreadyExists => End::AlreadyConnected(reason),
         Code::Ok
         | Code::Cancelled
         | Code::Unknown
@@ -196,19 +198,19 @@ fn begin(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome, hello_at: Dur
 }
 
 /// Removes the link, however the session ends.
-struct Registered<'a> {
+struct LinkGuard<'a> {
     engine: &'a Engine,
     link: &'a Link,
 }
 
-impl Drop for Registered<'_> {
+impl Drop for LinkGuard<'_> {
     fn drop(&mut self) {
         self.engine.link_lost(self.link);
     }
 }
 
 fn heartbeat_period(welcome: &Welcome) -> Duration {
-    if welcome.heartbeat_ms == 0 { HEARTBEAT } else { Duration::from_millis(welcome.heartbeat_ms.into()) }
+    if welcome.heartbeat_ms == 0 { HEARTBEAT_DEFAULT } else { Duration::from_millis(welcome.heartbeat_ms.into()) }
 }
 
 /// Reads messages. A server answers every heartbeat, so a stream without messages for several periods is dead.
@@ -245,7 +247,7 @@ fn handle_message(engine: &Arc<Engine>, link: &Link, body: FromServer) {
         FromServer::Probes(probes) => engine.probe(link, probes),
         FromServer::DeclarationProblems(found) => engine.declaration_problems(&found.problems),
         FromServer::PumpOrders(orders) => engine.pump_orders(orders),
-        FromServer::ScriptReply(reply) => engine.setup.scripts.answer(reply),
+        FromServer::ScriptReply(reply) => engine.setup.script_requests.answer(reply),
         FromServer::Drain(_) => {
             tracing::info!("a server is shutting down; results are still sent to it until it has ended")
         }
@@ -324,7 +326,7 @@ async fn send_goodbye(
         drop(sender);
         while let Ok(Some(_)) = inbound.message().await {}
     };
-    if timeout(GOODBYE, goodbye).await.is_err() {
+    if timeout(GOODBYE_TIMEOUT, goodbye).await.is_err() {
         tracing::debug!("a server did not close the session in time");
     }
 }

@@ -25,7 +25,7 @@ use rondel_proto::v1::{
 pub use key::RunKey;
 pub use outbox::Outbox;
 use outbox::UNACKED_MAX;
-pub use parts::{Intake, Item, TableLink, TableLog, TableRun};
+pub use parts::{Intake, LinkItem, TableLink, TableLog, TableRun};
 use runs::Runs;
 
 /// The number of runs and results at which new runs are refused: a hello lists them all and has to fit into one
@@ -78,21 +78,21 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         let origin = (triggers.node_id, triggers.node_epoch);
         for trigger in triggers.triggers {
             let key = RunKey::new(trigger.run_id, trigger.attempt);
-            match self.judge(key, &trigger, origin, intake) {
+            match self.answer_to(key, &trigger, origin, intake) {
                 TriggerAnswer::Accept => {
                     let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0);
                     let begin_until = begin_within.and_then(|ms| now.checked_add(Duration::from_millis(ms)));
                     let start_in = u64::try_from(trigger.start_in_us).ok().filter(|micros| *micros > 0);
                     let start_in = start_in.filter(|_| !mutant::on(Mutant::BeginsOnReceipt));
                     let begin_at = start_in.and_then(|micros| now.checked_add(Duration::from_micros(micros)));
-                    self.runs.accept(intake.run(trigger, link.id()), origin, begin_at, begin_until);
-                    link.push(Item::Reply(reply(key, Kind::Accepted)));
+                    self.runs.accept(intake.make_run(trigger, link.id()), origin, begin_at, begin_until);
+                    link.push(LinkItem::Reply(reply(key, Kind::Accepted)));
                 }
-                TriggerAnswer::Held => link.push(Item::Reply(reply(key, Kind::Accepted))),
+                TriggerAnswer::Held => link.push(LinkItem::Reply(reply(key, Kind::Accepted))),
                 TriggerAnswer::Unacked => self.outbox.deliver_by(key, link.id(), now),
-                TriggerAnswer::Done(result) => link.push(Item::Result(*result)),
+                TriggerAnswer::Done(result) => link.push(LinkItem::Result(*result)),
                 TriggerAnswer::Refuse(why) => {
-                    link.push(Item::Reply(Reply { fence_n: trigger.fence_n, ..refusal(key, why) }));
+                    link.push(LinkItem::Reply(Reply { fence_n: trigger.fence_n, ..refusal(key, why) }));
                 }
             }
         }
@@ -100,7 +100,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     }
 
     /// A trigger that was accepted before is neither run again nor refused, whatever has changed since.
-    fn judge(
+    fn answer_to(
         &self,
         key: RunKey,
         trigger: &Trigger,
@@ -217,7 +217,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         for result in results {
             let key = RunKey::new(result.run_id, result.attempt);
             if on_disk {
-                self.outbox.stored(key);
+                self.outbox.mark_journaled(key);
             }
             self.outbox.deliver(key, now);
         }
@@ -243,7 +243,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
             self.outbox.reply(link, refusal(run.key(), RefusedWhy::Draining));
         }
         for link in self.outbox.links() {
-            link.push(Item::Draining);
+            link.push(LinkItem::Draining);
         }
     }
 
@@ -346,7 +346,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// owned a run while it was here.
     pub fn answer_fence(&mut self, link: &L, fence: &Fence, now: Instant) {
         let (held, finished) = self.inventory();
-        link.push(Item::Fence(FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished }));
+        link.push(LinkItem::Fence(FenceReply { node_id: fence.node_id, node_epoch: fence.node_epoch, held, finished }));
         let unacked: Vec<RunKey> = self.outbox.unacked_keys().collect();
         for key in unacked {
             self.outbox.deliver_by(key, link.id(), now);
@@ -357,9 +357,9 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// and now; all announced starts are therefore sent again.
     pub fn link_up(&mut self, link: &Arc<L>, now: Instant) {
         if self.draining {
-            link.push(Item::Draining);
+            link.push(LinkItem::Draining);
         }
-        link.extend(self.runs.announced().map(|run| Item::Reply(started(run))));
+        link.extend(self.runs.announced().map(|run| LinkItem::Reply(started(run))));
         self.outbox.link_up(Arc::clone(link), now);
     }
 
@@ -381,7 +381,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     pub fn announce_started(&mut self, now: Instant, after: Duration) {
         for run in self.runs.take_unannounced(now, after) {
             for link in self.outbox.links() {
-                link.push(Item::Reply(started(&run)));
+                link.push(LinkItem::Reply(started(&run)));
             }
         }
     }
@@ -389,7 +389,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Reports progress to every server: users may ask a server other than the one that sent the run.
     pub fn announce_progress(&self, key: RunKey, (done, total): (u64, u64)) {
         for link in self.outbox.links() {
-            link.push(Item::Reply(Reply { done, total, ..reply(key, Kind::Progress) }));
+            link.push(LinkItem::Reply(Reply { done, total, ..reply(key, Kind::Progress) }));
         }
     }
 }

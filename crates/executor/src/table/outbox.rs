@@ -8,7 +8,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_proto::v1::{self, Reply};
 
 use super::recent::Recent;
-use super::{Item, RunKey, TableLink, TableLog};
+use super::{LinkItem, RunKey, TableLink, TableLog};
 
 /// How many results may wait for an acknowledgement before new runs are refused.
 pub(super) const UNACKED_MAX: usize = 50_000;
@@ -111,7 +111,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 
     pub(super) fn reply(&self, wanted: u64, reply: Reply) {
         if let Some(link) = self.route(wanted) {
-            link.push(Item::Reply(reply));
+            link.push(LinkItem::Reply(reply));
         }
     }
 }
@@ -134,7 +134,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 
     /// Marks a result as written to disk.
-    pub(super) fn stored(&mut self, key: RunKey) {
+    pub(super) fn mark_journaled(&mut self, key: RunKey) {
         if let Some(unacked) = self.unacked.get_mut(&key)
             && !unacked.journaled
         {
@@ -170,7 +170,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
             return;
         };
         let chunks = unacked.log.as_ref().map(|log| log.collect(link.id(), true)).unwrap_or_default();
-        link.extend(chunks.into_iter().map(Item::Log).chain([Item::Result(unacked.result.clone())]));
+        link.extend(chunks.into_iter().map(LinkItem::Log).chain([LinkItem::Result(unacked.result.clone())]));
         let resend_at = now + self.resend_after * (1 << unacked.tries.min(DOUBLINGS_MAX));
         unacked.link = link.id();
         unacked.tries += 1;
@@ -188,12 +188,12 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
                 break;
             }
             self.resend.pop_first();
-            let had = self.unacked.get_mut(&key).map_or(0, |unacked| {
+            let prior_id = self.unacked.get_mut(&key).map_or(0, |unacked| {
                 unacked.resend_at = None;
                 unacked.link
             });
-            let other = self.links.range(had + 1..).chain(self.links.range(..had)).next().map(|(id, _)| *id);
-            self.send(key, other.unwrap_or(had), now);
+            let other = self.links.range(prior_id + 1..).chain(self.links.range(..prior_id)).next().map(|(id, _)| *id);
+            self.send(key, other.unwrap_or(prior_id), now);
         }
     }
 
@@ -218,7 +218,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Puts the new chunks of the log on a stream; `false` if some have to wait.
     pub fn ship(&self, log: &G) -> bool {
         let Some(link) = self.route(log.link()).filter(|link| link.has_log_room()) else { return false };
-        link.extend(log.collect(link.id(), false).into_iter().map(Item::Log));
+        link.extend(log.collect(link.id(), false).into_iter().map(LinkItem::Log));
         !log.has_unsent()
     }
 
@@ -268,9 +268,9 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Removes a session. Its results are sent on another one, or wait until there is one. Returns the logs to be sent again.
     pub(super) fn link_lost(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
         self.links.remove(&id);
-        let had = |unacked: &Unacked<G>| unacked.ready && unacked.link == id;
+        let is_stranded = |unacked: &Unacked<G>| unacked.ready && unacked.link == id;
         let stranded: Vec<RunKey> =
-            self.unacked.iter().filter(|(_, unacked)| had(unacked)).map(|(key, _)| *key).collect();
+            self.unacked.iter().filter(|(_, unacked)| is_stranded(unacked)).map(|(key, _)| *key).collect();
         for key in stranded {
             self.send(key, 0, now);
         }

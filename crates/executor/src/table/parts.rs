@@ -56,10 +56,10 @@ pub trait TableLink {
     /// Whether the stream takes more chunks of logs now.
     fn has_log_room(&self) -> bool;
     /// Adds messages.
-    fn extend(&self, items: impl IntoIterator<Item = Item>);
+    fn extend(&self, items: impl IntoIterator<Item = LinkItem>);
 
     /// Adds a message.
-    fn push(&self, item: Item) {
+    fn push(&self, item: LinkItem) {
         self.extend([item]);
     }
 }
@@ -72,12 +72,12 @@ pub trait Intake {
     /// Whether the program has this handler.
     fn has_handler(&self, name: &str) -> bool;
     /// Makes the run of an accepted trigger, to be reported on this stream.
-    fn run(&self, trigger: Trigger, link: u64) -> Self::Run;
+    fn make_run(&self, trigger: Trigger, link: u64) -> Self::Run;
 }
 
 /// One item in the queue of a stream to a server. A message can carry several of them.
 #[derive(Debug)]
-pub enum Item {
+pub enum LinkItem {
     /// A reply about a trigger, a start or progress.
     Reply(Reply),
     /// Lines of a log.

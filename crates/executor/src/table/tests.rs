@@ -103,14 +103,18 @@ impl TableLink for TestLink {
         true
     }
 
-    fn extend(&self, items: impl IntoIterator<Item = Item>) {
+    fn extend(&self, items: impl IntoIterator<Item = LinkItem>) {
         self.1.lock().unwrap().extend(items.into_iter().map(|item| match item {
-            Item::Reply(reply) if reply.kind() == Kind::Refused => format!("{:?} {}", reply.refused(), reply.run_id),
-            Item::Reply(reply) => format!("{:?} {}", reply.kind(), reply.run_id),
-            Item::Result(result) => format!("Result {}", result.run_id),
-            Item::Fence(reply) => format!("Fence {} {}", reply.held.len(), reply.finished.len()),
-            Item::Draining => "Draining".to_owned(),
-            Item::Log(_) | Item::Probe(_) | Item::Pump(_) | Item::Script(_) => unreachable!(),
+            LinkItem::Reply(reply) if reply.kind() == Kind::Refused => {
+                format!("{:?} {}", reply.refused(), reply.run_id)
+            }
+            LinkItem::Reply(reply) => format!("{:?} {}", reply.kind(), reply.run_id),
+            LinkItem::Result(result) => format!("Result {}", result.run_id),
+            LinkItem::Fence(reply) => format!("Fence {} {}", reply.held.len(), reply.finished.len()),
+            LinkItem::Draining => "Draining".to_owned(),
+            LinkItem::Log(_) | LinkItem::Probe(_) | LinkItem::Pump(_) | LinkItem::Script(_) => {
+                unreachable!()
+            }
         }));
     }
 }
@@ -125,7 +129,7 @@ impl Intake for TestIntake {
         name == "h"
     }
 
-    fn run(&self, trigger: Trigger, _: u64) -> TestRun {
+    fn make_run(&self, trigger: Trigger, _: u64) -> TestRun {
         run(trigger.run_id)
     }
 }

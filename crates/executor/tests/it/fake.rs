@@ -183,7 +183,7 @@ impl FakeServer {
         self.state(|state| state.authorizations.clone())
     }
 
-    pub(crate) async fn session_ended(&self) {
+    pub(crate) async fn wait_for_session_end(&self) {
         self.wait(|state| (state.ended > 0).then_some(())).await;
     }
 

@@ -28,7 +28,7 @@ fn quick() -> Timing {
     Timing {
         cancel_grace: Duration::from_millis(300),
         resend_after: Duration::from_millis(300),
-        started_after: Duration::from_millis(100),
+        report_start_after: Duration::from_millis(100),
         sweep_period: Duration::from_millis(20),
         reconnect_min: Duration::from_millis(10),
         reconnect_max: Duration::from_millis(100),

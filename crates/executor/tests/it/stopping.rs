@@ -128,7 +128,7 @@ async fn a_drain_lets_running_ones_finish_and_takes_no_more() {
     go.notify_one();
     running.stop().await;
     assert_eq!(server.result(1).await.status(), End::Succeeded);
-    server.session_ended().await;
+    server.wait_for_session_end().await;
 }
 
 #[tokio::test]
@@ -166,7 +166,7 @@ async fn a_verdict_of_a_handler_that_has_not_read_the_drain_is_kept() {
 #[tokio::test]
 async fn without_any_answer_serial_runs_stop_and_others_continue() {
     let server = FakeServer::start().await;
-    let timing = Timing { silence: Some(Duration::from_millis(500)), ..quick() };
+    let timing = Timing { silence_max: Some(Duration::from_millis(500)), ..quick() };
     let running = Running::start(builder(&server).handler("unresponsive", unresponsive).timing(timing));
     let serial = Trigger { serial: true, ..trigger(1, "unresponsive") };
     let once = Trigger { at_most_once: true, ..trigger(2, "unresponsive") };
@@ -187,7 +187,7 @@ async fn without_any_answer_serial_runs_stop_and_others_continue() {
 async fn a_run_continues_without_any_answer_as_long_as_its_job_allows() {
     use rondel_proto::v1::OnSilence;
     let server = FakeServer::start().await;
-    let timing = Timing { silence: Some(Duration::from_millis(300)), ..quick() };
+    let timing = Timing { silence_max: Some(Duration::from_millis(300)), ..quick() };
     let began = Instant::now();
     let running = Running::start(builder(&server).handler("unresponsive", unresponsive).slots(4).timing(timing));
     let serial = |run_id| Trigger { serial: true, ..trigger(run_id, "unresponsive") };
@@ -228,7 +228,7 @@ async fn a_run_that_waits_for_a_slot_does_not_begin_after_too_long_a_silence() {
     };
     let silence = Duration::from_millis(300);
     // The sweep comes too late, so only the free slot makes the executor check the silence.
-    let timing = Timing { silence: Some(silence), sweep_period: Duration::from_secs(60), ..quick() };
+    let timing = Timing { silence_max: Some(silence), sweep_period: Duration::from_secs(60), ..quick() };
     let builder = builder(&server).handler("busy", busy).handler("waiting", waiting).slots(1);
     let running = Running::start(builder.timing(timing));
     server.trigger_all(vec![trigger(1, "busy"), Trigger { serial: true, ..trigger(2, "waiting") }]).await;
@@ -261,7 +261,8 @@ async fn a_success_of_a_handler_that_has_not_read_the_stop_counts() {
             reach.notify_one();
         }
     };
-    let timing = Timing { silence: Some(Duration::from_millis(500)), cancel_grace: Duration::from_secs(60), ..quick() };
+    let timing =
+        Timing { silence_max: Some(Duration::from_millis(500)), cancel_grace: Duration::from_secs(60), ..quick() };
     let builder = builder(&server).handler("unaware", unaware).handler("aware", aware);
     let running = Running::start(builder.timing(timing));
     let once = |run_id, handler| Trigger { at_most_once: true, ..trigger(run_id, handler) };

@@ -71,7 +71,7 @@ impl Driver {
     pub(super) async fn drive(mut self) -> (v1::result::Status, bool) {
         let held = self.held.clone();
         loop {
-            while let Some(order) = held.port.take() {
+            while let Some(order) = held.mailbox.take() {
                 self.order(order);
             }
             let Some(wake_at) = self.work() else { break };
@@ -82,9 +82,9 @@ impl Driver {
             tokio::select! {
                 biased;
                 returned = next(&mut self.calls), if !self.calls.is_empty() => self.finish_call(returned),
-                () = held.port.woken() => {}
+                () = held.mailbox.wait_for_wake() => {}
                 () = held.stopping.cancelled(), if !self.is_stopped => {}
-                () = held.port.leaving().cancelled(), if !self.is_leaving => {}
+                () = held.mailbox.leaving().cancelled(), if !self.is_leaving => {}
                 () = until(wake_at) => {}
             }
         }
@@ -156,7 +156,7 @@ impl Driver {
 
     fn apply_stop(&mut self) {
         self.executor.enforce_silence_limit();
-        if !self.is_leaving && self.held.port.leaving().is_cancelled() {
+        if !self.is_leaving && self.held.mailbox.leaving().is_cancelled() {
             self.is_leaving = true;
             self.group.stop(None);
         }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use rondel::pump::group::split;
-use rondel::table::{Item, RunTable, TableLink as _};
+use rondel::table::{LinkItem, RunTable, TableLink as _};
 use rondel_proto::v1;
 use tokio::time::{Instant, sleep};
 
@@ -25,7 +25,7 @@ impl ExecutorHost {
         executor.spawn(async move {
             let gives_up_at = Instant::now() + grace;
             lock(&draining.table).drain();
-            lock(&draining.table).runs().for_each(|held| held.port.leave());
+            lock(&draining.table).runs().for_each(|held| held.mailbox.leave());
             let is_settled = |table: &RunTable<Held, Link>| table.is_empty() && table.outbox.unacked_count() == 0;
             while !is_settled(&lock(&draining.table)) && Instant::now() < gives_up_at {
                 sleep(SWEEP_PERIOD).await;
@@ -52,7 +52,7 @@ impl Executor {
                 let what = format!("{} takes orders of node {node} under epoch {epoch}", self.host.name);
                 lock(&self.world().pumps).violate("P1 fencing", &what);
             }
-            held.port.put(order);
+            held.mailbox.put(order);
         }
     }
 
@@ -60,7 +60,7 @@ impl Executor {
     pub(super) fn send_reports(&self) {
         let table = lock(&self.table);
         for part in self.reports.take_unsent().into_iter().flat_map(split) {
-            table.outbox.links().for_each(|link| link.push(Item::Pump(part.clone())));
+            table.outbox.links().for_each(|link| link.push(LinkItem::Pump(part.clone())));
         }
     }
 
@@ -73,6 +73,6 @@ impl Executor {
 
     /// Sends the last report of each group on a new stream.
     pub(super) fn repeat_reports(&self, link: &Link) {
-        link.extend(self.reports.all().into_iter().flat_map(split).map(Item::Pump));
+        link.extend(self.reports.all().into_iter().flat_map(split).map(LinkItem::Pump));
     }
 }

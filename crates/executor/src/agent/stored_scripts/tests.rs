@@ -24,10 +24,15 @@ async fn ask(
             let script: Script = serde_json::from_value(script)?;
             let server = async {
                 loop {
-                    run.setup().scripts.ready().await;
-                    for (_, request) in run.setup().scripts.take_unsent() {
+                    run.setup().script_requests.ready().await;
+                    for (_, request) in run.setup().script_requests.take_unsent() {
                         let ScriptRequest { run_id, attempt, with_source } = request;
-                        run.setup().scripts.answer(ScriptReply { run_id, attempt, with_source, ..answer(request) });
+                        run.setup().script_requests.answer(ScriptReply {
+                            run_id,
+                            attempt,
+                            with_source,
+                            ..answer(request)
+                        });
                     }
                 }
             };

@@ -59,7 +59,7 @@ pub(super) struct Holding {
     pub(super) phase: Phase,
     pub(super) counts: Counts,
     /// Whether the last select returned no rows of the item.
-    pub(super) is_empty: bool,
+    pub(super) last_select_was_empty: bool,
     pub(super) rate: Rate,
     /// The progress that was last reported.
     pub(super) reported: PumpProgress,
@@ -73,7 +73,7 @@ impl Holding {
             checkpoint,
             phase: Phase::Held,
             counts: Counts::default(),
-            is_empty: false,
+            last_select_was_empty: false,
             rate: Rate::default(),
             reported: PumpProgress::default(),
         }

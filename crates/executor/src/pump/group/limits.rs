@@ -52,7 +52,7 @@ impl Limits {
     /// How long a row that failed for good is ignored if a select returns it. Within that time, the next select, which may come only
     /// after `pause`, finds the item dry (it has no rows to execute), and a report is sent. Otherwise the server never sees that a
     /// pump is empty.
-    pub(super) fn rest(&self, wait: Duration) -> Duration {
+    pub(super) fn rest_period(&self, wait: Duration) -> Duration {
         wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2)
     }
 

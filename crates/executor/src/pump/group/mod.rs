@@ -115,13 +115,13 @@ pub struct Group<R> {
     job_id: i64,
     limits: Limits,
     /// Term and number of the last order that was taken.
-    number: Option<(i64, i64)>,
+    last_order: Option<(i64, i64)>,
     items: BTreeMap<String, Holding>,
     /// The items that are being released.
     releasing: BTreeSet<String>,
     /// The highest epoch of each item that was released or dropped. An order cannot bring the item back at this epoch
     /// or a lower one.
-    gone: BTreeMap<String, i64>,
+    gone_epochs: BTreeMap<String, i64>,
     rows: RowTracker<R>,
     fetch: Option<Fetch>,
     /// No select begins before this instant.
@@ -130,7 +130,7 @@ pub struct Group<R> {
     failed_fetches: u32,
     aborts: VecDeque<Task>,
     /// Whether the group releases all items and then ends.
-    ending: bool,
+    is_ending: bool,
     total: Counts,
     /// When the group was made.
     origin: Instant,
@@ -138,7 +138,7 @@ pub struct Group<R> {
     is_changed: bool,
     /// Whether the number of selects has changed since the last report. If nothing else changes, the report waits for a
     /// long period.
-    is_counted: bool,
+    is_fetch_count_changed: bool,
     /// Whether an item was released since the last report.
     is_urgent: bool,
 }
@@ -151,21 +151,21 @@ impl<R: Clone> Group<R> {
             key,
             job_id,
             limits,
-            number: None,
+            last_order: None,
             items: BTreeMap::new(),
             releasing: BTreeSet::new(),
-            gone: BTreeMap::new(),
+            gone_epochs: BTreeMap::new(),
             rows: RowTracker::new(),
             fetch: None,
             fetch_after: None,
             failed_fetches: 0,
             aborts: VecDeque::new(),
-            ending: false,
+            is_ending: false,
             total: Counts::default(),
             origin: now,
             reported_at: None,
             is_changed: false,
-            is_counted: false,
+            is_fetch_count_changed: false,
             is_urgent: false,
         }
     }
@@ -198,7 +198,7 @@ impl<R: Clone> Group<R> {
     fn could_fetch(&self) -> bool {
         let executing = self.rows.executing();
         let is_dry = if self.limits.not_sleep { executing < self.limits.threads } else { executing == 0 };
-        let is_free = self.fetch.is_none() && !self.ending && is_dry && self.rows.nothing_queued();
+        let is_free = self.fetch.is_none() && !self.is_ending && is_dry && self.rows.nothing_queued();
         is_free && self.items.values().any(|holding| holding.phase == Phase::Held)
     }
 
@@ -211,7 +211,7 @@ impl<R: Clone> Group<R> {
             items.push(Item::new(name, (holding.epoch, &holding.params, &holding.checkpoint)));
         }
         self.total.fetches += 1;
-        self.is_counted = true;
+        self.is_fetch_count_changed = true;
         self.fetch = Some(Fetch { asked, ended: BTreeSet::new(), is_aborting: false });
         Step::Fetch { items, limit: self.limits.fetch }
     }
@@ -312,7 +312,7 @@ impl<R: Clone> Group<R> {
         for (name, epoch) in &fetch.asked {
             if let Some(holding) = self.items.get_mut(name).filter(|holding| holding.epoch == *epoch) {
                 let is_empty = is_empty(name);
-                self.is_changed |= std::mem::replace(&mut holding.is_empty, is_empty) != is_empty;
+                self.is_changed |= std::mem::replace(&mut holding.last_select_was_empty, is_empty) != is_empty;
             }
         }
     }
@@ -346,7 +346,7 @@ impl<R: Clone> Group<R> {
             failures.push(Failure { key: entry.key.clone(), retry_after: (!is_final).then_some(wait) });
             if is_final {
                 if may_retry {
-                    self.rows.mark_failed(place.clone(), now, self.limits.rest(wait));
+                    self.rows.mark_failed(place.clone(), now, self.limits.rest_period(wait));
                 }
                 self.row_ended(place);
             } else {
@@ -408,7 +408,7 @@ impl<R: Clone> Group<R> {
     /// Whether the group has items, the last select returned no rows for any of them, and no row is in work.
     #[must_use]
     pub fn is_dry(&self) -> bool {
-        let is_dry = |(name, item): (&String, &Holding)| item.is_empty && !self.rows.has(name);
+        let is_dry = |(name, item): (&String, &Holding)| item.last_select_was_empty && !self.rows.has(name);
         !self.items.is_empty() && self.items.iter().all(is_dry)
     }
 }

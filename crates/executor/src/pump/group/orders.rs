@@ -18,13 +18,13 @@ impl<R: Clone> Group<R> {
         // An older order is answered too: a server whose clock stepped back learns from the report which number to
         // continue from.
         self.is_changed = true;
-        if number < self.number && !mutant::on(Mutant::OlderOrderIsTaken) {
+        if number < self.last_order && !mutant::on(Mutant::OlderOrderIsTaken) {
             return false;
         }
-        if number == self.number {
+        if number == self.last_order {
             return false;
         }
-        self.number = number;
+        self.last_order = number;
         let named: BTreeSet<&str> = order.items.iter().map(|item| item.name.as_str()).collect();
         let missing: Vec<String> = self.items.keys().filter(|name| !named.contains(name.as_str())).cloned().collect();
         missing.iter().for_each(|name| self.drop_item(name));
@@ -41,7 +41,7 @@ impl<R: Clone> Group<R> {
 
     /// Releases every item once its fetched rows are executed, and then ends the group.
     pub fn yield_items(&mut self, now: Instant) {
-        self.ending = true;
+        self.is_ending = true;
         let names: Vec<String> = self.items.keys().cloned().collect();
         names.iter().for_each(|name| self.begin_release(name, now));
         self.release_finished_items();
@@ -49,7 +49,7 @@ impl<R: Clone> Group<R> {
 
     /// Releases every item: rows in execution continue until `abort_at`, and waiting ones are dropped.
     pub fn stop(&mut self, abort_at: Option<Instant>) {
-        self.ending = true;
+        self.is_ending = true;
         self.abort_fetch();
         let names: Vec<String> = self.items.keys().cloned().collect();
         for name in names {
@@ -70,7 +70,7 @@ impl<R: Clone> Group<R> {
 
     fn take_item(&mut self, item: PumpItem, now: Instant) {
         let PumpItem { name, epoch, params, checkpoint, release } = item;
-        let is_gone = self.gone.get(&name).is_some_and(|gone| epoch <= *gone);
+        let is_gone = self.gone_epochs.get(&name).is_some_and(|gone| epoch <= *gone);
         if is_gone && !mutant::on(Mutant::ReleasedIsTakenAgain) {
             return;
         }
@@ -88,7 +88,7 @@ impl<R: Clone> Group<R> {
         }
         // A group that ends is already releasing the items that it had. If the server asks for one of those, only the
         // time limit of its release changes.
-        if release || (self.ending && held != Some(epoch)) {
+        if release || (self.is_ending && held != Some(epoch)) {
             self.begin_release(&name, now);
         }
     }
@@ -96,12 +96,12 @@ impl<R: Clone> Group<R> {
     /// Drops an item with all its rows.
     fn drop_item(&mut self, name: &str) {
         let Some(holding) = self.items.remove(name) else { return };
-        let gone = self.gone.entry(name.to_owned()).or_insert(holding.epoch);
+        let gone = self.gone_epochs.entry(name.to_owned()).or_insert(holding.epoch);
         *gone = (*gone).max(holding.epoch);
         self.releasing.remove(name);
         self.rows.discard(name);
         self.rows.wake_resting(name);
-        if !self.ending {
+        if !self.is_ending {
             // Forgets the item's failed rows: its next owner selects them again, so this group does not end as unfinished because of them.
             self.rows.retain_failed(|(item, _)| item != name);
         }
@@ -176,13 +176,13 @@ impl<R: Clone> Group<R> {
             self.releasing.remove(&name);
             let Some(holding) = self.items.get_mut(&name) else { continue };
             holding.phase = Phase::Released;
-            self.gone.insert(name, holding.epoch);
+            self.gone_epochs.insert(name, holding.epoch);
             (self.is_changed, self.is_urgent) = (true, true);
         }
     }
 
     pub(super) fn has_ended(&self) -> bool {
-        self.ending
+        self.is_ending
             && self.fetch.is_none()
             && self.rows.is_empty()
             && self.items.values().all(|holding| holding.phase == Phase::Released)

@@ -15,7 +15,7 @@ use super::{Group, Holding};
 const IDLE_PERIOD: Duration = Duration::from_secs(10);
 /// A released item is reported again after this long, until an order of the server no longer names it. So is an item
 /// whose rate is not 0, because the rate falls without any event.
-const REPEAT: Duration = Duration::from_secs(5);
+const REPEAT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Maximum number of items in a report: the server's limit counts the report itself as one more.
 const REPORT_ITEMS_MAX: usize = ITEM_COUNT_MAX - 1;
@@ -37,9 +37,9 @@ impl<R: Clone> Group<R> {
         let after = if self.is_changed {
             Some(REPORT_PERIOD)
         } else if self.items.values().any(repeats) {
-            Some(REPEAT)
+            Some(REPEAT_PERIOD)
         } else {
-            self.is_counted.then_some(IDLE_PERIOD)
+            self.is_fetch_count_changed.then_some(IDLE_PERIOD)
         };
         after.map(|after| reported_at + after)
     }
@@ -52,10 +52,10 @@ impl<R: Clone> Group<R> {
     /// The state of all items.
     pub fn full_report(&mut self, now: Instant) -> PumpReport {
         (self.reported_at, self.is_changed, self.is_urgent) = (Some(now), false, false);
-        self.is_counted = false;
-        let (term, number) = self.number.unwrap_or_default();
+        self.is_fetch_count_changed = false;
+        let (term, number) = self.last_order.unwrap_or_default();
         let since = now.saturating_duration_since(self.origin);
-        let oldest = self.rows.oldest();
+        let oldest = self.rows.oldest_fetched_at();
         let items = self.items.iter_mut().map(|(name, item)| {
             let oldest_at = oldest.get(&(name.as_str(), item.epoch));
             let counts = item.counts;
@@ -69,7 +69,7 @@ impl<R: Clone> Group<R> {
                 failed: counts.failed,
                 per_minute: item.rate.per_minute(since),
                 oldest_at_ms: oldest_at.map_or(0, |at| at.as_millis()),
-                dry: item.is_empty && oldest_at.is_none(),
+                dry: item.last_select_was_empty && oldest_at.is_none(),
                 checkpoint: item.checkpoint.clone(),
                 released: item.phase == Phase::Released,
             };

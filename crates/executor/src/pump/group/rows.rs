@@ -239,7 +239,7 @@ impl<R: Clone> RowTracker<R> {
     }
 
     /// When the oldest row of each item and epoch was fetched.
-    pub(super) fn oldest(&self) -> BTreeMap<(&str, i64), Timestamp> {
+    pub(super) fn oldest_fetched_at(&self) -> BTreeMap<(&str, i64), Timestamp> {
         let mut oldest = BTreeMap::new();
         let outside = self.queue.values().chain(self.waiting.values()).map(|(item, entry)| (item, entry));
         let executing = self.executions.values().flat_map(|one| one.entries.iter().map(|entry| (&one.item, entry)));

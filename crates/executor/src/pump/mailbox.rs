@@ -14,7 +14,7 @@ use crate::table::RunKey;
 /// One group's mailbox for orders. It exists before the group's handler begins. An order lists the items that the group
 /// holds from then on.
 #[derive(Debug, Default)]
-pub struct Port {
+pub struct OrderMailbox {
     /// The newest order that the group has not taken. An order is complete, so it replaces all earlier ones.
     order: Mutex<Option<PumpOrder>>,
     wake: Notify,
@@ -32,7 +32,7 @@ pub(crate) enum TestLimit {
     Rows(u64),
 }
 
-impl Port {
+impl OrderMailbox {
     /// Puts an order in the mailbox, unless a newer one waits there.
     pub fn put(&self, order: PumpOrder) {
         let mut waiting = lock(&self.order);
@@ -65,7 +65,7 @@ impl Port {
     }
 
     /// Resolves when the group was woken.
-    pub async fn woken(&self) {
+    pub async fn wait_for_wake(&self) {
         self.wake.notified().await;
     }
 
