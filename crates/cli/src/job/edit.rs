@@ -9,7 +9,7 @@ use clap::Args;
 use reqwest::{Method, StatusCode};
 
 use super::files::{Entry, of_yaml};
-use super::saved;
+use super::print_saved;
 use crate::client::{Body, Call, Client, Finding, findings};
 use crate::exit::Failure;
 use crate::format::FormatArgs;
@@ -60,7 +60,7 @@ impl EditArgs {
             let wrong = match of_yaml(&edited, "the file") {
                 Err(failure) => vec![failure.message().to_owned()],
                 Ok(entries) => match self.put(client, &entries, &tag).await {
-                    Ok(Ok(job)) => return saved(&job, format),
+                    Ok(Ok(job)) => return print_saved(&job, format),
                     Ok(Err(wrong)) => wrong,
                     Err(failure) => return Err(with_kept_file(failure, folder, &file)),
                 },
