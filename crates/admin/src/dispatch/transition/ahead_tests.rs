@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use rondel_core::homes::Switch;
-use rondel_core::{AppId, RunId, Timestamp};
+use rondel_core::{AppId, JobId, RunId, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::cluster::Switches;
 use serde_json::json;
@@ -32,7 +32,9 @@ fn job(overrides: &serde_json::Value) -> Ready {
 #[test]
 fn a_run_that_nothing_can_change_leaves_half_a_second_ahead() {
     let mut world = on_time();
-    world.arrive([plain(2), job(&json!({})).due(2_400)]);
+    let mut serial = job(&json!({})).due(2_400);
+    serial.run.job = JobId::new(9);
+    world.arrive([plain(2), serial]);
     assert_eq!(world.at(1.499), NOTHING);
     assert_eq!(world.at(1.5), ["sent to 1: 2"]);
     assert_eq!(world.at(1.899), NOTHING);
