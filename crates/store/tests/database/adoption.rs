@@ -47,6 +47,7 @@ async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_bro
         let mut adopted: Vec<RunId> = adopted.unwrap().runs.iter().map(|adopted| adopted.run.id).collect();
         adopted.sort_unstable();
         assert_eq!(adopted, [root, RunId::new(9_001), RunId::new(9_002)], "{}", database.url);
+        holder.close().await.unwrap();
         store.close().await;
         database.end().await;
     }

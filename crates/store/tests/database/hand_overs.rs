@@ -33,6 +33,7 @@ async fn a_server_renews_its_lease_while_it_gets_a_job() {
         let (given, renewed) = tokio::join!(store.hand_over(token, &ids, other.node), renewal);
         assert!(renewed.is_ok_and(|renewed| renewed.unwrap().is_some()), "{}", database.url);
         assert_eq!(given.unwrap(), ids);
+        holder.close().await.unwrap();
         store.close().await;
         database.end().await;
     }

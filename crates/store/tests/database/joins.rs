@@ -19,6 +19,7 @@ async fn a_server_joins_while_the_row_of_another_one_is_held() {
         let new = join(&store, "new", Duration::from_secs(60)).await;
         assert!(new.node > dead.node, "{}", database.url);
         transaction.rollback().await.unwrap();
+        holder.close().await.unwrap();
         store.close().await;
         database.end().await;
     }
