@@ -14,10 +14,7 @@ use sqlx::any::AnyConnectOptions;
 use tokio::sync::watch;
 use tokio::time::timeout;
 
-use super::session::Sessions;
-
-/// How long after the statement timeout an answer is still awaited.
-const ANSWER_MARGIN: Duration = Duration::from_secs(1);
+use super::session::{ANSWER_MARGIN, Sessions};
 
 /// The sessions in use.
 pub(super) struct Pools {

@@ -21,6 +21,8 @@ use super::dialect::Dialect;
 const PING_AFTER: Duration = Duration::from_secs(1);
 /// How long that check may take.
 const PING_TIMEOUT: Duration = Duration::from_secs(1);
+/// How long after the statement timeout an answer is still awaited.
+pub(super) const ANSWER_MARGIN: Duration = Duration::from_secs(1);
 /// Number of checks whether two connections share a session. Several, because other clients may use the pooler at the same time.
 const POOLER_TRIES: u32 = 3;
 
@@ -86,6 +88,8 @@ pub(super) struct Sessions {
     pub(super) own_connections: Option<Arc<OwnConnections>>,
     read_only_recheck: Duration,
     acquire_timeout: Duration,
+    /// Time limit for the end of an interrupted statement: the database ends each statement earlier.
+    release_timeout: Duration,
 }
 
 impl Sessions {
@@ -106,12 +110,14 @@ impl Sessions {
             own_connections: lists_connections.then(Arc::default),
             read_only_recheck: config.read_only_recheck,
             acquire_timeout: config.connect_timeout,
+            release_timeout: config.statement_timeout + ANSWER_MARGIN,
         }
     }
 
     pub(super) fn pool(&self, size: u32) -> AnyPoolOptions {
         let (read_only, recheck) = (Arc::clone(&self.read_only), self.read_only_recheck);
         let is_sqlite = self.dialect == Dialect::Sqlite;
+        let (is_mysql, release_timeout) = (self.dialect == Dialect::MySql, self.release_timeout);
         let sessions = self.clone();
         AnyPoolOptions::new()
             .max_connections(size)
@@ -136,6 +142,19 @@ impl Sessions {
                         Ok(answered) => answered.map(|()| true),
                         // The pool tries another session.
                         Err(_) => Ok(false),
+                    }
+                })
+            })
+            // MySQL's driver waits for ever for the rest of an answer if its caller was dropped between two parts of the answer. The pool
+            // would wait with it, and have one session less.
+            .after_release(move |connection, _| {
+                Box::pin(async move {
+                    if !is_mysql {
+                        return Ok(true);
+                    }
+                    match timeout(release_timeout, connection.ping()).await {
+                        Ok(answered) => answered.map(|()| true),
+                        Err(elapsed) => Err(sqlx::Error::Io(elapsed.into())),
                     }
                 })
             })
