@@ -1,5 +1,6 @@
 //! Which open runs this process has in memory, so that the standing query for strays never takes one up twice.
 
+use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -65,7 +66,26 @@ struct OpenRun {
     is_in_hand: bool,
 }
 
+/// A run that was admitted for a roll call, and its entry before: that of an earlier lease, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Admitted {
+    run: RunId,
+    attempt: i32,
+    before: Option<OpenRun>,
+}
+
 impl Contents {
+    /// Puts an entry back that an admission replaced.
+    fn restore(&mut self, run: RunId, before: OpenRun) {
+        if let Entry::Vacant(vacant) = self.runs.entry(run) {
+            vacant.insert(before);
+            self.shares.add(before.owner);
+            if before.is_in_hand {
+                self.shares.moved(before.owner, true);
+            }
+        }
+    }
+
     fn insert(&mut self, run: &Run, judged_as_of: i64, queued_from: Option<Timestamp>) {
         let owner = RunOwner::of(run);
         let (attempt, epoch, is_in_hand) = (run.attempt, run.node_epoch, false);
@@ -154,6 +174,35 @@ impl InMemory {
             is_new
         };
         runs.into_iter().filter(|run| is_new(run)).collect()
+    }
+
+    /// Like [`admit`](Self::admit), for a roll call that may fail. In that case [`undo`](Self::undo) takes the second list.
+    pub(crate) fn admit_for_roll_call(&self, runs: Vec<Run>) -> (Vec<Run>, Vec<Admitted>) {
+        let mut contents = self.lock();
+        let mut admitted = Vec::new();
+        let mut is_new = |run: &Run| {
+            let is_new = contents.is_new(run);
+            if is_new {
+                let before = contents.runs.get(&run.id).copied();
+                admitted.push(Admitted { run: run.id, attempt: run.attempt, before });
+                contents.insert(run, 0, None);
+            }
+            is_new
+        };
+        let new = runs.into_iter().filter(|run| is_new(run)).collect();
+        (new, admitted)
+    }
+
+    /// Forgets runs whose roll call failed. A run that was here under an earlier lease stays: the dispatcher still has it, and if it counted as
+    /// missing, it would be sent again. A later attempt stays too.
+    pub(crate) fn undo(&self, admitted: Vec<Admitted>) {
+        for Admitted { run, attempt, before } in admitted {
+            if self.forget_up_to(run, attempt)
+                && let Some(before) = before
+            {
+                self.lock().restore(run, before);
+            }
+        }
     }
 
     /// Adds the runs that are new, as far as there is room, and returns those that it added; the misfire policy judges them as of this
@@ -380,86 +429,4 @@ impl InMemory {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::dispatch::tests_support::run_due_at;
-
-    #[test]
-    fn the_late_word_of_an_earlier_attempt_is_none_about_a_later_one() {
-        let known = InMemory::default();
-        let first = run_due_at(Timestamp::from_secs(1));
-        let second = Run { attempt: 2, ..first.clone() };
-        assert_eq!(known.admit(vec![first.clone()]).len(), 1);
-        assert!(known.has(&first) && !known.has(&second));
-        assert_eq!(
-            known.admit(vec![second.clone()]).len(),
-            0,
-            "it is here until its first attempt is known to be over"
-        );
-        assert!(known.has_up_to(first.id, 1) && !known.has_up_to(first.id, 0));
-        assert!(known.forget_up_to(first.id, 1), "the store has a second");
-        assert!(!known.forget_up_to(first.id, 1), "nothing is here any more");
-        assert!(!known.has_later(first.id, 1), "nor a later one");
-        assert_eq!(known.admit(vec![second.clone()]).len(), 1);
-        assert!(!known.forget_up_to(first.id, 1) && known.missing([first.id]).is_empty());
-        assert!(known.has_later(first.id, 1) && !known.has_later(first.id, 2));
-
-        known.forget([first.id]);
-        assert_eq!(known.admit(vec![first.clone()]).len(), 1);
-        known.update_attempts([&second]);
-        assert!(!known.forget_up_to(first.id, 1));
-        known.update_attempts([&run_due_at(Timestamp::from_secs(2))]);
-        assert_eq!(known.len(), 1);
-    }
-
-    #[test]
-    fn runs_of_an_ended_lease_do_not_hide_runs_taken_over_from_it() {
-        let known = InMemory::default();
-        let before = run_due_at(Timestamp::from_secs(1));
-        let after = Run { node_epoch: 2, ..before.clone() };
-        let lease = |epoch| LeaseToken { node: before.node, epoch };
-        assert_eq!(known.admit(vec![before.clone()]).len(), 1);
-        assert_eq!(known.admit(vec![after.clone()]).len(), 1);
-        assert_eq!(known.admit(vec![before.clone(), after.clone()]).len(), 0);
-        assert!(known.is_newer(before.id, lease(1)) && !known.is_newer(before.id, lease(2)));
-        known.forget_of([(before.id, lease(1))]);
-        assert_eq!(known.len(), 1, "the one of before is dropped where it was");
-        known.forget_of([(before.id, lease(2))]);
-        assert_eq!(known.len(), 0);
-    }
-
-    #[test]
-    fn runs_without_room_are_left_in_the_store_and_taken_up_in_order() {
-        let known = InMemory::new(4);
-        let runs: Vec<Run> = (1..=6).map(|second| run_due_at(Timestamp::from_secs(second))).collect();
-        let (at, never) = (Timestamp::from_secs, |_: &Run, _: Timestamp| Timestamp::MAX);
-        let seconds = |runs: &[Run]| runs.iter().map(|run| run.due_at.second()).collect::<Vec<_>>();
-        assert_eq!(seconds(&known.admit_as_of(runs.clone(), 0, at(4))), [1, 2]);
-        known.forget([runs[0].id]);
-        assert!(known.admit_as_of(runs[5..].to_vec(), 0, at(5)).is_empty(), "it would overtake what is left");
-        let job = runs[0].job;
-        let bounds = LookBounds { examined_max: 9, returned_max: 9 };
-        let left = |now| known.jobs_with_rows_left(None, bounds, at(now)).0;
-        assert_eq!((left(0), known.unsent_place_of(job)), (vec![job], Some(UnsentPlace::before(&runs[2]))));
-        let page = |from: usize| runs[from..].to_vec();
-        let (taken, is_all) = known.take_up(job, page(2), (at(5), never), true);
-        assert_eq!((seconds(&taken), is_all), (vec![3], false));
-        assert_eq!((known.queued_from(runs[2].id), known.queued_from(runs[1].id)), (Some(at(4)), None));
-        assert_eq!(left(9), [], "no room, and none ends");
-        let ends_at = |_: &Run, from: Timestamp| if from == at(5) { from } else { at(7) };
-        let (taken, is_all) = known.take_up(job, page(3), (at(5), ends_at), true);
-        assert_eq!((seconds(&taken), is_all), (vec![5], false), "its queue time is over");
-        assert_eq!((left(6), left(7)), (vec![], vec![job]), "the next one ends then");
-        known.forget(runs[..5].iter().map(|run| run.id));
-        let (taken, is_all) = known.take_up(job, runs[3..4].to_vec(), (at(5), never), false);
-        assert_eq!((seconds(&taken), is_all), (vec![4], true));
-        assert_eq!(known.unsent_place_of(job), Some(UnsentPlace::of(&runs[3])), "a page follows");
-        let (taken, _) = known.take_up(job, page(5), (at(5), never), true);
-        assert_eq!((seconds(&taken), known.left_count()), (vec![6], 0));
-        let begun = Run { attempt: 2, ..run_due_at(Timestamp::from_secs(9)) };
-        let full = InMemory::new(0);
-        full.admit(vec![runs[0].clone()]);
-        assert_eq!(full.admit_as_of(vec![begun], 0, at(9)).len(), 1, "what has begun is not left");
-        assert_eq!(full.admit_as_of(vec![runs[1].clone()], 0, at(9)).len(), 0);
-    }
-}
+mod tests;
