@@ -146,7 +146,7 @@ pub struct IncidentRecord {
 }
 
 impl IncidentRecord {
-    /// Whether the incident is reported by itself, not together with others by a group.
+    /// Whether the incident has messages of its own. The incidents of a group share the messages of the group.
     pub(crate) const fn is_ungrouped(&self) -> bool {
         self.incident.group.is_none()
     }

@@ -23,7 +23,7 @@ const FULL_PAUSE: Duration = Duration::from_millis(200);
 pub(super) fn joined(d: &mut Decision<'_>, session: SessionHandle, executor: OnlineExecutor, report: Report) {
     if d.state.executors.is_outdated(&session) {
         if d.state.executors.get(executor.id).is_none() {
-            // The hello has put it among the online executors, and the end of this stream would not remove it.
+            // The hello has put it among the online executors. It is shown as offline without waiting for the end of this stream.
             d.effects.push(Effect::ShowOffline(executor.id));
         }
         return d.effects.push(Effect::EndStream(session));

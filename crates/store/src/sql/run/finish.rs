@@ -35,7 +35,7 @@ const SETTLE_RUNS: Statement = Statement {
            result = COALESCE(v.column10, run.result), detail = COALESCE(v.column11, run.detail), trace = v.column12 {from:iittitiitttt} WHERE {of_rows:run.id} \
            AND {check}run.attempt = v.column2 AND run.status IN ('pending', 'waiting', 'running'){end}",
 };
-/// Replaces verdicts by those of late results.
+/// A late result corrects the verdict of its run.
 const CORRECT_RUNS: Statement = Statement {
     name: "correct_runs",
     text: "UPDATE {join:iittitiittt}run SET status = v.column3, reason = v.column4, executor_id = v.column5, \
