@@ -312,11 +312,15 @@ impl AdoptLoop {
     /// Starts the roll call, in which executors are asked for runs that may have been sent to them. From here on, the runs are in memory, so
     /// the search for strays does not return them. `from` has the lease under which a run may have been sent, if that lease is known.
     async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
-        let (runs, admitted) = self.shared.in_memory.admit_for_roll_call(maybe_sent);
+        let in_memory = &self.shared.in_memory;
+        let runs = in_memory.admit_for_roll_call(maybe_sent);
+        let attempts: Vec<(RunId, i32)> = runs.iter().map(|run| (run.id, run.attempt)).collect();
         let called = self.roll_call_event(runs, from).await;
-        if called.is_err() {
+        if called.is_ok() {
+            in_memory.keep(attempts.iter().map(|(run, _)| *run));
+        } else {
             // A result may have arrived meanwhile, and the run's next attempt may be in memory by now: that attempt stays.
-            self.shared.in_memory.undo(admitted);
+            in_memory.undo(attempts);
         }
         if let Some(event) = called? {
             drop(self.shared.events.send(event).await);

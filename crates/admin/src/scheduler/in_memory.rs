@@ -1,6 +1,5 @@
 //! Which open runs this process has in memory, so that the standing query for strays never takes one up twice.
 
-use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -27,6 +26,8 @@ pub(crate) struct InMemory {
 #[derive(Debug, Default)]
 struct Contents {
     runs: HashMap<RunId, OpenRun>,
+    /// Entries of an earlier lease that a roll call in preparation has replaced. They come back if it fails.
+    replaced: HashMap<RunId, OpenRun>,
     shares: Shares,
     /// Jobs of which first attempts are left in the store.
     left_in_store: BTreeMap<JobId, LeftInStore>,
@@ -66,23 +67,13 @@ struct OpenRun {
     is_in_hand: bool,
 }
 
-/// A run that was admitted for a roll call, and its entry before: that of an earlier lease, or none.
-#[derive(Clone, Copy, Debug)]
-pub(crate) struct Admitted {
-    run: RunId,
-    attempt: i32,
-    before: Option<OpenRun>,
-}
-
 impl Contents {
-    /// Puts an entry back that an admission replaced.
+    /// Puts the entry of a removed run back that a roll call had replaced.
     fn restore(&mut self, run: RunId, before: OpenRun) {
-        if let Entry::Vacant(vacant) = self.runs.entry(run) {
-            vacant.insert(before);
-            self.shares.add(before.owner);
-            if before.is_in_hand {
-                self.shares.moved(before.owner, true);
-            }
+        self.runs.insert(run, before);
+        self.shares.add(before.owner);
+        if before.is_in_hand {
+            self.shares.moved(before.owner, true);
         }
     }
 
@@ -97,6 +88,7 @@ impl Contents {
     }
 
     fn remove(&mut self, run: RunId) {
+        self.replaced.remove(&run);
         if let Some(open) = self.runs.remove(&run) {
             self.shares.remove(open.owner, open.is_in_hand);
         }
@@ -176,31 +168,43 @@ impl InMemory {
         runs.into_iter().filter(|run| is_new(run)).collect()
     }
 
-    /// Like [`admit`](Self::admit), for a roll call that may fail. In that case [`undo`](Self::undo) takes the second list.
-    pub(crate) fn admit_for_roll_call(&self, runs: Vec<Run>) -> (Vec<Run>, Vec<Admitted>) {
+    /// Like [`admit`](Self::admit), for a roll call in preparation. Then [`keep`](Self::keep) or [`undo`](Self::undo) is called with the
+    /// returned runs.
+    pub(crate) fn admit_for_roll_call(&self, runs: Vec<Run>) -> Vec<Run> {
         let mut contents = self.lock();
-        let mut admitted = Vec::new();
         let mut is_new = |run: &Run| {
             let is_new = contents.is_new(run);
             if is_new {
-                let before = contents.runs.get(&run.id).copied();
-                admitted.push(Admitted { run: run.id, attempt: run.attempt, before });
+                if let Some(before) = contents.runs.get(&run.id).copied() {
+                    contents.replaced.insert(run.id, before);
+                }
                 contents.insert(run, 0, None);
             }
             is_new
         };
-        let new = runs.into_iter().filter(|run| is_new(run)).collect();
-        (new, admitted)
+        runs.into_iter().filter(|run| is_new(run)).collect()
     }
 
-    /// Forgets runs whose roll call failed. A run that was here under an earlier lease stays: the dispatcher still has it, and if it counted as
-    /// missing, it would be sent again. A later attempt stays too.
-    pub(crate) fn undo(&self, admitted: Vec<Admitted>) {
-        for Admitted { run, attempt, before } in admitted {
-            if self.forget_up_to(run, attempt)
-                && let Some(before) = before
-            {
-                self.lock().restore(run, before);
+    /// The roll call of these runs is prepared: they stay.
+    pub(crate) fn keep(&self, runs: impl IntoIterator<Item = RunId>) {
+        let mut contents = self.lock();
+        for run in runs {
+            contents.replaced.remove(&run);
+        }
+    }
+
+    /// The roll call of these attempts could not be prepared: forgets them. If the dispatcher still has a run from an earlier lease, that entry
+    /// comes back: if the run counted as missing, it would be sent again. A later attempt stays.
+    pub(crate) fn undo(&self, attempts: impl IntoIterator<Item = (RunId, i32)>) {
+        let mut contents = self.lock();
+        for (run, attempt) in attempts {
+            let before = contents.replaced.remove(&run);
+            if contents.runs.get(&run).is_none_or(|open| open.attempt > attempt) {
+                continue;
+            }
+            contents.remove(run);
+            if let Some(before) = before {
+                contents.restore(run, before);
             }
         }
     }
@@ -380,9 +384,12 @@ impl InMemory {
     /// Forgets runs under these leases; a run that was taken over since stays.
     pub(crate) fn forget_of(&self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
         let mut contents = self.lock();
+        let is_of = |open: &OpenRun, lease: LeaseToken| open.epoch <= lease.epoch;
         for (run, lease) in runs {
-            if contents.runs.get(&run).is_some_and(|open| open.epoch <= lease.epoch) {
+            if contents.runs.get(&run).is_some_and(|open| is_of(open, lease)) {
                 contents.remove(run);
+            } else if contents.replaced.get(&run).is_some_and(|before| is_of(before, lease)) {
+                contents.replaced.remove(&run);
             }
         }
     }

@@ -9,16 +9,39 @@ fn a_failed_roll_call_forgets_only_what_it_added() {
     known.admit(vec![held.clone()]);
     known.note_in_hand(vec![(held.id, true)]);
     let adopted = [&held, &other].map(|run| Run { node_epoch: run.node_epoch + 1, ..run.clone() });
+    let attempts = adopted.each_ref().map(|run| (run.id, run.attempt));
     let lease = LeaseToken { node: held.node, epoch: held.node_epoch };
-    let (new, admitted) = known.admit_for_roll_call(adopted.to_vec());
-    assert_eq!((new.len(), known.is_newer(held.id, lease)), (2, true));
-    known.undo(admitted);
+    assert_eq!((known.admit_for_roll_call(adopted.to_vec()).len(), known.is_newer(held.id, lease)), (2, true));
+    known.undo(attempts);
     assert_eq!(known.missing([held.id, other.id]), [other.id]);
     assert!(!known.is_newer(held.id, lease), "it is here as before");
     // Its end became known meanwhile.
-    let (_, admitted) = known.admit_for_roll_call(adopted.to_vec());
+    known.admit_for_roll_call(adopted.to_vec());
     known.forget([held.id]);
-    known.undo(admitted);
+    known.undo(attempts);
+    assert_eq!(known.len(), 0);
+}
+
+/// While a roll call is prepared, the dispatcher may drop the same run with its earlier lease. Then nobody has it if the roll call fails: it counts as
+/// missing, and is looked for again.
+#[test]
+fn a_failed_roll_call_restores_no_run_that_was_dropped_meanwhile() {
+    let known = InMemory::default();
+    let held = run_due_at(Timestamp::from_secs(1));
+    let adopted = Run { node_epoch: held.node_epoch + 1, ..held.clone() };
+    let lease = LeaseToken { node: held.node, epoch: held.node_epoch };
+    known.admit(vec![held.clone()]);
+    known.admit_for_roll_call(vec![adopted.clone()]);
+    known.forget_of([(held.id, lease)]);
+    assert_eq!(known.missing([held.id]), [], "the roll call has it");
+    known.undo([(held.id, held.attempt)]);
+    assert_eq!(known.missing([held.id]), [held.id]);
+
+    // A roll call that was prepared leaves nothing to restore.
+    known.admit(vec![held.clone()]);
+    known.admit_for_roll_call(vec![adopted]);
+    known.keep([held.id]);
+    known.undo([(held.id, held.attempt)]);
     assert_eq!(known.len(), 0);
 }
 
