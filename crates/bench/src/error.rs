@@ -37,7 +37,7 @@ pub enum BenchError {
     /// A flag cannot be used.
     #[error("{what}")]
     Refused {
-        /// The flag, and why.
+        /// The flag, and why it cannot be used.
         what: String,
     },
     /// The peer does not answer.

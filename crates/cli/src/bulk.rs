@@ -20,7 +20,8 @@ const NAMES_MAX: usize = 20;
 const PROBLEMS_MAX: usize = 20;
 
 /// The arguments that conflict with the name of a single job or run. `dry_run` and `after` are listed although they require
-/// `filter`: clap drops a `requires` whose argument conflicts with a given one, and would ignore `--dry-run` next to a name.
+/// `filter`: the name excludes `filter`, and clap does not demand an argument that is excluded. Without them in this list, clap would
+/// accept `--dry-run` next to a name, and the flag would have no effect.
 pub(crate) const FLAGS_FOR_MANY: [&str; 3] = ["filter", "dry_run", "after"];
 
 /// Selects many jobs or runs by a filter.

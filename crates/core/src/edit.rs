@@ -157,8 +157,8 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     {
         plan.next_fire_at = plan.next_fire_at.map(|at| at.max(next));
     }
-    // The scan still runs a schedule `at` whose instant passed after the check. If that fire has a row already, the scan
-    // inserts no other, because the key exists.
+    // A one-time fire whose instant passed between the check and now still fires: it becomes the next fire, and the scan finds it. If that
+    // fire has a row already, the scan inserts no other, because the key exists.
     let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
     plan.next_fire_at = once.or(plan.next_fire_at);
     // If the schedule stays the same, past fires without a row (their home node has just died, or a maintenance window holds them

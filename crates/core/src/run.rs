@@ -232,6 +232,12 @@ impl Run {
         self.shard_index == ROOT_SHARD
     }
 
+    /// Whether it is one of several shards of its fire.
+    #[must_use]
+    pub fn is_shard(&self) -> bool {
+        !self.is_root() && self.shard_total.is_some_and(|total| total > 1)
+    }
+
     /// Its reason, if a sentence can explain it. `None` if the row of a broadcast has a reason from its shards that
     /// needs parameters: only the rows of the shards have them.
     #[must_use]

@@ -173,9 +173,9 @@ impl Timetable {
     #[must_use]
     pub fn count_between(&self, anchor: Timestamp, from_exclusive: Timestamp, to_inclusive: Timestamp) -> Option<u64> {
         let schedule = self.only_schedule()?;
-        let next = Timestamp::from_millis(to_inclusive.as_millis().saturating_add(1));
+        let to_exclusive = Timestamp::from_millis(to_inclusive.as_millis().saturating_add(1));
         let first = schedule.next_after(anchor, from_exclusive).filter(|first| *first <= to_inclusive);
-        let last = schedule.prev_before(anchor, next).filter(|last| *last > from_exclusive);
+        let last = schedule.prev_before(anchor, to_exclusive).filter(|last| *last > from_exclusive);
         Some(first.zip(last).map_or(0, |(first, last)| schedule.count_between(anchor, first, last)))
     }
 

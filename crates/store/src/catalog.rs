@@ -167,7 +167,7 @@ pub struct JobChange<'a> {
     /// When the definition was validated. A one-time fire (`at`) after this instant fires even if it has passed by now, because it was in
     /// the future when it was validated.
     pub checked_at: Timestamp,
-    /// The latest known reading of the database's clock; later than `now` if the clock has stepped back.
+    /// The greatest time that the database's clock has shown so far; later than `now` if the clock has stepped back.
     pub reached: Timestamp,
     /// Which queued runs end if the change pauses the job; `None` ends none.
     pub drops: Option<QueuedDrops<'a>>,
@@ -198,7 +198,7 @@ pub struct JobDeletion<'a> {
     pub skipped_row_id: RunId,
     /// The current time.
     pub now: Timestamp,
-    /// The latest known reading of the database's clock; later than `now` if the clock has stepped back.
+    /// The greatest time that the database's clock has shown so far; later than `now` if the clock has stepped back.
     pub reached: Timestamp,
     /// Whether to delete the job even if other jobs follow from it; they then lose it as a parent.
     pub detaches_followers: bool,

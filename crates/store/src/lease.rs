@@ -84,8 +84,8 @@ impl JoinRequest {
 }
 
 /// The end to store for a lease: `until`, or a millisecond earlier if `until` equals `prior`, the end of the earlier leases. If both ends
-/// in the node's row are equal, the node is fenced; without a fence they are equal only if the clock has stepped back. The earlier end
-/// makes no run count as unsent, because the later of the two ends decides that.
+/// in the node's row are equal, the node is fenced; without a fence they are equal only if the clock has stepped back. Storing a millisecond
+/// less makes no run count as unsent, because the later of the two ends, which is then `prior`, decides that.
 pub(crate) fn distinct_end(until: Timestamp, prior: Timestamp) -> Timestamp {
     if until == prior { until - Duration::from_millis(1) } else { until }
 }

@@ -34,13 +34,13 @@ pub(crate) fn order(word: &str) -> Result<RunOrder, String> {
 }
 
 /// The problem for a filter that cannot be parsed.
-pub(crate) fn refused(error: &FilterError) -> Problem {
+pub(crate) fn problem(error: &FilterError) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query("q", "invalid_value", error.to_string())])
 }
 
 /// Parses the filter of an API request.
 pub(crate) fn parse(text: &str, scope: Scope) -> Result<Filter, Problem> {
-    Filter::parse(text, scope).map_err(|error| refused(&error))
+    Filter::parse(text, scope).map_err(|error| problem(&error))
 }
 
 /// A position in a list of runs, as it is stored in a cursor.

@@ -18,14 +18,14 @@ const LINE_LEN_MAX: usize = 16 * 1024;
 /// Maximum number of chunks of an attempt's log whose sizes are read.
 const CHUNK_COUNT_MAX: u32 = 10_000;
 /// The first sequence number for the lines of an end's message: higher than that of any line of the log.
-const MESSAGE_SEQUENCE: i64 = 1 << 42;
+const END_MESSAGE_SEQUENCE: i64 = 1 << 42;
 /// A line break in XXL-JOB's own messages: its console shows logs as HTML. The line stays one line, so that its number stays the same.
 const BREAK: &str = "<br>";
-const LEVEL: &str = "stdout";
+const OUTPUT_LEVEL: &str = "stdout";
 /// The beginning of the line that stands for the rest of a log; readers of logs recognise a gap by it.
 const REST: &str = "… the rest of this log";
 const REST_LEVEL: &str = "warn";
-const MESSAGE_LEVEL: &str = "error";
+const END_MESSAGE_LEVEL: &str = "error";
 
 /// How a read of a log ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -74,7 +74,7 @@ pub(crate) fn loss(reason: Option<&str>) -> String {
 /// chunk that is sent twice is stored once.
 pub(crate) fn chunks(row: &XxlRun, first: i64, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
     let lines = lines.into_iter().map(|line| if line.contains(BREAK) { line.replace(BREAK, " ") } else { line });
-    pack(row, (NUMBERED_BY_LINE + first, LEVEL), lines.collect(), at_ms)
+    pack(row, (NUMBERED_BY_LINE + first, OUTPUT_LEVEL), lines.collect(), at_ms)
 }
 
 /// The number of the line that follows the stored ones of an attempt's log.
@@ -84,13 +84,13 @@ pub(crate) async fn stored_until(store: &dyn Store, run: RunId, attempt: i32) ->
 
 /// The number of the line that follows the stored ones; `sizes` are those of the stored chunks.
 fn next_line(sizes: &[ChunkSize]) -> i64 {
-    let last = sizes.iter().rfind(|size| (NUMBERED_BY_LINE..MESSAGE_SEQUENCE).contains(&size.sequence));
+    let last = sizes.iter().rfind(|size| (NUMBERED_BY_LINE..END_MESSAGE_SEQUENCE).contains(&size.sequence));
     last.map_or(1, |size| size.sequence - NUMBERED_BY_LINE + i64::try_from(size.line_count).unwrap_or_default())
 }
 
 /// Packs the lines of a message that does not fit into a result into chunks.
 pub(crate) fn message_chunks(row: &XxlRun, lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
-    pack(row, (MESSAGE_SEQUENCE, MESSAGE_LEVEL), lines, at_ms)
+    pack(row, (END_MESSAGE_SEQUENCE, END_MESSAGE_LEVEL), lines, at_ms)
 }
 
 fn pack(row: &XxlRun, (first, level): (i64, &str), lines: Vec<String>, at_ms: i64) -> Vec<LogChunk> {
@@ -181,7 +181,7 @@ mod tests {
         }
         let size = |sequence, line_count| ChunkSize { sequence, line_count };
         let by_line = |line| NUMBERED_BY_LINE + line;
-        let sizes = [size(by_line(1), 500), size(by_line(501), 20), size(MESSAGE_SEQUENCE, 3)];
+        let sizes = [size(by_line(1), 500), size(by_line(501), 20), size(END_MESSAGE_SEQUENCE, 3)];
         assert_eq!((next_line(&sizes), next_line(&sizes[..1]), next_line(&[])), (521, 501, 1));
     }
 }

@@ -10,7 +10,7 @@ use std::time::Duration;
 use rondel_core::{RunId, Timestamp};
 
 /// An entry is kept for this long after the run was due: after that no part of the node can have the run in memory.
-const KEPT: Duration = Duration::from_secs(5);
+const KEPT_FOR: Duration = Duration::from_secs(5);
 
 #[derive(Debug, Default)]
 pub(crate) struct Departing(Mutex<DepartingRuns>);
@@ -69,7 +69,7 @@ impl Departing {
 
     /// Forgets runs that were due long ago.
     pub(crate) fn forget(&self, now: Timestamp) {
-        self.lock().runs.retain(|_, (due_at, _)| *due_at + KEPT > now);
+        self.lock().runs.retain(|_, (due_at, _)| *due_at + KEPT_FOR > now);
     }
 
     pub(crate) fn has(&self, run: RunId) -> bool {
@@ -93,7 +93,7 @@ mod tests {
         departing.stay([RunId::new(2)]);
         departing.forget(at + Duration::from_secs(4));
         assert_eq!((departing.has(RunId::new(1)), departing.has(RunId::new(2))), (true, false));
-        departing.forget(at + KEPT);
+        departing.forget(at + KEPT_FOR);
         assert!(!departing.has(RunId::new(1)));
     }
 

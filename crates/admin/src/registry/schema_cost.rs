@@ -222,14 +222,14 @@ fn weight(keywords: &Map<String, Value>) -> usize {
     1 + keywords.iter().map(of_keyword).sum::<usize>()
 }
 
-/// How many values and texts a value is made of.
+/// The cost of a value: 1 for each value in it, and 1 for each [`TEXT_PER_STEP`] bytes of a text, or of the keys of an object.
 fn size(value: &Value) -> usize {
-    let text = match value {
+    let text_len = match value {
         Value::String(text) => text.len(),
         Value::Object(fields) => fields.keys().map(String::len).sum(),
         Value::Null | Value::Bool(_) | Value::Number(_) | Value::Array(_) => 0,
     };
-    1 + text / TEXT_PER_STEP + children(value).map(size).sum::<usize>()
+    1 + text_len / TEXT_PER_STEP + children(value).map(size).sum::<usize>()
 }
 
 fn children(value: &Value) -> impl Iterator<Item = &Value> {

@@ -9,7 +9,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::LeaseToken;
 use rondel_store::ledger::UnsentPlace;
 
-use crate::scheduler::shares::{RunOwner, Shares, is_shard};
+use crate::scheduler::shares::{RunOwner, Shares};
 
 /// The open runs in memory, each with its attempt and its epoch. The attempt number keeps a late event about an earlier attempt from
 /// changing the attempt in memory. The epoch keeps a late event under an ended lease from changing a run that was taken over since.
@@ -101,7 +101,7 @@ impl Contents {
 
 /// Whether a run may be left in the store. A run whose fire has begun must stay in memory, because other runs may wait for it.
 fn may_be_left(run: &Run) -> bool {
-    run.attempt == 1 && !is_shard(run) && run.marked_at.is_none()
+    run.attempt == 1 && !run.is_shard() && run.marked_at.is_none()
 }
 
 /// Open runs of this node that await their children. No executor has them; they only have a place at their job's gate.

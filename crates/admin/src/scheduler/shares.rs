@@ -47,12 +47,8 @@ pub(crate) struct RunOwner {
 
 impl RunOwner {
     pub(crate) fn of(run: &Run) -> Self {
-        Self { job: run.job, app: run.app, namespace: run.namespace, is_shard: is_shard(run) }
+        Self { job: run.job, app: run.app, namespace: run.namespace, is_shard: run.is_shard() }
     }
-}
-
-pub(crate) fn is_shard(run: &Run) -> bool {
-    run.parent.is_some() && run.shard_total.is_some_and(|total| total > 1)
 }
 
 #[derive(Clone, Copy, Debug, Default)]

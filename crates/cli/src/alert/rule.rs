@@ -131,7 +131,7 @@ struct ConditionArgs {
     /// A fire was skipped
     #[arg(long, group = "condition")]
     skipped: bool,
-    /// For which reason it was skipped, such as `no_executor`; once per reason
+    /// Count only fires that were skipped for this reason, such as `no_executor`; give the flag once for each reason
     #[arg(long = "reason", value_name = "REASON", requires = "skipped")]
     reasons: Vec<String>,
     /// A scheduled run has waited for this long without starting

@@ -161,7 +161,8 @@ impl<'a> Walk<'a> {
         }
     }
 
-    /// The definition that plans the fires up to this instant.
+    /// The definition that was in force just before `until`, and so plans a fire at `until`. `None` if there was none, or if the job was
+    /// deleted before `until`.
     fn definition_at(&self, until: Timestamp) -> Option<&'a Definition> {
         let exists = self.facts.deleted_at.is_none_or(|deleted_at| until <= deleted_at);
         self.facts.definitions.iter().rfind(|definition| exists && definition.from < until)

@@ -97,7 +97,7 @@ struct Output<'a, S: FnMut(&str)> {
 }
 
 impl<S: FnMut(&str)> Output<'_, S> {
-    /// Takes the bytes that were read into the buffer.
+    /// Logs the first `length` bytes of `self.buffer`, which were just read. While the log still keeps all lines, waits for room first.
     async fn take(&mut self, length: usize) {
         self.held_bytes = length;
         if !self.log.buffer().is_head_full() {

@@ -61,7 +61,7 @@ pub struct ClaimJob {
 /// Outcome of a claim.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Claimed {
-    /// Jobs whose home is now this node, with their terms.
+    /// Jobs whose home is now this node, each with its [term](DueJob::term).
     pub jobs: Vec<(JobId, i64)>,
     /// Runs of those jobs that were not inserted because a row with their key exists already.
     pub existing: Vec<RunId>,

@@ -24,8 +24,9 @@ const PAIRS_PER_MESSAGE: u32 = 10;
 /// Maximum number of pairs that are read for all messages together.
 const PAIR_COUNT_MAX: u32 = 10_000;
 
-/// The most frequent messages, and the most frequent pairs of a message and a job. A pair has 0 as its number of jobs. The failures are
-/// summed once, by job and message, because ranking the jobs of each message in the database takes longer than everything else.
+/// Rows of two kinds: the most frequent messages, with their number of jobs, and the most frequent pairs of a message and a job, with 0 as
+/// the number of jobs. Both come from one sum per job and message. The jobs of each message are not ranked here: in the database, this would
+/// take longer than everything else. The `job_id` of a message is any of its jobs, and only finds the text.
 macro_rules! select_failures {
     ($rest:literal) => {
         concat!(

@@ -193,7 +193,7 @@ async fn read_lane_data<Q: Sync>(
         marks.retain(|mark| call.may_view(mark.app) && cut.is_none_or(|cut| mark.fire_at >= cut));
     }
     let before = drawn.values().filter_map(|its| its.cut).max().unwrap_or(request.from);
-    for run in running_before(call, before).await?.iter().filter(|run| ids.contains(&run.job) && !is_shard(run)) {
+    for run in running_before(call, before).await?.iter().filter(|run| ids.contains(&run.job) && !run.is_shard()) {
         let its = drawn.entry(run.job).or_default();
         if run.fire_at < its.cut.unwrap_or(request.from) {
             its.marks.push(ChartRun::from(run));
@@ -232,11 +232,6 @@ async fn running_before<Q>(call: &Call<Q>, before: Timestamp) -> Result<Vec<Run>
         ..RunQuery::default()
     };
     Ok(call.engine().store().list_runs(call.namespace.id, &query).await?)
-}
-
-/// Whether a run is a shard of a broadcast.
-fn is_shard(run: &Run) -> bool {
-    !run.is_root() && run.shard_total.is_some_and(|total| total > 1)
 }
 
 /// The jobs in this order: those whose newest runs failed, those with a failed run in the last day, and those that are running.

@@ -80,7 +80,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let after = fields.get("after").to_owned();
     let chosen = match is_all {
         true => {
-            let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::refused(&error))?;
+            let filter = Filter::parse(&filter, Scope::Jobs).map_err(|error| run_filter::problem(&error))?;
             select_matching(&page.call, &filter, (&bulk, Some(after.as_str()))).await?
         }
         false => select_named(&page.call, &names).await?,

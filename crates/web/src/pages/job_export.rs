@@ -103,7 +103,7 @@ pub(super) async fn yaml(page: Page<ChosenJobs>) -> Result<Response, Problem> {
 async fn chosen(page: &Page<ChosenJobs>) -> Result<Vec<String>, Problem> {
     let query = page.query();
     if query.is_all {
-        let filter = Filter::parse(&query.filter, Scope::Jobs).map_err(|error| run_filter::refused(&error))?;
+        let filter = Filter::parse(&query.filter, Scope::Jobs).map_err(|error| run_filter::problem(&error))?;
         let found = matching(&page.call, &filter).await?;
         return match found.len() > BULK_JOB_COUNT_MAX {
             false => Ok(found.iter().map(|entry| entry.name.clone()).collect()),

@@ -92,7 +92,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let after = fields.get("after").parse::<RunId>().ok();
     let chosen = match is_all {
         true => {
-            let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::refused(&error))?;
+            let filter = Filter::parse(&filter, Scope::Runs).map_err(|error| run_filter::problem(&error))?;
             let zone = zones::clock_and_zone().1;
             let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zone).await?;
             RunSelection::Matching(Box::new(search), after)

@@ -128,7 +128,7 @@ impl Export {
 }
 
 async fn search(page: &Page<ExportQuery>) -> Result<Export, Problem> {
-    let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::refused(&error))?;
+    let filter = Filter::parse(&page.query().0, Scope::Runs).map_err(|error| run_filter::problem(&error))?;
     let search = run_filter::build_search(&page.call, &filter, RunOrder::Newest, zones::clock_and_zone().1).await?;
     Ok(Export::new(search))
 }

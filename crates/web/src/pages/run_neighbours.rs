@@ -58,7 +58,7 @@ pub(super) struct Difference {
 impl Neighbours {
     /// Reads the neighbours of a run. A shard has none; they are shown on the page of its broadcast.
     pub(super) async fn read<Q>(page: &Page<Q>, run: &Run) -> Result<Self, Problem> {
-        if is_shard(run) {
+        if run.is_shard() {
             return Ok(Self::default());
         }
         let (store, now) = (page.engine().store(), page.engine().now());
@@ -71,7 +71,7 @@ impl Neighbours {
         };
         let mut earlier = store.list_runs(run.namespace, &query).await?;
         let is_full = earlier.len() >= usize::try_from(LOOKED_AT_COUNT).unwrap_or(usize::MAX);
-        earlier.retain(|one| !is_shard(one) && one.id != run.id);
+        earlier.retain(|one| !one.is_shard() && one.id != run.id);
         if earlier.is_empty() && is_full {
             earlier = broadcasts_before(page, run).await?;
         }
@@ -100,11 +100,6 @@ async fn broadcasts_before<Q>(page: &Page<Q>, run: &Run) -> Result<Vec<Run>, Pro
     runs.retain(|one| one.is_root() && (one.fire_at, one.cause) < (run.fire_at, run.cause));
     runs.sort_by_key(|one| Reverse((one.fire_at, one.cause)));
     Ok(runs)
-}
-
-/// Whether the run is a shard of a broadcast.
-fn is_shard(run: &Run) -> bool {
-    !run.is_root() && run.shard_total.is_some_and(|total| total > 1)
 }
 
 impl Comparison {

@@ -102,7 +102,7 @@ pub(super) async fn save(page: Page, fields: Fields) -> Result<Response, Problem
         FilteredList::Jobs => Scope::Jobs,
         FilteredList::Runs => Scope::Runs,
     };
-    let filter = Filter::parse(fields.get("q"), scope).map_err(|error| run_filter::refused(&error))?.to_string();
+    let filter = Filter::parse(fields.get("q"), scope).map_err(|error| run_filter::problem(&error))?.to_string();
     let len = filter.chars().count();
     if len == 0 || len > FILTER_LEN_MAX {
         return Err(refuse_value("/q", format!("{len} characters; a filter has 1 to {FILTER_LEN_MAX}")));

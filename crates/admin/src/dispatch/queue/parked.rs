@@ -63,8 +63,8 @@ impl Kind {
 pub(crate) struct Parked {
     apps: HashMap<AppId, App>,
     runs: HashMap<RunId, Position>,
-    /// The ends of the queue timeouts, in order.
-    ends: BTreeSet<(Timestamp, RunId)>,
+    /// When the queue timeouts of the runs pass, the earliest first.
+    timeouts: BTreeSet<(Timestamp, RunId)>,
     /// The waiting runs of each job, by the executor that their callers named.
     jobs: BTreeMap<JobId, BTreeMap<Option<String>, BTreeSet<Turn>>>,
 }
@@ -152,7 +152,7 @@ impl Parked {
         self.apps.entry(position.app).or_default().push(&position.kind, position.turn);
         let of_job = self.jobs.entry(position.job).or_default();
         of_job.entry(position.named.clone()).or_default().insert(position.turn);
-        self.ends.insert((position.until, run));
+        self.timeouts.insert((position.until, run));
         self.runs.insert(run, position);
     }
 
@@ -214,10 +214,10 @@ impl Parked {
     /// Takes out every run whose queue timeout has passed.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<Ready> {
         let mut expired = Vec::new();
-        while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {
+        while let Some((_, run)) = self.timeouts.first().filter(|(until, _)| *until <= now).copied() {
             match self.remove(run, runs) {
                 Some(waiting) => expired.push(waiting.ready),
-                None => drop(self.ends.pop_first()),
+                None => drop(self.timeouts.pop_first()),
             }
         }
         expired
@@ -256,7 +256,7 @@ impl Parked {
 
     pub(crate) fn remove(&mut self, run: RunId, runs: &mut OpenRuns) -> Option<Waiting> {
         let position = self.runs.remove(&run)?;
-        self.ends.remove(&(position.until, run));
+        self.timeouts.remove(&(position.until, run));
         self.leave_job(&position);
         let app = self.apps.get_mut(&position.app)?;
         app.remove(&position.kind, position.turn);
@@ -313,7 +313,7 @@ mod tests {
         assert_eq!(placed(&mut some, 2, |_| true), [2, 9]);
         assert_eq!(placed(&mut some, 9, |_| true), [4, 5, 1, 3]);
         let (parked, mut runs) = some;
-        assert!(parked.apps().is_empty() && parked.ends.is_empty() && parked.runs.is_empty());
+        assert!(parked.apps().is_empty() && parked.timeouts.is_empty() && parked.runs.is_empty());
         assert_eq!(runs.drain_waiting().len(), 0);
     }
 

@@ -267,11 +267,11 @@ enum RowPlace {
     Open,
     /// It waits for another attempt.
     Reserved,
-    /// It has ended, or belongs to another node.
+    /// It has ended, has no row, or belongs to another node.
     Vacant,
 }
 
-/// The place by the run's row; `None` stands for a run of another node, or for a run without a row.
+/// The place that the run's row shows. `row` is `None` if the run has no row or belongs to another node.
 fn place_by_row(row: Option<&RunCheck>) -> RowPlace {
     match row.map(|row| row.status) {
         Some(RunStatus::Running) => RowPlace::Open,

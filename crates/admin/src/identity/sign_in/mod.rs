@@ -73,7 +73,7 @@ pub async fn by_password(
     let account = store.account_by_name(name).await?;
     // This is also queried for an unknown name, so that the answer takes as long as for a known one.
     let id = account.as_ref().map_or(AccountId::new(0), |account| account.id);
-    let is_known = match from {
+    let is_known_address = match from {
         Some(address) => store.is_known_address(id, &network(address)).await?,
         None => false,
     };
@@ -81,7 +81,7 @@ pub async fn by_password(
     let by_account = account.as_ref().map_or_else(|| buckets.unknown(name), |account| account.id.get());
     // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
     // the same address, do not block this user.
-    let counts = match account.as_ref().filter(|_| is_known) {
+    let counts = match account.as_ref().filter(|_| is_known_address) {
         Some(account) => vec![(buckets.known(account.id, from), ACCOUNT_ATTEMPTS)],
         None => vec![(buckets.address(from), ADDRESS_ATTEMPTS), (by_account, ACCOUNT_ATTEMPTS)],
     };

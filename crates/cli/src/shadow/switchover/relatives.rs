@@ -68,11 +68,11 @@ fn own_reason(direction: Direction, switch: &Switchover<'_>, job: &Job) -> Optio
         Direction::Promote => (true, "runs"),
         Direction::Demote => (false, "does not run"),
     };
-    let is_open = |name: &&String| {
-        let named = switch.jobs.iter().find(|other| other.name == **name).map(|other| other.is_shadow);
-        named.or_else(|| Some(switch.others.get(*name)?.is_shadow)) == Some(is_shadow)
+    let is_not_switched = |name: &&String| {
+        let switched = switch.jobs.iter().find(|other| other.name == **name).map(|other| other.is_shadow);
+        switched.or_else(|| Some(switch.others.get(*name)?.is_shadow)) == Some(is_shadow)
     };
-    let parents: Vec<&String> = job.parents.iter().filter(is_open).collect();
+    let parents: Vec<&String> = job.parents.iter().filter(is_not_switched).collect();
     if job.has_schedule && !parents.is_empty() {
         return Some(format!(
             "it has a schedule of its own, and follows from {}, which {verb} in XXL-JOB: no instant is right for both. Take one of the \

@@ -49,9 +49,9 @@ impl Limits {
         backoff(self.row_backoff, self.row_backoff_max, failures)
     }
 
-    /// How long a row that failed for good is ignored if a select returns it. Within that time, the next select, which may come only
-    /// after `pause`, finds the item dry (it has no rows to execute), and a report is sent. Otherwise the server never sees that a
-    /// pump is empty.
+    /// How long a row that failed for good is ignored if a select returns it: at least `wait`, the back-off after its last failure. The time
+    /// must be long enough for the next select, which may come only after `pause` and then finds no row to execute, and for the report of
+    /// it. Otherwise the server would never see that the pump is empty.
     pub(super) fn rest_period(&self, wait: Duration) -> Duration {
         wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2)
     }
