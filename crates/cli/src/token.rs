@@ -72,7 +72,7 @@ enum TokenCommand {
         /// Executors with this token may declare jobs in their code
         #[arg(long)]
         declares: bool,
-        /// They may not: the default
+        /// Executors with this token may not declare jobs: the default
         #[arg(long, conflicts_with = "declares", hide = true)]
         no_declares: bool,
     },

@@ -25,7 +25,7 @@ pub(crate) struct ChannelArgs {
 enum ChannelCommand {
     /// List the channels, with the result of their latest message
     List,
-    /// Show a channel without its secrets
+    /// Show a channel; the values of its secrets are hidden
     Show(NameArgs),
     /// Create or change a channel; settings that are left out stay unchanged
     Set(Box<SetArgs>),

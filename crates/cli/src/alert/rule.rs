@@ -97,7 +97,7 @@ struct SetArgs {
     /// How long after its beginning an incident escalates
     #[arg(long, value_name = "DURATION", requires = "escalate_to")]
     escalate_after: Option<String>,
-    /// What a reader of its messages should know
+    /// What readers of its messages should know, such as a link to a runbook
     #[arg(long, value_name = "TEXT")]
     description: Option<String>,
     /// Evaluate the rule from now on
@@ -152,7 +152,7 @@ struct ConditionArgs {
     /// No run has succeeded for this long
     #[arg(long, value_name = "DURATION", group = "condition")]
     no_success_for: Option<String>,
-    /// A run has been running for longer
+    /// A run has been running for longer than this
     #[arg(long, value_name = "DURATION", group = "condition")]
     running_longer: Option<String>,
     /// A run has been running for longer than N times the 95th percentile of run durations
@@ -161,7 +161,7 @@ struct ConditionArgs {
     /// An app with jobs has no executor
     #[arg(long, group = "condition")]
     no_executor: bool,
-    /// No executor with this handler
+    /// Only executors with this handler count
     #[arg(long, value_name = "HANDLER", requires = "no_executor")]
     handler: Option<String>,
     /// A server was lost

@@ -42,7 +42,7 @@ settings! {
         /// The file with a certificate, for servers that ask executors for one
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_CERT_FILE")]
         cert_file: PathBuf, example "\"/etc/rondel/tls/agent.pem\"";
-        /// The file with its key
+        /// The file with the key of this certificate
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_AGENT_KEY_FILE")]
         key_file: PathBuf, example "\"/etc/rondel/tls/agent-key.pem\"";
         /// The folder for results that no server has acknowledged yet; without it they live in memory

@@ -48,7 +48,7 @@ settings! {
         /// Maximum number of concurrent requests
         #[arg(long = "http-requests", global = true, value_name = "N", env = "RONDEL_HTTP_REQUESTS")]
         requests: u32 = number(HttpLimits::default().requests);
-        /// How many of these are reserved for authenticated callers; probes need none
+        /// How many concurrent requests are reserved for authenticated callers; requests of probes do not count
         #[arg(long = "http-requests-reserved", global = true, value_name = "N", env = "RONDEL_HTTP_REQUESTS_RESERVED")]
         requests_reserved: u32 = number(HttpLimits::default().requests_reserved);
         /// Maximum number of concurrent unauthenticated requests of one address
@@ -86,11 +86,11 @@ settings! {
         /// Maximum number of concurrent event streams, and of followed logs
         #[arg(long = "http-live-streams", global = true, value_name = "N", env = "RONDEL_HTTP_LIVE_STREAMS")]
         live_streams: u32 = number(HttpLimits::default().live_streams);
-        /// Maximum number of each for one caller
+        /// Maximum number of event streams of one caller, and of followed logs
         #[arg(long = "http-live-streams-per-caller", global = true, value_name = "N")]
         #[arg(env = "RONDEL_HTTP_LIVE_STREAMS_PER_CALLER")]
         live_streams_per_caller: u32 = number(HttpLimits::default().live_streams_per_caller);
-        /// How long a TLS handshake may take, and the head of a request
+        /// Time limit for a TLS handshake, and for the head of a request
         #[arg(long = "http-header-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_HEADER_TIMEOUT")]
         header_timeout: DurationText = DurationText(HttpLimits::default().header_timeout);
         /// How long the body of a request may take
@@ -99,7 +99,7 @@ settings! {
         /// How long a connection stays open without a request; an HTTP/1 connection at most as long as the head of a request may take
         #[arg(long = "http-idle-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_IDLE_TIMEOUT")]
         idle_timeout: DurationText = DurationText(HttpLimits::default().idle_timeout);
-        /// How long a client may read nothing of an answer
+        /// A connection is closed if its client reads nothing of an answer for this long
         #[arg(long = "http-write-timeout", global = true, value_name = "DURATION", env = "RONDEL_HTTP_WRITE_TIMEOUT")]
         write_timeout: DurationText = DurationText(HttpLimits::default().write_timeout);
     }

@@ -88,7 +88,7 @@ settings! {
         /// The file with the certificate for TLS, in PEM; read again when it changes
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_CERT")]
         tls_cert: PathBuf, example "\"/etc/rondel/tls/cert.pem\"";
-        /// The file with its key
+        /// The file with the key of this certificate
         #[arg(long, global = true, value_name = "FILE", env = "RONDEL_SERVER_TLS_KEY")]
         tls_key: PathBuf, example "\"/etc/rondel/tls/key.pem\"";
         /// The file with the certificates that sign those of executors
@@ -188,7 +188,7 @@ settings! {
         /// A URL of a monitoring service that this server calls as long as it schedules: when the calls stop, the service raises the alarm
         #[arg(long, global = true, value_name = "URL", env = "RONDEL_SERVER_WATCHDOG_URL", hide_env_values = true)]
         watchdog_url: String, example "\"https://hc-ping.com/UUID\"";
-        /// How often it is called
+        /// How often the monitoring service is called
         #[arg(long, global = true, value_name = "DURATION", env = "RONDEL_SERVER_WATCHDOG_PERIOD")]
         watchdog_period: DurationText = DurationText(EngineConfig::default().watchdog_period);
         /// How many jobs have metrics of their own, such as the instant of their last success: the first ones that run; 0 for none

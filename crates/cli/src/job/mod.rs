@@ -58,7 +58,7 @@ enum JobCommand {
     Get(NameArgs),
     /// List the versions of a job's definition, the newest first
     Versions(versions::VersionsArgs),
-    /// Show what an edit of a job changed, scripts line by line
+    /// Show what an edit of a job changed; scripts are compared line by line
     Diff(versions::DiffArgs),
     /// Restore an earlier version; the job keeps its name, and stays on or off
     Restore(versions::RestoreArgs),
