@@ -16,6 +16,7 @@ use tokio_util::sync::CancellationToken;
 use crate::background::{Background, TickError};
 use crate::cluster::strays::Strays;
 use crate::cluster::{EndedLease, HeldLease, end_requests, ended_leases};
+use crate::definitions::{Compiled, Key};
 use crate::dispatch::{Event, Ready, RollCallRun};
 use crate::host_process;
 use crate::node::Shared;
@@ -44,7 +45,19 @@ pub(crate) struct AdoptLoop {
     is_announced: bool,
     /// Whether the answer to an adoption may have been lost; if so, this round looks for running runs that are not in memory.
     is_interrupted: bool,
+    /// Roll calls that could not be prepared because the database did not answer.
+    owed: Vec<OwedRollCall>,
     strays: Strays,
+}
+
+/// Runs that may have been sent and whose executors have not been asked about them yet. They are in memory already, so that the search for
+/// strays does not take one for a run that was never sent: its row may show a wait meanwhile.
+struct OwedRollCall {
+    /// The lease under which this node has the runs.
+    lease: LeaseToken,
+    runs: Vec<Run>,
+    /// The lease under which a run may have been sent, if that lease is known.
+    from: HashMap<RunId, LeaseToken>,
 }
 
 impl Background for AdoptLoop {
@@ -70,7 +83,15 @@ impl Background for AdoptLoop {
 
 impl AdoptLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        Self { shared, rounds: 0, adopted: None, is_announced: false, is_interrupted: false, strays: Strays::new() }
+        Self {
+            shared,
+            rounds: 0,
+            adopted: None,
+            is_announced: false,
+            is_interrupted: false,
+            owed: Vec::new(),
+            strays: Strays::new(),
+        }
     }
 
     /// Waits until the next lease of another node ends, as far as this node knows, because the runs of a dead node are late already.
@@ -85,6 +106,7 @@ impl AdoptLoop {
     /// One round. Returns how many runs were adopted.
     async fn look(&mut self) -> Result<u64, StoreError> {
         let Some(held) = self.shared.membership.held() else { return Ok(0) };
+        self.call_owed(&held).await?;
         let Some(taken_over) = self.adopt(&held).await? else { return Ok(0) };
         self.free_ended_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
@@ -215,7 +237,7 @@ impl AdoptLoop {
         let (unsent, maybe_sent) = split_by_sent(adopted);
         let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
         // Runs that may be at an executor get their places in the job's order before the runs after them.
-        self.call_roll(maybe_sent.into_iter().map(|adopted| adopted.run).collect(), &from).await?;
+        self.call_roll(held, maybe_sent.into_iter().map(|adopted| adopted.run).collect(), from).await?;
         self.is_interrupted = was_interrupted;
         drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
         shared.put(unsent).await;
@@ -267,7 +289,7 @@ impl AdoptLoop {
         if !missing.is_empty() {
             tracing::warn!(count = missing.len(), "running runs are not in memory; asking the executors");
         }
-        let called = self.call_roll(missing, &HashMap::new()).await;
+        let called = self.call_roll(held, missing, HashMap::new()).await;
         self.is_interrupted |= called.is_err();
         called
     }
@@ -311,33 +333,55 @@ impl AdoptLoop {
 
     /// Starts the roll call, in which executors are asked for runs that may have been sent to them. From here on, the runs are in memory, so
     /// the search for strays does not return them. `from` has the lease under which a run may have been sent, if that lease is known.
-    async fn call_roll(&self, maybe_sent: Vec<Run>, from: &HashMap<RunId, LeaseToken>) -> Result<(), StoreError> {
-        let in_memory = &self.shared.in_memory;
-        let runs = in_memory.admit_for_roll_call(maybe_sent);
-        let attempts: Vec<(RunId, i32)> = runs.iter().map(|run| (run.id, run.attempt)).collect();
-        let called = self.roll_call_event(runs, from).await;
-        if called.is_ok() {
-            in_memory.keep(attempts.iter().map(|(run, _)| *run));
-        } else {
-            // A result may have arrived meanwhile, and the run's next attempt may be in memory by now: that attempt stays.
-            in_memory.undo(attempts);
-        }
-        if let Some(event) = called? {
-            drop(self.shared.events.send(event).await);
+    async fn call_roll(
+        &mut self,
+        held: &HeldLease,
+        maybe_sent: Vec<Run>,
+        from: HashMap<RunId, LeaseToken>,
+    ) -> Result<(), StoreError> {
+        let runs = self.shared.in_memory.admit(maybe_sent);
+        self.owed.push(OwedRollCall { lease: held.token, runs, from });
+        self.call_owed(held).await
+    }
+
+    /// Starts the roll calls that are owed. Each stays owed until the database has answered.
+    async fn call_owed(&mut self, held: &HeldLease) -> Result<(), StoreError> {
+        while let Some(OwedRollCall { lease, mut runs, from }) = self.owed.pop() {
+            if lease != held.token {
+                // Whoever has the runs now finds them as runs of an ended lease.
+                self.shared.in_memory.forget_of(runs.iter().map(|run| (run.id, lease)));
+                continue;
+            }
+            // A result may have arrived since the first try; then the run's next attempt may be in memory.
+            runs.retain(|run| self.shared.in_memory.has(run));
+            let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { continue };
+            let (definitions, witnesses, ended) = match self.prepare_roll_call(&runs, oldest).await {
+                Ok(prepared) => prepared,
+                Err(error) => {
+                    self.owed.push(OwedRollCall { lease, runs, from });
+                    return Err(error);
+                }
+            };
+            let called = runs.into_iter().filter_map(|run| {
+                let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
+                let from = from.get(&run.id).copied();
+                Some(RollCallRun { ready: Ready::new(run, definition), from })
+            });
+            drop(self.shared.events.send(Event::RollCall(called.collect(), witnesses, ended)).await);
         }
         Ok(())
     }
 
-    async fn roll_call_event(
+    /// What a roll call of these runs needs: their definitions, the streams that may have carried triggers since the oldest of them was due, and
+    /// the ended leases under which triggers may have been sent since then.
+    async fn prepare_roll_call(
         &self,
-        runs: Vec<Run>,
-        from: &HashMap<RunId, LeaseToken>,
-    ) -> Result<Option<Event>, StoreError> {
+        runs: &[Run],
+        oldest: Timestamp,
+    ) -> Result<(HashMap<Key, Arc<Compiled>>, Vec<Session>, Vec<LeaseToken>), StoreError> {
         let shared = &self.shared;
-        let Some(oldest) = runs.iter().map(|run| run.due_at).min() else { return Ok(None) };
         let keys = runs.iter().map(|run| (run.job, run.job_version));
         let definitions = shared.definitions.load(shared.store.as_ref(), keys).await?;
-        // Executors to which something may have been sent since the oldest of these runs was due.
         let now = shared.clock.now();
         let mut witnesses =
             shared.store.sessions_that_may_have_carried(Timestamp::min(oldest, now) - shared.config.lost_after).await?;
@@ -348,14 +392,9 @@ impl AdoptLoop {
             // An executor whose process on this host has died unnoticed has no runs, like an executor that left.
             session.has_left |= session.process.is_some_and(host_process::is_gone);
         }
-        let called = runs.into_iter().filter_map(|run| {
-            let definition = Arc::clone(definitions.get(&(run.job, run.job_version))?);
-            let from = from.get(&run.id).copied();
-            Some(RollCallRun { ready: Ready::new(run, definition), from })
-        });
         // The nodes are read after the adoption, because the adoption raised the epochs of the dead nodes: their earlier epochs are fenced.
         let ended = leases_that_sent(shared.store.nodes().await?, &witnesses, oldest);
-        Ok(Some(Event::RollCall(called.collect(), witnesses, ended)))
+        Ok((definitions, witnesses, ended))
     }
 
     /// Takes up own runs that are overdue and not in memory: the answer to their claim was lost, or they were dropped with a lease.

@@ -26,8 +26,6 @@ pub(crate) struct InMemory {
 #[derive(Debug, Default)]
 struct Contents {
     runs: HashMap<RunId, OpenRun>,
-    /// Entries of an earlier lease that a roll call in preparation has replaced. They come back if it fails.
-    replaced: HashMap<RunId, OpenRun>,
     shares: Shares,
     /// Jobs of which first attempts are left in the store.
     left_in_store: BTreeMap<JobId, LeftInStore>,
@@ -68,15 +66,6 @@ struct OpenRun {
 }
 
 impl Contents {
-    /// Puts the entry of a removed run back that a roll call had replaced.
-    fn restore(&mut self, run: RunId, before: OpenRun) {
-        self.runs.insert(run, before);
-        self.shares.add(before.owner);
-        if before.is_in_hand {
-            self.shares.moved(before.owner, true);
-        }
-    }
-
     fn insert(&mut self, run: &Run, judged_as_of: i64, queued_from: Option<Timestamp>) {
         let owner = RunOwner::of(run);
         let (attempt, epoch, is_in_hand) = (run.attempt, run.node_epoch, false);
@@ -88,7 +77,6 @@ impl Contents {
     }
 
     fn remove(&mut self, run: RunId) {
-        self.replaced.remove(&run);
         if let Some(open) = self.runs.remove(&run) {
             self.shares.remove(open.owner, open.is_in_hand);
         }
@@ -166,47 +154,6 @@ impl InMemory {
             is_new
         };
         runs.into_iter().filter(|run| is_new(run)).collect()
-    }
-
-    /// Like [`admit`](Self::admit), for a roll call in preparation. Then [`keep`](Self::keep) or [`undo`](Self::undo) is called with the
-    /// returned runs.
-    pub(crate) fn admit_for_roll_call(&self, runs: Vec<Run>) -> Vec<Run> {
-        let mut contents = self.lock();
-        let mut is_new = |run: &Run| {
-            let is_new = contents.is_new(run);
-            if is_new {
-                if let Some(before) = contents.runs.get(&run.id).copied() {
-                    contents.replaced.insert(run.id, before);
-                }
-                contents.insert(run, 0, None);
-            }
-            is_new
-        };
-        runs.into_iter().filter(|run| is_new(run)).collect()
-    }
-
-    /// The roll call of these runs is prepared: they stay.
-    pub(crate) fn keep(&self, runs: impl IntoIterator<Item = RunId>) {
-        let mut contents = self.lock();
-        for run in runs {
-            contents.replaced.remove(&run);
-        }
-    }
-
-    /// The roll call of these attempts could not be prepared: forgets them. If the dispatcher still has a run from an earlier lease, that entry
-    /// comes back: if the run counted as missing, it would be sent again. A later attempt stays.
-    pub(crate) fn undo(&self, attempts: impl IntoIterator<Item = (RunId, i32)>) {
-        let mut contents = self.lock();
-        for (run, attempt) in attempts {
-            let before = contents.replaced.remove(&run);
-            if contents.runs.get(&run).is_none_or(|open| open.attempt > attempt) {
-                continue;
-            }
-            contents.remove(run);
-            if let Some(before) = before {
-                contents.restore(run, before);
-            }
-        }
     }
 
     /// Adds the runs that are new, as far as there is room, and returns those that it added; the misfire policy judges them as of this
@@ -384,12 +331,9 @@ impl InMemory {
     /// Forgets runs under these leases; a run that was taken over since stays.
     pub(crate) fn forget_of(&self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
         let mut contents = self.lock();
-        let is_of = |open: &OpenRun, lease: LeaseToken| open.epoch <= lease.epoch;
         for (run, lease) in runs {
-            if contents.runs.get(&run).is_some_and(|open| is_of(open, lease)) {
+            if contents.runs.get(&run).is_some_and(|open| open.epoch <= lease.epoch) {
                 contents.remove(run);
-            } else if contents.replaced.get(&run).is_some_and(|before| is_of(before, lease)) {
-                contents.replaced.remove(&run);
             }
         }
     }

@@ -1,50 +1,6 @@
 use super::*;
 use crate::dispatch::tests_support::run_due_at;
 
-/// A run that the dispatcher has from an earlier lease must not count as missing after a failed roll call: it would be sent again.
-#[test]
-fn a_failed_roll_call_forgets_only_what_it_added() {
-    let known = InMemory::default();
-    let [held, other] = [1, 2].map(|second| run_due_at(Timestamp::from_secs(second)));
-    known.admit(vec![held.clone()]);
-    known.note_in_hand(vec![(held.id, true)]);
-    let adopted = [&held, &other].map(|run| Run { node_epoch: run.node_epoch + 1, ..run.clone() });
-    let attempts = adopted.each_ref().map(|run| (run.id, run.attempt));
-    let lease = LeaseToken { node: held.node, epoch: held.node_epoch };
-    assert_eq!((known.admit_for_roll_call(adopted.to_vec()).len(), known.is_newer(held.id, lease)), (2, true));
-    known.undo(attempts);
-    assert_eq!(known.missing([held.id, other.id]), [other.id]);
-    assert!(!known.is_newer(held.id, lease), "it is here as before");
-    // Its end became known meanwhile.
-    known.admit_for_roll_call(adopted.to_vec());
-    known.forget([held.id]);
-    known.undo(attempts);
-    assert_eq!(known.len(), 0);
-}
-
-/// While a roll call is prepared, the dispatcher may drop the same run with its earlier lease. Then nobody has it if the roll call fails: it counts as
-/// missing, and is looked for again.
-#[test]
-fn a_failed_roll_call_restores_no_run_that_was_dropped_meanwhile() {
-    let known = InMemory::default();
-    let held = run_due_at(Timestamp::from_secs(1));
-    let adopted = Run { node_epoch: held.node_epoch + 1, ..held.clone() };
-    let lease = LeaseToken { node: held.node, epoch: held.node_epoch };
-    known.admit(vec![held.clone()]);
-    known.admit_for_roll_call(vec![adopted.clone()]);
-    known.forget_of([(held.id, lease)]);
-    assert_eq!(known.missing([held.id]), [], "the roll call has it");
-    known.undo([(held.id, held.attempt)]);
-    assert_eq!(known.missing([held.id]), [held.id]);
-
-    // A roll call that was prepared leaves nothing to restore.
-    known.admit(vec![held.clone()]);
-    known.admit_for_roll_call(vec![adopted]);
-    known.keep([held.id]);
-    known.undo([(held.id, held.attempt)]);
-    assert_eq!(known.len(), 0);
-}
-
 #[test]
 fn the_late_word_of_an_earlier_attempt_is_none_about_a_later_one() {
     let known = InMemory::default();
