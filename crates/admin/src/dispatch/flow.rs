@@ -134,8 +134,10 @@ pub(super) fn work_off(d: &mut Decision<'_>) {
 /// Starts a run whose turn has come at the gate of an executor, or of its job.
 fn start_next(d: &mut Decision<'_>, ready: Ready, executor: Option<ExecutorId>) {
     let Some(ready) = unless_too_late(d, ready) else { return };
-    let is_on = switches::switch_wait(d, &ready).is_none();
-    let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| is_on && online.takes_new());
+    // A job that is moving, or whose app is switched off, starts nothing: its runs wait as if no executor had room.
+    let is_moving = d.state.pending.jobs_in_handover.contains(&ready.run.job);
+    let may_start = !is_moving && switches::switch_wait(d, &ready).is_none();
+    let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| may_start && online.takes_new());
     if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
         assign::assign(d, ready, id, name);
     } else {
