@@ -58,7 +58,8 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     }
 }
 
-/// If the job has a gate that it did not have before an edit, gives the runs that executors have from before their places there.
+/// If the job has a gate that it did not have before an edit, gives the runs that executors have, or may have, from before their places
+/// there.
 fn see_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
     let State { ungated, runs, gates, .. } = &mut *d.state;
     let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
@@ -68,8 +69,10 @@ fn see_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
         }
         ungated.insert(job);
     } else if definition.pump.is_none() && ungated.remove(&job) {
-        let earlier = runs.actives().filter(|active| active.ready.run.job == job && active.ready.run.id != run);
-        earlier.for_each(|active| gates.open_place_before(&active.ready, active.executor, ready));
+        let active = runs.actives().map(|active| (&active.ready, Some(active.executor)));
+        let called = runs.called().map(|ready| (ready, ready.run.executor_id));
+        let earlier = active.chain(called).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
+        earlier.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
     }
 }
 

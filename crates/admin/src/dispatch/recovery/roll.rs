@@ -36,6 +36,7 @@ pub(crate) fn call_roll(
         d.state.gates.restore(&called.ready);
         open_place_at_executor(d, &called.ready);
         d.state.limits.count_open(&called.ready);
+        remember_ungated(d, &called.ready);
     }
     ended_leases.iter().for_each(|lease| fences::announce(d, *lease));
     d.state.recovery.rollcall.call(&runs, sessions, ended_leases, &mut d.state.executors, now);
@@ -53,6 +54,13 @@ fn open_place_at_executor(d: &mut Decision<'_>, ready: &Ready) {
         && let Some(executor) = ready.run.executor_id.or_else(|| d.state.executors.reporter_of(&ready.run))
     {
         d.state.gates.open_place_at(ready, executor);
+    }
+}
+
+/// Records that an executor may have a run that passed no gate. If an edit gave the job a gate, its next run waits for this one.
+fn remember_ungated(d: &mut Decision<'_>, ready: &Ready) {
+    if ready.definition.job.concurrency_max().is_none() {
+        d.state.ungated.insert(ready.run.job);
     }
 }
 
@@ -143,9 +151,7 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
     let name = name.unwrap_or_default();
     d.state.gates.open_place_at(&ready, executor);
-    if ready.definition.job.concurrency_max().is_none() {
-        d.state.ungated.insert(ready.run.job);
-    }
+    remember_ungated(d, &ready);
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));
     let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(None)));
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };

@@ -189,6 +189,30 @@ fn a_run_of_an_edited_job_waits_for_the_runs_from_before() {
     }
 }
 
+/// After a restart, the first run after the edit waits for runs from before that an executor may have.
+#[test]
+fn a_run_of_an_edited_job_waits_for_runs_that_an_executor_may_have() {
+    for scope in ["cluster", "executor"] {
+        let serial = definition(&json!({"overlap": {"policy": "serial", "scope": scope}, "queue_timeout": "60s"}));
+        let mut world = with_executors(1);
+        world.around.now = Timestamp::from_secs(2);
+        let mut before = plain(1);
+        (before.run.status, before.run.executor_id) = (RunStatus::Running, Some(ExecutorId::new(1)));
+        world.around.in_memory.admit(vec![before.run.clone()]);
+        let called = vec![RollCallRun { ready: before, from: Some(DEAD) }];
+        world.on(Event::RollCall(called, vec![session_of(1)], vec![DEAD]));
+        let mut next = ready(3, &serial);
+        next.run.job_version = 2;
+        world.arrive([next]);
+        assert_eq!(world.at(3.0), NOTHING, "{scope}");
+        world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[(1, 1)])));
+        assert_eq!(world.flush(), NOTHING, "{scope}");
+        world.result(1, 1, 1);
+        world.settled(1, 1, verdict());
+        assert_eq!(world.flush(), ["sent to 1: 3"], "{scope}");
+    }
+}
+
 /// A run that its executor refuses goes to another one at once.
 #[test]
 fn a_refused_run_does_not_wait_for_the_next_round() {

@@ -6,10 +6,10 @@ use super::{GateEntry, Gates, PlaceState, executor_gate, job_gate, place_at};
 use crate::dispatch::ready::Ready;
 
 impl Gates {
-    /// Gives a run that this executor has, and that has passed no gate, an open place at the gate that `next`, a run of an edited definition
-    /// of its job, has to pass: `next` must not begin beside it.
-    pub(crate) fn open_place_before(&mut self, in_hand: &Ready, executor: ExecutorId, next: &Ready) {
-        let key = job_gate(next).or_else(|| executor_gate(next, executor));
+    /// Gives a run that this executor has or may have, and that has passed no gate, an open place at the gate that `next`, a run of an edited
+    /// definition of its job, has to pass: `next` must not begin beside it. The executor is `None` if it is not known.
+    pub(crate) fn open_place_before(&mut self, in_hand: &Ready, executor: Option<ExecutorId>, next: &Ready) {
+        let key = job_gate(next).or_else(|| executor_gate(next, executor?));
         if let Some(key) = key.filter(|_| !self.entries.contains_key(&in_hand.run.id)) {
             let entry = GateEntry { key, place: place_at(key, in_hand), state: PlaceState::Open };
             self.set_entry(in_hand.run.id, entry);
