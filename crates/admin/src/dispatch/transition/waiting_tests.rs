@@ -227,6 +227,25 @@ fn a_refused_run_does_not_wait_for_the_next_round() {
     }
 }
 
+/// The place that a refused run had under a limit goes to the next run at once, and that run does not go to the executor that has just refused
+/// one: the two would take turns there for ever.
+#[test]
+fn an_executor_that_refuses_a_run_does_not_get_the_next_one_of_its_limit() {
+    let limited = definition(&json!({
+        "route": "first", "concurrency": {"key": "db", "max": 1}, "overlap": {"policy": "allow"}, "queue_timeout": "60s",
+    }));
+    for why in [RefusedWhy::Full, RefusedWhy::Draining, RefusedWhy::NoHandler] {
+        let mut world = with_executors(2);
+        world.arrive([ready(1, &limited), ready(2, &limited)]);
+        assert_eq!(world.at(2.0), ["sent to 1: 1"]);
+        assert_eq!(world.reply(1, 1, 1, Reply::Refused(why, None)), NOTHING, "{why:?}");
+        assert_eq!(world.flush(), ["sent to 2: 2"], "{why:?}");
+        world.result(2, 2, 1);
+        world.settled(2, 1, verdict());
+        assert_eq!(world.flush(), ["sent to 2: 1"], "{why:?}");
+    }
+}
+
 /// A run that an executor may have has its place there before the executor has answered: the row names the executor, or its hello lists the
 /// run, before or after the call.
 #[test]
