@@ -11,6 +11,8 @@ use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::event::{Report, RollCallRun};
+use crate::dispatch::flow;
+use crate::dispatch::queue::turns;
 use crate::dispatch::ready::{Ready, end_of_unsent, lost_detail};
 use crate::dispatch::recovery::rollcall::CallOutcome;
 use crate::dispatch::recovery::{fences, look};
@@ -132,6 +134,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
             CallOutcome::NoExecutor(reason) => end_lost(d, &ready, reason),
         }
     }
+    flow::work_off(d);
 }
 
 /// Takes answers that other servers stored.
@@ -150,6 +153,9 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let name = d.state.executors.get(executor).map(|online| online.name.clone());
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
     let name = name.unwrap_or_default();
+    // A hello may have listed the run for an executor that has handed it back since.
+    let passed = d.state.gates.leave_other_executor(ready.run.id, executor, &mut d.state.runs);
+    turns::queue_starts(d, passed);
     d.state.gates.open_place_at(&ready, executor);
     remember_ungated(d, &ready);
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));

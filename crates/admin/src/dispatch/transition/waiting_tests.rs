@@ -167,6 +167,34 @@ fn a_run_that_awaits_its_children_keeps_its_place_though_its_end_comes_twice() {
     }
 }
 
+/// The place of a run is at the executor that has it, even if the hello of another one lists it from before.
+#[test]
+fn a_run_in_a_roll_call_has_its_place_at_the_executor_that_has_it() {
+    let job = definition(&json!({"overlap": {"policy": "serial", "scope": "executor"}, "queue_timeout": "60s"}));
+    let mut world = World::new();
+    world.around.now = Timestamp::from_secs(2);
+    let mut called = ready(1, &job);
+    called.run.status = RunStatus::Running;
+    world.around.in_memory.admit(vec![called.run.clone()]);
+    world.join(1, 1, Report { held: HashSet::from([(run(1), 1)]), ..Report::default() });
+    world.join(2, 2, Report::default());
+    let called = vec![RollCallRun { ready: called, from: Some(DEAD) }];
+    world.on(Event::RollCall(called, vec![session_of(1), session_of(2)], vec![DEAD]));
+    let named = |second: i64, name: &str| {
+        let mut ready = ready(second, &job);
+        ready.run.only_executor = Some(name.to_owned());
+        ready
+    };
+    world.arrive([named(3, "e1"), named(4, "e2")]);
+    assert_eq!(world.at(3.0), NOTHING, "its hello lists the first run");
+    world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[])));
+    world.on(Event::FenceAnswered(ExecutorId::new(2), 2, answer(&[(1, 1)])));
+    assert_eq!(world.at(4.0), ["sent to 1: 3"], "the other one has it");
+    world.result(2, 1, 1);
+    world.settled(1, 1, verdict());
+    assert_eq!(world.flush(), ["sent to 2: 4"]);
+}
+
 /// A job that had no gate gets one by an edit: the first run after the edit waits for the runs that executors have from before.
 #[test]
 fn a_run_of_an_edited_job_waits_for_the_runs_from_before() {
