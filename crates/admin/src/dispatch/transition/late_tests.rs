@@ -251,7 +251,7 @@ fn the_home_of_a_limit_is_asked_for_once_all_open_runs_are_known() {
     world.on(Event::AllAdopted(world.around.token));
     assert_eq!(asks(&mut world), 1, "it was not answered");
     let name = rondel_store::ledger::LimitName { namespace: rondel_core::NamespaceId::new(1), key: "db".to_owned() };
-    world.on(Event::LimitHomes(vec![(name, world.around.token.node)]));
+    world.on(Event::LimitHomes(world.around.token, vec![(name, world.around.token.node)]));
     assert_eq!(world.flush(), ["mark 1"], "its noted wait is taken back first");
 }
 

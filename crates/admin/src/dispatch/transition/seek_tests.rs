@@ -159,7 +159,7 @@ fn handed_over_runs_are_forgotten() {
 /// The jobs that move to the home of this limit, once it is known.
 fn handed(world: &mut World, home: NodeId) -> Option<(BTreeSet<JobId>, NodeId)> {
     let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
-    world.on(Event::LimitHomes(vec![(name, home)])).into_iter().find_map(|effect| match effect {
+    world.on(Event::LimitHomes(world.around.token, vec![(name, home)])).into_iter().find_map(|effect| match effect {
         Effect::Store(Step::HandOver(jobs, to)) => Some((jobs, to)),
         _ => None,
     })
@@ -224,8 +224,30 @@ fn one_server_comes_to_count_all_limits_of_a_job() {
     world.arrive([of_job(1, 1, &both)]);
     world.at(1.0);
     assert_eq!(handed(&mut world, NodeId::new(1)), None, "it counts the first limit itself");
-    let second = Event::LimitHomes(vec![(limit("api"), HOME)]);
+    let second = Event::LimitHomes(world.around.token, vec![(limit("api"), HOME)]);
     assert_eq!(given(&mut world, second), Some((vec![limit("db")], Some(HOME))));
+}
+
+/// Another server may have taken over the limits of a server whose lease had ended: what was read before does not count.
+#[test]
+fn the_home_of_a_limit_is_read_again_under_the_next_lease() {
+    let limited = json!({"concurrency": {"key": "db", "max": 1}});
+    let mut world = beside_others(1);
+    let before = world.around.token;
+    world.around.lease_holds = false;
+    world.on(Event::LeaseLost);
+    let read = || Event::LimitHomes(before, vec![(limit("db"), NodeId::new(1))]);
+    world.on(read());
+    world.around.token.epoch += 1;
+    world.around.lease_holds = true;
+    world.on(Event::AllAdopted(world.around.token));
+    world.on(read());
+    let mut due = of_job(1, 1, &limited);
+    due.run.node_epoch = world.around.token.epoch;
+    world.arrive([due]);
+    assert_eq!(world.at(1.0), NOTHING, "it asks who counts the limit now");
+    assert_eq!(handed(&mut world, NodeId::new(1)), None);
+    assert_eq!(world.flush(), ["sent to 1: 1"]);
 }
 
 /// While open runs are being taken over, runs of other jobs may hold places under a limit that jobs share.
