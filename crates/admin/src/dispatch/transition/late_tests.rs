@@ -428,3 +428,15 @@ fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     assert!(is_shown_offline(&mut world, 3));
 }
+
+/// The rows of runs that were sent before a step back of the clock are read before the clock has caught up: another server may have stored a
+/// result.
+#[test]
+fn rows_are_read_again_after_a_step_back_of_the_clock() {
+    let mut world = with_executors(1);
+    world.around.settings.is_single_server = false;
+    world.arrive([plain(100)]);
+    assert_eq!(world.at(100.0), ["sent to 1: 100"]);
+    round(&mut world, 60.0);
+    assert_eq!(done(&round(&mut world, 65.0)), ["look at 100"]);
+}
