@@ -71,6 +71,12 @@ impl Active {
         self.began_at.get_or_insert(not_before_due(at, self.ready.run.due_at, now));
     }
 
+    /// Handles a step back of the clock to `now`: it was sent, and its row was read, now at the latest.
+    pub(crate) fn step_back(&mut self, now: Timestamp) {
+        self.sent_at = now.min(self.sent_at);
+        self.looked_at = now.min(self.looked_at);
+    }
+
     /// Records that the executor has answered about this attempt.
     pub(crate) const fn record_answer(&mut self) {
         self.beats_at_send = None;

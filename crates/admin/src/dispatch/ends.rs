@@ -20,6 +20,18 @@ pub(super) fn free_active(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
     Some(active)
 }
 
+/// Removes a run from an executor that did not get it, or refused it. Frees the slot, but the executor has no more room than before: if it is
+/// full, its pause continues.
+pub(super) fn take_back(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
+    let executor = d.state.runs.active(run)?.executor;
+    let full_until = d.state.executors.get(executor).and_then(|online| online.full_until);
+    let active = free_active(d, run)?;
+    if let Some(online) = d.state.executors.get_mut(executor) {
+        online.full_until = full_until;
+    }
+    Some(active)
+}
+
 pub(super) fn free_slot(d: &mut Decision<'_>, executor: ExecutorId) {
     if let Some(online) = d.state.executors.get_mut(executor) {
         online.in_flight = online.in_flight.saturating_sub(1);

@@ -233,8 +233,8 @@ pub(crate) enum Event {
     FencesAsked(Vec<FenceRequest>),
     /// Executors' answers that other servers have stored for this one.
     FencesRelayed(Vec<RelayedAnswer>),
-    /// The home of each limit: the node that counts its runs.
-    LimitHomes(Vec<(LimitName, NodeId)>),
+    /// The home of each limit, the node that counts its runs, as read under this lease.
+    LimitHomes(LeaseToken, Vec<(LimitName, NodeId)>),
     /// This node is to keep no jobs: it gives away the limits that it counts. Repeated with each beat.
     GiveLimits,
     /// Requests to cancel runs of other nodes that executors connected here may have.

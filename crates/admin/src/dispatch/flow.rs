@@ -58,7 +58,8 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     }
 }
 
-/// If the job has a gate that it did not have before an edit, gives the runs that executors have from before their places there.
+/// If the job has a gate that it did not have before an edit, gives the runs that executors have, or may have, from before their places
+/// there.
 fn see_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
     let State { ungated, runs, gates, .. } = &mut *d.state;
     let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
@@ -68,8 +69,10 @@ fn see_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
         }
         ungated.insert(job);
     } else if definition.pump.is_none() && ungated.remove(&job) {
-        let earlier = runs.actives().filter(|active| active.ready.run.job == job && active.ready.run.id != run);
-        earlier.for_each(|active| gates.open_place_before(&active.ready, active.executor, ready));
+        let active = runs.actives().map(|active| (&active.ready, Some(active.executor)));
+        let called = runs.called().map(|ready| (ready, ready.run.executor_id));
+        let earlier = active.chain(called).filter(|(earlier, _)| earlier.run.job == job && earlier.run.id != run);
+        earlier.for_each(|(earlier, executor)| gates.open_place_before(earlier, executor, ready));
     }
 }
 
@@ -134,8 +137,10 @@ pub(super) fn work_off(d: &mut Decision<'_>) {
 /// Starts a run whose turn has come at the gate of an executor, or of its job.
 fn start_next(d: &mut Decision<'_>, ready: Ready, executor: Option<ExecutorId>) {
     let Some(ready) = unless_too_late(d, ready) else { return };
-    let is_on = switches::switch_wait(d, &ready).is_none();
-    let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| is_on && online.takes_new());
+    // A job that is moving, or whose app is switched off, starts nothing: its runs wait as if no executor had room.
+    let is_moving = d.state.pending.jobs_in_handover.contains(&ready.run.job);
+    let may_start = !is_moving && switches::switch_wait(d, &ready).is_none();
+    let online = executor.and_then(|id| d.state.executors.get(id)).filter(|online| may_start && online.takes_new());
     if let Some((id, name)) = online.map(|online| (online.session.executor, online.name.clone())) {
         assign::assign(d, ready, id, name);
     } else {

@@ -113,7 +113,7 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
     let token = d.facts.token;
     let (mut marks, mut gone) = (Vec::new(), Vec::new());
     for run in runs {
-        let Some(mut active) = ends::free_active(d, *run) else { continue };
+        let Some(mut active) = ends::take_back(d, *run) else { continue };
         // Another server takes a result only from the executor that the row names, and the run may go to a different one next. The run is
         // marked before that: then the row names this executor no more, whenever this server dies.
         let is_named = active.row_names_executor && !active.ready.is_for_one_executor();

@@ -458,6 +458,14 @@ impl OpenRuns {
         }
     }
 
+    /// The runs in the roll call.
+    pub(crate) fn called(&self) -> impl Iterator<Item = &Ready> {
+        self.in_hand.values().filter_map(|hand| match hand {
+            Hand::InRollCall(ready) => Some(&**ready),
+            Hand::Active(_) => None,
+        })
+    }
+
     pub(crate) fn take_from_roll_call(&mut self, run: RunId) -> Option<Ready> {
         self.in_roll_call(run)?;
         match self.take_hand(run)? {

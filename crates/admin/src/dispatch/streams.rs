@@ -159,8 +159,9 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
         if let Reply::Refused(why, _) = reply {
             let handler = active.ready.definition.job.handler.clone();
             app_of_refused = Some(active.ready.run.app);
-            outbox::take_back_unsent(d, &[run]);
+            // What the run held is offered to other runs as it is taken back: by then the executor must count as one that takes none.
             refused(d, executor, &handler, why);
+            outbox::take_back_unsent(d, &[run]);
         }
     }
     // Another executor may have room for what this one refused or handed back.

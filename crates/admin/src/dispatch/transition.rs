@@ -83,7 +83,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         Event::Covered(asked, cancels) => verdicts::covered(d, &asked, cancels),
         Event::StopApps(apps) => switches::stop_apps(d, &apps),
         Event::Dismiss => switches::dismiss(d),
-        Event::LimitHomes(homes) => seek::homes_of_limits(d, homes),
+        Event::LimitHomes(lease, homes) => seek::homes_of_limits(d, lease, homes),
         Event::GiveLimits => seek::give_limits(d, |_| true, None),
         Event::HandoverEnded(jobs) => seek::open_jobs(d, &jobs),
         Event::HandedOver(runs) => seek::handed_over(d, runs),

@@ -101,7 +101,7 @@ impl StepLoop {
             }
             Step::LimitHomes(limits) => {
                 let homes = store.limit_homes(token, &limits).await?;
-                self.notify(Event::LimitHomes(limits.into_iter().zip(homes).collect())).await;
+                self.notify(Event::LimitHomes(token, limits.into_iter().zip(homes).collect())).await;
                 Ok(())
             }
             Step::GiveLimits(limits, to) => self.give_limits(token, &limits, to).await,
@@ -141,7 +141,7 @@ impl StepLoop {
         };
         if !kept.is_empty() {
             let homes = store.limit_homes(token, &kept).await?;
-            self.notify(Event::LimitHomes(kept.into_iter().zip(homes).collect())).await;
+            self.notify(Event::LimitHomes(token, kept.into_iter().zip(homes).collect())).await;
         }
         Ok(())
     }

@@ -493,7 +493,7 @@ pub(crate) fn queue_max(job: &Job) -> usize {
     }
 }
 
-mod edited;
+mod in_hand;
 #[cfg(test)]
 mod place_tests;
 #[cfg(test)]

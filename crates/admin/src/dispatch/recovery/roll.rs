@@ -11,6 +11,8 @@ use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 use crate::dispatch::ends;
 use crate::dispatch::event::{Report, RollCallRun};
+use crate::dispatch::flow;
+use crate::dispatch::queue::turns;
 use crate::dispatch::ready::{Ready, end_of_unsent, lost_detail};
 use crate::dispatch::recovery::rollcall::CallOutcome;
 use crate::dispatch::recovery::{fences, look};
@@ -36,6 +38,7 @@ pub(crate) fn call_roll(
         d.state.gates.restore(&called.ready);
         open_place_at_executor(d, &called.ready);
         d.state.limits.count_open(&called.ready);
+        remember_ungated(d, &called.ready);
     }
     ended_leases.iter().for_each(|lease| fences::announce(d, *lease));
     d.state.recovery.rollcall.call(&runs, sessions, ended_leases, &mut d.state.executors, now);
@@ -53,6 +56,13 @@ fn open_place_at_executor(d: &mut Decision<'_>, ready: &Ready) {
         && let Some(executor) = ready.run.executor_id.or_else(|| d.state.executors.reporter_of(&ready.run))
     {
         d.state.gates.open_place_at(ready, executor);
+    }
+}
+
+/// Records that an executor may have a run that passed no gate. If an edit gave the job a gate, its next run waits for this one.
+fn remember_ungated(d: &mut Decision<'_>, ready: &Ready) {
+    if ready.definition.job.concurrency_max().is_none() {
+        d.state.ungated.insert(ready.run.job);
     }
 }
 
@@ -124,6 +134,7 @@ pub(crate) fn resolve(d: &mut Decision<'_>) {
             CallOutcome::NoExecutor(reason) => end_lost(d, &ready, reason),
         }
     }
+    flow::work_off(d);
 }
 
 /// Takes answers that other servers stored.
@@ -142,10 +153,11 @@ fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let name = d.state.executors.get(executor).map(|online| online.name.clone());
     let name = name.or_else(|| d.state.recovery.rollcall.name_elsewhere(executor).map(str::to_owned));
     let name = name.unwrap_or_default();
+    // A hello may have listed the run for an executor that has handed it back since.
+    let passed = d.state.gates.leave_other_executor(ready.run.id, executor, &mut d.state.runs);
+    turns::queue_starts(d, passed);
     d.state.gates.open_place_at(&ready, executor);
-    if ready.definition.job.concurrency_max().is_none() {
-        d.state.ungated.insert(ready.run.job);
-    }
+    remember_ungated(d, &ready);
     let report = d.state.executors.get(executor).map(|online| online.start_report(&ready.run));
     let (noted_at, report) = (ready.run.started_at, report.unwrap_or(StartReport::Started(None)));
     let phase = if noted_at.is_some() { Phase::Noted } else { Phase::Sent };

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rondel_core::name::takes_handler;
 use rondel_core::{AppId, ExecutorId, JobId, NodeId, RunId, Timestamp};
+use rondel_store::LeaseToken;
 use rondel_store::cluster::{ExecutorRecord, Node, Session};
 use rondel_store::ledger::LimitName;
 
@@ -185,7 +186,13 @@ const HAND_OVER_BATCH: usize = 500;
 
 /// Applies the homes of limits. Runs under another node's limit go to that node. If that node is dead or is to keep no jobs, they wait until
 /// the limit has another home.
-pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeId)>) {
+///
+/// The homes were read under `lease`. If that lease has ended, the node that took this node's runs over may have become their home since. They
+/// are read again then.
+pub(crate) fn homes_of_limits(d: &mut Decision<'_>, lease: LeaseToken, homes: Vec<(LimitName, NodeId)>) {
+    if lease != d.facts.token || !d.facts.lease_holds {
+        return;
+    }
     let this = d.facts.token.node;
     for (name, home) in homes {
         if home == this {
@@ -217,7 +224,6 @@ pub(crate) fn give_limits(d: &mut Decision<'_>, is_chosen: impl Fn(&LimitName) -
 mod tests {
     use rondel_core::NamespaceId;
     use rondel_core::homes::Switch;
-    use rondel_store::LeaseToken;
     use rondel_store::cluster::NodeReport;
     use serde_json::json;
 

@@ -251,7 +251,7 @@ fn the_home_of_a_limit_is_asked_for_once_all_open_runs_are_known() {
     world.on(Event::AllAdopted(world.around.token));
     assert_eq!(asks(&mut world), 1, "it was not answered");
     let name = rondel_store::ledger::LimitName { namespace: rondel_core::NamespaceId::new(1), key: "db".to_owned() };
-    world.on(Event::LimitHomes(vec![(name, world.around.token.node)]));
+    world.on(Event::LimitHomes(world.around.token, vec![(name, world.around.token.node)]));
     assert_eq!(world.flush(), ["mark 1"], "its noted wait is taken back first");
 }
 
@@ -427,4 +427,16 @@ fn an_executor_without_a_stream_is_not_online_because_of_an_outdated_hello() {
     assert!(!is_shown_offline(&mut world, 2), "its newer stream is open");
     world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     assert!(is_shown_offline(&mut world, 3));
+}
+
+/// The rows of runs that were sent before a step back of the clock are read before the clock has caught up: another server may have stored a
+/// result.
+#[test]
+fn rows_are_read_again_after_a_step_back_of_the_clock() {
+    let mut world = with_executors(1);
+    world.around.settings.is_single_server = false;
+    world.arrive([plain(100)]);
+    assert_eq!(world.at(100.0), ["sent to 1: 100"]);
+    round(&mut world, 60.0);
+    assert_eq!(done(&round(&mut world, 65.0)), ["look at 100"]);
 }

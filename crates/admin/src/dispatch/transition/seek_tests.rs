@@ -4,15 +4,15 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use rondel_core::{JobId, NamespaceId, NodeId, RunId, Timestamp};
+use rondel_core::{ExecutorId, JobId, NamespaceId, NodeId, RunId, RunStatus, Timestamp};
 use rondel_store::ledger::LimitName;
 use serde_json::{Value, json};
 
-use super::tests::{DEAD, NOTHING, plain, roll_call_run, run, session_of, with_executors};
-use super::world::{World, verdict};
+use super::tests::{DEAD, NOTHING, answer, plain, roll_call_run, run, session_of, with_executors};
+use super::world::{World, again, verdict};
 use super::*;
 use crate::dispatch::Ready;
-use crate::dispatch::event::Report;
+use crate::dispatch::event::{Report, RollCallRun};
 use crate::dispatch::queue::limits::Limits;
 use crate::dispatch::tests_support::{definition, ready};
 
@@ -114,6 +114,31 @@ fn a_job_under_way_does_not_move() {
     assert_eq!(sought(&mut world, 6.0), [run(3)]);
 }
 
+/// A run whose turn comes at an executor is not sent there while its job may be on its way to another server, which would send it too.
+#[test]
+fn a_run_whose_turn_comes_is_not_sent_while_its_job_moves() {
+    let on_each = json!({"overlap": {"policy": "serial", "scope": "executor"}});
+    let mut world = beside_others(0);
+    world.around.now = Timestamp::from_secs(2);
+    let mut called = of_job(1, 1, &on_each);
+    (called.run.status, called.run.executor_id) = (RunStatus::Running, Some(ExecutorId::new(1)));
+    world.around.in_memory.admit(vec![called.run.clone()]);
+    world.on(Event::RollCall(vec![RollCallRun { ready: called, from: Some(DEAD) }], vec![session_of(1)], vec![DEAD]));
+    world.join(1, 1, Report::default());
+    let mut stranded = of_job(1, 3, &on_each);
+    stranded.run.only_executor = Some("e9".to_owned());
+    world.arrive([of_job(1, 2, &on_each), stranded]);
+    assert_eq!(world.at(3.0), NOTHING, "the executor may have the first run");
+    assert_eq!(sought(&mut world, 5.0), [run(3)]);
+    let end = world.described(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[])));
+    assert_eq!(end, ["end of 1/1: Lost(NotReceived)"]);
+    world.settled(1, 1, again());
+    assert_eq!(world.flush(), NOTHING, "its job may be another server's by now");
+    world.on(Event::HandoverEnded([JobId::new(1)].into()));
+    assert_eq!(sought(&mut world, 5.5), []);
+    assert_eq!(world.flush(), ["mark 2"]);
+}
+
 /// Runs that were handed over are forgotten. Runs that may have been handed over keep their places until their rows are read.
 #[test]
 fn handed_over_runs_are_forgotten() {
@@ -134,7 +159,7 @@ fn handed_over_runs_are_forgotten() {
 /// The jobs that move to the home of this limit, once it is known.
 fn handed(world: &mut World, home: NodeId) -> Option<(BTreeSet<JobId>, NodeId)> {
     let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
-    world.on(Event::LimitHomes(vec![(name, home)])).into_iter().find_map(|effect| match effect {
+    world.on(Event::LimitHomes(world.around.token, vec![(name, home)])).into_iter().find_map(|effect| match effect {
         Effect::Store(Step::HandOver(jobs, to)) => Some((jobs, to)),
         _ => None,
     })
@@ -199,8 +224,30 @@ fn one_server_comes_to_count_all_limits_of_a_job() {
     world.arrive([of_job(1, 1, &both)]);
     world.at(1.0);
     assert_eq!(handed(&mut world, NodeId::new(1)), None, "it counts the first limit itself");
-    let second = Event::LimitHomes(vec![(limit("api"), HOME)]);
+    let second = Event::LimitHomes(world.around.token, vec![(limit("api"), HOME)]);
     assert_eq!(given(&mut world, second), Some((vec![limit("db")], Some(HOME))));
+}
+
+/// Another server may have taken over the limits of a server whose lease had ended: what was read before does not count.
+#[test]
+fn the_home_of_a_limit_is_read_again_under_the_next_lease() {
+    let limited = json!({"concurrency": {"key": "db", "max": 1}});
+    let mut world = beside_others(1);
+    let before = world.around.token;
+    world.around.lease_holds = false;
+    world.on(Event::LeaseLost);
+    let read = || Event::LimitHomes(before, vec![(limit("db"), NodeId::new(1))]);
+    world.on(read());
+    world.around.token.epoch += 1;
+    world.around.lease_holds = true;
+    world.on(Event::AllAdopted(world.around.token));
+    world.on(read());
+    let mut due = of_job(1, 1, &limited);
+    due.run.node_epoch = world.around.token.epoch;
+    world.arrive([due]);
+    assert_eq!(world.at(1.0), NOTHING, "it asks who counts the limit now");
+    assert_eq!(handed(&mut world, NodeId::new(1)), None);
+    assert_eq!(world.flush(), ["sent to 1: 1"]);
 }
 
 /// While open runs are being taken over, runs of other jobs may hold places under a limit that jobs share.

@@ -167,6 +167,34 @@ fn a_run_that_awaits_its_children_keeps_its_place_though_its_end_comes_twice() {
     }
 }
 
+/// The place of a run is at the executor that has it, even if the hello of another one lists it from before.
+#[test]
+fn a_run_in_a_roll_call_has_its_place_at_the_executor_that_has_it() {
+    let job = definition(&json!({"overlap": {"policy": "serial", "scope": "executor"}, "queue_timeout": "60s"}));
+    let mut world = World::new();
+    world.around.now = Timestamp::from_secs(2);
+    let mut called = ready(1, &job);
+    called.run.status = RunStatus::Running;
+    world.around.in_memory.admit(vec![called.run.clone()]);
+    world.join(1, 1, Report { held: HashSet::from([(run(1), 1)]), ..Report::default() });
+    world.join(2, 2, Report::default());
+    let called = vec![RollCallRun { ready: called, from: Some(DEAD) }];
+    world.on(Event::RollCall(called, vec![session_of(1), session_of(2)], vec![DEAD]));
+    let named = |second: i64, name: &str| {
+        let mut ready = ready(second, &job);
+        ready.run.only_executor = Some(name.to_owned());
+        ready
+    };
+    world.arrive([named(3, "e1"), named(4, "e2")]);
+    assert_eq!(world.at(3.0), NOTHING, "its hello lists the first run");
+    world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[])));
+    world.on(Event::FenceAnswered(ExecutorId::new(2), 2, answer(&[(1, 1)])));
+    assert_eq!(world.at(4.0), ["sent to 1: 3"], "the other one has it");
+    world.result(2, 1, 1);
+    world.settled(1, 1, verdict());
+    assert_eq!(world.flush(), ["sent to 2: 4"]);
+}
+
 /// A job that had no gate gets one by an edit: the first run after the edit waits for the runs that executors have from before.
 #[test]
 fn a_run_of_an_edited_job_waits_for_the_runs_from_before() {
@@ -189,6 +217,30 @@ fn a_run_of_an_edited_job_waits_for_the_runs_from_before() {
     }
 }
 
+/// After a restart, the first run after the edit waits for runs from before that an executor may have.
+#[test]
+fn a_run_of_an_edited_job_waits_for_runs_that_an_executor_may_have() {
+    for scope in ["cluster", "executor"] {
+        let serial = definition(&json!({"overlap": {"policy": "serial", "scope": scope}, "queue_timeout": "60s"}));
+        let mut world = with_executors(1);
+        world.around.now = Timestamp::from_secs(2);
+        let mut before = plain(1);
+        (before.run.status, before.run.executor_id) = (RunStatus::Running, Some(ExecutorId::new(1)));
+        world.around.in_memory.admit(vec![before.run.clone()]);
+        let called = vec![RollCallRun { ready: before, from: Some(DEAD) }];
+        world.on(Event::RollCall(called, vec![session_of(1)], vec![DEAD]));
+        let mut next = ready(3, &serial);
+        next.run.job_version = 2;
+        world.arrive([next]);
+        assert_eq!(world.at(3.0), NOTHING, "{scope}");
+        world.on(Event::FenceAnswered(ExecutorId::new(1), 1, answer(&[(1, 1)])));
+        assert_eq!(world.flush(), NOTHING, "{scope}");
+        world.result(1, 1, 1);
+        world.settled(1, 1, verdict());
+        assert_eq!(world.flush(), ["sent to 1: 3"], "{scope}");
+    }
+}
+
 /// A run that its executor refuses goes to another one at once.
 #[test]
 fn a_refused_run_does_not_wait_for_the_next_round() {
@@ -200,6 +252,25 @@ fn a_refused_run_does_not_wait_for_the_next_round() {
         assert_eq!(world.reply(executor, 1, 1, Reply::Refused(why, None)), NOTHING);
         let sent = if why == RefusedWhy::Full { vec![format!("sent to {}: 1", 3 - first)] } else { Vec::new() };
         assert_eq!(world.flush(), sent, "{why:?}");
+    }
+}
+
+/// The place that a refused run had under a limit goes to the next run at once, and that run does not go to the executor that has just refused
+/// one: the two would take turns there for ever.
+#[test]
+fn an_executor_that_refuses_a_run_does_not_get_the_next_one_of_its_limit() {
+    let limited = definition(&json!({
+        "route": "first", "concurrency": {"key": "db", "max": 1}, "overlap": {"policy": "allow"}, "queue_timeout": "60s",
+    }));
+    for why in [RefusedWhy::Full, RefusedWhy::Draining, RefusedWhy::NoHandler] {
+        let mut world = with_executors(2);
+        world.arrive([ready(1, &limited), ready(2, &limited)]);
+        assert_eq!(world.at(2.0), ["sent to 1: 1"]);
+        assert_eq!(world.reply(1, 1, 1, Reply::Refused(why, None)), NOTHING, "{why:?}");
+        assert_eq!(world.flush(), ["sent to 2: 2"], "{why:?}");
+        world.result(2, 2, 1);
+        world.settled(2, 1, verdict());
+        assert_eq!(world.flush(), ["sent to 2: 1"], "{why:?}");
     }
 }
 

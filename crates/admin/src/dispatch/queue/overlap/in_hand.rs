@@ -1,0 +1,33 @@
+//! Places of runs at executors that did not get them by passing the gate: runs from before an edit that gave their job a gate, and runs that
+//! another executor has than was assumed.
+
+use rondel_core::{ExecutorId, RunId};
+
+use super::{Admitted, GateEntry, GateKey, Gates, PlaceState, executor_gate, job_gate, place_at};
+use crate::dispatch::ready::Ready;
+use crate::dispatch::runs::OpenRuns;
+
+impl Gates {
+    /// Gives a run that this executor has or may have, and that has passed no gate, an open place at the gate that `next`, a run of an edited
+    /// definition of its job, has to pass: `next` must not begin beside it. The executor is `None` if it is not known.
+    pub(crate) fn open_place_before(&mut self, in_hand: &Ready, executor: Option<ExecutorId>, next: &Ready) {
+        let key = job_gate(next).or_else(|| executor_gate(next, executor?));
+        if let Some(key) = key.filter(|_| !self.entries.contains_key(&in_hand.run.id)) {
+            let entry = GateEntry { key, place: place_at(key, in_hand), state: PlaceState::Open };
+            self.set_entry(in_hand.run.id, entry);
+        }
+    }
+
+    /// Frees the place of a run at the gate of an executor other than this one, which has the run. Returns the runs that may pass now.
+    pub(crate) fn leave_other_executor(
+        &mut self,
+        run: RunId,
+        executor: ExecutorId,
+        runs: &mut OpenRuns,
+    ) -> Vec<Admitted> {
+        match self.entries.get(&run).map(|entry| entry.key) {
+            Some(GateKey::Executor(_, other)) if other != executor => self.leave(run, runs),
+            Some(GateKey::Executor(..) | GateKey::Job(_)) | None => Vec::new(),
+        }
+    }
+}
