@@ -77,7 +77,7 @@ impl Session {
     /// its welcome, even the fence of this node's own lease.
     pub(super) async fn open(
         inner: &Arc<Inner>,
-        admitted: AdmittedExecutor,
+        mut admitted: AdmittedExecutor,
         sender: mpsc::Sender<v1::ServerMessage>,
         (number, access): (u64, &ExecutorAccess),
     ) -> Result<Self, Status> {
@@ -94,7 +94,13 @@ impl Session {
         };
         row.opened(opened_at);
         let nodes = read_nodes(shared).await?;
-        let registered = RegisteredStream::new(shared, admitted.online.clone(), number);
+        // Its hello may have been read long ago, if the database was slow since.
+        admitted.online.last_seen_at = shared.clock.now();
+        let Some(registered) = RegisteredStream::open(shared, admitted.online.clone(), number) else {
+            return Err(Status::unavailable(
+                "the executor has just opened another stream to this server; connect again",
+            ));
+        };
         // A node that takes its next lease moves the session rows of all executors in the registry to that lease. This executor may have been
         // added too late. Its row then states that the stream ended with the earlier lease, and an adopter would not ask this executor.
         if !shared.membership.is_under(token) && !mutant::on(Mutant::StreamOfEndedLease) {
