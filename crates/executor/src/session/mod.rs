@@ -101,10 +101,13 @@ impl Dialler {
         while self.engine.has_node(node_id) && self.pause().await {}
     }
 
-    /// Waits while any server is connected, up to [`ALREADY_THERE_PERIOD`].
+    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_THERE_PERIOD`]. If one is lost, this may be
+    /// the only URL that leads to it.
     async fn wait_before_next_look(&self) {
         let end = Instant::now() + with_jitter(ALREADY_THERE_PERIOD, rand::random());
-        while Instant::now() < end && self.engine.is_connected() && self.pause().await {}
+        let nodes = self.engine.connected_nodes();
+        let are_connected = || !nodes.is_empty() && nodes.iter().all(|node_id| self.engine.has_node(*node_id));
+        while Instant::now() < end && are_connected() && self.pause().await {}
     }
 
     /// Waits a moment. Returns false if the executor shuts down.
