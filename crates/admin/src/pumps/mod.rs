@@ -190,30 +190,51 @@ impl PumpLoop {
             return Ok(count + self.end_as_no_pump(look, items.len()).await?);
         };
         let roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
-        count += self.step_roots(look, &pump, &roots, &items).await?;
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
-        self.groups.read_groups(&shared, look, &pump, &open).await?;
+        let earlier = self.earlier_definitions(look, &open).await?;
+        count += self.step_roots(look, &pump, &roots, (&items, &earlier)).await?;
+        // The groups of a root run work under its definition until they end.
+        let working = open.iter().rev().find(|run| run.shard_total.is_some());
+        let compiled = working.and_then(|run| earlier.get(&run.job_version)).unwrap_or(look.compiled);
+        let working_pump = compiled.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
+        let (record, is_in_maintenance, now) = (look.record, look.is_in_maintenance, look.now);
+        let working_look = Look { record, compiled, is_in_maintenance, now };
+        self.groups.read_groups(&shared, &working_look, &working_pump, &open).await?;
         count += self.write_late_reports(look, &mut items).await?;
         let wanted = DealSettings {
-            names: &pump.items,
-            per_group: pump.items_per_group,
-            hand_over: pump.limits.hand_over,
+            names: &working_pump.items,
+            per_group: working_pump.items_per_group,
+            hand_over: working_pump.limits.hand_over,
             saved_at: look.record.saved_at,
         };
         let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
         let changes = apply_mutants(changes, &items);
         let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());
         count += self.change(look, &mut items, changes).await?;
-        self.groups.order(&shared, look, &pump, &items);
+        self.groups.order(&shared, look, &working_pump, &items);
         let is_shown = |item: &&Item| item.owner.is_some() || pump.items.contains_key(&item.name);
         // Counters must not fall when an item is removed from the definition.
         let totals = Totals::of(items.values().filter(is_shown)).with_counts_of(items.values());
         self.totals.insert(job, totals);
-        if is_dealt && self.are_settled(job, &open, look.now) {
+        if is_dealt && works_alike(compiled, look.compiled) && self.are_settled(job, &open, look.now) {
             let root = open.first().copied().or(roots.first()).map(roots::root);
             self.rests.begin(Rest { since: look.now, noticed, root, totals });
         }
         Ok(count)
+    }
+
+    /// The definitions, by version, of the open root runs that have an earlier definition than the job. An edit ends these root runs,
+    /// except one that a user triggered while the job is paused.
+    async fn earlier_definitions(
+        &self,
+        look: &Look<'_>,
+        open: &[&Run],
+    ) -> Result<BTreeMap<i64, Arc<Compiled>>, StoreError> {
+        let versions: BTreeSet<i64> = open.iter().map(|run| run.job_version).collect();
+        let earlier = versions.into_iter().filter(|version| *version != look.record.version);
+        let keys: Vec<(JobId, i64)> = earlier.map(|version| (look.record.job, version)).collect();
+        let found = self.node.definitions(keys).await?.into_values();
+        Ok(found.filter(|one| one.job.pump.is_some()).map(|one| (one.version, one)).collect())
     }
 
     /// Whether the open root run, if there is one, has all of its groups, and nothing is about to change.
@@ -288,6 +309,13 @@ impl PumpLoop {
         };
         Ok(changed.made_count)
     }
+}
+
+/// Whether groups work alike under two definitions of a job. A rest knows the newest one only.
+fn works_alike(one: &Compiled, other: &Compiled) -> bool {
+    let (job, other_job) = (&one.job, &other.job);
+    let is_alike = || job.handler == other_job.handler && job.select == other_job.select && job.pump == other_job.pump;
+    one.version == other.version || (one.app == other.app && is_alike())
 }
 
 /// Returns the changes unchanged, unless a mutant removes one of their safeguards.

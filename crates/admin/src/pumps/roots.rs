@@ -1,6 +1,7 @@
 //! Root runs of pump jobs: when they begin, and what ends them.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use rondel_core::outcome::CancelRequest;
 use rondel_core::pump::{Item, Pump, Root, RootStep, trigger_of_continued};
@@ -10,24 +11,25 @@ use rondel_store::StoreError;
 use rondel_store::pumps::{PumpJob, has_come};
 
 use super::{Look, PumpLoop, ROOT_COUNT, is_dry};
+use crate::definitions::Compiled;
 use crate::jobs::{self, JobError, RunParams};
 
 /// The requester that ends a root run.
 const END_REQUESTER: &str = "the end of the pump";
 
 impl PumpLoop {
-    /// Ends the open root runs that are to end, or begins one if none is open.
+    /// Ends the open root runs that are to end, or begins one if none is open. `earlier` has the definitions of open root runs that began
+    /// under an earlier version.
     pub(super) async fn step_roots(
         &self,
         look: &Look<'_>,
         pump: &Pump,
         roots: &[Run],
-        items: &BTreeMap<String, Item>,
+        (items, earlier): (&BTreeMap<String, Item>, &BTreeMap<i64, Arc<Compiled>>),
     ) -> Result<u64, StoreError> {
-        let step = |root, is_dry| look.next_step(pump, root, is_dry);
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
         if open.is_empty() {
-            return match step(roots.first().map(root), false) {
+            return match look.next_step(pump, roots.first().map(root), false) {
                 RootStep::Begin(fire_at) => self.begin(look, fire_at, (None, None)).await,
                 RootStep::Continue(fire_at) => {
                     let params = self.continued_params(look, roots.first()).await?;
@@ -40,10 +42,12 @@ impl PumpLoop {
         }
         let mut count = 0;
         for run in open {
+            let own = earlier.get(&run.job_version).and_then(|compiled| compiled.job.pump.as_deref());
+            let pump = own.unwrap_or(pump);
             // A root run that waits behind another has no items yet.
             let is_dry = is_dry(pump, items, |owner| self.groups.is_of_root(look.record.job, owner, run.id))
                 && run.shard_total.is_some();
-            if let RootStep::End(reason) = step(Some(root(run)), is_dry) {
+            if let RootStep::End(reason) = look.next_step(pump, Some(root(run)), is_dry) {
                 count += self.end(run, reason).await?;
             }
         }
@@ -74,7 +78,7 @@ impl PumpLoop {
             return Ok(0);
         }
         roots.retain(|root| has_come(root, look.now));
-        self.step_roots(look, &pump, &roots, &BTreeMap::new()).await
+        self.step_roots(look, &pump, &roots, (&BTreeMap::new(), &BTreeMap::new())).await
     }
 
     /// Begins a root run, with the parameters and the trigger of the one that it continues.
