@@ -47,6 +47,9 @@ pub(crate) struct PumpLoop {
     totals: BTreeMap<JobId, Totals>,
 }
 
+/// Definitions of a job before the newest one, by version.
+type EarlierDefinitions = BTreeMap<i64, Arc<Compiled>>;
+
 /// A pump job in one look.
 struct Look<'a> {
     record: PumpJob,
@@ -189,10 +192,15 @@ impl PumpLoop {
         let Some(pump) = look.job().pump.clone() else {
             return Ok(count + self.end_as_no_pump(look, items.len()).await?);
         };
-        let roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
+        let mut roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
+        let earlier = self.earlier_definitions(look, &roots).await?;
+        // A run with shards from before the job was a pump job goes on, and the pump begins after it.
+        let is_preceded = roots.iter().any(|run| !is_of_pump(run, &earlier));
+        roots.retain(|run| is_of_pump(run, &earlier));
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
-        let earlier = self.earlier_definitions(look, &open).await?;
-        count += self.step_roots(look, &pump, &roots, (&items, &earlier)).await?;
+        if !is_preceded || !open.is_empty() {
+            count += self.step_roots(look, &pump, &roots, (&items, &earlier)).await?;
+        }
         // The groups of a root run work under its definition until they end.
         let working = open.iter().rev().find(|run| run.shard_total.is_some());
         let compiled = working.and_then(|run| earlier.get(&run.job_version)).unwrap_or(look.compiled);
@@ -225,16 +233,12 @@ impl PumpLoop {
 
     /// The definitions, by version, of the open root runs that have an earlier definition than the job. An edit ends these root runs,
     /// except one that a user triggered while the job is paused.
-    async fn earlier_definitions(
-        &self,
-        look: &Look<'_>,
-        open: &[&Run],
-    ) -> Result<BTreeMap<i64, Arc<Compiled>>, StoreError> {
-        let versions: BTreeSet<i64> = open.iter().map(|run| run.job_version).collect();
-        let earlier = versions.into_iter().filter(|version| *version != look.record.version);
-        let keys: Vec<(JobId, i64)> = earlier.map(|version| (look.record.job, version)).collect();
-        let found = self.node.definitions(keys).await?.into_values();
-        Ok(found.filter(|one| one.job.pump.is_some()).map(|one| (one.version, one)).collect())
+    async fn earlier_definitions(&self, look: &Look<'_>, roots: &[Run]) -> Result<EarlierDefinitions, StoreError> {
+        let is_earlier = |run: &&Run| !run.status.is_terminal() && run.job_version != look.record.version;
+        let versions: BTreeSet<i64> = roots.iter().filter(is_earlier).map(|run| run.job_version).collect();
+        let keys: Vec<(JobId, i64)> = versions.into_iter().map(|version| (look.record.job, version)).collect();
+        let found = self.node.definitions(keys).await?;
+        Ok(found.into_values().map(|compiled| (compiled.version, compiled)).collect())
     }
 
     /// Whether the open root run, if there is one, has all of its groups, and nothing is about to change.
@@ -309,6 +313,12 @@ impl PumpLoop {
         };
         Ok(changed.made_count)
     }
+}
+
+/// Whether a root run is one of the pump. It is not if its version of the job is no pump job and has shards. A run whose definition cannot be
+/// read counts as one of the pump.
+fn is_of_pump(root: &Run, earlier: &EarlierDefinitions) -> bool {
+    earlier.get(&root.job_version).is_none_or(|compiled| compiled.job.pump.is_some())
 }
 
 /// Whether groups work alike under two definitions of a job. A rest knows the newest one only.

@@ -1,7 +1,6 @@
 //! Root runs of pump jobs: when they begin, and what ends them.
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
 use rondel_core::outcome::CancelRequest;
 use rondel_core::pump::{Item, Pump, Root, RootStep, trigger_of_continued};
@@ -10,8 +9,7 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::pumps::{PumpJob, has_come};
 
-use super::{Look, PumpLoop, ROOT_COUNT, is_dry};
-use crate::definitions::Compiled;
+use super::{EarlierDefinitions, Look, PumpLoop, ROOT_COUNT, is_dry, is_of_pump};
 use crate::jobs::{self, JobError, RunParams};
 
 /// The requester that ends a root run.
@@ -25,7 +23,7 @@ impl PumpLoop {
         look: &Look<'_>,
         pump: &Pump,
         roots: &[Run],
-        (items, earlier): (&BTreeMap<String, Item>, &BTreeMap<i64, Arc<Compiled>>),
+        (items, earlier): (&BTreeMap<String, Item>, &EarlierDefinitions),
     ) -> Result<u64, StoreError> {
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
         if open.is_empty() {
@@ -128,8 +126,9 @@ impl PumpLoop {
     pub(super) async fn end_as_no_pump(&self, look: &Look<'_>, item_count: usize) -> Result<u64, StoreError> {
         let PumpJob { job, version, .. } = look.record;
         let mut roots = self.node.store().pump_roots(job, Timestamp::MAX, ROOT_COUNT).await?;
-        // Later versions of the job may have shards too: their runs stay.
-        roots.retain(|run| run.job_version < version);
+        // Other versions of the job may have shards too: their runs stay.
+        let earlier = self.earlier_definitions(look, &roots).await?;
+        roots.retain(|run| run.job_version < version && is_of_pump(run, &earlier));
         let count = self.end_all(&roots, Reason::Changed).await?;
         if roots.iter().all(|run| run.status.is_terminal()) {
             tracing::debug!(%job, items = item_count, "a job is no pump job any more");

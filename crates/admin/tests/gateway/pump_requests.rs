@@ -98,6 +98,25 @@ async fn an_edit_of_a_paused_pump_does_not_change_a_run_by_hand() {
     world.die().await;
 }
 
+/// An edit makes a pump job of a job with shards. Its open run is no root run of the pump: it goes on, and the pump begins after it.
+#[tokio::test]
+async fn a_run_with_shards_goes_on_when_its_job_becomes_a_pump_job() {
+    let world = World::start_on(store(), config()).await;
+    let job = create(&world, json!({"shards": 2})).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    let run = jobs::request_run(&world.engine, &job, RunRequest::by(Trigger::Manual)).await.unwrap();
+    until("both shards are sent", async || worker.group_count() == 2).await;
+    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s"});
+    let spec = json!({"name": "j", "app": "files", "handler": "h", "pump": pump});
+    let spec: JobSpec = serde_json::from_value(spec).unwrap();
+    jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let run = world.store.runs(&[run.id]).await.unwrap().remove(0);
+    assert!(!run.status.is_terminal() && run.cancel_by.is_none(), "{run:?}");
+    assert!(worker.group_count() == 2 && open_root(&world, 2).await.is_none());
+    world.die().await;
+}
+
 #[tokio::test]
 async fn a_pump_does_not_begin_in_a_maintenance_window() {
     let store = store();
