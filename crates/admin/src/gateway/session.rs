@@ -23,6 +23,7 @@ use super::hello::AdmittedExecutor;
 use super::logs::log_ack;
 use super::lost_lines::LostLines;
 use super::message_bounds::{self, charge_kib};
+use super::open_streams::StreamPlace;
 use super::outgoing_stream::OutgoingStream;
 use super::registered_stream::RegisteredStream;
 use super::scripts::ScriptReader;
@@ -148,7 +149,7 @@ impl Session {
     pub(super) async fn run(
         self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin,
-        refuse: oneshot::Sender<Status>,
+        (refuse, place): (oneshot::Sender<Status>, Option<StreamPlace>),
         stop: CancellationToken,
     ) {
         let mut refusal = None;
@@ -210,7 +211,7 @@ impl Session {
             refuse.send(status).ok();
         }
         self.queue_marks().await;
-        self.close(got_goodbye, &stop).await;
+        self.close(got_goodbye, (messages, place), &stop).await;
     }
 
     /// Whether its token would still be accepted. If the database does not answer, the executor stays.
@@ -223,7 +224,8 @@ impl Session {
         }
     }
 
-    async fn close(self, got_goodbye: bool, stop: &CancellationToken) {
+    /// Ends the session. `held` is what the stream takes until it has ended.
+    async fn close<H>(self, got_goodbye: bool, held: H, stop: &CancellationToken) {
         let Self { shared, inner, handle, stream, process, row, registered, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
@@ -243,8 +245,8 @@ impl Session {
             let end = StreamEnd { opened_at, reached: shared.sent_until() };
             unstored = (!session_end::store(&shared, id, end).await).then_some(end);
         }
-        // Dropping the last sender ends the stream on the executor's side too.
-        drop((handle, stream));
+        // Dropping the last sender ends the stream on the executor's side too. The executor may open the next one while this task waits.
+        drop((handle, stream, held));
         if got_goodbye {
             drop(inner.events.send(Event::ExecutorShutDown(id)).await);
         } else if let Some(process) = process

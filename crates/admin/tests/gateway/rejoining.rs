@@ -242,6 +242,41 @@ async fn the_end_of_a_session_is_stored_when_the_database_answers_again() {
     world.die().await;
 }
 
+/// A store that ends no session.
+#[derive(Debug)]
+struct Endless {
+    inner: Arc<MemStore>,
+}
+
+impl Endless {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if name == "close_session" { Err(StoreError::no_answer(name)) } else { effect.await }
+    }
+}
+
+rondel_store::delegate_store!(Endless);
+
+/// The server still tries to store the end of the stream.
+#[tokio::test]
+async fn an_ended_stream_takes_no_place_although_its_end_cannot_be_stored() {
+    let inner = store();
+    let as_store = Arc::new(Endless { inner: Arc::clone(&inner) }) as Arc<dyn Store>;
+    let config = EngineConfig { executor_streams_per_token: 1, ..EngineConfig::default() };
+    let world = World::start_behind(inner, as_store, config).await;
+    drop(world.dial(Some(&world.token), hello("a", 1)).await.unwrap());
+    let connects = async {
+        while world.dial(Some(&world.token), hello("b", 2)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(timeout(LIMIT, connects).await.is_ok());
+    world.die().await;
+}
+
 /// A store that, once armed, blocks the next lease of its server before the sessions move to it, until a session has ended.
 #[derive(Debug)]
 struct EndedMeanwhile {
