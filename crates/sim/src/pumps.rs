@@ -16,7 +16,6 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_core::Timestamp;
 use rondel_store::Catalog as _;
 use tokio::time::sleep_until;
 
@@ -29,7 +28,7 @@ use crate::profile::Profile;
 use crate::rng::{SeededRng, mix};
 use crate::simulation::{Options, Outcome, create, run_on_own_clock, wait_for_ends};
 use crate::switches;
-use crate::world::{World, elapsed_ms, lock};
+use crate::world::{World, lock};
 
 /// Salt that keeps the draw of this world independent of the general one of the same seed.
 const PUMPS: u64 = 0x9021_4e55;
@@ -97,22 +96,18 @@ async fn note_full_at_once(world: &World, names: &[String]) {
     }
 }
 
-/// Reads the item names of all versions of the jobs that have root runs.
+/// Reads the item names of the definitions that root runs used.
 async fn read_names(world: &World, facts: &Facts) {
-    let jobs: BTreeSet<_> = facts.runs.values().map(|run| run.job).collect();
-    for job in jobs {
-        let versions =
-            world.store.versions(job, Timestamp::from_millis(0), Timestamp::MAX, u32::MAX).await.unwrap_or_default();
-        let names = versions.iter().filter_map(|one| {
-            let pump = one.spec.compile().ok()?.pump?;
-            Some((one.version, elapsed_ms(one.created_at), pump.items.keys().cloned().collect()))
-        });
-        let names: Vec<_> = names.collect();
-        lock(&world.pumps).item_names.insert(job, names);
+    let versions: BTreeSet<_> = facts.runs.values().map(|run| (run.job, run.job_version)).collect();
+    let versions: Vec<_> = versions.into_iter().collect();
+    for definition in world.store.definitions(&versions).await.unwrap_or_default() {
+        let Some(pump) = definition.spec.compile().ok().and_then(|job| job.pump) else { continue };
+        let names = pump.items.keys().cloned().collect();
+        lock(&world.pumps).item_names.insert((definition.job, definition.version), names);
     }
 }
 
-async fn judge(seed: u64, hosts: &Hosts, ends_at: Timestamp) -> Outcome {
+async fn judge(seed: u64, hosts: &Hosts, ends_at: rondel_core::Timestamp) -> Outcome {
     let world = &hosts.world;
     let failed = hosts.nodes.iter().filter(|node| node.has_failed());
     let failed: Vec<String> =

@@ -129,7 +129,8 @@ fn choose_for_group(d: &Decision<'_>, ready: &Ready, online: &[&Online], per_exe
     };
     // A group that moves has left its executor for one that had a free slot a moment ago. It must not come back because short runs
     // are on their way there.
-    let is_moving = ready.run.reason == Some(Reason::Moved);
+    let is_open = |name: &str| online.iter().zip(&candidates).any(|(one, to)| one.name == name && to.refusal.is_none());
+    let is_moving = ready.run.reason == Some(Reason::Moved) && ready.run.executor.as_deref().is_none_or(is_open);
     let with_slot = if is_moving { None } else { least_loaded(&loads(false), per_executor) };
     match with_slot.or_else(|| least_loaded(&loads(true), per_executor)) {
         Some(index) => {

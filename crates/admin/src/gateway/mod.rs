@@ -210,8 +210,7 @@ impl GatewayService {
         let (refuse, refused) = oneshot::channel();
         let hard = inner.lifecycle.hard.clone();
         inner.lifecycle.spawn("session", Until::Done, async move {
-            session.run(messages, refuse, hard).await;
-            drop(place);
+            session.run(messages, (refuse, place), hard).await;
         });
         Ok((outgoing, refused))
     }

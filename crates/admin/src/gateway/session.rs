@@ -23,6 +23,7 @@ use super::hello::AdmittedExecutor;
 use super::logs::log_ack;
 use super::lost_lines::LostLines;
 use super::message_bounds::{self, charge_kib};
+use super::open_streams::StreamPlace;
 use super::outgoing_stream::OutgoingStream;
 use super::registered_stream::RegisteredStream;
 use super::scripts::ScriptReader;
@@ -77,7 +78,7 @@ impl Session {
     /// its welcome, even the fence of this node's own lease.
     pub(super) async fn open(
         inner: &Arc<Inner>,
-        admitted: AdmittedExecutor,
+        mut admitted: AdmittedExecutor,
         sender: mpsc::Sender<v1::ServerMessage>,
         (number, access): (u64, &ExecutorAccess),
     ) -> Result<Self, Status> {
@@ -94,7 +95,13 @@ impl Session {
         };
         row.opened(opened_at);
         let nodes = read_nodes(shared).await?;
-        let registered = RegisteredStream::new(shared, admitted.online.clone(), number);
+        // Its hello may have been read long ago, if the database was slow since.
+        admitted.online.last_seen_at = shared.clock.now();
+        let Some(registered) = RegisteredStream::open(shared, admitted.online.clone(), number) else {
+            return Err(Status::unavailable(
+                "the executor has just opened another stream to this server; connect again",
+            ));
+        };
         // A node that takes its next lease moves the session rows of all executors in the registry to that lease. This executor may have been
         // added too late. Its row then states that the stream ended with the earlier lease, and an adopter would not ask this executor.
         if !shared.membership.is_under(token) && !mutant::on(Mutant::StreamOfEndedLease) {
@@ -142,7 +149,7 @@ impl Session {
     pub(super) async fn run(
         self,
         mut messages: impl Stream<Item = Result<v1::ExecutorMessage, Status>> + Unpin,
-        refuse: oneshot::Sender<Status>,
+        (refuse, place): (oneshot::Sender<Status>, Option<StreamPlace>),
         stop: CancellationToken,
     ) {
         let mut refusal = None;
@@ -204,7 +211,7 @@ impl Session {
             refuse.send(status).ok();
         }
         self.queue_marks().await;
-        self.close(got_goodbye, &stop).await;
+        self.close(got_goodbye, (messages, place), &stop).await;
     }
 
     /// Whether its token would still be accepted. If the database does not answer, the executor stays.
@@ -217,7 +224,8 @@ impl Session {
         }
     }
 
-    async fn close(self, got_goodbye: bool, stop: &CancellationToken) {
+    /// Ends the session. `held` is what the stream takes until it has ended.
+    async fn close<H>(self, got_goodbye: bool, held: H, stop: &CancellationToken) {
         let Self { shared, inner, handle, stream, process, row, registered, .. } = self;
         let id = handle.executor;
         tracing::info!(executor_id = %id, "an executor's stream ended");
@@ -237,8 +245,8 @@ impl Session {
             let end = StreamEnd { opened_at, reached: shared.sent_until() };
             unstored = (!session_end::store(&shared, id, end).await).then_some(end);
         }
-        // Dropping the last sender ends the stream on the executor's side too.
-        drop((handle, stream));
+        // Dropping the last sender ends the stream on the executor's side too. The executor may open the next one while this task waits.
+        drop((handle, stream, held));
         if got_goodbye {
             drop(inner.events.send(Event::ExecutorShutDown(id)).await);
         } else if let Some(process) = process

@@ -14,10 +14,12 @@ use crate::node::Shared;
 const RETRY_DELAY_MIN: Duration = Duration::from_secs(1);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(30);
 
-/// Stores the end; false if the database did not answer.
+/// Stores the end; false if it has to be stored again: the database did not answer, or the server is taking its next lease. A server that
+/// does moves the sessions of its executors to that lease, as open ones, also that of an executor that it has just lost.
 pub(super) async fn store(shared: &Shared, executor: ExecutorId, end: StreamEnd) -> bool {
-    match shared.store.close_session(shared.membership.token(), executor, end).await {
-        Ok(()) => true,
+    let token = shared.membership.token();
+    match shared.store.close_session(token, executor, end).await {
+        Ok(()) => shared.is_leaving() || shared.membership.is_under(token),
         Err(error) => {
             tracing::debug!(error = %chain(&error), "cannot note the end of a session");
             false
@@ -25,7 +27,7 @@ pub(super) async fn store(shared: &Shared, executor: ExecutorId, end: StreamEnd)
     }
 }
 
-/// Tries until the end is stored, after a try that failed. A session that the executor has opened since does not end.
+/// Tries until the end is stored, after a first try. A session that the executor has opened since does not end.
 pub(super) async fn store_later(shared: &Shared, executor: ExecutorId, end: StreamEnd, stop: &CancellationToken) {
     let mut failed_count = 1;
     loop {

@@ -47,6 +47,9 @@ pub(crate) struct PumpLoop {
     totals: BTreeMap<JobId, Totals>,
 }
 
+/// Definitions of a job before the newest one, by version.
+type EarlierDefinitions = BTreeMap<i64, Arc<Compiled>>;
+
 /// A pump job in one look.
 struct Look<'a> {
     record: PumpJob,
@@ -189,31 +192,53 @@ impl PumpLoop {
         let Some(pump) = look.job().pump.clone() else {
             return Ok(count + self.end_as_no_pump(look, items.len()).await?);
         };
-        let roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
-        count += self.step_roots(look, &pump, &roots, &items).await?;
+        let mut roots = shared.store.pump_roots(job, look.now, ROOT_COUNT).await?;
+        let earlier = self.earlier_definitions(look, &roots).await?;
+        // A run with shards from before the job was a pump job goes on, and the pump begins after it.
+        let is_preceded = roots.iter().any(|run| !is_of_pump(run, &earlier));
+        roots.retain(|run| is_of_pump(run, &earlier));
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
-        self.groups.read_groups(&shared, look, &pump, &open).await?;
+        if !is_preceded || !open.is_empty() {
+            count += self.step_roots(look, &pump, &roots, (&items, &earlier)).await?;
+        }
+        // The groups of a root run work under its definition until they end.
+        let working = open.iter().rev().find(|run| run.shard_total.is_some());
+        let compiled = working.and_then(|run| earlier.get(&run.job_version)).unwrap_or(look.compiled);
+        let working_pump = compiled.job.pump.clone().unwrap_or_else(|| Arc::clone(&pump));
+        let (record, is_in_maintenance, now) = (look.record, look.is_in_maintenance, look.now);
+        let working_look = Look { record, compiled, is_in_maintenance, now };
+        self.groups.read_groups(&shared, &working_look, &working_pump, &open).await?;
         count += self.write_late_reports(look, &mut items).await?;
         let wanted = DealSettings {
-            names: &pump.items,
-            per_group: pump.items_per_group,
-            hand_over: pump.limits.hand_over,
+            names: &working_pump.items,
+            per_group: working_pump.items_per_group,
+            hand_over: working_pump.limits.hand_over,
             saved_at: look.record.saved_at,
         };
         let changes = deal(&items, &self.groups.of(job, look.now), wanted, look.now);
         let changes = apply_mutants(changes, &items);
         let is_dealt = changes.is_empty() && items.values().all(|item| item.asked_at.is_none());
         count += self.change(look, &mut items, changes).await?;
-        self.groups.order(&shared, look, &pump, &items);
+        self.groups.order(&shared, look, &working_pump, &items);
         let is_shown = |item: &&Item| item.owner.is_some() || pump.items.contains_key(&item.name);
         // Counters must not fall when an item is removed from the definition.
         let totals = Totals::of(items.values().filter(is_shown)).with_counts_of(items.values());
         self.totals.insert(job, totals);
-        if is_dealt && self.are_settled(job, &open, look.now) {
+        if is_dealt && works_alike(compiled, look.compiled) && self.are_settled(job, &open, look.now) {
             let root = open.first().copied().or(roots.first()).map(roots::root);
             self.rests.begin(Rest { since: look.now, noticed, root, totals });
         }
         Ok(count)
+    }
+
+    /// The definitions, by version, of the open root runs that have an earlier definition than the job. An edit ends these root runs,
+    /// except one that a user triggered while the job is paused.
+    async fn earlier_definitions(&self, look: &Look<'_>, roots: &[Run]) -> Result<EarlierDefinitions, StoreError> {
+        let is_earlier = |run: &&Run| !run.status.is_terminal() && run.job_version != look.record.version;
+        let versions: BTreeSet<i64> = roots.iter().filter(is_earlier).map(|run| run.job_version).collect();
+        let keys: Vec<(JobId, i64)> = versions.into_iter().map(|version| (look.record.job, version)).collect();
+        let found = self.node.definitions(keys).await?;
+        Ok(found.into_values().map(|compiled| (compiled.version, compiled)).collect())
     }
 
     /// Whether the open root run, if there is one, has all of its groups, and nothing is about to change.
@@ -288,6 +313,19 @@ impl PumpLoop {
         };
         Ok(changed.made_count)
     }
+}
+
+/// Whether a root run is one of the pump. It is not if its version of the job is no pump job and has shards. A run whose definition cannot be
+/// read counts as one of the pump.
+fn is_of_pump(root: &Run, earlier: &EarlierDefinitions) -> bool {
+    earlier.get(&root.job_version).is_none_or(|compiled| compiled.job.pump.is_some())
+}
+
+/// Whether groups work alike under two definitions of a job. A rest knows the newest one only.
+fn works_alike(one: &Compiled, other: &Compiled) -> bool {
+    let (job, other_job) = (&one.job, &other.job);
+    let is_alike = || job.handler == other_job.handler && job.select == other_job.select && job.pump == other_job.pump;
+    one.version == other.version || (one.app == other.app && is_alike())
 }
 
 /// Returns the changes unchanged, unless a mutant removes one of their safeguards.

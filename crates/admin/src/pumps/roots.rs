@@ -9,25 +9,25 @@ use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
 use rondel_store::pumps::{PumpJob, has_come};
 
-use super::{Look, PumpLoop, ROOT_COUNT, is_dry};
+use super::{EarlierDefinitions, Look, PumpLoop, ROOT_COUNT, is_dry, is_of_pump};
 use crate::jobs::{self, JobError, RunParams};
 
 /// The requester that ends a root run.
 const END_REQUESTER: &str = "the end of the pump";
 
 impl PumpLoop {
-    /// Ends the open root runs that are to end, or begins one if none is open.
+    /// Ends the open root runs that are to end, or begins one if none is open. `earlier` has the definitions of open root runs that began
+    /// under an earlier version.
     pub(super) async fn step_roots(
         &self,
         look: &Look<'_>,
         pump: &Pump,
         roots: &[Run],
-        items: &BTreeMap<String, Item>,
+        (items, earlier): (&BTreeMap<String, Item>, &EarlierDefinitions),
     ) -> Result<u64, StoreError> {
-        let step = |root, is_dry| look.next_step(pump, root, is_dry);
         let open: Vec<&Run> = roots.iter().filter(|run| !run.status.is_terminal()).collect();
         if open.is_empty() {
-            return match step(roots.first().map(root), false) {
+            return match look.next_step(pump, roots.first().map(root), false) {
                 RootStep::Begin(fire_at) => self.begin(look, fire_at, (None, None)).await,
                 RootStep::Continue(fire_at) => {
                     let params = self.continued_params(look, roots.first()).await?;
@@ -40,10 +40,12 @@ impl PumpLoop {
         }
         let mut count = 0;
         for run in open {
+            let own = earlier.get(&run.job_version).and_then(|compiled| compiled.job.pump.as_deref());
+            let pump = own.unwrap_or(pump);
             // A root run that waits behind another has no items yet.
             let is_dry = is_dry(pump, items, |owner| self.groups.is_of_root(look.record.job, owner, run.id))
                 && run.shard_total.is_some();
-            if let RootStep::End(reason) = step(Some(root(run)), is_dry) {
+            if let RootStep::End(reason) = look.next_step(pump, Some(root(run)), is_dry) {
                 count += self.end(run, reason).await?;
             }
         }
@@ -74,7 +76,7 @@ impl PumpLoop {
             return Ok(0);
         }
         roots.retain(|root| has_come(root, look.now));
-        self.step_roots(look, &pump, &roots, &BTreeMap::new()).await
+        self.step_roots(look, &pump, &roots, (&BTreeMap::new(), &BTreeMap::new())).await
     }
 
     /// Begins a root run, with the parameters and the trigger of the one that it continues.
@@ -124,8 +126,9 @@ impl PumpLoop {
     pub(super) async fn end_as_no_pump(&self, look: &Look<'_>, item_count: usize) -> Result<u64, StoreError> {
         let PumpJob { job, version, .. } = look.record;
         let mut roots = self.node.store().pump_roots(job, Timestamp::MAX, ROOT_COUNT).await?;
-        // Later versions of the job may have shards too: their runs stay.
-        roots.retain(|run| run.job_version < version);
+        // Other versions of the job may have shards too: their runs stay.
+        let earlier = self.earlier_definitions(look, &roots).await?;
+        roots.retain(|run| run.job_version < version && is_of_pump(run, &earlier));
         let count = self.end_all(&roots, Reason::Changed).await?;
         if roots.iter().all(|run| run.status.is_terminal()) {
             tracing::debug!(%job, items = item_count, "a job is no pump job any more");

@@ -134,11 +134,18 @@ impl Registry {
         self.streams.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Adds an executor that is opening the stream with this number.
-    pub(crate) fn open(&self, executor: OnlineExecutor, number: u64) {
+    /// Adds an executor that is opening the stream with this number. Returns false if an earlier hello has opened a stream that was heard after
+    /// `silent_since`: the executor may have made the later hello before it got the welcome of that stream. The later hello would not list
+    /// the runs that have come on that stream, and they would count as not received.
+    pub(crate) fn open(&self, executor: OnlineExecutor, number: u64, silent_since: Timestamp) -> bool {
         let mut streams = self.streams();
+        let is_in_use = |known: &OnlineExecutor| known.hello <= executor.hello && known.last_seen_at > silent_since;
+        if self.online.read().unwrap_or_else(PoisonError::into_inner).get(&executor.id).is_some_and(is_in_use) {
+            return false;
+        }
         streams.entry(executor.id).or_default().insert(number);
         self.insert(executor);
+        true
     }
 
     /// Removes a stream, and its executor if it has no other stream to this node and is opening none.
@@ -263,18 +270,37 @@ mod tests {
     fn an_executor_is_online_as_long_as_it_has_a_stream() {
         let (_, online, _stream) = executor(1, 1);
         let (registry, id) = (Registry::default(), online.id);
-        registry.open(online.clone(), 1);
-        registry.open(online.clone(), 2);
+        registry.open(online.clone(), 1, Timestamp::EPOCH);
+        registry.open(online.clone(), 2, Timestamp::EPOCH);
         registry.remove(id);
         assert!(registry.is_online(id), "it is opening another one");
         registry.close(id, 1);
         assert!(registry.is_online(id));
         registry.close(id, 2);
         assert!(!registry.is_online(id) && registry.streams().is_empty(), "the dispatcher knew of neither");
-        registry.open(online, 3);
+        registry.open(online, 3, Timestamp::EPOCH);
         registry.remove(id);
         assert!(!registry.is_online(id));
         registry.close(id, 3);
         assert!(registry.streams().is_empty());
+    }
+
+    /// Two hellos of an executor were on their way at the same time.
+    #[test]
+    fn a_later_hello_does_not_replace_a_stream_that_is_in_use() {
+        let (_, online, _stream) = executor(1, 1);
+        let at = |hello, second| {
+            let last_seen_at = Timestamp::from_secs(second);
+            OnlineExecutor { hello, last_seen_at, ..online.clone() }
+        };
+        let (registry, silent_since) = (Registry::default(), Timestamp::from_secs(6));
+        assert!(registry.open(at(2, 10), 1, silent_since));
+        assert!(!registry.open(at(3, 10), 2, silent_since));
+        assert!(registry.open(at(1, 10), 3, silent_since), "the dispatcher ends the stream of an outdated hello");
+        assert!(registry.open(at(3, 20), 4, Timestamp::from_secs(16)), "the earlier stream is silent");
+        for number in [1, 3, 4] {
+            registry.close(online.id, number);
+        }
+        assert!(!registry.is_online(online.id) && registry.streams().is_empty());
     }
 }

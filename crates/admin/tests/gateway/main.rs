@@ -22,6 +22,7 @@ mod pumps;
 mod rejoining;
 mod resting_pumps;
 mod same_app;
+mod second_streams;
 mod slow;
 mod tenants;
 mod token_scopes;

@@ -76,6 +76,47 @@ async fn a_run_by_hand_is_continued_after_each_edit() {
     world.die().await;
 }
 
+/// A run by hand goes on while its job is paused, and keeps its definition when the job is edited: groups of that definition must not get items
+/// of another one.
+#[tokio::test]
+async fn an_edit_of_a_paused_pump_does_not_change_a_run_by_hand() {
+    let world = World::start_on(store(), config()).await;
+    let until_next_year = json!({"cron": "0 0 0 2 1 ?"});
+    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s", "until": until_next_year});
+    let job = create(&world, json!({"pump": pump, "schedule": {"cron": "0 0 0 1 1 ?"}})).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    jobs::request_run(&world.engine, &job, RunRequest::by(Trigger::Manual)).await.unwrap();
+    until("all are dealt", async || all_dealt(&world, &job, &[&worker]).await).await;
+    let paused = jobs::set_enabled(&world.engine, &job, false, "test").await.unwrap();
+    let mut spec = paused.spec.clone();
+    spec.pump.as_mut().unwrap().items = serde_json::from_value(json!({"count": 4})).unwrap();
+    let edited = jobs::change(&world.engine, &paused, spec, None, "test").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    assert!(all_dealt(&world, &job, &[&worker]).await, "the items of the run's own definition");
+    let resumed = jobs::set_enabled(&world.engine, &edited, true, "test").await.unwrap();
+    until("it goes on under the new definition", async || open_root(&world, resumed.version).await.is_some()).await;
+    world.die().await;
+}
+
+/// An edit makes a pump job of a job with shards. Its open run is no root run of the pump: it goes on, and the pump begins after it.
+#[tokio::test]
+async fn a_run_with_shards_goes_on_when_its_job_becomes_a_pump_job() {
+    let world = World::start_on(store(), config()).await;
+    let job = create(&world, json!({"shards": 2})).await;
+    let worker = Worker::start(&world, "a", 1).await;
+    let run = jobs::request_run(&world.engine, &job, RunRequest::by(Trigger::Manual)).await.unwrap();
+    until("both shards are sent", async || worker.group_count() == 2).await;
+    let pump = json!({"items": {"count": 8}, "groups": 4, "hand_over": "11s"});
+    let spec = json!({"name": "j", "app": "files", "handler": "h", "pump": pump});
+    let spec: JobSpec = serde_json::from_value(spec).unwrap();
+    jobs::change(&world.engine, &job, spec, None, "test").await.unwrap();
+    tokio::time::sleep(Duration::from_secs(3)).await;
+    let run = world.store.runs(&[run.id]).await.unwrap().remove(0);
+    assert!(!run.status.is_terminal() && run.cancel_by.is_none(), "{run:?}");
+    assert!(worker.group_count() == 2 && open_root(&world, 2).await.is_none());
+    world.die().await;
+}
+
 #[tokio::test]
 async fn a_pump_does_not_begin_in_a_maintenance_window() {
     let store = store();

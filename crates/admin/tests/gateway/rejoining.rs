@@ -241,3 +241,104 @@ async fn the_end_of_a_session_is_stored_when_the_database_answers_again() {
     assert!(timeout(LIMIT, is_ended).await.is_ok() && unended.has_failed.load(Ordering::SeqCst));
     world.die().await;
 }
+
+/// A store that ends no session.
+#[derive(Debug)]
+struct Endless {
+    inner: Arc<MemStore>,
+}
+
+impl Endless {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if name == "close_session" { Err(StoreError::no_answer(name)) } else { effect.await }
+    }
+}
+
+rondel_store::delegate_store!(Endless);
+
+/// The server still tries to store the end of the stream.
+#[tokio::test]
+async fn an_ended_stream_takes_no_place_although_its_end_cannot_be_stored() {
+    let inner = store();
+    let as_store = Arc::new(Endless { inner: Arc::clone(&inner) }) as Arc<dyn Store>;
+    let config = EngineConfig { executor_streams_per_token: 1, ..EngineConfig::default() };
+    let world = World::start_behind(inner, as_store, config).await;
+    drop(world.dial(Some(&world.token), hello("a", 1)).await.unwrap());
+    let connects = async {
+        while world.dial(Some(&world.token), hello("b", 2)).await.is_err() {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    assert!(timeout(LIMIT, connects).await.is_ok());
+    world.die().await;
+}
+
+/// A store that, once armed, blocks the next lease of its server before the sessions move to it, until a session has ended.
+#[derive(Debug)]
+struct EndedMeanwhile {
+    inner: Arc<MemStore>,
+    is_armed: AtomicBool,
+    /// Whether the server has its next lease, and the sessions have not moved.
+    has_joined: AtomicBool,
+    reached: Notify,
+    ended: Notify,
+}
+
+impl EndedMeanwhile {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if name == "beat_sessions" && self.has_joined.swap(false, Ordering::SeqCst) {
+            self.reached.notify_one();
+            timeout(LIMIT, self.ended.notified()).await.ok();
+        }
+        let done = effect.await;
+        match name {
+            "join" => self.has_joined.store(self.is_armed.swap(false, Ordering::SeqCst), Ordering::SeqCst),
+            "close_session" => self.ended.notify_one(),
+            _ => {}
+        }
+        done
+    }
+}
+
+rondel_store::delegate_store!(EndedMeanwhile);
+
+/// A stream ends after its server has listed the sessions that move to its next lease.
+#[tokio::test]
+async fn a_session_that_ends_while_its_server_takes_a_lease_does_not_stay_open() {
+    let back_ms = Arc::new(AtomicI64::new(0));
+    let inner = store_set_back_by(&back_ms);
+    let store = Arc::new(EndedMeanwhile {
+        inner: Arc::clone(&inner),
+        is_armed: AtomicBool::new(false),
+        has_joined: AtomicBool::new(false),
+        reached: Notify::new(),
+        ended: Notify::new(),
+    });
+    let config =
+        EngineConfig { lease: Duration::from_secs(5), beat: Duration::from_millis(100), ..EngineConfig::default() };
+    let world = World::start_behind(inner, Arc::clone(&store) as Arc<dyn Store>, config).await;
+    let line = world.dial(Some(&world.token), hello("a", 1)).await.unwrap();
+    store.is_armed.store(true, Ordering::SeqCst);
+    back_ms.store(10_000, Ordering::SeqCst);
+    timeout(LIMIT, store.reached.notified()).await.unwrap();
+    drop(line);
+    let is_ended = async {
+        loop {
+            let sessions = world.store.sessions(Timestamp::EPOCH).await.unwrap();
+            if world.engine.readiness().lease_held && sessions.iter().all(|session| session.ended_at.is_some()) {
+                return;
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+    };
+    assert!(timeout(LIMIT, is_ended).await.is_ok());
+    world.die().await;
+}

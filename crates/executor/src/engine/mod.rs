@@ -300,6 +300,11 @@ impl Engine {
         self.table().outbox.links().next().is_some()
     }
 
+    /// The nodes that are connected.
+    pub(crate) fn connected_nodes(&self) -> Vec<i64> {
+        self.table().outbox.links().map(|link| link.node_id()).collect()
+    }
+
     pub(crate) fn has_node(&self, node_id: i64) -> bool {
         self.table().outbox.links().any(|link| link.node_id() == node_id)
     }

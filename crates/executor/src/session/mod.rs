@@ -24,8 +24,8 @@ const REMIND_PERIOD: Duration = Duration::from_secs(300);
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
 /// After this many such answers in a row, a URL whose server answers that this executor is connected already counts as
-/// another URL of a connected server. By then, a server has given up a broken stream.
-const ALREADY_THERE_MAX: u32 = 5;
+/// another URL of a connected server. By then, about 5 s have passed, and a server has given up a broken stream.
+const ALREADY_THERE_MAX: u32 = 8;
 
 /// The longest wait before such a URL is dialled again: behind a load balancer it may lead to another server by then.
 const ALREADY_THERE_PERIOD: Duration = Duration::from_secs(30);
@@ -101,10 +101,13 @@ impl Dialler {
         while self.engine.has_node(node_id) && self.pause().await {}
     }
 
-    /// Waits while any server is connected, up to [`ALREADY_THERE_PERIOD`].
+    /// Waits while all servers that are connected now stay connected, up to [`ALREADY_THERE_PERIOD`]. If one is lost, this may be
+    /// the only URL that leads to it.
     async fn wait_before_next_look(&self) {
         let end = Instant::now() + with_jitter(ALREADY_THERE_PERIOD, rand::random());
-        while Instant::now() < end && self.engine.is_connected() && self.pause().await {}
+        let nodes = self.engine.connected_nodes();
+        let are_connected = || !nodes.is_empty() && nodes.iter().all(|node_id| self.engine.has_node(*node_id));
+        while Instant::now() < end && are_connected() && self.pause().await {}
     }
 
     /// Waits a moment. Returns false if the executor shuts down.
@@ -175,5 +178,13 @@ mod tests {
         assert!(reported("no welcome in time", REMIND_PERIOD + Duration::from_secs(2)), "a reminder");
         problems.clear();
         assert!(problems.report_if_due("no welcome in time".to_owned(), start + REMIND_PERIOD).is_some());
+    }
+
+    #[test]
+    fn a_broken_stream_is_given_up_before_its_url_counts_as_another_one() {
+        let timing = crate::setup::Timing::default();
+        let wait = |failed| with_jitter(backoff(timing.reconnect_min, timing.reconnect_max, failed), 0.0);
+        let waited: Duration = (1..=ALREADY_THERE_MAX).map(wait).sum();
+        assert!(waited >= Duration::from_secs(4), "a server refuses another stream for two heartbeats: {waited:?}");
     }
 }

@@ -389,3 +389,22 @@ async fn another_url_of_a_connected_server_is_dialled_rarely() {
     assert!(second.hello_count() <= before + 5, "{} after {before}", second.hello_count());
     running.crash().await;
 }
+
+/// A server is connected by the URL of a load balancer, and that stream is lost: the server's own URL is dialled at once.
+#[tokio::test]
+async fn another_url_is_dialled_when_a_server_is_lost() {
+    let (first, other) = (FakeServer::start_as(1).await, FakeServer::start_as(3).await);
+    let second = FakeServer::start_as(2).await;
+    second.refuse(Some(Status::already_exists("connected by another URL")));
+    let builder = builder(&first).server(other.url()).server(second.url()).handler("double", double);
+    let running = Running::start(builder);
+    first.hello(0).await;
+    other.hello(0).await;
+    second.hello(4).await;
+    tokio::time::sleep(Duration::from_secs(2)).await;
+    let before = second.hello_count();
+    first.refuse(Some(Status::unavailable("it restarts")));
+    first.disconnect().await;
+    tokio::time::timeout(Duration::from_secs(8), second.hello(before)).await.unwrap();
+    running.crash().await;
+}

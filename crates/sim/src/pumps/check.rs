@@ -123,7 +123,7 @@ fn repeated_rows(pumps: &PumpTruth) -> Vec<String> {
     found
 }
 
-/// P5: a root run that ended as dry has executed the rows that were there before its groups began, of the items that it had until its end.
+/// P5: a root run that ended as dry has executed the rows that were there before its groups began.
 fn rows_left_when_dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     let is_dry = |root: &&Run| {
@@ -133,7 +133,7 @@ fn rows_left_when_dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<St
         let Some(ended_ms) = root.finished_at.map(elapsed_ms) else { continue };
         let is_of_it = |start: &&Start| facts.runs.get(&start.run).is_some_and(|run| run.parent == Some(root.id));
         let Some(began_ms) = truth.starts.iter().filter(is_of_it).map(|start| start.began_ms).min() else { continue };
-        for name in pumps.item_names(root, ended_ms) {
+        for name in pumps.item_names(root.job, root.job_version) {
             let is_left = |row: &&Row| {
                 let was_there = row.arrives_ms < began_ms && row.done_ms.is_none_or(|done_ms| done_ms > ended_ms);
                 was_there && !row.is_given_up()

@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use rondel::table::RunKey;
+use rondel_core::JobId;
 use rondel_core::pump::Owner;
-use rondel_core::{JobId, Run};
 
 use crate::rng::{SeededRng, mix};
 
@@ -98,8 +98,8 @@ pub(crate) struct PumpTruth {
     pub(crate) tenures: BTreeMap<(ItemKey, i64), Tenure>,
     /// The group that was last ordered to hold each item.
     pub(crate) holds: BTreeMap<ItemKey, Hold>,
-    /// Each version of a pump job, when it was saved (in milliseconds of simulated time), and the names of its items.
-    pub(crate) item_names: BTreeMap<JobId, Vec<(i64, u64, Vec<String>)>>,
+    /// The names of the items of each version of a pump job.
+    pub(crate) item_names: BTreeMap<(JobId, i64), Vec<String>>,
     /// How many changes of items each job has had, reports not included.
     pub(crate) deal_counts: BTreeMap<JobId, usize>,
     pub(crate) violations: Vec<String>,
@@ -138,17 +138,9 @@ impl PumpTruth {
         self.rows.get(item_key).map_or(&[], Vec::as_slice)
     }
 
-    /// The names of the items that a root run had from the version of its row until its end. An edit ends a root run, except one that a user triggered
-    /// while its job is paused: it goes on with the items of the newest version.
-    pub(crate) fn item_names(&self, root: &Run, ended_ms: u64) -> Vec<&String> {
-        let versions = self.item_names.get(&root.job).map_or(&[][..], Vec::as_slice);
-        let is_of_it = |(version, saved_ms, _): &&(i64, u64, Vec<String>)| {
-            *version == root.job_version || (*version > root.job_version && *saved_ms <= ended_ms)
-        };
-        let mut names = versions.iter().filter(is_of_it).map(|(_, _, names)| names);
-        let first = names.next().map_or(&[][..], Vec::as_slice);
-        let others: Vec<_> = names.collect();
-        first.iter().filter(|name| others.iter().all(|names| names.contains(name))).collect()
+    /// The names of the items of a version of a pump job.
+    pub(crate) fn item_names(&self, job: JobId, version: i64) -> &[String] {
+        self.item_names.get(&(job, version)).map_or(&[], Vec::as_slice)
     }
 
     /// The highest epoch under which the item ever had an owner; 0 for none.

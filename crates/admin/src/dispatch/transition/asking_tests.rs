@@ -220,6 +220,26 @@ fn groups_of_a_pump_job_take_free_slots_first() {
     }
 }
 
+/// A group that leaves an executor which takes no groups any more cannot come back: it begins where a slot is free.
+#[test]
+fn a_group_of_a_drained_executor_takes_a_free_slot() {
+    let pump = definition(&json!({"pump": {"items": 9, "groups": 9}}));
+    let group = |index: i32, reason: Option<Reason>| {
+        let mut group = due_at(2_000 + i64::from(index), &pump);
+        let run = &mut group.run;
+        (run.reason, run.executor) = (reason, Some("e1".to_owned()));
+        (run.job, run.fire_at, run.parent) = (JobId::new(1), Timestamp::from_secs(2), Some(RunId::new(1)));
+        (run.shard_index, run.shard_total) = (index, Some(9));
+        group
+    };
+    let mut world = with_executors(3);
+    world.on(Event::Draining(ExecutorId::new(1)));
+    world.on(Event::Beat(ExecutorId::new(2), 4));
+    world.arrive([group(0, None), group(1, Some(Reason::Moved))]);
+    at(&mut world, 3.0);
+    assert_eq!([1, 2, 3].map(|executor| world.state.runs.of_executor(ExecutorId::new(executor)).count()), [0, 0, 2]);
+}
+
 /// The runs that an executor has from other servers count as well: its heartbeats report them.
 #[test]
 fn the_least_active_executor_is_found_by_all_that_it_has() {
