@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use rondel_core::error_chain::chain;
 use rondel_core::request::IfOpen;
 use rondel_core::run::RunJob;
 use rondel_core::spec::OverlapPolicy;
@@ -9,6 +10,7 @@ use rondel_core::{FieldError, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::KeyedRun;
+use tokio::time::Instant;
 
 use super::{JobError, RunParams, RunRequest};
 use crate::node::Node;
@@ -16,6 +18,10 @@ use crate::node::Node;
 /// A run that is due further ahead than this waits in the store until the scan of the job's home takes it; an earlier run enters the ring
 /// immediately.
 const RING_AHEAD_MAX: Duration = Duration::from_secs(2);
+/// How long runs are stored again and again after the connection to the database broke. An API request may take 30 s.
+const STORE_AGAIN_FOR: Duration = Duration::from_secs(20);
+/// The pause before each further try.
+const STORE_AGAIN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Creates a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.
 ///
@@ -37,10 +43,11 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
         node.store().note_trace(run.id, trace).await?;
     }
     let run = match key {
-        None => node.store().request_run(node.token(), run).await?,
+        None => store_requested(|| node.store().request_run(node.token(), run.clone())).await?,
         Some((name, if_open)) => {
             let keyed = Run { trigger_key: Some(name), ..run };
-            match node.store().request_keyed_run(node.token(), keyed, if_open, node.now()).await? {
+            let store = || node.store().request_keyed_run(node.token(), keyed.clone(), if_open, node.now());
+            match store_requested(store).await? {
                 KeyedRun::Made(run) => run,
                 KeyedRun::Replaced(run, _) => {
                     // If this node owns the earlier run, it reads the cancel request now.
@@ -51,19 +58,38 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
             }
         }
     };
-    acknowledge_repeated(node, &run).await?;
+    acknowledge_repeated(node, &run).await;
     if run.status == RunStatus::Pending {
         node.try_put_own(vec![run.clone()]);
     }
     Ok(run)
 }
 
-/// Acknowledges the failed run that this run repeats, since its failure needs no more attention.
-pub(super) async fn acknowledge_repeated(node: &Node, run: &Run) -> Result<(), StoreError> {
-    if let Some(failed) = run.parent {
-        node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
+/// Stores requested runs. If the connection broke, they may be stored already, and a caller who gets an error requests them a second time.
+/// So they are stored again until the database answers; the store recognizes them by their keys.
+pub(super) async fn store_requested<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
+where
+    S: Future<Output = Result<T, StoreError>>,
+{
+    let mut stored = store().await;
+    if !stored.as_ref().is_err_and(StoreError::is_outcome_unknown) {
+        return stored;
     }
-    Ok(())
+    let until = Instant::now() + STORE_AGAIN_FOR;
+    while stored.as_ref().is_err_and(StoreError::is_transient) && Instant::now() < until {
+        tokio::time::sleep(STORE_AGAIN_PAUSE).await;
+        stored = store().await;
+    }
+    stored
+}
+
+/// Acknowledges the failed run that this run repeats, since its failure needs no more attention. An error is only logged: the new run is
+/// stored, and a caller who gets an error requests another one.
+pub(super) async fn acknowledge_repeated(node: &Node, run: &Run) {
+    let Some(failed) = run.parent else { return };
+    if let Err(error) = node.store().acknowledge_dead_letters(run.namespace, &[failed]).await {
+        tracing::warn!(run = %failed, error = %chain(&error), "cannot acknowledge a failed run that was run again");
+    }
 }
 
 fn new_requested_run(node: &Node, record: &JobRecord, request: RunRequest) -> Run {
@@ -90,7 +116,6 @@ mod tests {
     use rondel_core::{NamespaceId, Reason, Trigger};
     use rondel_store::{MemStore, Store};
     use serde_json::json;
-    use tokio::time::Instant;
 
     use super::*;
     use crate::clock::BootClock;

@@ -7,7 +7,7 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 
 use super::RunRequest;
-use super::requests::acknowledge_repeated;
+use super::requests::{acknowledge_repeated, store_requested};
 use crate::node::Node;
 
 /// Shards read per page.
@@ -113,10 +113,11 @@ pub async fn request_failed_shards(
     if let Some(trace) = request.trace {
         node.store().note_trace(again.id, trace).await?;
     }
-    let mut rows = node.store().request_shards(node.token(), again.clone(), shards).await?;
+    let store = || node.store().request_shards(node.token(), again.clone(), shards.clone());
+    let mut rows = store_requested(store).await?;
     let again = if rows.is_empty() { again } else { rows.remove(0) };
     node.try_put_own(rows);
-    acknowledge_repeated(node, &again).await?;
+    acknowledge_repeated(node, &again).await;
     Ok(again)
 }
 
