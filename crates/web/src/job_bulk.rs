@@ -1,6 +1,7 @@
 //! Applies one action to many jobs, for the API and for pages. The jobs are counted first and then changed; their number has a limit.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use rondel_admin::jobs::{self, JobError, RunRequest};
@@ -10,6 +11,7 @@ use rondel_core::{JobSpec, RunId, Trigger, labels};
 use rondel_store::catalog::JobRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::body::refuse_value;
 use crate::call::Call;
@@ -179,14 +181,32 @@ pub(crate) struct JobsDone {
     pub(crate) problems: Vec<JobProblem>,
 }
 
+/// How long one request applies an action to jobs or runs. At the timeout for all requests its answer, which names what it has done, would
+/// be lost.
+pub(crate) fn time_max<Q>(call: &Call<Q>) -> Duration {
+    call.web.config.request_timeout * 2 / 3
+}
+
+/// The problem of a job or run that a request for many did not reach in time.
+pub(crate) fn not_reached() -> Problem {
+    Problem::new(
+        Code::TimedOut,
+        "the time for one request was over before its turn came; nothing was done, repeat the request",
+    )
+}
+
 /// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since
-/// each change may wait for the database and for the servers that have the job's queued runs. Jobs are deleted one at a time, since a job
-/// cannot be deleted before the jobs that follow from it.
+/// each change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow from it.
 pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
     let concurrent_max = if bulk.action == JobAction::Delete { 1 } else { CONCURRENT_MAX };
     let mut ended = Vec::with_capacity(names.len());
+    let until = Instant::now() + time_max(call);
     for part in names.chunks(concurrent_max) {
+        if Instant::now() >= until {
+            ended.extend(part.iter().map(|_| Err(not_reached())));
+            continue;
+        }
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
             changes.push(apply_to_job(call, bulk, name));
@@ -251,8 +271,9 @@ async fn try_apply<Q>(
             Ok(ChangeOutcome::Changed(Some(jobs::request_run(engine, record, request).await?.id)))
         }
         JobAction::Delete => {
-            let deleted = jobs::delete(engine, record, Some(record.version), false, (None, author)).await?;
-            Ok(deleted.map_or(ChangeOutcome::Unchanged, |_| ChangeOutcome::Changed(None)))
+            let is_deleted =
+                jobs::delete_without_wait(engine, record, Some(record.version), false, (None, author)).await?;
+            Ok(if is_deleted { ChangeOutcome::Changed(None) } else { ChangeOutcome::Unchanged })
         }
         JobAction::Pause | JobAction::Resume | JobAction::Label | JobAction::Unlabel => {
             let spec = bulk.edit(&record.spec);
@@ -262,7 +283,7 @@ async fn try_apply<Q>(
                 }
                 return Ok(ChangeOutcome::Unchanged);
             }
-            jobs::change(engine, record, spec, Some(record.version), author).await?;
+            jobs::change_without_wait(engine, record, spec, Some(record.version), author).await?;
             Ok(ChangeOutcome::Changed(None))
         }
     }
