@@ -1,5 +1,6 @@
 //! Applies one action to many jobs, for the API and for pages. The jobs are counted first and then changed; their number has a limit.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -121,6 +122,8 @@ pub(crate) struct SelectedJobs {
     pub(crate) has_more: bool,
     /// The name after which the next request continues, whatever happened to the jobs of this one.
     pub(crate) after: Option<String>,
+    /// A problem for each of the given names that no job has.
+    pub(crate) missing: Vec<JobProblem>,
 }
 
 /// Selects the jobs with these names that the caller may see. Requests with more than [`BULK_JOB_COUNT_MAX`] names were refused before.
@@ -129,8 +132,15 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
     let good: Vec<&str> = good.collect();
     let found =
         if good.is_empty() { Vec::new() } else { call.engine().store().jobs_named(call.namespace.id, &good).await? };
-    let names = found.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
-    Ok(SelectedJobs { names, has_more: false, after: None })
+    let selected: Vec<String> =
+        found.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
+    let missing: BTreeSet<&String> = names.iter().filter(|name| !selected.contains(name)).collect();
+    let missing = missing.into_iter().map(|name| JobProblem::new(name, &gone(name))).collect();
+    Ok(SelectedJobs { names: selected, has_more: false, after: None, missing })
+}
+
+fn gone(name: &str) -> Problem {
+    Problem::new(Code::JobNotFound, format!("there is no job {name:?} any more"))
 }
 
 /// The jobs that match a filter, in the order of their names. Refused if the board does not hold all jobs: the action would miss matching
@@ -158,7 +168,7 @@ pub(crate) async fn select_matching<Q>(
     let has_more = found.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_done_for(entry));
     let names: Vec<String> = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
     let after = names.last().filter(|_| has_more).cloned();
-    Ok(SelectedJobs { names, has_more, after })
+    Ok(SelectedJobs { names, has_more, after, missing: Vec::new() })
 }
 
 /// Why the action failed for a job.
@@ -169,6 +179,12 @@ pub(crate) struct JobProblem {
     /// The code of the problem.
     pub(crate) code: &'static str,
     pub(crate) message: String,
+}
+
+impl JobProblem {
+    fn new(job: &str, problem: &Problem) -> Self {
+        Self { job: job.to_owned(), code: problem.code().as_str(), message: problem.detail().to_owned() }
+    }
 }
 
 /// The outcome for all jobs.
@@ -220,10 +236,7 @@ pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[St
                 done.changed.push(name.clone());
                 done.runs.extend(run);
             }
-            Err(problem) => {
-                let (code, message) = (problem.code().as_str(), problem.detail().to_owned());
-                done.problems.push(JobProblem { job: name.clone(), code, message });
-            }
+            Err(problem) => done.problems.push(JobProblem::new(name, &problem)),
         }
     }
     call.note.changed_to(&serde_json::json!({
@@ -242,7 +255,7 @@ enum ChangeOutcome {
 }
 
 async fn apply_to_job<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
-    let gone = || Problem::new(Code::JobNotFound, format!("there is no job {name:?} any more"));
+    let gone = || gone(name);
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
         let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(gone)?;
