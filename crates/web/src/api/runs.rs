@@ -145,7 +145,7 @@ async fn trigger(
         Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
             answer_open_run(&call, *open).await
         }
-        created => answer_created(&call, created?).await,
+        created => answer_created(&call, &created?).await,
     }
 }
 
@@ -185,7 +185,7 @@ async fn retry(
     let run = find(&call, &path).await?;
     let (record, again) = retry_request(&call, &run, trigger_of(&headers)).await?;
     match body.only {
-        Some(RetryOnly::Failed) => answer_created(&call, failed_shards(&call, (&record, &run), again).await?).await,
+        Some(RetryOnly::Failed) => answer_created(&call, &failed_shards(&call, (&record, &run), again).await?).await,
         None => request(&call, &record, again).await,
     }
 }
@@ -228,14 +228,14 @@ pub(crate) async fn retry_request<Q>(
 }
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
-    answer_created(call, jobs::request_run(call.engine(), record, request).await?).await
+    answer_created(call, &jobs::request_run(call.engine(), record, request).await?).await
 }
 
-async fn answer_created(call: &Call, run: Run) -> Result<Response, Problem> {
+async fn answer_created(call: &Call, run: &Run) -> Result<Response, Problem> {
     trace::record_run(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
-    let mut response = json(StatusCode::CREATED, &show_new(call, &run).await?)?;
+    let mut response = json(StatusCode::CREATED, &show_new(call, run).await?)?;
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
     }
