@@ -111,12 +111,19 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     let now = node.now();
     let new = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
     let (wanted, expect) = (no_calendar(&new.spec), new.spec.expect.clone());
-    match node.store().create_job(new).await? {
+    match requests::store_requested(|| node.store().create_job(new.clone())).await? {
         Created::Saved(record) => {
             node.poke_scan();
             catch_up(node, *record).await
         }
-        Created::NameTaken => Err(JobError::NameTaken),
+        Created::NameTaken => match node.store().job(namespace, &new.spec.name).await? {
+            // An earlier try created it, but its answer was lost.
+            Some(record) if record.id == new.id => {
+                node.poke_scan();
+                catch_up(node, record).await
+            }
+            Some(_) | None => Err(JobError::NameTaken),
+        },
         Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
         Created::NoChannel(name) => Err(JobError::Invalid(vec![checks::lost_channel(expect.as_deref(), &name)])),
         Created::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost(&script)])),

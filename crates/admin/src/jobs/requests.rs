@@ -18,7 +18,7 @@ use crate::node::Node;
 /// A run that is due further ahead than this waits in the store until the scan of the job's home takes it; an earlier run enters the ring
 /// immediately.
 const RING_AHEAD_MAX: Duration = Duration::from_secs(2);
-/// How long runs are stored again and again after the connection to the database broke. An API request may take 30 s.
+/// How long a request is stored again and again after the connection to the database broke. An API request may take 30 s.
 const STORE_AGAIN_FOR: Duration = Duration::from_secs(20);
 /// The pause before each further try.
 const STORE_AGAIN_PAUSE: Duration = Duration::from_millis(500);
@@ -65,8 +65,8 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
     Ok(run)
 }
 
-/// Stores requested runs. If the connection broke, they may be stored already, and a caller who gets an error requests them a second time.
-/// So they are stored again until the database answers; the store recognizes them by their keys.
+/// Stores a new run or job. If the connection broke, it may be stored already, and a caller who gets an error requests it a second time. So
+/// it is stored again until the database answers. A store recognizes a run by its key.
 pub(super) async fn store_requested<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
 where
     S: Future<Output = Result<T, StoreError>>,
