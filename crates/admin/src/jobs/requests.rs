@@ -65,9 +65,9 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
     Ok(run)
 }
 
-/// Stores a new run or job. If the connection broke, it may be stored already, and a caller who gets an error requests it a second time. So
-/// it is stored again until the database answers. A store recognizes a run by its key.
-pub(super) async fn store_requested<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
+/// Stores something new: a run, a job, a maintenance window. If the connection broke, it may be stored already, and a caller who gets an error
+/// requests it a second time. So it is stored again until the database answers. The store recognizes it by its key or its id.
+pub(crate) async fn store_requested<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
 where
     S: Future<Output = Result<T, StoreError>>,
 {

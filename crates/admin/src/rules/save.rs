@@ -14,7 +14,7 @@ use rondel_store::alerts::{RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SI
 
 use super::warnings::{rule_warnings, scope_warning};
 use super::{facts, look, states};
-use crate::jobs::no_channel;
+use crate::jobs::{no_channel, store_requested};
 use crate::node::Node;
 
 /// The longest silence.
@@ -240,7 +240,7 @@ pub async fn add_silence(
         created_at: now,
         ends_at: request.ends_at,
     };
-    match node.store().add_silence(&silence).await? {
+    match store_requested(|| node.store().add_silence(&silence)).await? {
         true => Ok(silence),
         false => Err(RuleError::TooMany { what: "silences", count: SILENCE_COUNT_MAX }),
     }
