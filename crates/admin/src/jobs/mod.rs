@@ -29,11 +29,11 @@ pub use self::overrides::{RunParams, params_of_repetition, run_params};
 pub use self::params::{JobWarning, handlers, is_offered, params_schema, warnings};
 pub use self::queued::QueuedRuns;
 pub use self::requests::request_run;
-pub(crate) use self::requests::store_requested;
 pub use self::shards::{ShardsError, is_unsuccessful, request_failed_shards};
 use crate::apps::{self, AppError};
 use crate::jobs::checks::CheckedDefinition;
 use crate::node::Node;
+use crate::store_once::store_once;
 
 pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving, dry_run, plan};
 
@@ -112,7 +112,7 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     let now = node.now();
     let new = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
     let (wanted, expect) = (no_calendar(&new.spec), new.spec.expect.clone());
-    match store_requested(|| node.store().create_job(new.clone())).await? {
+    match store_once(|| node.store().create_job(new.clone())).await? {
         Created::Saved(record) => {
             node.poke_scan();
             catch_up(node, *record).await

@@ -10,18 +10,14 @@ use rondel_core::{FieldError, Run, RunId, RunStatus, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::KeyedRun;
-use tokio::time::Instant;
 
 use super::{JobError, RunParams, RunRequest};
 use crate::node::Node;
+use crate::store_once::store_once;
 
 /// A run that is due further ahead than this waits in the store until the scan of the job's home takes it; an earlier run enters the ring
 /// immediately.
 const RING_AHEAD_MAX: Duration = Duration::from_secs(2);
-/// How long a request is stored again and again after the connection to the database broke. An API request may take 30 s.
-const STORE_AGAIN_FOR: Duration = Duration::from_secs(20);
-/// The pause before each further try.
-const STORE_AGAIN_PAUSE: Duration = Duration::from_millis(500);
 
 /// Creates a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.
 ///
@@ -43,11 +39,11 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
         node.store().note_trace(run.id, trace).await?;
     }
     let run = match key {
-        None => store_requested(|| node.store().request_run(node.token(), run.clone())).await?,
+        None => store_once(|| node.store().request_run(node.token(), run.clone())).await?,
         Some((name, if_open)) => {
             let keyed = Run { trigger_key: Some(name), ..run };
             let store = || node.store().request_keyed_run(node.token(), keyed.clone(), if_open, node.now());
-            match store_requested(store).await? {
+            match store_once(store).await? {
                 KeyedRun::Made(run) => run,
                 KeyedRun::Replaced(run, _) => {
                     // If this node owns the earlier run, it reads the cancel request now.
@@ -63,24 +59,6 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
         node.try_put_own(vec![run.clone()]);
     }
     Ok(run)
-}
-
-/// Stores something new: a run, a job, a maintenance window. If the connection broke, it may be stored already, and a caller who gets an error
-/// requests it a second time. So it is stored again until the database answers. The store recognizes it by its key or its id.
-pub(crate) async fn store_requested<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
-where
-    S: Future<Output = Result<T, StoreError>>,
-{
-    let mut stored = store().await;
-    if !stored.as_ref().is_err_and(StoreError::is_outcome_unknown) {
-        return stored;
-    }
-    let until = Instant::now() + STORE_AGAIN_FOR;
-    while stored.as_ref().is_err_and(StoreError::is_transient) && Instant::now() < until {
-        tokio::time::sleep(STORE_AGAIN_PAUSE).await;
-        stored = store().await;
-    }
-    stored
 }
 
 /// Acknowledges the failed run that this run repeats, since its failure needs no more attention. An error is only logged: the new run is
@@ -116,6 +94,7 @@ mod tests {
     use rondel_core::{NamespaceId, Reason, Trigger};
     use rondel_store::{MemStore, Store};
     use serde_json::json;
+    use tokio::time::Instant;
 
     use super::*;
     use crate::clock::BootClock;

@@ -7,8 +7,9 @@ use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::RunQuery;
 
 use super::RunRequest;
-use super::requests::{acknowledge_repeated, store_requested};
+use super::requests::acknowledge_repeated;
 use crate::node::Node;
+use crate::store_once::store_once;
 
 /// Shards read per page.
 const PAGE_LEN: u32 = 500;
@@ -114,7 +115,7 @@ pub async fn request_failed_shards(
         node.store().note_trace(again.id, trace).await?;
     }
     let store = || node.store().request_shards(node.token(), again.clone(), shards.clone());
-    let mut rows = store_requested(store).await?;
+    let mut rows = store_once(store).await?;
     let again = if rows.is_empty() { again } else { rows.remove(0) };
     node.try_put_own(rows);
     acknowledge_repeated(node, &again).await;

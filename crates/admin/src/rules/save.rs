@@ -14,8 +14,9 @@ use rondel_store::alerts::{RULE_COUNT_MAX, RuleChange, RuleRecord, RuleSaved, SI
 
 use super::warnings::{rule_warnings, scope_warning};
 use super::{facts, look, states};
-use crate::jobs::{no_channel, store_requested};
+use crate::jobs::no_channel;
 use crate::node::Node;
+use crate::store_once::store_once;
 
 /// The longest silence.
 const SILENCE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -240,7 +241,7 @@ pub async fn add_silence(
         created_at: now,
         ends_at: request.ends_at,
     };
-    match store_requested(|| node.store().add_silence(&silence)).await? {
+    match store_once(|| node.store().add_silence(&silence)).await? {
         true => Ok(silence),
         false => Err(RuleError::TooMany { what: "silences", count: SILENCE_COUNT_MAX }),
     }
