@@ -7,7 +7,6 @@ use rondel_core::request::IfOpen;
 use rondel_core::run::RunJob;
 use rondel_core::spec::OverlapPolicy;
 use rondel_core::{FieldError, Run, RunId, RunStatus, Timestamp};
-use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::KeyedRun;
 
