@@ -49,6 +49,7 @@ pub mod rules;
 mod scheduler;
 pub mod scripts;
 pub mod shadow;
+mod store_once;
 pub mod trace;
 mod turn_queue;
 pub mod xxl;

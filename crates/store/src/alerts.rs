@@ -367,7 +367,7 @@ pub trait Alerts {
     /// Silences of a namespace that end after an instant, the first end first.
     async fn silences(&self, namespace: NamespaceId, after: Timestamp) -> Result<Vec<SilenceRecord>>;
 
-    /// Adds a silence; `false` if the namespace has [`SILENCE_COUNT_MAX`] that have not ended.
+    /// Adds a silence, once if it is called again; `false` if the namespace has [`SILENCE_COUNT_MAX`] that have not ended.
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool>;
 
     /// Ends a silence now; `false` if there is none, or it has ended.
@@ -376,8 +376,8 @@ pub trait Alerts {
     /// The maintenance windows of one namespace, or of all, that end after an instant, the first end first.
     async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>>;
 
-    /// Adds a maintenance window; `false` if the namespace has [`MAINTENANCE_COUNT_MAX`] that have not ended, or all namespaces together
-    /// have [`MAINTENANCE_TOTAL_MAX`].
+    /// Adds a maintenance window, once if it is called again; `false` if the namespace has [`MAINTENANCE_COUNT_MAX`] that have not ended, or
+    /// all namespaces together have [`MAINTENANCE_TOTAL_MAX`].
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool>;
 
     /// Ends a maintenance window now. A window that has not begun becomes empty; a window that has ended stays unchanged. `false` if there

@@ -5,7 +5,7 @@ use std::time::Duration;
 /// The result of the store's methods.
 pub type Result<T> = std::result::Result<T, StoreError>;
 
-/// A statement or transaction failed; none of its changes are kept.
+/// A statement or transaction failed; none of its changes are kept, unless [`StoreError::is_outcome_unknown`].
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
     /// The database did not answer, or answered that it cannot serve the call now. The same call may succeed later.
@@ -47,10 +47,22 @@ impl StoreError {
         Self::Unavailable { operation, source: sqlx::Error::PoolTimedOut }
     }
 
+    /// The error of a call that may have taken effect, for stores that simulate a database.
+    #[must_use]
+    pub fn lost_answer(operation: &'static str) -> Self {
+        Self::Unavailable { operation, source: sqlx::Error::Io(std::io::ErrorKind::ConnectionReset.into()) }
+    }
+
     /// Whether the same call may succeed later.
     #[must_use]
     pub const fn is_transient(&self) -> bool {
         matches!(self, Self::Unavailable { .. })
+    }
+
+    /// Whether the connection broke before the answer came: the changes may have been committed.
+    #[must_use]
+    pub const fn is_outcome_unknown(&self) -> bool {
+        matches!(self, Self::Unavailable { source: sqlx::Error::Io(_) | sqlx::Error::Protocol(_), .. })
     }
 }
 

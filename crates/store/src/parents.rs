@@ -1,6 +1,6 @@
 //! Checks the parents that a definition names against the jobs of its namespace. Every store uses these checks.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use rondel_core::graph::{BadGraph, DEPTH_MAX, Edge, Graph};
 use rondel_core::spec::AfterWhat;
@@ -13,6 +13,16 @@ pub(crate) enum ParentError {
     Missing(Vec<FieldError>),
     /// They would close a cycle, or make the graph too deep; the message needs the names of the jobs along the path.
     Graph(BadGraph),
+}
+
+/// Whether a definition names the same parents as `before`, the definition that it replaces. Then the job keeps its edges: a parent that was
+/// deleted meanwhile does not prevent a pause, and another job that has its name by now does not become a parent.
+pub(crate) fn are_same(spec: &JobSpec, before: &JobSpec) -> bool {
+    named(spec) == named(before)
+}
+
+fn named(spec: &JobSpec) -> BTreeSet<(&str, &'static str)> {
+    spec.parents().into_iter().map(|parent| (parent.name, parent.on.as_str())).collect()
 }
 
 /// Resolves and checks the parents of a job. `ids` are the ids of the namespace's jobs by name, `edges` are all edges of the namespace. The

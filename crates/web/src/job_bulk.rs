@@ -1,6 +1,8 @@
 //! Applies one action to many jobs, for the API and for pages. The jobs are counted first and then changed; their number has a limit.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
+use std::time::Duration;
 
 use futures_util::future::join_all;
 use rondel_admin::jobs::{self, JobError, RunRequest};
@@ -10,6 +12,7 @@ use rondel_core::{JobSpec, RunId, Trigger, labels};
 use rondel_store::catalog::JobRecord;
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::body::refuse_value;
 use crate::call::Call;
@@ -119,6 +122,8 @@ pub(crate) struct SelectedJobs {
     pub(crate) has_more: bool,
     /// The name after which the next request continues, whatever happened to the jobs of this one.
     pub(crate) after: Option<String>,
+    /// A problem for each of the given names that no job has.
+    pub(crate) missing: Vec<JobProblem>,
 }
 
 /// Selects the jobs with these names that the caller may see. Requests with more than [`BULK_JOB_COUNT_MAX`] names were refused before.
@@ -127,8 +132,15 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
     let good: Vec<&str> = good.collect();
     let found =
         if good.is_empty() { Vec::new() } else { call.engine().store().jobs_named(call.namespace.id, &good).await? };
-    let names = found.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
-    Ok(SelectedJobs { names, has_more: false, after: None })
+    let selected: Vec<String> =
+        found.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
+    let missing: BTreeSet<&String> = names.iter().filter(|name| !selected.contains(name)).collect();
+    let missing = missing.into_iter().map(|name| JobProblem::new(name, &gone(name))).collect();
+    Ok(SelectedJobs { names: selected, has_more: false, after: None, missing })
+}
+
+fn gone(name: &str) -> Problem {
+    Problem::new(Code::JobNotFound, format!("there is no job {name:?} any more"))
 }
 
 /// The jobs that match a filter, in the order of their names. Refused if the board does not hold all jobs: the action would miss matching
@@ -156,7 +168,7 @@ pub(crate) async fn select_matching<Q>(
     let has_more = found.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_done_for(entry));
     let names: Vec<String> = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
     let after = names.last().filter(|_| has_more).cloned();
-    Ok(SelectedJobs { names, has_more, after })
+    Ok(SelectedJobs { names, has_more, after, missing: Vec::new() })
 }
 
 /// Why the action failed for a job.
@@ -169,6 +181,12 @@ pub(crate) struct JobProblem {
     pub(crate) message: String,
 }
 
+impl JobProblem {
+    fn new(job: &str, problem: &Problem) -> Self {
+        Self { job: job.to_owned(), code: problem.code().as_str(), message: problem.detail().to_owned() }
+    }
+}
+
 /// The outcome for all jobs.
 #[derive(Debug, Default)]
 pub(crate) struct JobsDone {
@@ -179,14 +197,32 @@ pub(crate) struct JobsDone {
     pub(crate) problems: Vec<JobProblem>,
 }
 
+/// How long one request applies an action to jobs or runs. At the timeout for all requests its answer, which names what it has done, would
+/// be lost.
+pub(crate) fn time_max<Q>(call: &Call<Q>) -> Duration {
+    call.web.config.request_timeout * 2 / 3
+}
+
+/// The problem of a job or run that a request for many did not reach in time.
+pub(crate) fn not_reached() -> Problem {
+    Problem::new(
+        Code::TimedOut,
+        "the time for one request was over before its turn came; nothing was done, repeat the request",
+    )
+}
+
 /// Applies the action to each job. A job that cannot be changed does not stop the others. Several jobs are changed concurrently, since
-/// each change may wait for the database and for the servers that have the job's queued runs. Jobs are deleted one at a time, since a job
-/// cannot be deleted before the jobs that follow from it.
+/// each change waits for the database. Jobs are deleted one at a time, since a job cannot be deleted before the jobs that follow from it.
 pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[String]) -> JobsDone {
     let mut done = JobsDone::default();
     let concurrent_max = if bulk.action == JobAction::Delete { 1 } else { CONCURRENT_MAX };
     let mut ended = Vec::with_capacity(names.len());
+    let until = Instant::now() + time_max(call);
     for part in names.chunks(concurrent_max) {
+        if Instant::now() >= until {
+            ended.extend(part.iter().map(|_| Err(not_reached())));
+            continue;
+        }
         let mut changes = Vec::with_capacity(part.len());
         for name in part {
             changes.push(apply_to_job(call, bulk, name));
@@ -200,10 +236,7 @@ pub(crate) async fn perform<Q>(call: &Call<Q>, bulk: &BulkJobAction, names: &[St
                 done.changed.push(name.clone());
                 done.runs.extend(run);
             }
-            Err(problem) => {
-                let (code, message) = (problem.code().as_str(), problem.detail().to_owned());
-                done.problems.push(JobProblem { job: name.clone(), code, message });
-            }
+            Err(problem) => done.problems.push(JobProblem::new(name, &problem)),
         }
     }
     call.note.changed_to(&serde_json::json!({
@@ -222,7 +255,7 @@ enum ChangeOutcome {
 }
 
 async fn apply_to_job<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
-    let gone = || Problem::new(Code::JobNotFound, format!("there is no job {name:?} any more"));
+    let gone = || gone(name);
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
         let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(gone)?;
@@ -251,8 +284,9 @@ async fn try_apply<Q>(
             Ok(ChangeOutcome::Changed(Some(jobs::request_run(engine, record, request).await?.id)))
         }
         JobAction::Delete => {
-            let deleted = jobs::delete(engine, record, Some(record.version), false, (None, author)).await?;
-            Ok(deleted.map_or(ChangeOutcome::Unchanged, |_| ChangeOutcome::Changed(None)))
+            let is_deleted =
+                jobs::delete_without_wait(engine, record, Some(record.version), false, (None, author)).await?;
+            Ok(if is_deleted { ChangeOutcome::Changed(None) } else { ChangeOutcome::Unchanged })
         }
         JobAction::Pause | JobAction::Resume | JobAction::Label | JobAction::Unlabel => {
             let spec = bulk.edit(&record.spec);
@@ -262,7 +296,7 @@ async fn try_apply<Q>(
                 }
                 return Ok(ChangeOutcome::Unchanged);
             }
-            jobs::change(engine, record, spec, Some(record.version), author).await?;
+            jobs::change_without_wait(engine, record, spec, Some(record.version), author).await?;
             Ok(ChangeOutcome::Changed(None))
         }
     }

@@ -6,9 +6,11 @@ use rondel_core::{Run, RunId, RunStatus, Trigger};
 use rondel_store::ledger::{CancelOutcome, RunPlace, RunSearch};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
+use tokio::time::Instant;
 
 use crate::api::runs::retry_request;
 use crate::call::Call;
+use crate::job_bulk::{not_reached, time_max};
 use crate::problem::{Code, Problem};
 use crate::run_filter::can_continue;
 
@@ -128,8 +130,13 @@ pub(crate) async fn perform<Q>(
     (by, trigger): (&str, Trigger),
 ) -> RunsDone {
     let mut done = RunsDone::default();
+    let until = Instant::now() + time_max(call);
     for run in runs {
-        match apply_to_run(call, action, run, (by, trigger)).await {
+        let applied = match Instant::now() < until {
+            true => apply_to_run(call, action, run, (by, trigger)).await,
+            false => Err(not_reached()),
+        };
+        match applied {
             Ok(made) => {
                 done.done += 1;
                 done.made.extend(made);

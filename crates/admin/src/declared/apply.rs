@@ -165,6 +165,7 @@ async fn create(node: &Node, app: &App, spec: &JobSpec) -> Result<(), JobError> 
 }
 
 async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
+    let spec = &as_it_ran(node, record, spec);
     let before = record.declared.as_ref();
     // Refused even if the job belonged to this app before: the user who moved it to another app withdrew it from this app's code.
     if record.app != app.id {
@@ -187,12 +188,21 @@ async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpe
     }
 }
 
+/// The declaration with the instants at which its schedules in the past ran when they were saved ([`jobs::keep_run_instants`]). The job's
+/// definition has these instants, which is no edit by a user, and a reset must not run them again.
+fn as_it_ran(node: &Node, record: &JobRecord, spec: &JobSpec) -> JobSpec {
+    let mut spec = spec.clone();
+    jobs::keep_run_instants(node, &mut spec, &record.spec);
+    spec
+}
+
 /// Stores the declaration. If this fails after the job was changed, the next look finds that the job matches its declaration, and stores the
 /// declaration then.
 async fn remember(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
-    let known = record.declared.as_ref().filter(|declared| declared.spec == *spec);
+    let spec = as_it_ran(node, record, spec);
+    let known = record.declared.as_ref().filter(|declared| declared.spec == spec);
     let declared_at = known.map_or_else(|| node.now(), |declared| declared.declared_at);
-    let declared = Declared { spec: spec.clone(), declared_at, undeclared_at: None };
+    let declared = Declared { spec, declared_at, undeclared_at: None };
     node.store().declare_job(record.id, &declared).await?;
     Ok(())
 }

@@ -33,6 +33,7 @@ pub use self::shards::{ShardsError, is_unsuccessful, request_failed_shards};
 use crate::apps::{self, AppError};
 use crate::jobs::checks::CheckedDefinition;
 use crate::node::Node;
+use crate::store_once::store_once;
 
 pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving, dry_run, plan};
 
@@ -111,12 +112,19 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     let now = node.now();
     let new = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
     let (wanted, expect) = (no_calendar(&new.spec), new.spec.expect.clone());
-    match node.store().create_job(new).await? {
+    match store_once(|| node.store().create_job(new.clone())).await? {
         Created::Saved(record) => {
             node.poke_scan();
             catch_up(node, *record).await
         }
-        Created::NameTaken => Err(JobError::NameTaken),
+        Created::NameTaken => match node.store().job(namespace, &new.spec.name).await? {
+            // An earlier try created it, but its answer was lost.
+            Some(record) if record.id == new.id => {
+                node.poke_scan();
+                catch_up(node, record).await
+            }
+            Some(_) | None => Err(JobError::NameTaken),
+        },
         Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
         Created::NoChannel(name) => Err(JobError::Invalid(vec![checks::lost_channel(expect.as_deref(), &name)])),
         Created::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost(&script)])),
@@ -173,6 +181,20 @@ pub async fn change(
     Ok(saved)
 }
 
+/// Like [`change`], but does not wait for the ends of queued runs: their owners end them within about a second.
+///
+/// # Errors
+/// Each variant of [`JobError`].
+pub async fn change_without_wait(
+    node: &Node,
+    record: &JobRecord,
+    spec: JobSpec,
+    expected_version: Option<i64>,
+    author: &str,
+) -> Result<JobRecord, JobError> {
+    change_definition(node, record, spec, expected_version, (None, author)).await
+}
+
 /// If a change has paused the job, skips the runs of its schedule that no executor has.
 async fn settle_if_paused(node: &Node, before: &JobRecord, saved: &JobRecord, author: &str) -> Result<(), StoreError> {
     if before.spec.enabled { end_queued_of_paused(node, saved, author).await } else { Ok(()) }
@@ -203,8 +225,7 @@ pub async fn end_queued_of_deleted(
     queued::end_queued(node, job, (Reason::Deleted, queued), author, Vec::new()).await
 }
 
-/// Like [`change`], but does not wait for the ends of queued runs. If it pauses the job, its transaction also stores the requests to end
-/// those runs.
+/// Changes the definition of a job. If that pauses the job, its transaction also stores the requests to end queued runs.
 async fn change_definition(
     node: &Node,
     record: &JobRecord,
@@ -348,19 +369,37 @@ pub async fn delete(
     detaches_followers: bool,
     (queued, author): (Option<QueuedRunsPolicy>, &str),
 ) -> Result<Option<QueuedRuns>, JobError> {
+    let open = queued::open_runs(node, record.id).await?;
+    match delete_without_wait(node, record, expected_version, detaches_followers, (queued, author)).await? {
+        true => Ok(Some(queued::end_queued(node, record.id, (Reason::Deleted, queued), author, open).await?)),
+        false => Ok(None),
+    }
+}
+
+/// Like [`delete`], but does not wait for the ends of queued runs: their owners end them within about a second. Returns whether the job
+/// existed.
+///
+/// # Errors
+/// Those of [`delete`].
+pub async fn delete_without_wait(
+    node: &Node,
+    record: &JobRecord,
+    expected_version: Option<i64>,
+    detaches_followers: bool,
+    (queued, author): (Option<QueuedRunsPolicy>, &str),
+) -> Result<bool, JobError> {
     let (now, skipped_row_id) = (node.now(), RunId::new(node.new_id()));
     let before = checks::compile_newest(node, record).await.ok();
     let reached = node.shared().latest_time();
-    let open = queued::open_runs(node, record.id).await?;
     let (id, before, drops) = (record.id, before.as_ref(), Some(queued_drops(node, queued, author)));
     let deletion =
         JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers, drops };
     match node.store().delete_job(deletion).await? {
         Deleted::Done => {
             node.shared().definitions.jobs.forget(record.id);
-            Ok(Some(queued::end_queued(node, id, (Reason::Deleted, queued), author, open).await?))
+            Ok(true)
         }
-        Deleted::NotFound => Ok(None),
+        Deleted::NotFound => Ok(false),
         Deleted::Conflict(version) => Err(JobError::Conflict { version }),
         Deleted::IsParent(children) => Err(JobError::IsParent { children }),
     }

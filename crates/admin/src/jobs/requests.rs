@@ -2,16 +2,17 @@
 
 use std::time::Duration;
 
+use rondel_core::error_chain::chain;
 use rondel_core::request::IfOpen;
 use rondel_core::run::RunJob;
 use rondel_core::spec::OverlapPolicy;
 use rondel_core::{FieldError, Run, RunId, RunStatus, Timestamp};
-use rondel_store::StoreError;
 use rondel_store::catalog::JobRecord;
 use rondel_store::ledger::KeyedRun;
 
 use super::{JobError, RunParams, RunRequest};
 use crate::node::Node;
+use crate::store_once::store_once;
 
 /// A run that is due further ahead than this waits in the store until the scan of the job's home takes it; an earlier run enters the ring
 /// immediately.
@@ -37,10 +38,11 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
         node.store().note_trace(run.id, trace).await?;
     }
     let run = match key {
-        None => node.store().request_run(node.token(), run).await?,
+        None => store_once(|| node.store().request_run(node.token(), run.clone())).await?,
         Some((name, if_open)) => {
             let keyed = Run { trigger_key: Some(name), ..run };
-            match node.store().request_keyed_run(node.token(), keyed, if_open, node.now()).await? {
+            let store = || node.store().request_keyed_run(node.token(), keyed.clone(), if_open, node.now());
+            match store_once(store).await? {
                 KeyedRun::Made(run) => run,
                 KeyedRun::Replaced(run, _) => {
                     // If this node owns the earlier run, it reads the cancel request now.
@@ -51,19 +53,20 @@ pub async fn request_run(node: &Node, record: &JobRecord, request: RunRequest) -
             }
         }
     };
-    acknowledge_repeated(node, &run).await?;
+    acknowledge_repeated(node, &run).await;
     if run.status == RunStatus::Pending {
         node.try_put_own(vec![run.clone()]);
     }
     Ok(run)
 }
 
-/// Acknowledges the failed run that this run repeats, since its failure needs no more attention.
-pub(super) async fn acknowledge_repeated(node: &Node, run: &Run) -> Result<(), StoreError> {
-    if let Some(failed) = run.parent {
-        node.store().acknowledge_dead_letters(run.namespace, &[failed]).await?;
+/// Acknowledges the failed run that this run repeats, since its failure needs no more attention. An error is only logged: the new run is
+/// stored, and a caller who gets an error requests another one.
+pub(super) async fn acknowledge_repeated(node: &Node, run: &Run) {
+    let Some(failed) = run.parent else { return };
+    if let Err(error) = node.store().acknowledge_dead_letters(run.namespace, &[failed]).await {
+        tracing::warn!(run = %failed, error = %chain(&error), "cannot acknowledge a failed run that was run again");
     }
-    Ok(())
 }
 
 fn new_requested_run(node: &Node, record: &JobRecord, request: RunRequest) -> Run {

@@ -9,6 +9,7 @@ use rondel_store::ledger::RunQuery;
 use super::RunRequest;
 use super::requests::acknowledge_repeated;
 use crate::node::Node;
+use crate::store_once::store_once;
 
 /// Shards read per page.
 const PAGE_LEN: u32 = 500;
@@ -113,10 +114,11 @@ pub async fn request_failed_shards(
     if let Some(trace) = request.trace {
         node.store().note_trace(again.id, trace).await?;
     }
-    let mut rows = node.store().request_shards(node.token(), again.clone(), shards).await?;
+    let store = || node.store().request_shards(node.token(), again.clone(), shards.clone());
+    let mut rows = store_once(store).await?;
     let again = if rows.is_empty() { again } else { rows.remove(0) };
     node.try_put_own(rows);
-    acknowledge_repeated(node, &again).await?;
+    acknowledge_repeated(node, &again).await;
     Ok(again)
 }
 

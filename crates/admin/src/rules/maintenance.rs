@@ -10,6 +10,7 @@ use rondel_store::alerts::{MAINTENANCE_COUNT_MAX, MaintenanceRecord};
 
 use super::save::RuleError;
 use crate::node::Node;
+use crate::store_once::store_once;
 
 /// Maximum length of the reason for a window, in characters.
 const REASON_LEN_MAX: usize = 1_000;
@@ -99,7 +100,7 @@ pub async fn add_maintenance(
     let (app, app_name) = app.unzip();
     let window = MaintenanceWindow { id, namespace, app, starts_at, ends_at, fires };
     let record = MaintenanceRecord { window, app_name, reason, author: author.to_owned(), created_at: now };
-    if !node.store().add_maintenance(&record).await? {
+    if !store_once(|| node.store().add_maintenance(&record)).await? {
         return Err(RuleError::TooMany { what: "maintenance windows", count: MAINTENANCE_COUNT_MAX });
     }
     let took = node.shared().clock.boot_micros().saturating_sub(began);

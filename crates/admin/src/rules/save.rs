@@ -16,6 +16,7 @@ use super::warnings::{rule_warnings, scope_warning};
 use super::{facts, look, states};
 use crate::jobs::no_channel;
 use crate::node::Node;
+use crate::store_once::store_once;
 
 /// The longest silence.
 const SILENCE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
@@ -240,7 +241,7 @@ pub async fn add_silence(
         created_at: now,
         ends_at: request.ends_at,
     };
-    match node.store().add_silence(&silence).await? {
+    match store_once(|| node.store().add_silence(&silence)).await? {
         true => Ok(silence),
         false => Err(RuleError::TooMany { what: "silences", count: SILENCE_COUNT_MAX }),
     }

@@ -1,10 +1,13 @@
-//! The problems with declared jobs that the server sends to executors.
+//! Declared jobs, and the problems with them that the server sends to executors.
+
+use std::time::Duration;
 
 use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body as Down;
 use rondel_store::Catalog as _;
+use rondel_store::catalog::JobRecord;
 
-use super::world::{Line, NAMESPACE, World, hello};
+use super::world::{LIMIT, Line, NAMESPACE, World, hello};
 
 fn declares(name: &str, incarnation: i64, specs: &[&str]) -> v1::Hello {
     let declared = specs.iter().map(|spec| v1::DeclaredJob { spec_json: (*spec).to_owned() }).collect();
@@ -42,4 +45,37 @@ async fn a_job_of_another_app_is_refused_and_only_its_own_executor_is_notified()
     // The valid job of the other executor is accepted.
     assert!(world.store.job(NAMESPACE, "good").await.unwrap().is_some());
     world.end().await;
+}
+
+/// The definition has the instant at which the job ran, the declaration another one. That is no edit by a user: the next declaration counts.
+#[tokio::test]
+async fn an_instant_in_the_past_that_ran_when_it_was_saved_is_no_edit() {
+    let world = World::start().await;
+    let token = Some(&world.token);
+    let once = |timeout: &str| {
+        let schedule = r#"{"at": "2020-01-01T00:00:00Z", "if_past": "run"}"#;
+        format!(r#"{{"name": "once", "handler": "h", "schedule": {schedule}, "timeout": "{timeout}"}}"#)
+    };
+    let declared = async |version: i64| {
+        let saved = async {
+            loop {
+                let record = world.store.job(NAMESPACE, "once").await.unwrap();
+                let is_declared = |record: &JobRecord| {
+                    let declared = record.declared.as_ref();
+                    record.version == version && declared.is_some_and(|declared| declared.spec == record.spec)
+                };
+                if let Some(record) = record.filter(is_declared) {
+                    return record;
+                }
+                tokio::time::sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(LIMIT, saved).await.unwrap()
+    };
+    let _old = world.dial(token, declares("old", 1, &[once("1m").as_str()])).await.unwrap();
+    let before = declared(1).await;
+    let _new = world.dial(token, declares("new", 2, &[once("2m").as_str()])).await.unwrap();
+    let after = declared(2).await;
+    assert_eq!(after.spec.once_instants(), before.spec.once_instants(), "it runs once");
+    world.die().await;
 }

@@ -291,6 +291,7 @@ pub async fn a_silence_has_an_end(store: &dyn Store) {
         ends_at: now + SECOND * 60,
     };
     assert!(store.add_silence(&silence).await.unwrap());
+    assert!(store.add_silence(&silence).await.unwrap(), "an earlier try stored it");
     assert_eq!(store.silences(namespace, now).await.unwrap(), std::slice::from_ref(&silence));
     assert_eq!(store.silences(namespace, silence.ends_at).await.unwrap(), []);
     assert!(!store.end_silence(DEFAULT, silence.id, now).await.unwrap());

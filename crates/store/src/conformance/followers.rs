@@ -152,7 +152,16 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     assert_eq!(store.child_names(d.id).await.unwrap(), Vec::<String>::new());
     let edges = store.edges(DEFAULT).await.unwrap();
     assert!(edges.iter().all(|edge| edge.parent != d.id), "no job follows from it any more");
-    assert!(store.job(DEFAULT, &a.spec.name).await.unwrap().is_some(), "its follower stays");
+    // Its follower stays, and can be paused although it still names the parent. Another job of that name does not become its parent.
+    let left = store.job(DEFAULT, &a.spec.name).await.unwrap().unwrap();
+    assert!(matches!(change(store, &left, JobSpec { enabled: false, ..left.spec.clone() }).await, Changed::Saved(..)));
+    let other = spec(&d.spec.name, json!({}));
+    let other = created(store.create_job(new_job(store, other).await).await.unwrap());
+    assert!(matches!(change(store, &left, left.spec.clone()).await, Changed::Saved(..)));
+    assert_eq!(store.child_names(other.id).await.unwrap(), Vec::<String>::new());
+    let named_anew = JobSpec { schedule: after_all(&[&other], "either"), ..left.spec.clone() };
+    assert!(matches!(change(store, &left, named_anew).await, Changed::Saved(..)));
+    assert_eq!(store.child_names(other.id).await.unwrap(), [left.spec.name]);
 }
 
 /// Of two concurrent edits that would form a cycle together, one is refused, although each is valid alone.

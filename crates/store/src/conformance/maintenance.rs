@@ -34,6 +34,7 @@ pub async fn a_window_is_read_as_it_was_planned(store: &dyn Store) {
     };
     let (open, ahead) = (window(now, None), window(now + HOUR, Some(7)));
     assert!(store.add_maintenance(&open).await.unwrap());
+    assert!(store.add_maintenance(&open).await.unwrap(), "an earlier try stored it");
     assert!(store.add_maintenance(&ahead).await.unwrap());
     assert_eq!(store.maintenance(Some(namespace), now).await.unwrap(), [open.clone(), ahead.clone()]);
     assert!(store.maintenance(None, now).await.unwrap().contains(&ahead));

@@ -1,5 +1,7 @@
 //! Runs: triggers, shows and repeats them.
 
+use std::time::Duration;
+
 use axum::response::Response;
 use http::header::LOCATION;
 use http::{HeaderMap, HeaderValue, StatusCode};
@@ -12,6 +14,7 @@ use rondel_store::catalog::JobRecord;
 use schemars::JsonSchema;
 use serde::Deserialize;
 use serde_json::{Value, json};
+use tokio::time::Instant;
 
 use super::jobs::find as find_job;
 use super::run_json;
@@ -28,6 +31,10 @@ use crate::trace;
 
 /// The header by which the console and the command line mark a request that a user made.
 const CLIENT_HEADER: &str = "rondel-client";
+/// How long a new run is read again and again while the database does not answer.
+const SHOW_AGAIN_FOR: Duration = Duration::from_secs(20);
+/// The pause before each further try.
+const SHOW_AGAIN_PAUSE: Duration = Duration::from_millis(500);
 /// The header `Rondel-Client`, as the OpenAPI document describes it.
 const CLIENT: Parameter = Parameter::word("Rondel-Client", &["cli", "console"])
     .about("Marks a request by a user: the run's `trigger` is then `manual`, otherwise `api`.");
@@ -138,7 +145,7 @@ async fn trigger(
         Err(JobError::KeyInUse(open)) if if_open == Some(IfOpen::Keep) && !open.is_asked_to_end() => {
             answer_open_run(&call, *open).await
         }
-        created => answer_created(&call, created?).await,
+        created => answer_created(&call, &created?).await,
     }
 }
 
@@ -178,7 +185,7 @@ async fn retry(
     let run = find(&call, &path).await?;
     let (record, again) = retry_request(&call, &run, trigger_of(&headers)).await?;
     match body.only {
-        Some(RetryOnly::Failed) => answer_created(&call, failed_shards(&call, (&record, &run), again).await?).await,
+        Some(RetryOnly::Failed) => answer_created(&call, &failed_shards(&call, (&record, &run), again).await?).await,
         None => request(&call, &record, again).await,
     }
 }
@@ -221,18 +228,31 @@ pub(crate) async fn retry_request<Q>(
 }
 
 async fn request(call: &Call, record: &JobRecord, request: RunRequest) -> Result<Response, Problem> {
-    answer_created(call, jobs::request_run(call.engine(), record, request).await?).await
+    answer_created(call, &jobs::request_run(call.engine(), record, request).await?).await
 }
 
-async fn answer_created(call: &Call, run: Run) -> Result<Response, Problem> {
+async fn answer_created(call: &Call, run: &Run) -> Result<Response, Problem> {
     trace::record_run(run.id);
     call.note.changed_to(&serde_json::json!({"run": run.id}));
     let location = call.link(&format!("/api/v1/runs/{}", run.id));
-    let mut response = json(StatusCode::CREATED, &run_json::show(call, run).await?)?;
+    let mut response = json(StatusCode::CREATED, &show_new(call, run).await?)?;
     if let Ok(location) = HeaderValue::from_str(&location) {
         response.headers_mut().insert(LOCATION, location);
     }
     Ok(response)
+}
+
+/// Shows a run that was stored just now. An error would make the caller repeat the request, and a second run would be created.
+async fn show_new(call: &Call, run: &Run) -> Result<run_json::RunJson, Problem> {
+    let until = Instant::now() + SHOW_AGAIN_FOR;
+    loop {
+        match run_json::show(call, run.clone()).await {
+            Err(problem) if problem.code() == Code::Unavailable && Instant::now() < until => {
+                tokio::time::sleep(SHOW_AGAIN_PAUSE).await;
+            }
+            shown => return shown,
+        }
+    }
 }
 
 /// The run with this id, if it is in the namespace of the call.

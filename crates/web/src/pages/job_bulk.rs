@@ -85,7 +85,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         }
         false => select_named(&page.call, &names).await?,
     };
-    let SelectedJobs { names: chosen, has_more, after: next } = chosen;
+    let SelectedJobs { names: chosen, has_more, after: next, missing } = chosen;
     // The confirmation names the jobs that were shown, since other jobs may match by now, and the name after which the rest begins.
     let rest = Some(fields.get("rest")).filter(|rest| !rest.is_empty()).map(str::to_owned);
     let has_more = has_more || rest.is_some();
@@ -130,7 +130,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
         back,
         is_done: is_confirmed,
         unchanged: done.unchanged,
-        problems: done.problems.into_iter().take(SHOWN_COUNT_MAX).map(problem).collect(),
+        problems: done.problems.into_iter().chain(missing).take(SHOWN_COUNT_MAX).map(problem).collect(),
         undo: undo.filter(|_| !done.changed.is_empty()),
         changed: done.changed,
     };

@@ -1,16 +1,39 @@
 //! Calls with an idempotency key, and the rate limit of tokens.
 
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
-use rondel_store::Store;
+use rondel_store::{MemStore, Result, Store, StoreError};
 use rondel_web::{Rate, WebConfig, route_table};
 use serde_json::json;
 
-use crate::harness::{Answer, Server};
+use crate::harness::{Answer, Server, clock};
 use crate::holding::Holding;
 use crate::matrix::{OBJECTS, World};
+
+/// A store that loses the answers to chosen calls. The calls take effect.
+#[derive(Debug)]
+struct Losing {
+    inner: MemStore,
+    /// The names of the calls. Each loses one answer.
+    calls: Mutex<Vec<&'static str>>,
+}
+
+impl Losing {
+    fn inner(&self) -> &MemStore {
+        &self.inner
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        let answer = effect.await;
+        let mut calls = self.calls.lock().unwrap();
+        let place = calls.iter().position(|lost| *lost == name);
+        if place.map(|place| calls.remove(place)).is_some() { Err(StoreError::lost_answer(name)) } else { answer }
+    }
+}
+
+rondel_store::delegate_store!(Losing);
 
 async fn post(server: &Server, path: &str, key: &str, body: &str) -> Answer {
     let request = server.request("POST", path).header("content-type", "application/json");
@@ -119,6 +142,31 @@ async fn a_call_continues_after_its_client_hung_up() {
     again.expect(201);
     let runs = server.get("/api/v1/runs?job=a").await.expect(200);
     assert_eq!(runs["items"].as_array().unwrap().len(), 1, "{runs}");
+}
+
+/// The run, job or window is stored, but its client would repeat the call after an error.
+#[tokio::test]
+async fn a_run_is_created_once_though_the_database_loses_its_answer() {
+    let store = Arc::new(Losing { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() });
+    let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
+    let lose = |calls: &[&'static str]| *store.calls.lock().unwrap() = calls.to_vec();
+    server.job("a").await;
+    let path = "/api/v1/jobs/a/runs";
+    lose(&["request_run", "attempts"]);
+    let plain = post(&server, path, "k1", "{}").await.expect(201);
+    lose(&["request_keyed_run"]);
+    let keyed = post(&server, path, "k2", "{\"key\": \"daily\"}").await.expect(201);
+    assert_ne!(plain["id"], keyed["id"]);
+    let runs = server.get("/api/v1/runs?job=a").await.expect(200);
+    assert_eq!(runs["items"].as_array().unwrap().len(), 2, "{runs}");
+    lose(&["create_job"]);
+    let body = json!({"name": "b", "app": "x", "handler": "h"}).to_string();
+    assert_eq!(post(&server, "/api/v1/jobs", "k3", &body).await.expect(201)["version"], 1);
+    lose(&["add_maintenance"]);
+    let body = json!({"length": "2h", "fires": "hold", "reason": "moving"}).to_string();
+    post(&server, "/api/v1/maintenance", "k4", &body).await.expect(201);
+    assert_eq!(server.get("/api/v1/maintenance").await.expect(200)["items"].as_array().unwrap().len(), 1);
+    assert!(store.calls.lock().unwrap().is_empty());
 }
 
 #[tokio::test]

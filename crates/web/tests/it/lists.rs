@@ -246,7 +246,13 @@ async fn jobs_are_filtered_and_changed_together() {
     assert_eq!((&again["jobs"], &again["unchanged"]), (&json!([]), &json!(2)));
     assert_eq!(names(server.get("/api/v1/jobs?q=is:paused").await.expect(200)), ["orders.close", "orders.export"]);
     let label = json!({"action": "label", "names": ["mail.send", "nosuch"], "label": "team=支付 组"});
-    assert_eq!(server.with_body("POST", "/api/v1/jobs:bulk", label).await.expect(200)["jobs"], json!(["mail.send"]));
+    let done = server.with_body("POST", "/api/v1/jobs:bulk", label).await.expect(200);
+    assert_eq!(done["jobs"], json!(["mail.send"]));
+    let problems = done["problems"].as_array().unwrap();
+    assert_eq!(
+        (problems.len(), &problems[0]["job"], &problems[0]["code"]),
+        (1, &json!("nosuch"), &json!("job_not_found"))
+    );
     assert_eq!(server.get("/api/v1/jobs/mail.send").await.expect(200)["labels"], json!({"team": "支付 组"}));
     for label in ["", "team", "a b=c", "team="] {
         let bad = json!({"action": "label", "q": "", "label": label});

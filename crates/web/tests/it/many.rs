@@ -1,12 +1,17 @@
 //! More jobs and runs than one request or one filter can handle.
 
+use std::sync::Arc;
+use std::time::Duration;
+
 use rondel_admin::jobs::{self, RunRequest};
 use rondel_core::outcome::Outcome;
 use rondel_core::{NamespaceId, Trigger};
 use rondel_store::catalog::JobRecord;
+use rondel_store::{MemStore, Result, Store};
+use rondel_web::WebConfig;
 use serde_json::{Value, json};
 
-use crate::harness::Server;
+use crate::harness::{Server, clock};
 use crate::visitor::Visitor;
 
 const FAILED: Outcome = Outcome::Failed { retryable: false };
@@ -81,6 +86,42 @@ async fn a_change_of_many_jobs_reaches_them_all() {
     assert!(done.contains("name=\"after\" value=\"test-499\""), "{done}");
     let rest = visitor.post("/jobs:bulk", "do=resume&scope=all&q=job:test-*&back=/jobs&after=test-499").await.text();
     assert!(rest.contains("Resume 1 job?"), "{rest}");
+}
+
+/// A store that takes long to store a requested run.
+#[derive(Debug)]
+struct SlowRequests(MemStore);
+
+impl SlowRequests {
+    const DELAY: Duration = Duration::from_secs(1);
+
+    fn inner(&self) -> &MemStore {
+        &self.0
+    }
+
+    async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T> {
+        if name == "request_run" {
+            tokio::time::sleep(Self::DELAY).await;
+        }
+        effect.await
+    }
+}
+
+rondel_store::delegate_store!(SlowRequests);
+
+/// Otherwise the request would be cut off, without an answer about what it has done.
+#[tokio::test]
+async fn a_slow_change_of_many_jobs_names_those_that_it_did_not_reach() {
+    let store = Arc::new(SlowRequests(MemStore::new(Arc::new(clock))));
+    let config = WebConfig { request_timeout: SlowRequests::DELAY * 9, ..WebConfig::default() };
+    let server = Server::start_on(store as Arc<dyn Store>, config).await;
+    make_jobs(&server, 80).await;
+    let done = bulk(&server, "jobs", &json!({"action": "run", "q": "job:test-*"})).await;
+    let (made, problems) = (done["runs"].as_array().unwrap().len(), done["problems"].as_array().unwrap());
+    assert!(made >= 8 && !problems.is_empty() && made + problems.len() == 80, "{done}");
+    assert!(problems.iter().all(|problem| problem["code"] == "timed_out"), "{done}");
+    let runs = server.get("/api/v1/runs?limit=200").await.expect(200);
+    assert_eq!(runs["items"].as_array().unwrap().len(), made, "{runs}");
 }
 
 /// An action never applies to only a part of the jobs or runs that a request names.

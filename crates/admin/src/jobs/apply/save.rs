@@ -128,21 +128,20 @@ impl Saving {
         batch
     }
 
+    /// Saves one edit. Does not wait for the ends of queued runs: a list may pause or remove thousands of jobs.
     async fn carry_out(&self, work: Work) -> Result<Option<JobRecord>, JobError> {
         match work {
             Work::Change(both) => {
                 let (record, checked) = *both;
                 let by = (None, self.author.as_str());
                 let saved = jobs::save(&self.node, &record, checked, Some(record.version), by).await?;
-                let saved = jobs::catch_up(&self.node, saved).await?;
-                jobs::settle_if_paused(&self.node, &record, &saved, &self.author).await?;
-                Ok(Some(saved))
+                Ok(Some(jobs::catch_up(&self.node, saved).await?))
             }
             Work::Remove(record) => {
                 let queued = (None, &*self.author);
-                match jobs::delete(&self.node, &record, Some(record.version), false, queued).await? {
-                    Some(_) => Ok(None),
-                    None => Err(JobError::NotFound),
+                match jobs::delete_without_wait(&self.node, &record, Some(record.version), false, queued).await? {
+                    true => Ok(None),
+                    false => Err(JobError::NotFound),
                 }
             }
             Work::Create(_) | Work::Keep => Ok(None),

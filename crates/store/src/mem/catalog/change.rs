@@ -7,6 +7,7 @@ use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
 use crate::mem::{MemStore, State, StoredNode, StoredVersion, key};
+use crate::parents;
 use crate::settle::{clean_name, shard_of, skipped_row};
 use crate::{ChangeJobs, Result};
 
@@ -26,10 +27,13 @@ impl ChangeJobs for MemStore {
         if change.spec.name != record.spec.name && !children.is_empty() {
             return Ok(Changed::IsParent(children));
         }
-        let edges = match state.check_parents(change.id, record.namespace, change.spec) {
-            Ok(edges) => edges,
-            Err(errors) => return Ok(Changed::BadParents(errors)),
-        };
+        let mut new_edges = None;
+        if !parents::are_same(change.spec, &record.spec) {
+            match state.check_parents(change.id, record.namespace, change.spec) {
+                Ok(edges) => new_edges = Some(edges),
+                Err(errors) => return Ok(Changed::BadParents(errors)),
+            }
+        }
         if !state.has_calendar(change.calendar) {
             return Ok(Changed::NoCalendar);
         }
@@ -39,7 +43,9 @@ impl ChangeJobs for MemStore {
         if let Some(script) = state.missing_script(record.namespace, change.spec, Some(&record.spec)) {
             return Ok(Changed::NoScript(script));
         }
-        state.write_parents(change.id, edges);
+        if let Some(edges) = new_edges {
+            state.write_parents(change.id, edges);
+        }
         Ok(state.change(&record, &change, read_at))
     }
 

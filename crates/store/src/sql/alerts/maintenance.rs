@@ -7,7 +7,7 @@ use sqlx::any::AnyRow;
 use crate::Result;
 use crate::alerts::{MAINTENANCE_COUNT_MAX, MAINTENANCE_TOTAL_MAX, MaintenanceRecord};
 use crate::settle::clean_name;
-use crate::sql::query::{Query, Reader, Statement};
+use crate::sql::query::{Query, Reader, Statement, read_ids};
 use crate::sql::{SqlStore, Tx};
 
 macro_rules! select_maintenance {
@@ -87,7 +87,12 @@ impl Tx<'_> {
         let window = &record.window;
         self.raise_alert_version(window.namespace).await?;
         let open = Query::new(&LIST_OF).int(window.namespace.get()).at(record.created_at);
-        if self.rows(open).await?.len() >= usize::try_from(MAINTENANCE_COUNT_MAX).unwrap_or(0) {
+        let open = read_ids(&self.rows(open).await?, "maintenance", "id")?;
+        if open.contains(&window.id.get()) {
+            // An earlier try stored it, but its answer was lost.
+            return Ok(true);
+        }
+        if open.len() >= usize::try_from(MAINTENANCE_COUNT_MAX).unwrap_or(0) {
             return Ok(false);
         }
         let total = self.row(Query::new(&COUNT_OPEN).at(record.created_at)).await?;

@@ -6,6 +6,7 @@ use rondel_core::time::millis;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
 use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
+use crate::parents;
 use crate::settle::{shard_of, skipped_row};
 use crate::sql::calendars::pins;
 use crate::sql::catalog::versions::NewVersion;
@@ -181,10 +182,13 @@ impl Tx<'_> {
                 return Ok(Changed::IsParent(children));
             }
         }
-        let edges = match self.check_parents(change.id, record.namespace, change.spec).await? {
-            Ok(edges) => edges,
-            Err(errors) => return Ok(Changed::BadParents(errors)),
-        };
+        let mut new_edges = None;
+        if !parents::are_same(change.spec, &record.spec) {
+            match self.check_parents(change.id, record.namespace, change.spec).await? {
+                Ok(edges) => new_edges = Some(edges),
+                Err(errors) => return Ok(Changed::BadParents(errors)),
+            }
+        }
         if !self.lock_pinned_calendar(change.calendar).await? {
             return Ok(Changed::NoCalendar);
         }
@@ -198,7 +202,7 @@ impl Tx<'_> {
         }
         let version = record.version + 1;
         self.write_definition(change, version).await?;
-        if names_parents || !record.spec.parents().is_empty() {
+        if let Some(edges) = new_edges {
             self.write_parents(change.id, &edges).await?;
         }
         if change.spec.expect.is_some() || record.spec.expect.is_some() {

@@ -112,7 +112,8 @@ async fn bulk(call: Call, headers: HeaderMap, body: JsonBody<BulkJobs>) -> Resul
         }
         false => perform(&call, &bulk, &chosen.names).await,
     };
-    let JobsDone { changed: jobs, unchanged, runs, problems } = done;
+    let JobsDone { changed: jobs, unchanged, runs, mut problems } = done;
+    problems.extend(chosen.missing);
     let (has_more, after) = (chosen.has_more, chosen.after);
     json(StatusCode::OK, &BulkJobsJson { matched, has_more, after, jobs, unchanged, runs, problems })
 }

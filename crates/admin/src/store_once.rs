@@ -1,0 +1,56 @@
+//! Stores once what a caller requests, although the database's answer may be lost.
+
+use std::time::Duration;
+
+use rondel_store::StoreError;
+use tokio::time::Instant;
+
+/// How long a call is repeated after the connection to the database broke. An API request may take 30 s.
+const REPEATED_FOR: Duration = Duration::from_secs(20);
+/// The pause before each further try.
+const PAUSE: Duration = Duration::from_millis(500);
+
+/// Stores something new: a run, a job, a maintenance window. If the connection broke, it may be stored already, and a caller who gets an error
+/// requests it a second time. So the call is repeated until the database answers. The store recognizes what it has by its key or its id.
+pub(crate) async fn store_once<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
+where
+    S: Future<Output = Result<T, StoreError>>,
+{
+    let mut stored = store().await;
+    if !stored.as_ref().is_err_and(StoreError::is_outcome_unknown) {
+        return stored;
+    }
+    let until = Instant::now() + REPEATED_FOR;
+    while stored.as_ref().is_err_and(StoreError::is_transient) && Instant::now() < until {
+        tokio::time::sleep(PAUSE).await;
+        stored = store().await;
+    }
+    stored
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::ready;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use super::*;
+
+    #[tokio::test(start_paused = true)]
+    async fn only_a_call_that_may_have_taken_effect_is_repeated() {
+        let lost = || Err(StoreError::lost_answer("a call"));
+        let away = || Err(StoreError::no_answer("a call"));
+        for (first, then_away, wanted, calls) in [(lost(), 3, Ok(7), 5), (Ok(7), 0, Ok(7), 1), (away(), 0, Err(()), 1)]
+        {
+            let (first, count) = (std::sync::Mutex::new(Some(first)), AtomicUsize::new(0));
+            let stored = store_once(|| {
+                let call = count.fetch_add(1, Ordering::Relaxed);
+                let first = first.lock().unwrap().take();
+                ready(first.unwrap_or_else(|| if call <= then_away { away() } else { Ok(7) }))
+            });
+            assert_eq!((stored.await.map_err(|_| ()), count.load(Ordering::Relaxed)), (wanted, calls));
+        }
+        let began = Instant::now();
+        assert!(store_once(|| ready(Err::<(), _>(StoreError::lost_answer("a call")))).await.is_err());
+        assert!(began.elapsed() <= REPEATED_FOR + PAUSE);
+    }
+}
