@@ -364,16 +364,6 @@ impl InMemory {
         contents.runs.get(&run).is_some_and(|open| open.attempt <= attempt)
     }
 
-    /// Forgets this attempt, which has ended, or an earlier one; a later attempt stays. Returns whether anything was forgotten.
-    pub(crate) fn forget_up_to(&self, run: RunId, attempt: i32) -> bool {
-        let mut contents = self.lock();
-        let is_here = contents.runs.get(&run).is_some_and(|open| open.attempt <= attempt);
-        if is_here {
-            contents.remove(run);
-        }
-        is_here
-    }
-
     pub(crate) fn len(&self) -> usize {
         self.lock().runs.len()
     }
