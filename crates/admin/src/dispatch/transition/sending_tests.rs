@@ -367,4 +367,11 @@ fn a_result_of_a_run_that_was_not_sent_is_refused_only_under_a_lease() {
     assert_eq!(world.result(1, 1, 1), ["refused 1/1"]);
     world.around.lease_holds = false;
     assert_eq!(world.result(1, 1, 1), ["foreign 1"]);
+    world.join(2, 2, Report::default());
+    assert_eq!(world.result(2, 1, 1), ["foreign 1"], "the other server may have chosen another executor");
+    // This server has its next lease before it has dropped what it had not sent under the one before.
+    world.around.lease_holds = true;
+    world.around.token.epoch = 2;
+    assert_eq!(world.result(1, 1, 1), ["foreign 1"]);
+    assert_eq!(world.result(2, 1, 1), ["foreign 1"]);
 }
