@@ -14,7 +14,7 @@ use rondel_store::{LeaseToken, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::background::{Background, TickError};
-use crate::cluster::strays::Strays;
+use crate::cluster::strays::{Strays, Sweep};
 use crate::cluster::{EndedLease, HeldLease, end_requests, ended_leases};
 use crate::definitions::{Compiled, Key};
 use crate::dispatch::{Event, Ready, RollCallRun};
@@ -47,6 +47,8 @@ pub(crate) struct AdoptLoop {
     is_interrupted: bool,
     /// Roll calls that could not be prepared because the database did not answer.
     owed: Vec<OwedRollCall>,
+    /// Whether unsent runs of an interrupted adoption may lack their places at gates.
+    lacks_places: bool,
     strays: Strays,
 }
 
@@ -90,6 +92,7 @@ impl AdoptLoop {
             is_announced: false,
             is_interrupted: false,
             owed: Vec::new(),
+            lacks_places: false,
             strays: Strays::new(),
         }
     }
@@ -111,6 +114,10 @@ impl AdoptLoop {
         self.free_ended_awaiting(&held).await?;
         self.rounds = self.rounds.wrapping_add(1);
         if self.rounds.is_multiple_of(MISSING_ROUNDS) || self.is_interrupted || self.strays.is_sweeping() {
+            if self.lacks_places {
+                self.restore_missing_places(&held).await?;
+                self.lacks_places = false;
+            }
             if self.is_interrupted {
                 // Runs that the sweep found before the interruption may not have got their places, so the sweep starts over.
                 self.strays.restart_sweep();
@@ -215,8 +222,9 @@ impl AdoptLoop {
         (dead, jobs): (&[NodeId], &[JobId]),
     ) -> Result<Option<u64>, StoreError> {
         let shared = Arc::clone(&self.shared);
-        // The flag stays set if anything below fails, because the answer to a commit may then be lost.
+        // The flags stay set if anything below fails, because the answer to a commit may then be lost.
         let was_interrupted = std::mem::replace(&mut self.is_interrupted, true);
+        let lacked_places = std::mem::replace(&mut self.lacks_places, true);
         let last = shared.departing.last();
         let Adoption { runs: adopted, is_refused } = shared.store.adopt(held.token, dead, jobs).await?;
         if is_refused {
@@ -230,15 +238,13 @@ impl AdoptLoop {
         shared.departing.came_back(back, last);
         let (awaiting, adopted): (Vec<_>, Vec<_>) =
             adopted.into_iter().partition(|adopted| adopted.run.awaits_children());
-        let awaiting: Vec<Run> = awaiting.into_iter().map(|adopted| adopted.run).collect();
-        shared.awaiting.admit(awaiting.iter().map(|run| (run.job, run.id)));
-        self.hold_places(awaiting).await?;
+        self.hold_places(awaiting.into_iter().map(|adopted| adopted.run).collect()).await?;
         self.restore_places(adopted.iter().map(|adopted| &adopted.run)).await?;
         let (unsent, maybe_sent) = split_by_sent(adopted);
         let from = maybe_sent.iter().map(|adopted| (adopted.run.id, adopted.from)).collect();
         // Runs that may be at an executor get their places in the job's order before the runs after them.
         self.call_roll(held, maybe_sent.into_iter().map(|adopted| adopted.run).collect(), from).await?;
-        self.is_interrupted = was_interrupted;
+        (self.is_interrupted, self.lacks_places) = (was_interrupted, lacked_places);
         drop(shared.events.send(Event::AdoptedJobs(jobs.to_vec())).await);
         shared.put(unsent).await;
         Ok(Some(count))
@@ -281,11 +287,33 @@ impl AdoptLoop {
         Ok(())
     }
 
+    /// Like [`restore_places`](Self::restore_places), for all runs of this node that are not in its memory. Among them are those of an interrupted
+    /// adoption: they are this node's by now, so no adoption returns them again.
+    async fn restore_missing_places(&self, held: &HeldLease) -> Result<(), StoreError> {
+        for mut sweep in [Sweep::new(RunStatus::Waiting), Sweep::new(RunStatus::Pending)] {
+            loop {
+                let unsent = sweep.missing_rows(&self.shared, held.token).await?;
+                self.restore_places(unsent.iter()).await?;
+                if sweep.is_at_start() {
+                    break;
+                }
+            }
+        }
+        Ok(())
+    }
+
     /// Begins a roll call for running runs of this node that are not in its memory, because the answer to their adoption was lost.
     async fn call_missing(&mut self, held: &HeldLease) -> Result<(), StoreError> {
         let running = self.strays.running(&self.shared, held.token).await?;
         let (awaiting, missing): (Vec<Run>, Vec<Run>) = running.into_iter().partition(Run::awaits_children);
-        self.hold_places(self.shared.awaiting.admit_new(awaiting)).await?;
+        let awaiting = self.shared.awaiting.admit_new(awaiting);
+        let admitted: Vec<(JobId, RunId)> = awaiting.iter().map(|run| (run.job, run.id)).collect();
+        if let Err(error) = self.hold_places(awaiting).await {
+            // The next sweep finds them again.
+            self.shared.awaiting.forget(admitted);
+            self.is_interrupted = true;
+            return Err(error);
+        }
         if !missing.is_empty() {
             tracing::warn!(count = missing.len(), "running runs are not in memory; asking the executors");
         }

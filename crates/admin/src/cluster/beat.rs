@@ -258,9 +258,9 @@ impl BeatLoop {
         shared.membership.end();
         // The dispatcher forgets runs that wait or are in a roll call, with their places in their jobs' order. Only the adoption under the
         // next lease restores these, so this lease is not renewed any more, even if this try fails.
-        self.must_rejoin = true;
+        let is_first_try = !std::mem::replace(&mut self.must_rejoin, true);
         let previous_lease = shared.membership.token();
-        if self.obstacle.is_none() {
+        if is_first_try && self.obstacle.is_none() {
             tracing::warn!(epoch = previous_lease.epoch, "the lease has ended; joining under a new epoch");
         }
         drop(shared.tick.send(TickCommand::Clear).await);

@@ -21,18 +21,18 @@ const START: SweepPosition = (Timestamp::EPOCH, RunId::new(0));
 
 /// Repeatedly walks through the keys of this node's open runs with one status, in the order of their instants.
 #[derive(Debug)]
-struct Sweep {
+pub(super) struct Sweep {
     status: RunStatus,
     after: SweepPosition,
 }
 
 impl Sweep {
-    const fn new(status: RunStatus) -> Self {
+    pub(super) const fn new(status: RunStatus) -> Self {
         Self { status, after: START }
     }
 
     /// Whether the next look begins at the start.
-    fn is_at_start(&self) -> bool {
+    pub(super) fn is_at_start(&self) -> bool {
         self.after == START
     }
 
@@ -64,6 +64,14 @@ impl Sweep {
             }
         }
         Ok(missing)
+    }
+
+    /// The rows of the next of these runs that are not in memory.
+    pub(super) async fn missing_rows(&mut self, shared: &Shared, token: LeaseToken) -> Result<Vec<Run>, StoreError> {
+        let missing = self.missing(shared, token, (Timestamp::EPOCH, Timestamp::MAX)).await?;
+        let mut runs = shared.store.runs(&missing).await?;
+        runs.retain(|run| run.status == self.status && (run.node, run.node_epoch) == (token.node, token.epoch));
+        Ok(runs)
     }
 }
 

@@ -44,6 +44,8 @@ pub(crate) enum Effect {
     ForgetOf(Vec<(RunId, LeaseToken)>),
     /// Record that these runs await their children; they keep their places at their gates.
     Await(Vec<(JobId, RunId)>),
+    /// Forget which runs await their children, except those that executors have: their places at their gates are dropped.
+    ForgetAwaiting,
     /// Another node has taken over runs of this lease: nothing may be sent under it any more.
     EndLease,
     /// Show an executor as online, under this name.

@@ -171,6 +171,11 @@ impl DispatchLoop {
             Effect::Forget(runs) => shared.in_memory.forget(runs),
             Effect::ForgetOf(runs) => shared.in_memory.forget_of(runs),
             Effect::Await(runs) => shared.awaiting.admit(runs),
+            Effect::ForgetAwaiting => {
+                let mut dropped = shared.awaiting.all();
+                dropped.retain(|(_, run)| self.state.runs.active(*run).is_none());
+                shared.awaiting.forget(dropped);
+            }
             Effect::EndLease => {
                 shared.membership.end();
                 shared.beat_poke.notify_one();

@@ -128,7 +128,10 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
                 .collect();
             d.effects.push(Effect::Await(held));
         }
-        Event::AdoptedAwaiting(runs) => runs.iter().for_each(|ready| state.gates.open_place(ready)),
+        Event::AdoptedAwaiting(runs) => {
+            runs.iter().for_each(|ready| state.gates.open_place(ready));
+            d.effects.push(Effect::Await(runs.iter().map(|ready| (ready.run.job, ready.run.id)).collect()));
+        }
         Event::AwaitingEnded(runs) => {
             for (_, run) in runs {
                 let passed = d.state.gates.leave_with_children(run, &mut d.state.runs);
@@ -199,6 +202,7 @@ fn step_refused(d: &mut Decision<'_>, step: Step) {
 /// Forgets every run that no executor has: its row is durable, and the next lease holder finds it.
 fn drop_unsent(d: &mut Decision<'_>) {
     outbox::drop_placed(d);
+    d.effects.push(Effect::ForgetAwaiting);
     let state = &mut *d.state;
     (state.parked, state.probes) = (Parked::default(), Probes::default());
     let is_active = |run| state.runs.active(run).is_some();

@@ -59,7 +59,9 @@ impl ScriptReader {
             return Ok(Err(NOT_ITS_RUN.to_owned()));
         };
         let Some(definition) = store.definitions(&[(run.job, run.job_version)]).await?.pop() else {
-            return Ok(Err(NOT_ITS_RUN.to_owned()));
+            // This server cannot read the definition, which a newer server has saved. One that can answers.
+            let (table, column, id) = ("job_version", "spec", run.job.get());
+            return Err(StoreError::Corrupt { table, column, id, message: "this server cannot read it".to_owned() });
         };
         let handler = &definition.spec.handler;
         let Some(wanted) = script_ref(handler, &params_of(&run, &definition.spec)) else {

@@ -3,6 +3,7 @@
 #![cfg(test)]
 
 mod admission;
+mod adopting;
 mod ahead;
 mod alert_turns;
 mod answers;

@@ -234,13 +234,19 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         self.runs.iter().filter(|run| matches(run)).cloned().collect()
     }
 
-    /// Accepts no more runs, and refuses the queued ones.
+    /// Accepts no more runs, and refuses the queued ones. A run of a fenced lease may belong to any server by now, so every
+    /// server gets its refusal.
     pub fn drain(&mut self) {
         self.draining = true;
         let senders = self.senders();
+        let fenced = self.runs.sent_under(|node_id, epoch| self.is_fenced(node_id, epoch));
         for run in self.runs.remove_queued(|_| true) {
-            let link = senders.get(&run.link()).copied().unwrap_or_default();
-            self.outbox.reply(link, refusal(run.key(), RefusedWhy::Draining));
+            let refusal = refusal(run.key(), RefusedWhy::Draining);
+            if fenced.contains(&run.key()) {
+                self.outbox.links().for_each(|link| link.push(LinkItem::Reply(refusal.clone())));
+            } else {
+                self.outbox.reply(senders.get(&run.link()).copied().unwrap_or_default(), refusal);
+            }
         }
         for link in self.outbox.links() {
             link.push(LinkItem::Draining);

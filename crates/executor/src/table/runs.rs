@@ -1,6 +1,6 @@
 //! Accepted runs that have not ended: the running ones, those whose instant is still ahead, and the few that wait for a slot.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::{Duration, Instant};
 
 use rondel_core::JobId;
@@ -227,6 +227,12 @@ impl<R: TableRun> Runs<R> {
     pub(super) fn clear_begin_until(&mut self, node_id: i64, epoch: i64) {
         let is_of_lease = |held: &&mut Held<R>| held.lease.0 == node_id && held.lease.1 <= epoch;
         self.held.values_mut().filter(is_of_lease).for_each(|held| held.begin_until = None);
+    }
+
+    /// The runs that were sent under leases for which `is_fenced` is true, given the node and the epoch.
+    pub(super) fn sent_under(&self, is_fenced: impl Fn(i64, i64) -> bool) -> BTreeSet<RunKey> {
+        let fenced = self.held.iter().filter(|(_, held)| is_fenced(held.lease.0, held.lease.1));
+        fenced.map(|(key, _)| *key).collect()
     }
 
     /// Removes the runs that have not started and that match `which`.

@@ -312,6 +312,19 @@ fn a_run_that_waited_too_long_is_handed_back_on_the_next_stream_of_its_server() 
     assert_eq!((second.take(), table.load()), (vec!["Full 2".to_owned()], (1, 0)));
 }
 
+/// Any server may have taken over a queued run whose lease has ended.
+#[test]
+fn a_draining_executor_hands_a_fenced_run_back_to_every_server() {
+    for (node_epoch, expected) in [(2, vec!["Draining"]), (3, vec!["Draining 2", "Draining"])] {
+        let (mut table, link) = table(false);
+        table.offer(&link, triggers(3, &[1, 2]), &TestIntake, start());
+        table.fence(&Fence { node_id: 7, node_epoch });
+        let other = TestLink::open(&mut table, 2);
+        table.drain();
+        assert_eq!(other.take(), expected);
+    }
+}
+
 #[test]
 fn a_result_is_sent_on_another_stream_until_it_is_acknowledged() {
     let (mut table, first) = table(false);

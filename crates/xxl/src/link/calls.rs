@@ -67,6 +67,11 @@ impl Calls {
             } else {
                 Err(CallError::TooLate("the lease of this server has ended".to_owned()))
             };
+            if matches!(answer, Err(CallError::NotSent(_) | CallError::TooLate(_))) {
+                // The attempt goes back to the engine if it is still this server's, and ends as lost if it is not. While the lease may be
+                // renewed, neither is known.
+                shared.wait_for_lease(lease).await;
+            }
             Event::Sent(log_id, lease, answer)
         });
     }

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use rondel_core::{ExecutorId, Reason, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
+use rondel_store::LeaseToken;
 use rondel_store::ledger::{CancelElsewhere, EndOutcome, RunCheck};
 
 use crate::counters::Count;
@@ -164,8 +165,8 @@ pub(crate) fn rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunC
         let row = rows.get(run).copied();
         let held = d.state.runs.active(*run).filter(|active| matches!(active.phase, Phase::Sent | Phase::Noted));
         if let Some(ready) = held.map(|active| &active.ready).or_else(|| d.state.runs.in_roll_call(*run)) {
-            let attempt = ready.run.attempt;
-            apply_row_state(d, *run, attempt, row_state(attempt, row, is_own));
+            let (attempt, lease) = (ready.run.attempt, ready.token());
+            apply_row_state(d, *run, (attempt, lease), row_state(attempt, row, is_own));
             if let Some(row) = row {
                 update_lease(d, row);
             }
@@ -181,8 +182,8 @@ pub(crate) fn rows_checked(d: &mut Decision<'_>, asked: &[RunId], checks: &[RunC
     }
 }
 
-/// Applies the state of the row to an attempt that was believed to be at an executor.
-fn apply_row_state(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowState) {
+/// Applies the state of the row to an attempt that was believed to be at an executor, under this lease.
+fn apply_row_state(d: &mut Decision<'_>, run: RunId, (attempt, lease): (i32, LeaseToken), known: RowState) {
     if known == RowState::Unchanged {
         return;
     }
@@ -195,9 +196,10 @@ fn apply_row_state(d: &mut Decision<'_>, run: RunId, attempt: i32, known: RowSta
         }
         return;
     }
-    if known == RowState::OtherNode {
-        // A run that may have been sent is never handed over: another node has adopted it, so this node's lease has ended, even if it still
-        // holds by this node's clock. Nothing is sent under it any more, least of all the runs that wait behind this one.
+    if known == RowState::OtherNode && lease == d.facts.token {
+        // A run that may have been sent is never handed over: another node has adopted it, so its lease has ended. If that is this node's
+        // present lease, it has ended even if it still holds by this node's clock. Nothing is sent under it any more, least of all the runs
+        // that wait behind this one.
         d.facts.lease_holds = false;
         d.effects.push(Effect::EndLease);
     }
@@ -283,7 +285,6 @@ fn place_by_row(row: Option<&RunCheck>) -> RowPlace {
 #[cfg(test)]
 mod tests {
     use rondel_core::NodeId;
-    use rondel_store::LeaseToken;
 
     use super::*;
 

@@ -12,8 +12,8 @@ use std::time::Duration;
 use rondel_core::error_chain::chain;
 use rondel_core::run::Attempt;
 use rondel_core::{Run, RunId, RunStatus};
-use rondel_store::StoreError;
 use rondel_store::ledger::EndOutcome;
+use rondel_store::{LeaseToken, StoreError};
 use tokio_util::sync::CancellationToken;
 
 use crate::counters::Count;
@@ -38,7 +38,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(200);
 pub(crate) enum ExpectedFrom {
     /// This node does not know the runs.
     Unknown,
-    /// From executors other than their reporter: a result is refused immediately, unless the row of its run proves this node wrong.
+    /// From executors other than their reporter: a result is refused immediately, unless the row of its run proves this node wrong or shows
+    /// another home.
     OtherExecutors,
 }
 
@@ -113,14 +114,13 @@ impl ForeignLoop {
         }
         let keys = runs.values().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
+        let this = self.shared.membership.token();
         for (reporter, expected_from, results) in reported {
             for result in results {
                 let run = runs.get(&result.run);
                 let definition = run.and_then(|run| definitions.get(&(run.job, run.job_version)));
                 let decision = match self.judge_one(&reporter, &result, run, &attempts) {
-                    ResultDecision::Deferred if expected_from == ExpectedFrom::OtherExecutors => {
-                        ResultDecision::Refused
-                    }
+                    ResultDecision::Deferred if is_known_here(run, expected_from, this) => ResultDecision::Refused,
                     decision => decision,
                 };
                 match (decision, run, definition) {
@@ -180,6 +180,13 @@ impl ForeignLoop {
     }
 }
 
+/// Whether this node knows that other executors have the run. If the row shows another home, the run was taken over, and may have been sent
+/// to the reporter since.
+fn is_known_here(run: Option<&Run>, expected_from: ExpectedFrom, this: LeaseToken) -> bool {
+    let is_home = run.is_some_and(|run| (run.node, run.node_epoch) == (this.node, this.epoch));
+    expected_from == ExpectedFrom::OtherExecutors && is_home
+}
+
 /// Whether the run was cancelled while no executor was named for it. The reporter may have had the run, so the answer "no such run" would be
 /// untrue. The result comes too late in any case.
 fn was_cancelled_unnamed(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
@@ -227,6 +234,23 @@ mod tests {
             ("it succeeded", Run { status: RunStatus::Succeeded, ..cancelled }, 1, false),
         ] {
             assert_eq!(was_cancelled_unnamed(&run, &result(attempt), &reporter), expected, "{name}");
+        }
+    }
+
+    /// A run that another server has taken over may have been sent to an executor that this server does not expect.
+    #[test]
+    fn only_the_home_of_a_run_knows_which_executors_do_not_have_it() {
+        use ExpectedFrom::{OtherExecutors, Unknown};
+        let run = run_due_at(Timestamp::from_secs(1));
+        let home = LeaseToken { node: run.node, epoch: run.node_epoch };
+        let later = LeaseToken { epoch: home.epoch + 1, ..home };
+        for (run, expected_from, this, expected) in [
+            (Some(&run), OtherExecutors, home, true),
+            (Some(&run), OtherExecutors, later, false),
+            (Some(&run), Unknown, home, false),
+            (None, OtherExecutors, home, false),
+        ] {
+            assert_eq!(is_known_here(run, expected_from, this), expected, "{expected_from:?} {this:?}");
         }
     }
 

@@ -85,15 +85,18 @@ pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: Inc
     }
     let is_this = |active: &&mut Active| active.ready.run.attempt == result.attempt;
     let Some(active) = d.state.runs.active_mut(run).filter(is_this) else { return ResultDestination::Foreign(result) };
+    let is_unsent = matches!(active.phase, Phase::Marking | Phase::Placed);
+    let is_of_this_lease = d.facts.lease_holds && active.ready.token() == d.facts.token;
+    if is_unsent && !is_of_this_lease {
+        // This server has not sent it, and the lease under which it took the run has ended. Another server may have sent the run, perhaps to
+        // another executor.
+        return ResultDestination::Foreign(result);
+    }
     let is_its_app = reporter.app == active.ready.run.app;
     if !is_its_app || !reporter.may_report_for(active.executor) {
         return ResultDestination::Unexpected(result);
     }
-    if matches!(active.phase, Phase::Marking | Phase::Placed) {
-        // This server has not sent it. Once its lease has ended, another server may have.
-        if !d.facts.lease_holds {
-            return ResultDestination::Foreign(result);
-        }
+    if is_unsent {
         refuse_result(d, reporter, &result);
         return ResultDestination::Here;
     }

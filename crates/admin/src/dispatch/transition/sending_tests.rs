@@ -3,13 +3,13 @@
 
 use std::time::Duration;
 
-use rondel_core::{ExecutorId, Timestamp};
+use rondel_core::{ExecutorId, RunStatus, Timestamp};
 use rondel_proto::v1::RefusedWhy;
 use rondel_store::LeaseToken;
-use rondel_store::ledger::EndOutcome;
+use rondel_store::ledger::{EndOutcome, RunCheck};
 use serde_json::json;
 
-use super::tests::{NOTHING, plain, run, with_executors};
+use super::tests::{DEAD, NOTHING, plain, run, with_executors};
 use super::world::{World, describe};
 use super::*;
 use crate::dispatch::Ready;
@@ -367,4 +367,35 @@ fn a_result_of_a_run_that_was_not_sent_is_refused_only_under_a_lease() {
     assert_eq!(world.result(1, 1, 1), ["refused 1/1"]);
     world.around.lease_holds = false;
     assert_eq!(world.result(1, 1, 1), ["foreign 1"]);
+    world.join(2, 2, Report::default());
+    assert_eq!(world.result(2, 1, 1), ["foreign 1"], "the other server may have chosen another executor");
+    // This server has its next lease before it has dropped what it had not sent under the one before.
+    world.around.lease_holds = true;
+    world.around.token.epoch = 2;
+    assert_eq!(world.result(1, 1, 1), ["foreign 1"]);
+    assert_eq!(world.result(2, 1, 1), ["foreign 1"]);
+}
+
+/// Another server has taken over a run that this one had sent under an earlier lease. The present lease holds nevertheless.
+#[test]
+fn a_run_of_an_earlier_lease_that_another_node_has_ends_no_lease() {
+    let mut world = with_executors(1);
+    world.arrive([plain(1)]);
+    assert_eq!(world.at(1.0), ["sent to 1: 1"]);
+    world.on(Event::LeaseLost);
+    world.around.token.epoch = 2;
+    world.on(Event::AllAdopted(world.around.token));
+    let row = RunCheck {
+        id: run(1),
+        status: RunStatus::Running,
+        attempt: 1,
+        job_version: 1,
+        has_recorded_start: true,
+        owner: DEAD,
+        cancel_by: None,
+        drop_for: None,
+        term: 1,
+    };
+    assert_eq!(world.described(Event::RowsChecked(vec![run(1)], vec![row])), NOTHING);
+    assert!(world.state.runs.active(run(1)).is_none() && world.around.lease_holds);
 }

@@ -305,3 +305,18 @@ fn no_run_begins_at_an_executor_that_may_have_an_earlier_one() {
         assert_eq!(world.flush(), ["sent to 1: 2"], "{is_named} {joins_first}");
     }
 }
+
+/// A run that awaits its children counts as known here as long as it has its place: the next lease restores the place only of runs that are
+/// not known.
+#[test]
+fn a_run_that_awaits_its_children_is_forgotten_with_its_place() {
+    let mut world = with_executors(1);
+    let serial = definition(&json!({"queue_timeout": "60s"}));
+    let effects = world.on(Event::AdoptedAwaiting(vec![ready(1, &serial)]));
+    let is_known = |effect: &Effect| matches!(effect, Effect::Await(runs) if runs.iter().any(|(_, id)| *id == run(1)));
+    assert!(effects.iter().any(is_known), "{effects:?}");
+    world.arrive([ready(2, &serial)]);
+    assert_eq!(world.at(2.0), NOTHING);
+    let effects = world.on(Event::LeaseLost);
+    assert!(effects.iter().any(|effect| matches!(effect, Effect::ForgetAwaiting)), "{effects:?}");
+}
