@@ -50,7 +50,7 @@ pub(super) async fn reconcile_app(
     }
     for spec in parents_first(specs) {
         let name = spec.name.clone();
-        match register(node, app, spec).await {
+        match Box::pin(register(node, app, spec)).await {
             Ok(()) => {}
             Err(JobError::Store(error)) if error.is_transient() => return Err(error),
             Err(error) => problems.extend(problems_of(&name, error)),

@@ -243,7 +243,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
         for run in self.runs.remove_queued(|_| true) {
             let refusal = refusal(run.key(), RefusedWhy::Draining);
             if fenced.contains(&run.key()) {
-                self.outbox.links().for_each(|link| link.push(LinkItem::Reply(refusal.clone())));
+                self.outbox.links().for_each(|link| link.push(LinkItem::Reply(refusal)));
             } else {
                 self.outbox.reply(senders.get(&run.link()).copied().unwrap_or_default(), refusal);
             }
