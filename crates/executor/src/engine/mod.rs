@@ -356,7 +356,7 @@ impl Engine {
         link.push(LinkItem::Probe(ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
     }
 
-    /// Logs the problems of declared jobs; jobs without a problem are registered.
+    /// Logs the problems of declared jobs. The server has registered the jobs for which it reports no problem.
     pub(crate) fn declaration_problems(&self, problems: &[v1::DeclarationProblem]) {
         let lines: BTreeSet<String> = problems
             .iter()

@@ -82,7 +82,7 @@ impl Silence {
     }
 
     /// The number of silences that were too long so far. Messages on a stream that was opened before the end of the
-    /// last one are ignored.
+    /// last such silence are ignored.
     pub(crate) fn exceeded_count(&self) -> u64 {
         self.exceeded_count.load(Ordering::Relaxed)
     }

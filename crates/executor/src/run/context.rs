@@ -156,7 +156,7 @@ impl RunContext {
         (!name.is_empty()).then_some(name)
     }
 
-    /// The shard's own parameters, as in the definition, as JSON text.
+    /// The parameters that the job's definition gives this shard alone, as JSON text.
     pub(crate) fn shard_params(&self) -> &str {
         let raw = self.inner.trigger.shard_params.as_str();
         if raw.is_empty() { "null" } else { raw }
@@ -404,7 +404,7 @@ impl RunContext {
         }
     }
 
-    /// The newest numbers, for sending. Progress reported after this is listed again.
+    /// The newest numbers, for sending. If the handler sets new ones, the run is listed again.
     pub(crate) fn take_progress(&self) -> (u64, u64) {
         self.inner.progress.listed.store(false, Ordering::Release);
         self.progress().unwrap_or_default()

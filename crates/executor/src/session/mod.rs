@@ -23,11 +23,12 @@ const REMIND_PERIOD: Duration = Duration::from_secs(300);
 /// How often a server's second URL is checked again while the server is connected by another one.
 const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 
-/// After this many such answers in a row, a URL whose server answers that this executor is connected already counts as
-/// another URL of a connected server. By then, a server has given up a broken stream.
+/// If the server behind a URL answers this many times in a row that this executor is connected already, the URL counts
+/// as another URL of a connected server. By then, a server has given up a broken stream.
 const ALREADY_THERE_MAX: u32 = 5;
 
-/// The longest wait before such a URL is dialled again: behind a load balancer it may lead to another server by then.
+/// The longest wait before a URL that counts as another URL of a connected server is dialled again: behind a load
+/// balancer it may lead to another server by then.
 const ALREADY_THERE_PERIOD: Duration = Duration::from_secs(30);
 
 /// Dials every configured server.

@@ -21,7 +21,7 @@ const REPEAT_PERIOD: Duration = Duration::from_secs(5);
 const REPORT_ITEMS_MAX: usize = ITEM_COUNT_MAX - 1;
 /// The largest size of a report in one message, in bytes.
 const REPORT_BYTES_MAX: usize = 500 * 1000;
-/// Bytes that an item takes in a report in addition to its own.
+/// Bytes that an item adds to a report beyond its own encoded size.
 const ITEM_OVERHEAD: usize = 8;
 
 impl<R: Clone> Group<R> {
