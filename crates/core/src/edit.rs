@@ -52,8 +52,8 @@ pub struct EditContext<'a> {
     /// When the new definition was checked. A schedule `at` with a later instant was in the future at the check, so it fires even if
     /// its instant has passed by now.
     pub checked_at: Timestamp,
-    /// The latest known time of the clock when the rows were read. It is later than `now` if the edit was slow to arrive, or the clock
-    /// stepped back. Rows due by then may have been sent.
+    /// The greatest time that the clock had shown when the rows were read. It is later than `now` if the edit was slow to arrive, or
+    /// if the clock stepped back. Rows due by then may have been sent.
     pub read_at: Timestamp,
     /// Its future rows, in any order.
     pub rows: &'a [FutureRow],
@@ -148,8 +148,9 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
-    // If the schedule stays the same, the fires before its next one have their verdicts. A maintenance window skips fires up to a slice ahead
-    // of their instants, and one row stands for all of them. Only a step back of the clock leaves the next fire further ahead.
+    // If the schedule stays the same, the fires before its next one have their verdicts. A maintenance window skips fires up to
+    // `REPLAN_WITHIN` ahead of their instants, and one row stands for all of them. The next fire is further ahead than that only if
+    // the clock stepped back.
     let soon = context.next_fire_at.filter(|at| *at > now && *at <= now + REPLAN_WITHIN * 2);
     if let (Some(next), Some((old, new))) = (soon, context.before.zip(job))
         && old.enabled

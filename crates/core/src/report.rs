@@ -113,8 +113,8 @@ fn per_mille(part: u64, whole: u64) -> Option<u32> {
     u32::try_from(share).ok()
 }
 
-/// A message with the parts folded that differ from run to run: numbers, ids, instants and addresses become `#`, white space
-/// and control characters become one space. At most [`FOLDED_BYTES_MAX`] bytes.
+/// Folds a message: numbers, ids, instants and addresses, which differ from run to run, become `#`; white space and
+/// control characters become one space. The result has at most [`FOLDED_BYTES_MAX`] bytes.
 ///
 /// ```
 /// use rondel_core::report::fold;

@@ -122,7 +122,7 @@ mutants! {
     LateFirst = "late_first",
     /// One job can take all the memory for open runs.
     NoShares = "no_shares",
-    /// Runs that executors have count against their job's share of the memory, like runs that wait.
+    /// Runs that are with executors count against their job's share of the memory, like runs that wait.
     HandsCount = "hands_count",
     /// The memory of a run is not released when it ends.
     RoomIsKept = "room_is_kept",

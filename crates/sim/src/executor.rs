@@ -79,6 +79,7 @@ pub(crate) struct Executor {
     reports: Reports,
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
+    /// The length of silence after which runs that must not run twice are stopped, from the last welcome.
     silence: Mutex<Duration>,
     /// How many silences were too long and ended with a welcome. Messages on a stream that was opened before the last
     /// of these are ignored.

@@ -245,8 +245,8 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         silence: Duration::from_secs(3),
         lost_after: Duration::from_secs(6),
         continue_max: Duration::from_secs(10),
-        // A simulated database answers within milliseconds. With this share, the wait is as long as if it took half a
-        // second.
+        // A simulated database answers within milliseconds. With this share, the wait is as long as if the database
+        // took half a second.
         whole_backlog_share: 200,
         // Shorter than the delay that the checker allows in a chain of runs.
         whole_backlog_within: Duration::from_secs(1),

@@ -38,12 +38,12 @@ pub(crate) struct Entry {
     pub(crate) row: XxlRun,
     /// The `fence_n` of its trigger; 0 if another server sent it, or this one before a restart.
     pub(crate) fence_n: i64,
-    /// The executor has confirmed that it has or had the attempt.
+    /// Whether the executor has confirmed that it has or had the attempt.
     pub(crate) is_confirmed: bool,
     pub(crate) started_at_ms: i64,
     /// The end of the request to run it, or its insertion here: answers of the executor cover it from this instant on.
     pub(crate) answerable_since: Instant,
-    /// The request to run it is on its way.
+    /// Whether the request to run it is on its way.
     pub(crate) is_sending: bool,
     pub(crate) kill: Option<Kill>,
     /// Whether this server has logged that the executor did not stop it.
@@ -56,9 +56,9 @@ pub(crate) struct Entry {
     pub(crate) is_pulling: bool,
     pub(crate) has_whole_log: bool,
     pub(crate) is_log_cut: bool,
-    /// Why the last read of its log after its end failed.
+    /// Why the last read of its log failed; only if the attempt had ended by then.
     pub(crate) log_error: Option<String>,
-    /// Its row states how much of its log is stored: only this server has stored lines, or the store was asked.
+    /// Whether its row states how much of the log is stored: no other server stored lines, or the store was asked.
     pub(crate) is_log_found: bool,
     /// The chunks of its log that are not known to be stored: the number of each, and that of the line after it.
     unstored: VecDeque<(i64, i64)>,

@@ -138,8 +138,8 @@ impl PumpTruth {
         self.rows.get(item_key).map_or(&[], Vec::as_slice)
     }
 
-    /// The names of the items that a root run had from the version of its row until its end. An edit ends a root run, except one that a user triggered
-    /// while its job is paused: it goes on with the items of the newest version.
+    /// The names of the items that a root run had: those of the version in its row, and of later versions until its end. An edit ends
+    /// a root run, except one that a user triggered while its job is paused: that run goes on with the items of the newest version.
     pub(crate) fn item_names(&self, root: &Run, ended_ms: u64) -> Vec<&String> {
         let versions = self.item_names.get(&root.job).map_or(&[][..], Vec::as_slice);
         let is_of_it = |(version, saved_ms, _): &&(i64, u64, Vec<String>)| {
