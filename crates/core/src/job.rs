@@ -100,7 +100,7 @@ impl Job {
         let mut errors = Vec::new();
         check_names(spec, &mut errors);
         let params = spec.params.to_string();
-        // The depth is not checked: a definition that was stored before that bound was introduced must stay valid.
+        // The depth is not checked: a definition that was stored before this bound existed must stay valid.
         if params.len() > PARAMS_LEN_MAX {
             errors.push(FieldError::new("/params", params_too_long(params.len())));
         }

@@ -14,7 +14,7 @@ use crate::log::ReadEnd;
 /// Maximum number of ended attempts that are remembered because another node reads their logs. For a busy executor, these are the attempts
 /// of the last seconds.
 const UNREAD_MAX: usize = 5_000;
-/// Maximum number of these logs that this node starts to read at the same time.
+/// Maximum number of logs of other nodes' attempts that this node starts to read at the same time.
 const READ_AT_ONCE_MAX: usize = 200;
 /// Time limit for reading the rest of a log after the end of its attempt.
 const LOG_TIMEOUT: Duration = Duration::from_secs(30);

@@ -124,8 +124,9 @@ pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> ConditionS
     if count >= bound { ConditionState::Holds { since: now, new_count: 0 } } else { ConditionState::Clear }
 }
 
-/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the
-/// ids of the runs that failed since the rule was last checked. A streak that a success has ended since then is found too.
+/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events`
+/// are the ids of the runs that failed since the rule was last checked. Also finds a streak that a success has ended
+/// since that check.
 #[must_use]
 pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> ConditionState {
     let counted = newest.iter().filter(|run| run.is_failure() || run.status == RunStatus::Succeeded);

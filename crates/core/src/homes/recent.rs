@@ -103,7 +103,7 @@ pub struct NodeShare {
     pub weight: u32,
     /// How many jobs it is home to.
     pub job_count: u64,
-    /// The recent fires of those jobs, in thousandths.
+    /// The recent fires of the jobs that it is home to, in thousandths.
     pub recent_fires: u64,
 }
 

@@ -20,7 +20,7 @@ pub(crate) struct SilencePeriod {
 /// The length of silence after which a run stops; `None` if the run continues. `limit` is the default length.
 pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
     if trigger.pump.is_some() {
-        // The items of the group may belong to another group by then.
+        // After so long a silence, the items of the group may belong to another group.
         return Some(limit);
     }
     match trigger.on_silence() {

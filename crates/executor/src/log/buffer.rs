@@ -56,7 +56,7 @@ struct State {
     logged_bytes: usize,
     /// How many lines the kept beginning of the log has so far; the limit bounds them.
     logged_lines: usize,
-    /// The attempt has ended: no more lines are taken.
+    /// Whether the attempt has ended, so that no more lines are taken.
     closed: bool,
     /// The end of a log that has exceeded its limit.
     tail: Option<Tail>,

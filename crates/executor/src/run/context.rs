@@ -312,8 +312,9 @@ impl RunContext {
         }
     }
 
-    /// Whether the run should have ended: its timeout has passed, or it must stop. Callers add the ordinary grace. A
-    /// cancelled group of a pump job has a longer one, so the difference between the two must have passed as well.
+    /// Whether the run should have ended: its timeout has passed, or it must stop. Callers add the ordinary grace. For
+    /// a cancelled group of a pump job, whose grace is longer, this is true only after the difference between the two
+    /// has passed as well.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
         let longer = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
         self.inner.stop.set_at().is_some_and(|at| now >= at + longer) || self.deadline().is_some_and(|end| now >= end)

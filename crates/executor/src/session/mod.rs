@@ -38,7 +38,7 @@ pub(crate) fn dial_configured(engine: &Arc<Engine>) {
     }
 }
 
-/// Dials the servers that a welcome named. Drops servers of an earlier welcome that are neither in this one nor
+/// Dials the servers that a welcome named. Drops servers that only an earlier welcome named, unless they are
 /// configured.
 fn dial_named(engine: &Arc<Engine>, servers: &[String]) {
     for url in engine.servers.set_named(servers) {
