@@ -97,7 +97,8 @@ pub struct PerMilleShares {
 }
 
 impl PerMilleShares {
-    /// From the counts of a period: runs that succeeded, runs that failed in any way, and fires that were skipped.
+    /// Computes the shares from the counts of a period: runs that succeeded, runs that failed in any way, and fires
+    /// that were skipped.
     #[must_use]
     pub fn of((succeeded, trouble, skipped): (u64, u64, u64), lateness: &Sketch, bound: Duration) -> Self {
         Self {

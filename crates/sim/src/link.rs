@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::lock;
 
-/// Why a run must end before its handler does.
+/// Why a run must end although its handler has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Cancelled,

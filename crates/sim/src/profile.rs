@@ -62,7 +62,7 @@ pub(crate) struct Profile {
 const FIRST_SMALL: u64 = 100_000_000;
 /// Seeds above this one have executors that take triggers ahead of their instants.
 pub(crate) const FIRST_AHEAD: u64 = 300_000_000;
-/// Seeds above this one have one server, on a database for one.
+/// Seeds above this one have one server, on a database that is made for one server.
 pub(crate) const FIRST_SINGLE: u64 = 400_000_000;
 
 /// Settings of the engine that bound its pages and budgets, under their names there: two, three, or their usual values.

@@ -98,8 +98,8 @@ impl Entry {
         self.is_open() && !self.is_sending && self.answerable_since <= asked_at
     }
 
-    /// Whether its log is whole after a read that ended like this. `was_over`: the attempt had ended before the read began, so no line
-    /// was added after it.
+    /// Whether its log is whole after a read that ended like this. `was_over` is whether the attempt had ended before the read began,
+    /// so that no line was added later.
     pub(crate) fn is_whole_after(&self, end: &ReadEnd, was_over: bool) -> bool {
         !self.is_open() && (*end == ReadEnd::Cut || *end == ReadEnd::Whole && was_over)
     }

@@ -99,8 +99,8 @@ pub fn watches_same(one: &RuleSpec, other: &RuleSpec) -> bool {
     one.condition == other.condition && one.scope == other.scope
 }
 
-/// Whether a fire is part of an incident of its job. A fire is part of it if the incident names its run. So is an ended
-/// fire that was planned during the incident, or before it within the time that the rule looks back.
+/// Whether a fire is part of an incident of its job: the incident names its run, or the fire has ended and was planned
+/// during the incident, or before it within the time that the rule looks back.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,

@@ -23,8 +23,8 @@ pub const DECAY_STEPS: [(Duration, u64); 8] = [
 /// The factor of a fresh count.
 pub const DECAY_WHOLE: u64 = 256;
 
-/// The load that each job has in addition to its recent fires, in thousandths of a fire. Because of it, each node
-/// also gets about as many of the jobs that seldom fire.
+/// The load that each job has in addition to its recent fires, in thousandths of a fire. Because of it, the jobs that
+/// seldom fire are spread evenly over the nodes, too.
 const IDLE_JOB: u64 = 10;
 
 /// A decaying count of fires.

@@ -56,7 +56,7 @@ impl Link {
         Self { silence_count, ..self }
     }
 
-    /// Resolves when a message waits.
+    /// Resolves when a message is waiting to be sent.
     pub(crate) async fn ready(&self) {
         while lock(&self.queue).items.is_empty() {
             self.wake.notified().await;

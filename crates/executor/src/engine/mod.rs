@@ -179,7 +179,7 @@ impl Engine {
     }
 
     /// If no server has answered for too long, stops the runs that must not run twice. This is also checked before each
-    /// run begins: a paused process may resume exactly there, when another executor already has the run.
+    /// run begins: a paused process may resume just before that, when another executor already has the run.
     fn enforce_silence_limit(&self) {
         self.stop_runs_in_silence(self.setup.silence.exceeded(host::uptime()));
     }
