@@ -1,4 +1,4 @@
-//! One executor's end of a stream, and the other types that its run table needs: a run, its log, and the intake.
+//! One executor's side of a stream, and the other types that its run table needs: a run, its log, and the intake.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};

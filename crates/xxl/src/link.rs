@@ -1,4 +1,4 @@
-//! An executor's end of a session with the engine: it accepts triggers, calls the executor, and reports the results.
+//! An executor's side of a session with the engine: it accepts triggers, calls the executor, and reports the results.
 
 mod calls;
 mod offer;

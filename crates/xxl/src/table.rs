@@ -231,7 +231,7 @@ impl Table {
         self.entries.insert(entry.row.log_id, entry);
     }
 
-    /// Marks an attempt's log as being read; adds the attempt if it is not here, in which case it already has its verdict.
+    /// Marks an attempt's log as being read. An attempt that is not here is added; it already has its verdict.
     pub(crate) fn begin_log_read(&mut self, row: XxlRun, now: Instant) {
         let log_id = row.log_id;
         if !self.entries.contains_key(&log_id) {

@@ -209,7 +209,7 @@ impl Expectations {
         (next > look_at && is_worth).then_some(next)
     }
 
-    /// From which planned instant on a success counts, for a check that was due at `look_at`.
+    /// The earliest planned instant of a run whose success counts, for a check that was due at `look_at`.
     #[must_use]
     pub fn counts_from(&self, kind: ExpectKind, look_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
         match kind {
