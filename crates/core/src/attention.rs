@@ -94,21 +94,21 @@ pub enum FindingSeverity {
 /// Something that an operator should look at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Finding {
-    /// A server is gone.
+    /// A server is gone: its name, and when its lease ended.
     NodeLost(String, Timestamp),
-    /// A loop of a server fails.
+    /// A loop of a server fails: the server, the loop, and since when.
     LoopFails(String, String, Timestamp),
     /// A job fails.
     Fails(FailingJob),
     /// No executor offers the handler of a job, or those that offer it are not allowed to take its runs.
     NoExecutor(JobWithoutExecutor),
-    /// Runs begin too late.
+    /// Runs begin too late: the 99th percentile of their lateness.
     Late(Duration),
     /// A run takes far longer than usual.
     Long(RunUnderWay),
-    /// A token expires soon, or has expired.
+    /// A token expires soon, or has expired: its name, and the instant at which it expires.
     TokenEnds(String, Timestamp),
-    /// A job has been paused for a long time.
+    /// A job has been paused for a long time: its name, and since when.
     Paused(String, Timestamp),
 }
 

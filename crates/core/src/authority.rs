@@ -48,7 +48,7 @@ impl Actor<'_> {
     #[must_use]
     pub fn may_manage_token(&self, target: TokenTarget<'_>) -> bool {
         if target.owner.is_some() && target.owner == self.account {
-            // Both tokens are limited by the grants of the same account, so these are left out of the comparison.
+            // Both tokens are limited by the grants of the same account, so the comparison leaves out those grants.
             let own = Rights::new(self.rights.grants().to_vec());
             return !self.is_token || target.grants.iter().all(|grant| own.cover(grant));
         }

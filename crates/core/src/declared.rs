@@ -32,7 +32,7 @@ pub struct DeclaredJobs {
 /// The declarations that count, out of several sets.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct EffectiveDeclarations {
-    /// The text that counts, for each job that living executors declare.
+    /// The text of the declaration that counts, for each job that living executors declare.
     pub jobs: BTreeMap<String, String>,
     /// Jobs that were declared before, and that no living executor declares. Empty while no executor lives.
     pub gone: BTreeSet<String>,

@@ -14,7 +14,7 @@ pub struct DenseInstant {
     pub job_count: u64,
 }
 
-/// How fires are claimed ahead.
+/// How early and how fast servers claim fires before their instants.
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimPace {
     /// All fires must be claimed at least this long before their instant.

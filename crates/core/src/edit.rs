@@ -49,11 +49,11 @@ pub struct EditContext<'a> {
     pub anchor: Timestamp,
     /// The instant of the edit, by the clock of the server that received it.
     pub now: Timestamp,
-    /// When the new definition was checked. A schedule `at` with a later instant was in the future at the check, so it fires even if
-    /// its instant has passed by now.
+    /// When the new definition was checked. A one-time fire (schedule `at`) with a later instant was in the future at the check, so
+    /// it still happens if its instant has passed by now.
     pub checked_at: Timestamp,
-    /// The latest known time of the clock when the rows were read. It is later than `now` if the edit was slow to arrive, or the clock
-    /// stepped back. Rows due by then may have been sent.
+    /// The greatest time that the clock had shown when the rows were read. It is later than `now` if the edit was slow to arrive, or
+    /// if the clock stepped back. Rows due by then may have been sent.
     pub read_at: Timestamp,
     /// Its future rows, in any order.
     pub rows: &'a [FutureRow],
@@ -148,8 +148,9 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     while let Some(at) = plan.next_fire_at.filter(|at| rows.iter().any(|row| row.fire_at == *at)) {
         plan.next_fire_at = next_after(at);
     }
-    // If the schedule stays the same, the fires before its next one have their verdicts. A maintenance window skips fires up to a slice ahead
-    // of their instants, and one row stands for all of them. Only a step back of the clock leaves the next fire further ahead.
+    // If the schedule stays the same, the fires before its next one have their verdicts. A maintenance window skips fires up to
+    // `REPLAN_WITHIN` ahead of their instants, and one row stands for all of them. The next fire is further ahead than that only if
+    // the clock stepped back.
     let soon = context.next_fire_at.filter(|at| *at > now && *at <= now + REPLAN_WITHIN * 2);
     if let (Some(next), Some((old, new))) = (soon, context.before.zip(job))
         && old.enabled
@@ -157,8 +158,8 @@ fn plan_clock(plan: &mut EditPlan, job: Option<&Job>, context: EditContext<'_>) 
     {
         plan.next_fire_at = plan.next_fire_at.map(|at| at.max(next));
     }
-    // A one-time fire whose instant passed between the check and now still fires: it becomes the next fire, and the scan finds it. If that
-    // fire has a row already, the scan inserts no other, because the key exists.
+    // A one-time fire whose instant passed between the check and now still fires: it becomes the next fire, and the scan finds it. If
+    // that fire has a row already, the scan inserts no second row, because rows of one fire have the same unique key.
     let once = job.and_then(|job| job.timetable.once_within(checked_at, now));
     plan.next_fire_at = once.or(plan.next_fire_at);
     // If the schedule stays the same, past fires without a row (their home node has just died, or a maintenance window holds them

@@ -141,6 +141,7 @@ const SLACK_PART: u64 = 20;
 /// Differences of up to the load of this many idle jobs are ignored too.
 const SLACK_COUNT: u64 = 2;
 
+/// The jobs that `this` gives away under `least_count`, each with the node that gets it.
 fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
     let Some(own) = nodes.iter().find(|share| share.node == this) else { return Vec::new() };
     let count = u64::try_from(nodes.len()).unwrap_or(1).max(1);

@@ -110,7 +110,8 @@ ids! {
 }
 
 impl JobId {
-    /// The lane that writes everything about this job, in order. Lanes are numbered from 0 up to `count` − 1.
+    /// The lane that handles everything about this job, in order: one of `count` parallel queues of a server, numbered
+    /// from 0.
     #[must_use]
     pub fn lane(self, count: usize) -> usize {
         // Ids of one node differ mostly in their time bits, so they are mixed before the remainder is taken.

@@ -27,13 +27,17 @@ pub const PARAMS_DEPTH_MAX: usize = 50;
 pub const SCHEDULE_COUNT_MAX: usize = 20;
 /// The longest description of a job, in bytes.
 pub const DESCRIPTION_LEN_MAX: usize = 1000;
+/// The most retries that a definition may ask for.
 const RETRY_MAX: u32 = 100;
+/// The most missed fires of a job that a definition may let run late.
 const MISFIRE_MAX: u32 = 10_000;
 const PRIORITY_MAX: u8 = 9;
 const RATE_STARTS_MAX: u32 = 10_000;
+/// The longest period of a rate limit.
 const RATE_PER_MAX: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of shards of a fire.
 pub const SHARD_COUNT_MAX: u32 = 1_000;
+/// The longest time that a definition may give for a timeout, a wait or another length.
 const LENGTH_MAX: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The result of [`JobSpec::compile`].
@@ -96,7 +100,7 @@ impl Job {
         let mut errors = Vec::new();
         check_names(spec, &mut errors);
         let params = spec.params.to_string();
-        // The depth is not checked: a definition that was stored before that bound was introduced must stay valid.
+        // The depth is not checked: a definition that was stored before this bound existed must stay valid.
         if params.len() > PARAMS_LEN_MAX {
             errors.push(FieldError::new("/params", params_too_long(params.len())));
         }

@@ -23,7 +23,7 @@ pub enum LineSeverity {
 
 /// How many bytes of a line are read: the name of a level is at its beginning.
 const READ_BYTES_MAX: usize = 160;
-/// How many words of these bytes are read.
+/// How many words of the first [`READ_BYTES_MAX`] bytes are read.
 const WORD_COUNT_MAX: usize = 8;
 
 impl LineSeverity {

@@ -152,8 +152,7 @@ fn skip_missed_walking(
     MissedPlan { catch_up, span: span(&missed), through: more.map_or(last, just_before), more }
 }
 
-/// Limits the fires that run late in all of these plans together to `count`, and skips the others. The plans are in the order
-/// of time.
+/// Lets at most `count` fires of all these plans together run late, and skips the others. The plans are in the order of time.
 pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, MisfireKeep)) {
     let mut left = count;
     let bound = |plan: &mut MissedPlan| {

@@ -204,7 +204,8 @@ pub fn decide_next(
         Outcome::Cancelled | Outcome::Yielded => {
             verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested)))
         }
-        // The job was paused while the only group of a pump was waiting for its next attempt.
+        // The job was paused while the only group of a pump was waiting for its next attempt. An earlier attempt has
+        // worked, so the run succeeded.
         Outcome::Skipped(reason) if policy.is_pump && ended.may_have_begun && reason.ends_pump() => {
             verdict(RunStatus::Succeeded, Some(reason))
         }

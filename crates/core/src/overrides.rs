@@ -23,7 +23,7 @@ const POINTER_COUNT_MAX: usize = 50;
 const POINTER_LEN_MAX: usize = 200;
 /// A reference to a secret in a text begins with this; the secret's name follows.
 const SECRET_OPEN: &str = "{{secret.";
-/// The end of such a reference.
+/// The end of a reference to a secret.
 const SECRET_CLOSE: &str = "}}";
 
 /// Which parameters a caller may replace for one run.

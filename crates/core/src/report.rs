@@ -97,7 +97,8 @@ pub struct PerMilleShares {
 }
 
 impl PerMilleShares {
-    /// From the counts of a period: runs that succeeded, runs that failed in any way, and fires that were skipped.
+    /// Computes the shares from the counts of a period: runs that succeeded, runs that failed in any way, and fires
+    /// that were skipped.
     #[must_use]
     pub fn of((succeeded, trouble, skipped): (u64, u64, u64), lateness: &Sketch, bound: Duration) -> Self {
         Self {
@@ -113,8 +114,8 @@ fn per_mille(part: u64, whole: u64) -> Option<u32> {
     u32::try_from(share).ok()
 }
 
-/// A message with the parts folded that differ from run to run: numbers, ids, instants and addresses become `#`, white space
-/// and control characters become one space. At most [`FOLDED_BYTES_MAX`] bytes.
+/// Folds a message: numbers, ids, instants and addresses, which differ from run to run, become `#`; white space and
+/// control characters become one space. The result has at most [`FOLDED_BYTES_MAX`] bytes.
 ///
 /// ```
 /// use rondel_core::report::fold;

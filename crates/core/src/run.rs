@@ -69,9 +69,9 @@ pub struct Run {
     pub result: Option<String>,
     /// How often an executor was lost while it had the run; not counted as retries.
     pub lost_count: i32,
-    /// Shards that have no verdict yet; only on the row that stands for all shards.
+    /// How many shards have no verdict yet; only in the row that stands for all shards.
     pub open_shards: Option<i32>,
-    /// Runs that follow from it and have no verdict yet; only if the job ends with its children.
+    /// How many of the runs that follow from it have no verdict yet; only if the job ends with its children.
     pub open_children: Option<i32>,
     /// The run that this one follows from: for a shard, the row that stands for all shards; else the run of a parent
     /// job, or the run that was retried by hand.

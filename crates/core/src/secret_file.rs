@@ -2,7 +2,7 @@
 
 /// Permissions of all other users.
 const OTHER_USERS_BITS: u32 = 0o007;
-/// Permissions of the group other than reading.
+/// The group's permissions to write and to execute.
 const GROUP_CHANGES: u32 = 0o030;
 const GROUP_BITS: u32 = 0o070;
 const ROOT: u32 = 0;

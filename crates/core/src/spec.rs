@@ -364,7 +364,8 @@ impl JobSpec {
     }
 }
 
-/// The `at` of a schedule that runs immediately if the `at` is in the past when it is saved.
+/// The `at` of a schedule that runs immediately if this instant is in the past when the definition is saved; `None` for
+/// any other schedule.
 fn run_instant(schedule: &ScheduleSpec) -> Option<Timestamp> {
     let at = schedule.at.as_deref().filter(|_| schedule.if_past == Some(IfPast::Run))?;
     at.parse().ok()

@@ -1,7 +1,7 @@
 //! Enums whose values have one word each in SQL, JSON and the console.
 
-/// Defines such an enum with its words, its order, its JSON schema, `Display` and `FromStr`. The schema has the name of the type, or
-/// another one that is given after the type.
+/// Defines an enum whose values have one word each, with its order, its JSON schema, `Display` and `FromStr`. The schema has the
+/// name of the type, or another one that is given after the type.
 macro_rules! word_enum {
     ($(#[doc = $doc:literal])* $name:ident $(($schema:literal))? { $($(#[doc = $vdoc:literal])* $variant:ident = $word:literal),+ $(,)? }) => {
         $(#[doc = $doc])*

@@ -221,13 +221,14 @@ impl Builder {
         self
     }
 
-    /// Resolves `{{secret.NAME}}` in params.
+    /// Replaces each `{{secret.NAME}}` in the parameters of runs by the secret of that name.
     pub fn secrets(mut self, secrets: Secrets) -> Self {
         self.secrets = Some(secrets);
         self
     }
 
-    /// Adds a value that handlers take as [`State<T>`](crate::State); one per type.
+    /// Adds a value that handlers take as [`State<T>`](crate::State). A second value of the same type replaces the
+    /// first.
     pub fn state<T: Clone + Send + Sync + 'static>(mut self, value: T) -> Self {
         self.states.insert(value);
         self

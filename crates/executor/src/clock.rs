@@ -1,7 +1,7 @@
 //! The server's time, advanced by this host's monotonic clock.
 //!
 //! A server's time is out of date by the time it arrives, so each sample is a lower bound. The highest of the last few
-//! is the closest. Results carry instants of this clock, never of the host's own.
+//! samples is the best estimate. Results carry instants of this clock, never of the host's own.
 
 use std::collections::VecDeque;
 use std::sync::Mutex;

@@ -33,7 +33,7 @@ pub struct Executor {
 }
 
 impl Executor {
-    /// Starts a builder for an executor of this app, whose jobs it runs.
+    /// Starts a builder for an executor that runs the jobs of this app.
     ///
     /// ```
     /// let builder = rondel::Executor::builder("billing");

@@ -34,7 +34,7 @@ pub(crate) struct Journal {
     bytes: AtomicUsize,
     /// Whether the last write failed, perhaps in the middle of a line.
     is_torn: AtomicBool,
-    /// Whether a server has welcomed this incarnation, and the disk does not have this yet.
+    /// Whether a server has welcomed this incarnation, and this is not on disk yet.
     welcome_pending: AtomicBool,
     /// Keeps the directory locked until the process ends.
     _lock: File,
@@ -54,9 +54,9 @@ pub(crate) struct OpenedJournal {
 /// The previous incarnation with this data directory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Predecessor {
-    /// 0 if there was none.
+    /// The incarnation's number; 0 if there was no previous one.
     pub(crate) incarnation: i64,
-    /// Empty if it had none.
+    /// The incarnation's secret; empty if it had none.
     pub(crate) secret: Secret,
 }
 
@@ -66,6 +66,7 @@ struct State {
     incarnation: i64,
     /// The previous incarnation; 0 once a server has welcomed this one.
     predecessor: i64,
+    /// Whether a server has welcomed this incarnation.
     welcomed: bool,
     #[serde(default)]
     secret: Secret,

@@ -29,7 +29,7 @@ where
     tokio::spawn(future)
 }
 
-/// Waits until that instant; for ever if there is none.
+/// Waits until `at`; for ever if it is `None`.
 pub(crate) async fn until(at: Option<std::time::Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,

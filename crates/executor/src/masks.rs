@@ -31,7 +31,7 @@ const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(
 const PATH: &AsciiSet = &COMPONENT.remove(b'/');
 /// Characters that JavaScript's `encodeURIComponent` escapes.
 const SCRIPT_COMPONENT: &AsciiSet = &COMPONENT.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
-/// Characters that are escaped in the data of forms.
+/// Characters that are escaped in the data of HTML forms.
 const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*');
 /// Characters that are escaped in a whole URL.
 const WHOLE_URL: &AsciiSet = &SCRIPT_COMPONENT

@@ -23,9 +23,9 @@ use crate::{JobError, run};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Shard {
-    /// Counts from 0.
+    /// The number of this part, from 0.
     pub index: u32,
-    /// At least 1.
+    /// The number of parts, at least 1.
     pub total: u32,
 }
 

@@ -36,7 +36,7 @@ pub(crate) async fn resolve(params: &str, secrets: &Secrets) -> Result<Option<Re
     Ok(Some(Resolved { params: value.to_string(), masks: Masks::new(found) }))
 }
 
-/// Every string value that names a secret, in document order. Keys are names, not values.
+/// Collects every string value that names a secret, in document order. The keys of objects are not searched.
 fn collect_texts<'a>(value: &'a mut Value, into: &mut Vec<&'a mut String>) {
     match value {
         Value::String(text) if text.contains(OPEN) => into.push(text),

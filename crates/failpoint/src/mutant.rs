@@ -122,7 +122,7 @@ mutants! {
     LateFirst = "late_first",
     /// One job can take all the memory for open runs.
     NoShares = "no_shares",
-    /// Runs that executors have count against their job's share of the memory, like runs that wait.
+    /// Runs that are with executors count against their job's share of the memory, like runs that wait.
     HandsCount = "hands_count",
     /// The memory of a run is not released when it ends.
     RoomIsKept = "room_is_kept",
@@ -154,7 +154,7 @@ mutants! {
     ChosenIsIgnored = "chosen_is_ignored",
     /// Fires are claimed under maintenance windows that may have been read long ago.
     OldWindows = "old_windows",
-    /// A wall clock a second ahead decides what is due.
+    /// A wall clock that is one second ahead decides what is due.
     WallClock = "wall_clock",
     /// An item of a pump goes to its next owner with the epoch of the previous one.
     DealKeepsEpoch = "deal_keeps_epoch",

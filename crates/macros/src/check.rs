@@ -35,8 +35,8 @@ fn with_its_field<'a>(arg: &'a Arg, args: &'a Args) -> impl Iterator<Item = &'a 
     args.0.iter().filter(move |other| std::ptr::eq(*other, arg) || is_of_field(other))
 }
 
-/// The schedule is read separately first. The document's field may be one schedule or a list, and for such a field serde
-/// reports only that neither fits.
+/// Reads a document. Its schedule is read separately first: the field may be one schedule or a list, and for such a
+/// field serde reports only that neither form fits.
 fn read(document: Value) -> serde_json::Result<JobSpec> {
     if let Some(schedule) = document.get("schedule") {
         ScheduleSpec::deserialize(schedule)?;

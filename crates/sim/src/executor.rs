@@ -79,9 +79,10 @@ pub(crate) struct Executor {
     reports: Reports,
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
+    /// The length of silence after which runs that must not run twice are stopped, from the last welcome.
     silence: Mutex<Duration>,
-    /// How many silences were too long and ended with a welcome. Messages on a stream that was opened before the last
-    /// of these are ignored.
+    /// How many silences were too long and ended with a welcome. Messages on a stream that was opened before the end of
+    /// the last such silence are ignored.
     silences: Mutex<u64>,
     next_link: Mutex<u64>,
     hello_count: AtomicU64,

@@ -77,7 +77,7 @@ const BLACKOUTS: u64 = 0xb1ac_0000;
 const DRAIN_GRACE: Duration = Duration::from_secs(6);
 /// Salt that keeps the draw of executors that drain independent of other draws of the same seed.
 const DRAINS: u64 = 0xd4a1_0000;
-/// Salt that keeps the draw of the only server's deaths independent of other draws of the same seed.
+/// Salt that keeps the draw of the deaths of a single server independent of other draws of the same seed.
 const RESTARTS: u64 = 0x4e57_0000;
 
 /// Faults with their instants, in milliseconds since the world began.

@@ -1,4 +1,4 @@
-//! One executor's end of a stream, and the other types that its run table needs: a run, its log, and the intake.
+//! One executor's side of a stream, and the other types that its run table needs: a run, its log, and the intake.
 
 use std::collections::BTreeSet;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -13,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::world::lock;
 
-/// Why a run must end before its handler does.
+/// Why a run must end although its handler has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
     Cancelled,

@@ -33,7 +33,7 @@ struct Running {
     engine: Option<Engine>,
 }
 
-/// An executor's end of a stream: its sender and its receiver.
+/// An executor's side of a stream: its sender and its receiver.
 pub(crate) type Stream = (mpsc::UnboundedSender<v1::ExecutorMessage>, mpsc::UnboundedReceiver<v1::ServerMessage>);
 
 impl NodeHost {

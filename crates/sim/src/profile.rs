@@ -62,7 +62,7 @@ pub(crate) struct Profile {
 const FIRST_SMALL: u64 = 100_000_000;
 /// Seeds above this one have executors that take triggers ahead of their instants.
 pub(crate) const FIRST_AHEAD: u64 = 300_000_000;
-/// Seeds above this one have one server, on a database for one.
+/// Seeds above this one have one server, on a database that is made for one server.
 pub(crate) const FIRST_SINGLE: u64 = 400_000_000;
 
 /// Settings of the engine that bound its pages and budgets, under their names there: two, three, or their usual values.
@@ -245,8 +245,8 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         silence: Duration::from_secs(3),
         lost_after: Duration::from_secs(6),
         continue_max: Duration::from_secs(10),
-        // A simulated database answers within milliseconds. With this share, the wait is as long as if it took half a
-        // second.
+        // A simulated database answers within milliseconds. With this share, the wait is as long as if the database
+        // took half a second.
         whole_backlog_share: 200,
         // Shorter than the delay that the checker allows in a chain of runs.
         whole_backlog_within: Duration::from_secs(1),

@@ -20,7 +20,7 @@ pub(crate) struct Start {
     pub(crate) incarnation: i64,
     /// The node and epoch of the lease under which it was sent.
     pub(crate) origin: (i64, i64),
-    /// The highest epoch of that node which this incarnation had to refuse.
+    /// The highest epoch of that node whose triggers this incarnation had to refuse.
     pub(crate) fenced: Option<i64>,
     /// The fencing token that the handler got, as its term and number.
     pub(crate) fence: (i64, i64),
@@ -42,9 +42,9 @@ pub(crate) struct AckedResult {
     pub(crate) attempt: i32,
     pub(crate) status: v1::result::Status,
     pub(crate) kind: v1::result_ack::Kind,
-    /// The executor stopped it because no server answered.
+    /// Whether the executor stopped the run because no server answered.
     pub(crate) is_silenced: bool,
-    /// A group of a pump left rows that failed for good, or its last select failed.
+    /// Whether a group of a pump left rows that failed for good, or its last select failed.
     pub(crate) is_unfinished: bool,
 }
 
@@ -55,7 +55,7 @@ pub(crate) struct RequestedRun {
     pub(crate) job: JobId,
 }
 
-/// A job was switched off, or on again, and the caller got the answer.
+/// A request that switched a job off, or on again, and that was answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct JobSwitch {
     pub(crate) job: JobId,

@@ -71,8 +71,8 @@ impl Shared {
         run.node == own || !living.contains(&run.node) && living.first().is_none_or(|first| own <= *first)
     }
 
-    /// Whether another server sent the attempt and lives: it reports the end of the attempt, because it may have the job's later runs wait
-    /// for that end.
+    /// Whether another server sent the attempt and lives. That server reports the end of the attempt, because later runs of the job
+    /// may be waiting there for that end.
     pub(crate) fn is_of_another_server(&self, run: &XxlRun) -> bool {
         let living = self.living.lock().unwrap_or_else(PoisonError::into_inner);
         run.node != self.engine.token().node && living.contains(&run.node)

@@ -1,5 +1,5 @@
-//! Calls to XXL-JOB's console by scripts, and their equivalents here. None of them is served: that console authenticates by its own
-//! sessions, and has no permissions for single calls.
+//! The calls that scripts make to XXL-JOB's console, each with its equivalent here. Rondel serves none of these calls: the console
+//! authenticates by its own sessions, and has no permissions for single calls.
 
 use crate::api::ApiAnswer;
 

@@ -8,7 +8,7 @@
 //!   `refresh_state` has the state that it keeps between two reads of the registrations;
 //! - `pruning` removes old rows;
 //! - `console_calls` names the replacements for calls to XXL-JOB's console;
-//! - `link` is an executor's end of a session with the engine. `table` holds its attempts, `request` converts triggers to requests, `ends`
+//! - `link` is an executor's side of a session with the engine. `table` holds its attempts, `request` converts triggers to requests, `ends`
 //!   converts reports to results, `log` converts log pages to chunks. `writes` batches the concurrent writes of links into one transaction.
 //!
 //! Routing, overlap, limits, retries and verdicts belong to the engine. State that must survive a restart is in the store: an attempt has a

@@ -1,4 +1,4 @@
-//! An executor's end of a session with the engine: it accepts triggers, calls the executor, and reports the results.
+//! An executor's side of a session with the engine: it accepts triggers, calls the executor, and reports the results.
 
 mod calls;
 mod offer;
@@ -41,14 +41,14 @@ const TICK: Duration = Duration::from_secs(1);
 const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// How often the store is read for attempts that other servers sent to the executor, and for ends that they received.
 const RECONCILE_PERIOD: Duration = Duration::from_secs(5);
-/// [`RECONCILE_PERIOD`] while the executor calls back another server: the next run of a job waits for the end of the last one. Shorter than
-/// [`TICK`], so that each tick reads.
+/// Replaces [`RECONCILE_PERIOD`] while the executor calls back another server, because the next run of a job waits for the end of the
+/// last one. Shorter than [`TICK`], so that each tick reads.
 const RECONCILE_SOON: Duration = Duration::from_millis(500);
-/// [`RECONCILE_PERIOD`] while the executor has no run.
+/// Replaces [`RECONCILE_PERIOD`] while the executor has no run.
 const RECONCILE_IDLE_PERIOD: Duration = Duration::from_secs(15);
 /// How long an attempt runs before the executor is asked whether it still has it, and the period of these questions.
 const ASK_AFTER: Duration = Duration::from_secs(10);
-/// [`ASK_AFTER`] while the executor has not accepted the attempt.
+/// Replaces [`ASK_AFTER`] while the executor has not accepted the attempt.
 const ASK_SOON: Duration = Duration::from_secs(2);
 /// How long the request to stop an attempt is left to the server that is responsible for it.
 const CANCEL_LEFT_FOR: Duration = Duration::from_secs(5);
@@ -113,7 +113,7 @@ pub(crate) struct Pulled {
     pub(crate) page: LogPage,
     /// The number of the first line that was not stored when the read began, if the store was asked.
     pub(crate) stored_until: Option<i64>,
-    /// The attempt had ended before the read began.
+    /// Whether the attempt had ended before the read began.
     pub(crate) was_over: bool,
     /// How the read has ended; `None` while it continues.
     pub(crate) end: Option<ReadEnd>,
@@ -147,14 +147,14 @@ pub(crate) struct Link {
     attempt_count: Arc<AtomicU32>,
     /// Started attempts that have not been reported to the engine yet.
     started: Vec<v1::Reply>,
-    /// The last call could not be sent to the executor.
+    /// Whether the last call could not be sent to the executor.
     is_unreachable: bool,
     is_beat_pending: bool,
     /// When the attempts were last compared with those in the store.
     reconciled_at: Instant,
-    /// The executor reports the ends of this server's attempts to another server, or has not reported any yet.
+    /// Whether the executor reports the ends of this server's attempts to another server, or has not reported any yet.
     is_called_elsewhere: bool,
-    /// Ends were left to the servers that sent the attempts, since the store was last read.
+    /// Whether ends were left to the servers that sent the attempts since the store was last read.
     has_left_ends: bool,
     /// The attempts whose stop is left to another server, and since when.
     left_cancels: HashMap<i64, Instant>,

@@ -20,7 +20,7 @@ pub(crate) struct RefreshState {
     by_hand: Vec<XxlExecutor>,
     /// The executors that are no longer registered but have ends to report.
     reported: Vec<XxlExecutor>,
-    /// When the store was read for them.
+    /// When `reported` was read from the store.
     reported_at: Option<Instant>,
     /// The executors that had runs at the first refresh.
     expected: Vec<XxlExecutor>,

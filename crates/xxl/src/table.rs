@@ -14,7 +14,7 @@ use crate::log::ReadEnd;
 /// Maximum number of ended attempts that are remembered because another node reads their logs. For a busy executor, these are the attempts
 /// of the last seconds.
 const UNREAD_MAX: usize = 5_000;
-/// Maximum number of these logs that this node starts to read at the same time.
+/// Maximum number of logs of other nodes' attempts that this node starts to read at the same time.
 const READ_AT_ONCE_MAX: usize = 200;
 /// Time limit for reading the rest of a log after the end of its attempt.
 const LOG_TIMEOUT: Duration = Duration::from_secs(30);
@@ -38,12 +38,12 @@ pub(crate) struct Entry {
     pub(crate) row: XxlRun,
     /// The `fence_n` of its trigger; 0 if another server sent it, or this one before a restart.
     pub(crate) fence_n: i64,
-    /// The executor has confirmed that it has or had the attempt.
+    /// Whether the executor has confirmed that it has or had the attempt.
     pub(crate) is_confirmed: bool,
     pub(crate) started_at_ms: i64,
     /// The end of the request to run it, or its insertion here: answers of the executor cover it from this instant on.
     pub(crate) answerable_since: Instant,
-    /// The request to run it is on its way.
+    /// Whether the request to run it is on its way.
     pub(crate) is_sending: bool,
     pub(crate) kill: Option<Kill>,
     /// Whether this server has logged that the executor did not stop it.
@@ -56,9 +56,9 @@ pub(crate) struct Entry {
     pub(crate) is_pulling: bool,
     pub(crate) has_whole_log: bool,
     pub(crate) is_log_cut: bool,
-    /// Why the last read of its log after its end failed.
+    /// Why the last read of its log failed; only if the attempt had ended by then.
     pub(crate) log_error: Option<String>,
-    /// Its row states how much of its log is stored: only this server has stored lines, or the store was asked.
+    /// Whether its row states how much of the log is stored: no other server stored lines, or the store was asked.
     pub(crate) is_log_found: bool,
     /// The chunks of its log that are not known to be stored: the number of each, and that of the line after it.
     unstored: VecDeque<(i64, i64)>,
@@ -98,8 +98,8 @@ impl Entry {
         self.is_open() && !self.is_sending && self.answerable_since <= asked_at
     }
 
-    /// Whether its log is whole after a read that ended like this. `was_over`: the attempt had ended before the read began, so no line
-    /// was added after it.
+    /// Whether its log is whole after a read that ended like this. `was_over` is whether the attempt had ended before the read began,
+    /// so that no line was added later.
     pub(crate) fn is_whole_after(&self, end: &ReadEnd, was_over: bool) -> bool {
         !self.is_open() && (*end == ReadEnd::Cut || *end == ReadEnd::Whole && was_over)
     }
@@ -231,7 +231,7 @@ impl Table {
         self.entries.insert(entry.row.log_id, entry);
     }
 
-    /// Marks an attempt's log as being read; adds the attempt if it is not here, in which case it already has its verdict.
+    /// Marks an attempt's log as being read. An attempt that is not here is added; it already has its verdict.
     pub(crate) fn begin_log_read(&mut self, row: XxlRun, now: Instant) {
         let log_id = row.log_id;
         if !self.entries.contains_key(&log_id) {

@@ -29,7 +29,7 @@ type PendingSend = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
 type PendingReport = PendingWrite<(AppId, Vec<XxlReport>), XxlReported>;
 type PendingSettle = PendingWrite<Vec<i64>, ()>;
 
-/// The sending ends of the queues of writes, for the callers.
+/// The senders of the queues of writes, for the callers.
 #[derive(Debug)]
 pub(crate) struct Writes {
     sends: mpsc::Sender<PendingSend>,
@@ -37,7 +37,7 @@ pub(crate) struct Writes {
     settles: mpsc::Sender<PendingSettle>,
 }
 
-/// The receiving ends, for the loops that write.
+/// The receivers of the queues of writes, for the loops that write.
 pub(crate) struct WriteReceivers {
     sends: mpsc::Receiver<PendingSend>,
     reports: mpsc::Receiver<PendingReport>,

@@ -21,7 +21,7 @@ use crate::word_enum::word_enum;
 const RECHECK_MIN: Duration = Duration::from_secs(2);
 /// Longest wait before an open incident is checked again.
 const RECHECK_MAX: Duration = Duration::from_secs(30);
-/// Within these bounds, the wait is the incident's age divided by this.
+/// An open incident is checked again after its age divided by this, but within [`RECHECK_MIN`] and [`RECHECK_MAX`].
 const RECHECK_AGE_DIVISOR: u32 = 20;
 /// Maximum number of open incidents of a rule. For further subjects no incident is opened; the group only counts them.
 const OPEN_INCIDENTS_MAX: u64 = 10_000;

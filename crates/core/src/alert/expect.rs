@@ -16,8 +16,8 @@ use crate::spec::ExpectSpec;
 use crate::time::Timestamp;
 use crate::word_enum::word_enum;
 
-/// Maximum number of deadlines that one search steps through. A search steps over the deadlines that the newest success has
-/// already met, and over all but the last of the deadlines that passed while no server ran.
+/// Maximum number of deadlines that one search skips: those that the newest success has already met, and all but the
+/// last of those that passed while no server ran.
 const DEADLINE_COUNT_MAX: u32 = 1_000;
 
 /// The prefix of the names of rules for expectations.
@@ -96,7 +96,7 @@ impl Expectations {
         }
     }
 
-    /// The alert rule for an expectation. Users cannot give a rule of theirs its name.
+    /// The alert rule for an expectation. Its name is reserved: users cannot give it to a rule of their own.
     #[must_use]
     pub fn rule(&self, kind: ExpectKind) -> Option<RuleSpec> {
         Some(RuleSpec {
@@ -166,8 +166,8 @@ impl Expectations {
         }
     }
 
-    /// When an expectation is checked next, after a check at `now` or after a run has succeeded. This ignores the
-    /// calendar, because its days may change until then; the check itself reads it.
+    /// When an expectation is checked next, after a check at `now` or after a run has succeeded. Ignores the calendar,
+    /// because its days may change before the check; the check itself reads the calendar.
     #[must_use]
     pub fn next_check_at(&self, kind: ExpectKind, known: SuccessFacts, now: Timestamp) -> Option<Timestamp> {
         match kind {
@@ -209,7 +209,7 @@ impl Expectations {
         (next > look_at && is_worth).then_some(next)
     }
 
-    /// From which planned instant on a success counts, for a check that was due at `look_at`.
+    /// The earliest planned instant of a run whose success counts, for a check that was due at `look_at`.
     #[must_use]
     pub fn counts_from(&self, kind: ExpectKind, look_at: Timestamp, now: Timestamp) -> Option<Timestamp> {
         match kind {

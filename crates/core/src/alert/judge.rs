@@ -99,8 +99,8 @@ pub fn watches_same(one: &RuleSpec, other: &RuleSpec) -> bool {
     one.condition == other.condition && one.scope == other.scope
 }
 
-/// Whether a fire is part of an incident of its job. A fire is part of it if the incident names its run. So is an ended
-/// fire that was planned during the incident, or before it within the time that the rule looks back.
+/// Whether a fire is part of an incident of its job: the incident names its run, or the fire has ended and was planned
+/// during the incident, or before it within the time that the rule looks back.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,
@@ -124,8 +124,9 @@ pub const fn ledger_growth(bound: u64, count: u64, now: Timestamp) -> ConditionS
     if count >= bound { ConditionState::Holds { since: now, new_count: 0 } } else { ConditionState::Clear }
 }
 
-/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events` are the
-/// ids of the runs that failed since the rule was last checked. A streak that a success has ended since then is found too.
+/// Whether `count` runs of a job failed one after the other. `newest` are its ended runs, the newest first; `events`
+/// are the ids of the runs that failed since the rule was last checked. Also finds a streak that a success has ended
+/// since that check.
 #[must_use]
 pub fn failures_in_row(count: u32, newest: &[EndedRun], events: &[RunId]) -> ConditionState {
     let counted = newest.iter().filter(|run| run.is_failure() || run.status == RunStatus::Succeeded);

@@ -15,7 +15,7 @@ pub struct ZoneError {
     pub hint: String,
 }
 
-/// Finds a time zone by its IANA name, written exactly.
+/// Finds a time zone by its exact IANA name.
 ///
 /// ```
 /// use rondel_core::cron::parse_zone;

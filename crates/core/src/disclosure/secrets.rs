@@ -58,7 +58,8 @@ fn fields(map: Map<String, Value>) -> Map<String, Value> {
     shown.collect()
 }
 
-/// A list, which may be the arguments of a program: the item after the flag of a secret is hidden.
+/// Hides secrets in a list, which may be the arguments of a program: after a flag such as `--password`, the next item
+/// is hidden.
 fn arguments(items: Vec<Value>) -> Vec<Value> {
     let mut follows_flag = false;
     let show = |item: Value| {

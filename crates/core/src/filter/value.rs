@@ -102,7 +102,7 @@ impl InstantBound {
         in_years(local.date()).then_some(Self::Local(local))
     }
 
-    /// The first instant of the bound, at `now` in this zone.
+    /// The first instant that the bound means if the present is `now`, on the clock of this zone.
     #[must_use]
     pub fn first(self, now: Timestamp, zone: Tz) -> Timestamp {
         match self {
@@ -115,7 +115,8 @@ impl InstantBound {
         }
     }
 
-    /// The last instant of the bound, at `now` in this zone; for a day, the last instant of that day.
+    /// The last instant that the bound means if the present is `now`, on the clock of this zone; for a day, the last
+    /// instant of that day.
     #[must_use]
     pub fn last(self, now: Timestamp, zone: Tz) -> Timestamp {
         let Some(day) = self.day(now, zone) else { return self.first(now, zone) };

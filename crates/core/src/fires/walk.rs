@@ -213,8 +213,8 @@ impl<'a> Walk<'a> {
         self.push(Stretch(first, last), count, verdict, std::iter::successors(Some(first), next));
     }
 
-    /// Adds the fires of a schedule under a calendar. Steps from one possible change of the calendar's answer to the
-    /// next, and counts the fires in between.
+    /// Adds the fires of a schedule under a calendar. Goes from one instant at which the calendar's answer can change
+    /// to the next, and counts the fires in between.
     fn add_days(
         &mut self,
         definition: &Definition,

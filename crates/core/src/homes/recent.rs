@@ -23,8 +23,8 @@ pub const DECAY_STEPS: [(Duration, u64); 8] = [
 /// The factor of a fresh count.
 pub const DECAY_WHOLE: u64 = 256;
 
-/// The load that each job has in addition to its recent fires, in thousandths of a fire. Because of it, each node
-/// also gets about as many of the jobs that seldom fire.
+/// The load that each job has in addition to its recent fires, in thousandths of a fire. Because of it, the jobs that
+/// seldom fire are spread evenly over the nodes, too.
 const IDLE_JOB: u64 = 10;
 
 /// A decaying count of fires.
@@ -103,7 +103,7 @@ pub struct NodeShare {
     pub weight: u32,
     /// How many jobs it is home to.
     pub job_count: u64,
-    /// The recent fires of those jobs, in thousandths.
+    /// The recent fires of the jobs that it is home to, in thousandths.
     pub recent_fires: u64,
 }
 

@@ -20,11 +20,11 @@ pub struct Owner {
 pub struct Counts {
     /// Selects for the item.
     pub fetches: i64,
-    /// Rows that they returned.
+    /// Rows that were fetched to be executed.
     pub rows: i64,
-    /// Rows that were executed.
+    /// Rows that were executed successfully.
     pub done: i64,
-    /// Failed executions of rows.
+    /// Failed executions, counted once for each row and try.
     pub failed: i64,
 }
 

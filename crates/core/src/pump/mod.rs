@@ -68,7 +68,7 @@ pub enum Until {
     Stopped,
     /// When no item has rows left.
     Empty,
-    /// At the first of these instants after its start.
+    /// At the first instant of this schedule after its start.
     At(Box<Schedule>),
 }
 

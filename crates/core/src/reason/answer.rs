@@ -1,4 +1,4 @@
-//! Describes the wait of a run that was sent to an executor and is not answered yet.
+//! Describes the wait of a run that was sent to an executor that has not answered yet.
 
 use super::{ObstacleKind, ReasonDetail};
 use crate::words::Lang;

@@ -1,4 +1,5 @@
-//! Compares fires of Rondel with those of the scheduler that it is to replace: which of them both schedulers had.
+//! Compares fires of Rondel with those of the scheduler that it is to replace: which fires both had, and which only one
+//! of them.
 
 use std::time::Duration;
 

@@ -75,8 +75,9 @@ impl ErrorKind {
 }
 
 impl<T> ShapeErrors<T> {
-    /// Filters the errors `found` by further checks of the repaired document: returns those that no deviation can have caused.
-    /// The pointer of such an error lies neither above nor below the pointer of a deviation.
+    /// Of the errors `found`, returns those that no deviation can have caused. `found` are errors that further checks of the
+    /// repaired document reported. A deviation can have caused an error if the pointer of one lies at or below the pointer of
+    /// the other.
     pub fn independent(&self, found: Vec<FieldError>) -> impl Iterator<Item = FieldError> {
         let is_below = |below: &str, above: &str| {
             below.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))

@@ -232,7 +232,7 @@ impl Shift<'_> {
         first
     }
 
-    /// The first fire of the day `from`, moved to the day `to`, that is after the beginning of the search.
+    /// The first fire of the day `from` that is after the beginning of the search once it is moved to the day `to`.
     fn moved(&mut self, from: NaiveDate, to: NaiveDate) -> Option<Timestamp> {
         let shown = local::time_at(self.schedule.zone, self.after);
         let start = if shown.date() < to { NaiveTime::MIN } else { shown.time() };

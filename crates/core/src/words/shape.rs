@@ -1,6 +1,6 @@
 //! The shape of a set of numbers.
 
-/// Maximum number of numbers that are listed one by one if a step would describe them too.
+/// Up to this many numbers are listed one by one even if a step would describe them.
 const LISTED_MAX: usize = 4;
 
 /// The pattern that the numbers of a set form within a range.

@@ -2,14 +2,14 @@
 
 use crate::log::LINE_BYTES_MAX as LOGGED_MAX;
 
-/// A line that is longer is cut: it is passed on at this length, and its rest is skipped. The length is one more than a
-/// log takes, so that the log marks the line as cut.
+/// Maximum length of a line, in bytes. A longer line is passed on at this length, and its rest is skipped. The maximum
+/// is one more than a log takes, so that the log marks the line as cut.
 const LINE_BYTES_MAX: usize = LOGGED_MAX + 1;
 
 #[derive(Debug, Default)]
 pub(super) struct Lines {
     partial: Vec<u8>,
-    /// The rest of a line that was too long is being skipped.
+    /// Whether the rest of a line that was too long is being skipped.
     skipping: bool,
 }
 

@@ -180,7 +180,8 @@ impl Process {
         self.any_variable(|variable| variable.starts_with(marker))
     }
 
-    /// False for processes of other users, whose environment cannot be read.
+    /// Whether `is_meant` is true for a variable of the process's environment. False for processes of other users,
+    /// whose environment cannot be read.
     fn any_variable(&self, is_meant: impl Fn(&[u8]) -> bool) -> bool {
         let environ = fs::read(format!("/proc/{}/environ", self.identity.id));
         environ.is_ok_and(|all| all.split(|byte| *byte == 0).any(is_meant))

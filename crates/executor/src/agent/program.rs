@@ -96,7 +96,7 @@ impl Program {
                 status = &mut work => Some(status?),
                 () = cancel.cancelled() => {
                     processes.terminate();
-                    // Returns when the program has ended. If it outlives the grace, this future is dropped here.
+                    // Waits until the program has ended. If it outlives the grace, this future is dropped here.
                     work.await?;
                     None
                 }

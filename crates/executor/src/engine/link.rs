@@ -23,18 +23,18 @@ const BATCH_BYTES_MAX: usize = rondel_proto::MESSAGE_BYTES_MAX / 2;
 /// Maximum size of the reports of groups in one message, in bytes, unless one report alone is larger.
 const REPORTS_BYTES_MAX: usize = 500 * 1024;
 
-/// Bytes that an item takes in its message in addition to its own: its tag and its length.
+/// Bytes that an item adds to its message beyond its own encoded size: its tag and its length.
 const ITEM_OVERHEAD: usize = 8;
 
 /// Maximum log bytes that wait for one stream. Further lines stay in the logs, which are bounded.
 const LOG_BYTES_MAX: usize = 4 * 1024 * 1024;
 
-/// The messages that wait for one live session.
+/// The messages that wait for one open stream.
 #[derive(Debug)]
 pub(crate) struct Link {
     id: u64,
     node_id: i64,
-    /// How many silences had exceeded the limit when this session was opened. If another one does, the session must be
+    /// How many silences had exceeded the limit when this stream was opened. If another one does, the stream must be
     /// reopened.
     pub(crate) silence_count: u64,
     queue: Mutex<Queue>,
@@ -56,7 +56,7 @@ impl Link {
         Self { silence_count, ..self }
     }
 
-    /// Resolves when a message waits.
+    /// Resolves when a message is waiting to be sent.
     pub(crate) async fn ready(&self) {
         while lock(&self.queue).items.is_empty() {
             self.wake.notified().await;

@@ -179,7 +179,7 @@ impl Engine {
     }
 
     /// If no server has answered for too long, stops the runs that must not run twice. This is also checked before each
-    /// run begins: a paused process may resume exactly there, when another executor already has the run.
+    /// run begins: a paused process may resume just before that, when another executor already has the run.
     fn enforce_silence_limit(&self) {
         self.stop_runs_in_silence(self.setup.silence.exceeded(host::uptime()));
     }
@@ -361,7 +361,7 @@ impl Engine {
         link.push(LinkItem::Probe(ProbeReplies { probe_id: probes.probe_id, free_job_ids }));
     }
 
-    /// Logs the problems of declared jobs; jobs without a problem are registered.
+    /// Logs the problems of declared jobs. The server has registered the jobs for which it reports no problem.
     pub(crate) fn declaration_problems(&self, problems: &[v1::DeclarationProblem]) {
         let lines: BTreeSet<String> = problems
             .iter()

@@ -20,7 +20,7 @@ pub(crate) struct SilencePeriod {
 /// The length of silence after which a run stops; `None` if the run continues. `limit` is the default length.
 pub(crate) fn silence_limit(trigger: &v1::Trigger, limit: Duration) -> Option<Duration> {
     if trigger.pump.is_some() {
-        // The items of the group may belong to another group by then.
+        // After so long a silence, the items of the group may belong to another group.
         return Some(limit);
     }
     match trigger.on_silence() {
@@ -82,7 +82,7 @@ impl Silence {
     }
 
     /// The number of silences that were too long so far. Messages on a stream that was opened before the end of the
-    /// last one are ignored.
+    /// last such silence are ignored.
     pub(crate) fn exceeded_count(&self) -> u64 {
         self.exceeded_count.load(Ordering::Relaxed)
     }

@@ -18,7 +18,7 @@ use crate::table::{RunKey, TableLog};
 /// Pending lines become a chunk at this many bytes, or at the next sweep.
 const CHUNK_BYTES: usize = 64 * 1024;
 
-/// Maximum bytes of one attempt's log that no session has taken; further lines are dropped and counted.
+/// Maximum bytes of one attempt's log that were not put on a stream; further lines are dropped and counted.
 const UNSENT_BYTES_MAX: usize = 1024 * 1024;
 
 /// Maximum bytes of one attempt's log that were sent and not acknowledged; no more is sent until an acknowledgement
@@ -42,7 +42,7 @@ pub(crate) struct RunLog {
     shipping: Option<Arc<Shipping>>,
     limit: LogLimit,
     state: Mutex<State>,
-    /// Notified when lines were sent or became durable.
+    /// Notified when lines were sent or acknowledged, because there may be room for more.
     room: Notify,
 }
 
@@ -52,17 +52,18 @@ struct State {
     pending_bytes: usize,
     /// Lines dropped since the last chunk was made.
     dropped: u64,
-    /// What the beginning of the log has so far, counted against the limit.
+    /// How many bytes the kept beginning of the log has so far; the limit bounds them.
     logged_bytes: usize,
+    /// How many lines the kept beginning of the log has so far; the limit bounds them.
     logged_lines: usize,
-    /// The attempt has ended: no more lines are taken.
+    /// Whether the attempt has ended, so that no more lines are taken.
     closed: bool,
     /// The end of a log that has exceeded its limit.
     tail: Option<Tail>,
     chunks: VecDeque<UnackedChunk>,
     chunk_bytes: usize,
     next_sequence: i64,
-    /// The session that got the first `sent` chunks. Another session gets all chunks again.
+    /// The id of the stream that got the first `sent` chunks. Another stream gets all chunks again.
     link: u64,
     sent: usize,
     sent_bytes: usize,
@@ -74,7 +75,7 @@ struct UnackedChunk {
 }
 
 impl RunLog {
-    /// `link` is the session that the run came from.
+    /// `link` is the id of the stream that the run came from.
     pub(crate) fn new(key: RunKey, link: u64, shipping: Option<Arc<Shipping>>, limit: LogLimit) -> Arc<Self> {
         let state = Mutex::new(State { link, ..State::default() });
         Arc::new(Self { key, masks: OnceLock::new(), shipping, limit, state, room: Notify::new() })
@@ -201,7 +202,7 @@ impl RunLog {
 }
 
 impl TableLog for RunLog {
-    /// The session that has, or will get, its chunks.
+    /// The id of the stream that has, or will get, its chunks.
     fn link(&self) -> u64 {
         lock(&self.state).link
     }
@@ -264,7 +265,7 @@ impl TableLog for RunLog {
         !lock(&self.state).chunks.is_empty()
     }
 
-    /// Whether lines or chunks are left that no session has got.
+    /// Whether lines or chunks are left that no stream has got.
     fn has_unsent(&self) -> bool {
         let state = lock(&self.state);
         !state.pending.is_empty() || state.sent < state.chunks.len()

@@ -43,7 +43,7 @@ impl std::fmt::Display for LogLimit {
     }
 }
 
-/// A number of bytes in its largest unit.
+/// A number of bytes that is displayed in bytes, KiB or MiB, depending on its size.
 pub(crate) struct Bytes(pub(crate) u64);
 
 impl std::fmt::Display for Bytes {

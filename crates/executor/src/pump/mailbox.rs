@@ -1,4 +1,5 @@
-//! The exchange between the executor's sessions and its groups: orders in, reports out.
+//! What passes between the executor's sessions and its groups: orders from servers to a group, and reports of a group
+//! to servers.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, OnceLock};
@@ -54,7 +55,7 @@ impl OrderMailbox {
         self.leaving.cancel();
     }
 
-    /// Cancelled once the executor drains.
+    /// The token that is cancelled once the executor drains.
     pub fn leaving(&self) -> &CancellationToken {
         &self.leaving
     }

@@ -33,8 +33,9 @@ struct Rows {
     /// The rows of each execution, with its start and its epoch.
     calls: Log<(Instant, Vec<u32>, i64)>,
     selects: Log<(Instant, Vec<String>)>,
-    /// The highest number of executions at the same time, and the present number.
+    /// The highest number of executions at the same time.
     executing_max: Arc<AtomicUsize>,
+    /// The number of executions in progress.
     executing: Arc<AtomicUsize>,
 }
 

@@ -156,7 +156,7 @@ impl RunContext {
         (!name.is_empty()).then_some(name)
     }
 
-    /// The shard's own parameters, as in the definition, as JSON text.
+    /// The parameters that the job's definition gives this shard alone, as JSON text.
     pub(crate) fn shard_params(&self) -> &str {
         let raw = self.inner.trigger.shard_params.as_str();
         if raw.is_empty() { "null" } else { raw }
@@ -312,8 +312,9 @@ impl RunContext {
         }
     }
 
-    /// Whether the run should have ended: its timeout has passed, or it must stop. Callers add the ordinary grace. A
-    /// cancelled group of a pump job has a longer one, so the difference between the two must have passed as well.
+    /// Whether the run should have ended: its timeout has passed, or it must stop. Callers add the ordinary grace. For
+    /// a cancelled group of a pump job, whose grace is longer, this is true only after the difference between the two
+    /// has passed as well.
     pub(crate) fn should_end(&self, now: Instant) -> bool {
         let longer = self.stop_grace().saturating_sub(self.inner.setup.timing.cancel_grace);
         self.inner.stop.set_at().is_some_and(|at| now >= at + longer) || self.deadline().is_some_and(|end| now >= end)
@@ -404,7 +405,7 @@ impl RunContext {
         }
     }
 
-    /// The newest numbers, for sending. Progress reported after this is listed again.
+    /// The newest numbers, for sending. If the handler sets new ones, the run is listed again.
     pub(crate) fn take_progress(&self) -> (u64, u64) {
         self.inner.progress.listed.store(false, Ordering::Release);
         self.progress().unwrap_or_default()

@@ -37,8 +37,8 @@ impl fmt::Display for StopCause {
 }
 
 impl StopCause {
-    /// Whether the executor itself stopped the run, and not a user or the timeout. If the handler then ends for good without
-    /// having read the request, it has done its work, and its own ending counts.
+    /// Whether the executor itself stopped the run, and not a user or the timeout. In that case a success, a skip or a
+    /// failure that is not retried counts if the handler had not read the request to stop: it has then done its work.
     pub(crate) fn yields_to_handler(&self) -> bool {
         matches!(self, Self::Silence { .. } | Self::Drained)
     }

@@ -27,7 +27,8 @@ const ALIAS_PERIOD: Duration = Duration::from_secs(2);
 /// another URL of a connected server. By then, about 5 s have passed, and a server has given up a broken stream.
 const ALREADY_THERE_MAX: u32 = 8;
 
-/// The longest wait before such a URL is dialled again: behind a load balancer it may lead to another server by then.
+/// The longest wait before a URL that counts as another URL of a connected server is dialled again: behind a load
+/// balancer it may lead to another server by then.
 const ALREADY_THERE_PERIOD: Duration = Duration::from_secs(30);
 
 /// Dials every configured server.
@@ -37,7 +38,7 @@ pub(crate) fn dial_configured(engine: &Arc<Engine>) {
     }
 }
 
-/// Dials the servers that a welcome named. Drops servers of an earlier welcome that are neither in this one nor
+/// Dials the servers that a welcome named. Drops servers that only an earlier welcome named, unless they are
 /// configured.
 fn dial_named(engine: &Arc<Engine>, servers: &[String]) {
     for url in engine.servers.set_named(servers) {

@@ -59,7 +59,7 @@ impl fmt::Debug for TokenSource {
 }
 
 impl TokenSource {
-    /// The value of the `authorization` header; the error is a sentence.
+    /// The value of the `authorization` header; `None` without a token. The error is a sentence for the user.
     pub(crate) async fn header(&self) -> Result<Option<MetadataValue<Ascii>>, String> {
         let token = match self {
             Self::None => return Ok(None),

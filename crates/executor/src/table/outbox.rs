@@ -38,7 +38,7 @@ pub struct Outbox<G, L> {
 struct Unacked<G> {
     result: v1::Result,
     log: Option<Arc<G>>,
-    /// The session that has the result, or is to get it; 0 for none.
+    /// The id of the stream that has the result, or is to get it; 0 for none.
     link: u64,
     tries: u32,
     resend_at: Option<Instant>,
@@ -104,7 +104,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.links.values()
     }
 
-    /// The wanted session or, if it is gone, any open one.
+    /// The wanted stream or, if it has ended, any open one.
     pub(super) fn route(&self, wanted: u64) -> Option<&Arc<L>> {
         self.links.get(&wanted).or_else(|| self.links.values().next())
     }
@@ -143,7 +143,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Sends the result: on the session by which the run arrived if it is open, else on another one.
+    /// Sends the result: on the stream by which the run arrived if it is open, else on another one.
     pub(super) fn deliver(&mut self, key: RunKey, now: Instant) {
         let Some(unacked) = self.unacked.get_mut(&key) else { return };
         unacked.ready = true;
@@ -151,14 +151,14 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         self.send(key, wanted, now);
     }
 
-    /// Sends the result on this session, even if another one has it.
+    /// Sends the result on this stream, even if another one has it.
     pub(super) fn deliver_by(&mut self, key: RunKey, link: u64, now: Instant) {
         if self.unacked.get(&key).is_some_and(|unacked| unacked.ready) {
             self.send(key, link, now);
         }
     }
 
-    /// Sends the chunks of the log that the session lacks, and then the result.
+    /// Sends the chunks of the log that the stream lacks, and then the result.
     fn send(&mut self, key: RunKey, wanted: u64, now: Instant) {
         let link = self.route(wanted).cloned();
         let Some(unacked) = self.unacked.get_mut(&key) else { return };
@@ -181,7 +181,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Resends the results that no server has acknowledged, on another session if there is one.
+    /// Resends the results that no server has acknowledged, on another stream if there is one.
     pub fn resend_due(&mut self, now: Instant) {
         while let Some((at, key)) = self.resend.first().copied() {
             if at > now {
@@ -248,9 +248,9 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 }
 
-/// Sessions.
+/// Streams.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
-    /// Adds a session, and sends on it the results that no session has.
+    /// Adds a stream, and sends on it the results that no stream has.
     pub(super) fn link_up(&mut self, link: Arc<L>, now: Instant) {
         let id = link.id();
         self.links.insert(id, link);
@@ -265,7 +265,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         }
     }
 
-    /// Removes a session. Its results are sent on another one, or wait until there is one. Returns the logs to be sent again.
+    /// Removes a stream. Its results are sent on another one, or wait until there is one. Returns the logs to be sent again.
     pub(super) fn link_lost(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
         self.links.remove(&id);
         let is_stranded = |unacked: &Unacked<G>| unacked.ready && unacked.link == id;

@@ -16,7 +16,7 @@ pub(super) struct Recent {
 }
 
 impl Recent {
-    /// Remembers a verdict without its texts: the server has them.
+    /// Remembers a result without its texts, which the server has.
     pub(super) fn insert(&mut self, key: RunKey, mut result: v1::Result) {
         result.message = String::new();
         result.result = String::new();

@@ -28,7 +28,7 @@ struct Held<R> {
     begin_until: Option<Instant>,
     /// When the sweep first found that the run should have ended.
     overdue_since: Option<Instant>,
-    /// Its start was reported.
+    /// Whether its start was reported.
     is_announced: bool,
 }
 

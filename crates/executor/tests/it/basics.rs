@@ -290,7 +290,7 @@ async fn blocking_handlers_run_in_their_pool() {
     running.stop().await;
 }
 
-/// The 33rd handler used to wait for a thread while its timeout was already running.
+/// When the pool had 32 threads, the 33rd handler waited for one while its timeout was already running.
 #[tokio::test]
 async fn each_slot_has_a_thread_for_a_blocking_handler() {
     fn meet() {

@@ -16,7 +16,8 @@ const LISTED_MAX: usize = 5;
 /// During a pause of this length, an executor may have been given up.
 const LONG_STOP_MS: u64 = 2_000;
 const MOMENT: Duration = Duration::from_millis(1);
-/// The longest time between a server's check of the root runs and the beginning of a new one, with a slow database.
+/// The longest time between a server's check of the root runs and the beginning of a new root run, with a slow
+/// database.
 const AT_ONCE: Duration = Duration::from_secs(2);
 
 pub(super) fn check(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
@@ -88,8 +89,8 @@ fn overlaps(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     found
 }
 
-/// P1: no execution begins at an epoch after its owner has released the item. After the owner's attempt has ended, one
-/// begins only if its process was paused when that happened.
+/// P1: no execution begins at an epoch after its owner has released the item. After the owner's attempt has ended, an
+/// execution begins only if the owner's process was paused at that end.
 fn executed_after_loss(truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     for one in &pumps.executions {
@@ -123,7 +124,8 @@ fn repeated_rows(pumps: &PumpTruth) -> Vec<String> {
     found
 }
 
-/// P5: a root run that ended as dry has executed the rows that were there before its groups began.
+/// P5: a root run that ended as dry has executed all rows that existed before its groups began, in the items that it had until its
+/// end.
 fn rows_left_when_dry(facts: &Facts, truth: &Truth, pumps: &PumpTruth) -> Vec<String> {
     let mut found = Vec::new();
     let is_dry = |root: &&Run| {

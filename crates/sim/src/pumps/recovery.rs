@@ -25,7 +25,7 @@ const LOST_AFTER: Duration = Duration::from_secs(6);
 const AFTER_FAILURE: Duration = Duration::from_secs(62);
 /// How long it may take to execute every row: with a row that hangs, retries, and a pump that begins late.
 const ROWS_WITHIN: Duration = Duration::from_secs(200);
-/// How long after the execution of all rows items may still change owners.
+/// Items may still change owners for this long after all rows are executed.
 const CALM_AFTER: Duration = Duration::from_secs(40);
 const CALM_FOR: Duration = Duration::from_secs(15);
 
@@ -175,8 +175,8 @@ async fn await_owners(hosts: &Hosts, name: &str) {
     }
 }
 
-/// P2: each row that has arrived is executed, and a pump until empty ends as dry. Waits until this holds, or records a
-/// violation.
+/// P2: each row that has arrived is executed, and a pump that runs until it is empty ends as dry. Waits until this
+/// holds, or records a violation.
 async fn await_executed(hosts: &Hosts, name: &str) {
     let world = &hosts.world;
     let began = tokio::time::Instant::now();

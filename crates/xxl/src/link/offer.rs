@@ -88,8 +88,9 @@ impl Link {
         self.shared.writes.send(token, new).await
     }
 
-    /// Asks the executor to stop an attempt. Each server gets the request, and `/kill` names a job: a second one might stop the job's next
-    /// run. Therefore the server that is responsible for the attempt sends it, and the others only if it has had no effect for a while.
+    /// Asks the executor to stop an attempt. Every server gets the engine's request, and `/kill` names a job: a second `/kill` might
+    /// stop the job's next run. Therefore the server that is responsible for the attempt sends it, and the others send it only if it
+    /// has had no effect for a while.
     pub(super) fn cancel(&mut self, run: RunId, attempt: i32, by: &str) {
         let Some(entry) = self.table.of_attempt(run, attempt).filter(|entry| entry.is_open()) else { return };
         if matches!(entry.kill, Some(Kill::Requested(_))) {

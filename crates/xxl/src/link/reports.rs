@@ -19,9 +19,10 @@ use crate::table::Kill;
 use crate::wire::{Answer, CODE_FAILED};
 
 impl Link {
-    /// Handles ends of attempts that the store has. Ends of attempts that another server sent are left to that server, which looks into the
-    /// store: the next run of the job waits there, and it may be asking the executor to stop the attempt, in which case the answer to
-    /// that request takes precedence over the callback. If it does not report an end, a later look of this server does.
+    /// Handles ends of attempts that the store has. Ends of attempts that another server sent are left to that server, which reads
+    /// the store: the next run of the job waits there, and it may be asking the executor to stop the attempt. In that case the answer
+    /// to its request takes precedence over the callback. If it does not report an end, this server does so after a later read of the
+    /// store.
     pub(super) async fn on_reported(&mut self, session: &Session, rows: Vec<XxlRun>) -> bool {
         let mut ended = Vec::new();
         for row in rows {

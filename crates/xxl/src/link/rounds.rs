@@ -62,8 +62,9 @@ impl Link {
         }
     }
 
-    /// Leaves out ends that the executor has just reported for attempts of other servers; a later look handles them. The other server
-    /// may be asking the executor to stop such an attempt. If the executor answers that request after the callback, the answer counts.
+    /// Leaves out ends that the executor has just reported for attempts of other servers; a later read of the store handles them. The
+    /// other server may be asking the executor to stop such an attempt. If the executor answers that request after the callback, the
+    /// answer counts.
     fn without_new_ends(&self, rows: Vec<XxlRun>) -> Vec<XxlRun> {
         let since = self.shared.engine.now() - ANSWERED_WITHIN;
         let without = |row| ends::without_new_success(ends::without_new_failure(row, since), since);

@@ -103,7 +103,8 @@ pub struct Fetched {
 struct Fetch {
     /// The items asked for, with their epochs.
     asked: BTreeMap<String, i64>,
-    /// Rows whose execution ended after the select began: the select may have read them before.
+    /// Rows whose execution ended after the select began. The select may have read them before that, so they are not
+    /// accepted again.
     ended: BTreeSet<(String, String)>,
     is_aborting: bool,
 }
@@ -261,8 +262,8 @@ impl<R: Clone> Group<R> {
         self.rows.retain_failed(|(item, key)| !was_asked(item) || there.contains(&(item, key)));
     }
 
-    /// Queues a row. Returns the row's item. Returns `None` if the row rests after it failed for good, or if the item
-    /// was not asked for or is no longer held.
+    /// Queues a row, unless it is in work already. Returns the row's item; `None` if the row rests after it failed for
+    /// good, or if the item was not asked for or is no longer held.
     fn accept(
         &mut self,
         row: Row<R>,

@@ -13,15 +13,15 @@ use super::{Group, Holding};
 /// If a select finds nothing, only a count changes. Such a change is reported only once in this period, so that an idle
 /// pump costs almost nothing.
 const IDLE_PERIOD: Duration = Duration::from_secs(10);
-/// A released item is reported again after this long, until an order of the server no longer names it. So is an item
-/// whose rate is not 0, because the rate falls without any event.
+/// The period in which a released item is reported again, until an order of the server no longer names it. An item
+/// whose rate is not 0 is reported again in the same period, because the rate falls without any event.
 const REPEAT_PERIOD: Duration = Duration::from_secs(5);
 
 /// Maximum number of items in a report: the server's limit counts the report itself as one more.
 const REPORT_ITEMS_MAX: usize = ITEM_COUNT_MAX - 1;
 /// The largest size of a report in one message, in bytes.
 const REPORT_BYTES_MAX: usize = 500 * 1000;
-/// Bytes that an item takes in a report in addition to its own.
+/// Bytes that an item adds to a report beyond its own encoded size.
 const ITEM_OVERHEAD: usize = 8;
 
 impl<R: Clone> Group<R> {

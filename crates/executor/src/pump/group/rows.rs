@@ -228,7 +228,7 @@ impl<R: Clone> RowTracker<R> {
         self.failed.remove(place);
     }
 
-    /// Forgets rows that failed for good and are no longer there.
+    /// Of the rows that failed for good, forgets those for which `is_there` is false.
     pub(super) fn retain_failed(&mut self, is_there: impl Fn(&(String, String)) -> bool) {
         self.failed.retain(is_there);
     }
