@@ -187,8 +187,8 @@ async fn reconcile_job(node: &Node, app: &App, record: &JobRecord, spec: &JobSpe
     }
 }
 
-/// Stores the declaration. If this fails after the job was changed, the next look finds that the job matches its declaration, and stores the
-/// declaration then.
+/// Stores the declaration. If this fails after the job was changed, the next tick of the loop finds that the job matches its declaration,
+/// and stores the declaration then.
 async fn remember(node: &Node, record: &JobRecord, spec: &JobSpec) -> Result<(), JobError> {
     let known = record.declared.as_ref().filter(|declared| declared.spec == *spec);
     let declared_at = known.map_or_else(|| node.now(), |declared| declared.declared_at);

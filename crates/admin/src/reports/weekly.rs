@@ -26,7 +26,7 @@ use crate::node::Node;
 const DUE_COUNT: u32 = 50;
 /// Maximum number of failures in a message.
 const NAMED_COUNT: u32 = 5;
-/// The longest time between two looks: a report is not urgent.
+/// Maximum time between two checks for due reports, which are not urgent.
 const PERIOD_MAX: Duration = Duration::from_secs(15);
 
 /// Why a schedule was not saved.

@@ -29,9 +29,9 @@ const DRY_PAGES: u32 = 4;
 const DRY_JOBS: u32 = 100;
 /// Maximum number of subjects that a dry run names.
 const DRY_NAMED: usize = 20;
-/// A dry run finds such jobs by their runs from this time.
+/// A dry run finds the jobs with failed or skipped runs by the runs of this last period.
 const TROUBLE_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of such runs that are read.
+/// Maximum number of failed or skipped runs that a dry run reads.
 const TROUBLE_ROWS: u32 = 10_000;
 
 /// Why a change was refused.

@@ -49,8 +49,8 @@ pub fn allowed_address(text: &str, networks: &AllowedAddresses) -> Result<Addres
     Ok(address)
 }
 
-/// Registers an executor of an app by its address, with the token that it is configured with: the server calls it with this token, and its
-/// callbacks carry it. Registering it again changes the token.
+/// Registers an executor of an app by its address, with the token that the executor is configured with. The server calls the executor with
+/// this token, and the executor's callbacks must carry it. Registering the executor again changes the token.
 ///
 /// # Errors
 /// [`ByHandError`].

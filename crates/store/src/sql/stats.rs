@@ -124,7 +124,7 @@ impl Stats for SqlStore {
 /// The sums of a batch of runs, to be added to the tables.
 #[derive(Default)]
 struct Tally {
-    /// By job, hour and verdict: runs and milliseconds.
+    /// By job, hour and verdict: the number of runs, and the sum of their durations in milliseconds.
     sums: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     gains: Gains,
     /// Runs whose messages are counted.
