@@ -16,7 +16,8 @@ pub use self::address::Address;
 use crate::identity::tokens::{Token, principal_of};
 use crate::node::Node;
 
-/// Maximum number of executors of an app registered by hand. Concurrent callers can exceed it: each counts them before it adds its own.
+/// Maximum number of executors of an app registered by hand. Concurrent callers can exceed it: each counts the executors before it adds its
+/// own.
 pub const BY_HAND_COUNT_MAX: u32 = 200;
 
 /// Why an executor cannot be registered by hand.
