@@ -84,7 +84,7 @@ pub async fn save_schedule(
 /// Result of sending the report now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SentNow {
-    /// The report is sent to this channel.
+    /// The report was written as a message to this channel.
     Written(String),
     /// The namespace has no schedule for a weekly report.
     NoSchedule,

@@ -21,7 +21,8 @@ use crate::node::Node;
 const SILENCE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Maximum length of the reason for a silence, in characters.
 const REASON_LEN_MAX: usize = 1_000;
-/// How often an acknowledgement is tried together with its message. A try fails if another decision of the namespace is stored first.
+/// How many times the server tries to store an acknowledgement together with its message. A try fails if another decision of the namespace
+/// is stored first.
 const ACKNOWLEDGE_TRIES: u32 = 5;
 /// Number of pages of jobs that a dry run checks.
 const DRY_PAGES: u32 = 4;
