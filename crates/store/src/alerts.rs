@@ -26,7 +26,7 @@ pub const RULE_COUNT_MAX: u32 = 100;
 pub const SILENCE_COUNT_MAX: u32 = 200;
 /// Maximum number of maintenance windows of a namespace that have not ended.
 pub const MAINTENANCE_COUNT_MAX: u32 = 100;
-/// Maximum number of such windows of all namespaces.
+/// Maximum number of maintenance windows of all namespaces together that have not ended.
 pub const MAINTENANCE_TOTAL_MAX: u32 = 10_000;
 /// Maximum number of rows that one call reads.
 pub const PAGE_MAX: u32 = 500;

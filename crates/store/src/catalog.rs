@@ -177,7 +177,7 @@ pub struct JobChange<'a> {
 /// [`Cancel::ask_drops`](crate::Cancel::ask_drops).
 #[derive(Clone, Copy, Debug)]
 pub struct QueuedDrops<'a> {
-    /// The caller's choice.
+    /// The caller's choice; `None` for the default: a pause ends the queued runs of the schedule, a deletion ends all queued runs.
     pub choice: Option<QueuedRunsPolicy>,
     /// Name of the caller.
     pub by: &'a str,

@@ -249,8 +249,8 @@ pub trait Channels {
     /// Ends a lease. From `free_at` on, any server may lease the channel. Does nothing if another server has leased it.
     async fn free_channel(&self, channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> Result<()>;
 
-    /// Records a try. The state of the message changes only if the message still waits and no other try was recorded since. Returns whether
-    /// the state changed.
+    /// Records a try. The state of the message changes only if the message still waits and no other try of it was recorded since this one
+    /// began. Returns whether the state changed.
     async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool>;
 
     /// Records a try of a message that is not stored, such as a test.

@@ -15,7 +15,7 @@ pub(crate) use crate::lease::{distinct_end, lease_count, next_ordinal};
 pub use crate::streams::StreamEnd;
 pub use crate::switches::{ExecutorSwitch, Switches};
 
-/// If there are several sessions between the same node and executor, keeps the one that was heard last. Sorts by node and executor.
+/// Keeps one session for each node and executor: the one on which the node heard the executor last. Sorts by node and executor.
 pub(crate) fn newest_of_each(mut sessions: Vec<Session>) -> Vec<Session> {
     sessions.sort_by_key(|session| (session.token.node, session.executor, std::cmp::Reverse(session.last_seen_at)));
     sessions.dedup_by_key(|session| (session.token.node, session.executor));
@@ -224,7 +224,7 @@ pub struct Session {
     pub executor: ExecutorId,
     /// The app of the executor.
     pub app: AppId,
-    /// When the node last heard of it.
+    /// When the node last heard the executor on this stream.
     pub last_seen_at: Timestamp,
     /// When the stream ended; if that was not reported, when the lease under which it was open ended. `None` while it is open, as far as is
     /// known.
@@ -308,9 +308,9 @@ pub trait Cluster {
     /// of `lease` since the last renewal: then the node must take the next lease.
     async fn renew(&self, token: LeaseToken, lease: Duration) -> Result<Option<Renewal>>;
 
-    /// Releases the lease: it ends now, or at `reached` if that is later. `reached` is the latest time that the database's clock has shown,
-    /// or the latest instant of a run that the node has sent ahead, whichever is later: runs due until then may have been sent. Does
-    /// nothing if the epoch is no longer current.
+    /// Releases the lease: it ends now, or at `reached` if that is later. `reached` is the greater of two instants: the greatest time that
+    /// the database's clock has shown, and the latest instant of a run that the node has sent ahead. Runs that were due by then may have
+    /// been sent. Does nothing if the epoch is no longer current.
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()>;
 
     /// Every node, by id.
@@ -361,7 +361,7 @@ pub trait Executors {
     /// Records that the executor shut down cleanly and holds no run, so that no node waits for it any more.
     async fn leave_sessions(&self, executor: ExecutorId) -> Result<()>;
 
-    /// Every session that a node has reported as heard since `since`, open or closed.
+    /// Every session, open or closed, on which a node has heard the executor since `since`.
     async fn sessions(&self, since: Timestamp) -> Result<Vec<Session>>;
 
     /// The sessions on which something may have been sent since `since`: those that a node heard since then, those that ended since then,

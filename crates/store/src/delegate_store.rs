@@ -1,10 +1,9 @@
 //! A macro for stores that wrap another store, to observe its calls or to disturb them. This file lists every method of every trait once.
 
-/// Makes a type a [`Store`](crate::Store) that delegates each call to another one.
-///
-/// The type has `fn inner(&self)`, which returns the other store, and `async fn call<T: Send>(&self, name: &'static str,
-/// effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets each call with its name. In the braces of their traits, a
-/// wrapper can write `claim` and `finish` itself, then also `note_running`, `check_runs` and `runs`, and then also `change_items`.
+/// Makes a type a [`Store`](crate::Store) that delegates each call to another one. The type has `fn inner(&self)`, which returns the other
+/// store, and `async fn call<T: Send>(&self, name: &'static str, effect: impl Future<Output = Result<T>> + Send) -> Result<T>`, which gets
+/// each call with its name. A wrapper can write some methods itself, in braces after the names of their traits: `claim` and `finish`; if it
+/// writes these, also `note_running`, `check_runs` and `runs`; and if it writes all five, also `change_items`.
 #[macro_export]
 macro_rules! delegate_store {
     ($wrapper:ty) => {

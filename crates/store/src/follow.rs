@@ -21,7 +21,7 @@ use crate::LeaseToken;
 /// Maximum total size of the parents' results that a run gets, in bytes. The same maximum holds for the parents' parameters.
 const PASSED_LEN_MAX: usize = 16 * 1024;
 
-/// A run, or the row of a broadcast for all its shards, that has just got its verdict.
+/// A run that has just got its verdict. A broadcast is represented by the row for all its shards.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct EndedRun {
     pub(crate) run: RunId,
@@ -100,6 +100,7 @@ pub(crate) struct Follower {
     pub(crate) parents: Vec<RunId>,
 }
 
+/// The runs to create, and the new states of the runs that await their children.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct FirePlan {
     pub(crate) followers: Vec<Follower>,
@@ -341,7 +342,8 @@ fn own_params(parent: &ParentResult) -> Value {
     }
 }
 
-/// The value, if it fits into the bytes that are left; otherwise a note that names the run where it can be read.
+/// The text as a JSON value, if it fits into `left`, the number of bytes that are still free. Otherwise a note that names the run where the
+/// text can be read.
 fn bounded(run: RunId, text: &str, left: &mut usize) -> Value {
     if text.len() > *left {
         return json!({"omitted": format!("{} bytes of JSON; read run {run}", text.len())});

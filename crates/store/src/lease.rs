@@ -62,9 +62,9 @@ impl JoinRequest {
     /// earlier leases; it may be later than `last` if the clock has stepped back. `None` if the lease `before` is alive, is not the
     /// caller's own, and may not be taken over.
     ///
-    /// A lease that is taken over ends at most a second after `now`, although no server acts under it any more: triggers are sent ahead of
-    /// their instants, so runs that are due within that second may have been sent. The server that takes the lease over asks the executors
-    /// for these runs. No edit settles them, because an edit does not change runs that are due within a second.
+    /// A lease that is taken over counts as ended a second after `now` at the latest, although no server acts under it any more: triggers
+    /// are sent ahead of their instants, so runs that are due within that second may have been sent. The server that takes the lease over
+    /// asks the executors for these runs. No edit settles them, because an edit does not change runs that are due within a second.
     pub(crate) fn ended_at(
         &self,
         before: LeaseToken,

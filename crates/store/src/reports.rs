@@ -1,5 +1,5 @@
-//! The data of reports that is not in the counts of runs: messages of failed runs, folded and counted by day, and the report schedules of
-//! namespaces.
+//! The data of reports that is not in the counts of runs: messages of failed runs, [folded](rondel_core::report::fold) (numbers, ids and
+//! instants become `#`) and counted by day, and the report schedules of namespaces.
 //!
 //! [`Stats::roll_up`](crate::Stats::roll_up) counts the messages, each run once. A report that is due is written as a message to its
 //! channel in the transaction that moves its schedule on, so that it is sent once even if the server dies before or after that.
@@ -27,7 +27,7 @@ pub const DUE_COUNT_MAX: u32 = 200;
 pub struct FailureMessage {
     /// The key of the message. [`REST_KEY`] stands for all messages beyond the maximum number of messages per job and day.
     pub key: i64,
-    /// The message, folded; empty for [`REST_KEY`].
+    /// The folded message; empty for [`REST_KEY`].
     pub message: String,
     /// How many runs failed, timed out, or ended unknown with it.
     pub count: u64,

@@ -43,8 +43,8 @@ pub enum CallState {
 /// Calls with keys.
 #[async_trait]
 pub trait RequestKeys {
-    /// Begins a call. A call without an answer that began, or was renewed, before `given_up` begins again, because its server is presumed
-    /// dead.
+    /// Begins a call. If the call has no answer and was last begun or renewed before `given_up`, it begins again, because its server is
+    /// presumed dead.
     async fn begin_call(&self, call: KeyedCall<'_>, now: Timestamp, given_up: Timestamp) -> Result<CallState>;
 
     /// Records that a call without an answer is still in progress: from now on it counts as begun at `now`.

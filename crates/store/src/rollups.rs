@@ -57,7 +57,7 @@ impl PointKind {
     }
 }
 
-/// Runs by verdict.
+/// Numbers of runs by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verdicts {
     /// Runs that succeeded.
@@ -373,8 +373,7 @@ pub trait Rollups {
     /// `jobs`, the newest of each job first, at most `limit` of each.
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>>;
 
-    /// Runs and shards of a namespace for a chart, with ids from the first of `ids` on and before the second, the newest first, at most
-    /// `limit`.
+    /// Runs and shards of a namespace for a chart, the newest first, at most `limit`. Their ids are at least `ids.0` and below `ids.1`.
     async fn chart_runs_of_namespace(
         &self,
         namespace: NamespaceId,

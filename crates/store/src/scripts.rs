@@ -40,7 +40,7 @@ pub struct ScriptVersion {
     pub size: u64,
     /// The author's description of the change.
     pub note: String,
-    /// A signature of it, in base64.
+    /// A signature of the source, in base64.
     pub signature: Option<String>,
     /// Name of the caller that saved it.
     pub author: String,

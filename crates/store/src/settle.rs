@@ -182,7 +182,7 @@ pub(crate) struct BroadcastOutcome {
     pub(crate) message: Option<String>,
 }
 
-/// Folds the verdicts of a broadcast's shards; `cancel_by` is the caller of a request to cancel it.
+/// The outcome of a broadcast, from the verdicts of its shards; `cancel_by` is the caller of a request to cancel the broadcast.
 pub(crate) fn fold(shards: &[(RunStatus, Option<Reason>)], cancel_by: Option<&str>) -> BroadcastOutcome {
     let status = fold_shards(shards.iter().map(|(status, _)| *status));
     let mut alike = shards.iter().filter(|shard| shard.0 == status).map(|(_, reason)| *reason);

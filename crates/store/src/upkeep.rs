@@ -120,8 +120,8 @@ impl CountedRun {
         Some(JobStat { hour, status: self.status, run_count, duration })
     }
 
-    /// Whether it may get another verdict: this one is provisional, or an edit skipped the run before it was due, and a later edit may open it
-    /// again.
+    /// Whether it may get another verdict: its verdict is provisional, or an edit skipped it before it was due, so that a later edit can
+    /// open it again.
     pub(crate) fn may_change(&self) -> bool {
         let is_by_edit = matches!(self.reason, Some(Reason::Changed | Reason::Paused));
         let is_early = self.finished_at.is_some_and(|at| at < self.due_at);

@@ -87,8 +87,8 @@ pub async fn check(node: &Node, namespace: NamespaceId, spec: &CalendarSpec) -> 
 /// Saves a calendar, re-expands the calendars that depend on it, and moves the jobs that are planned by any of them.
 ///
 /// # Errors
-/// [`CalendarError`] except `Used` and `NotFound`. After an error of the store, the calendar may be saved although its dependents are not
-/// updated yet.
+/// [`CalendarError`] except `Used` and `NotFound`. After an error of the store, the calendar can already be saved while its dependents are
+/// not updated yet.
 pub async fn save(
     node: &Node,
     namespace: NamespaceId,

@@ -37,8 +37,7 @@ pub(super) fn job_label(index: usize, spec: &serde_json::Value) -> String {
 }
 
 impl DeclaredSet {
-    /// Refuses a set that is too large as a whole: it would be confusing if only some of an executor's jobs were
-    /// applied.
+    /// If a set is too large, refuses all of it: it would be confusing if only some of an executor's jobs were applied.
     pub(crate) fn new(declared: &[v1::DeclaredJob]) -> Self {
         let bytes: usize = declared.iter().map(|job| job.spec_json.len()).sum();
         let is_too_much = declared.len() > COUNT_MAX || bytes > BYTES_MAX;

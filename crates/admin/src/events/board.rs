@@ -1,4 +1,5 @@
-//! The state of the cluster at the last look, and the changes found by comparison with it. Pure.
+//! The state of the cluster at the last look (the last time that the watch read the store), and the changes since then, found by
+//! comparison. Pure.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

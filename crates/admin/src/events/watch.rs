@@ -1,8 +1,8 @@
 //! A node's watch: reads the store while a client listens, and keeps recent events for a while.
 //!
-//! The watch has no task. A listener that finds the last look a period old performs the next look, and the other listeners share its
-//! events. That listener may be dropped during the look; the others lose no event, since the state changes only after all reads, without an
-//! await in between.
+//! A look reads the store and finds the changes. The watch has no task: if the last look is a period old, the listener that finds this
+//! performs the next one, and the other listeners share its events. That listener can be dropped during the look. The others lose no event
+//! then, since the state changes only after all reads, without an await in between.
 
 use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;

@@ -87,7 +87,7 @@ impl Family {
     }
 }
 
-/// The media type of [`text_of`].
+/// The media type of the text that [`text_of`] returns.
 pub const MEDIA_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
 /// Encodes the families as text, in their order.

@@ -41,7 +41,7 @@ const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
 /// How long an ended token is still shown.
 const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// A server deletes no executors until this long after its start, because it asks the executors that it knows for their earlier runs. Nodes
-/// may be deleted earlier, because they own no runs by then.
+/// can be deleted earlier, because they own no runs by then.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
 
 /// A housekeeping duty. Each has its own loop, so that a slow or failing one does not delay the others.

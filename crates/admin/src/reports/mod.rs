@@ -158,7 +158,7 @@ impl Row {
 /// A message of failed runs, with its counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Failure {
-    /// The folded message; empty for the messages that are counted together.
+    /// The message, with numbers, ids and instants replaced by `#`; empty for the messages that are counted together.
     pub message: String,
     /// The number of runs.
     pub count: u64,

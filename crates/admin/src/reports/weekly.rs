@@ -26,7 +26,7 @@ use crate::node::Node;
 const DUE_COUNT: u32 = 50;
 /// Maximum number of failures in a message.
 const NAMED_COUNT: u32 = 5;
-/// The longest time between two looks: a report is not urgent.
+/// Maximum time between two checks for due reports, which are not urgent.
 const PERIOD_MAX: Duration = Duration::from_secs(15);
 
 /// Why a schedule was not saved.
@@ -84,7 +84,7 @@ pub async fn save_schedule(
 /// Result of sending the report now.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum SentNow {
-    /// The report is sent to this channel.
+    /// The report was written as a message to this channel.
     Written(String),
     /// The namespace has no schedule for a weekly report.
     NoSchedule,

@@ -23,7 +23,7 @@ const BEYOND_STREAK: u32 = 50;
 const SAMPLES_EACH: usize = 3;
 /// Maximum number of sample runs in one look.
 const SAMPLES_MAX: usize = 60;
-/// How far ahead runs are read: future fires have no row yet, but a run may have been requested for a later instant.
+/// How far ahead runs are read: future fires have no row yet, but a run that was requested for a later instant has one.
 const AHEAD: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of deadlines skipped because they passed while no server ran: only the last one counts.
 const PASSED_MAX: u32 = 1_000;

@@ -1,8 +1,8 @@
 //! Alert rules: in each period, one node evaluates everything that is due, and writes incidents with their messages.
 //!
-//! If nothing is due, nothing is read. The decisions of a look are written in one transaction, which checks that the namespace's alerts
-//! still have the version on which the decisions are based. If another node has decided since, or a decision is repeated after a crash,
-//! nothing is written.
+//! One evaluation of a namespace is called a look. If nothing is due, nothing is read. The decisions of a look are written in one
+//! transaction, which checks that the namespace's alerts still have the version on which the decisions are based. If another node has
+//! decided since, or a decision is repeated after a crash, nothing is written.
 
 mod expects;
 mod facts;

@@ -22,7 +22,8 @@ use crate::store_once::store_once;
 const SILENCE_MAX: Duration = Duration::from_secs(90 * 24 * 3600);
 /// Maximum length of the reason for a silence, in characters.
 const REASON_LEN_MAX: usize = 1_000;
-/// How often an acknowledgement is tried together with its message. A try fails if another decision of the namespace is stored first.
+/// How many times the server tries to store an acknowledgement together with its message. A try fails if another decision of the namespace
+/// is stored first.
 const ACKNOWLEDGE_TRIES: u32 = 5;
 /// Number of pages of jobs that a dry run checks.
 const DRY_PAGES: u32 = 4;
@@ -30,9 +31,9 @@ const DRY_PAGES: u32 = 4;
 const DRY_JOBS: u32 = 100;
 /// Maximum number of subjects that a dry run names.
 const DRY_NAMED: usize = 20;
-/// A dry run finds such jobs by their runs from this time.
+/// A dry run finds the jobs with failed or skipped runs by the runs of this last period.
 const TROUBLE_WITHIN: Duration = Duration::from_secs(24 * 3600);
-/// Maximum number of such runs that are read.
+/// Maximum number of failed or skipped runs that a dry run reads.
 const TROUBLE_ROWS: u32 = 10_000;
 
 /// Why a change was refused.

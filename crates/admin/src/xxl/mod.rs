@@ -16,7 +16,8 @@ pub use self::address::Address;
 use crate::identity::tokens::{Token, principal_of};
 use crate::node::Node;
 
-/// Maximum number of executors of an app registered by hand. Concurrent callers can exceed it: each counts them before it adds its own.
+/// Maximum number of executors of an app registered by hand. Concurrent callers can exceed it: each counts the executors before it adds its
+/// own.
 pub const BY_HAND_COUNT_MAX: u32 = 200;
 
 /// Why an executor cannot be registered by hand.
@@ -49,8 +50,8 @@ pub fn allowed_address(text: &str, networks: &AllowedAddresses) -> Result<Addres
     Ok(address)
 }
 
-/// Registers an executor of an app by its address, with the token that it is configured with: the server calls it with this token, and its
-/// callbacks carry it. Registering it again changes the token.
+/// Registers an executor of an app by its address, with the token that the executor is configured with. The server calls the executor with
+/// this token, and the executor's callbacks must carry it. Registering the executor again changes the token.
 ///
 /// # Errors
 /// [`ByHandError`].

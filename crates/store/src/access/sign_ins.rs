@@ -14,7 +14,7 @@ pub struct WebSession {
     pub id: SessionId,
     /// SHA-256 of the secret in the cookie, in hex.
     pub hash: String,
-    /// The account.
+    /// The account that signed in; `None` if the session is a token's.
     pub account: Option<AccountId>,
     /// The token whose rights the session has, if a link for that token began the session.
     pub token: Option<TokenId>,

@@ -92,7 +92,7 @@ pub(crate) fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Time
 /// A page of tokens, the newest first.
 #[derive(Clone, Debug, Default)]
 pub struct TokenQuery {
-    /// Only this account's.
+    /// Only tokens of this account.
     pub owner: Option<AccountId>,
     /// Only those in this scope. A database ignores a scope of more than about 500 namespaces and apps, so callers must check each token.
     pub scope: Option<TokenScope>,
@@ -102,7 +102,7 @@ pub struct TokenQuery {
     pub limit: u32,
 }
 
-/// The tokens that a caller may manage. Tokens that match may have roles elsewhere, too.
+/// The tokens that a caller may manage. A token in the scope can also have roles outside of it.
 #[derive(Clone, Debug, Default)]
 pub struct TokenScope {
     /// All tokens of this account.

@@ -400,7 +400,7 @@ pub async fn tokens_are_found_by_their_hash(store: &dyn Store) {
     assert_eq!(store.tokens(&next).await.unwrap(), [executor]);
 }
 
-/// The old token stays valid for the overlap, but not beyond its own expiry.
+/// After a rotation, the old token stays valid for a while (the overlap), but not beyond its own expiry.
 pub async fn a_token_is_replaced_with_an_overlap(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let (old, new) = (token(TokenKind::Executor, None, now), token(TokenKind::Executor, None, now));

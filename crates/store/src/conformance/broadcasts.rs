@@ -48,7 +48,7 @@ pub(super) async fn expanded(store: &dyn Store, token: LeaseToken, total: i32) -
     (whole, shards)
 }
 
-/// The total of the first expansion stays, and a later expansion is refused.
+/// The number of shards of the first expansion stays, and a later expansion is refused.
 pub async fn a_broadcast_is_expanded_once(store: &dyn Store) {
     let (token, other) = (join(store).await, join(store).await);
     let whole = broadcast(store, token).await;

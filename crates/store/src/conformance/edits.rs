@@ -24,7 +24,7 @@ pub(super) async fn change(
     change_after(store, id, spec, expected_version, (now, now)).await
 }
 
-/// Like [`change`]; `reached` is the latest time that the database's clock has shown.
+/// Like [`change`]; `reached` is the greatest time that the database's clock has shown.
 async fn change_after(
     store: &dyn Store,
     id: JobId,

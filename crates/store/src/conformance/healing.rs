@@ -37,7 +37,7 @@ pub async fn a_job_whose_run_has_ended_is_healed(store: &dyn Store) {
     assert_eq!(stuck(store, &job).await, None);
     assert!(!store.heal_job(seen, None).await.unwrap());
 
-    // The job follows a run that does not exist, and has no further fire.
+    // The job waits for the end of a run that does not exist, and has no further fire.
     let job = delayed_job(store, at).await;
     let seen = due(store, &job, &[NodeId::new(0)]).await.unwrap();
     let claim = ClaimJob {

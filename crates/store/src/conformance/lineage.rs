@@ -108,7 +108,7 @@ pub async fn a_token_does_not_outlive_the_one_that_made_it(store: &dyn Store) {
     let orphan = TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Api, None, now) };
     assert!(!store.add_token(&orphan).await.unwrap());
     assert_eq!(store.token(&orphan.hash).await.unwrap(), None);
-    // In whichever order the two commit, no valid token remains.
+    // The creation of a token and the revocation of its creator run concurrently. In whichever order they commit, no valid token remains.
     let parent = token(TokenKind::Api, None, now);
     assert!(store.add_token(&parent).await.unwrap());
     let child = TokenRecord { minted_by: Some(parent.id), ..token(TokenKind::Api, None, now) };
@@ -229,7 +229,7 @@ pub async fn a_series_of_tokens_outlives_its_first_ones(store: &dyn Store) {
     assert_eq!(work(store, &[&child, &fresh], now).await, [false; 2]);
     assert!(!store.rotate_token(after.id, now + MINUTE, &successor(&after, now)).await.unwrap(), "over");
 
-    // In whichever order the two commit, no valid token remains.
+    // A rotation and the revocation of the series run concurrently. In whichever order they commit, no valid token remains.
     let first = token(TokenKind::Api, None, now);
     assert!(store.add_token(&first).await.unwrap());
     let [second, third] = [successor(&first, now), successor(&first, now)];

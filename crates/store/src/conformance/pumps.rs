@@ -157,7 +157,7 @@ pub async fn items_change_hands_one_owner_at_a_time(store: &dyn Store) {
     assert_eq!(items(store, record.id).await.len(), 2);
 }
 
-/// Only the home of a job deals its items, and only under a valid lease.
+/// Only the home of a job assigns its items to groups, and only under a valid lease.
 pub async fn items_are_changed_by_their_home_alone(store: &dyn Store) {
     let now = store.now().await.unwrap();
     let record = pump(store).await;

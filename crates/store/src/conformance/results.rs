@@ -44,7 +44,7 @@ pub async fn a_result_is_stored_once(store: &dyn Store) {
     assert_eq!(read(store, run.id).await, expected);
     assert_eq!(store.attempts(run.id).await.unwrap(), []);
 
-    // An end without an executor and a start keeps those that are stored.
+    // An end that names neither an executor nor a start keeps the stored ones.
     let run = pending(store, token).await;
     let hand = RunAtExecutor {
         run: run.id,
@@ -80,8 +80,8 @@ pub async fn only_the_owner_ends_a_run_by_itself(store: &dyn Store) {
     assert!(matches!(finish_one(store, unknown).await, EndOutcome::Stored(..)), "its own");
 }
 
-/// Skipped means that no attempt began. If an attempt began, or may have begun, and no further attempt could, the run has failed, with the
-/// reason why no further attempt could begin.
+/// Skipped means that no attempt began. If an attempt began or may have begun, and no further attempt can begin, the run has failed, with
+/// the reason why none can begin.
 pub async fn a_run_that_began_is_never_skipped(store: &dyn Store) {
     let token = join(store).await;
     let skipped = |run: &Run, attempt| AttemptEnd {

@@ -42,7 +42,7 @@ async fn exist(store: &dyn Store, ids: &[RunId]) -> Vec<RunId> {
     found
 }
 
-/// Runs whose verdicts are older than the cut are removed with all their rows. Open and recent runs stay.
+/// Runs whose verdicts were made before a given instant are removed with all their rows. Open and recent runs stay.
 pub async fn old_runs_are_removed_with_all_their_rows(store: &dyn Store) {
     let token = join(store).await;
     purge_all(store, 500).await;

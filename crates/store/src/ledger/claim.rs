@@ -16,7 +16,7 @@ use crate::error::Result;
 pub struct DueJob {
     /// The job.
     pub job: JobId,
-    /// The first fire without a row. While fires are held back, the instant at which the scan examines the job again.
+    /// The first fire without a row. While a maintenance window holds fires back, the instant at which the scan examines the job again.
     pub next_fire_at: Timestamp,
     /// The first fire that a maintenance window holds back.
     pub held_from: Option<Timestamp>,

@@ -62,13 +62,13 @@ pub trait Dispatch {
     /// The runs `in_hand` are at executors and stay unchanged. Returns how many changed.
     async fn shelve(&self, token: LeaseToken, in_hand: &[RunId]) -> Result<u64>;
 
-    /// Records that the handlers of these runs have begun: sets the status `running`, the executor and the instant of the start, also for runs
-    /// that were adopted as `running`. A row that has an instant of the start already stays unchanged.
+    /// Records that the handlers of these runs have begun: sets the status `running`, the executor and the instant of the start. This
+    /// includes runs that were adopted as `running`. A run whose row has a start already stays unchanged.
     async fn note_running(&self, token: LeaseToken, runs: &[RunAtExecutor]) -> Result<()>;
 
-    /// Stores what pending runs of the lease `token` wait for, at most a few hundred per call. A run that has changed since stays
-    /// unchanged. A run that waits in an executor's queue is marked with that executor, and becomes `pending` again if it was adopted as
-    /// `running` without a start.
+    /// Stores what pending runs of the lease `token` wait for, at most a few hundred per call. A run that has begun, has ended or is in
+    /// another attempt by now stays unchanged. A run that waits in an executor's queue is marked with that executor, and becomes `pending`
+    /// again if it was adopted as `running` without a start.
     async fn note_waits(&self, token: LeaseToken, waits: &[NotedWait]) -> Result<()>;
 
     /// Sets the number of shards of a broadcast and inserts the shards, all or nothing; `false` if it was expanded already.

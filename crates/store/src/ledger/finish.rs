@@ -13,7 +13,7 @@ use crate::error::Result;
 pub struct AttemptEnd {
     /// The run.
     pub run: RunId,
-    /// Its job. Rows are locked in the order of ids, and the results of one job are never written by two calls at the same time.
+    /// Its job. The caller never stores results of one job in two calls at the same time; the store locks rows in the order of ids.
     pub job: JobId,
     /// The attempt that ended.
     pub attempt: i32,

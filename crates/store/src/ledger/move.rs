@@ -34,8 +34,8 @@ pub struct HomeLoad {
     pub node: NodeId,
     /// Number of its jobs that fire.
     pub job_count: u64,
-    /// Recent fires of those jobs, in thousandths of a fire; the count of each job decays in [steps](rondel_core::homes::DECAY_STEPS) with
-    /// its age.
+    /// Recent fires of those jobs, in thousandths of a fire. The count of each job is reduced in [steps](rondel_core::homes::DECAY_STEPS)
+    /// as it ages.
     pub recent_fires: u64,
 }
 

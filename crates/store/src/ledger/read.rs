@@ -111,6 +111,6 @@ pub trait Runs {
     /// `limit`. They begin with the last row of an earlier instant if that row stands for a span that reaches `from`.
     async fn planned_rows(&self, job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<Run>>;
 
-    /// The newest [`ATTEMPT_COUNT_MAX`] ended attempts of a run, by number. The run itself has the number of all attempts.
+    /// The newest [`ATTEMPT_COUNT_MAX`] ended attempts of a run, by number. The run's own `attempt` is the number of all its attempts.
     async fn attempts(&self, run: RunId) -> Result<Vec<Attempt>>;
 }

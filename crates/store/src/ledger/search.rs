@@ -69,7 +69,7 @@ pub struct RunSearch {
     pub until: Option<Timestamp>,
     /// Only runs whose duration is in this range. The duration of an open run counts up to `now`.
     pub duration: LengthRange,
-    /// Only runs whose start was late by a length in this range.
+    /// Only runs whose handler began late by a duration in this range.
     pub late: LengthRange,
     /// Texts that must occur, or must not.
     pub texts: Vec<RunText>,

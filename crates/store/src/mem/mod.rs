@@ -129,7 +129,7 @@ struct State {
     pump_items: BTreeMap<JobId, BTreeMap<String, rondel_core::pump::Item>>,
     /// Runs with a request to cancel or to end them.
     cancels: BTreeSet<RunId>,
-    /// The run that has a key of a job, or that had it last.
+    /// For each key of a job, the run that has it, or that had it last.
     trigger_keys: HashMap<(JobId, String), RunId>,
     /// The node that counts the runs of each limit.
     limit_homes: BTreeMap<LimitName, NodeId>,
@@ -145,7 +145,7 @@ struct State {
     dead_letters: BTreeMap<RunId, (NamespaceId, JobId, Timestamp)>,
     /// When the last pass of each housekeeping task began.
     passes: BTreeMap<String, Timestamp>,
-    /// By job, hour and verdict: runs and milliseconds.
+    /// By job, hour and verdict: the number of runs, and the sum of their durations in milliseconds.
     stats: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     failures: BTreeMap<FailureKey, FailureGain>,
     report_schedules: BTreeMap<NamespaceId, ScheduledReport>,

@@ -31,7 +31,8 @@ const READ_NODES: Statement = Statement {
            claim_strategy, weight, job_count, recent_fires, skew_ms, claims_tried, claims_lost, refused_count, \
            lateness_p99_ms, loops FROM node ORDER BY id",
 };
-/// Only the row of this name is locked. Another server that takes over the runs of a dead node holds the row of that node, perhaps for long.
+/// Only the row of this name is locked. Another server that takes over the runs of a dead node may hold the lock of that node's row for a
+/// long time.
 const LOCK_NODE: Statement = Statement { name: "lock_node", text: "SELECT id FROM node WHERE name = ? {for_update}" };
 const READ_LEASES: Statement = Statement {
     name: "read_leases",

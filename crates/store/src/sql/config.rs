@@ -29,10 +29,10 @@ pub struct StoreConfig {
     pub statement_rows_max: usize,
     /// Maximum size of the values that one statement writes, in bytes, unless one row is larger. MySQL's `max_allowed_packet` lowers it.
     pub statement_bytes_max: usize,
-    /// Number of failures of a batch after which the batch is halved. Only failures while the database answers count.
+    /// Number of failures of a batch after which the batch is halved. A failure counts only if the database still answers.
     pub halve_after: u32,
-    /// A connection of this age is replaced if the database was found to be read-only since the connection was opened: the address may lead
-    /// to another server by now.
+    /// The age from which a connection is replaced if the database was found to be read-only since the connection was opened: by then, the
+    /// address may lead to another server.
     pub read_only_recheck: Duration,
     /// Whether servers end the sessions of other servers whose leases have ended. `None` means only on a database that does not end idle
     /// transactions itself.

@@ -34,7 +34,7 @@ pub(super) fn unexpected_count(operation: &'static str, expected: usize, found: 
     StoreError::Query { operation, source: Error::InvalidArgument(message) }
 }
 
-/// The kind of a transaction's error, as [`store_error`] made it.
+/// The kind of an error that [`store_error`] has made.
 pub(super) fn of(error: &StoreError) -> Failure {
     match error {
         StoreError::Unavailable { source, .. } | StoreError::Query { source, .. } => classify(source),

@@ -11,7 +11,7 @@ use crate::sql::{SqlStore, Tx, transact};
 use crate::upkeep::StuckJob;
 use crate::{Heal, Result};
 
-/// Maximum number of pages that one call reads of the jobs that wait for the end of a run. The next call continues after the last page.
+/// Some jobs wait for the end of a run. One call reads at most this many pages of them, and the next call continues after the last page.
 const PAGE_COUNT_MAX: usize = 16;
 
 pub(super) const READ_STUCK: Statement = Statement {

@@ -94,8 +94,8 @@ pub struct SqlStore {
     _file_lock: Option<File>,
 }
 
-/// Runs an expression in a transaction and commits it; retries on a conflict with another transaction. With `at most`, a statement has no
-/// more rows than that. A macro, because the compiler cannot prove that the future of a generic function over an async closure is `Send`.
+/// Runs an expression in a transaction and commits it; retries on a conflict with another transaction. `at most` limits the number of rows
+/// of each statement. A macro, because the compiler cannot prove that the future of a generic function over an async closure is `Send`.
 macro_rules! transact {
     ($store:expr, $operation:literal, |$tx:ident| $work:expr) => {
         transact!($store, $operation, at most usize::MAX, |$tx| $work)

@@ -11,8 +11,8 @@ impl SqlStore {
     /// Removes the rows of at most `limit` keys (an instant and an owner) before `before`, the oldest first. Returns how many rows were
     /// removed.
     ///
-    /// The first statement reads instants and owners in the order of the instants, the second removes all rows before an instant, and the
-    /// third removes the rows of some owners at an instant. `of` adds the arguments that all three need before their instants.
+    /// `find` reads instants and owners in the order of the instants, `remove_before` removes all rows before an instant, and `remove_at`
+    /// removes the rows of some owners at an instant. `of` adds the arguments that all three statements need before their instants.
     pub(super) async fn remove_oldest(
         &self,
         [find, remove_before, remove_at]: [&'static Statement; 3],

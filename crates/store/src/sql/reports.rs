@@ -24,9 +24,10 @@ const PAIRS_PER_MESSAGE: u32 = 10;
 /// Maximum number of pairs that are read for all messages together.
 const PAIR_COUNT_MAX: u32 = 10_000;
 
-/// Rows of two kinds: the most frequent messages, with their number of jobs, and the most frequent pairs of a message and a job, with 0 as
-/// the number of jobs. Both come from one sum per job and message. The jobs of each message are not ranked here: in the database, this would
-/// take longer than everything else. The `job_id` of a message is any of its jobs, and only finds the text.
+/// Rows of two kinds: the most frequent messages with their number of jobs, and the most frequent pairs of a message and a job. A row with
+/// 0 as the number of jobs is a pair. Both kinds come from one sum per job and message. Pairs are not ranked within each message, because
+/// in the database that would take longer than everything else. The `job_id` of a message is any of its jobs; it is used only to find the
+/// text.
 macro_rules! select_failures {
     ($rest:literal) => {
         concat!(
@@ -260,8 +261,8 @@ impl Tx<'_> {
     }
 }
 
-/// The queries, each with only the arguments that select the jobs: all of the namespace, those of apps, or those of a list in parts. The
-/// array has the statements in this order.
+/// Queries to which only the arguments that select the jobs were added: all jobs of the namespace, the jobs of some apps, or a list of
+/// jobs, which is split into several queries. The array has the statements for these three cases, in this order.
 fn queries_by_jobs(query: &FailureQuery<'_>, [all, of_apps, of_jobs]: [&'static Statement; 3]) -> Vec<Query> {
     match (query.jobs, query.apps) {
         (Some(jobs), _) => {
@@ -280,8 +281,8 @@ fn failing_with_queries(query: &FailureQuery<'_>) -> Vec<Query> {
     queries_by_jobs(query, [&READ_FAILING_WITH, &READ_FAILING_WITH_OF_APPS, &READ_FAILING_WITH_OF_JOBS])
 }
 
-/// Adds a row, which has either the sums of a message, or a pair of a message and a job. The job of a pair is added to its message. Returns
-/// the number of runs of a pair. The rows may come in any order. A message for which only pairs have come has a `job_count` of 0.
+/// Adds a row of [`select_failures`]. The row of a message adds its sums. The row of a pair adds the job to its message; the number of the
+/// pair's runs is returned. The rows may come in any order. A message for which only pairs have come has a `job_count` of 0.
 fn add_row(found: &mut BTreeMap<i64, FailureMessage>, row: &AnyRow) -> Result<Option<u64>> {
     let mut columns = Reader::new(row, "failure_stat");
     let (key, job) = (columns.int("fold_key")?, JobId::new(columns.int("job_id")?));

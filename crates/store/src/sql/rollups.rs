@@ -161,8 +161,9 @@ pub(super) const READ_IDLE: Statement = Statement {
            WHERE {is_idle} AND +job.namespace_id = ? AND +job.retired = 0 AND +job.updated_at_ms < ? \
            ORDER BY job.updated_at_ms DESC LIMIT ?",
 };
-/// The instant from which a run that has not begun is late. A run that follows from others has the planned instant of their fire, which may
-/// be hours ago, and so may the fire of a run that a maintenance window held back, which counts as missed.
+/// The instant from which a run that has not begun counts as late: the planned instant, or the due instant of a run that follows from
+/// others, belongs to a backfill or makes up for a missed fire. The planned instant of these runs can be hours ago although they are on
+/// time.
 macro_rules! planned {
     () => {
         "CASE WHEN run.trigger_kind IN ('parent', 'backfill', 'misfire') THEN run.due_at_ms ELSE run.fire_at_ms END"

@@ -293,8 +293,8 @@ fn postgres_settings(config: &StoreConfig) -> Vec<String> {
         "enable_seqscan = off".to_owned(),
         "enable_hashjoin = off".to_owned(),
         "enable_mergejoin = off".to_owned(),
-        // The rows that an index names are in memory or on an SSD. The default expects a spinning disk, on which a scan of all runs of a
-        // day would cost less than reading the few that failed by index.
+        // The rows that an index names are in memory or on an SSD. The default expects a spinning disk, on which it would be cheaper to
+        // scan all runs of a day than to read the few failed ones by an index.
         "random_page_cost = 1.1".to_owned(),
     ]
 }

@@ -124,7 +124,7 @@ impl Stats for SqlStore {
 /// The sums of a batch of runs, to be added to the tables.
 #[derive(Default)]
 struct Tally {
-    /// By job, hour and verdict: runs and milliseconds.
+    /// By job, hour and verdict: the number of runs, and the sum of their durations in milliseconds.
     sums: BTreeMap<(JobId, Timestamp, RunStatus), (i64, i64)>,
     gains: Gains,
     /// Runs whose messages are counted.
@@ -151,10 +151,10 @@ impl Tally {
 }
 
 impl Tx<'_> {
-    /// Counts runs that were open when the cursor passed them, or whose verdict has changed since. Deletes the entries of runs that were
-    /// removed or cannot change any more. A run that is counted with a verdict that may change keeps an entry. Examines one page of the
-    /// entries after `after`. Verdicts of ended runs with ids below `recount_from` no longer change. Returns how many runs were counted, and
-    /// the last entry of the page unless it was the last page.
+    /// Examines one page of the entries after `after`. Counts the runs that were open when the cursor passed them, or whose verdict has
+    /// changed since. Deletes the entries of runs that were removed or cannot change any more; a run that is counted with a verdict that
+    /// may change keeps its entry. Verdicts of ended runs with ids below `recount_from` no longer change. Returns how many runs were
+    /// counted, and the last entry of the page unless it was the last page.
     async fn count_ended(&mut self, tally: &mut Tally, after: i64, recount_from: i64) -> Result<(usize, Option<i64>)> {
         let limit = i64::try_from(ENTRY_COUNT).unwrap_or(i64::MAX);
         let mut entries: Vec<(i64, Option<RunStatus>)> = Vec::new();

@@ -129,7 +129,7 @@ impl OldRun {
 }
 
 impl SqlStore {
-    /// The rows to remove now, in order. A broadcast follows all of its shards, a shard is not removed without its broadcast, and a run
+    /// The rows to remove now, in order: a broadcast comes after all of its shards. A shard is not removed without its broadcast, and a run
     /// stays while its fire has an open run.
     async fn removable(&self, old: &[OldRun], limit: u32) -> Result<Vec<i64>> {
         let parents: Vec<i64> = old.iter().filter(|run| !run.is_broadcast()).filter_map(|run| run.parent).collect();

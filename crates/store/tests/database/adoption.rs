@@ -8,7 +8,8 @@ use sqlx::{AnyConnection, AssertSqlSafe, Connection, Executor};
 
 use super::{TestDatabase, join, pending};
 
-/// The shards of a broadcast hold their job's place. If they stayed behind, the next fire would begin beside them.
+/// Open shards keep the next fire of their job from beginning. If the adopting server did not get them, it would begin that fire beside
+/// them.
 #[tokio::test(flavor = "multi_thread")]
 async fn shards_that_are_stored_during_an_adoption_are_taken_over_with_their_broadcast() {
     for database in TestDatabase::all().await.into_iter().filter(|database| database.scratch.is_some()) {

@@ -7,7 +7,7 @@ use sqlx::{AnyConnection, Connection, Executor};
 
 use super::{TestDatabase, join};
 
-/// The server that takes over many runs of a dead one holds the dead one's row for a long time.
+/// A server that takes over many runs of a dead server keeps that server's row locked for a long time.
 #[tokio::test(flavor = "multi_thread")]
 async fn a_server_joins_while_the_row_of_another_one_is_held() {
     for database in TestDatabase::all().await.into_iter().filter(|database| database.scratch.is_some()) {

@@ -7,9 +7,9 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::identity::sign_in::network;
 
-/// Maximum in total.
+/// Maximum number of concurrent exchanges in total.
 const COUNT_MAX: usize = 16;
-/// Maximum per address.
+/// Maximum number of concurrent exchanges per address.
 const COUNT_PER_ADDRESS_MAX: usize = 4;
 
 /// Counts of exchanges in progress, by network of origin.

@@ -16,7 +16,8 @@ const KEY_NAME: &str = "sign_in_buckets";
 /// Number of buckets for unknown names and for addresses: a bound on the rows that unknown clients occupy.
 const UNKNOWN_BUCKETS: u64 = 4_096;
 const ADDRESS_BUCKETS: u64 = 65_536;
-/// Distance between the buckets of addresses and those of arrivals; the buckets of accounts at known addresses lie in between.
+/// Distance between the buckets of addresses and those of arrivals (browsers that return from the provider). The buckets of accounts at
+/// known addresses lie in between.
 const ADDRESS_BUCKETS_SPAN: i64 = 2_000_000;
 /// Number of buckets for one-time values. Two values that share a bucket by chance count as the same: the user of the second value must begin
 /// again.

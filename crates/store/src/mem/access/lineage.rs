@@ -12,7 +12,8 @@ impl Access {
         self.tokens.values().filter(|token| token.owner == Some(account)).map(|token| token.id).collect()
     }
 
-    /// Ends the sign-ins and links of these tokens, of their series, and of all tokens that these created. Returns all of these tokens.
+    /// Ends the sign-ins and links of a family: of these tokens, of the other tokens of their series, and of all tokens that one of them
+    /// created. Returns the tokens of the family.
     pub(super) fn end_family(&mut self, mut family: BTreeSet<TokenId>) -> BTreeSet<TokenId> {
         loop {
             let members = self.tokens.values().filter(|token| family.contains(&token.id));

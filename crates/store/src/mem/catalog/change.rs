@@ -82,8 +82,8 @@ impl ChangeJobs for MemStore {
 }
 
 impl State {
-    /// Plans an edit. The first pair has the definition after the edit and the one before it. The instants are the caller's current time,
-    /// when the new definition was validated, and the store's current time.
+    /// Plans an edit. `after` is the definition after the edit, `before` the definition that it replaces. `now` is the caller's current
+    /// time, `checked_at` the instant at which the new definition was validated, and `read_at` the store's current time.
     pub(in crate::mem) fn plan(
         &self,
         record: &JobRecord,

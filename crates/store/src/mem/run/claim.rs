@@ -58,8 +58,8 @@ impl Claim for MemStore {
                 continue;
             }
             let home = state.nodes.get(&job.seen.home).filter(|held| held.node.id != token.node);
-            // A dead home keeps the job until it is fenced, because it may still renew its lease. After that, its open runs must be adopted
-            // first.
+            // A dead home keeps the job until it is fenced, because its node can still renew the lease. After that, its open runs must be
+            // adopted first.
             let is_in_its_name = |run: &Run, home: LeaseToken| {
                 run.job == job.seen.job && run.node == home.node && run.node_epoch <= home.epoch
             };

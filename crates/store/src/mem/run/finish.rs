@@ -26,7 +26,8 @@ impl Finish for MemStore {
         if !mutant::on(Mutant::NoFollowers) {
             state.follow(finisher, &mut ends, now);
         }
-        // A run that awaits its children has not ended yet.
+        // Includes the jobs whose runs awaited their children and have ended now. A run that still awaits its children has not ended, and
+        // sets no next fire.
         let delaying = batch.iter().filter(|finish| finish.policy.has_fixed_delay).map(|finish| finish.job);
         let jobs: Vec<JobId> = delaying.chain(ends.ended_parents.iter().map(|(job, _)| *job)).collect();
         ends.due_at = jobs.into_iter().filter_map(|job| state.delay(job, now)).min();

@@ -114,7 +114,8 @@ impl Tx<'_> {
         self.execute(Query::new(&SET_MINTED_BY).opt_int(parent).int(token.get())).await.map(drop)
     }
 
-    /// Removes ended tokens from their lines. A token that one of them created then descends from the creator of the removed token.
+    /// Takes ended tokens out of the chains of creators, before they are removed: a token that one of them created then counts as created
+    /// by the creator of the ended token.
     pub(super) async fn splice_out(&mut self, dead: &[i64]) -> Result<()> {
         let parents = self.rows(Query::new(&READ_MINTED_BY).list(dead.iter().copied())).await?;
         let parents = parents.iter().map(parent).collect::<Result<BTreeMap<_, _>>>()?;

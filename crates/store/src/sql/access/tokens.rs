@@ -48,8 +48,8 @@ pub(in crate::sql) const COUNT_VALID_OF_LINE: Statement = Statement {
     text: "SELECT COUNT(*) FROM api_token WHERE line_id = ? AND owner_id IS NULL AND kind = 'api' \
            AND revoked_at_ms IS NULL AND (expires_at_ms IS NULL OR expires_at_ms > ?)",
 };
-/// Leaves out the servers' own tokens. If a server finds no row for the token in its token file at its start, it adds the token, and a
-/// removed token would be valid again.
+/// Leaves out the servers' own tokens. At its start, a server adds the token from its token file unless the token has a row, so a removed
+/// token would become valid again.
 const READ_DEAD: Statement = Statement {
     name: "read_dead_tokens",
     text: "SELECT id FROM api_token WHERE (revoked_at_ms < ? OR expires_at_ms < ?) \

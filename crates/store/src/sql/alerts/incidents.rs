@@ -94,8 +94,8 @@ const FIND_OLD_SILENCES: Statement = Statement {
 const DELETE_SILENCES: Statement =
     Statement { name: "delete_silences", text: "DELETE FROM silence WHERE id {in_list}" };
 
-/// Number of rows that are read per row of a filtered page. Some rows do not match, and with this factor one statement mostly fills the
-/// page.
+/// To fill a filtered page, this many rows are read for each row of the page. Some rows do not match the filter, and with this factor one
+/// statement usually fills the page.
 const WITHIN_FACTOR: i64 = 10;
 
 impl SqlStore {

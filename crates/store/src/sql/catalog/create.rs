@@ -43,8 +43,9 @@ const INSERT_DUES: Statement = Statement {
     text: "INSERT INTO job_due (job_id, next_fire_at_ms, is_over, delay_ms, version, home, term) {values:iiiiiii}",
 };
 
-/// Maximum number of rows in one statement. Every statement has a power of two of rows, so that few different texts are prepared. The rows
-/// of an INSERT cannot be filled up to a power of two, because a repeated row would violate a key.
+/// Maximum number of jobs that one transaction creates. Longer lists are split into parts whose sizes are powers of two, so that few
+/// different texts are prepared. An INSERT cannot be filled up to a power of two by repeating a row, because the repeated row would violate
+/// a key.
 const CHUNK: usize = CHUNK_MAX;
 
 const _: () = assert!(CHUNK.is_power_of_two());

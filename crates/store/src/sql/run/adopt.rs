@@ -151,7 +151,7 @@ impl Adopt for SqlStore {
     }
 }
 
-/// A run of a lease that has ended; orphans are taken in this order.
+/// An open run of a lease that has ended. Ordered by due instant, then by id: orphans are taken over in this order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Orphan {
     /// In milliseconds.

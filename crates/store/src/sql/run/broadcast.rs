@@ -1,4 +1,5 @@
-//! Broadcasts and fires that are split into shards. The row for all shards counts the open ones, and ends with the last of them.
+//! Broadcasts and fires that are split into shards. The row for all shards counts the open shards, and gets its verdict when the last of
+//! them ends.
 
 use std::collections::HashMap;
 

@@ -67,7 +67,8 @@ macro_rules! may_be_asked {
     };
 }
 const READ_OWNERS: Statement = Statement { name: "read_owners", text: "SELECT id FROM node ORDER BY id" };
-/// The index of open runs by job begins with the node. Runs of ended leases are read as well, because their adoption may take a while.
+/// Reads the runs of one node, because the index of open runs by job begins with the node. Runs of ended leases are read as well, because
+/// their adoption may take a while.
 pub(in crate::sql) const READ_OPEN: Statement = Statement {
     name: "read_open",
     text: concat!(

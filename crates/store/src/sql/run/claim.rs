@@ -308,7 +308,7 @@ impl Tx<'_> {
         Ok(self.row(Query::new(&READ_LEASE).int(token.node.get()).int(token.epoch)).await?.is_some())
     }
 
-    /// The lease that owns new runs of the jobs whose home is this node; `None` if there is no such node.
+    /// The lease that owns new runs of the jobs whose home is the node `home`; `None` if there is no such node.
     pub(in crate::sql) async fn lease_at(&mut self, home: i64) -> Result<Option<LeaseToken>> {
         let Some(row) = self.row(Query::new(&READ_HOME).int(home)).await? else { return Ok(None) };
         let mut columns = Reader::new(&row, "node");

@@ -43,7 +43,7 @@ const CORRECT_RUNS: Statement = Statement {
            result = v.column10, detail = COALESCE(v.column11, run.detail) {from:iittitiittt} WHERE {of_rows:run.id} AND {check}run.attempt = v.column2 \
            AND run.status IN ('unknown', 'skipped', 'failed', 'cancelled'){end}",
 };
-/// The name of the executor is kept, without its incarnation, because the next attempt goes to another executor if one is free. A request
+/// The name of the executor is kept, without its incarnation, so that the next attempt can go to another executor if one is free. A request
 /// to end the run unless an executor has it (one without a caller) is removed if an executor had the attempt.
 const RETRY_RUNS: Statement = Statement {
     name: "retry_runs",

@@ -410,7 +410,7 @@ impl Tx<'_> {
         Ok(())
     }
 
-    /// Locks those of these runs that were not sent and belong to the jobs in `joining`.
+    /// Locks those of these runs that were not sent and whose jobs are in `joining`: these jobs already have the other node as their home.
     async fn unsent_of(
         &mut self,
         token: LeaseToken,
