@@ -174,8 +174,8 @@ async fn why_this(
     Ok(answer_about_run(&input))
 }
 
-/// The run of a job nearest to an instant without a planned fire: one that was triggered, follows a parent job,
-/// is a backfill, or began then.
+/// The run of a job that is nearest to an instant for which no fire was planned: a run that a caller triggered, that follows a parent job,
+/// that belongs to a backfill, or that began near the instant.
 async fn run_near(
     node: &Node,
     record: &JobRecord,

@@ -142,7 +142,7 @@ impl Shared {
         }
     }
 
-    /// Puts into the ring those of these runs that were left in the store for lack of room in memory, so that they are ended.
+    /// Some of these runs may have been left in the store for lack of room in memory. Puts those into the ring, so that the tick ends them.
     pub(crate) async fn put_to_end(&self, runs: Vec<Run>) {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {

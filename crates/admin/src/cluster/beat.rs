@@ -39,7 +39,8 @@ pub(crate) struct BeatLoop {
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
     written: Option<Timestamp>,
-    /// Whether this node must take another lease: the database went back in time, or what waited under the present lease was dropped.
+    /// Whether this node must take another lease: the database went back in time, or the runs that waited under the present lease were
+    /// dropped.
     must_rejoin: bool,
     /// A lease that this node has taken and does not act under yet.
     joined: Option<LeaseToken>,

@@ -17,7 +17,7 @@ pub(crate) struct Active {
     pub(crate) ready: Ready,
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
-    /// When the run was sent. Before that, when its executor was chosen; a mark that is written before the sending has this instant.
+    /// When the run was sent; until then, when its executor was chosen. A mark that is written before the send has the latter instant.
     pub(crate) sent_at: Timestamp,
     /// The number of the trigger that was sent last.
     pub(crate) number: i64,

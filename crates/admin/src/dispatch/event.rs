@@ -83,6 +83,7 @@ pub(crate) struct Report {
     pub(crate) finished: HashSet<(RunId, i32)>,
     /// Which of the held attempts have begun.
     pub(crate) starts: StartReports,
+    /// The process that this executor has proved to succeed; `None` if it has proved none.
     pub(crate) predecessor: Option<ExecutorId>,
     /// The predecessors, the newest first, up to the first process that did not prove which process it succeeds.
     pub(crate) lineage: Arc<[ExecutorId]>,
@@ -235,7 +236,7 @@ pub(crate) enum Event {
     FencesRelayed(Vec<RelayedAnswer>),
     /// The home of each limit: the node that counts its runs.
     LimitHomes(Vec<(LimitName, NodeId)>),
-    /// This node is to keep no jobs: it gives away the limits that it counts. Repeated with each beat.
+    /// This node is to keep no jobs: it gives the limits for which it counts runs to other nodes. Repeated with each beat.
     GiveLimits,
     /// Requests to cancel runs of other nodes that executors connected here may have.
     CancelsElsewhere(Vec<CancelElsewhere>),

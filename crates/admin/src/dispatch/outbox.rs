@@ -91,7 +91,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         };
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
         if !won.contains(run) {
-            // The run belongs to another node or is settled, or the database did not answer. The standing queries find it if it is still open.
+            // The run belongs to another node or is settled, or the database did not answer. The periodic queries find it if it is still open.
             gone.extend(ends::free_active(d, *run).map(|active| active.ready));
             continue;
         }

@@ -207,7 +207,7 @@ impl DispatchLoop {
             ..(*root).clone()
         });
         let shards: Vec<Run> = shards.collect();
-        // The shards are put in memory before they are stored. Otherwise a standing query could take them up before this step is answered.
+        // The shards are put in memory before they are stored. Otherwise a periodic query could take them up before this step is answered.
         self.shared.in_memory.admit(shards.clone());
         self.store(Step::Expand(root, shards), token, now);
     }

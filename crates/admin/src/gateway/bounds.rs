@@ -117,7 +117,7 @@ fn row_bytes(hello: &v1::Hello) -> usize {
     handlers + labels
 }
 
-/// Hellos per token within the current second.
+/// For each token, the start of its current second and the number of hellos since then.
 #[derive(Debug, Default)]
 pub(super) struct HelloRates(Mutex<HashMap<TokenId, (Timestamp, u32)>>);
 

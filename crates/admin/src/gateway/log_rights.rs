@@ -121,7 +121,7 @@ impl LogRights {
         unknown
     }
 
-    /// Caches whether lines of this attempt are accepted, and returns it.
+    /// Decides whether lines of this attempt are accepted, and caches the decision.
     pub(super) fn learn(
         &mut self,
         app: AppId,

@@ -29,7 +29,7 @@ const BATCH: usize = 4 * 1024;
 const LINE_OVERHEAD: usize = 64;
 /// Overhead of a chunk in addition to its lines, in bytes.
 const CHUNK_OVERHEAD: usize = 256;
-/// For how many runs of one batch the earlier attempts are read.
+/// Maximum number of runs of one batch whose earlier attempts are read.
 const EARLIER_COUNT_MAX: usize = 500;
 /// How many chunks are stored, and how many runs are read, in one call of the store.
 const PART_MAX: usize = 500;

@@ -70,8 +70,8 @@ pub struct Peer(pub IpAddr);
 #[derive(Clone, Debug)]
 pub struct PeerNames(pub Vec<String>);
 
-/// Called once the token of a stream has been verified, if the owner of the port stored it alongside [`Peer`]: from then
-/// on the connection counts as authenticated.
+/// A callback that the owner of the port may store alongside [`Peer`]. The gateway calls it once the token of a stream has been verified:
+/// from then on the connection counts as authenticated.
 #[derive(Clone)]
 pub struct OnAuthenticated(pub Arc<dyn Fn(TokenId) + Send + Sync>);
 
@@ -100,7 +100,7 @@ struct Inner {
     logs: LogQueue,
     lifecycle: Lifecycle,
     session_number: AtomicU64,
-    /// Permits out of [`REPORT_KIB_MAX`].
+    /// A permit for each KiB of [`REPORT_KIB_MAX`].
     report_memory: Arc<Semaphore>,
     refusals: Mutex<HashSet<String>>,
     hello_rates: bounds::HelloRates,

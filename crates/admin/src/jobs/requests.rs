@@ -13,8 +13,8 @@ use rondel_store::ledger::KeyedRun;
 use super::{JobError, RunParams, RunRequest};
 use crate::node::Node;
 
-/// A run that is due further ahead than this waits in the store until the scan of the job's home takes it; an earlier run enters the ring
-/// immediately.
+/// A run that is due further ahead than this waits in the store until the scan of the job's home takes it. A run that is due sooner enters
+/// the ring immediately.
 const RING_AHEAD_MAX: Duration = Duration::from_secs(2);
 
 /// Creates a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.

@@ -304,7 +304,8 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
     }
 }
 
-/// The library's message with the value shortened, since the message names the schema's expectation after the value.
+/// The library's message. The value in it is shortened, because the schema's expectation follows the value, and a long value would displace
+/// it.
 fn sentence(error: &ValidationError<'_>) -> String {
     cut(&error.masked_with(shown(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }

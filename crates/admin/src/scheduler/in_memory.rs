@@ -1,4 +1,4 @@
-//! Which open runs this process has in memory, so that the standing query for strays never takes one up twice.
+//! Which open runs this process has in memory, so that the periodic query for strays never takes one up twice.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -26,7 +26,7 @@ pub(crate) struct InMemory {
 #[derive(Debug, Default)]
 struct Contents {
     runs: HashMap<RunId, OpenRun>,
-    /// Entries of an earlier lease that a roll call in preparation has replaced. They come back if it fails.
+    /// Entries of an earlier lease that a roll call in preparation has replaced. They come back if the preparation fails.
     replaced: HashMap<RunId, OpenRun>,
     shares: Shares,
     /// Jobs of which first attempts are left in the store.
@@ -48,9 +48,9 @@ struct LeftInStore {
 /// Limits of one look at the jobs with runs left in the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookBounds {
-    /// How many jobs it examines.
+    /// Maximum number of jobs that the look examines.
     pub(crate) examined_max: usize,
-    /// How many jobs it returns.
+    /// Maximum number of jobs that the look returns.
     pub(crate) returned_max: usize,
 }
 
@@ -68,7 +68,7 @@ struct OpenRun {
 }
 
 impl Contents {
-    /// Puts the entry of a removed run back that a roll call had replaced.
+    /// Puts back the entry that a roll call had replaced. The newer entry of the run has been removed.
     fn restore(&mut self, run: RunId, before: OpenRun) {
         self.runs.insert(run, before);
         self.shares.add(before.owner);
@@ -193,8 +193,8 @@ impl InMemory {
         }
     }
 
-    /// The roll call of these attempts could not be prepared: forgets them. If the dispatcher still has a run from an earlier lease, that entry
-    /// comes back: if the run counted as missing, it would be sent again. A later attempt stays.
+    /// Forgets these attempts, because their roll call could not be prepared. The entries that they replaced come back: the dispatcher still
+    /// has those runs from an earlier lease, and a run that counted as missing would be sent again. A later attempt stays.
     pub(crate) fn undo(&self, attempts: impl IntoIterator<Item = (RunId, i32)>) {
         let mut contents = self.lock();
         for (run, attempt) in attempts {
@@ -209,8 +209,8 @@ impl InMemory {
         }
     }
 
-    /// Adds the runs that are new, as far as there is room, and returns those that it added; the misfire policy judges them as of this
-    /// instant of the boot-time clock. New runs without room are left in the store from now on.
+    /// Adds the runs that are new, as far as there is room, and returns those that it added. The misfire policy judges them as of
+    /// `judged_as_of`, an instant of the boot-time clock. New runs without room are left in the store from now on.
     pub(crate) fn admit_as_of(&self, runs: Vec<Run>, judged_as_of: i64, now: Timestamp) -> Vec<Run> {
         let mut contents = self.lock();
         let mut is_admitted = |run: &Run| {
@@ -273,14 +273,14 @@ impl InMemory {
         (jobs, last)
     }
 
-    /// The place before the first run of a job that is left in the store.
+    /// The place before the first of this job's runs that are left in the store.
     pub(crate) fn unsent_place_of(&self, job: JobId) -> Option<UnsentPlace> {
         self.lock().left_in_store.get(&job).map(|left| left.place)
     }
 
     /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and those whose queue timeout
-    /// has passed and that are only taken up to be ended. `ends_at` computes when a queue timeout passes from the start of the wait; `is_last`
-    /// states that no page follows. Returns the runs, and whether the whole page is in memory.
+    /// has passed and that are only taken up to be ended. `ends_at` computes the end of a run's queue timeout from the start of its wait;
+    /// `is_last` means that no page follows. Returns the runs, and whether the whole page is in memory.
     pub(crate) fn take_up(
         &self,
         job: JobId,

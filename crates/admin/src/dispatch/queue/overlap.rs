@@ -49,7 +49,7 @@ struct Gate {
     /// if only some of its shards wait.
     reserved: BTreeMap<Place, usize>,
     queue: BTreeSet<(Place, RunId)>,
-    /// Whether runs were skipped because of the places here: these are checked as if the runs had waited for them.
+    /// Whether runs were skipped because of runs that have places here. The rows of those are then checked, as if other runs waited for them.
     has_skipped: bool,
 }
 

@@ -205,7 +205,7 @@ impl Probes {
         ended
     }
 
-    /// Handles a step back of the clock to `now`: no pause and no deadline remains that was set by the clock before.
+    /// Handles a step back of the clock to `now`: ends all pauses, and limits each deadline to the usual time from `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp, runs: &mut OpenRuns) {
         let latest = now + DEADLINE;
         self.paused.clear();

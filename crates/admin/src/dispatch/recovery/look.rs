@@ -56,8 +56,8 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     }
 }
 
-/// Handles the answer to when other nodes last heard these suspects. An executor whose stream to this node has ended is not lost while another
-/// node hears it.
+/// Handles the answer to [`Step::LastHeard`]: when other nodes last heard these suspects. An executor whose stream to this node has ended is
+/// not lost while another node hears it.
 pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], heard: &BTreeMap<ExecutorId, Timestamp>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
@@ -263,7 +263,7 @@ fn row_state(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) ->
 /// The place in its job's order of a run that is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowPlace {
-    /// It is under way: the standing queries find the executor that has it.
+    /// It is under way: the periodic queries find the executor that has it.
     Open,
     /// It waits for another attempt.
     Reserved,

@@ -56,7 +56,7 @@ fn open_place_at_executor(d: &mut Decision<'_>, ready: &Ready) {
     }
 }
 
-/// Gives the runs in the roll call that an executor's hello lists their places at its gates.
+/// An executor's hello lists runs. Those that are in the roll call get open places at the executor's gates.
 pub(crate) fn open_reported_places(d: &mut Decision<'_>, executor: &OnlineExecutor, report: &Report) {
     let State { recovery, runs, gates, .. } = &mut *d.state;
     if recovery.rollcall.is_empty() {
@@ -137,6 +137,7 @@ pub(crate) fn answered_elsewhere(d: &mut Decision<'_>, answers: Vec<RelayedAnswe
     }
 }
 
+/// Records that this executor has the run.
 fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let now = d.now;
     let name = d.state.executors.get(executor).map(|online| online.name.clone());

@@ -183,8 +183,8 @@ impl RemoteExecutors {
 /// How many runs go to another node, with their jobs, in one transaction.
 const HAND_OVER_BATCH: usize = 500;
 
-/// Applies the homes of limits. Runs under another node's limit go to that node. If that node is dead or is to keep no jobs, they wait until
-/// the limit has another home.
+/// Handles the store's answer about the homes of limits. Runs under a limit whose home is another node go to that node. If that node is dead
+/// or is to keep no jobs, they wait until the limit has another home.
 pub(crate) fn homes_of_limits(d: &mut Decision<'_>, homes: Vec<(LimitName, NodeId)>) {
     let this = d.facts.token.node;
     for (name, home) in homes {

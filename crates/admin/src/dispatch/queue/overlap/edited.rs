@@ -6,8 +6,8 @@ use super::{GateEntry, Gates, PlaceState, executor_gate, job_gate, place_at};
 use crate::dispatch::ready::Ready;
 
 impl Gates {
-    /// Gives a run that this executor has, and that has passed no gate, an open place at the gate that `next`, a run of an edited definition
-    /// of its job, has to pass: `next` must not begin beside it.
+    /// `in_hand` is a run that this executor has. It passed no gate, because its job had none then. `next` is a run of the job's edited
+    /// definition, which has a gate. Gives `in_hand` an open place at that gate, so that the two do not run at the same time.
     pub(crate) fn open_place_before(&mut self, in_hand: &Ready, executor: ExecutorId, next: &Ready) {
         let key = job_gate(next).or_else(|| executor_gate(next, executor));
         if let Some(key) = key.filter(|_| !self.entries.contains_key(&in_hand.run.id)) {
