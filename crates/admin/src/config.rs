@@ -33,7 +33,8 @@ pub struct EngineConfig {
     /// Maximum number of jobs of each group that one scan claims. There are three groups: jobs that are due soon, jobs that became due
     /// lately, and jobs of dense instants. If a group has more jobs, the next scan follows immediately.
     pub claim_budget: u32,
-    /// Maximum number of jobs of the backlog that one scan claims. The scan claims all other groups before.
+    /// Maximum number of jobs of the backlog that one scan claims. The scan claims the jobs that are due soon, and those that became due
+    /// lately, before them.
     pub backlog_budget: u32,
     /// Due jobs read per statement.
     pub claim_page: u32,
@@ -78,7 +79,7 @@ pub struct EngineConfig {
     pub adopt_page: u32,
     /// Maximum number of jobs with open runs of ended leases that are looked up together.
     pub adopt_jobs_max: u32,
-    /// Number of keys of this node's open runs that one statement reads, to find runs that are not in memory.
+    /// Maximum number of keys of this node's open runs that one statement reads, to find runs that are not in memory.
     pub stray_page: u32,
     /// Maximum number of such statements per look.
     pub stray_pages: u32,

@@ -255,8 +255,8 @@ async fn newest_runs(
     node.store().list_runs(record.namespace, &query).await
 }
 
-/// These runs in their order, with shards replaced by the run of all shards. That run is read if the page has only its shards, which may be
-/// hundreds.
+/// These runs, the newest first, with shards replaced by the run above them. That run is read from the store if `runs` has only its shards:
+/// there may be hundreds of those.
 async fn whole_runs(node: &Node, runs: Vec<Run>) -> Result<Vec<Run>, StoreError> {
     let (mut whole, shards): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_whole);
     let roots: BTreeSet<RunId> = shards.iter().filter_map(|shard| shard.parent).collect();

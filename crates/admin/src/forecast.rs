@@ -45,7 +45,7 @@ pub struct ComingFire {
     pub at: Timestamp,
     /// The job.
     pub job: JobId,
-    /// Its name.
+    /// The job's name.
     pub name: String,
     /// The name of its app.
     pub app: String,
@@ -203,7 +203,7 @@ fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
 /// The planned instants of a job's newest definition in a range of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LanePlan {
-    /// Its name.
+    /// The job's name.
     pub name: String,
     /// The name of its app.
     pub app: String,

@@ -69,7 +69,7 @@ pub(crate) struct Shared {
     pub(crate) results: ResultLanes,
     pub(crate) foreign: ForeignQueue,
     pub(crate) scan_poke: Notify,
-    /// Whether a job became due long ago, so that the scan must read its whole backlog.
+    /// Whether a job's next fire was set to an instant long past, so that the scan must read its whole backlog.
     pub(crate) has_late_due: AtomicBool,
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<TickCommand>,

@@ -26,7 +26,7 @@ const PERIOD: Duration = Duration::from_secs(1);
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
 /// Maximum number of fences that one round sends for other servers.
 const FENCE_PAGE: u32 = 500;
-/// Maximum age of another server's request to send a fence; that server repeats its request before.
+/// Maximum age of another server's request to send a fence; that server repeats its request before that.
 const FENCE_REQUEST_AGE_MAX: Duration = Duration::from_secs(60);
 /// Maximum number of jobs of a dead node whose home one transaction clears.
 const FREE_BATCH: u32 = 500;

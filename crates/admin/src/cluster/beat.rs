@@ -164,7 +164,7 @@ impl BeatLoop {
     }
 
     /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A difference of up
-    /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by so much.
+    /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by up to that much.
     fn has_lost_history(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written = self.written.replace(renewal.until);

@@ -105,9 +105,9 @@ impl Ready {
         self.waits_until() <= now && !mutant::on(Mutant::QueueTimeFromTurn)
     }
 
-    /// Whether the run is marked in the store before it is sent: it may run at most once, or its row would mislead the next lease holder.
-    /// Such a row records a wait, and an unmarked run that waits counts as unsent. Or it named another executor, and the next lease holder
-    /// would ask only that one.
+    /// Whether the run is marked in the store before it is sent. This holds for a run that may run at most once. It also holds if the row
+    /// would mislead the next lease holder: a row that records a wait, without a mark, counts as unsent; and of a row that names another
+    /// executor, the next lease holder asks only that executor.
     pub(crate) fn is_marked_first(&self) -> bool {
         let is_shard = self.run.shard_total.is_some_and(|total| total > 1);
         let is_noted = self.run.is_noted_to_wait() || self.wait_noted && !is_shard;

@@ -163,7 +163,7 @@ mod tests {
         lifecycle.soft.cancel();
     }
 
-    /// A planned run ends when its job is paused or deleted, not at its instant. A planned run of a dead server is not sent either.
+    /// A planned run ends when its job is paused or deleted, not at its instant.
     #[tokio::test(start_paused = true)]
     async fn planned_runs_end_with_their_job() {
         let world = World::new();

@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::dispatch::SessionHandle;
 
-/// How many items of reports may wait for the loop. Further ones are dropped, because reports are repeated.
+/// Maximum number of reported items that wait for the loop. Further ones are dropped, because reports are repeated.
 const WAITING_MAX: usize = 50_000;
 
 /// The newest report of a group that the loop has not taken yet.

@@ -109,7 +109,7 @@ fn max_of(job: &Job) -> usize {
 
 impl Gate {
     /// Whether one more run may be open at this place in the order. More than `max` places may be open, because every adopted run counts as
-    /// sent until its executors have answered. As long as that is so, the other shards of an open broadcast wait as well.
+    /// sent until executors have answered. As long as that is so, the other shards of an open broadcast wait as well.
     fn has_room(&self, place: Place, max: usize) -> bool {
         if self.open.contains_key(&place) {
             return self.open.len() <= max;

@@ -187,8 +187,8 @@ impl Parked {
         self.remove(run, runs)
     }
 
-    /// The first runs of the next `count` jobs after `behind`, continued with the first jobs at the end of the list. For each job these are
-    /// the first run that may go to any executor, and the first run for each executor that callers named.
+    /// The first runs of the next `count` jobs after `behind`; after the last job, it continues with the first. For each job these are the
+    /// first run that may go to any executor, and the first run for each executor that callers named.
     pub(crate) fn first_of_jobs<'a>(
         &self,
         behind: Option<JobId>,

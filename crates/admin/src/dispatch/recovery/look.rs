@@ -147,7 +147,8 @@ fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
     held.into_iter().map(|(_, run)| run).chain(called).collect()
 }
 
-/// The next `count` of these runs, which are sorted: the runs after `last`, and then the runs from the first one on.
+/// The next `count` of these runs, which are sorted: the runs after `last`, and then the runs from the first one on. Sets `last` to the last
+/// run that it returns.
 fn next_in_turn(mut runs: Vec<RunId>, last: &mut RunId, count: usize) -> Vec<RunId> {
     let next = runs.partition_point(|run| *run <= *last);
     runs.rotate_left(next);

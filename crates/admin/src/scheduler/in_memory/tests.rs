@@ -22,8 +22,8 @@ fn a_failed_roll_call_forgets_only_what_it_added() {
     assert_eq!(known.len(), 0);
 }
 
-/// While a roll call is prepared, the dispatcher may drop the same run with its earlier lease. Then nobody has it if the roll call fails: it counts as
-/// missing, and is looked for again.
+/// While a roll call is prepared, the dispatcher may drop the same run with its earlier lease. If the roll call then fails, no part of the
+/// node has the run: it counts as missing, so that the periodic queries find it.
 #[test]
 fn a_failed_roll_call_restores_no_run_that_was_dropped_meanwhile() {
     let known = InMemory::default();
