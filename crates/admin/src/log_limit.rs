@@ -18,6 +18,7 @@ pub(crate) struct LogLimit(Mutex<HashMap<(&'static str, i64), Cases>>);
 #[derive(Debug)]
 struct Cases {
     logged_at: Instant,
+    /// The number of cases since the last line.
     unlogged_count: u64,
 }
 

@@ -68,12 +68,15 @@ pub(crate) struct Shared {
     pub(crate) pumps: PumpBoard,
     pub(crate) results: ResultLanes,
     pub(crate) foreign: ForeignQueue,
+    /// Makes the next scan begin immediately.
     pub(crate) scan_poke: Notify,
     /// Whether a job's next fire was set to an instant long past, so that the scan must read its whole backlog.
     pub(crate) has_late_due: AtomicBool,
+    /// Makes the loop that adopts runs begin its next round immediately.
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<TickCommand>,
     pub(crate) events: mpsc::Sender<Event>,
+    /// Makes the next beat come immediately.
     pub(crate) beat_poke: Notify,
     pub(crate) database: DatabaseWatch,
     pub(crate) switches: SwitchBoard,

@@ -37,6 +37,7 @@ const MISSING_ROUNDS: u32 = 10;
 
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
+    /// How many rounds have begun; wraps around.
     rounds: u32,
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted: Option<LeaseToken>,

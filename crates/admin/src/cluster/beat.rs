@@ -33,8 +33,11 @@ const COUNT_BEATS: u32 = 10;
 
 pub(crate) struct BeatLoop {
     shared: Arc<Shared>,
+    /// How many beats there were; wraps around.
     beats: u32,
+    /// The jobs whose home is this node, and their recent fires, as counted last.
     home_load: Option<HomeLoad>,
+    /// Whether a node with another claim strategy was seen last: the warning is logged only when that begins.
     has_warned: bool,
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.

@@ -40,6 +40,7 @@ pub(crate) struct DispatchLoop {
     state: State,
     settings: Settings,
     began: Instant,
+    /// When the next round begins, even if no event arrives.
     next_round_at: Timestamp,
     /// The request to drain the dispatcher, answered once it is drained.
     drained: Option<Responder<()>>,

@@ -154,6 +154,7 @@ type Rows = HashMap<ExecutorId, Row>;
 #[derive(Clone, Copy, Debug)]
 struct Row {
     bytes: usize,
+    /// When the executor last sent a hello.
     noted_at: Timestamp,
 }
 

@@ -97,6 +97,7 @@ pub(super) enum ChunkDecision {
 pub(super) struct LogRights {
     /// When each of these attempts was last found to be allowed.
     allowed: HashMap<HeldAttempt, Timestamp>,
+    /// The number of bytes that each run has logged through this node.
     bytes: HashMap<RunId, usize>,
 }
 

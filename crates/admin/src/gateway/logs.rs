@@ -131,6 +131,7 @@ struct Batch {
     items: Vec<LogItem>,
     /// The accepted chunks that are not stored yet.
     chunks: Vec<LogChunk>,
+    /// The messages count as pending until these are dropped.
     pending: Vec<PendingGuard>,
     /// The acknowledgements for each session, sent when everything is stored.
     acks: BTreeMap<u64, (SessionHandle, Vec<v1::LogAck>)>,

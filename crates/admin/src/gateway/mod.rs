@@ -102,6 +102,7 @@ struct Inner {
     session_number: AtomicU64,
     /// A permit for each KiB of [`REPORT_KIB_MAX`].
     report_memory: Arc<Semaphore>,
+    /// The refusals that have been logged: each is logged once.
     refusals: Mutex<HashSet<String>>,
     hello_rates: bounds::HelloRates,
     open_streams: Arc<open_streams::OpenStreams>,

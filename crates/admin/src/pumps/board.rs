@@ -62,6 +62,7 @@ struct Inbox {
 pub(crate) struct PumpBoard {
     streams: Mutex<BTreeMap<ExecutorId, SessionHandle>>,
     inbox: Mutex<Inbox>,
+    /// Notified when something is reported or an attempt has ended.
     news: Notify,
     shown: Mutex<ShownTotals>,
 }

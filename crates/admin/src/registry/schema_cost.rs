@@ -82,7 +82,9 @@ impl Place {
 
 struct Walk<'a> {
     root: &'a Value,
+    /// The steps so far, up to [`STEP_COUNT_MAX`].
     step_count: usize,
+    /// The values and errors that would be copied, counted until they exceed [`COPY_COUNT_MAX`].
     copy_count: usize,
 }
 

@@ -38,6 +38,7 @@ pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
 #[derive(Debug)]
 pub struct ParamsSchema {
     document: Value,
+    /// The number of patterns in the schema.
     pattern_count: usize,
     /// Compiled at the first use; `None` if it cannot be compiled. Stays empty for a schema with patterns, which is compiled for each
     /// check, because patterns take much memory.

@@ -57,6 +57,7 @@ pub(crate) struct LookBounds {
 #[derive(Clone, Copy, Debug)]
 struct OpenRun {
     attempt: i32,
+    /// The epoch of the lease that owns the run.
     epoch: i64,
     /// The instant as of which the misfire policy judges it, by the boot-time clock in microseconds.
     judged_as_of: i64,

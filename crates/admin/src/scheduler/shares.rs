@@ -54,7 +54,9 @@ impl RunOwner {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct RunCounts {
+    /// All runs, those in hand included.
     runs: usize,
+    /// Runs that an executor has or may have.
     in_hand: usize,
     shards: usize,
 }

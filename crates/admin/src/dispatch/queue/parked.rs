@@ -61,6 +61,7 @@ impl Kind {
 
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
+    /// The waiting runs of each app, by kind.
     apps: HashMap<AppId, App>,
     runs: HashMap<RunId, Position>,
     /// When the queue timeouts of the runs pass, the earliest first.
