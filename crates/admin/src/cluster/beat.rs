@@ -37,7 +37,7 @@ pub(crate) struct BeatLoop {
     beats: u32,
     /// The jobs whose home is this node, and their recent fires, as counted last.
     home_load: Option<HomeLoad>,
-    /// Whether a node with another claim strategy was seen last: the warning is logged only when that begins.
+    /// Whether the last beat found a node with another claim strategy. Only the first such beat logs the warning.
     has_warned: bool,
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.

@@ -53,7 +53,7 @@ pub(crate) use outgoing_stream::OutgoingStream;
 
 /// Maximum number of messages queued for one executor.
 const OUTGOING_CAPACITY: usize = 1_024;
-/// Total size of the results that executors have sent and the dispatcher has not processed, in KiB. Results beyond this total are not
+/// Maximum total size of the results that executors have sent and the dispatcher has not processed, in KiB. Results beyond this total are not
 /// acknowledged, so that executors send them again.
 const REPORT_KIB_MAX: usize = 64 * 1024;
 /// Maximum number of refusals kept in memory, so that each is logged once.

@@ -32,8 +32,8 @@ const RESERVE_PART: usize = 4;
 /// The second reserve, for jobs without waiting runs, is the memory for open runs, divided by this.
 const LAST_RESERVE_PART: usize = 8;
 
-/// Divisor for the number of waiting runs that the reserve grants to a job. The number is the smaller of two values, each divided by this:
-/// the job's share of the room left in the reserve, and the memory for open runs.
+/// The number of waiting runs that the reserve grants to a job is the job's share of the room left in the reserve, divided by this, and at
+/// most the memory for open runs, divided by this.
 const FEW_PART: usize = 16;
 
 /// The job, app and namespace of a run.
