@@ -16,7 +16,7 @@ const BATCH_COUNT_MAX: u32 = 20;
 /// Result of a cancel request.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CancelledRuns {
-    /// How many runs were asked to cancel; a broadcast counts once, whatever its number of shards.
+    /// For how many runs a cancellation was requested; a broadcast counts once, whatever its number of shards.
     pub asked: u64,
     /// Whether more runs are open. If true, the caller should repeat the request.
     pub has_more: bool,
@@ -40,8 +40,7 @@ pub(crate) async fn cancel_run(node: &Node, run: RunId, by: &str) -> Result<Canc
 /// prevent those, pause the job. With `app`, only runs of that app are cancelled, since a job that moved to another app may still have open
 /// runs in its former app. `by` is used as in [`cancel_run`].
 ///
-/// # Errors
-/// The store's. Some runs may already have been asked to cancel.
+/// # Errors The store's. The cancellation of some runs may already have been requested.
 pub(crate) async fn cancel_runs(
     node: &Node,
     record: &JobRecord,

@@ -63,7 +63,7 @@ pub struct Clock {
     boot: BootClock,
     /// The database's time minus the boot-time clock.
     offset_micros: AtomicI64,
-    /// The lowest possible offset by each of the last readings, in microseconds.
+    /// For each of the last readings, the lowest offset that it allows, in microseconds.
     readings: Mutex<VecDeque<i64>>,
     /// When the database's clock was last seen to step ahead, by the boot-time clock in microseconds; 0 if never.
     ahead_at: AtomicI64,

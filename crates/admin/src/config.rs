@@ -30,10 +30,11 @@ pub struct EngineConfig {
     pub look_ahead: Duration,
     /// A job is claimed once its next fire is at most this far ahead.
     pub claim_ahead: Duration,
-    /// Maximum number of jobs that one scan claims of each group. The groups are jobs that are due soon, jobs that became due lately, and
-    /// jobs of dense instants. If a group has more, the next scan follows immediately.
+    /// Maximum number of jobs of each group that one scan claims. There are three groups: jobs that are due soon, jobs that became due
+    /// lately, and jobs of dense instants. If a group has more jobs, the next scan follows immediately.
     pub claim_budget: u32,
-    /// Maximum number of overdue jobs that one scan claims, after everything that is due now.
+    /// Maximum number of jobs of the backlog that one scan claims. The scan claims the jobs that are due soon, and those that became due
+    /// lately, before them.
     pub backlog_budget: u32,
     /// Due jobs read per statement.
     pub claim_page: u32,
@@ -78,7 +79,7 @@ pub struct EngineConfig {
     pub adopt_page: u32,
     /// Maximum number of jobs with open runs of ended leases that are looked up together.
     pub adopt_jobs_max: u32,
-    /// Number of keys of this node's open runs that one statement reads, to find runs that are not in memory.
+    /// Maximum number of keys of this node's open runs that one statement reads, to find runs that are not in memory.
     pub stray_page: u32,
     /// Maximum number of such statements per look.
     pub stray_pages: u32,
@@ -112,7 +113,8 @@ pub struct EngineConfig {
     pub end_queued_max: u32,
     /// How long the answer to a pause or a deletion waits until the owners have ended these runs.
     pub end_queued_wait: Duration,
-    /// How many runs to be ended one statement reads, and how many runs of other nodes for which this node delivers cancels.
+    /// Maximum number of runs that one statement reads: of this node's runs that are to end, and of other nodes' runs to whose executors this
+    /// node sends cancel requests.
     pub end_request_page: u32,
     /// How long runs are kept after their verdict, with their attempts and logs.
     pub retention: Duration,

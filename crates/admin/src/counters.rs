@@ -21,7 +21,7 @@ pub enum Count {
     ExecutorsLost,
     /// Runs handed over to another node: to one with a stream to a suitable executor, or to the home of their limit.
     RunsHandedOver,
-    /// Times that the database had lost writes of this node: a restored backup, or a failover without the last transactions.
+    /// How often the database had lost writes of this node: a restored backup, or a failover without the last transactions.
     DatabaseRegressions,
 }
 

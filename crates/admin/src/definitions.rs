@@ -14,6 +14,7 @@ use crate::metrics::{JobSeries, JobSeriesTable, LabelledCounts, LabelledRuns, Na
 /// Maximum entries of the young half; the whole cache holds up to twice as many.
 const YOUNG_MAX: usize = 50_000;
 
+/// A job and the version of its definition.
 pub(crate) type Key = (JobId, i64);
 
 /// A definition, ready for the engine.
@@ -27,7 +28,7 @@ pub(crate) struct Compiled {
     /// The instant that fixed rates count from.
     pub(crate) anchor: Timestamp,
     pub(crate) job: Job,
-    /// The counters of its namespace, for its fires and runs.
+    /// The counters of the job's namespace, which count the job's fires and runs.
     pub(crate) counts: Arc<NamespaceCounts>,
     /// The job's own series of metrics, if it has any.
     pub(crate) series: Option<Arc<JobSeries>>,
@@ -178,7 +179,8 @@ impl Definitions {
         spec.compile_with(calendar)
     }
 
-    /// Returns one copy of a calendar that all definitions share, since a calendar may list thousands of days.
+    /// Returns an equal calendar that other definitions use, or this one if there is none. Definitions share calendars, since a calendar may
+    /// list thousands of days.
     fn intern_calendar(&self, calendar: Calendar) -> Arc<Calendar> {
         let mut calendars = self.calendars.lock().unwrap_or_else(PoisonError::into_inner);
         if !calendars.contains_key(calendar.name()) {

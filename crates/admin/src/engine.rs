@@ -107,8 +107,8 @@ impl Deref for Engine {
 }
 
 impl Engine {
-    /// Takes the node's lease and starts the loops. The scan, tick and adoption loops end with the lifecycle's soft stop, others with its
-    /// hard stop.
+    /// Takes the node's lease and starts the loops. The loops that renew the lease, dispatch runs, and store results and logs end with the
+    /// lifecycle's hard stop. All others end with its soft stop.
     ///
     /// # Errors
     /// [`StartError`].
@@ -254,8 +254,7 @@ impl Engine {
 
     /// Requests that all open runs of a job be cancelled, or only those of the fire at `fire_at`; with `app`, only runs of that app.
     ///
-    /// # Errors
-    /// The store's. Some runs may already have been asked to cancel.
+    /// # Errors The store's. The cancellation of some runs may already have been requested.
     pub async fn cancel_runs(
         &self,
         record: &JobRecord,

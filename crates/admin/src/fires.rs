@@ -174,8 +174,8 @@ async fn why_this(
     Ok(answer_about_run(&input))
 }
 
-/// The run of a job nearest to an instant without a planned fire: one that was triggered, follows a parent job,
-/// is a backfill, or began then.
+/// The run of a job that is nearest to an instant for which no fire was planned: a run that a caller triggered, that follows a parent job,
+/// that belongs to a backfill, or that began near the instant.
 async fn run_near(
     node: &Node,
     record: &JobRecord,
@@ -255,8 +255,8 @@ async fn newest_runs(
     node.store().list_runs(record.namespace, &query).await
 }
 
-/// These runs in their order, with shards replaced by the run of all shards. That run is read if the page has only its shards, which may be
-/// hundreds.
+/// These runs, the newest first, with shards replaced by the run above them. That run is read from the store if `runs` has only its shards:
+/// there may be hundreds of those.
 async fn whole_runs(node: &Node, runs: Vec<Run>) -> Result<Vec<Run>, StoreError> {
     let (mut whole, shards): (Vec<Run>, Vec<Run>) = runs.into_iter().partition(is_whole);
     let roots: BTreeSet<RunId> = shards.iter().filter_map(|shard| shard.parent).collect();

@@ -14,7 +14,7 @@ use crate::node::Node;
 
 /// Maximum number of jobs in a forecast; those that fire next come first.
 pub const COMING_JOB_COUNT_MAX: u32 = 10_000;
-/// Maximum number of fires counted per job in a forecast.
+/// Maximum number of fires of one job that are counted one by one in a forecast.
 const FIRES_PER_JOB_MAX: usize = 1_500;
 /// If a job has more fires than this and its schedule can count them, they are counted bucket by bucket instead of one by one.
 const ENUMERATED_MAX: u64 = 150;
@@ -45,7 +45,7 @@ pub struct ComingFire {
     pub at: Timestamp,
     /// The job.
     pub job: JobId,
-    /// Its name.
+    /// The job's name.
     pub name: String,
     /// The name of its app.
     pub app: String,
@@ -203,7 +203,7 @@ fn peak(mut instants: Vec<Timestamp>) -> Option<(Timestamp, u64)> {
 /// The planned instants of a job's newest definition in a range of time.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LanePlan {
-    /// Its name.
+    /// The job's name.
     pub name: String,
     /// The name of its app.
     pub app: String,

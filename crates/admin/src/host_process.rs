@@ -1,4 +1,5 @@
-//! Executors on this host. The server detects that such a process has died, without waiting for the timeout of a silent executor.
+//! Executors on this host: the server detects that the process of such an executor has died, without waiting until the executor has been
+//! silent for too long.
 //!
 //! Only the server's own observation counts. The hello must name a process of the same boot and pid namespace, and the server must find it
 //! alive, with the same start time, when the hello arrives. If the server cannot read a value, it does not treat the process as gone.
@@ -48,7 +49,8 @@ pub(crate) fn is_gone(process: HostProcess) -> bool {
     is_here(process) && process_state(process) == ProcessState::Gone
 }
 
-/// Whether a process of this host is gone, or ends within a few seconds; false if it is still alive then.
+/// Checks a process of this host for up to [`LOOK_FOR`]. True once the process is gone; false if it is still alive after that time, or if its
+/// state cannot be read.
 pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
     let mut left = LOOK_FOR;
     loop {

@@ -29,6 +29,7 @@ pub struct Lifecycle {
     /// Cancelled last: everything ends.
     pub hard: CancellationToken,
     tracker: TaskTracker,
+    /// Whether a task ended before it was asked to.
     failed: Arc<AtomicBool>,
     wrap: Option<Wrap>,
 }

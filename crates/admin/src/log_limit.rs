@@ -1,5 +1,5 @@
-//! Limits the log lines that clients can cause: one per minute for each client and kind. Each line has the number of cases since the last
-//! one.
+//! Limits the log lines that clients can cause: one per minute for each client and kind. Each line states how many cases occurred since the
+//! previous line.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -18,6 +18,7 @@ pub(crate) struct LogLimit(Mutex<HashMap<(&'static str, i64), Cases>>);
 #[derive(Debug)]
 struct Cases {
     logged_at: Instant,
+    /// The number of cases since the last line.
     unlogged_count: u64,
 }
 

@@ -68,12 +68,15 @@ pub(crate) struct Shared {
     pub(crate) pumps: PumpBoard,
     pub(crate) results: ResultLanes,
     pub(crate) foreign: ForeignQueue,
+    /// Makes the next scan begin immediately.
     pub(crate) scan_poke: Notify,
-    /// Whether a job became due long ago, so that the scan must read its whole backlog.
+    /// Whether a job's next fire was set to an instant long past, so that the scan must read its whole backlog.
     pub(crate) has_late_due: AtomicBool,
+    /// Makes the loop that adopts runs begin its next round immediately.
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<TickCommand>,
     pub(crate) events: mpsc::Sender<Event>,
+    /// Makes the next beat come immediately.
     pub(crate) beat_poke: Notify,
     pub(crate) database: DatabaseWatch,
     pub(crate) switches: SwitchBoard,
@@ -142,7 +145,7 @@ impl Shared {
         }
     }
 
-    /// Puts into the ring those of these runs that were left in the store for lack of room in memory, so that they are ended.
+    /// Some of these runs may have been left in the store for lack of room in memory. Puts those into the ring, so that the tick ends them.
     pub(crate) async fn put_to_end(&self, runs: Vec<Run>) {
         let ending = self.in_memory.admit_to_end(runs);
         if !ending.is_empty() {

@@ -28,7 +28,9 @@ pub(crate) struct Bounds {
 pub(crate) struct TurnQueue<T> {
     bounds: Bounds,
     state: Mutex<State<T>>,
+    /// Notified when an item is added.
     added: Notify,
+    /// Notified when items are taken, so that there is room.
     taken: Notify,
 }
 

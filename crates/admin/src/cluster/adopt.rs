@@ -1,5 +1,5 @@
 //! The adoption loop. Each second, this node looks for its own overdue runs that are not in its memory, for runs of ended leases, and for
-//! cancel requests. Other comments call these searches the standing queries: they find whatever a crash, a lost answer or a late commit left
+//! cancel requests. Other comments call these searches the periodic queries: they find whatever a crash, a lost answer or a late commit left
 //! behind.
 
 use std::collections::{HashMap, HashSet};
@@ -27,17 +27,18 @@ const PERIOD: Duration = Duration::from_secs(1);
 const LEASE_END_MARGIN: Duration = Duration::from_millis(50);
 /// Maximum number of fences that one round sends for other servers.
 const FENCE_PAGE: u32 = 500;
-/// Maximum age of another server's request to send a fence; that server repeats its request before.
+/// Maximum age of another server's request to send a fence; that server repeats its request before that.
 const FENCE_REQUEST_AGE_MAX: Duration = Duration::from_secs(60);
-/// How many jobs of a dead node one transaction leaves without a home.
+/// Maximum number of jobs of a dead node whose home one transaction clears.
 const FREE_BATCH: u32 = 500;
-/// Maximum number of such transactions in one round.
+/// Maximum number of such transactions for one node in one round.
 const FREE_BATCHES: u32 = 20;
 /// The number of rounds between two searches for running runs that are not in memory.
 const MISSING_ROUNDS: u32 = 10;
 
 pub(crate) struct AdoptLoop {
     shared: Arc<Shared>,
+    /// How many rounds have begun; wraps around.
     rounds: u32,
     /// The lease for which the dispatcher was notified that all earlier open runs are adopted.
     adopted: Option<LeaseToken>,
@@ -268,6 +269,7 @@ impl AdoptLoop {
     }
 
     /// Gives places at their job's gate to runs that have begun although no executor has them: retries, and shards of a broadcast in progress.
+    /// The event also has other runs with a parent; the gate ignores these.
     async fn restore_places(&self, adopted: impl Iterator<Item = &Run>) -> Result<(), StoreError> {
         let shared = &self.shared;
         let has_begun = |run: &&Run| {

@@ -33,13 +33,17 @@ const COUNT_BEATS: u32 = 10;
 
 pub(crate) struct BeatLoop {
     shared: Arc<Shared>,
+    /// How many beats there were; wraps around.
     beats: u32,
+    /// The jobs whose home is this node, and their recent fires, as counted last.
     home_load: Option<HomeLoad>,
+    /// Whether the last beat found a node with another claim strategy. Only the first such beat logs the warning.
     has_warned: bool,
     lateness: RecentLateness,
     /// The end of the lease as this node wrote it last.
     written: Option<Timestamp>,
-    /// Whether this node must take another lease: the database went back in time, or what waited under the present lease was dropped.
+    /// Whether this node must take another lease: the database went back in time, or the runs that waited under the present lease were
+    /// dropped.
     must_rejoin: bool,
     /// A lease that this node has taken and does not act under yet.
     joined: Option<LeaseToken>,
@@ -163,7 +167,7 @@ impl BeatLoop {
     }
 
     /// Whether the database has lost the last write of this node: the stored lease ends earlier than this node had written. A difference of up
-    /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by so much.
+    /// to a tenth of the lease does not count: a renewal that is stored late, after a newer one, moves the end back by up to that much.
     fn has_lost_history(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written = self.written.replace(renewal.until);

@@ -1,7 +1,7 @@
 //! Runs that this node is handing over, or has just handed over, to another one: this process must not start them any more.
 //!
 //! A run is put here before the transaction that hands it over begins. Until this transaction commits, the store still shows the run as
-//! this node's, and the entry here keeps the run from starting. If the run stays after all, the standing query for strays finds it.
+//! this node's, and the entry here keeps the run from starting. If the run stays after all, the periodic query for strays finds it.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};

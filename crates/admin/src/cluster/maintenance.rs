@@ -19,7 +19,7 @@ pub(crate) const AGE_MAX: Duration = Duration::from_secs(2);
 /// A window still counts for this long after its end, because a server that was away still finds fires that were due inside of it.
 const KEPT: Duration = Duration::from_secs(24 * 3600);
 
-/// The windows of all tenants, without those that ended long ago.
+/// The windows of all namespaces, without those that ended long ago.
 #[derive(Debug, Default)]
 pub(crate) struct MaintenanceBoard {
     known: RwLock<Reading>,

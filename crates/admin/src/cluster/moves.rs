@@ -23,7 +23,7 @@ use crate::node::Shared;
 const MOMENTS: [Duration; 2] = [Duration::from_millis(200), Duration::from_millis(300)];
 /// How long after one of these moments a round still begins transactions.
 const ROUND_MAX: Duration = Duration::from_millis(100);
-/// Only runs that are due at least this far ahead are handed over: the tick may read a run that is due earlier during the transaction.
+/// Only runs that are due at least this far ahead are handed over: during the transaction, the tick may read a run that is due earlier.
 const DUE_LEAD_MIN: Duration = Duration::from_millis(650);
 /// Only runs that are due at least this long after the start of the transaction are handed over: an earlier run may have been marked.
 const MARK_LEAD_MAX: Duration = Duration::from_millis(250);

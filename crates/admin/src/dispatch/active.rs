@@ -17,7 +17,7 @@ pub(crate) struct Active {
     pub(crate) ready: Ready,
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
-    /// When the run was sent. Before that, when its executor was chosen; a mark that is written before the sending has this instant.
+    /// When the run was sent; until then, when its executor was chosen. A mark that is written before the send has the latter instant.
     pub(crate) sent_at: Timestamp,
     /// The number of the trigger that was sent last.
     pub(crate) number: i64,
@@ -30,8 +30,8 @@ pub(crate) struct Active {
     pub(crate) row_names_executor: bool,
     /// How many heartbeats had arrived on the stream when the run was sent; `None` once the executor has answered.
     pub(crate) beats_at_send: Option<u64>,
-    /// Why the server gave it up. If the result lane has no room for this end, the next round gives the run up again for this reason. Cleared
-    /// when its executor lists the run again.
+    /// Why the server gave the run up; `None` if it did not. If the result lane has no room for the end that follows, the next round gives
+    /// the run up again for this reason. Cleared when the executor lists the run again.
     pub(crate) lost_for: Option<Reason>,
     /// The span of the dispatch, until the executor answers; `None` if traces are not exported.
     pub(crate) span: Option<DispatchSpan>,

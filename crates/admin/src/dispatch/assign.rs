@@ -14,7 +14,7 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, e
     let Some(ready) = turns::admit(d, ready, executor) else { return };
     let (run, attempt) = (ready.run.id, ready.run.attempt);
     if d.state.runs.active(run).is_some_and(|before| before.ready.run.attempt < attempt) {
-        // The attempt before has ended at another server, and this one has not read that yet.
+        // The previous attempt has ended at another server, and this one has not read that yet.
         ends::free_active(d, run);
         d.state.deadlines.forget(run);
     }

@@ -51,7 +51,7 @@ pub(crate) struct Settings {
     pub(crate) is_single_server: bool,
     pub(crate) lost_after: Duration,
     pub(crate) continue_max: Duration,
-    /// After this long without an answer from any server, an executor stops the runs that continue in silence.
+    /// If no server has answered an executor for this long, the executor stops even those runs that may continue without a server.
     pub(crate) silence_max: Duration,
     pub(crate) answer_within: Duration,
     pub(crate) overdue_ask: Duration,

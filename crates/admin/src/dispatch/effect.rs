@@ -67,8 +67,8 @@ pub(crate) enum Effect {
 }
 
 impl Effect {
-    /// Whether the dispatcher may forget this run because of this effect: the run's end is stored, or the standing queries find the run
-    /// again.
+    /// Whether the dispatcher may forget this run because of this effect: the run's end is stored, or the periodic queries for open runs that
+    /// are not in memory find the run again.
     pub(crate) fn ends(&self, run: RunId) -> bool {
         match self {
             Self::Finish(end) => end.attempt_end.run == run && end.phase_before.is_none(),

@@ -45,14 +45,14 @@ pub(super) fn end_unsent(d: &mut Decision<'_>, ready: &Ready, outcome: Outcome, 
     submit(d, attempt_end, CountedRun::of_ready(ready));
 }
 
-/// Stores the end of a run that no executor has. If its lane is full, the run is forgotten: its row is still open, so the standing queries
-/// find the run, and it is judged again.
+/// Stores the end of a run that no executor has. If the result lane is full, the run is forgotten. Its row is still open, so the periodic
+/// queries find the run, and the dispatcher decides about it again.
 pub(super) fn submit(d: &mut Decision<'_>, attempt_end: AttemptEnd, counted: CountedRun) {
     debug_assert!(attempt_end.owner.is_some(), "the end of {} names no lease to forget it of", attempt_end.run);
     d.finish(Submission { attempt_end, counted, reply_to: None, phase_before: None });
 }
 
-/// Stores an end that the executor did not report. If its lane is full, the run's phase is restored.
+/// Stores an end that the executor did not report. If the result lane is full, the run's phase is restored.
 pub(super) fn give_up(d: &mut Decision<'_>, run: RunId, attempt_end: AttemptEnd) {
     let Some(active) = d.state.runs.active_mut(run) else { return };
     let (executor, counted) = (active.executor, CountedRun::of_ready(&active.ready));

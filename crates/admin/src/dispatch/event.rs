@@ -83,8 +83,9 @@ pub(crate) struct Report {
     pub(crate) finished: HashSet<(RunId, i32)>,
     /// Which of the held attempts have begun.
     pub(crate) starts: StartReports,
+    /// The executor's previous process, as its hello proves; `None` if the hello proves none.
     pub(crate) predecessor: Option<ExecutorId>,
-    /// The predecessors, the newest first, up to the first process that did not prove which process it succeeds.
+    /// The predecessors, the newest first, up to the first process that proved no predecessor.
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 

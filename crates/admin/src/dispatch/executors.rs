@@ -28,7 +28,7 @@ pub(crate) struct Online {
     pub(crate) name: String,
     /// The name that it gave itself.
     given_name: String,
-    /// Its name and hash points, as routers know it.
+    /// Its name and its points on the hash ring, for routers.
     points: HashPoints,
     labels: BTreeMap<String, String>,
     weight: u32,
@@ -174,7 +174,8 @@ struct Lost {
     at: Timestamp,
     /// When it was last heard; [`Timestamp::MAX`] if its process has ended, because no node hears it again then.
     heard_at: Timestamp,
-    /// Whether it can run nothing any more: its process has ended, or it has stopped even the runs that continue in silence.
+    /// Whether none of its runs continues: its process has ended, or it has stopped even the runs that may continue in silence, without a
+    /// server.
     has_stopped_all: bool,
 }
 
@@ -358,7 +359,7 @@ impl Executors {
         }
     }
 
-    /// Whether it can run nothing any more, not even in silence.
+    /// Whether none of its runs continues, not even those that may continue in silence.
     pub(crate) fn has_stopped_all(&self, id: ExecutorId) -> bool {
         self.lost.get(&id).is_some_and(|lost| lost.has_stopped_all)
     }

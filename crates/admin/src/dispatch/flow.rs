@@ -42,7 +42,7 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     let now = d.now;
     let due_at = ready.run.due_at;
     if timer.is_outdated(due_at, now, d.facts.uptime) {
-        // The standing queries read the run again if it is still open.
+        // The periodic queries read the run again if it is still open.
         d.forget_of([(ready.run.id, ready.token())]);
     } else if is_being_adopted(d, &ready) {
         d.state.runs.hold_back(ready, timer);
@@ -58,8 +58,7 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     }
 }
 
-/// If the job has a gate that it did not have before an edit, gives the runs that executors have, or may have, from before their places
-/// there.
+/// If an edit has given the job a gate, gives places at it to the job's earlier runs that executors still have.
 fn see_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
     let State { ungated, runs, gates, .. } = &mut *d.state;
     let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
@@ -219,6 +218,7 @@ pub(super) fn expire_in_order(d: &mut Decision<'_>, ready: Ready, ahead: Option<
     }
 }
 
+/// Offers the free executors of an app to its parked runs, in order.
 pub(super) fn unpark(d: &mut Decision<'_>, app: AppId) {
     let now = d.now;
     if !d.state.executors.has_room_in(app, now) {

@@ -91,7 +91,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         };
         let (executor, due_at) = (active.executor, active.ready.run.due_at);
         if !won.contains(run) {
-            // The run belongs to another node or is settled, or the database did not answer. The standing queries find it if it is still open.
+            // The run belongs to another node or is settled, or the database did not answer. The periodic queries find it if it is still open.
             gone.extend(ends::free_active(d, *run).map(|active| active.ready));
             continue;
         }
@@ -115,7 +115,7 @@ pub(super) fn take_back_unsent(d: &mut Decision<'_>, runs: &[RunId]) {
     for run in runs {
         let Some(mut active) = ends::take_back(d, *run) else { continue };
         // Another server takes a result only from the executor that the row names, and the run may go to a different one next. The run is
-        // marked before that: then the row names this executor no more, whenever this server dies.
+        // marked before it is sent there, so that the row never names the executor that handed the run back, whenever this server dies.
         let is_named = active.row_names_executor && !active.ready.is_for_one_executor();
         if active.ready.is_marked_first() || is_named {
             marks.push((*run, active.ready.run.attempt));

@@ -60,7 +60,7 @@ pub(super) fn place(d: &mut Decision<'_>, ready: Ready) -> Option<Ready> {
     routing::route(d, ready)
 }
 
-/// Forgets runs that belong to another node, are settled, or will be found again by the standing queries. They keep their places in their
+/// Forgets runs that belong to another node, are settled, or will be found again by the periodic queries. They keep their places in their
 /// jobs' order until their rows show which of these is the case.
 pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, gone: &[Ready]) {
     for ready in gone {
@@ -87,8 +87,8 @@ pub(super) fn expire(d: &mut Decision<'_>, mut ready: Ready) {
     waits::skip(d, &ready, reason, detail);
 }
 
-/// Fixes the shards of a fire: one for each executor that is online now, or as many as the job defines. Returns the run if no executor is
-/// there, or if there is no room in memory for the shards.
+/// Chooses the shards of a fire: one for each executor that is online now, or as many as the job defines. Returns the run if no executor is
+/// online, or if there is no room in memory for the shards.
 fn expand(d: &mut Decision<'_>, root: Ready) -> Option<Ready> {
     let fit = d.state.executors.eligible(&root);
     // Without room in memory for its shards, the run waits as it would for an executor.

@@ -39,7 +39,7 @@ pub(crate) struct Ready {
     pub(crate) was_named: bool,
     /// The trace parent of its fire, if the request for the fire was traced.
     pub(crate) trace: Option<Box<TraceParent>>,
-    /// The term of the job's home, as it was when the run was last looked at.
+    /// The term of the job's home when the run's row was last read. The term rises when the home changes.
     pub(crate) term: i64,
 }
 
@@ -105,9 +105,9 @@ impl Ready {
         self.waits_until() <= now && !mutant::on(Mutant::QueueTimeFromTurn)
     }
 
-    /// Whether the run is marked in the store before it is sent: it may run at most once, or its row records a wait, which
-    /// proves to the next lease holder that no executor has it, or its row named another executor, which would be the only one that the next
-    /// lease holder asks.
+    /// Whether the run is marked in the store before it is sent. This holds for a run that may run at most once. It also holds if the row
+    /// would mislead the next lease holder: a row that records a wait, without a mark, counts as unsent; and of a row that names another
+    /// executor, the next lease holder asks only that executor.
     pub(crate) fn is_marked_first(&self) -> bool {
         let is_shard = self.run.shard_total.is_some_and(|total| total > 1);
         let is_noted = self.run.is_noted_to_wait() || self.wait_noted && !is_shard;

@@ -13,7 +13,7 @@ use super::step::Step;
 use super::waits;
 use super::{expand, flow, place, switches};
 
-/// Maximum number of runs that are noted in one request.
+/// Maximum number of runs that are noted as running in one request.
 const NOTE_BATCH: usize = 500;
 
 pub(super) fn round(d: &mut Decision<'_>, ended: &[LeaseToken]) {

@@ -40,6 +40,7 @@ pub(crate) struct DispatchLoop {
     state: State,
     settings: Settings,
     began: Instant,
+    /// When the next round begins, even if no event arrives.
     next_round_at: Timestamp,
     /// The request to drain the dispatcher, answered once it is drained.
     drained: Option<Responder<()>>,
@@ -212,7 +213,7 @@ impl DispatchLoop {
             ..(*root).clone()
         });
         let shards: Vec<Run> = shards.collect();
-        // The shards are put in memory before they are stored. Otherwise a standing query could take them up before this step is answered.
+        // The shards are put in memory before they are stored. Otherwise a periodic query could take them up before this step is answered.
         self.shared.in_memory.admit(shards.clone());
         self.store(Step::Expand(root, shards), token, now);
     }

@@ -187,7 +187,9 @@ pub(crate) struct OpenRuns {
     hand_changes: Vec<RunId>,
     /// Scheduled runs, by timer and then by planned instant.
     scheduled: BTreeSet<(Timestamp, Timestamp, RunId)>,
+    /// Runs whose instant has come, and that wait because open runs of their jobs may still be adopted.
     held_back: Vec<RunId>,
+    /// Broadcasts whose shards may not have been stored: the store did not answer.
     unconfirmed: Vec<RunId>,
 }
 

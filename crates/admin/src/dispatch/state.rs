@@ -84,7 +84,7 @@ pub(crate) struct Recovery {
     /// Jobs whose open runs are being taken over: their due runs wait.
     pub(super) adopting: HashSet<JobId>,
     pub(super) rollcall: RollCall,
-    /// The newest ended lease of each node that was announced to executors.
+    /// For each node, the epoch of its newest ended lease that was announced to executors.
     pub(super) fences: BTreeMap<NodeId, i64>,
     /// Fences whose answers other servers wait for.
     pub(super) relays: Relays,

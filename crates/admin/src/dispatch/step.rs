@@ -18,7 +18,7 @@ pub(crate) struct DecidedStep {
 
 #[derive(Debug)]
 pub(crate) enum Step {
-    /// Fix the total of a broadcast and insert its shards.
+    /// Store the number of a broadcast's shards, and insert the shards.
     Expand(Box<Run>, Vec<Run>),
     /// Mark runs before they are sent: at-most-once runs, and runs with a noted wait.
     Mark(Vec<RunAtExecutor>),
@@ -26,13 +26,13 @@ pub(crate) enum Step {
     Unmark(Vec<(RunId, i32)>),
     /// Note that the process of an executor has ended.
     NoteLeft(ExecutorId),
-    /// Note as running the runs that take longer than about a second.
+    /// Record the starts of the handlers whose runs take longer than about a second.
     NoteRunning(Vec<RunAtExecutor>),
     /// Store what pending runs wait for.
     NoteWaits(Vec<NotedWait>),
-    /// Ask runs to make room for a later one of their job.
+    /// Request that these runs end to make room for a later run of their job.
     Cover(Vec<RunId>),
-    /// Ask runs to end because their app or their executor is stopped.
+    /// Request that these runs end, because their app or their executor is stopped.
     Stop(Vec<RunId>, CancelRequest<'static>),
     /// Find out which node counts the runs of each limit.
     LimitHomes(Vec<LimitName>),
@@ -44,7 +44,7 @@ pub(crate) enum Step {
     LastHeard(Vec<ExecutorId>),
     /// Read the rows of these runs.
     CheckRows(Vec<RunId>),
-    /// Give the jobs of these runs to nodes that hear an executor which can run them.
+    /// Give the jobs of these runs to nodes with a stream to an executor that can run them.
     Seek(Vec<Ready>),
     /// Ask other servers for the answers of executors that are not connected here.
     AskFences(Vec<FenceRequest>),

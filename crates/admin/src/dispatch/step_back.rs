@@ -1,13 +1,14 @@
-//! Steps back of the database's clock: a short wait that was set by the clock before would last until the clock has caught up.
+//! If the database's clock steps back, a short wait that was set before the step would last until the clock has caught up. Such waits are
+//! ended here.
 
 use std::time::Duration;
 
 use super::decision::Decision;
 
-/// A smaller step makes such a wait only as much longer.
+/// A smaller step ends no wait, because it makes a wait longer by less than this.
 const STEP_MIN: Duration = Duration::from_secs(1);
 
-/// Ends these waits if the clock has stepped back since the last event.
+/// Ends such waits if the clock has stepped back since the last event.
 pub(super) fn end_waits(d: &mut Decision<'_>) {
     let (now, state) = (d.now, &mut *d.state);
     let before = std::mem::replace(&mut state.last_now, now);

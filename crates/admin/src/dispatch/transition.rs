@@ -162,7 +162,7 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
 }
 
 /// Handles a request to the store for which the queue had no room. A step without an action here needs none: the next round repeats the
-/// request, or the standing queries find its runs.
+/// request, or the periodic queries find its runs.
 fn step_refused(d: &mut Decision<'_>, step: Step) {
     match step {
         Step::Mark(marks) => {

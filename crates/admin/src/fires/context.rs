@@ -158,8 +158,8 @@ impl ContextReader<'_> {
         Ok(states)
     }
 
-    /// Adds the run ahead, and the runs that hold the limit for which this run waits. If this run waits for no limit, the limit for which the
-    /// run ahead waits is used.
+    /// Adds the run that this run waits behind (the run ahead), and the runs that hold the limit for which this run waits. If this run waits
+    /// for no limit, the limit for which the run ahead waits is used.
     async fn add_holders(
         &self,
         context: &mut AnswerContext,
@@ -226,7 +226,7 @@ impl ContextReader<'_> {
         self.named(shards, visible_apps).await
     }
 
-    /// The runs that led to the end of this one, nearest first, up to one that the caller may not see.
+    /// The runs that led to the end of this one, nearest first. The list ends before the first run that the caller may not see.
     async fn causes(&self, run: &Run, visible_apps: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
         let mut causes: Vec<OtherRun> = Vec::new();
         let mut last = run.clone();

@@ -18,9 +18,9 @@ const LABEL_NAME_LEN_MAX: usize = 100;
 pub const LABEL_VALUE_LEN_MAX: usize = 200;
 const SECRET_LEN_MAX: usize = 256;
 const VERSION_LEN_MAX: usize = 100;
-/// Total size of the handlers and labels of one executor, in bytes.
+/// Maximum total size of the handlers and labels of one executor, in bytes.
 const ROW_BYTES_MAX: usize = 64 * 1024;
-/// Total size of the rows of one app's executors with one token, in bytes.
+/// Maximum total size of the rows of one app's executors with one token, in bytes.
 const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Size of a row without its handlers and labels, in bytes.
 const ROW_OVERHEAD: usize = 256;
@@ -117,7 +117,7 @@ fn row_bytes(hello: &v1::Hello) -> usize {
     handlers + labels
 }
 
-/// Hellos per token within the current second.
+/// For each token, the start of its current second and the number of hellos since then.
 #[derive(Debug, Default)]
 pub(super) struct HelloRates(Mutex<HashMap<TokenId, (Timestamp, u32)>>);
 
@@ -154,6 +154,7 @@ type Rows = HashMap<ExecutorId, Row>;
 #[derive(Clone, Copy, Debug)]
 struct Row {
     bytes: usize,
+    /// When the executor last sent a hello.
     noted_at: Timestamp,
 }
 

@@ -169,8 +169,8 @@ pub(super) async fn check(
     Ok(AdmittedExecutor { online, record, report, declared_set, process, hello_number })
 }
 
-/// The certificate names the app and the executor: in one DNS name, `NAME.APP.NAMESPACE` or `*.APP.NAMESPACE` for any executor of the app,
-/// or in two, `APP` or `APP.NAMESPACE` together with `NAME`.
+/// Refuses an executor whose certificate does not name its app and itself. The certificate names both in one DNS name, `NAME.APP.NAMESPACE`
+/// or `*.APP.NAMESPACE` for any executor of the app, or in two, `APP` or `APP.NAMESPACE` together with `NAME`.
 fn check_certificate(names: &[String], hello: &v1::Hello) -> Result<(), Status> {
     let v1::Hello { namespace, app, name, .. } = hello;
     let has = |wanted: &str| names.iter().any(|name| name == wanted);

@@ -97,6 +97,7 @@ pub(super) enum ChunkDecision {
 pub(super) struct LogRights {
     /// When each of these attempts was last found to be allowed.
     allowed: HashMap<HeldAttempt, Timestamp>,
+    /// The number of bytes that each run has logged through this node.
     bytes: HashMap<RunId, usize>,
 }
 
@@ -121,7 +122,7 @@ impl LogRights {
         unknown
     }
 
-    /// Caches whether lines of this attempt are accepted, and returns it.
+    /// Decides whether lines of this attempt are accepted, and caches the decision.
     pub(super) fn learn(
         &mut self,
         app: AppId,

@@ -29,7 +29,7 @@ const BATCH: usize = 4 * 1024;
 const LINE_OVERHEAD: usize = 64;
 /// Overhead of a chunk in addition to its lines, in bytes.
 const CHUNK_OVERHEAD: usize = 256;
-/// For how many runs of one batch the earlier attempts are read.
+/// Maximum number of runs of one batch whose earlier attempts are read.
 const EARLIER_COUNT_MAX: usize = 500;
 /// How many chunks are stored, and how many runs are read, in one call of the store.
 const PART_MAX: usize = 500;
@@ -131,6 +131,7 @@ struct Batch {
     items: Vec<LogItem>,
     /// The accepted chunks that are not stored yet.
     chunks: Vec<LogChunk>,
+    /// The messages count as pending until these are dropped.
     pending: Vec<PendingGuard>,
     /// The acknowledgements for each session, sent when everything is stored.
     acks: BTreeMap<u64, (SessionHandle, Vec<v1::LogAck>)>,

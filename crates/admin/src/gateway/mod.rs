@@ -53,7 +53,7 @@ pub(crate) use outgoing_stream::OutgoingStream;
 
 /// Maximum number of messages queued for one executor.
 const OUTGOING_CAPACITY: usize = 1_024;
-/// Total size of the results that executors have sent and the dispatcher has not processed, in KiB. Results beyond this total are not
+/// Maximum total size of the results that executors have sent and the dispatcher has not processed, in KiB. Results beyond this total are not
 /// acknowledged, so that executors send them again.
 const REPORT_KIB_MAX: usize = 64 * 1024;
 /// Maximum number of refusals kept in memory, so that each is logged once.
@@ -70,8 +70,8 @@ pub struct Peer(pub IpAddr);
 #[derive(Clone, Debug)]
 pub struct PeerNames(pub Vec<String>);
 
-/// Called once the token of a stream has been verified, if the owner of the port stored it alongside [`Peer`]: from then
-/// on the connection counts as authenticated.
+/// A callback that the owner of the port may store alongside [`Peer`]. The gateway calls it once the token of a stream has been verified:
+/// from then on the connection counts as authenticated.
 #[derive(Clone)]
 pub struct OnAuthenticated(pub Arc<dyn Fn(TokenId) + Send + Sync>);
 
@@ -100,8 +100,9 @@ struct Inner {
     logs: LogQueue,
     lifecycle: Lifecycle,
     session_number: AtomicU64,
-    /// Permits out of [`REPORT_KIB_MAX`].
+    /// A permit for each KiB of [`REPORT_KIB_MAX`].
     report_memory: Arc<Semaphore>,
+    /// The refusals that have been logged: each is logged once.
     refusals: Mutex<HashSet<String>>,
     hello_rates: bounds::HelloRates,
     open_streams: Arc<open_streams::OpenStreams>,

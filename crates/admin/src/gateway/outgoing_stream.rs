@@ -10,7 +10,7 @@ use crate::dispatch::ExecutorStream;
 #[derive(Clone, Debug)]
 pub(crate) struct OutgoingStream {
     messages: mpsc::Sender<v1::ServerMessage>,
-    /// Another stream of the executor has replaced this one.
+    /// Cancelled when the server ends the stream, for example because another stream of the executor has replaced it.
     replaced: CancellationToken,
 }
 
@@ -19,7 +19,7 @@ impl OutgoingStream {
         Self { messages, replaced: CancellationToken::new() }
     }
 
-    /// Waits until the stream has ended: the executor has closed it, or another stream has replaced it.
+    /// Waits until the stream has ended: the executor has closed it, or the server has ended it.
     pub(crate) async fn ended(&self) {
         tokio::select! {
             biased;

@@ -12,6 +12,7 @@ use crate::registry::OnlineExecutor;
 pub(super) struct RegisteredStream {
     shared: Arc<Shared>,
     executor: ExecutorId,
+    /// The number of the stream.
     number: u64,
 }
 

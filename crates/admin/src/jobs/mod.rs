@@ -158,9 +158,9 @@ fn new_job(
     }
 }
 
-/// Keeps the instants of the schedules of `before` that ran immediately when they were saved ([`JobSpec::keep_run_instants`]). A
-/// definition that is sent again then does not run them again. The caller has read `before` already, so the clock, which is read here, is
-/// later than every such instant in `before`.
+/// Some schedules of `before` may have had an instant in the past, and have run immediately when they were saved. Keeps the instants that
+/// they were given then ([`JobSpec::keep_run_instants`]), so that a definition that is sent again does not run them again. The caller has
+/// read `before` already, so the clock, which is read here, is later than every such instant in `before`.
 pub fn keep_run_instants(node: &Node, spec: &mut JobSpec, before: &JobSpec) {
     spec.keep_run_instants(before, checks::just_after(node.now()));
 }

@@ -47,8 +47,8 @@ pub fn run_params(node: &Node, record: &JobRecord, given: &Value) -> Result<Opti
     }
 }
 
-/// The parameters of a run that repeats this one. They are not checked against the handler's schema, but against the job's current
-/// overrides: a parameter replaced in the first run may be code, which callers may no longer be allowed to give.
+/// The parameters of a run that repeats `run`. They are not checked against the handler's schema, but against the job's current overrides: a
+/// parameter replaced in the first run may be code, which callers may no longer be allowed to give.
 ///
 /// # Errors
 /// [`JobError::Invalid`], and the store's.

@@ -34,8 +34,8 @@ pub(super) async fn open_runs(node: &Node, job: JobId) -> Result<Vec<Run>, Store
 }
 
 /// Skips the queued runs of a job that are not to be kept, and waits until their owners have ended them, at most for the configured time. If
-/// an owner is down, the owner or its successor ends the runs later. `before` has the runs that were open before the pause or deletion. Runs
-/// among them that the pause or deletion has ended since count, too.
+/// an owner is down, the owner or its successor ends the runs later. `before` has the runs that were open before the pause or deletion. If it
+/// has ended some of them already, the counts include these.
 pub(super) async fn end_queued(
     node: &Node,
     job: JobId,

@@ -14,8 +14,8 @@ use super::{JobError, RunParams, RunRequest};
 use crate::node::Node;
 use crate::store_once::store_once;
 
-/// A run that is due further ahead than this waits in the store until the scan of the job's home takes it; an earlier run enters the ring
-/// immediately.
+/// A run that is due further ahead than this waits in the store until the scan of the job's home takes it. A run that is due sooner enters
+/// the ring immediately.
 const RING_AHEAD_MAX: Duration = Duration::from_secs(2);
 
 /// Creates a run of the job's newest definition, due now or at the instant of the request. It is durable before it is in memory.
@@ -166,7 +166,7 @@ mod tests {
         lifecycle.soft.cancel();
     }
 
-    /// A planned run ends when its job is paused or deleted, not at its instant. A planned run of a dead server is not sent either.
+    /// A planned run ends when its job is paused or deleted, not at its instant.
     #[tokio::test(start_paused = true)]
     async fn planned_runs_end_with_their_job() {
         let world = World::new();

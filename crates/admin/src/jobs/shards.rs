@@ -59,7 +59,7 @@ pub fn is_unsuccessful(shard: &Run) -> bool {
     shard.status.is_terminal() && !is_good
 }
 
-/// The shards of a run that did not succeed, by index.
+/// The unsuccessful shards of a run, by index.
 async fn unsuccessful_shards(node: &Node, whole: &Run) -> Result<Vec<Run>, StoreError> {
     let mut query = RunQuery { parent: Some(whole.id), limit: PAGE_LEN, ..RunQuery::default() };
     let (mut shards, mut read_count) = (Vec::new(), 0);
@@ -122,7 +122,7 @@ pub async fn request_failed_shards(
     Ok(again)
 }
 
-/// The index of the first of these shards that the definition now gives to a shard with another name. The repeated shard would get the
+/// The first index of these shards that now belongs to a shard with another name in the definition. The repeated shard would get the
 /// parameters of that other shard.
 async fn renamed_shard(node: &Node, record: &JobRecord, failed: &[Run]) -> Result<Option<i32>, StoreError> {
     let Some(version) = failed.first().map(|shard| shard.job_version).filter(|version| *version != record.version)

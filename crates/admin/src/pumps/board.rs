@@ -11,7 +11,7 @@ use tokio::sync::Notify;
 
 use crate::dispatch::SessionHandle;
 
-/// How many items of reports may wait for the loop. Further ones are dropped, because reports are repeated.
+/// Maximum number of reported items that wait for the loop. Further ones are dropped, because reports are repeated.
 const WAITING_MAX: usize = 50_000;
 
 /// The newest report of a group that the loop has not taken yet.
@@ -62,6 +62,7 @@ struct Inbox {
 pub(crate) struct PumpBoard {
     streams: Mutex<BTreeMap<ExecutorId, SessionHandle>>,
     inbox: Mutex<Inbox>,
+    /// Notified when something is reported or an attempt has ended.
     news: Notify,
     shown: Mutex<ShownTotals>,
 }

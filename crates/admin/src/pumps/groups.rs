@@ -21,12 +21,15 @@ const KEPT_FOR: Duration = Duration::from_secs(60);
 /// A group as it was seen last.
 #[derive(Debug)]
 struct GroupState {
+    /// The root run that the group belongs to.
     root: Option<RunId>,
     executor: ExecutorId,
     mode: GroupMode,
+    /// The instant of the last look that found the group's run open.
     seen_at: Timestamp,
     /// Whether it is to leave its executor for another one.
     leaves: bool,
+    /// The last order that was sent to the group.
     ordered: Option<SentOrder>,
     /// The term and the number of the last order that the group has taken.
     taken: (i64, i64),

@@ -67,7 +67,7 @@ impl PumpLoop {
         }
     }
 
-    /// Begins a root run of a job that has no living home: that makes this node its home.
+    /// Begins a root run of a job that has no living home. This node then becomes the job's home.
     pub(super) async fn begin_first(&self, look: &Look<'_>) -> Result<u64, StoreError> {
         let Some(pump) = look.job().pump.clone() else { return Ok(0) };
         let mut roots = self.node.store().pump_roots(look.record.job, Timestamp::MAX, ROOT_COUNT).await?;

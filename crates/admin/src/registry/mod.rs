@@ -122,7 +122,7 @@ pub(crate) struct Registry {
 }
 
 impl Registry {
-    /// Adds an executor, unless a newer hello of it is here: a server that stood still reads the hellos of several streams in any order.
+    /// Adds an executor, unless a newer hello of it is here: a server that was suspended reads the hellos of several streams in any order.
     pub(crate) fn insert(&self, executor: OnlineExecutor) {
         let mut online = self.online.write().unwrap_or_else(PoisonError::into_inner);
         if online.get(&executor.id).is_none_or(|known| known.hello <= executor.hello) {
@@ -159,8 +159,8 @@ impl Registry {
         }
     }
 
-    /// Removes an executor whose newest stream has ended, unless it is opening another one. A server that takes its next lease moves the
-    /// sessions of the executors that are here to that lease.
+    /// Removes an executor whose newest stream has ended, unless it is opening another one. In that case it must stay here: a server that
+    /// takes its next lease moves only the sessions of the executors in this registry to that lease.
     pub(crate) fn remove(&self, id: ExecutorId) {
         let streams = self.streams();
         if streams.get(&id).is_none_or(|numbers| numbers.len() < 2) {

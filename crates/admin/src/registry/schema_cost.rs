@@ -11,7 +11,7 @@ const STEP_COUNT_MAX: usize = 1_000_000;
 const COPY_COUNT_MAX: usize = 100_000;
 /// How deep schemas and parameters together may nest: each level takes stack.
 const DEPTH_MAX: usize = 160;
-/// How much text counts as one step or copy.
+/// How many bytes of text count as one step or copy.
 const TEXT_PER_STEP: usize = 64;
 /// How deep a schema itself may nest.
 const SCHEMA_DEPTH_MAX: usize = 64;
@@ -82,7 +82,9 @@ impl Place {
 
 struct Walk<'a> {
     root: &'a Value,
+    /// The steps so far, up to [`STEP_COUNT_MAX`].
     step_count: usize,
+    /// The values and errors that would be copied, counted until they exceed [`COPY_COUNT_MAX`].
     copy_count: usize,
 }
 
@@ -124,7 +126,8 @@ impl<'a> Walk<'a> {
         Ok(())
     }
 
-    /// `unevaluated…` checks the value once more against the schemas that apply to it, level by level, to see which of these it satisfies.
+    /// Visits the schemas that apply to the value once more, level by level: `unevaluated…` checks the value against each of them, to see
+    /// which ones it satisfies.
     fn marks(&mut self, keywords: &'a Map<String, Value>, instance: &Value, place: Place) -> Result<(), Exceeded> {
         let place = Place { depth: place.depth + 1, ..place };
         if place.depth > DEPTH_MAX {

@@ -38,6 +38,7 @@ pub(crate) type Schemas = Arc<BTreeMap<String, Arc<ParamsSchema>>>;
 #[derive(Debug)]
 pub struct ParamsSchema {
     document: Value,
+    /// The number of patterns in the schema.
     pattern_count: usize,
     /// Compiled at the first use; `None` if it cannot be compiled. Stays empty for a schema with patterns, which is compiled for each
     /// check, because patterns take much memory.
@@ -304,7 +305,8 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
     }
 }
 
-/// The library's message with the value shortened, since the message names the schema's expectation after the value.
+/// The library's message. The value in it is shortened, because the schema's expectation follows the value, and a long value would displace
+/// it.
 fn sentence(error: &ValidationError<'_>) -> String {
     cut(&error.masked_with(shown(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }

@@ -21,7 +21,7 @@ const CALENDAR_PERIOD: Duration = Duration::from_secs(60);
 /// Maximum number of jobs healed in one pass.
 const STUCK_COUNT_MAX: u32 = 1_000;
 const HOMELESS_PAGE: u32 = 1_000;
-/// Maximum number of transactions of one pass that free jobs.
+/// Maximum number of transactions in one pass that free jobs from a home that is no node.
 const HOMELESS_PAGE_COUNT_MAX: u32 = 100;
 
 /// The name of the pass that heals jobs.

@@ -1,4 +1,4 @@
-//! Which open runs this process has in memory, so that the standing query for strays never takes one up twice.
+//! Which open runs this process has in memory, so that the periodic query for strays never takes one up twice.
 
 use std::collections::{BTreeMap, HashMap};
 use std::ops::Bound;
@@ -46,15 +46,16 @@ struct LeftInStore {
 /// Limits of one look at the jobs with runs left in the store.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LookBounds {
-    /// How many jobs it examines.
+    /// Maximum number of jobs that the look examines.
     pub(crate) examined_max: usize,
-    /// How many jobs it returns.
+    /// Maximum number of jobs that the look returns.
     pub(crate) returned_max: usize,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct OpenRun {
     attempt: i32,
+    /// The epoch of the lease that owns the run.
     epoch: i64,
     /// The instant as of which the misfire policy judges it, by the boot-time clock in microseconds.
     judged_as_of: i64,
@@ -220,14 +221,14 @@ impl InMemory {
         (jobs, last)
     }
 
-    /// The place before the first run of a job that is left in the store.
+    /// The place before the first of this job's runs that are left in the store.
     pub(crate) fn unsent_place_of(&self, job: JobId) -> Option<UnsentPlace> {
         self.lock().left_in_store.get(&job).map(|left| left.place)
     }
 
     /// Takes up runs from a page of a job's runs in the store, in their order: those for which there is room, and those whose queue timeout
-    /// has passed and that are only taken up to be ended. `ends_at` computes when a queue timeout passes from the start of the wait; `is_last`
-    /// states that no page follows. Returns the runs, and whether the whole page is in memory.
+    /// has passed and that are only taken up to be ended. `ends_at` computes the end of a run's queue timeout from the start of its wait;
+    /// `is_last` means that no page follows. Returns the runs, and whether the whole page is in memory.
     pub(crate) fn take_up(
         &self,
         job: JobId,

@@ -40,6 +40,7 @@ const UNSETTLED_PERIOD: Duration = Duration::from_millis(200);
 
 pub(crate) struct ScanLoop {
     shared: Arc<Shared>,
+    /// Whether too many runs were open at the last check.
     was_full: bool,
     left: LeftToOthers,
     caught_up: CaughtUp,

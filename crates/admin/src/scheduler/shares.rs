@@ -27,12 +27,13 @@ const OPEN_FACTOR: usize = 4;
 /// Runs whose queue timeout has passed have additional memory: the memory for open runs, divided by this.
 const ENDING_PART: usize = 8;
 
-/// The reserves for jobs with few waiting runs, and for jobs with none: the memory for open runs, divided by these.
+/// The reserve for jobs with few waiting runs is the memory for open runs, divided by this.
 const RESERVE_PART: usize = 4;
+/// The second reserve, for jobs without waiting runs, is the memory for open runs, divided by this.
 const LAST_RESERVE_PART: usize = 8;
 
-/// Divisor for the number of waiting runs that the reserve grants to a job. The number is the smaller of two values, each divided by this:
-/// the job's share of the room left in the reserve, and the memory for open runs.
+/// The number of waiting runs that the reserve grants to a job is the job's share of the room left in the reserve, divided by this, and at
+/// most the memory for open runs, divided by this.
 const FEW_PART: usize = 16;
 
 /// The job, app and namespace of a run.
@@ -53,7 +54,9 @@ impl RunOwner {
 
 #[derive(Clone, Copy, Debug, Default)]
 struct RunCounts {
+    /// All runs, those in hand included.
     runs: usize,
+    /// Runs that an executor has or may have.
     in_hand: usize,
     shards: usize,
 }

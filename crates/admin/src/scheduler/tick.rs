@@ -1,7 +1,7 @@
 //! The tick: shortly before each whole second it takes the slots that come due. It reads the current state of the runs and their
 //! definitions, in one statement per batch, and hands the runs to the dispatcher, which releases each at its instant.
 //!
-//! The promise to editors: no fire due more than a second after an edit was acknowledged runs under the old definition.
+//! The promise to editors: a fire that is due more than a second after an edit was acknowledged never runs under the old definition.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -30,7 +30,7 @@ impl StepLoop {
         given
     }
 
-    /// Hands over the jobs of these runs to nodes that hear an executor which can run them.
+    /// Hands over the jobs of these runs to nodes with a stream to an executor that can run them.
     pub(crate) async fn seek(&self, stranded: Vec<Ready>) -> Result<(), StoreError> {
         let given = match self.shared.membership.held() {
             Some(held) => self.seek_each(&held, &stranded).await,

@@ -1,5 +1,5 @@
-//! Makes the steps of the dispatcher durable: stores the shards of broadcasts, marks runs, notes long runs. One loop performs them in
-//! order, in batches, and answers with events.
+//! Makes the steps of the dispatcher durable: stores the shards of broadcasts, marks runs before they are sent, records which handlers have
+//! begun. One loop performs them in order, in batches, and answers with events.
 
 mod hand_over;
 
@@ -22,7 +22,7 @@ use crate::metrics::CountedRun;
 use crate::node::Shared;
 use rondel_core::error_chain::chain;
 
-/// How many steps may wait; the dispatcher repeats a step that finds no room.
+/// Maximum number of steps that wait. The dispatcher repeats a step that finds no room.
 pub(crate) const STEP_CAPACITY: usize = 1_024;
 /// How long the store retains requests that ask other servers to send fences.
 const FENCES_KEPT_FOR: Duration = Duration::from_secs(3_600);
@@ -184,7 +184,8 @@ impl StepLoop {
         Ok(())
     }
 
-    /// Stores the cancel requests before they are sent: after any crash, the runs still end and the later run waits for them.
+    /// Stores the requests to cancel runs that a later run replaces, before the requests are sent. Even after a crash, these runs then end,
+    /// and the later run waits for them.
     async fn cover(&self, runs: Vec<RunId>) -> Result<(), StoreError> {
         let now = self.shared.clock.now();
         self.shared.store.ask_cancels(&runs, CancelRequest::LATER_RUN, now).await?;
@@ -230,6 +231,7 @@ impl StepLoop {
         Ok(())
     }
 
+    /// Ends cancelled runs that are neither in the dispatcher nor at an executor. For a broadcast, requests that its shards be cancelled.
     async fn cancel(&self, ids: &[RunId]) -> Result<(), StoreError> {
         let runs = self.shared.store.runs(ids).await?;
         for root in runs.iter().filter(|run| run.is_root() && run.status == RunStatus::Running) {

@@ -260,7 +260,7 @@ impl Limits {
         self.wake_at.unwrap_or(Timestamp::MAX)
     }
 
-    /// Handles a step back of the clock to `now`: a start counts from now on at the latest.
+    /// Handles a step back of the clock to `now`: a start after `now` counts as a start at `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
         let starts = self.limits.values_mut().flat_map(|limit| &mut limit.starts);
         starts.for_each(|(at, _)| *at = now.min(*at));

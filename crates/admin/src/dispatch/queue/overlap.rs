@@ -49,7 +49,7 @@ struct Gate {
     /// if only some of its shards wait.
     reserved: BTreeMap<Place, usize>,
     queue: BTreeSet<(Place, RunId)>,
-    /// Whether runs were skipped because of the places here: these are checked as if the runs had waited for them.
+    /// Whether runs were skipped because of runs that have places here. The rows of those are then checked, as if other runs waited for them.
     has_skipped: bool,
 }
 
@@ -109,7 +109,7 @@ fn max_of(job: &Job) -> usize {
 
 impl Gate {
     /// Whether one more run may be open at this place in the order. More than `max` places may be open, because every adopted run counts as
-    /// sent until its executors have answered. As long as that is so, the other shards of an open broadcast wait as well.
+    /// sent until executors have answered. As long as that is so, the other shards of an open broadcast wait as well.
     fn has_room(&self, place: Place, max: usize) -> bool {
         if self.open.contains_key(&place) {
             return self.open.len() <= max;

@@ -38,8 +38,8 @@ impl Turn {
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 struct Kind {
     handler: String,
-    /// Set if only runs of this job are of this kind: the job selects executors, asks them first, or bounds how many groups each one gets;
-    /// or the run is a retry, or a broadcast that needs room for its shards.
+    /// Set if only runs of this job are of this kind: the job selects executors, its router asks executors first, or it bounds how many
+    /// groups each executor gets; or the run is a retry, or a broadcast that needs room for its shards.
     job: Option<JobId>,
     /// The executor that a shard is meant for, or that the caller named.
     executor: Option<String>,
@@ -61,6 +61,7 @@ impl Kind {
 
 #[derive(Debug, Default)]
 pub(crate) struct Parked {
+    /// The waiting runs of each app, by kind.
     apps: HashMap<AppId, App>,
     runs: HashMap<RunId, Position>,
     /// When the queue timeouts of the runs pass, the earliest first.
@@ -187,8 +188,8 @@ impl Parked {
         self.remove(run, runs)
     }
 
-    /// The first runs of the next `count` jobs after this one, wrapping around. For each job these are the first run that may go to any
-    /// executor, and the first run for each executor that callers named.
+    /// The first runs of the next `count` jobs after `behind`; after the last job, it continues with the first. For each job these are the
+    /// first run that may go to any executor, and the first run for each executor that callers named.
     pub(crate) fn first_of_jobs<'a>(
         &self,
         behind: Option<JobId>,

@@ -79,12 +79,15 @@ struct PendingProbe {
 
 #[derive(Debug, Default)]
 pub(crate) struct Probes {
+    /// The runs that wait for answers, by job.
     waiting: HashMap<JobId, VecDeque<RunId>>,
     /// The deadlines of the probes, in order.
     ends: VecDeque<(Timestamp, JobId)>,
+    /// The jobs that the next flush asks each executor about.
     to_ask: BTreeMap<ExecutorId, BTreeSet<JobId>>,
     /// The questions that have not been answered, by their numbers.
     asked: BTreeMap<i64, PendingProbe>,
+    /// The number of the last question.
     last_number: i64,
     /// The jobs about which executors are not asked, each with the end of its pause.
     paused: HashMap<JobId, Timestamp>,
@@ -205,7 +208,7 @@ impl Probes {
         ended
     }
 
-    /// Handles a step back of the clock to `now`: no pause and no deadline remains that was set by the clock before.
+    /// Handles a step back of the clock to `now`: ends all pauses, and limits each deadline to the usual time from `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp, runs: &mut OpenRuns) {
         let latest = now + DEADLINE;
         self.paused.clear();

@@ -61,7 +61,7 @@ fn parked_again(d: &mut Decision<'_>, ready: Option<Ready>) {
     ready.into_iter().for_each(|ready| d.state.parked.push(Waiting::new(ready, now), &mut d.state.runs));
 }
 
-/// Stores the requests to stop runs that later runs replace; repeats this each second until the requests are durable.
+/// Stores the requests to stop runs that later runs replace. Each round calls this function again until the requests are durable.
 pub(crate) fn ask_covered(d: &mut Decision<'_>) {
     if !d.state.pending.covering.is_empty() {
         let covering = d.state.pending.covering.iter().copied().collect();

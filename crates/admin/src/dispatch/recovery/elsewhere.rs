@@ -129,7 +129,7 @@ pub(crate) struct Relays(Vec<Relayed>);
 #[derive(Debug)]
 struct Relayed {
     request: FenceRequest,
-    /// The newest lease of each node that the executor has not answered about yet.
+    /// The leases that the executor has not answered about yet: for each node, the newest epoch.
     missing: BTreeMap<NodeId, i64>,
 }
 

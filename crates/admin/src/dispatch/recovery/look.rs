@@ -57,8 +57,8 @@ pub(crate) fn look_for_lost(d: &mut Decision<'_>) {
     }
 }
 
-/// Handles the answer to when other nodes last heard these suspects. An executor whose stream to this node has ended is not lost while another
-/// node hears it.
+/// Handles the answer to [`Step::LastHeard`]: when other nodes last heard these suspects. An executor whose stream to this node has ended is
+/// not lost while another node hears it.
 pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], heard: &BTreeMap<ExecutorId, Timestamp>) {
     let now = d.now;
     let lost_after = d.facts.settings.lost_after;
@@ -148,7 +148,8 @@ fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
     held.into_iter().map(|(_, run)| run).chain(called).collect()
 }
 
-/// The next `count` of these runs, which are sorted: the runs after `last`, and then the runs from the first one on.
+/// The next `count` of these runs, which are sorted: the runs after `last`, and then the runs from the first one on. Sets `last` to the last
+/// run that it returns.
 fn next_in_turn(mut runs: Vec<RunId>, last: &mut RunId, count: usize) -> Vec<RunId> {
     let next = runs.partition_point(|run| *run <= *last);
     runs.rotate_left(next);
@@ -265,7 +266,7 @@ fn row_state(attempt: i32, row: Option<&RunCheck>, is_own: impl Fn(&RunCheck) ->
 /// The place in its job's order of a run that is not in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum RowPlace {
-    /// It is under way: the standing queries find the executor that has it.
+    /// It is under way: the periodic queries find the executor that has it.
     Open,
     /// It waits for another attempt.
     Reserved,

@@ -12,6 +12,7 @@ use crate::dispatch::event::Report;
 use crate::dispatch::ready::{end_of_unsent, lost_detail, waited_ms};
 use crate::dispatch::waits::with_reason;
 
+/// The runs that were sent to this executor, have not ended, and satisfy `which`.
 pub(crate) fn sent_to(d: &Decision<'_>, id: ExecutorId, which: impl Fn(&Active) -> bool) -> Vec<RunId> {
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && which(active);
     d.state.runs.of_executor(id).filter(is_sent).map(|active| active.ready.run.id).collect()

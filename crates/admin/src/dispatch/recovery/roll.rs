@@ -148,6 +148,7 @@ pub(crate) fn answered_elsewhere(d: &mut Decision<'_>, answers: Vec<RelayedAnswe
     }
 }
 
+/// Records that this executor has the run.
 fn hold(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId) {
     let now = d.now;
     let name = d.state.executors.get(executor).map(|online| online.name.clone());

@@ -255,7 +255,7 @@ impl RollCall {
         self.groups().filter(holds_in_silence).flat_map(|group| group.witnesses.iter().copied()).collect()
     }
 
-    /// Why no executor of the group has its runs; `None` until each executor has answered or is lost.
+    /// Why no executor of the group has the group's runs; `None` until each executor has answered or is lost.
     fn why_no_executor(&self, group: &Group<'_>, executors: &Executors) -> Option<Reason> {
         let Group { app, witnesses, key: (_, holds_in_silence) } = *group;
         let is_lost = |id| if holds_in_silence { executors.has_stopped_all(id) } else { executors.is_lost(id) };
@@ -281,7 +281,7 @@ impl RollCall {
 /// overwritten when the executor connects again after a restart of the node.
 struct Witnesses<'a> {
     sessions: Vec<&'a Session>,
-    /// By a count, the executors of the first that many `sessions`. Many runs share one list.
+    /// The key is a number of sessions, the value has the executors of that many of the first `sessions`. Many runs share one list.
     lists: BTreeMap<usize, Arc<[ExecutorId]>>,
 }
 

@@ -26,7 +26,8 @@ pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
     }
 }
 
-/// Checks lost executors again if runs wait for them and they must have stopped their runs by now: a node may have heard them since.
+/// Some runs continue in silence at lost executors. Once such an executor must have stopped these runs too, it is watched again, because a
+/// node may have heard it since.
 pub(crate) fn look_again(d: &mut Decision<'_>) {
     let before = stopped_if_heard_before(d);
     let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && holds(active);

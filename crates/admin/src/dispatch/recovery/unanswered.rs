@@ -18,7 +18,7 @@ use crate::dispatch::effect::Effect;
 /// How many heartbeats must have arrived since the trigger was sent. An executor answers a trigger at most one heartbeat later. Heartbeats
 /// are counted, and not time, because a server that is delayed by a slow database reads answers and heartbeats equally late.
 const BEAT_COUNT_MIN: u64 = 3;
-/// How many unanswered runs one round describes.
+/// Maximum number of runs with unanswered triggers whose waits one round describes.
 pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
 /// The wait of a run whose trigger has been unanswered for at least [`NOTE_RUNNING_AFTER`].

@@ -20,7 +20,7 @@ pub(crate) struct Reporter {
     pub(crate) session: SessionHandle,
     pub(crate) app: AppId,
     pub(crate) name: String,
-    /// The predecessors, the newest first, up to the first process that did not prove which process it succeeds.
+    /// The predecessors, the newest first, up to the first process that proved no predecessor.
     pub(crate) lineage: Arc<[ExecutorId]>,
 }
 

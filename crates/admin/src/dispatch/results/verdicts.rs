@@ -60,7 +60,7 @@ pub(crate) enum ResultDestination {
     Unexpected(IncomingResult),
 }
 
-/// Puts the result of a run that is known here into its lane; returns any other.
+/// Puts the result into its lane if this node knows the run; otherwise returns the result.
 pub(crate) fn take_result(d: &mut Decision<'_>, reporter: &Reporter, result: IncomingResult) -> ResultDestination {
     let now = d.now;
     let (session, executor) = (&reporter.session, reporter.as_executor());
@@ -175,7 +175,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
         EndOutcome::Stored(NextStep::Retry { .. }, _) => d.state.gates.make_reserved(settled.run, &mut d.state.runs),
         EndOutcome::Superseded => {
             // Superseded: either this end is already stored and the acknowledgement was lost, or another node continued the run. Until
-            // `CheckRows` shows which, the run keeps a reserved place at its gate: the standing queries may take it up again together with
+            // `CheckRows` shows which, the run keeps a reserved place at its gate: the periodic queries may take it up again together with
             // other runs that were open, and then it must not pass before its turn.
             d.step(Step::CheckRows(vec![settled.run]));
             d.state.gates.make_reserved(settled.run, &mut d.state.runs)

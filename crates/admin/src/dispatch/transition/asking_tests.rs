@@ -186,7 +186,7 @@ fn groups_of_a_pump_job_are_spread_evenly() {
     assert_eq!([1, 2, 3].map(|executor| of(&world, executor, 2)), [0, 1, 1], "those of another job do not count");
 }
 
-/// So many groups of a pump job arrive; returns how many of them two executors get. `reason` is that of their attempt.
+/// Lets `count` groups of a pump job arrive, whose attempts have this reason. Returns how many of them executors 1 and 2 get.
 fn groups_of_two(world: &mut World, count: i32, reason: Option<Reason>) -> [usize; 2] {
     let pump = definition(&json!({"pump": {"items": 9, "groups": 9}}));
     let group = |index: i32| {
@@ -284,7 +284,7 @@ fn no_executor_is_asked_ahead_of_the_instant() {
     assert_eq!(answer(&mut world, 1, 1, true), ["mark 2"]);
 }
 
-/// No pause lasts until the clock has caught up after a step back.
+/// After a step back of the clock, no pause lasts until the clock has caught up.
 #[test]
 fn executors_are_asked_again_after_a_step_back_of_the_clock() {
     let mut world = with_executors(1);

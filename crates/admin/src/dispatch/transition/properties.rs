@@ -19,7 +19,7 @@ use crate::dispatch::event::{Reply, Report, Responder, RollCallRun, Settled};
 use crate::dispatch::tests_support::{definition, ready};
 
 const RUN_COUNT: i64 = 6;
-/// Within how many half seconds everything must end once nothing goes wrong any more.
+/// The number of half seconds within which every run must end once no more faults occur.
 const QUIET_ROUNDS: usize = 400;
 
 #[derive(Clone, Copy, Debug)]
@@ -127,7 +127,7 @@ impl Model {
         }
     }
 
-    /// The standing query: runs that are open in the store and not in memory come again.
+    /// The periodic query: runs that are open in the store and not in memory come again.
     fn find_strays(&mut self) {
         let open = self.rows.iter().filter(|(_, row)| !row.has_ended);
         let epoch = self.world.around.token.epoch;
@@ -264,7 +264,7 @@ impl Model {
         })
     }
 
-    /// Under the next lease, the runs that executors had are in a roll call; the standing query finds the other runs in the store.
+    /// Under the next lease, the runs that executors had are in a roll call; the periodic query finds the other runs in the store.
     fn next_lease(&mut self) {
         let has_active = |run: RunId, attempt: i32| {
             self.world.state.runs.active(run).is_some_and(|active| active.ready.run.attempt == attempt)

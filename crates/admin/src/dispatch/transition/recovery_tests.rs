@@ -207,7 +207,7 @@ fn the_row_of_a_run_that_is_here_may_have_gone_on() {
     }
 }
 
-/// A run whose attempt ended without an event here is forgotten, so that the standing queries find its next attempt.
+/// A run whose attempt ended without an event here is forgotten, so that the periodic queries find its next attempt.
 #[test]
 fn a_run_whose_next_attempt_waits_in_the_store_is_forgotten() {
     let own = LeaseToken { node: NodeId::new(1), epoch: 1 };

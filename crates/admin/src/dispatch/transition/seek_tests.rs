@@ -156,7 +156,7 @@ fn handed_over_runs_are_forgotten() {
     }
 }
 
-/// The jobs that move to the home of this limit, once it is known.
+/// The jobs that move to the home of this limit, once the home is known.
 fn handed(world: &mut World, home: NodeId) -> Option<(BTreeSet<JobId>, NodeId)> {
     let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
     world.on(Event::LimitHomes(world.around.token, vec![(name, home)])).into_iter().find_map(|effect| match effect {

@@ -321,8 +321,8 @@ fn a_run_whose_loss_found_no_room_is_given_up_again_unless_its_executor_has_it()
     }
 }
 
-/// The next attempt comes with the next lease while, as far as this server knows, an executor has the attempt before: that one gives its slot
-/// back.
+/// The next attempt comes with the next lease. As far as this server knows, an executor still has the attempt before; that attempt gives its
+/// slot back.
 #[test]
 fn an_attempt_that_has_ended_elsewhere_gives_its_slot_back() {
     let mut world = with_executors(1);

@@ -17,7 +17,7 @@ fn shadow(second: i64, mut more: Value) -> Ready {
     ready(second, &definition(&more))
 }
 
-/// The ends of the runs that are due by this second, with their seconds, outcomes and parameters. Nothing may be sent.
+/// The ends of the runs that are due by this second, with their seconds, outcomes and details. Panics if anything is sent.
 fn ends(world: &mut World, second: i64) -> Vec<(i64, Outcome, ReasonDetail)> {
     world.around.now = Timestamp::from_secs(second);
     let effects = world.on(Event::Wake);

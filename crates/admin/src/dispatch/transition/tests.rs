@@ -455,7 +455,7 @@ fn an_end_of_the_lease_before_does_not_concern_the_next() {
     assert_eq!(world.result(1, 1, 1), ["end of 1/1: Succeeded"]);
 }
 
-/// An end that finds no room leaves its run to the standing queries.
+/// An end that finds no room leaves its run to the periodic queries.
 #[test]
 fn a_run_that_is_skipped_is_not_in_the_table() {
     let mut world = with_executors(1);

@@ -65,7 +65,7 @@ fn a_wait_that_was_not_stored_is_noted_again() {
     assert!(noted_at(&mut world, 20).is_none(), "it is stored, and has not changed");
 }
 
-/// Has executor 1 send heartbeats but no answers until this second, and returns what is done then.
+/// Lets executor 1 send heartbeats but no answers until this second. Returns the effects of the round at that second.
 fn leave_unanswered(world: &mut World, second: i64) -> Vec<String> {
     (0..3).for_each(|_| world.beat(1));
     world.around.now = Timestamp::from_secs(second);

@@ -35,8 +35,11 @@ pub struct Saving {
     namespace: NamespaceId,
     author: String,
     apps: HashMap<String, AppId>,
+    /// Jobs that stay as they are.
     kept: Vec<PlannedJob>,
+    /// Jobs to create, parents first.
     creates: VecDeque<(PlannedJob, CheckedDefinition)>,
+    /// Jobs to change, parents first, and then jobs to remove, parents last.
     others: VecDeque<(PlannedJob, Work)>,
     /// Whether the store has failed: then nothing more is tried.
     is_broken: bool,

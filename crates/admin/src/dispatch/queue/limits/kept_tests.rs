@@ -1,4 +1,4 @@
-//! Which counts are kept, and for how long.
+//! Tests which counts the limits keep, and for how long.
 
 use std::time::Duration;
 
