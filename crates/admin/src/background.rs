@@ -60,7 +60,7 @@ pub(crate) trait Background: Send {
     }
 
     /// Resolves when something asks for a tick before the period has passed. It must be cancel safe.
-    fn woken(&mut self) -> impl Future<Output = ()> + Send {
+    fn wait_until_woken(&mut self) -> impl Future<Output = ()> + Send {
         pending()
     }
 
@@ -88,7 +88,7 @@ pub(crate) async fn drive<B: Background>(
             () = stop.cancelled() => return background.stopped().await,
             () = until(next) => {}
             () = sleep_or_pend(retry) => {}
-            () = background.woken() => {}
+            () = background.wait_until_woken() => {}
         }
         let began = Instant::now();
         let done = background.tick(&stop).await;

@@ -64,7 +64,7 @@ pub struct Clock {
     /// The database's time minus the boot-time clock.
     offset_micros: AtomicI64,
     /// For each of the last readings, the lowest offset that it allows, in microseconds.
-    readings: Mutex<VecDeque<i64>>,
+    lowest_offsets: Mutex<VecDeque<i64>>,
     /// When the database's clock was last seen to step ahead, by the boot-time clock in microseconds; 0 if never.
     ahead_at: AtomicI64,
 }
@@ -132,21 +132,21 @@ impl Clock {
     pub fn observe(&self, database_now: Timestamp, sent: i64, received: i64) -> Option<i64> {
         let reading = database_now.as_millis().saturating_mul(1000);
         let (lowest, highest) = (reading - received, reading - sent);
-        let mut readings = self.readings.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let best = readings.iter().copied().max();
+        let mut lowest_offsets = self.lowest_offsets.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let best = lowest_offsets.iter().copied().max();
         // Before the first reading, a step ahead cannot be ruled out.
         if best.is_none_or(|best| lowest > best + STEP_AHEAD_MICROS) {
             self.ahead_at.store(received, Ordering::Relaxed);
         }
         let stepped_back = best.filter(|best| *best > highest + SLACK_MICROS).map(|best| (best - lowest) / 1000);
         if stepped_back.is_some() {
-            readings.clear();
+            lowest_offsets.clear();
         }
-        if readings.len() == READING_COUNT {
-            readings.pop_front();
+        if lowest_offsets.len() == READING_COUNT {
+            lowest_offsets.pop_front();
         }
-        readings.push_back(lowest);
-        let best = readings.iter().copied().max().unwrap_or(lowest);
+        lowest_offsets.push_back(lowest);
+        let best = lowest_offsets.iter().copied().max().unwrap_or(lowest);
         self.offset_micros.store(best, Ordering::Relaxed);
         stepped_back
     }

@@ -66,7 +66,7 @@ pub struct EngineConfig {
     pub open_runs_max: usize,
     /// After a scan that read the whole backlog and found nothing overdue, the whole backlog is read again after this many times the
     /// duration of that reading. Scans before that time begin where that reading ended.
-    pub whole_backlog_share: u32,
+    pub whole_backlog_wait_factor: u32,
     /// Longest time until the whole backlog is read again.
     pub whole_backlog_within: Duration,
     /// Some runs stay in the store because memory has no room for them. One look checks at most this many of their jobs for room.
@@ -198,7 +198,7 @@ impl Default for EngineConfig {
             send_ahead: Duration::from_millis(500),
             seek_jobs: 500,
             open_runs_max: 200_000,
-            whole_backlog_share: 20,
+            whole_backlog_wait_factor: 20,
             whole_backlog_within: Duration::from_secs(60),
             take_up_looks: 10_000,
             take_up_jobs: 100,

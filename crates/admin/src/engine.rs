@@ -145,7 +145,7 @@ impl Engine {
             results,
             foreign: ForeignQueue::default(),
             scan_poke: Notify::new(),
-            has_late_due: AtomicBool::new(false),
+            must_read_whole_backlog: AtomicBool::new(false),
             adopt_poke: Notify::new(),
             tick,
             events: events.clone(),

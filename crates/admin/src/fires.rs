@@ -67,7 +67,7 @@ fn answer_now(input: &HistoryInput, is_open: bool) -> WhyStep {
     if let Some(run) = input.rows.first().filter(|_| is_open) {
         return done(run, AnswerSubject::OpenRun);
     }
-    let (before, after) = fires::nearest(&facts);
+    let (before, after) = fires::nearest_fires(&facts);
     match (input.rows.first(), before, after) {
         (Some(run), planned, _) if planned.is_none_or(|at| at < run.fire_at) => done(run, AnswerSubject::LastFire),
         // A run that a caller triggered does not belong to the history.
@@ -182,7 +182,7 @@ async fn run_near(
     at: Timestamp,
     visible_apps: Option<&[AppId]>,
 ) -> Result<Option<Run>, StoreError> {
-    let mut runs = newest_runs(node, record, (at + fires::NEAR, &[]), visible_apps).await?;
+    let mut runs = newest_runs(node, record, (at + fires::NEAREST_RUN_WITHIN, &[]), visible_apps).await?;
     // A job that is triggered often has more runs after the instant than were read.
     if is_full(&runs) && runs.last().is_some_and(|oldest| oldest.fire_at > at) {
         runs.append(&mut newest_runs(node, record, (at, &[]), visible_apps).await?);

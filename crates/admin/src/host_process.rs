@@ -14,8 +14,8 @@ use rustix::process::{Pid, test_kill_process};
 use tokio::time::sleep;
 
 /// How long the server checks the process after its stream has ended, since a stream ends shortly before its process does.
-const LOOK_FOR: Duration = Duration::from_secs(5);
-const LOOK_PERIOD: Duration = Duration::from_millis(50);
+const CHECK_FOR: Duration = Duration::from_secs(5);
+const CHECK_PERIOD: Duration = Duration::from_millis(50);
 
 #[derive(Debug, PartialEq, Eq)]
 struct Host {
@@ -49,18 +49,18 @@ pub(crate) fn is_gone(process: HostProcess) -> bool {
     is_here(process) && process_state(process) == ProcessState::Gone
 }
 
-/// Checks a process of this host for up to [`LOOK_FOR`]. True once the process is gone; false if it is still alive after that time, or if its
+/// Checks a process of this host for up to [`CHECK_FOR`]. True once the process is gone; false if it is still alive after that time, or if its
 /// state cannot be read.
 pub(crate) async fn is_gone_soon(process: HostProcess) -> bool {
-    let mut left = LOOK_FOR;
+    let mut left = CHECK_FOR;
     loop {
         match process_state(process) {
             ProcessState::Gone => return true,
             ProcessState::Unknown => return false,
             ProcessState::Alive if left.is_zero() => return false,
-            ProcessState::Alive => sleep(LOOK_PERIOD).await,
+            ProcessState::Alive => sleep(CHECK_PERIOD).await,
         }
-        left = left.saturating_sub(LOOK_PERIOD);
+        left = left.saturating_sub(CHECK_PERIOD);
     }
 }
 

@@ -71,7 +71,7 @@ pub(crate) struct Shared {
     /// Makes the next scan begin immediately.
     pub(crate) scan_poke: Notify,
     /// Whether a job's next fire was set to an instant long past, so that the scan must read its whole backlog.
-    pub(crate) has_late_due: AtomicBool,
+    pub(crate) must_read_whole_backlog: AtomicBool,
     /// Makes the loop that adopts runs begin its next round immediately.
     pub(crate) adopt_poke: Notify,
     pub(crate) tick: mpsc::Sender<TickCommand>,
@@ -115,7 +115,7 @@ impl Shared {
     /// Records that a job's next fire was set. The fire may be in the far past, if the end of the previous run was reported late.
     pub(crate) fn note_due(&self, at: Timestamp) {
         if at < self.clock.now() - self.config.look_ahead {
-            self.has_late_due.store(true, Ordering::Release);
+            self.must_read_whole_backlog.store(true, Ordering::Release);
         }
         self.scan_poke.notify_one();
     }

@@ -100,7 +100,7 @@ pub async fn save(
         expected_version,
         spec,
         hash: &hash,
-        kept: node.shared().config.script_versions,
+        kept_count: node.shared().config.script_versions,
         author,
         now: node.now(),
     };

@@ -36,7 +36,7 @@ pub struct ShadowRequest<'a> {
     pub within: Option<Vec<AppId>>,
     /// Only this job.
     pub job: Option<JobRecord>,
-    /// The names of all jobs that [`has_shadows`] admits, in order, if they are known; otherwise all jobs are read.
+    /// The names of all jobs that [`has_shadow_fires`] admits, in order, if they are known; otherwise all jobs are read.
     pub shadow_names: Option<Vec<String>>,
     /// Only jobs whose name comes after this one.
     pub after_name: Option<String>,
@@ -85,13 +85,13 @@ pub async fn report(engine: &Node, request: &ShadowRequest<'_>) -> Result<Shadow
     let (mut after, mut fire_count, mut job_count) = (request.after_name.clone(), 0, 0);
     loop {
         let page = read_page(engine, request, after.as_deref()).await?;
-        for job in page.jobs.iter().filter(|job| has_shadows(&job.spec)) {
+        for job in page.jobs.iter().filter(|job| has_shadow_fires(&job.spec)) {
             if job_count == request.job_count_max || fire_count >= PAGE_FIRE_COUNT {
                 report.next = report.rows.last().map(|row| row.name.clone()).or(after);
                 return Ok(report);
             }
             job_count += 1;
-            fire_count += add(engine, request, job, observed, &mut report.rows).await?;
+            fire_count += add_rows(engine, request, job, observed, &mut report.rows).await?;
             after = Some(job.spec.name.clone());
         }
         after = page.next;
@@ -131,12 +131,12 @@ async fn read_page(engine: &Node, request: &ShadowRequest<'_>, after: Option<&st
 
 /// Whether a job is in shadow mode, or was up to an instant.
 #[must_use]
-pub fn has_shadows(spec: &JobSpec) -> bool {
+pub fn has_shadow_fires(spec: &JobSpec) -> bool {
     spec.mode == Mode::Shadow || spec.mode_from.is_some()
 }
 
 /// Adds the rows of a job's days. Returns the number of fires read.
-async fn add(
+async fn add_rows(
     engine: &Node,
     request: &ShadowRequest<'_>,
     job: &JobRecord,
@@ -144,13 +144,13 @@ async fn add(
     rows: &mut Vec<ShadowRow>,
 ) -> Result<usize, StoreError> {
     let promoted_at = job.spec.mode_from.as_deref().and_then(|at| at.parse::<Timestamp>().ok());
-    let range = in_shadow(job.created_at, (job.spec.mode, promoted_at), observed);
+    let range = shadow_range(job.created_at, (job.spec.mode, promoted_at), observed);
     let mut fire_count = 0;
     let mut day = Step::Day.floor(range.from);
     while day < range.to {
         let next = day + Duration::from_secs(24 * 3_600);
         let part = Range { from: range.from.max(day), to: range.to.min(next), ..range };
-        let (planned, others, is_cut) = read(engine, request, job, part).await?;
+        let (planned, others, is_cut) = read_fires(engine, request, job, part).await?;
         fire_count += planned.len() + others.len();
         let comparison = compare(planned, others, part);
         if comparison != Comparison::default() {
@@ -164,7 +164,7 @@ async fn add(
 
 /// The part of a range in which both schedulers plan the job's fires. For a job that is in shadow mode again after it was active, this is
 /// the whole range; [`is_fire`] omits the runs of the time in between, in which the other scheduler was stopped.
-fn in_shadow(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timestamp>), range: Range) -> Range {
+fn shadow_range(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timestamp>), range: Range) -> Range {
     let from = range.from.max(created_at + SETTLE);
     match (mode, promoted_at) {
         (Mode::Active, Some(promoted_at)) => Range { from, to: range.to.min(promoted_at), ..range },
@@ -172,7 +172,7 @@ fn in_shadow(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timestamp
     }
 }
 
-async fn read(
+async fn read_fires(
     engine: &Node,
     request: &ShadowRequest<'_>,
     job: &JobRecord,
@@ -219,7 +219,7 @@ mod tests {
             (Mode::Active, Some(at(500)), (12, 500)),
             (Mode::Shadow, Some(at(700)), (12, 1_000)),
         ] {
-            let found = in_shadow(at(10), (mode, promoted_at), whole);
+            let found = shadow_range(at(10), (mode, promoted_at), whole);
             assert_eq!((found.from, found.to), (at(expected.0), at(expected.1)), "{mode:?} {promoted_at:?}");
         }
     }

@@ -97,7 +97,7 @@ impl FireTracer {
 
 impl DispatchSpan {
     /// Ends the span: the executor has accepted the run, or refused it for this reason.
-    pub(crate) fn answered(mut self, refused: Option<&'static str>, now: Timestamp) {
+    pub(crate) fn end(mut self, refused: Option<&'static str>, now: Timestamp) {
         if let Some(why) = refused {
             self.0.set_status(Status::error(why));
         }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use rondel_core::{AppId, IdGen, JobId, JobSpec, NamespaceId, Timestamp};
-use rondel_store::catalog::{Created, JobQuery, NewJob};
+use rondel_store::catalog::{JobCreated, JobQuery, NewJob};
 use rondel_store::ledger::RunQuery;
 use rondel_store::{Catalog, CreateJobs, Namespaces, Runs, SqlStore};
 use serde_json::json;
@@ -129,8 +129,8 @@ pub(crate) async fn create_flood(
     Ok(id)
 }
 
-fn check_created(created: &[Created]) -> Result<(), BenchError> {
-    let is_created = |created: &Created| matches!(created, Created::Saved(_));
+fn check_created(created: &[JobCreated]) -> Result<(), BenchError> {
+    let is_created = |created: &JobCreated| matches!(created, JobCreated::Saved(_));
     if created.iter().all(is_created) {
         Ok(())
     } else {

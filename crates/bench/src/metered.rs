@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use rondel_core::{JobId, RunId, Timestamp};
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, EndOutcome, Ends, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, ClaimResult, EndOutcome, Ends, Finisher, RunCheck};
 use rondel_store::{Result, SqlStore};
 use tokio::time::Instant;
 
@@ -115,7 +115,7 @@ impl Metered {
         self.time(name, 0, effect).await
     }
 
-    fn note_claimed(&self, jobs: &[ClaimJob], claimed: &Claimed) {
+    fn note_claimed(&self, jobs: &[ClaimJob], claimed: &ClaimResult) {
         let mut metrics = self.lock();
         let won: HashMap<JobId, i64> = claimed.jobs.iter().copied().collect();
         let ignored = metrics.ignored;
@@ -154,7 +154,7 @@ impl Metered {
 
 rondel_store::delegate_store!(Metered {
     Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
             let claimed = self.time("claim", jobs.len(), self.inner.claim(token, jobs)).await?;
             self.note_claimed(jobs, &claimed);
             Ok(claimed)

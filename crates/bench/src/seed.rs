@@ -11,7 +11,7 @@ use rondel_core::sketch::Step;
 use rondel_core::{
     AppId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Reason, Run, RunId, RunStatus, Timestamp, Trigger,
 };
-use rondel_store::catalog::{Created, Namespace, NewJob};
+use rondel_store::catalog::{JobCreated, Namespace, NewJob};
 use rondel_store::cluster::{Join, JoinRequest, NodeReport};
 use rondel_store::ledger::{ClaimJob, DueJob};
 use rondel_store::{Claim, Cluster, CreateJobs, DatabaseUrl, LeaseToken, Namespaces, SqlStore, Stats, StoreConfig};
@@ -202,7 +202,7 @@ async fn create(store: &SqlStore, ids: &IdGen, plan: &SeedPlan, now: Timestamp) 
     }
     for chunk in jobs.chunks(CREATE_JOB_COUNT) {
         let created = store.create_jobs(chunk).await?;
-        if !created.iter().all(|created| matches!(created, Created::Saved(_))) {
+        if !created.iter().all(|created| matches!(created, JobCreated::Saved(_))) {
             return Err(BenchError::failed("a job could not be created"));
         }
     }

@@ -114,7 +114,7 @@ word_enum! {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Calendar {
     name: String,
-    node: Node,
+    rule: CompiledRule,
     has_times: bool,
     /// Upper bound on the rules and spans that one lookup checks.
     lookup_cost: u64,
@@ -123,15 +123,15 @@ pub struct Calendar {
 }
 
 #[derive(Clone, Debug, PartialEq)]
-enum Node {
+enum CompiledRule {
     Days(BTreeMap<NaiveDate, Option<String>>),
     /// One bit per weekday, Monday first.
     Weekdays(u8),
     /// Spans of minutes of the day; the end is not included.
     Times(Vec<(u32, u32)>),
-    All(Vec<Node>),
-    Any(Vec<Node>),
-    Not(Box<Node>),
+    All(Vec<CompiledRule>),
+    Any(Vec<CompiledRule>),
+    Not(Box<CompiledRule>),
 }
 
 impl Calendar {
@@ -149,15 +149,15 @@ impl Calendar {
             let message = format!("{} bytes; at most {DESCRIPTION_LEN_MAX} are allowed", spec.description.len());
             compiler.errors.push(FieldError::new("/description", message));
         }
-        let node = compiler.node(&spec.rule, "/rule", 1);
+        let rule = compiler.compile_rule(&spec.rule, "/rule", 1);
         if !compiler.errors.is_empty() {
             return Err(compiler.errors);
         }
         let mut edges = vec![0];
-        node.edges(&mut edges);
+        rule.edges(&mut edges);
         edges.sort_unstable();
         edges.dedup();
-        Ok(Self { name: spec.name.clone(), has_times: node.has_times(), lookup_cost: node.lookup_cost(), node, edges })
+        Ok(Self { name: spec.name.clone(), has_times: rule.has_times(), lookup_cost: rule.lookup_cost(), rule, edges })
     }
 
     /// A calendar from a stored rule. The rule was checked when it was saved, and calendars that it named were replaced by
@@ -179,20 +179,20 @@ impl Calendar {
     /// Whether a time is in it.
     #[must_use]
     pub fn has(&self, local: NaiveDateTime) -> bool {
-        self.node.has(local)
+        self.rule.has(local)
     }
 
     /// Whether a day is in it. Checks only the day's first minute, which suffices for calendars without times of day.
     #[must_use]
     pub fn has_day(&self, day: NaiveDate) -> bool {
-        self.node.has(day.and_time(NaiveTime::MIN))
+        self.rule.has(day.and_time(NaiveTime::MIN))
     }
 
     /// Whether a day, or a part of it, is in it.
     #[must_use]
     pub fn has_part_of(&self, day: NaiveDate) -> bool {
         let mut times = self.edges.iter().filter_map(|minute| NaiveTime::from_hms_opt(minute / 60, minute % 60, 0));
-        times.any(|time| self.node.has(day.and_time(time)))
+        times.any(|time| self.rule.has(day.and_time(time)))
     }
 
     /// Whether one of its rules lists times of day.
@@ -209,7 +209,7 @@ impl Calendar {
     /// The name of a day, if a rule gives it one.
     #[must_use]
     pub fn day_name(&self, day: NaiveDate) -> Option<&str> {
-        self.node.day_name(day)
+        self.rule.day_name(day)
     }
 
     /// The first time after `local` at which membership can change.
@@ -276,12 +276,12 @@ struct Compiler<'f> {
 }
 
 impl Compiler<'_> {
-    fn refuse(&mut self, pointer: impl Into<String>, message: impl Into<String>) -> Node {
+    fn refuse(&mut self, pointer: impl Into<String>, message: impl Into<String>) -> CompiledRule {
         self.errors.push(FieldError::new(pointer, message));
-        Node::Days(BTreeMap::new())
+        CompiledRule::Days(BTreeMap::new())
     }
 
-    fn node(&mut self, rule: &Rule, pointer: &str, depth: usize) -> Node {
+    fn compile_rule(&mut self, rule: &Rule, pointer: &str, depth: usize) -> CompiledRule {
         self.rules += 1;
         if depth > DEPTH_MAX {
             return self.refuse(pointer, format!("is nested more than {DEPTH_MAX} deep"));
@@ -291,24 +291,26 @@ impl Compiler<'_> {
         }
         match rule {
             Rule::Days(days) => self.days(days, pointer),
-            Rule::Weekdays(days) => Node::Weekdays(days.iter().fold(0, |bits, day| bits | 1 << *day as u8)),
+            Rule::Weekdays(days) => CompiledRule::Weekdays(days.iter().fold(0, |bits, day| bits | 1 << *day as u8)),
             Rule::Times(times) => self.times(times, pointer),
             Rule::Calendar(name) => self.part(name, pointer, depth),
-            Rule::All(rules) => Node::All(self.nodes(rules, &format!("{pointer}/all"), depth)),
-            Rule::Any(rules) => Node::Any(self.nodes(rules, &format!("{pointer}/any"), depth)),
-            Rule::Not(rule) => Node::Not(Box::new(self.node(rule, &format!("{pointer}/not"), depth + 1))),
+            Rule::All(rules) => CompiledRule::All(self.compile_rules(rules, &format!("{pointer}/all"), depth)),
+            Rule::Any(rules) => CompiledRule::Any(self.compile_rules(rules, &format!("{pointer}/any"), depth)),
+            Rule::Not(rule) => {
+                CompiledRule::Not(Box::new(self.compile_rule(rule, &format!("{pointer}/not"), depth + 1)))
+            }
         }
     }
 
-    fn nodes(&mut self, rules: &[Rule], pointer: &str, depth: usize) -> Vec<Node> {
-        let mut nodes = Vec::with_capacity(rules.len().min(RULE_COUNT_MAX));
+    fn compile_rules(&mut self, rules: &[Rule], pointer: &str, depth: usize) -> Vec<CompiledRule> {
+        let mut compiled = Vec::with_capacity(rules.len().min(RULE_COUNT_MAX));
         for (index, rule) in rules.iter().enumerate().take(RULE_COUNT_MAX + 1) {
-            nodes.push(self.node(rule, &format!("{pointer}/{index}"), depth + 1));
+            compiled.push(self.compile_rule(rule, &format!("{pointer}/{index}"), depth + 1));
         }
-        nodes
+        compiled
     }
 
-    fn part(&mut self, name: &str, pointer: &str, depth: usize) -> Node {
+    fn part(&mut self, name: &str, pointer: &str, depth: usize) -> CompiledRule {
         let pointer = format!("{pointer}/calendar");
         if self.path.iter().any(|part| part == name) {
             let path = format!("{} -> {name}", self.path.join(" -> "));
@@ -319,15 +321,15 @@ impl Compiler<'_> {
         };
         self.path.push(name.to_owned());
         let before = self.errors.len();
-        let node = self.node(&part.rule, &pointer, depth + 1);
+        let compiled = self.compile_rule(&part.rule, &pointer, depth + 1);
         for error in &mut self.errors[before..] {
             error.pointer.clone_from(&pointer);
         }
         self.path.pop();
-        node
+        compiled
     }
 
-    fn days(&mut self, days: &[Day], pointer: &str) -> Node {
+    fn days(&mut self, days: &[Day], pointer: &str) -> CompiledRule {
         let mut set = BTreeMap::new();
         for (index, day) in days.iter().enumerate() {
             let (date, name) = match day {
@@ -351,10 +353,10 @@ impl Compiler<'_> {
                 set.insert(day, name.cloned());
             }
         }
-        Node::Days(set)
+        CompiledRule::Days(set)
     }
 
-    fn times(&mut self, times: &[String], pointer: &str) -> Node {
+    fn times(&mut self, times: &[String], pointer: &str) -> CompiledRule {
         let mut spans = Vec::new();
         for (index, text) in times.iter().enumerate() {
             let pointer = format!("{pointer}/times/{index}");
@@ -372,7 +374,7 @@ impl Compiler<'_> {
                 }
             }
         }
-        Node::Times(spans)
+        CompiledRule::Times(spans)
     }
 }
 
@@ -399,7 +401,7 @@ fn minute_of(text: &str) -> Option<u32> {
     (minute < 60 && hour * 60 + minute <= 1440).then_some(hour * 60 + minute)
 }
 
-impl Node {
+impl CompiledRule {
     fn has(&self, local: NaiveDateTime) -> bool {
         match self {
             Self::Days(days) => days.contains_key(&local.date()),
@@ -408,9 +410,9 @@ impl Node {
                 let minute = local.hour() * 60 + local.minute();
                 spans.iter().any(|(from, to)| (*from..*to).contains(&minute))
             }
-            Self::All(nodes) => nodes.iter().all(|node| node.has(local)),
-            Self::Any(nodes) => nodes.iter().any(|node| node.has(local)),
-            Self::Not(node) => !node.has(local),
+            Self::All(rules) => rules.iter().all(|rule| rule.has(local)),
+            Self::Any(rules) => rules.iter().any(|rule| rule.has(local)),
+            Self::Not(rule) => !rule.has(local),
         }
     }
 
@@ -418,16 +420,16 @@ impl Node {
         match self {
             Self::Days(_) | Self::Weekdays(_) => 1,
             Self::Times(spans) => u64::try_from(spans.len()).unwrap_or(u64::MAX).saturating_add(1),
-            Self::All(nodes) | Self::Any(nodes) => nodes.iter().map(Self::lookup_cost).fold(1, u64::saturating_add),
-            Self::Not(node) => node.lookup_cost().saturating_add(1),
+            Self::All(rules) | Self::Any(rules) => rules.iter().map(Self::lookup_cost).fold(1, u64::saturating_add),
+            Self::Not(rule) => rule.lookup_cost().saturating_add(1),
         }
     }
 
     fn has_times(&self) -> bool {
         match self {
             Self::Times(_) => true,
-            Self::All(nodes) | Self::Any(nodes) => nodes.iter().any(Self::has_times),
-            Self::Not(node) => node.has_times(),
+            Self::All(rules) | Self::Any(rules) => rules.iter().any(Self::has_times),
+            Self::Not(rule) => rule.has_times(),
             Self::Days(_) | Self::Weekdays(_) => false,
         }
     }
@@ -435,8 +437,8 @@ impl Node {
     fn day_name(&self, day: NaiveDate) -> Option<&str> {
         match self {
             Self::Days(days) => days.get(&day)?.as_deref(),
-            Self::All(nodes) | Self::Any(nodes) => nodes.iter().find_map(|node| node.day_name(day)),
-            Self::Not(node) => node.day_name(day),
+            Self::All(rules) | Self::Any(rules) => rules.iter().find_map(|rule| rule.day_name(day)),
+            Self::Not(rule) => rule.day_name(day),
             Self::Weekdays(_) | Self::Times(_) => None,
         }
     }
@@ -444,8 +446,8 @@ impl Node {
     fn edges(&self, edges: &mut Vec<u32>) {
         match self {
             Self::Times(spans) => edges.extend(spans.iter().flat_map(|(from, to)| [*from, *to % 1440])),
-            Self::All(nodes) | Self::Any(nodes) => nodes.iter().for_each(|node| node.edges(edges)),
-            Self::Not(node) => node.edges(edges),
+            Self::All(rules) | Self::Any(rules) => rules.iter().for_each(|rule| rule.edges(edges)),
+            Self::Not(rule) => rule.edges(edges),
             Self::Days(_) | Self::Weekdays(_) => {}
         }
     }

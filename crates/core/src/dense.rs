@@ -18,7 +18,7 @@ pub struct DenseInstant {
 #[derive(Clone, Copy, Debug)]
 pub struct ClaimPace {
     /// All fires must be claimed at least this long before their instant.
-    pub near: Duration,
+    pub lead: Duration,
     /// How many jobs a server is assumed to claim per second. At least 1.
     pub jobs_per_second: u32,
 }
@@ -32,7 +32,7 @@ pub fn to_claim(instants: &[DenseInstant], pace: ClaimPace, now: Timestamp) -> V
     for (index, instant) in instants.iter().enumerate() {
         job_count = job_count.saturating_add(instant.job_count);
         let millis = job_count.saturating_mul(1_000) / u64::from(pace.jobs_per_second.max(1));
-        let begins_at = instant.at - pace.near - Duration::from_millis(millis);
+        let begins_at = instant.at - pace.lead - Duration::from_millis(millis);
         if begins_at <= now {
             last = Some(index);
         }
@@ -50,7 +50,7 @@ mod tests {
             .iter()
             .map(|(at, job_count)| DenseInstant { at: Timestamp::from_secs(*at), job_count: *job_count })
             .collect();
-        let pace = ClaimPace { near: Duration::from_secs(3), jobs_per_second: 100 };
+        let pace = ClaimPace { lead: Duration::from_secs(3), jobs_per_second: 100 };
         to_claim(&instants, pace, Timestamp::from_secs(now)).iter().map(|at| at.second()).collect()
     }
 
@@ -78,7 +78,7 @@ mod tests {
     #[test]
     fn a_pace_of_nothing_is_one_job_a_second() {
         let instants = [DenseInstant { at: Timestamp::from_secs(100), job_count: 10 }];
-        let pace = ClaimPace { near: Duration::ZERO, jobs_per_second: 0 };
+        let pace = ClaimPace { lead: Duration::ZERO, jobs_per_second: 0 };
         assert_eq!(to_claim(&instants, pace, Timestamp::from_secs(89)), []);
         assert_eq!(to_claim(&instants, pace, Timestamp::from_secs(90)).len(), 1);
     }

@@ -20,7 +20,7 @@ const LABELS: &str = "labels";
 const URL: &str = "url";
 
 /// The fields whose values the audit log shows. A test compares the list with the documents of the API.
-const SHOWN: &[&str] = &[
+const SHOWN_FIELDS: &[&str] = &[
     "acknowledged_by",
     "action",
     "address",
@@ -198,7 +198,7 @@ pub fn for_audit_by_name(documents: Map<String, Value>, more: usize) -> Value {
 /// Whether the audit log shows the values of a field as they are.
 #[must_use]
 pub fn is_shown(field: &str) -> bool {
-    SHOWN.contains(&field)
+    SHOWN_FIELDS.contains(&field)
 }
 
 fn show_listed_field(key: &str, value: Value) -> Value {

@@ -265,7 +265,7 @@ fn follow_chain(ends: &BTreeMap<JobId, (usize, Option<JobId>)>, job: JobId) -> V
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct JobInFire {
     /// How its own run ended; this decides whether its children run. `None` while it is open.
-    pub ended: Option<RunStatus>,
+    pub end_status: Option<RunStatus>,
     /// Its verdict. If the job ends with its children, the verdict comes later and may be a failure because of a child.
     pub verdict: Option<(RunStatus, Option<Reason>)>,
 }
@@ -322,7 +322,7 @@ impl<'g> FireGraph<'g> {
         let mut refused = None;
         let mut count = 0;
         for (parent, on) in wanted.iter().filter(|(parent, _)| self.members.contains(parent)) {
-            let ended = self.state_of(*parent)?.ended?;
+            let ended = self.state_of(*parent)?.end_status?;
             count += 1;
             if !satisfies(*on, ended) {
                 refused = refused.or(Some(*parent));

@@ -112,10 +112,10 @@ fn each_edge_is_visited_a_fixed_number_of_times() {
 }
 
 fn fire<'g>(graph: &'g Graph, stands: &[(i64, RunStatus)]) -> FireGraph<'g> {
-    let stand = |status: RunStatus| JobInFire { ended: Some(status), verdict: Some((status, None)) };
+    let stand = |status: RunStatus| JobInFire { end_status: Some(status), verdict: Some((status, None)) };
     let stands = stands.iter().map(|(job, status)| match status.is_terminal() {
         true => (id(*job), stand(*status)),
-        false => (id(*job), JobInFire { ended: None, verdict: None }),
+        false => (id(*job), JobInFire { end_status: None, verdict: None }),
     });
     FireGraph::new(graph, graph.with_followers(id(1)), stands.collect())
 }
@@ -159,14 +159,14 @@ fn how_a_parent_must_have_ended() {
 fn a_run_that_is_over_with_its_children_counts_them() {
     let diamond = diamond();
     let mut fire = fire(&diamond, &[(2, RunStatus::Succeeded), (3, RunStatus::Pending)]);
-    fire.set(id(1), JobInFire { ended: Some(RunStatus::Succeeded), verdict: None });
+    fire.set(id(1), JobInFire { end_status: Some(RunStatus::Succeeded), verdict: None });
     assert_eq!((fire.open_children(id(1)), fire.open_children(id(2)), fire.failing_child(id(1))), (1, 1, None));
     let failed = (RunStatus::Failed, None);
-    fire.set(id(3), JobInFire { ended: Some(RunStatus::Failed), verdict: Some(failed) });
+    fire.set(id(3), JobInFire { end_status: Some(RunStatus::Failed), verdict: Some(failed) });
     assert_eq!((fire.open_children(id(1)), fire.failing_child(id(1))), (0, Some((id(3), RunStatus::Failed))));
     fire.set(
         id(4),
-        JobInFire { ended: Some(RunStatus::Skipped), verdict: Some((RunStatus::Skipped, Some(Reason::Parent))) },
+        JobInFire { end_status: Some(RunStatus::Skipped), verdict: Some((RunStatus::Skipped, Some(Reason::Parent))) },
     );
     assert_eq!((fire.open_children(id(2)), fire.failing_child(id(2))), (0, None));
 }
@@ -188,7 +188,7 @@ proptest! {
         }
         for root in 0..12 {
             let members = graph.with_followers(id(root));
-            let done = |status| JobInFire { ended: Some(status), verdict: Some((status, None)) };
+            let done = |status| JobInFire { end_status: Some(status), verdict: Some((status, None)) };
             let stands = BTreeMap::from([(id(root), done(RunStatus::Succeeded))]);
             let mut fire = FireGraph::new(&graph, members.clone(), stands);
             let mut turns = 0;

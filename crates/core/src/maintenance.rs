@@ -10,7 +10,7 @@ use std::time::Duration;
 use crate::id::{AppId, JobId, MaintenanceId, NamespaceId};
 use crate::job::Job;
 use crate::misfire::{catch_up, keep_in_all, skip_missed};
-use crate::plan::{Plan, PlannedFire, Window, missed_before, plan_before};
+use crate::plan::{LookAhead, Plan, PlannedFire, missed_before, plan_before};
 use crate::schedule::just_before;
 use crate::spec::MisfireKeep;
 use crate::status::Trigger;
@@ -80,17 +80,17 @@ pub fn plan_within(
     job: &Job,
     (id, anchor): (JobId, Timestamp),
     cursor: Cursor,
-    window: Window,
+    look_ahead: LookAhead,
     windows: &[MaintenanceWindow],
 ) -> Plan {
     let all = windows;
     // A hold window that has ended does not count: the misfire policy decides about its fires anyway.
-    let counts = |one: &&MaintenanceWindow| one.fires == FiresInside::Skip || one.ends_at > window.now;
+    let counts = |one: &&MaintenanceWindow| one.fires == FiresInside::Skip || one.ends_at > look_ahead.now;
     let in_effect: Vec<&MaintenanceWindow> = all.iter().filter(counts).collect();
     let inside = |at: Timestamp| in_effect.iter().filter(move |one| one.has(at));
     let next = cursor.next_fire_at;
     if let Some(end) = inside(next).map(|one| one.ends_at).max() {
-        let end = end.min(window.now.max(next) + REPLAN_WITHIN);
+        let end = end.min(look_ahead.now.max(next) + REPLAN_WITHIN);
         if job.timetable.delay().is_some() {
             // A fixed delay waits until the window ends.
             return Plan { next: Some(end), ..Plan::default() };
@@ -105,17 +105,17 @@ pub fn plan_within(
     if let Some(held_from) = cursor.held_from {
         return decide_held(job, anchor, (held_from, next), all);
     }
-    let present = inside(window.now).map(|one| one.ends_at).max();
-    if let Some(end) = present.filter(|_| next < missed_before(job, window)) {
+    let present = inside(look_ahead.now).map(|one| one.ends_at).max();
+    if let Some(end) = present.filter(|_| next < missed_before(job, look_ahead)) {
         // The fire was missed before the window began; a server finds it only now, inside the window.
-        let end = end.min(window.now + REPLAN_WITHIN);
+        let end = end.min(look_ahead.now + REPLAN_WITHIN);
         return match job.timetable.delay() {
             Some(_) => Plan { next: Some(end), ..Plan::default() },
             None => hold_until(cursor, end),
         };
     }
     let begins = in_effect.iter().map(|one| one.starts_at).filter(|starts_at| *starts_at > next).min();
-    plan_before(job, (id, anchor), next, window, begins)
+    plan_before(job, (id, anchor), next, look_ahead, begins)
 }
 
 /// The first instant from `from` on at which fires are skipped rather than held. Fires missed before a window are held until its end; when

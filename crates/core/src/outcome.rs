@@ -117,13 +117,13 @@ pub struct AttemptFacts {
     /// How many earlier attempts no executor received.
     pub unreceived_count: i32,
     /// Whether a stored mark records that the run may have been sent.
-    pub marked: bool,
+    pub is_marked: bool,
     /// Whether an earlier attempt began, or may have begun.
     pub may_have_begun: bool,
     /// The reason of a request to cancel the run, if there is one.
-    pub cancel_asked: Option<Reason>,
+    pub cancel_request_reason: Option<Reason>,
     /// Whether a group of a pump left rows that failed for good, or its last select failed.
-    pub unfinished: bool,
+    pub is_unfinished: bool,
     /// Whether it is the row of a whole fire whose shards were never created.
     pub is_unexpanded: bool,
 }
@@ -167,7 +167,7 @@ pub enum NextStep {
 /// };
 /// let now = Timestamp::from_secs(0);
 /// let first =
-///     AttemptFacts { attempt: 1, lost_count: 0, unreceived_count: 0, marked: false, may_have_begun: false, cancel_asked: None, unfinished: false, is_unexpanded: false };
+///     AttemptFacts { attempt: 1, lost_count: 0, unreceived_count: 0, is_marked: false, may_have_begun: false, cancel_request_reason: None, is_unfinished: false, is_unexpanded: false };
 /// let failed = Outcome::Failed { retryable: true };
 /// assert!(matches!(decide_next(policy, first, failed, now, 0.0), NextStep::Retry { .. }));
 /// let second = AttemptFacts { attempt: 2, ..first };
@@ -186,23 +186,23 @@ pub fn decide_next(
         Outcome::Succeeded => verdict(RunStatus::Succeeded, None),
         // No group of the pump was ever created, so the pump did not succeed.
         Outcome::Cancelled
-            if policy.is_pump && ended.is_unexpanded && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
+            if policy.is_pump && ended.is_unexpanded && ended.cancel_request_reason.is_some_and(Reason::ends_pump) =>
         {
-            verdict(RunStatus::Skipped, ended.cancel_asked)
+            verdict(RunStatus::Skipped, ended.cancel_request_reason)
         }
         // The groups have processed their rows: the run ended as planned, except for rows that failed for good.
         Outcome::Cancelled | Outcome::Yielded
-            if policy.is_pump && ended.cancel_asked.is_some_and(Reason::ends_pump) =>
+            if policy.is_pump && ended.cancel_request_reason.is_some_and(Reason::ends_pump) =>
         {
             // After a pause or an edit a group does not count as failed: the next run continues with the rows that are left.
-            let has_failed = ended.unfinished && ended.cancel_asked.is_some_and(Reason::ends_window);
-            verdict(if has_failed { RunStatus::Failed } else { RunStatus::Succeeded }, ended.cancel_asked)
+            let has_failed = ended.is_unfinished && ended.cancel_request_reason.is_some_and(Reason::ends_window);
+            verdict(if has_failed { RunStatus::Failed } else { RunStatus::Succeeded }, ended.cancel_request_reason)
         }
-        Outcome::Yielded if ended.cancel_asked.is_none() && policy.is_pump => {
+        Outcome::Yielded if ended.cancel_request_reason.is_none() && policy.is_pump => {
             NextStep::Retry { due_at: now, reason: Reason::Moved, lost_count: ended.lost_count.saturating_add(1) }
         }
         Outcome::Cancelled | Outcome::Yielded => {
-            verdict(RunStatus::Cancelled, ended.cancel_asked.or(Some(Reason::Requested)))
+            verdict(RunStatus::Cancelled, ended.cancel_request_reason.or(Some(Reason::Requested)))
         }
         // The job was paused while the only group of a pump was waiting for its next attempt. An earlier attempt has
         // worked, so the run succeeded.
@@ -222,7 +222,7 @@ pub fn decide_next(
         }
         Outcome::Lost(reason) => lost(policy, ended, reason, now),
         Outcome::Silenced { has_begun } => silenced(policy, ended, has_begun, now, jitter),
-        Outcome::Unreported => match ended.cancel_asked {
+        Outcome::Unreported => match ended.cancel_request_reason {
             Some(_) => verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost)),
             None => verdict(RunStatus::Unknown, None),
         },
@@ -240,7 +240,7 @@ fn retry(
     let uncounted = ended.lost_count.saturating_add(ended.unreceived_count);
     let failed_count = u32::try_from(ended.attempt.saturating_sub(uncounted)).unwrap_or(0).max(1);
     let is_over = !policy.is_pump && (!retryable || failed_count > policy.retry_max);
-    if is_over || ended.cancel_asked.is_some() {
+    if is_over || ended.cancel_request_reason.is_some() {
         return None;
     }
     let wait = times(backoff(policy.backoff, policy.backoff_max, failed_count), 0.9 + 0.2 * jitter.clamp(0.0, 1.0));
@@ -252,9 +252,9 @@ fn retry(
 fn silenced(policy: NextStepPolicy, ended: AttemptFacts, has_begun: bool, now: Timestamp, jitter: f64) -> NextStep {
     if !has_begun {
         // The executor itself reports that the handler never began, so neither the mark nor the delivery policy forbids another send.
-        return lost(policy, AttemptFacts { marked: false, ..ended }, Reason::NotReceived, now);
+        return lost(policy, AttemptFacts { is_marked: false, ..ended }, Reason::NotReceived, now);
     }
-    match ended.cancel_asked {
+    match ended.cancel_request_reason {
         Some(asked) => NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(asked) },
         None if policy.at_least_once => lost(policy, ended, Reason::ExecutorLost, now),
         // The handler began, and must not begin again unless the job's own retries allow that.
@@ -264,12 +264,12 @@ fn silenced(policy: NextStepPolicy, ended: AttemptFacts, has_begun: bool, now: T
 }
 
 fn lost(policy: NextStepPolicy, ended: AttemptFacts, reason: Reason, now: Timestamp) -> NextStep {
-    if let Some(asked) = ended.cancel_asked {
+    if let Some(asked) = ended.cancel_request_reason {
         // A run that no executor received is cancelled for certain. A handler on a lost executor may have succeeded.
         let reason = if reason == Reason::NotReceived { asked } else { reason };
         return NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(reason) };
     }
-    if !policy.at_least_once && ended.marked {
+    if !policy.at_least_once && ended.is_marked {
         return NextStep::Verdict { status: RunStatus::Unknown, reason: Some(reason) };
     }
     // A run that no executor received cannot have crashed one: it is sent again without being counted.

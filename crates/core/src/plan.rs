@@ -17,7 +17,7 @@ pub const FIRE_COUNT_MAX: usize = 100;
 
 /// The instants that a plan depends on.
 #[derive(Clone, Copy, Debug)]
-pub struct Window {
+pub struct LookAhead {
     /// The present.
     pub now: Timestamp,
     /// When the servers last had no due fire left to claim: a fire that became late after that is late, not missed.
@@ -26,7 +26,7 @@ pub struct Window {
     pub end: Timestamp,
 }
 
-impl Window {
+impl LookAhead {
     /// The instant for which the misfire policy measures how late a fire is.
     fn judged_at(self) -> Timestamp {
         self.caught_up_at.min(self.now)
@@ -64,8 +64,8 @@ pub struct Plan {
 
 /// Plans a job whose next fire is `next_fire_at`.
 #[must_use]
-pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, window: Window) -> Plan {
-    plan_before(job, (id, anchor), next_fire_at, window, None)
+pub fn plan(job: &Job, id: JobId, anchor: Timestamp, next_fire_at: Timestamp, look_ahead: LookAhead) -> Plan {
+    plan_before(job, (id, anchor), next_fire_at, look_ahead, None)
 }
 
 /// Like [`plan`], but plans only the fires before the instant `before`, if it is given.
@@ -73,14 +73,17 @@ pub(crate) fn plan_before(
     job: &Job,
     (id, anchor): (JobId, Timestamp),
     next_fire_at: Timestamp,
-    window: Window,
+    look_ahead: LookAhead,
     before: Option<Timestamp>,
 ) -> Plan {
-    let window = Window { end: before.map_or(window.end, |before| window.end.min(just_before(before))), ..window };
+    let look_ahead = LookAhead {
+        end: before.map_or(look_ahead.end, |before| look_ahead.end.min(just_before(before))),
+        ..look_ahead
+    };
     if let Some(delay) = job.timetable.delay() {
-        return plan_delay(job, id, next_fire_at, window.now + delay, window);
+        return plan_delay(job, id, next_fire_at, look_ahead.now + delay, look_ahead);
     }
-    let missed_before = before.into_iter().fold(missed_before(job, window), std::cmp::min);
+    let missed_before = before.into_iter().fold(missed_before(job, look_ahead), std::cmp::min);
     let missed = skip_missed(&job.timetable, anchor, next_fire_at, missed_before, catch_up(job));
     let late = missed.catch_up.into_iter();
     let mut fires: Vec<PlannedFire> =
@@ -89,7 +92,7 @@ pub(crate) fn plan_before(
         return Plan { fires, missed: missed.span, next: missed.more, ..Plan::default() };
     }
     let mut cursor = missed.through;
-    for fire in job.timetable.fires(anchor, missed.through, window.end).take(FIRE_COUNT_MAX) {
+    for fire in job.timetable.fires(anchor, missed.through, look_ahead.end).take(FIRE_COUNT_MAX) {
         fires.push(PlannedFire { fire_at: fire.at, due_at: fire.due_at(id), trigger: fire.trigger });
         cursor = fire.at;
     }
@@ -97,20 +100,20 @@ pub(crate) fn plan_before(
 }
 
 /// Fires before this instant are missed.
-pub(crate) fn missed_before(job: &Job, window: Window) -> Timestamp {
-    window.judged_at() - job.misfire.tolerance - job.timetable.jitter_max()
+pub(crate) fn missed_before(job: &Job, look_ahead: LookAhead) -> Timestamp {
+    look_ahead.judged_at() - job.misfire.tolerance - job.timetable.jitter_max()
 }
 
 /// Plans a job with a fixed delay, which has one fire at a time. If that fire was missed and is skipped, the delay starts
 /// again.
-fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, window: Window) -> Plan {
+fn plan_delay(job: &Job, id: JobId, fire_at: Timestamp, next: Timestamp, look_ahead: LookAhead) -> Plan {
     let jitter = job.timetable.schedules.iter().find_map(|schedule| schedule.jitter);
     let due_at = Fire { at: fire_at, trigger: Trigger::Interval, jitter }.due_at(id);
-    let is_missed = due_at < window.judged_at() - job.misfire.tolerance;
+    let is_missed = due_at < look_ahead.judged_at() - job.misfire.tolerance;
     if job.timetable.schedules.iter().any(|schedule| schedule.end.is_some_and(|end| fire_at > end)) {
         return Plan::default();
     }
-    if fire_at > window.end {
+    if fire_at > look_ahead.end {
         return Plan { next: Some(fire_at), ..Plan::default() };
     }
     if is_missed && job.misfire.policy == MisfirePolicy::Skip {
@@ -158,7 +161,7 @@ mod tests {
     }
 
     fn plan_at(job: &Job, next: i64, now: i64) -> Plan {
-        plan(job, JobId::new(1), at(0), at(next), Window { now: at(now), caught_up_at: at(now), end: at(now + 5) })
+        plan(job, JobId::new(1), at(0), at(next), LookAhead { now: at(now), caught_up_at: at(now), end: at(now + 5) })
     }
 
     fn instants(plan: &Plan) -> Vec<i64> {
@@ -194,16 +197,16 @@ mod tests {
             // The clock stepped back after the servers had caught up.
             ("skip", 130, vec![late(120, interval)], 2),
         ] {
-            let window = Window { now: at(118), caught_up_at: at(caught_up), end: at(123) };
-            let planned = plan(&job(&every, &json!({"policy": policy})), JobId::new(1), at(0), at(100), window);
+            let look_ahead = LookAhead { now: at(118), caught_up_at: at(caught_up), end: at(123) };
+            let planned = plan(&job(&every, &json!({"policy": policy})), JobId::new(1), at(0), at(100), look_ahead);
             let fires: Vec<_> = planned.fires.iter().map(|fire| (fire.fire_at.second(), fire.trigger)).collect();
             let count = planned.missed.map_or(0, |span| span.count);
             assert_eq!((fires, count), (expected, missed_count), "{policy}, caught up at {caught_up}");
         }
         let delay = job(&json!({"delay": "20s"}), &json!({"policy": "skip"}));
         let planned = |caught_up| {
-            let window = Window { now: at(157), caught_up_at: at(caught_up), end: at(162) };
-            plan(&delay, JobId::new(1), at(0), at(100), window)
+            let look_ahead = LookAhead { now: at(157), caught_up_at: at(caught_up), end: at(162) };
+            plan(&delay, JobId::new(1), at(0), at(100), look_ahead)
         };
         assert_eq!((instants(&planned(105)), planned(105).missed), (vec![100], None));
         assert_eq!((instants(&planned(106)), planned(106).missed.is_some()), (vec![], true));
@@ -270,10 +273,10 @@ mod tests {
     #[test]
     fn a_delay_fires_no_more_after_its_end() {
         let job = job(&json!({"delay": "20s", "end_at": "1970-01-01T00:01:00Z"}), &json!({}));
-        let window = Window { now: at(59), caught_up_at: at(59), end: at(64) };
+        let look_ahead = LookAhead { now: at(59), caught_up_at: at(59), end: at(64) };
         let plan = |second| {
             let at = Timestamp::from_secs(second);
-            plan(&job, JobId::new(1), Timestamp::EPOCH, at, window)
+            plan(&job, JobId::new(1), Timestamp::EPOCH, at, look_ahead)
         };
         assert_eq!(plan(60).fires.len(), 1);
         assert_eq!(plan(61), Plan::default());

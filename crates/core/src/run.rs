@@ -165,7 +165,7 @@ impl Run {
 
     /// The reason of the request to cancel it; `None` without a request.
     #[must_use]
-    pub fn cancel_asked(&self) -> Option<Reason> {
+    pub fn cancel_request_reason(&self) -> Option<Reason> {
         self.cancel_by.as_ref().map(|_| self.cancel_reason.unwrap_or(Reason::Requested))
     }
 

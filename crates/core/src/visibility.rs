@@ -14,7 +14,7 @@ const A_CHILD: &str = "a child";
 const PARENT: &str = "parent job ";
 const ENDED_AS: &str = "ended as ";
 const DID_NOT_END: &str = "did not end as the definition wants";
-const ENDS: [(RunStatus, &str); 6] = [
+const END_WORDS: [(RunStatus, &str); 6] = [
     (RunStatus::Succeeded, "succeeded"),
     (RunStatus::Failed, "failed"),
     (RunStatus::TimedOut, "timed out"),
@@ -33,14 +33,14 @@ const ENDS: [(RunStatus, &str); 6] = [
 /// ```
 #[must_use]
 pub fn child_ended(name: Option<&str>, status: RunStatus) -> String {
-    let end = ENDS.iter().find(|(one, _)| *one == status).map_or("has not ended", |(_, end)| end);
+    let end = END_WORDS.iter().find(|(one, _)| *one == status).map_or("has not ended", |(_, end)| end);
     format!("{} {end}", name.unwrap_or(A_CHILD))
 }
 
 /// The job that a message of [`child_ended`] names, and the rest of the message.
 fn child_in(message: &str) -> Option<(&str, &str)> {
     let (name, end) = message.split_once(' ')?;
-    ENDS.iter().any(|(_, one)| *one == end).then_some((name, end))
+    END_WORDS.iter().any(|(_, one)| *one == end).then_some((name, end))
 }
 
 /// The job that a message about a parent names.
@@ -159,7 +159,7 @@ mod tests {
 
     #[test]
     fn the_end_of_a_child_is_read_back() {
-        for (status, end) in ENDS {
+        for (status, end) in END_WORDS {
             let message = child_ended(Some("load"), status);
             assert_eq!(message, format!("load {end}"));
             assert_eq!(child_in(&message), Some(("load", end)));

@@ -75,9 +75,9 @@ async fn resolve_and_run(run: RunContext, handler: JobHandler) -> Ending {
 /// Resolves when the run must stop; an expired deadline becomes the cause of the stop.
 async fn wait_for_stop(run: &RunContext) {
     let (Some(deadline), Some(timeout)) = (run.deadline(), run.timeout()) else {
-        return run.stopped().await;
+        return run.wait_until_stopped().await;
     };
-    if tokio::time::timeout_at(deadline, run.stopped()).await.is_err() {
+    if tokio::time::timeout_at(deadline, run.wait_until_stopped()).await.is_err() {
         run.stop(StopCause::TimedOut { timeout });
     }
 }

@@ -17,7 +17,7 @@ use crate::executor::Executor;
 use crate::handler::{BlockingHandler, Handler, JobHandler};
 use crate::identity;
 use crate::journal::{Journal, Predecessor};
-use crate::log::{LogLimit, Shipping};
+use crate::log::{LogLimit, LogShipping};
 use crate::pump::{NamedPump, Pump, PumpHandler};
 use crate::secrets::Secrets;
 use crate::session::{ServerUrl, Servers, TlsFiles, TokenSource};
@@ -323,7 +323,7 @@ impl Builder {
         let mut setup = Setup::new(self.states, self.timing);
         setup.secrets = self.secrets;
         setup.log_limit = self.log_limit;
-        setup.shipping = Some(Arc::new(Shipping::default()));
+        setup.shipping = Some(Arc::new(LogShipping::default()));
         setup.blocking_permits = Arc::new(Semaphore::new(blocking_threads));
         let incarnation = identity::new_incarnation();
         let (process, journal) = open_data_dir(self.data_dir, self.name, incarnation)?;

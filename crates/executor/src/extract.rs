@@ -143,13 +143,13 @@ fn read_without_parents<T: DeserializeOwned>(text: &str, error: &serde_json::Err
         // Without the parents, this job has no parameters and would get `null`.
         [] => read_with_place(Value::Null).or(own),
         // The job's own parameters are not an object, so the server has wrapped them in this field.
-        [(name, value)] if *name == WRAPPED && !value.is_object() && !value.is_null() => read_with_place(*value),
+        [(name, value)] if *name == WRAPPER_FIELD && !value.is_object() && !value.is_null() => read_with_place(*value),
         _ => own,
     }
 }
 
 /// The field that contains the job's own parameters if they are not an object and the run follows other runs.
-const WRAPPED: &str = "params";
+const WRAPPER_FIELD: &str = "params";
 
 /// A value that was given to the builder with [`state`](crate::Builder::state), such as a pool or a client. Each run
 /// gets a clone of it.
@@ -226,7 +226,7 @@ pub struct Cancelled(String);
 impl Cancel {
     /// Resolves when the run must stop.
     pub async fn cancelled(&self) {
-        self.run.stopped().await;
+        self.run.wait_until_stopped().await;
         self.run.read_stop_cause();
     }
 

@@ -30,7 +30,7 @@ where
 }
 
 /// Waits until `at`; for ever if it is `None`.
-pub(crate) async fn until(at: Option<std::time::Instant>) {
+pub(crate) async fn wait_until(at: Option<std::time::Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,

@@ -28,11 +28,11 @@ const WRAPS: [usize; 2] = [76, 64];
 /// Characters that a strict encoder escapes in a component of a URL.
 const COMPONENT: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'~');
 /// Characters that Python's `quote` escapes.
-const PATH: &AsciiSet = &COMPONENT.remove(b'/');
+const PATH_ESCAPES: &AsciiSet = &COMPONENT.remove(b'/');
 /// Characters that JavaScript's `encodeURIComponent` escapes.
 const SCRIPT_COMPONENT: &AsciiSet = &COMPONENT.remove(b'!').remove(b'*').remove(b'\'').remove(b'(').remove(b')');
 /// Characters that are escaped in the data of HTML forms.
-const FORM: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*');
+const FORM_ESCAPES: &AsciiSet = &NON_ALPHANUMERIC.remove(b'-').remove(b'_').remove(b'.').remove(b'*');
 /// Characters that are escaped in a whole URL.
 const WHOLE_URL: &AsciiSet = &SCRIPT_COMPONENT
     .remove(b':')
@@ -137,7 +137,7 @@ fn encoded_forms(secret: &str) -> Vec<String> {
     let hex: String = secret.bytes().map(|byte| format!("{byte:02x}")).collect();
     forms.extend([hex.to_ascii_uppercase(), hex]);
     let percent: String = secret.bytes().map(|byte| format!("%{byte:02X}")).collect();
-    let sets = [COMPONENT, SCRIPT_COMPONENT, FORM, WHOLE_URL, PATH];
+    let sets = [COMPONENT, SCRIPT_COMPONENT, FORM_ESCAPES, WHOLE_URL, PATH_ESCAPES];
     let mut escaped: Vec<String> = sets.iter().map(|set| utf8_percent_encode(secret, set).to_string()).collect();
     escaped.extend([0, 2].map(|set| escaped[set].replace("%20", "+")));
     escaped.push(percent);

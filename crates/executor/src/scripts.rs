@@ -64,7 +64,7 @@ impl ScriptRequests {
     }
 
     /// Resolves when there are requests to send.
-    pub(crate) async fn ready(&self) {
+    pub(crate) async fn wait_until_ready(&self) {
         while lock(&self.unsent).is_empty() {
             self.wake.notified().await;
         }
@@ -102,9 +102,9 @@ mod tests {
     async fn a_request_is_repeated_and_replies_to_other_requests_are_ignored() {
         let requests = ScriptRequests::default();
         let server = async {
-            requests.ready().await;
+            requests.wait_until_ready().await;
             assert_eq!(requests.take_unsent().len(), 1, "the first one is lost");
-            requests.ready().await;
+            requests.wait_until_ready().await;
             let (_, request) = requests.take_unsent().pop().unwrap();
             requests.answer(reply(&ScriptRequest { with_source: false, ..request }, 1));
             requests.answer(reply(&ScriptRequest { attempt: 2, ..request }, 2));

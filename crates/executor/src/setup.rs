@@ -10,7 +10,7 @@ use tokio::sync::Semaphore;
 use crate::clock::ServerClock;
 use crate::engine::Silence;
 use crate::lifecycle::Lifecycle;
-use crate::log::{LogLimit, Shipping};
+use crate::log::{LogLimit, LogShipping};
 use crate::pump::Reports;
 use crate::scripts::ScriptRequests;
 use crate::secrets::Secrets;
@@ -98,7 +98,7 @@ pub(crate) struct Setup {
     pub(crate) clock: ServerClock,
     pub(crate) lifecycle: Lifecycle,
     /// `None` if no server collects logs: each run then keeps its own lines.
-    pub(crate) shipping: Option<Arc<Shipping>>,
+    pub(crate) shipping: Option<Arc<LogShipping>>,
     pub(crate) log_limit: LogLimit,
     pub(crate) blocking_permits: Arc<Semaphore>,
     /// Runs with progress that was not sent yet.

@@ -9,47 +9,52 @@ use syn::{Expr, ExprArray, ExprLit, Ident, Lit, LitStr, Token};
 /// Each argument, its place in the job's document, and the method of `Declaration` for it.
 ///
 /// `parent` is `after` with a single job.
-pub(crate) const KINDS: &[Kind] = &[
-    Kind { name: "name", path: &["name"], method: "", wants: ArgType::Text },
-    Kind { name: "cron", path: &["schedule", "cron"], method: "cron", wants: ArgType::Text },
-    Kind { name: "tz", path: &["schedule", "time_zone"], method: "time_zone", wants: ArgType::Text },
-    Kind { name: "every", path: &["schedule", "every"], method: "every", wants: ArgType::Text },
-    Kind { name: "delay", path: &["schedule", "delay"], method: "delay", wants: ArgType::Text },
-    Kind { name: "at", path: &["schedule", "at"], method: "at", wants: ArgType::Text },
-    Kind { name: "after", path: &["schedule", "after"], method: "after", wants: ArgType::Texts },
-    Kind { name: "parent", path: &["schedule", "after"], method: "after", wants: ArgType::Texts },
-    Kind { name: "on", path: &["schedule", "on"], method: "on", wants: ArgType::Text },
-    Kind { name: "retry", path: &["retry", "max"], method: "retry", wants: ArgType::Number },
-    Kind { name: "backoff", path: &["retry", "backoff"], method: "backoff", wants: ArgType::Text },
-    Kind { name: "timeout", path: &["timeout"], method: "timeout", wants: ArgType::Text },
-    Kind { name: "misfire", path: &["misfire", "policy"], method: "misfire", wants: ArgType::Text },
-    Kind { name: "overlap", path: &["overlap", "policy"], method: "overlap", wants: ArgType::Text },
-    Kind { name: "on_silence", path: &["on_silence"], method: "on_silence", wants: ArgType::Text },
-    Kind { name: "route", path: &["route"], method: "route", wants: ArgType::Text },
-    Kind { name: "priority", path: &["priority"], method: "priority", wants: ArgType::Number },
-    Kind { name: "overrides", path: &["overrides"], method: "overrides", wants: ArgType::WordOrTexts },
-    Kind { name: "labels", path: &["labels"], method: "labels", wants: ArgType::Pairs },
-    Kind { name: "success_by", path: &["expect", "success_by", "time"], method: "success_by", wants: ArgType::Text },
-    Kind {
+pub(crate) const ARG_KINDS: &[ArgKind] = &[
+    ArgKind { name: "name", path: &["name"], method: "", wants: ArgType::Text },
+    ArgKind { name: "cron", path: &["schedule", "cron"], method: "cron", wants: ArgType::Text },
+    ArgKind { name: "tz", path: &["schedule", "time_zone"], method: "time_zone", wants: ArgType::Text },
+    ArgKind { name: "every", path: &["schedule", "every"], method: "every", wants: ArgType::Text },
+    ArgKind { name: "delay", path: &["schedule", "delay"], method: "delay", wants: ArgType::Text },
+    ArgKind { name: "at", path: &["schedule", "at"], method: "at", wants: ArgType::Text },
+    ArgKind { name: "after", path: &["schedule", "after"], method: "after", wants: ArgType::Texts },
+    ArgKind { name: "parent", path: &["schedule", "after"], method: "after", wants: ArgType::Texts },
+    ArgKind { name: "on", path: &["schedule", "on"], method: "on", wants: ArgType::Text },
+    ArgKind { name: "retry", path: &["retry", "max"], method: "retry", wants: ArgType::Number },
+    ArgKind { name: "backoff", path: &["retry", "backoff"], method: "backoff", wants: ArgType::Text },
+    ArgKind { name: "timeout", path: &["timeout"], method: "timeout", wants: ArgType::Text },
+    ArgKind { name: "misfire", path: &["misfire", "policy"], method: "misfire", wants: ArgType::Text },
+    ArgKind { name: "overlap", path: &["overlap", "policy"], method: "overlap", wants: ArgType::Text },
+    ArgKind { name: "on_silence", path: &["on_silence"], method: "on_silence", wants: ArgType::Text },
+    ArgKind { name: "route", path: &["route"], method: "route", wants: ArgType::Text },
+    ArgKind { name: "priority", path: &["priority"], method: "priority", wants: ArgType::Number },
+    ArgKind { name: "overrides", path: &["overrides"], method: "overrides", wants: ArgType::WordOrTexts },
+    ArgKind { name: "labels", path: &["labels"], method: "labels", wants: ArgType::Pairs },
+    ArgKind { name: "success_by", path: &["expect", "success_by", "time"], method: "success_by", wants: ArgType::Text },
+    ArgKind {
         name: "success_by_zone",
         path: &["expect", "success_by", "zone"],
         method: "success_by_zone",
         wants: ArgType::Text,
     },
-    Kind {
+    ArgKind {
         name: "no_success_for",
         path: &["expect", "no_success_for"],
         method: "no_success_for",
         wants: ArgType::Text,
     },
-    Kind { name: "longer_than", path: &["expect", "longer_than"], method: "longer_than", wants: ArgType::Text },
-    Kind { name: "late", path: &["expect", "late"], method: "late", wants: ArgType::Text },
-    Kind { name: "expect_channels", path: &["expect", "channels"], method: "expect_channels", wants: ArgType::Texts },
-    Kind { name: "enabled", path: &["enabled"], method: "enabled", wants: ArgType::Flag },
+    ArgKind { name: "longer_than", path: &["expect", "longer_than"], method: "longer_than", wants: ArgType::Text },
+    ArgKind { name: "late", path: &["expect", "late"], method: "late", wants: ArgType::Text },
+    ArgKind {
+        name: "expect_channels",
+        path: &["expect", "channels"],
+        method: "expect_channels",
+        wants: ArgType::Texts,
+    },
+    ArgKind { name: "enabled", path: &["enabled"], method: "enabled", wants: ArgType::Flag },
 ];
 
 /// An argument that can be given.
-pub(crate) struct Kind {
+pub(crate) struct ArgKind {
     pub(crate) name: &'static str,
     /// Its place in the job's document.
     pub(crate) path: &'static [&'static str],
@@ -73,7 +78,7 @@ enum ArgType {
 
 /// An argument that was given.
 pub(crate) struct Arg {
-    pub(crate) kind: &'static Kind,
+    pub(crate) kind: &'static ArgKind,
     /// The expression as it was written.
     pub(crate) tokens: Expr,
     /// Its value in the job's document.
@@ -89,7 +94,7 @@ impl Parse for Args {
         let mut args = Vec::new();
         if input.peek(LitStr) {
             let name: LitStr = input.parse()?;
-            args.push(Arg::new(&KINDS[0], Expr::Lit(ExprLit { attrs: Vec::new(), lit: Lit::Str(name) }))?);
+            args.push(Arg::new(&ARG_KINDS[0], Expr::Lit(ExprLit { attrs: Vec::new(), lit: Lit::Str(name) }))?);
             if !input.is_empty() {
                 input.parse::<Token![,]>()?;
             }
@@ -122,15 +127,15 @@ impl Parse for NamedArg {
     }
 }
 
-fn kind(name: &Ident) -> syn::Result<&'static Kind> {
-    KINDS.iter().find(|kind| name == kind.name).ok_or_else(|| {
-        let known: Vec<String> = KINDS.iter().map(|kind| format!("`{}`", kind.name)).collect();
+fn kind(name: &Ident) -> syn::Result<&'static ArgKind> {
+    ARG_KINDS.iter().find(|kind| name == kind.name).ok_or_else(|| {
+        let known: Vec<String> = ARG_KINDS.iter().map(|kind| format!("`{}`", kind.name)).collect();
         syn::Error::new(name.span(), format!("`{name}` is not an argument of a job; there are {}", known.join(", ")))
     })
 }
 
 impl Arg {
-    fn new(kind: &'static Kind, tokens: Expr) -> syn::Result<Self> {
+    fn new(kind: &'static ArgKind, tokens: Expr) -> syn::Result<Self> {
         let span = syn::spanned::Spanned::span(&tokens);
         let value = value(kind.wants, &tokens).ok_or_else(|| {
             let wanted = match kind.wants {

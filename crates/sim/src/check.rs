@@ -17,9 +17,9 @@ const LISTED_MAX: usize = 5;
 /// Checks all rules, and returns the complaints.
 pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
     let found = [
-        fires::complete(facts, truth),
+        fires::missing_fires(facts, truth),
         fires::unscheduled(facts, truth),
-        fires::chains(facts, truth),
+        fires::broken_delay_chains(facts, truth),
         fires::children(facts),
         fires::shards(facts),
         starts::begun_early(truth),
@@ -27,17 +27,17 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
         starts::at_most_once(facts, truth),
         starts::overlap(facts, truth),
         starts::fenced(truth),
-        starts::tokens(facts, truth),
+        starts::stale_tokens(facts, truth),
         starts::skipped(facts, truth),
         starts::queued_too_long(facts, truth),
         starts::switched_off(facts, truth),
         starts::wrong_executor(facts, truth),
         maintenance::inside_window(facts, truth),
-        shadow::unsent(facts, truth),
-        results::durable(facts, truth),
+        shadow::begun_in_shadow_mode(facts, truth),
+        results::lost_results(facts, truth),
         results::no_false_success(facts, truth),
         results::requested(facts, truth),
-        results::open(facts),
+        results::runs_without_end(facts),
     ];
     found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
 }
@@ -45,16 +45,16 @@ pub(crate) fn check(facts: &Facts, truth: &Truth) -> Vec<String> {
 /// Checks the rules of runs that also apply to groups of pump jobs.
 pub(crate) fn check_pumps(facts: &Facts, truth: &Truth) -> Vec<String> {
     let found = [
-        fires::complete(facts, truth),
+        fires::missing_fires(facts, truth),
         fires::shards(facts),
         starts::begun_early(truth),
         starts::begun_twice(truth),
         starts::overlap(facts, truth),
         starts::fenced(truth),
-        starts::tokens(facts, truth),
+        starts::stale_tokens(facts, truth),
         starts::skipped(facts, truth),
-        results::durable(facts, truth),
-        results::open(facts),
+        results::lost_results(facts, truth),
+        results::runs_without_end(facts),
     ];
     found.into_iter().flat_map(|found| found.into_iter().take(LISTED_MAX)).collect()
 }

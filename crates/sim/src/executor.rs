@@ -21,8 +21,8 @@ use rondel_proto::v1::server_message::Body as Down;
 use tokio::sync::Notify;
 use tokio::time::{Instant, MissedTickBehavior, interval, sleep, timeout};
 
-use self::handler::{never_begun, result, stopped};
-use crate::link::{Arrival, Held, Link, Refused, Stop};
+use self::handler::{never_begun, result, stop_status};
+use crate::link::{Arrival, Held, Link, Refused, StopCause};
 use crate::node::{NodeHost, Stream};
 use crate::process::Process;
 use crate::truth::{AckedResult, Start};
@@ -80,10 +80,10 @@ pub(crate) struct Executor {
     /// When any server was last heard, in milliseconds since the world began.
     heard_ms: Mutex<i64>,
     /// The length of silence after which runs that must not run twice are stopped, from the last welcome.
-    silence: Mutex<Duration>,
+    silence_limit: Mutex<Duration>,
     /// How many silences were too long and ended with a welcome. Messages on a stream that was opened before the end of
     /// the last such silence are ignored.
-    silences: Mutex<u64>,
+    silence_count: Mutex<u64>,
     next_link: Mutex<u64>,
     hello_count: AtomicU64,
     /// Notified when a run came ahead of its instant.
@@ -138,8 +138,8 @@ impl ExecutorHost {
             refused: Refused::default(),
             reports: Reports::default(),
             heard_ms: Mutex::new(NOT_HEARD_YET),
-            silence: Mutex::new(Duration::from_secs(15)),
-            silences: Mutex::default(),
+            silence_limit: Mutex::new(Duration::from_secs(15)),
+            silence_count: Mutex::default(),
             next_link: Mutex::new(1),
             hello_count: AtomicU64::new(0),
             ahead_wake: Notify::new(),
@@ -269,7 +269,7 @@ impl Executor {
         else {
             return;
         };
-        let Some((link, silences)) = self.link_up(&welcome, &up, hello_ms) else { return };
+        let Some((link, silence_count)) = self.open_link(&welcome, &up, hello_ms) else { return };
         self.world().record("linked", self.incarnation, || format!("{} to n{}", self.host.name, node.index));
         let heartbeat = Duration::from_millis(welcome.heartbeat_ms.into());
         let idle_timeout = heartbeat * 3 + Duration::from_secs(1);
@@ -283,7 +283,7 @@ impl Executor {
                 message = down.recv() => {
                     let Some(message) = message else { break };
                     heard = Instant::now();
-                    let is_from_before = *lock(&self.silences) != silences;
+                    let is_from_before = *lock(&self.silence_count) != silence_count;
                     if (self.is_silence_exceeded() || is_from_before) && !mutant::on(Mutant::NoSilenceRule) {
                         self.stop_runs_in_silence();
                         break;
@@ -307,7 +307,7 @@ impl Executor {
             }
         }
         self.world().record("unlinked", self.incarnation, || format!("{} from n{}", self.host.name, node.index));
-        lock(&self.table).link_lost(link.id, now());
+        lock(&self.table).remove_link(link.id, now());
     }
 
     fn hello(&self) -> v1::Hello {
@@ -333,7 +333,7 @@ impl Executor {
     }
 
     /// Opens a stream. Returns it with the number of silences before it.
-    fn link_up(
+    fn open_link(
         self: &Arc<Self>,
         welcome: &v1::Welcome,
         up: &tokio::sync::mpsc::UnboundedSender<v1::ExecutorMessage>,
@@ -341,9 +341,9 @@ impl Executor {
     ) -> Option<(Arc<Link>, u64)> {
         if self.is_silence_exceeded() && !mutant::on(Mutant::NoSilenceRule) {
             self.stop_runs_in_silence();
-            *lock(&self.silences) += 1;
+            *lock(&self.silence_count) += 1;
         }
-        *lock(&self.silence) = Duration::from_millis(welcome.silence_ms.into());
+        *lock(&self.silence_limit) = Duration::from_millis(welcome.silence_ms.into());
         // The server counts as heard when the hello was sent, because the welcome may have waited in the socket since.
         self.heard_at(hello_ms);
         let mut table = lock(&self.table);
@@ -357,18 +357,18 @@ impl Executor {
         let refused = Arc::clone(&self.refused);
         let link = Arc::new(Link { id, node_id: welcome.node_id, up: up.clone(), refused });
         self.repeat_reports(&link);
-        table.link_up(&link, now());
+        table.add_link(&link, now());
         if self.host.has_disk {
             let mut disk = lock(&self.host.disk);
             (disk.welcomed, disk.predecessor) = (true, 0);
         }
-        Some((link, *lock(&self.silences)))
+        Some((link, *lock(&self.silence_count)))
     }
 
     /// Stops each run whose limit is shorter than the present silence.
     fn stop_runs_in_silence(self: &Arc<Self>) {
-        let (limit, silent) = (*lock(&self.silence), self.silence_length());
-        self.stop(Stop::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));
+        let (limit, silent) = (*lock(&self.silence_limit), self.silence_length());
+        self.stop(StopCause::Silence, |held| silence_limit(&held.trigger, limit).is_some_and(|limit| limit <= silent));
     }
 
     /// How long no server has been heard.
@@ -388,7 +388,7 @@ impl Executor {
     /// Whether no server has been heard for too long.
     fn is_silence_exceeded(&self) -> bool {
         let heard = *lock(&self.heard_ms);
-        let silence = i64::try_from(lock(&self.silence).as_millis()).unwrap_or(i64::MAX);
+        let silence = i64::try_from(lock(&self.silence_limit).as_millis()).unwrap_or(i64::MAX);
         heard != NOT_HEARD_YET && self.now_ms() - heard >= silence
     }
 
@@ -415,10 +415,10 @@ impl Executor {
             Down::Cancels(cancels) => {
                 for cancel in cancels.cancels {
                     let key = RunKey::new(cancel.run_id, cancel.attempt);
-                    self.stop(Stop::Cancelled, |held| held.key() == key);
+                    self.stop(StopCause::Cancelled, |held| held.key() == key);
                 }
             }
-            Down::ResultAcks(acks) => acks.acks.iter().for_each(|ack| self.acked(ack)),
+            Down::ResultAcks(acks) => acks.acks.iter().for_each(|ack| self.record_ack(ack)),
             Down::Fence(fence) => {
                 self.world().record("fence", self.incarnation, || format!("{} {fence:?}", self.host.name));
                 let mut table = lock(&self.table);
@@ -445,13 +445,13 @@ impl Executor {
         table.offer(link, triggers, &arrival, now())
     }
 
-    fn acked(&self, ack: &v1::ResultAck) {
+    fn record_ack(&self, ack: &v1::ResultAck) {
         let key = RunKey::new(ack.run_id, ack.attempt);
         let mut table = lock(&self.table);
         let unacked =
             table.outbox.unacked(key).map(|result| (result.status(), result.silent_ms > 0, result.unfinished));
         let Some((status, is_silenced, is_unfinished)) = unacked else { return };
-        table.acked(std::slice::from_ref(ack), now());
+        table.record_acks(std::slice::from_ref(ack), now());
         if table.get(key).is_none() {
             self.reports.forget(key);
         }
@@ -476,8 +476,8 @@ impl Executor {
         }
     }
 
-    fn stop(self: &Arc<Self>, cause: Stop, which: impl Fn(&Held) -> bool) {
-        let ended = |held: &Held| never_begun(result(&held.trigger, stopped(cause), self.world().now()), cause);
+    fn stop(self: &Arc<Self>, cause: StopCause, which: impl Fn(&Held) -> bool) {
+        let ended = |held: &Held| never_begun(result(&held.trigger, stop_status(cause), self.world().now()), cause);
         let running = lock(&self.table).stop(which, ended, now());
         running.iter().for_each(|held| held.stop(cause));
         self.write_journal();

@@ -71,14 +71,14 @@ enum Fault {
 }
 
 /// Salt that keeps the draw of outages of all servers independent of other draws of the same seed.
-const BLACKOUTS: u64 = 0xb1ac_0000;
+const BLACKOUT_SALT: u64 = 0xb1ac_0000;
 
 /// How long an executor that drains may take.
 const DRAIN_GRACE: Duration = Duration::from_secs(6);
 /// Salt that keeps the draw of executors that drain independent of other draws of the same seed.
-const DRAINS: u64 = 0xd4a1_0000;
+const DRAIN_SALT: u64 = 0xd4a1_0000;
 /// Salt that keeps the draw of the deaths of a single server independent of other draws of the same seed.
-const RESTARTS: u64 = 0x4e57_0000;
+const RESTART_SALT: u64 = 0x4e57_0000;
 
 /// Faults with their instants, in milliseconds since the world began.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Plan {
 
     /// Adds executors that drain.
     pub(crate) fn with_drains(mut self, seed: u64, profile: &Profile) -> Self {
-        let mut rng = SeededRng::new(mix(seed ^ DRAINS));
+        let mut rng = SeededRng::new(mix(seed ^ DRAIN_SALT));
         let count = if profile.executor_faults && profile.fault_count > 0 { rng.below(4) } else { 0 };
         for _ in 0..count {
             let at = rng.between(1_500, profile.faulty_ms);
@@ -112,7 +112,7 @@ impl Plan {
 
     /// Adds deaths of the only server, which starts again within half a second each time.
     pub(crate) fn with_restarts(mut self, seed: u64, profile: &Profile) -> Self {
-        let mut rng = SeededRng::new(mix(seed ^ RESTARTS));
+        let mut rng = SeededRng::new(mix(seed ^ RESTART_SALT));
         let count = if profile.is_single_server && profile.node_faults { rng.between(1, 6) } else { 0 };
         for _ in 0..count {
             let at = rng.between(1_500, profile.faulty_ms);
@@ -125,7 +125,7 @@ impl Plan {
     /// In some seeds, adds an outage of all servers. It is longer than the silence after which executors stop runs that
     /// must not run twice. In some of these seeds it is also longer than the silence after which they stop any run.
     pub(crate) fn with_blackout(mut self, profile: &Profile) -> Self {
-        let Some(mut rng) = profile.silences.map(|seed| SeededRng::new(mix(seed ^ BLACKOUTS))) else { return self };
+        let Some(mut rng) = profile.silences.map(|seed| SeededRng::new(mix(seed ^ BLACKOUT_SALT))) else { return self };
         if profile.node_faults && rng.happens(200_000) {
             let at = rng.between(1_500, profile.faulty_ms);
             self.0.push((at, Fault::Blackout { length: rng.millis(3_000, 12_000) }));

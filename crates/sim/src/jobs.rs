@@ -7,7 +7,7 @@ use crate::profile::Profile;
 use crate::rng::{SeededRng, mix};
 
 /// Salt that keeps the draw of modes independent of other draws of the same seed.
-const SHADOWS: u64 = 0x0005_4ad0_77e1;
+const SHADOW_SALT: u64 = 0x0005_4ad0_77e1;
 
 /// Draws the jobs of a world; their schedules end at `end`.
 pub(crate) fn draw(rng: &mut SeededRng, profile: &Profile, end: Timestamp) -> Vec<JobSpec> {
@@ -51,7 +51,7 @@ fn document(rng: &mut SeededRng, profile: &Profile, index: usize, parents: &[Str
         }
     }
     if let Some(seed) = profile.shadows {
-        shadow(&mut job, SeededRng::new(mix(seed ^ SHADOWS ^ mix(index as u64))), end);
+        shadow(&mut job, SeededRng::new(mix(seed ^ SHADOW_SALT ^ mix(index as u64))), end);
     }
     if rng.happens(400_000) {
         let backoff = *rng.pick(&["1s", "500ms", "2s"]);

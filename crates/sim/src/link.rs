@@ -15,7 +15,7 @@ use crate::world::lock;
 
 /// Why a run must end although its handler has not ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stop {
+pub(crate) enum StopCause {
     Cancelled,
     TimedOut,
     Silence,
@@ -91,7 +91,7 @@ pub(crate) struct HeldRun {
     link: u64,
     /// When its handler began.
     pub(crate) started_at: OnceLock<Timestamp>,
-    stop: Mutex<Option<Stop>>,
+    stop: Mutex<Option<StopCause>>,
     pub(crate) stopping: CancellationToken,
     log: Arc<NoLog>,
     /// The mailbox for orders, if the run is a group of a pump job.
@@ -108,12 +108,12 @@ impl std::ops::Deref for Held {
 
 impl HeldRun {
     /// Stops the run; the first cause counts.
-    pub(crate) fn stop(&self, cause: Stop) {
+    pub(crate) fn stop(&self, cause: StopCause) {
         lock(&self.stop).get_or_insert(cause);
         self.stopping.cancel();
     }
 
-    pub(crate) fn stopped(&self) -> Option<Stop> {
+    pub(crate) fn stop_cause(&self) -> Option<StopCause> {
         *lock(&self.stop)
     }
 }
@@ -175,7 +175,7 @@ impl TableLog for NoLog {
         Vec::new()
     }
 
-    fn acked(&self, _: i64) {}
+    fn record_ack(&self, _: i64) {}
 
     fn close(self: &Arc<Self>) {}
 }

@@ -16,7 +16,7 @@ use crate::world::World;
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// Salt that keeps the draw of windows independent of other draws of the same seed.
-const WINDOWS: u64 = 0x3a1d_77ce;
+const WINDOW_SALT: u64 = 0x3a1d_77ce;
 /// In how many of a million seeds windows are planned.
 const SHARE_PPM: u64 = 250_000;
 /// Minimum time until a window begins: fires are claimed this far ahead, and a server may not read the windows for
@@ -31,7 +31,7 @@ fn is_planned_first(profile: &Profile) -> bool {
 
 /// Plans windows before any server runs.
 pub(crate) async fn plan_first(world: &Arc<World>, seed: u64, last: Timestamp) {
-    let mut rng = SeededRng::new(mix(seed ^ WINDOWS));
+    let mut rng = SeededRng::new(mix(seed ^ WINDOW_SALT));
     if !rng.happens(SHARE_PPM) || !is_planned_first(&world.profile) {
         return;
     }
@@ -44,7 +44,7 @@ pub(crate) async fn plan_first(world: &Arc<World>, seed: u64, last: Timestamp) {
 /// Plans windows while faults happen, as far ahead as the API lets users plan them.
 pub(crate) async fn plan_ahead(hosts: Hosts, seed: u64, last: Timestamp) {
     let world = &hosts.world;
-    let mut rng = SeededRng::new(mix(seed ^ WINDOWS));
+    let mut rng = SeededRng::new(mix(seed ^ WINDOW_SALT));
     if !rng.happens(SHARE_PPM) || is_planned_first(&world.profile) {
         return;
     }

@@ -247,7 +247,7 @@ pub(crate) fn engine_config(node_name: String, profile: &Profile) -> EngineConfi
         continue_max: Duration::from_secs(10),
         // A simulated database answers within milliseconds. With this share, the wait is as long as if the database
         // took half a second.
-        whole_backlog_share: 200,
+        whole_backlog_wait_factor: 200,
         // Shorter than the delay that the checker allows in a chain of runs.
         whole_backlog_within: Duration::from_secs(1),
         adopt_page: page,

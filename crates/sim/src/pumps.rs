@@ -31,7 +31,7 @@ use crate::switches;
 use crate::world::{World, lock};
 
 /// Salt that keeps the draw of this world independent of the general one of the same seed.
-const PUMPS: u64 = 0x9021_4e55;
+const PUMP_SALT: u64 = 0x9021_4e55;
 /// How long schedules continue after all faults have ended.
 const SCHEDULES_CONTINUE_FOR: Duration = Duration::from_secs(22);
 
@@ -56,7 +56,7 @@ fn profile(rng: &mut SeededRng) -> Profile {
 }
 
 async fn run_world(seed: u64, options: Options) -> Outcome {
-    let mut rng = SeededRng::new(mix(seed ^ PUMPS));
+    let mut rng = SeededRng::new(mix(seed ^ PUMP_SALT));
     let profile = profile(&mut rng);
     let plan = Plan::draw(&mut rng, &profile).with_drains(seed, &profile);
     let world = World::new(seed, profile.clone(), options.keeps_lines);

@@ -19,7 +19,7 @@ use crate::world::World;
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 
 /// Salt that keeps the draw of the executors that callers name independent of other draws of the same seed.
-const NAMED: u64 = 0x4e41_3e0d;
+const NAMED_EXECUTOR_SALT: u64 = 0x4e41_3e0d;
 
 #[derive(Clone, Copy, Debug)]
 enum RequestKind {
@@ -32,7 +32,7 @@ enum RequestKind {
 pub(crate) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
     // In one seed of seven callers name executors, some of them of an app that is not the job's.
-    let mut named = (seed % 7 == 3).then(|| SeededRng::new(mix(seed ^ NAMED)));
+    let mut named = (seed % 7 == 3).then(|| SeededRng::new(mix(seed ^ NAMED_EXECUTOR_SALT)));
     while world.is_faulty() {
         let (wait, kind, name, node) = {
             let mut rng = world.rng();

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunCheck};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, ClaimResult, Ends, Finisher, RunCheck};
 use rondel_store::{MemStore, Result, StoreError};
 use tokio::time::{Instant, sleep, sleep_until};
 
@@ -93,7 +93,7 @@ impl SimStore {
 
 rondel_store::delegate_store!(SimStore {
     Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
             let effect = async {
                 let claimed = self.inner().claim(token, jobs).await?;
                 watch::check_claim(&self.world, token, &claimed).await;

@@ -12,14 +12,14 @@ use crate::rng::{SeededRng, mix};
 
 const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// Salt that keeps the draw of switches independent of other draws of the same seed.
-const SWITCHES: u64 = 0x5717_c4e5;
+const SWITCH_SALT: u64 = 0x5717_c4e5;
 /// In how many of a million seeds executors are switched off and on.
 const SHARE_PPM: u64 = 250_000;
 
 /// Switches executors off and on while faults happen.
 pub(crate) async fn switch_executors(hosts: Hosts, seed: u64) {
     let world = Arc::clone(&hosts.world);
-    let mut rng = SeededRng::new(mix(seed ^ SWITCHES));
+    let mut rng = SeededRng::new(mix(seed ^ SWITCH_SALT));
     if !rng.happens(SHARE_PPM) {
         return;
     }

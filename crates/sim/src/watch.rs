@@ -9,7 +9,7 @@ use rondel_proto::v1;
 use rondel_proto::v1::server_message::Body;
 use rondel_store::catalog::JobQuery;
 use rondel_store::cluster::Node;
-use rondel_store::ledger::{AttemptEnd, Claimed, DueRange, RunQuery};
+use rondel_store::ledger::{AttemptEnd, ClaimResult, DueRange, RunQuery};
 use rondel_store::{Catalog as _, Claim as _, Cluster as _, LeaseToken, Runs as _};
 
 use crate::process::Process;
@@ -67,7 +67,7 @@ pub(crate) async fn show_changed_rows(world: &World) {
 }
 
 /// Checks that a claim that won anything was made under a live lease.
-pub(crate) async fn check_claim(world: &World, token: LeaseToken, claimed: &Claimed) {
+pub(crate) async fn check_claim(world: &World, token: LeaseToken, claimed: &ClaimResult) {
     if claimed.jobs.is_empty() {
         return;
     }

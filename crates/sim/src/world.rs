@@ -59,7 +59,7 @@ pub(crate) struct World {
 }
 
 /// Waits until that instant; for ever if there is none.
-pub(crate) async fn until(at: Option<std::time::Instant>) {
+pub(crate) async fn wait_until(at: Option<std::time::Instant>) {
     match at {
         Some(at) => tokio::time::sleep_until(at.into()).await,
         None => std::future::pending().await,

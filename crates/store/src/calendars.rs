@@ -2,7 +2,8 @@
 //!
 //! A job's definition names a calendar, and its fires are planned by one version of that calendar. Saving a calendar changes no job. The
 //! server that saved the calendar then moves the jobs that use it to the new version, one after the other. As in any other edit, a job and
-//! its unsent rows change in one transaction. If that server dies before it has moved all jobs, [`Calendars::jobs_behind`] finds the rest.
+//! its unsent rows change in one transaction. If that server dies before it has moved all jobs, [`Calendars::jobs_with_outdated_calendar`]
+//! finds the rest.
 
 use async_trait::async_trait;
 use rondel_core::calendar::{CalendarSpec, Rule};
@@ -97,10 +98,10 @@ pub trait Calendars {
     async fn delete_calendar(&self, id: CalendarId, expected_version: Option<i64>) -> Result<CalendarDeleted>;
 
     /// Jobs, of any namespace, whose newest definition is planned by an outdated version of its calendar.
-    async fn jobs_behind(&self, limit: u32) -> Result<Vec<JobRecord>>;
+    async fn jobs_with_outdated_calendar(&self, limit: u32) -> Result<Vec<JobRecord>>;
 
     /// Names of jobs that use a calendar, in order, after `after_name`, at most `limit`; `within` limits them to the jobs of these apps.
-    async fn calendar_users(
+    async fn jobs_with_calendar(
         &self,
         id: CalendarId,
         within: Option<&[AppId]>,

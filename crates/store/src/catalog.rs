@@ -208,7 +208,7 @@ pub struct JobDeletion<'a> {
 
 /// Outcome of creating a job.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Created {
+pub enum JobCreated {
     /// It is saved, with version 1.
     Saved(Box<JobRecord>),
     /// Another job of the namespace has the name.
@@ -225,7 +225,7 @@ pub enum Created {
 
 /// Outcome of changing a job.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Changed {
+pub enum JobSaved {
     /// It is saved. The runs are those that the change reopened: their instants are in the future, and the caller must notify their home.
     Saved(Box<JobRecord>, Vec<Run>),
     /// Another caller changed it first; its current version.
@@ -248,7 +248,7 @@ pub enum Changed {
 
 /// Outcome of deleting a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Deleted {
+pub enum JobDeleted {
     /// It is deleted.
     Done,
     /// There was no such job.
@@ -359,11 +359,11 @@ pub trait Catalog {
 #[async_trait]
 pub trait CreateJobs {
     /// Creates a job with version 1.
-    async fn create_job(&self, job: NewJob) -> Result<Created>;
+    async fn create_job(&self, job: NewJob) -> Result<JobCreated>;
 
     /// Creates jobs with version 1, in this order, many per transaction; a job may follow from those before it. A rejected job does not
     /// prevent the creation of the others. Returns the outcome of each.
-    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>>;
+    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<JobCreated>>;
 }
 
 /// Changes and deletes jobs.
@@ -371,8 +371,8 @@ pub trait CreateJobs {
 pub trait ChangeJobs {
     /// Saves a new definition, and in the same transaction makes the job's unsent rows agree with it as
     /// [`rondel_core::edit::plan_edit`] decides.
-    async fn change_job(&self, change: JobChange<'_>) -> Result<Changed>;
+    async fn change_job(&self, change: JobChange<'_>) -> Result<JobSaved>;
 
     /// Deletes a job. Its unsent runs get the verdict `skipped`, its name is free, and its runs and versions stay.
-    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted>;
+    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<JobDeleted>;
 }

@@ -21,8 +21,8 @@ pub const CHANNEL_COUNT_MAX: u32 = 100;
 pub const LEASE_COUNT_MAX: u32 = 500;
 /// Maximum number of messages of one channel that one call returns.
 pub const LEASE_MESSAGES_PER_CHANNEL_MAX: u32 = 500;
-/// Maximum number of users of a channel that one refusal to delete it names.
-pub const CHANNEL_USER_COUNT_MAX: usize = 10;
+/// Maximum number of uses of a channel that one refusal to delete it names.
+pub const CHANNEL_USE_COUNT_MAX: usize = 10;
 /// Maximum number of messages of one incident that one call returns.
 pub const INCIDENT_MESSAGE_COUNT_MAX: u32 = 100;
 /// Maximum number of deliveries on one page.
@@ -72,7 +72,7 @@ pub enum ChannelSaved {
 
 /// A rule, a job or a report that sends messages to a channel.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum ChannelUser {
+pub enum ChannelUse {
     /// A rule, including one that uses the channel only to escalate.
     Rule(String),
     /// The expectations of a job. Expectations that name no channel use [`EXPECT_CHANNEL`](rondel_core::spec::EXPECT_CHANNEL).
@@ -88,8 +88,8 @@ pub enum ChannelDeleted {
     Deleted,
     /// There is no such channel.
     NotFound,
-    /// It is in use by these. All users are listed, but at most one more than [`CHANNEL_USER_COUNT_MAX`].
-    Used(Vec<ChannelUser>),
+    /// It is in use by these. All uses are listed, but at most one more than [`CHANNEL_USE_COUNT_MAX`].
+    Used(Vec<ChannelUse>),
 }
 
 /// A message to be sent.

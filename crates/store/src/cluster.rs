@@ -296,7 +296,7 @@ pub trait Cluster {
     }
 
     /// Diagnoses the database from the error of a call. It may query the database for at most a second.
-    async fn trouble(&self, error: &StoreError) -> DatabaseTroubleKind {
+    async fn diagnose(&self, error: &StoreError) -> DatabaseTroubleKind {
         let _: &StoreError = error;
         DatabaseTroubleKind::RejectsStatement
     }

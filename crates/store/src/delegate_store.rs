@@ -13,7 +13,7 @@ macro_rules! delegate_store {
                     &self,
                     token: $crate::LeaseToken,
                     jobs: &[$crate::ledger::ClaimJob],
-                ) -> $crate::Result<$crate::ledger::Claimed> {
+                ) -> $crate::Result<$crate::ledger::ClaimResult> {
                     self.call("claim", $crate::Claim::claim(self.inner(), token, jobs)).await
                 }
             }
@@ -103,7 +103,7 @@ macro_rules! delegate_store {
             };
             use $crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
             use $crate::catalog::{
-                App, Changed, Created, Declared, Definition, Deleted, DeletedJob, JobChange, JobDeletion, JobQuery, JobRecord, Namespace,
+                App, Declared, Definition, DeletedJob, JobChange, JobCreated, JobDeleted, JobDeletion, JobQuery, JobRecord, JobSaved, Namespace,
                 NamespaceDeleted, NewJob, VersionRecord,
             };
             use $crate::changes::{RunSnapshot, SavedJob};
@@ -131,7 +131,7 @@ macro_rules! delegate_store {
             use $crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved, ScriptVersion};
             use $crate::shadow::{ShadowFire, ShadowSpan};
             use $crate::upkeep::{JobStat, StuckJob};
-            use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun};
+            use $crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportResults, XxlRun};
 
             $crate::delegate_store!(@$wrapper, Namespaces {
                 fn namespace(name: &str) -> Option<Namespace>;
@@ -155,12 +155,12 @@ macro_rules! delegate_store {
                 fn child_names(job: JobId) -> Vec<String>;
             } also {});
             $crate::delegate_store!(@$wrapper, CreateJobs {
-                fn create_job(job: NewJob) -> Created;
-                fn create_jobs(jobs: &[NewJob]) -> Vec<Created>;
+                fn create_job(job: NewJob) -> JobCreated;
+                fn create_jobs(jobs: &[NewJob]) -> Vec<JobCreated>;
             } also {});
             $crate::delegate_store!(@$wrapper, ChangeJobs {
-                fn change_job(change: JobChange<'_>) -> Changed;
-                fn delete_job(deletion: JobDeletion<'_>) -> Deleted;
+                fn change_job(change: JobChange<'_>) -> JobSaved;
+                fn delete_job(deletion: JobDeletion<'_>) -> JobDeleted;
             } also {});
             $crate::delegate_store!(@$wrapper, Accounts {
                 fn create_account(account: &Account) -> bool;
@@ -242,7 +242,7 @@ macro_rules! delegate_store {
                 fn give_limits(token: LeaseToken, limits: &[LimitName], to: Option<NodeId>) -> Vec<LimitName>;
             } also {});
             $crate::delegate_store!(@$wrapper, Relay {
-                fn ask_fences(requests: &[FenceRequest], forget: Timestamp) -> ();
+                fn ask_fences(requests: &[FenceRequest], forget_before: Timestamp) -> ();
                 fn fences_to_relay(token: LeaseToken, since: Timestamp, limit: u32) -> Vec<FenceRequest>;
                 fn answer_fences(answers: &[RelayedAnswer], now: Timestamp) -> ();
                 fn fence_answers(asker: NodeId, since: Timestamp, limit: u32) -> Vec<RelayedAnswer>;
@@ -291,8 +291,8 @@ macro_rules! delegate_store {
                     self.inner().connections()
                 }
 
-                async fn trouble(&self, error: &StoreError) -> DatabaseTroubleKind {
-                    self.inner().trouble(error).await
+                async fn diagnose(&self, error: &StoreError) -> DatabaseTroubleKind {
+                    self.inner().diagnose(error).await
                 }
             });
             $crate::delegate_store!(@$wrapper, Executors {
@@ -401,8 +401,8 @@ macro_rules! delegate_store {
                 fn calendars(namespace: NamespaceId, after_name: Option<&str>, limit: u32) -> Vec<CalendarRecord>;
                 fn save_calendar(change: CalendarChange<'_>) -> CalendarSaved;
                 fn delete_calendar(id: CalendarId, expected_version: Option<i64>) -> CalendarDeleted;
-                fn jobs_behind(limit: u32) -> Vec<JobRecord>;
-                fn calendar_users(id: CalendarId, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
+                fn jobs_with_outdated_calendar(limit: u32) -> Vec<JobRecord>;
+                fn jobs_with_calendar(id: CalendarId, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
             } also {});
             $crate::delegate_store!(@$wrapper, Scripts {
                 fn script(namespace: NamespaceId, name: &str) -> Option<ScriptRecord>;
@@ -411,7 +411,7 @@ macro_rules! delegate_store {
                 fn script_versions(id: ScriptId, before: Option<i64>, limit: u32) -> Vec<ScriptVersion>;
                 fn save_script(change: ScriptChange<'_>) -> ScriptSaved;
                 fn delete_script(namespace: NamespaceId, name: &str, expected_version: Option<i64>) -> ScriptDeleted;
-                fn script_users(namespace: NamespaceId, name: &str, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
+                fn jobs_with_script(namespace: NamespaceId, name: &str, within: Option<&[AppId]>, after_name: Option<&str>, limit: u32) -> Vec<String>;
             } also {});
             $crate::delegate_store!(@$wrapper, Changes {
                 fn runs_after(after: RunId, limit: u32) -> Vec<RunSnapshot>;
@@ -466,7 +466,7 @@ macro_rules! delegate_store {
                 fn xxl_reported_executors(before: Timestamp, limit: u32) -> Vec<XxlExecutor>;
                 fn send_xxl(token: LeaseToken, runs: &[NewXxlRun], now: Timestamp) -> Option<Vec<XxlRun>>;
                 fn unsettled_xxl(executor: ExecutorId, limit: u32) -> Vec<XxlRun>;
-                fn report_xxl(app: AppId, reports: &[XxlReport], now: Timestamp) -> XxlReported;
+                fn report_xxl(app: AppId, reports: &[XxlReport], now: Timestamp) -> XxlReportResults;
                 fn settle_xxl(log_ids: &[i64], now: Timestamp) -> ();
                 fn note_xxl_log(log_id: i64, next_line: i64) -> ();
                 fn forget_xxl(before: Timestamp, limit: u32) -> u64;

@@ -159,10 +159,10 @@ impl FireFacts<'_> {
                 status => status == RunStatus::Running && member.open_children.is_some(),
             };
             match awaits {
-                true => JobInFire { ended: Some(RunStatus::Succeeded), verdict: None },
+                true => JobInFire { end_status: Some(RunStatus::Succeeded), verdict: None },
                 false => {
                     let verdict = member.status.is_terminal().then_some((member.status, member.reason));
-                    JobInFire { ended: verdict.map(|(status, _)| status), verdict }
+                    JobInFire { end_status: verdict.map(|(status, _)| status), verdict }
                 }
             }
         };
@@ -194,7 +194,7 @@ impl FireFacts<'_> {
                 let verdict = run.status.is_terminal().then_some((run.status, run.reason));
                 let parents: Vec<RunId> =
                     fire.parents_of(job).filter_map(|parent| self.run_of(parent, &made)).collect();
-                fire.set(job, JobInFire { ended: verdict.map(|(status, _)| status), verdict });
+                fire.set(job, JobInFire { end_status: verdict.map(|(status, _)| status), verdict });
                 let run = Run { parent: parents.first().copied(), ..run };
                 made.insert(job, Follower { run, parents });
             }
@@ -210,7 +210,7 @@ impl FireFacts<'_> {
     fn refusal(&self, parent: JobId, fire: &FireGraph<'_>, children: &BTreeMap<JobId, Child>) -> ReasonDetail {
         let stored = self.members.get(&parent).map(|member| member.name.as_str());
         let name = stored.or_else(|| children.get(&parent).map(|child| child.spec.name.as_str()));
-        let parent_status = fire.state_of(parent).and_then(|state| state.ended);
+        let parent_status = fire.state_of(parent).and_then(|state| state.end_status);
         ReasonDetail { parent: name.map(str::to_owned), parent_status, ..ReasonDetail::default() }
     }
 
@@ -235,7 +235,7 @@ impl FireFacts<'_> {
             let mut has_changed = false;
             for (job, member) in &self.members {
                 let is_awaiting =
-                    |state: JobInFire| state.ended == Some(RunStatus::Succeeded) && state.verdict.is_none();
+                    |state: JobInFire| state.end_status == Some(RunStatus::Succeeded) && state.verdict.is_none();
                 if !fire.state_of(*job).is_some_and(is_awaiting) {
                     continue;
                 }
@@ -257,7 +257,7 @@ impl FireFacts<'_> {
                         fold.message = Some(child_ended(name, status));
                     }
                     let verdict = Some((fold.status, None));
-                    fire.set(*job, JobInFire { ended: Some(RunStatus::Succeeded), verdict });
+                    fire.set(*job, JobInFire { end_status: Some(RunStatus::Succeeded), verdict });
                 }
                 updates.insert(*job, fold);
             }
@@ -342,13 +342,13 @@ fn own_params(parent: &ParentResult) -> Value {
     }
 }
 
-/// The text as a JSON value, if it fits into `left`, the number of bytes that are still free. Otherwise a note that names the run where the
-/// text can be read.
-fn bounded(run: RunId, text: &str, left: &mut usize) -> Value {
-    if text.len() > *left {
+/// The text as a JSON value, if it fits into `bytes_left`, the number of bytes that are still free. Otherwise a note that names the run where
+/// the text can be read.
+fn bounded(run: RunId, text: &str, bytes_left: &mut usize) -> Value {
+    if text.len() > *bytes_left {
         return json!({"omitted": format!("{} bytes of JSON; read run {run}", text.len())});
     }
-    *left -= text.len();
+    *bytes_left -= text.len();
     // A text that was cut when it was stored is no longer valid JSON.
     serde_json::from_str(text).unwrap_or_else(|_| Value::String(text.to_owned()))
 }

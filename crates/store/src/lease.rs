@@ -38,7 +38,7 @@ pub struct Renewal {
     /// The database's clock at the renewal.
     pub now: Timestamp,
     /// The stored end of the lease before the renewal.
-    pub before: Timestamp,
+    pub previous_until: Timestamp,
     /// The new end of the lease.
     pub until: Timestamp,
 }

@@ -42,7 +42,7 @@ pub struct FailureMessage {
 impl FailureMessage {
     /// Whether `jobs` is final: it has all jobs, or it has [`MESSAGE_JOB_COUNT_MAX`] jobs with at least `unread_max` runs each. No job that
     /// was not read has more than `unread_max` runs.
-    pub(crate) fn names_its_jobs(&self, unread_max: u64) -> bool {
+    pub(crate) fn has_final_jobs(&self, unread_max: u64) -> bool {
         let count = usize::try_from(MESSAGE_JOB_COUNT_MAX).unwrap_or(usize::MAX);
         let is_whole = u64::try_from(self.jobs.len()).unwrap_or(u64::MAX) >= self.job_count;
         is_whole || (self.jobs.len() >= count && self.jobs.last().is_some_and(|(_, last)| *last >= unread_max))

@@ -46,7 +46,7 @@ impl PointKind {
     /// How long counts in buckets of this length are kept. Short buckets serve only charts of the last hours, and the buckets of jobs are
     /// numerous.
     #[must_use]
-    pub const fn kept(self, step: Step) -> Duration {
+    pub const fn kept_for(self, step: Step) -> Duration {
         let days = match (self, step) {
             (_, Step::Minute) => 1,
             (_, Step::Quarter) => 15,
@@ -126,7 +126,7 @@ pub enum PointDetail {
     Verdicts,
     /// Like [`Verdicts`](Self::Verdicts), summed over intervals of this length, aligned to the epoch. Each point is at the beginning of its
     /// interval, even if that is before the range.
-    VerdictsOf(Duration),
+    VerdictsPer(Duration),
 }
 
 /// Selects points.
@@ -323,7 +323,7 @@ pub struct OpenQuery {
     /// Only runs that are due no later than this instant.
     pub due_by: Timestamp,
     /// Only runs that were planned, and if begun also began, no later than this instant.
-    pub since: Timestamp,
+    pub begun_by: Timestamp,
     /// Whether only first attempts are selected.
     pub first_attempts_only: bool,
     /// Maximum number of jobs of each node.
@@ -408,7 +408,7 @@ pub trait Rollups {
 /// An addition to a point. If a verdict replaces an earlier one, the count of the earlier verdict is negative.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Gain {
-    /// Additions to the counts of the verdicts, in the order of [`place`].
+    /// Additions to the counts of the verdicts, in the order of [`verdict_index`].
     pub(crate) verdicts: [i64; 6],
     pub(crate) durations: Sketch,
     pub(crate) lateness: Sketch,
@@ -458,8 +458,8 @@ impl Gains {
             for step in kind.steps() {
                 let gain = self.points.entry((owner, kind, *step, step.floor(run.fire_at))).or_default();
                 for (status, count) in [(Some(stat.status), count), (before, -count)] {
-                    if let Some(place) = status.and_then(place) {
-                        gain.verdicts[place] += count;
+                    if let Some(index) = status.and_then(verdict_index) {
+                        gain.verdicts[index] += count;
                     }
                 }
                 if let Some(duration) = run.duration() {
@@ -475,7 +475,7 @@ impl Gains {
 }
 
 /// The index of a verdict in the counts of a point.
-const fn place(status: RunStatus) -> Option<usize> {
+const fn verdict_index(status: RunStatus) -> Option<usize> {
     match status {
         RunStatus::Succeeded => Some(0),
         RunStatus::Failed => Some(1),

@@ -64,7 +64,7 @@ pub struct ScriptChange<'a> {
     /// SHA-256 of its source, in hex.
     pub hash: &'a str,
     /// Number of versions to keep, in addition to the versions that jobs name.
-    pub kept: u32,
+    pub kept_count: u32,
     /// Name of the caller that saves it.
     pub author: &'a str,
     /// The current time.
@@ -112,7 +112,7 @@ pub trait Scripts {
     /// The versions of a script that are kept, the newest first, before `before`, at most `limit`.
     async fn script_versions(&self, id: ScriptId, before: Option<i64>, limit: u32) -> Result<Vec<ScriptVersion>>;
 
-    /// Saves a version of a script, and removes the versions beyond `kept` that no job names.
+    /// Saves a version of a script, and removes the versions beyond `kept_count` that no job names.
     async fn save_script(&self, change: ScriptChange<'_>) -> Result<ScriptSaved>;
 
     /// Deletes a script that no job uses.
@@ -124,7 +124,7 @@ pub trait Scripts {
     ) -> Result<ScriptDeleted>;
 
     /// Names of jobs that use a script, in order, after `after_name`, at most `limit`; `within` limits them to the jobs of these apps.
-    async fn script_users(
+    async fn jobs_with_script(
         &self,
         namespace: NamespaceId,
         name: &str,

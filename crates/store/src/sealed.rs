@@ -105,8 +105,8 @@ impl Sealer {
     }
 
     /// The plain text of a stored text. Fails if it was sealed with another context.
-    pub(crate) fn open(&self, context: &str, kept: &str) -> Result<String, String> {
-        let Some(sealed) = kept.strip_prefix(PREFIX) else { return Ok(kept.to_owned()) };
+    pub(crate) fn open(&self, context: &str, stored: &str) -> Result<String, String> {
+        let Some(sealed) = stored.strip_prefix(PREFIX) else { return Ok(stored.to_owned()) };
         let (id, bytes) = sealed.split_once(':').unwrap_or_default();
         let Some(keys) = &self.0 else {
             return Err(format!("it is sealed with key {id}, and this server has no key: set secret_key_file"));
@@ -125,9 +125,9 @@ impl Sealer {
     }
 
     /// Whether a stored text must be sealed again, because it is plain or not sealed with the first key.
-    pub(crate) fn is_stale(&self, kept: &str) -> bool {
+    pub(crate) fn is_stale(&self, stored: &str) -> bool {
         let first = self.0.as_ref().and_then(|keys| keys.keys.first());
-        first.is_some_and(|(id, _)| !kept.starts_with(&format!("{PREFIX}{id}:")))
+        first.is_some_and(|(id, _)| !stored.starts_with(&format!("{PREFIX}{id}:")))
     }
 }
 

@@ -51,11 +51,11 @@ pub(crate) struct RunRow {
     /// Number of earlier attempts that no executor received. Counted only if [`counts_earlier_attempts`] is true for the outcome.
     pub(crate) unreceived_count: i32,
     /// Whether it was marked as possibly sent.
-    pub(crate) marked: bool,
+    pub(crate) is_marked: bool,
     /// Whether an earlier attempt began, or may have begun. Determined only if [`counts_earlier_attempts`] is true for the outcome.
     pub(crate) may_have_begun: bool,
     /// The reason of the request to cancel it, if there is one.
-    pub(crate) cancel_asked: Option<Reason>,
+    pub(crate) cancel_request_reason: Option<Reason>,
     /// The run succeeded, but gets its verdict only when its children have ended.
     pub(crate) awaits_children: bool,
     /// It is the row of a broadcast whose shards were never created.
@@ -104,10 +104,12 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         // Only the report of an executor shows the true verdict.
         let is_silenced = matches!(finish.outcome, Outcome::Silenced { .. });
         return match true_verdict(finish.outcome).filter(|_| finish.owner.is_none()) {
-            Some((RunStatus::Failed, _)) if row.cancel_asked.is_some() && is_silenced => {
-                Judgement::Late(RunStatus::Cancelled, row.cancel_asked)
+            Some((RunStatus::Failed, _)) if row.cancel_request_reason.is_some() && is_silenced => {
+                Judgement::Late(RunStatus::Cancelled, row.cancel_request_reason)
             }
-            Some((RunStatus::Cancelled, reason)) => Judgement::Late(RunStatus::Cancelled, row.cancel_asked.or(reason)),
+            Some((RunStatus::Cancelled, reason)) => {
+                Judgement::Late(RunStatus::Cancelled, row.cancel_request_reason.or(reason))
+            }
             Some((status, reason)) => Judgement::Late(status, reason),
             None => Judgement::Duplicate,
         };
@@ -121,10 +123,10 @@ pub(crate) fn judge(row: RunRow, finish: &AttemptEnd) -> Judgement {
         attempt: row.attempt,
         lost_count: row.lost_count,
         unreceived_count: row.unreceived_count,
-        marked: row.marked,
+        is_marked: row.is_marked,
         may_have_begun: row.may_have_begun,
-        cancel_asked: row.cancel_asked,
-        unfinished: finish.unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
+        cancel_request_reason: row.cancel_request_reason,
+        is_unfinished: finish.unfinished && !mutant::on(Mutant::UnfinishedSucceeds),
         is_unexpanded: row.is_unexpanded,
     };
     let mut then = decide_next(finish.policy, ended, finish.outcome, finish.finished_at, finish.jitter);
@@ -211,7 +213,7 @@ pub(crate) const fn shard_of(job: &Job) -> (i32, Option<i32>) {
 /// The next fire of a fixed delay after a run with this planned instant and this end. The end was measured by an executor's clock, which
 /// may be wrong, so it counts only if it lies between the planned instant and now. The delay begins no earlier than the definition was
 /// saved: the job may have been disabled when the run ended, and the end may have arrived only now.
-pub(crate) fn delayed(
+pub(crate) fn fire_after_delay(
     (fire_at, finished_at): (Timestamp, Timestamp),
     (delay, defined_at): (Duration, Timestamp),
     now: Timestamp,
@@ -316,9 +318,9 @@ mod tests {
             reason: None,
             lost_count: 0,
             unreceived_count: 0,
-            marked: false,
+            is_marked: false,
             may_have_begun: false,
-            cancel_asked: None,
+            cancel_request_reason: None,
             awaits_children: false,
             is_unexpanded: false,
             owner: LeaseToken { node: NodeId::new(1), epoch: 1 },
@@ -370,7 +372,7 @@ mod tests {
             (RunStatus::Failed, lost, Outcome::Succeeded, Judgement::Late(RunStatus::Succeeded, None)),
             (RunStatus::Failed, None, Outcome::Succeeded, Judgement::Duplicate),
         ] {
-            let given_up = RunRow { reason, cancel_asked: asked, ..row(status) };
+            let given_up = RunRow { reason, cancel_request_reason: asked, ..row(status) };
             assert_eq!(judge(given_up, &finish(outcome, true)), expected, "{status:?} {reason:?} {outcome:?}");
             let by_server = AttemptEnd { owner: Some(given_up.owner), ..finish(outcome, true) };
             assert_eq!(judge(given_up, &by_server), Judgement::Duplicate, "{status:?} {reason:?} {outcome:?}");
@@ -397,9 +399,9 @@ mod tests {
         let at = Timestamp::from_secs;
         let delay = Duration::from_secs(3);
         for (finished, expected) in [(15, 18), (10, 13), (20, 23), (21, 23), (9, 23)] {
-            assert_eq!(delayed((at(10), at(finished)), (delay, at(1)), at(20)), at(expected), "{finished}");
+            assert_eq!(fire_after_delay((at(10), at(finished)), (delay, at(1)), at(20)), at(expected), "{finished}");
         }
-        assert_eq!(delayed((at(10), at(15)), (delay, at(17)), at(20)), at(20), "edited since");
+        assert_eq!(fire_after_delay((at(10), at(15)), (delay, at(17)), at(20)), at(20), "edited since");
     }
 
     #[test]

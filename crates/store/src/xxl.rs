@@ -196,7 +196,7 @@ pub enum XxlReportOutcome {
 
 /// Outcome of several reports.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct XxlReported {
+pub struct XxlReportResults {
     /// Those of the reported attempts that belong to the app, in their new state.
     pub runs: Vec<XxlRun>,
     /// The outcome of each report, in their order.
@@ -238,7 +238,7 @@ pub trait XxlExecutors {
     /// Records the ends of attempts of an app. The first end of each attempt counts, with two exceptions. An end that the server assumed
     /// has a code below -1, and the executor's report replaces it. [`XXL_STOPPED`] replaces any end that is not settled. A number that
     /// belongs to no attempt of this app changes nothing.
-    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported>;
+    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReportResults>;
 
     /// Records that attempts have their verdicts, or never began.
     async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()>;

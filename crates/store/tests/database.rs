@@ -38,7 +38,7 @@ use rondel_core::{
     AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
 use rondel_store::access::TokenQuery;
-use rondel_store::catalog::{Created, NewJob};
+use rondel_store::catalog::{JobCreated, NewJob};
 use rondel_store::cluster::{Join, JoinRequest};
 use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, EndOutcome, Finisher, RunAtExecutor};
 use rondel_store::outbox::TakeOutbox;
@@ -360,7 +360,7 @@ async fn pending(store: &SqlStore, count: i64) -> (LeaseToken, Vec<Run>) {
         author: "t".to_owned(),
         now,
     };
-    assert!(matches!(store.create_job(new).await.unwrap(), Created::Saved(_)));
+    assert!(matches!(store.create_job(new).await.unwrap(), JobCreated::Saved(_)));
     let of = RunJob { namespace, job: id, job_version: 1, app };
     let fire_at = |number: i64| now + Duration::from_secs(u64::try_from(number).unwrap());
     let run = |number: i64| Run {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use rondel_admin::shadow::has_shadows;
+use rondel_admin::shadow::has_shadow_fires;
 use rondel_admin::{Engine, jobs};
 use rondel_core::filter::{Filter, JobState};
 use rondel_core::labels::Labels;
@@ -70,7 +70,7 @@ impl From<&JobRecord> for BoardEntry {
             handler: record.spec.handler.clone(),
             enabled: record.spec.enabled,
             is_shadow: record.spec.mode == Mode::Shadow,
-            has_shadows: has_shadows(&record.spec),
+            has_shadows: has_shadow_fires(&record.spec),
             fires_by_time: record.spec.fires_by_time(),
             labels: record.spec.labels.clone(),
         }

@@ -455,7 +455,7 @@ fn line(row: &Row, name: &str) -> String {
         counts.cancelled,
     ];
     cells.extend(numbers.map(|count| count.to_string()));
-    cells.extend([share(row.kept.succeeded), share(row.kept.on_time)]);
+    cells.extend([share(row.shares.succeeded), share(row.shares.on_time)]);
     cells.extend(quantiles);
     format!("{}\r\n", cells.join(","))
 }

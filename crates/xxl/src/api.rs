@@ -15,7 +15,7 @@ use rondel_core::ExecutorId;
 use rondel_core::access::Role;
 use rondel_store::StoreError;
 use rondel_store::access::TokenKind;
-use rondel_store::xxl::{XxlExecutor, XxlReport, XxlReportOutcome, XxlReported, XxlRun};
+use rondel_store::xxl::{XxlExecutor, XxlReport, XxlReportOutcome, XxlReportResults, XxlRun};
 use tokio::time::Instant;
 
 use crate::bridge::{App, Bridge};
@@ -104,7 +104,7 @@ impl Bridge {
             }
             Err(Refusal::Busy(error)) => {
                 if let Some(error) = error {
-                    self.0.shared.store_failed("store calls", &error);
+                    self.0.shared.log_store_failure("store calls", &error);
                 }
                 self.0.shared.engine.count_xxl(kind, XxlOutcome::Unavailable, 1);
                 ApiAnswer { status: 503, body: wire::refused("the server cannot store this now; call again") }
@@ -122,7 +122,7 @@ impl Bridge {
             return unknown(format!("invalid request, uri-mapping({shown}) not found."));
         }
         let app = self.app_of(call.token.as_deref(), call.client).await?;
-        call.on_authenticated.0(app.by);
+        call.on_authenticated.0(app.token);
         let kib = call.len.map_or(BODY_KIB_MAX, |len| u32::try_from(len / 1024 + 1).unwrap_or(u32::MAX));
         let too_long = || Refusal::Wrong(XxlOutcome::TooLong, format!("the body has more than {BODY_KIB_MAX} KiB"));
         if kib > BODY_KIB_MAX {
@@ -191,8 +191,8 @@ impl Bridge {
         };
         let Some((namespace, id)) = place else { return Ok(Err(String::new())) };
         let app = engine.store().apps(namespace).await?.into_iter().find(|app| app.id == id);
-        let by = principal.token.id;
-        Ok(app.map(|app| App { id, name: app.name, namespace, by }).ok_or_else(String::new))
+        let token = principal.token.id;
+        Ok(app.map(|app| App { id, name: app.name, namespace, token }).ok_or_else(String::new))
     }
 }
 
@@ -321,7 +321,7 @@ impl Bridge {
         }
     }
 
-    async fn store_reports(&self, app: &App, reports: Vec<XxlReport>) -> Result<XxlReported, Refusal> {
+    async fn store_reports(&self, app: &App, reports: Vec<XxlReport>) -> Result<XxlReportResults, Refusal> {
         let until = Instant::now() + STORE_TIMEOUT;
         loop {
             match self.0.shared.writes.report(app.id, reports.clone()).await {

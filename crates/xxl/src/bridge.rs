@@ -98,8 +98,8 @@ impl Shared {
         Ok(())
     }
 
-    pub(crate) fn store_failed(&self, what: &'static str, error: &StoreError) {
-        self.log_limit.store_failed(what, error);
+    pub(crate) fn log_store_failure(&self, what: &'static str, error: &StoreError) {
+        self.log_limit.log_store_failure(what, error);
     }
 }
 
@@ -110,7 +110,7 @@ pub(crate) struct App {
     pub(crate) name: String,
     pub(crate) namespace: NamespaceId,
     /// The token.
-    pub(crate) by: TokenId,
+    pub(crate) token: TokenId,
 }
 
 /// Serves XXL-JOB executors. Clones share their state.
@@ -181,7 +181,7 @@ impl Bridge {
             }
             if let Err(error) = self.refresh_and_expect(&mut state).await {
                 state.note_failure(Instant::now());
-                self.0.shared.store_failed("read registrations", &error);
+                self.0.shared.log_store_failure("read registrations", &error);
             }
         }
     }

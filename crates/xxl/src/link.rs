@@ -163,7 +163,7 @@ pub(crate) struct Link {
 
 /// Why a session ends.
 #[derive(Debug)]
-enum End {
+enum SessionEnd {
     /// The stream ended, or the store failed: the session is opened again.
     Reopen,
     /// The executor has signed off and has no run.
@@ -221,12 +221,12 @@ impl Link {
         let session = async {
             loop {
                 match self.session().await {
-                    End::Reopen => tokio::time::sleep(RETRY_AFTER).await,
-                    End::Left => {
+                    SessionEnd::Reopen => tokio::time::sleep(RETRY_AFTER).await,
+                    SessionEnd::Left => {
                         self.note_attempts();
                         self.wait_until_back().await;
                     }
-                    End::Gone => break,
+                    SessionEnd::Gone => break,
                 }
                 if *self.presence.borrow() == Presence::Gone {
                     break;
@@ -254,17 +254,18 @@ impl Link {
         self.shared.engine.store().unsettled_xxl(self.identity.id, UNSETTLED_MAX).await
     }
 
-    async fn session(&mut self) -> End {
-        let Ok(rows) = self.unsettled().await.inspect_err(|error| self.shared.store_failed("read attempts", error))
+    async fn session(&mut self) -> SessionEnd {
+        let Ok(rows) =
+            self.unsettled().await.inspect_err(|error| self.shared.log_store_failure("read attempts", error))
         else {
-            return End::Reopen;
+            return SessionEnd::Reopen;
         };
         self.table.take_back_unstored();
         self.merge_stored_attempts(rows);
         let (up, messages) = mpsc::channel(UP_CAPACITY);
         let hello = v1::ExecutorMessage { body: Some(Body::Hello(self.hello())) };
         if up.send(Ok(hello)).await.is_err() {
-            return End::Reopen;
+            return SessionEnd::Reopen;
         }
         let peer = self.calls.address();
         let opened = self.shared.engine.open_session_of_any_handler(ReceiverStream::new(messages), &peer).await;
@@ -278,24 +279,26 @@ impl Link {
                         "the session of an executor was refused"
                     );
                 }
-                return End::Reopen;
+                return SessionEnd::Reopen;
             }
         };
         self.was_refused = false;
         let welcome = timeout(WELCOME_TIMEOUT, down.recv()).await;
-        let Ok(Some(v1::ServerMessage { body: Some(Down::Welcome(welcome)) })) = welcome else { return End::Reopen };
+        let Ok(Some(v1::ServerMessage { body: Some(Down::Welcome(welcome)) })) = welcome else {
+            return SessionEnd::Reopen;
+        };
         welcome.fences.iter().for_each(|fence| self.table.fence(fence));
         let load = Arc::new(AtomicU32::new(0));
         let beats = self.spawn_heartbeats(&up, &load, Duration::from_millis(welcome.heartbeat_ms.max(100).into()));
         let mut session = Session { up, _beats: beats, load, is_draining: false };
         let reported: Vec<i64> = self.table.entries().filter(|one| !one.is_open()).map(|one| one.row.log_id).collect();
         if !self.deliver(&session, &reported).await {
-            return End::Reopen;
+            return SessionEnd::Reopen;
         }
         self.serve(&mut session, &mut down).await
     }
 
-    async fn serve(&mut self, session: &mut Session, down: &mut mpsc::Receiver<v1::ServerMessage>) -> End {
+    async fn serve(&mut self, session: &mut Session, down: &mut mpsc::Receiver<v1::ServerMessage>) -> SessionEnd {
         let mut tick = interval(TICK);
         tick.set_missed_tick_behavior(MissedTickBehavior::Delay);
         loop {
@@ -310,7 +313,7 @@ impl Link {
                 },
                 event = self.events.recv() => match event {
                     Some(event) => self.handle_events(session, event).await,
-                    None => return End::Gone,
+                    None => return SessionEnd::Gone,
                 },
                 _ = tick.tick() => {
                     self.note_load(session);
@@ -318,22 +321,22 @@ impl Link {
                 }
             };
             if !is_up {
-                return End::Reopen;
+                return SessionEnd::Reopen;
             }
             let presence = *self.presence.borrow();
             match presence {
                 // A stream that drains cannot be made to accept runs again: another one is opened.
-                Presence::Here if session.is_draining => return End::Reopen,
+                Presence::Here if session.is_draining => return SessionEnd::Reopen,
                 Presence::Here => {}
                 Presence::Leaving if !session.is_draining => {
                     session.is_draining = true;
                     if !session.send(Body::Draining(v1::Draining {})).await {
-                        return End::Reopen;
+                        return SessionEnd::Reopen;
                     }
                 }
                 Presence::Leaving if self.table.entries().next().is_none() => {
                     session.send(Body::Goodbye(v1::Goodbye {})).await;
-                    return End::Left;
+                    return SessionEnd::Left;
                 }
                 Presence::Leaving => {}
                 Presence::Gone => {
@@ -342,7 +345,7 @@ impl Link {
                         app = self.identity.app_name,
                         "an executor of XXL-JOB is gone"
                     );
-                    return End::Gone;
+                    return SessionEnd::Gone;
                 }
             }
         }

@@ -23,7 +23,7 @@ const END_MESSAGE_SEQUENCE: i64 = 1 << 42;
 const BREAK: &str = "<br>";
 const OUTPUT_LEVEL: &str = "stdout";
 /// The beginning of the line that stands for the rest of a log; readers of logs recognise a gap by it.
-const REST: &str = "… the rest of this log";
+const REST_LINE_START: &str = "… the rest of this log";
 const REST_LEVEL: &str = "warn";
 const END_MESSAGE_LEVEL: &str = "error";
 
@@ -51,7 +51,7 @@ pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Op
             (page, end)
         }
         Err(CallError::TooLong(message)) => {
-            let message = format!("{REST} is too long to be read: it is on the executor. {message}");
+            let message = format!("{REST_LINE_START} is too long to be read: it is on the executor. {message}");
             (LogPage { lines: vec![message], next_line: from + 1 }, Some(ReadEnd::Cut))
         }
         // An executor that refuses the request has no logs to read.
@@ -65,8 +65,8 @@ pub(crate) fn page(answer: Result<Answer, CallError>, from: i64) -> (LogPage, Op
 /// The line in the place of the rest of a log that could not be read in time.
 pub(crate) fn loss(reason: Option<&str>) -> String {
     match reason {
-        Some(reason) => format!("{REST} could not be read after the end of the run: {reason}"),
-        None => format!("{REST} was not read in time after the end of the run: it is on the executor"),
+        Some(reason) => format!("{REST_LINE_START} could not be read after the end of the run: {reason}"),
+        None => format!("{REST_LINE_START} was not read in time after the end of the run: it is on the executor"),
     }
 }
 
@@ -102,7 +102,7 @@ fn pack(row: &XxlRun, (first, level): (i64, &str), lines: Vec<String>, at_ms: i6
             text.push('…');
         }
         len += text.len();
-        let level = if text.starts_with(REST) { REST_LEVEL } else { level };
+        let level = if text.starts_with(REST_LINE_START) { REST_LEVEL } else { level };
         let line = LogLine { at_ms, level: level.to_owned(), text };
         match chunks.last_mut().filter(|chunk| chunk.lines.len() < LINE_COUNT_MAX && len <= TEXT_LEN_MAX) {
             Some(chunk) => chunk.lines.push(line),

@@ -23,7 +23,7 @@ pub(crate) async fn pruning_loop(engine: &Engine, lines: &LineLimit) {
         period.tick().await;
         let before = engine.now() - KEPT_FOR;
         if let Err(error) = repeat_while_full(|| engine.store().forget_xxl(before, BATCH)).await {
-            lines.store_failed("forget attempts", &error);
+            lines.log_store_failure("forget attempts", &error);
         }
     }
 }

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use rondel_admin::{Engine, Lifecycle, Until};
 use rondel_core::AppId;
 use rondel_store::LeaseToken;
-use rondel_store::xxl::{NewXxlRun, XXL_BATCH_MAX, XxlReport, XxlReported, XxlRun};
+use rondel_store::xxl::{NewXxlRun, XXL_BATCH_MAX, XxlReport, XxlReportResults, XxlRun};
 use tokio::sync::{mpsc, oneshot};
 
 use crate::lines::LineLimit;
@@ -26,7 +26,7 @@ struct PendingWrite<I, O> {
 }
 
 type PendingSend = PendingWrite<(LeaseToken, Vec<NewXxlRun>), Vec<XxlRun>>;
-type PendingReport = PendingWrite<(AppId, Vec<XxlReport>), XxlReported>;
+type PendingReport = PendingWrite<(AppId, Vec<XxlReport>), XxlReportResults>;
 type PendingSettle = PendingWrite<Vec<i64>, ()>;
 
 /// The senders of the queues of writes, for the callers.
@@ -60,7 +60,7 @@ impl Writes {
     }
 
     /// Stores ends of attempts: see [`rondel_store::XxlExecutors::report_xxl`].
-    pub(crate) async fn report(&self, app: AppId, reports: Vec<XxlReport>) -> Option<XxlReported> {
+    pub(crate) async fn report(&self, app: AppId, reports: Vec<XxlReport>) -> Option<XxlReportResults> {
         let len = reports.len();
         submit(&self.reports, (app, reports), len).await
     }
@@ -143,7 +143,7 @@ impl Writer {
         while let Some(batch) = gather(&mut waiting).await {
             for Part { key: token, rows: runs, pending } in by_key(batch) {
                 let sent = self.engine.store().send_xxl(token, &runs, self.engine.now()).await;
-                let rows = sent.inspect_err(|error| self.lines.store_failed("number attempts", error)).ok();
+                let rows = sent.inspect_err(|error| self.lines.log_store_failure("number attempts", error)).ok();
                 let mut rows = rows.map(|rows| rows.unwrap_or_default().into_iter());
                 for write in pending {
                     write.answer.send(rows.as_mut().map(|rows| rows.by_ref().take(write.len).collect())).ok();
@@ -156,14 +156,15 @@ impl Writer {
         while let Some(batch) = gather(&mut waiting).await {
             for Part { key: app, rows: reports, pending } in by_key(batch) {
                 let found = self.engine.store().report_xxl(app, &reports, self.engine.now()).await;
-                let found = found.inspect_err(|error| self.lines.store_failed("store ends of attempts", error)).ok();
+                let found =
+                    found.inspect_err(|error| self.lines.log_store_failure("store ends of attempts", error)).ok();
                 let runs: HashMap<i64, &XxlRun> =
                     found.iter().flat_map(|found| &found.runs).map(|run| (run.log_id, run)).collect();
                 let mut first = 0;
                 for write in pending {
                     let range = first..first + write.len;
                     first = range.end;
-                    let part = found.as_ref().map(|found| XxlReported {
+                    let part = found.as_ref().map(|found| XxlReportResults {
                         runs: runs_of(&reports[range.clone()], &runs),
                         outcomes: found.outcomes[range].to_vec(),
                     });
@@ -177,7 +178,7 @@ impl Writer {
         while let Some(batch) = gather(&mut waiting).await {
             let log_ids: Vec<i64> = batch.iter().flat_map(|write| write.input.iter().copied()).collect();
             let settled = self.engine.store().settle_xxl(&log_ids, self.engine.now()).await;
-            let settled = settled.inspect_err(|error| self.lines.store_failed("settle attempts", error)).ok();
+            let settled = settled.inspect_err(|error| self.lines.log_store_failure("settle attempts", error)).ok();
             for write in batch {
                 write.answer.send(settled).ok();
             }

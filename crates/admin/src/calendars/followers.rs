@@ -20,7 +20,7 @@ use rondel_core::error_chain::chain;
 /// Number of jobs moved concurrently.
 const PARALLEL_COUNT: usize = 8;
 /// Number of jobs that one statement reads.
-const BEHIND_PAGE: u32 = 200;
+const JOB_PAGE: u32 = 200;
 
 /// Maximum number of tries to move a job within one call. A try fails if another caller changes the job or its calendar meanwhile.
 const TRY_COUNT: u32 = 3;
@@ -29,7 +29,7 @@ type CurrentCalendar = Option<(PinnedCalendar, Arc<Calendar>)>;
 
 /// Checks that the jobs of a calendar can be planned by its new version: a job whose rule moves its fires by whole days (next or previous)
 /// needs a calendar without times of day.
-pub(super) async fn check_users(
+pub(super) async fn check_jobs(
     node: &Node,
     namespace: NamespaceId,
     name: &str,
@@ -40,7 +40,7 @@ pub(super) async fn check_users(
     };
     let mut after: Option<String> = None;
     loop {
-        let users = node.store().calendar_users(record.id, None, after.as_deref(), PAGE).await?;
+        let users = node.store().jobs_with_calendar(record.id, None, after.as_deref(), PAGE).await?;
         let Some(last) = users.last() else { return Ok(()) };
         after = Some(last.clone());
         for user in &users {
@@ -66,8 +66,8 @@ pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
         // Each query also returns the jobs that could not be moved so far, so the limit grows by their number.
         let left: BTreeSet<JobId> =
             tries.iter().filter(|(_, tries)| **tries >= TRY_COUNT).map(|(job, _)| *job).collect();
-        let limit = BEHIND_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));
-        let mut behind = node.store().jobs_behind(limit).await?;
+        let limit = JOB_PAGE.saturating_add(u32::try_from(left.len()).unwrap_or(u32::MAX));
+        let mut behind = node.store().jobs_with_outdated_calendar(limit).await?;
         behind.retain(|record| !left.contains(&record.id));
         if behind.is_empty() {
             return Ok(u64::try_from(moved.len()).unwrap_or(u64::MAX));

@@ -69,7 +69,7 @@ pub struct SavedCalendar {
 
 /// A calendar or a job that uses a calendar.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CalendarUser {
+pub enum CalendarDependent {
     /// Another calendar, by name.
     Calendar(String),
     /// A job, by name.
@@ -158,27 +158,27 @@ pub async fn delete(
 ///
 /// # Errors
 /// The store's.
-pub async fn users(
+pub async fn dependents(
     node: &Node,
     record: &CalendarRecord,
     within: Option<&[AppId]>,
-    after: Option<&CalendarUser>,
+    after: Option<&CalendarDependent>,
     limit: usize,
-) -> Result<Vec<CalendarUser>, StoreError> {
+) -> Result<Vec<CalendarDependent>, StoreError> {
     let mut users = Vec::new();
-    if !matches!(after, Some(CalendarUser::Job(_))) {
+    if !matches!(after, Some(CalendarDependent::Job(_))) {
         let calendars = composition(node, record.namespace).await?.direct_dependents(&record.spec.name);
-        users.extend(calendars.into_iter().map(CalendarUser::Calendar).filter(|user| after < Some(user)));
+        users.extend(calendars.into_iter().map(CalendarDependent::Calendar).filter(|user| after < Some(user)));
         users.truncate(limit);
     }
     let left = u32::try_from(limit - users.len()).unwrap_or(u32::MAX);
     if left > 0 {
         let after = match after {
-            Some(CalendarUser::Job(name)) => Some(name.as_str()),
-            Some(CalendarUser::Calendar(_)) | None => None,
+            Some(CalendarDependent::Job(name)) => Some(name.as_str()),
+            Some(CalendarDependent::Calendar(_)) | None => None,
         };
-        let jobs = node.store().calendar_users(record.id, within, after, left).await?;
-        users.extend(jobs.into_iter().map(CalendarUser::Job));
+        let jobs = node.store().jobs_with_calendar(record.id, within, after, left).await?;
+        users.extend(jobs.into_iter().map(CalendarDependent::Job));
     }
     Ok(users)
 }
@@ -204,7 +204,7 @@ async fn checked(
     }
     let parts = composition::parts(node, namespace, spec, None).await?;
     let calendar = Calendar::compile(spec, |name| parts.get(name).cloned()).map_err(CalendarError::Invalid)?;
-    followers::check_users(node, namespace, &spec.name, &calendar).await?;
+    followers::check_jobs(node, namespace, &spec.name, &calendar).await?;
     check_composed(node, namespace, spec, &composition).await?;
     Ok(parts)
 }
@@ -224,7 +224,7 @@ async fn check_composed(
             let message = format!("the calendar {composed:?} names this one and would not be right: {first}");
             CalendarError::Invalid(vec![FieldError::new("/rule", message)])
         })?;
-        followers::check_users(node, namespace, composed, &calendar).await?;
+        followers::check_jobs(node, namespace, composed, &calendar).await?;
     }
     Ok(())
 }

@@ -189,9 +189,9 @@ fn find_moved_secrets(existing: &Channel, new: &NewChannel, settings: &Values) -
 
 /// Tries the templates on sample notices of all kinds.
 fn find_template_error(settings: &Values, lang: Lang) -> Option<FieldError> {
-    let mut tried =
+    let mut rendered =
         notices().into_iter().map(|notice| Texts::new(&notice, settings, (lang, Some("https://rondel.example"))));
-    let refused = tried.find_map(Result::err)?;
+    let refused = rendered.find_map(Result::err)?;
     let (field, sentence) = refused.split_once(": ").unwrap_or(("body_template", &refused));
     Some(FieldError::new(format!("/settings/{field}"), sentence))
 }

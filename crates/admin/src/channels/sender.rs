@@ -51,7 +51,7 @@ impl Background for ChannelLoop {
         Some(self.shared.config.alert_period)
     }
 
-    async fn woken(&mut self) {
+    async fn wait_until_woken(&mut self) {
         self.senders.wait_for_one().await;
     }
 

@@ -34,7 +34,7 @@ pub(super) fn render(template: &str, notice: &Notice, url: Option<&str>) -> Resu
     environment.add_filter("first", filters::first);
     environment.add_filter("last", filters::last);
     let compiled = environment.template_from_str(template).map_err(|error| chain_in_one_line(&error))?;
-    let mut output = Bounded(Vec::new());
+    let mut output = BoundedWriter(Vec::new());
     match compiled.render_captured_to(context(notice, url), &mut output) {
         Ok(_) => {}
         Err(_) if output.0.len() >= OUTPUT_BYTES_MAX => {
@@ -141,9 +141,9 @@ fn without_texts(inside: &str) -> String {
 }
 
 /// A writer that accepts up to [`OUTPUT_BYTES_MAX`] bytes, and then fails.
-struct Bounded(Vec<u8>);
+struct BoundedWriter(Vec<u8>);
 
-impl Write for Bounded {
+impl Write for BoundedWriter {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         let room = OUTPUT_BYTES_MAX.saturating_sub(self.0.len());
         if room == 0 && !bytes.is_empty() {

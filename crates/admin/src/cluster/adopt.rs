@@ -71,7 +71,7 @@ impl Background for AdoptLoop {
         Some(PERIOD)
     }
 
-    async fn woken(&mut self) {
+    async fn wait_until_woken(&mut self) {
         tokio::select! {
             biased;
             () = self.shared.adopt_poke.notified() => {}

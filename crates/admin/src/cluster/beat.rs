@@ -27,7 +27,7 @@ const ANSWER_TIMEOUT: Duration = Duration::from_secs(2);
 const RETRY_DELAY_MIN: Duration = Duration::from_millis(100);
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(1);
 /// Housekeeping keeps the row of a node for longer than this after the end of its lease: a row that is missing earlier was lost.
-const ROW_KEPT: Duration = Duration::from_secs(24 * 3600);
+const ROW_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// Number of beats between two counts of the jobs whose home is this node.
 const COUNT_BEATS: u32 = 10;
 
@@ -73,7 +73,7 @@ impl Background for BeatLoop {
         Some(backoff(RETRY_DELAY_MIN, RETRY_DELAY_MAX, failed_count))
     }
 
-    async fn woken(&mut self) {
+    async fn wait_until_woken(&mut self) {
         self.shared.beat_poke.notified().await;
     }
 
@@ -104,7 +104,7 @@ impl BeatLoop {
         let before = self.obstacle;
         let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
             Ok(Ok(())) => None,
-            Ok(Err(error)) => Some((shared.store.trouble(&error).await, chain(&error))),
+            Ok(Err(error)) => Some((shared.store.diagnose(&error).await, chain(&error))),
             Err(_) => Some((DatabaseTroubleKind::Slow, format!("no answer within {ANSWER_TIMEOUT:?}"))),
         };
         let Some((trouble, message)) = failed else {
@@ -171,9 +171,9 @@ impl BeatLoop {
     fn has_lost_history(&mut self, renewal: &Renewal) -> bool {
         let shared = &self.shared;
         let written = self.written.replace(renewal.until);
-        let lost = written.filter(|written| renewal.before + shared.config.lease / 10 < *written);
+        let lost = written.filter(|written| renewal.previous_until + shared.config.lease / 10 < *written);
         let Some(written) = lost.filter(|_| !shared.is_leaving()) else { return false };
-        self.note_lost_history(Some(written.since(renewal.before)));
+        self.note_lost_history(Some(written.since(renewal.previous_until)));
         self.must_rejoin = true;
         true
     }
@@ -289,7 +289,7 @@ impl BeatLoop {
         self.must_rejoin = false;
         let is_lost = match stored {
             Some(node) => node.epoch < previous_lease.epoch,
-            None => written.is_some_and(|until| shared.clock.now() < until + ROW_KEPT),
+            None => written.is_some_and(|until| shared.clock.now() < until + ROW_KEPT_FOR),
         };
         if is_lost {
             self.note_lost_history(None);

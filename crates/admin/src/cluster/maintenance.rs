@@ -17,7 +17,7 @@ use crate::clock::Clock;
 /// Maximum age of a reading with which fires are claimed.
 pub(crate) const AGE_MAX: Duration = Duration::from_secs(2);
 /// A window still counts for this long after its end, because a server that was away still finds fires that were due inside of it.
-const KEPT: Duration = Duration::from_secs(24 * 3600);
+const KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 
 /// The windows of all namespaces, without those that ended long ago.
 #[derive(Debug, Default)]
@@ -35,7 +35,7 @@ struct Reading {
 impl MaintenanceBoard {
     pub(crate) async fn read(&self, store: &dyn Store, clock: &Clock) -> Result<(), StoreError> {
         let asked_at = clock.boot_micros();
-        let records = store.maintenance(None, clock.now() - KEPT).await?;
+        let records = store.maintenance(None, clock.now() - KEPT_FOR).await?;
         *self.known.write().unwrap_or_else(PoisonError::into_inner) =
             Reading { records: Arc::new(records), asked_at: Some(asked_at) };
         Ok(())
@@ -119,7 +119,7 @@ mod tests {
             namespace: NAMESPACE,
             app: None,
             starts_at: NOW,
-            ends_at: NOW + KEPT,
+            ends_at: NOW + KEPT_FOR,
             fires: FiresInside::Skip,
         };
         let (reason, author) = ("moving".to_owned(), "ann".to_owned());

@@ -58,7 +58,7 @@ pub(crate) struct Membership {
 pub(crate) type EndedLease = (NodeId, Timestamp);
 
 /// For this long after a change of the nodes that take jobs, jobs and runs may be in transfer between nodes.
-const UNSETTLED: Duration = Duration::from_secs(30);
+const UNSETTLED_FOR: Duration = Duration::from_secs(30);
 
 impl Membership {
     pub(crate) fn new(token: LeaseToken, ordinal: i64, sent_at: i64, lease: Duration, boot: BootClock) -> Self {
@@ -242,7 +242,7 @@ impl Membership {
     pub(crate) fn is_unsettled(&self, now: Timestamp) -> bool {
         let nodes = self.nodes();
         let leaves = |node: &Node| node.is_living(now) && !node.takes_jobs(now);
-        nodes.len() > 1 && (self.takers_unchanged_for(now) < UNSETTLED || nodes.iter().any(leaves))
+        nodes.len() > 1 && (self.takers_unchanged_for(now) < UNSETTLED_FOR || nodes.iter().any(leaves))
     }
 
     /// This node's switch, as the last beat saw it.

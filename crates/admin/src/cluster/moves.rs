@@ -49,7 +49,7 @@ pub(crate) struct MoveLoop {
     next_skip: u32,
     pass: Pass,
     /// The last pass that left no job misplaced: the nodes among which it distributed the jobs, and the instant of its end.
-    settled: (Vec<NodeId>, Timestamp),
+    last_settled: (Vec<NodeId>, Timestamp),
 }
 
 /// The outcome of a round.
@@ -57,7 +57,7 @@ pub(crate) struct MoveLoop {
 struct Round {
     moved: usize,
     /// How many jobs should move and did not.
-    left: usize,
+    unmoved: usize,
     /// The last job that it looked at, if the node has more.
     next_after: Option<JobId>,
 }
@@ -66,7 +66,7 @@ struct Round {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Pass {
     moved: usize,
-    left: usize,
+    unmoved: usize,
     /// The job after which the next round begins.
     after: Option<JobId>,
 }
@@ -75,11 +75,11 @@ impl Pass {
     /// Adds a round, and returns the pass once it has examined all jobs. If some jobs moved and others did not, the next round examines the
     /// same jobs again.
     fn add(&mut self, round: Round) -> Option<Self> {
-        if round.moved > 0 && round.left > 0 {
+        if round.moved > 0 && round.unmoved > 0 {
             return None;
         }
         self.moved += round.moved;
-        self.left += round.left;
+        self.unmoved += round.unmoved;
         self.after = round.next_after;
         self.after.is_none().then(|| std::mem::take(self))
     }
@@ -111,7 +111,7 @@ impl Background for MoveLoop {
         None
     }
 
-    async fn woken(&mut self) {
+    async fn wait_until_woken(&mut self) {
         let now = self.shared.clock.now();
         self.shared.clock.sleep_until(next_moment(now)).await;
     }
@@ -123,8 +123,8 @@ impl Background for MoveLoop {
 
 impl MoveLoop {
     pub(crate) const fn new(shared: Arc<Shared>) -> Self {
-        let pass = Pass { moved: 0, left: 0, after: None };
-        Self { shared, skip: 0, next_skip: 1, pass, settled: (Vec::new(), Timestamp::EPOCH) }
+        let pass = Pass { moved: 0, unmoved: 0, after: None };
+        Self { shared, skip: 0, next_skip: 1, pass, last_settled: (Vec::new(), Timestamp::EPOCH) }
     }
 
     /// One round. Returns how many jobs moved.
@@ -143,12 +143,12 @@ impl MoveLoop {
         }
         let round = move_away(shared, &held, (reason, self.pass.after), MovableRuns::NotYetDue).await?;
         let pass = self.pass.add(round);
-        if pass.is_some_and(|pass| pass.left == 0) {
-            self.settled = (takers(&shared.membership.node_shares(now)), now);
+        if pass.is_some_and(|pass| pass.unmoved == 0) {
+            self.last_settled = (takers(&shared.membership.node_shares(now)), now);
         }
         // Jobs that are never idle need not be examined each second, so rounds are skipped if no job could move.
         match pass {
-            Some(Pass { moved: 0, left: 1.., .. }) => {
+            Some(Pass { moved: 0, unmoved: 1.., .. }) => {
                 self.skip = self.next_skip;
                 self.next_skip = (self.next_skip * 2).min(SKIPPED_MAX);
             }
@@ -167,7 +167,7 @@ impl MoveLoop {
             return Some(MoveReason::Leaves);
         }
         let is_stable = membership.takers_unchanged_for(now) >= self.shared.config.lease * 2;
-        let (strategy, (among, at)) = (self.shared.config.claim_strategy, &self.settled);
+        let (strategy, (among, at)) = (self.shared.config.claim_strategy, &self.last_settled);
         let is_new =
             takers(&membership.node_shares(now)) != *among || strategy.depends_on_load() && now.since(*at) >= HALF_LIFE;
         (strategy.rebalances() && is_stable && is_new).then_some(MoveReason::Shares)
@@ -188,7 +188,7 @@ pub(crate) async fn leave(shared: &Shared, held: &HeldLease, movable: MovableRun
     let (mut after, mut left) = (None, 0);
     loop {
         let round = move_away(shared, held, (MoveReason::Leaves, after), movable).await?;
-        left += round.left;
+        left += round.unmoved;
         if round.next_after.is_none() {
             return Ok(left);
         }
@@ -251,7 +251,7 @@ async fn move_away(
     if moved > 0 {
         tracing::info!(count = moved, left = going.len() - moved, "handed over jobs to other nodes");
     }
-    Ok(Round { moved, left: going.len() - moved, next_after })
+    Ok(Round { moved, unmoved: going.len() - moved, next_after })
 }
 
 /// Hands over a batch of jobs in one transaction. Returns the number of jobs handed over.
@@ -346,14 +346,14 @@ mod tests {
 
     #[test]
     fn a_pass_ends_once_all_jobs_were_looked_at() {
-        let round = |moved, left, after: Option<i64>| Round { moved, left, next_after: after.map(JobId::new) };
+        let round = |moved, unmoved, after: Option<i64>| Round { moved, unmoved, next_after: after.map(JobId::new) };
         let mut pass = Pass::default();
         assert_eq!(pass.add(round(0, 0, Some(5))), None, "the jobs behind it are still to be looked at");
         assert_eq!(pass.after, Some(JobId::new(5)));
         assert_eq!(pass.add(round(200, 3, Some(9))), None);
         assert_eq!(pass.after, Some(JobId::new(5)), "more of the same jobs may go");
         assert_eq!(pass.add(round(0, 3, Some(9))), None);
-        assert_eq!(pass.add(round(2, 0, None)), Some(Pass { moved: 2, left: 3, after: None }));
+        assert_eq!(pass.add(round(2, 0, None)), Some(Pass { moved: 2, unmoved: 3, after: None }));
         assert_eq!(pass, Pass::default());
     }
 

@@ -155,12 +155,12 @@ impl DeclarationBoard {
 
 /// Sends an executor the full list of its problems.
 pub(super) fn send(session: &SessionHandle, problems: &[DeclarationProblem]) {
-    let of_executor = problems.iter().map(|problem| v1::DeclarationProblem {
+    let messages = problems.iter().map(|problem| v1::DeclarationProblem {
         job: problem.job.clone(),
         pointer: problem.pointer.clone(),
         message: problem.message.clone(),
     });
-    session.send(Body::DeclarationProblems(v1::DeclarationProblems { problems: of_executor.collect() }));
+    session.send(Body::DeclarationProblems(v1::DeclarationProblems { problems: messages.collect() }));
 }
 
 #[cfg(test)]

@@ -47,7 +47,7 @@ impl Background for DeclareLoop {
         self.node.shared().first_look_delay(PERIOD)
     }
 
-    async fn woken(&mut self) {
+    async fn wait_until_woken(&mut self) {
         self.node.declared().poke.notified().await;
         tokio::time::sleep(PAUSE).await;
     }

@@ -20,13 +20,13 @@ pub(crate) struct Senders<K> {
     under_way: FuturesUnordered<BoxFuture<'static, (K, Result<(), StoreError>)>>,
     receivers: BTreeSet<K>,
     /// The store error of the last sender that failed, until a tick reports it.
-    failed: Option<TickError>,
+    unreported_error: Option<TickError>,
     client: Option<Outgoing>,
 }
 
 impl<K: Ord + Copy + Send + 'static> Senders<K> {
     pub(crate) fn new() -> Self {
-        Self { under_way: FuturesUnordered::new(), receivers: BTreeSet::new(), failed: None, client: None }
+        Self { under_way: FuturesUnordered::new(), receivers: BTreeSet::new(), unreported_error: None, client: None }
     }
 
     /// The receivers to which messages are being sent.
@@ -62,13 +62,13 @@ impl<K: Ord + Copy + Send + 'static> Senders<K> {
     fn ended(&mut self, (to, sent): (K, Result<(), StoreError>)) {
         self.receivers.remove(&to);
         if let Err(error) = sent {
-            self.failed = Some(error.into());
+            self.unreported_error = Some(error.into());
         }
     }
 
     /// The store error of a sender that ended since the last call.
     pub(crate) fn check(&mut self) -> Result<(), TickError> {
-        self.failed.take().map_or(Ok(()), Err)
+        self.unreported_error.take().map_or(Ok(()), Err)
     }
 
     pub(crate) fn client(&mut self, allowed: &AllowedAddresses) -> Result<Outgoing, TickError> {

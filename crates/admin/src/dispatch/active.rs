@@ -18,9 +18,9 @@ pub(crate) struct Active {
     pub(crate) executor: ExecutorId,
     pub(crate) executor_name: String,
     /// When the run was sent; until then, when its executor was chosen. A mark that is written before the send has the latter instant.
-    pub(crate) sent_at: Timestamp,
+    pub(crate) sent_or_chosen_at: Timestamp,
     /// The number of the trigger that was sent last.
-    pub(crate) number: i64,
+    pub(crate) trigger_number: i64,
     /// When this server last looked at the run's row.
     pub(crate) looked_at: Timestamp,
     pub(crate) phase: Phase,
@@ -43,8 +43,8 @@ impl Active {
             ready,
             executor,
             executor_name,
-            sent_at: now,
-            number: 0,
+            sent_or_chosen_at: now,
+            trigger_number: 0,
             looked_at: now,
             phase,
             began_at: None,
@@ -56,7 +56,7 @@ impl Active {
     }
 
     /// The entry that the store is to write about the run. `at` is when the run began, was sent, or got its executor.
-    pub(crate) fn in_hand(&self, at: Timestamp) -> RunAtExecutor {
+    pub(crate) fn run_at_executor(&self, at: Timestamp) -> RunAtExecutor {
         RunAtExecutor {
             run: self.ready.run.id,
             attempt: self.ready.run.attempt,

@@ -31,7 +31,7 @@ pub(super) fn flush_questions(d: &mut Decision<'_>) {
 /// Handles an executor's answer to question `number`; `free` lists the jobs whose runs it would take.
 pub(super) fn answered(d: &mut Decision<'_>, executor: ExecutorId, number: i64, free: &BTreeSet<JobId>) {
     let now = d.now;
-    d.state.executors.heard(executor, now);
+    d.state.executors.record_heard(executor, now);
     for job in d.state.probes.answered(executor, number, free, &mut d.state.runs) {
         route_probed(d, job);
     }

@@ -25,11 +25,11 @@ pub(super) fn assign(d: &mut Decision<'_>, ready: Ready, executor: ExecutorId, e
     let phase = if marking { Phase::Marking } else { Phase::Placed };
     let active = Active::new(ready, executor, executor_name, now, phase);
     if marking {
-        d.state.outbox.marks.push(active.in_hand(active.sent_at));
+        d.state.outbox.marks.push(active.run_at_executor(active.sent_or_chosen_at));
     } else if may_be_sent(d, executor, &active.ready) {
         d.state.outbox.triggers.entry(executor).or_default().push(active.ready.run.id);
     } else {
-        d.state.outbox.ahead.insert((active.ready.run.due_at, active.ready.run.id));
+        d.state.outbox.not_yet_due.insert((active.ready.run.due_at, active.ready.run.id));
     }
     d.state.runs.put_active(active);
 }

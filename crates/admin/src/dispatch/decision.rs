@@ -112,13 +112,13 @@ impl<'a> Decision<'a> {
         self.effects.push(Effect::Forget(runs.into_iter().collect()));
     }
 
-    pub(super) fn forget_of(&mut self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
-        self.effects.push(Effect::ForgetOf(runs.into_iter().collect()));
+    pub(super) fn forget_under_lease(&mut self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
+        self.effects.push(Effect::ForgetUnderLease(runs.into_iter().collect()));
     }
 
     /// Forgets shards that no longer wait here for the answer to the step that writes them.
     pub(super) fn forget_shards(&mut self, shards: &[Run]) {
-        self.forget_of(shards.iter().map(|shard| (shard.id, lease_of(shard))));
+        self.forget_under_lease(shards.iter().map(|shard| (shard.id, lease_of(shard))));
     }
 
     /// Sends the same message to every executor that is connected.

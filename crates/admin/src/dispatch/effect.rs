@@ -41,7 +41,7 @@ pub(crate) enum Effect {
     /// Forget these runs: they are not in memory any more.
     Forget(Vec<RunId>),
     /// Forget these runs, unless they have been taken over under a later lease since.
-    ForgetOf(Vec<(RunId, LeaseToken)>),
+    ForgetUnderLease(Vec<(RunId, LeaseToken)>),
     /// Record that these runs await their children; they keep their places at their gates.
     Await(Vec<(JobId, RunId)>),
     /// Forget which runs await their children, except those that executors have: their places at their gates are dropped.
@@ -73,7 +73,7 @@ impl Effect {
         match self {
             Self::Finish(end) => end.attempt_end.run == run && end.phase_before.is_none(),
             Self::Forget(runs) => runs.contains(&run),
-            Self::ForgetOf(runs) => runs.iter().any(|(forgotten, _)| *forgotten == run),
+            Self::ForgetUnderLease(runs) => runs.iter().any(|(forgotten, _)| *forgotten == run),
             _ => false,
         }
     }

@@ -13,7 +13,7 @@ use crate::metrics::CountedRun;
 /// Removes a run from its executor. Frees the slot, unless the end of the run has freed it already.
 pub(super) fn free_active(d: &mut Decision<'_>, run: RunId) -> Option<Active> {
     let active = d.state.runs.take_active(run)?;
-    d.state.outbox.ahead.remove(&(active.ready.run.due_at, run));
+    d.state.outbox.not_yet_due.remove(&(active.ready.run.due_at, run));
     if !matches!(active.phase, Phase::Ending | Phase::Settling) {
         free_slot(d, active.executor);
     }

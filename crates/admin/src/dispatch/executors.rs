@@ -441,7 +441,7 @@ impl Executors {
     }
 
     /// A heartbeat of an executor: how many runs it has, from all nodes.
-    pub(crate) fn beat(&mut self, id: ExecutorId, active: usize, now: Timestamp) {
+    pub(crate) fn record_beat(&mut self, id: ExecutorId, active: usize, now: Timestamp) {
         if let Some(online) = self.online.get_mut(&id) {
             online.runs_of_other_nodes = active.saturating_sub(online.in_flight);
             online.heard_at = now;
@@ -449,7 +449,7 @@ impl Executors {
         }
     }
 
-    pub(crate) fn heard(&mut self, id: ExecutorId, now: Timestamp) {
+    pub(crate) fn record_heard(&mut self, id: ExecutorId, now: Timestamp) {
         if let Some(online) = self.online.get_mut(&id) {
             online.heard_at = now;
         }

@@ -28,12 +28,12 @@ pub(super) fn expanded(d: &mut Decision<'_>, row: &Run, shards: Shards) {
     let Some(root) = d.state.runs.take_expanding(row) else {
         // A later lease has taken the broadcast over, and its place at the gate with it.
         d.forget_shards(&asked);
-        return d.forget_of([(row.id, lease_of(row))]);
+        return d.forget_under_lease([(row.id, lease_of(row))]);
     };
     if root.token() != d.facts.token {
         // The lease has ended since: the broadcast's next owner finds its shards.
         d.forget_shards(&asked);
-        d.forget_of([(row.id, root.token())]);
+        d.forget_under_lease([(row.id, root.token())]);
         turns::leave_gate(d, row.id);
         return flow::work_off(d);
     }

@@ -30,8 +30,8 @@ pub(super) fn release(d: &mut Decision<'_>) {
     while let Some((ready, timer)) = d.state.runs.take_due(now) {
         timer_fired(d, ready, timer);
     }
-    while d.state.outbox.ahead.first().is_some_and(|(at, _)| *at <= now) {
-        let Some((_, run)) = d.state.outbox.ahead.pop_first() else { return };
+    while d.state.outbox.not_yet_due.first().is_some_and(|(at, _)| *at <= now) {
+        let Some((_, run)) = d.state.outbox.not_yet_due.pop_first() else { return };
         if let Some(active) = d.state.runs.active(run) {
             d.state.outbox.triggers.entry(active.executor).or_default().push(run);
         }
@@ -43,11 +43,11 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
     let due_at = ready.run.due_at;
     if timer.is_outdated(due_at, now, d.facts.uptime) {
         // The periodic queries read the run again if it is still open.
-        d.forget_of([(ready.run.id, ready.token())]);
+        d.forget_under_lease([(ready.run.id, ready.token())]);
     } else if is_being_adopted(d, &ready) {
         d.state.runs.hold_back(ready, timer);
     } else {
-        see_ungated_runs(d, &ready);
+        place_ungated_runs(d, &ready);
         if timer.at < due_at && !may_go_ahead(d, &ready) {
             return d.state.runs.schedule(ready, timer.set_to(due_at));
         }
@@ -59,7 +59,7 @@ fn timer_fired(d: &mut Decision<'_>, ready: Ready, timer: Timer) {
 }
 
 /// If an edit has given the job a gate, gives places at it to the job's earlier runs that executors still have.
-fn see_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
+fn place_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
     let State { ungated, runs, gates, .. } = &mut *d.state;
     let (run, job, definition) = (ready.run.id, ready.run.job, &ready.definition.job);
     if definition.concurrency_max().is_none() {
@@ -78,7 +78,7 @@ fn see_ungated_runs(d: &mut Decision<'_>, ready: &Ready) {
 /// Whether runs that are still to be taken over may come before this one, in its job's order or under a limit that jobs share.
 fn is_being_adopted(d: &Decision<'_>, ready: &Ready) -> bool {
     let recovery = &d.state.recovery;
-    let is_of_job = recovery.adopting.contains(&ready.run.job) && !mutant::on(Mutant::NoHoldWhileAdopting);
+    let is_of_job = recovery.adopting_jobs.contains(&ready.run.job) && !mutant::on(Mutant::NoHoldWhileAdopting);
     is_of_job || recovery.is_adopting && shares_limit(ready)
 }
 
@@ -99,7 +99,7 @@ fn may_go_ahead(d: &Decision<'_>, ready: &Ready) -> bool {
 pub(super) fn start(d: &mut Decision<'_>, ready: Ready) {
     let is_departing = d.facts.departing.has(ready.run.id);
     if is_departing || d.state.is_draining || ready.token() != d.facts.token {
-        d.forget_of([(ready.run.id, ready.token())]);
+        d.forget_under_lease([(ready.run.id, ready.token())]);
         return;
     }
     if d.state.gates.is_at_other_gate(&ready) {

@@ -14,7 +14,7 @@ use rondel_store::ledger::EndOutcome;
 
 use super::event::IncomingResult;
 use super::ready::Ready;
-use super::starts::instant;
+use super::starts::reported_instant;
 
 /// Maximum number of triggers in one message.
 pub(crate) const TRIGGER_BATCH: usize = 500;
@@ -123,7 +123,7 @@ pub(crate) fn fence(lease: LeaseToken) -> v1::Fence {
 }
 
 /// Converts a result from the wire; an unknown status becomes a failure with a message about it.
-pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
+pub(crate) fn incoming_result(result: v1::Result, now: Timestamp) -> IncomingResult {
     use v1::result::Status;
     let status = result.status();
     let outcome = match status {
@@ -149,8 +149,8 @@ pub(crate) fn incoming(result: v1::Result, now: Timestamp) -> IncomingResult {
         outcome,
         message,
         result: text(result.result).map(bounded_depth),
-        started_at: instant(result.started_at_ms, now),
-        finished_at: instant(result.finished_at_ms, now).unwrap_or(now),
+        started_at: reported_instant(result.started_at_ms, now),
+        finished_at: reported_instant(result.finished_at_ms, now).unwrap_or(now),
         received_at: now,
         silent_ms: u64::try_from(result.silent_ms).ok().filter(|silent| *silent > 0),
         unfinished: result.unfinished,
@@ -245,7 +245,7 @@ mod tests {
         let outcome = |retryable, unreported_ms| {
             let status = v1::result::Status::Failed.into();
             let result = v1::Result { status, retryable, unreported_ms, ..v1::Result::default() };
-            incoming(result, Timestamp::from_secs(1)).outcome
+            incoming_result(result, Timestamp::from_secs(1)).outcome
         };
         assert_eq!(outcome(true, 60_000), Outcome::Lost(Reason::ExecutorLost));
         assert_eq!(outcome(false, 60_000), Outcome::Unreported);
@@ -260,7 +260,7 @@ mod tests {
             let result =
                 v1::Result { attempt: 1, started_at_ms: at_ms, finished_at_ms: at_ms, ..v1::Result::default() };
             let policy = ready.definition.job.next_step_policy;
-            let attempt_end = incoming(result, now).into_attempt_end(
+            let attempt_end = incoming_result(result, now).into_attempt_end(
                 &ready.run,
                 policy,
                 (rondel_core::ExecutorId::new(1), String::new()),

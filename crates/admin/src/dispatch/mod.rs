@@ -45,7 +45,7 @@ pub(crate) use event::{
     Event, ExecutorStream, FenceAnswer, IncomingResult, Reply, Report, Responder, RollCallRun, SessionHandle,
 };
 pub use executors::given_name;
-pub(crate) use messages::{fence, incoming};
+pub(crate) use messages::{fence, incoming_result};
 pub(crate) use ready::{Ready, end_of_unsent, jitter};
 pub(crate) use run_loop::DispatchLoop;
-pub(crate) use starts::{Start, StartReports, instant};
+pub(crate) use starts::{Start, StartReports, reported_instant};

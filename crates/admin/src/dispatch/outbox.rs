@@ -16,7 +16,7 @@ use super::step::Step;
 use super::{ends, flow, place};
 
 /// How long after its mark an at-most-once run may be sent.
-const MARK_HOLDS: Duration = Duration::from_secs(1);
+const MARK_VALID_FOR: Duration = Duration::from_secs(1);
 /// Maximum number of jobs whose newest term is remembered.
 const TERM_COUNT_MAX: usize = 100_000;
 
@@ -63,7 +63,7 @@ pub(super) fn sendable(d: &mut Decision<'_>, executor: ExecutorId, runs: &[RunId
 /// Whether the run may still be sent. An at-most-once run must not be sent once its mark is older than a second: other nodes may already treat
 /// the run as one that died with this node.
 fn may_be_sent(active: &Active, now: Timestamp) -> bool {
-    active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_at + MARK_HOLDS > now
+    active.ready.definition.job.delivery == Delivery::AtLeastOnce || active.sent_or_chosen_at + MARK_VALID_FOR > now
 }
 
 /// Records that these runs were put on the stream of this executor, and that its answers are awaited.
@@ -72,7 +72,7 @@ pub(super) fn sent(d: &mut Decision<'_>, executor: ExecutorId, runs: &[(RunId, i
     for (run, number) in runs {
         let Some(active) = d.state.runs.active_mut(*run) else { continue };
         active.ready.was_sent = true;
-        (active.phase, active.sent_at, active.number) = (Phase::Sent, d.now, *number);
+        (active.phase, active.sent_or_chosen_at, active.trigger_number) = (Phase::Sent, d.now, *number);
         active.beats_at_send = Some(beats);
     }
 }
@@ -97,7 +97,7 @@ pub(super) fn marked(d: &mut Decision<'_>, asked: &[(RunId, i32)], won: &[RunId]
         }
         active.phase = Phase::Placed;
         if due_at > now {
-            d.state.outbox.ahead.insert((due_at, *run));
+            d.state.outbox.not_yet_due.insert((due_at, *run));
         } else {
             d.state.outbox.triggers.entry(executor).or_default().push(*run);
         }
@@ -150,7 +150,7 @@ fn unmark(d: &mut Decision<'_>, runs: Vec<(RunId, i32)>) {
 pub(super) fn drop_placed(d: &mut Decision<'_>) {
     d.state.outbox.triggers.clear();
     d.state.outbox.marks.clear();
-    d.state.outbox.ahead.clear();
+    d.state.outbox.not_yet_due.clear();
     let is_unsent = |active: &&Active| matches!(active.phase, Phase::Marking | Phase::Placed);
     let mut unsent: Vec<RunId> = d.state.runs.actives().filter(is_unsent).map(|active| active.ready.run.id).collect();
     unsent.sort_unstable();
@@ -160,7 +160,7 @@ pub(super) fn drop_placed(d: &mut Decision<'_>) {
         if active.phase == Phase::Placed && active.ready.is_marked_first() {
             marks.push((run, active.ready.run.attempt));
         }
-        d.forget_of([(run, active.ready.token())]);
+        d.forget_under_lease([(run, active.ready.token())]);
     }
     unmark(d, marks);
 }

@@ -76,7 +76,7 @@ pub(super) fn forget_and_check_rows(d: &mut Decision<'_>, gone: &[Ready]) {
 pub(super) fn forget_unsent(d: &mut Decision<'_>, ready: &Ready) {
     let run = ready.run.id;
     d.state.deadlines.forget(run);
-    d.forget_of([(run, ready.token())]);
+    d.forget_under_lease([(run, ready.token())]);
     turns::release_limit(d, run);
 }
 

@@ -70,10 +70,10 @@ fn measure_runs(d: &mut Decision<'_>) {
 fn note_running(d: &mut Decision<'_>) {
     let now = d.now;
     let note = |active: &mut Active| {
-        let lives_long = active.phase == Phase::Sent && active.sent_at + NOTE_RUNNING_AFTER <= now;
+        let lives_long = active.phase == Phase::Sent && active.sent_or_chosen_at + NOTE_RUNNING_AFTER <= now;
         let began_at = active.began_at.filter(|_| lives_long)?;
         (active.phase, active.row_names_executor) = (Phase::Noted, true);
-        Some(active.in_hand(began_at))
+        Some(active.run_at_executor(began_at))
     };
     let mut noted: Vec<RunAtExecutor> = d.state.runs.actives_mut().filter_map(note).collect();
     noted.sort_unstable_by_key(|in_hand| in_hand.run);

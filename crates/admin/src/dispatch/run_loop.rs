@@ -170,7 +170,7 @@ impl DispatchLoop {
                 shared.foreign.offer(&reporter, results, ExpectedFrom::OtherExecutors)
             }
             Effect::Forget(runs) => shared.in_memory.forget(runs),
-            Effect::ForgetOf(runs) => shared.in_memory.forget_of(runs),
+            Effect::ForgetUnderLease(runs) => shared.in_memory.forget_under_lease(runs),
             Effect::Await(runs) => shared.awaiting.admit(runs),
             Effect::ForgetAwaiting => {
                 let mut dropped = shared.awaiting.all();
@@ -186,7 +186,7 @@ impl DispatchLoop {
             Effect::ShowUnanswered(executor, unanswered) => shared.registry.set_unanswered(executor, unanswered),
             Effect::Count(what, count) => shared.counters.add(what, count),
             Effect::Measure(measure) => self.measure(measure),
-            Effect::EndSpan(span, why) => span.answered(why, now),
+            Effect::EndSpan(span, why) => span.end(why, now),
             Effect::AnswerStreamEnded(answer) => answer.respond(()),
             Effect::ListInHand(answer, runs) => answer.respond(runs),
             Effect::AnswerWhenDrained(answer) => self.drained = Some(answer),
@@ -226,7 +226,7 @@ impl DispatchLoop {
         }
         match phase_before {
             Some(phase) => self.handle(Event::EndRefused(run, attempt, phase), now),
-            None => self.shared.in_memory.forget_of(owner.map(|owner| (run, owner))),
+            None => self.shared.in_memory.forget_under_lease(owner.map(|owner| (run, owner))),
         }
     }
 
@@ -277,8 +277,8 @@ impl DispatchLoop {
         let metrics = &self.shared.metrics;
         match measure {
             Measure::FireLateness(late) => metrics.fire_lateness.observe(late),
-            Measure::Accepted(waited) => metrics.accepted.observe(waited),
-            Measure::Refused(waited) => metrics.refused.observe(waited),
+            Measure::Accepted(waited) => metrics.accept_delay.observe(waited),
+            Measure::Refused(waited) => metrics.refuse_delay.observe(waited),
             Measure::Runs { active, queued } => metrics.show_runs(size(active), size(queued)),
             Measure::Held { gates, limits, parked, roll_call } => {
                 let held = [(&metrics.held.gates, gates), (&metrics.held.limits, limits)];
@@ -286,7 +286,7 @@ impl DispatchLoop {
                     held.into_iter().chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
                 held.for_each(|(gauge, count)| gauge.store(size(count), Ordering::Relaxed));
             }
-            Measure::Dispatched(definition, trigger) => definition.counts.fires(trigger, FireOutcome::Dispatched, 1),
+            Measure::Dispatched(definition, trigger) => definition.counts.count_fires(trigger, FireOutcome::Dispatched, 1),
         }
     }
 }

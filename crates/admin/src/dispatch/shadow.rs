@@ -26,10 +26,10 @@ pub(super) fn unless_shadow(d: &mut Decision<'_>, ready: Ready) -> Option<Ready>
     }
     let (ready, executor) = match is_unexpanded_root(&ready.run) {
         true => {
-            let executors = all_of(d, &ready);
+            let executors = names_of_eligible(d, &ready);
             (ready, executors)
         }
-        false => chosen(d, ready),
+        false => choose_executor(d, ready),
     };
     let job = &ready.definition.job;
     let obstacles = match executor {
@@ -48,14 +48,14 @@ const fn is_unexpanded_root(run: &Run) -> bool {
 }
 
 /// The executors that would have got the shards.
-fn all_of(d: &Decision<'_>, ready: &Ready) -> Option<String> {
+fn names_of_eligible(d: &Decision<'_>, ready: &Ready) -> Option<String> {
     let executors = d.state.executors.eligible(ready);
     let names: Vec<&str> = executors.iter().map(|online| online.name.as_str()).collect();
     name_all(&names)
 }
 
 /// The choice of the job's router, with its trace.
-fn chosen(d: &mut Decision<'_>, ready: Ready) -> (Ready, Option<String>) {
+fn choose_executor(d: &mut Decision<'_>, ready: Ready) -> (Ready, Option<String>) {
     let tried_at = Some(ready.tried_at.unwrap_or(d.now));
     let mut probe = Probe::new(Ready { tried_at, ..ready }, d.now);
     let (executor, trace) = match routing::choose(d, &probe, true) {

@@ -34,7 +34,7 @@ impl StartReports {
     pub(crate) fn of(held: &[v1::RunRef], now: Timestamp) -> Self {
         let report = |run: &v1::RunRef| match run.not_begun {
             true => StartReport::NotStarted,
-            false => StartReport::Started(instant(run.started_at_ms, now)),
+            false => StartReport::Started(reported_instant(run.started_at_ms, now)),
         };
         Self(held.iter().map(|run| ((RunId::new(run.run_id), run.attempt), report(run))).collect())
     }
@@ -56,16 +56,16 @@ pub(crate) struct Start {
 
 /// An instant that an executor reports; 0 means none. The executor's clock only approximates the server's, so the result is never in the
 /// future.
-pub(crate) fn instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> {
+pub(crate) fn reported_instant(at_ms: i64, now: Timestamp) -> Option<Timestamp> {
     (at_ms > 0).then(|| Timestamp::from_millis(at_ms).min(now))
 }
 
 /// The wait of a run that its executor has accepted but, as far as this node knows, not begun, and the place of that wait. `None` until the
 /// report of an immediate start would have arrived. If the executor is not connected here, the run may have begun without a report.
-pub(crate) fn begin_wait(active: &Active, is_connected: bool, now: Timestamp) -> Option<(ReasonDetail, WaitPlace)> {
+pub(crate) fn unstarted_wait(active: &Active, is_connected: bool, now: Timestamp) -> Option<(ReasonDetail, WaitPlace)> {
     let is_accepted = active.phase == Phase::Sent && !active.is_unanswered();
     let patience = if is_connected { QUEUED_AFTER } else { NOTE_RUNNING_AFTER };
-    if !is_accepted || active.began_at.is_some() || now < active.sent_at + patience {
+    if !is_accepted || active.began_at.is_some() || now < active.sent_or_chosen_at + patience {
         return None;
     }
     let (waits_for, kind) = match is_connected {
@@ -73,7 +73,7 @@ pub(crate) fn begin_wait(active: &Active, is_connected: bool, now: Timestamp) ->
         false => (WaitFor::Answer, ObstacleKind::Offline),
     };
     // The row of a broadcast's shard names its executor from its creation, and keeps that name.
-    let hand = (!active.ready.is_for_one_executor()).then(|| active.in_hand(active.sent_at));
+    let hand = (!active.ready.is_for_one_executor()).then(|| active.run_at_executor(active.sent_or_chosen_at));
     let place = WaitPlace::Executor(hand);
     let obstacle = Obstacle { executor: active.executor_name.clone(), kind, condition: None };
     Some((ReasonDetail { waits_for: Some(waits_for), ..ReasonDetail::default() }.with_obstacles([obstacle]), place))
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn an_instant_that_an_executor_reports_is_never_in_the_future() {
         for (at_ms, expected) in [(-1, None), (0, None), (1, Some(1)), (500, Some(500)), (501, Some(500))] {
-            assert_eq!(instant(at_ms, AT(500)), expected.map(AT), "{at_ms}");
+            assert_eq!(reported_instant(at_ms, AT(500)), expected.map(AT), "{at_ms}");
         }
     }
 
@@ -101,7 +101,7 @@ mod tests {
         let ready = ready(10, &definition(&json!({})));
         let mut active = Active::new(ready, ExecutorId::new(1), "e1".to_owned(), AT(10_000), Phase::Sent);
         change(&mut active);
-        let (detail, place) = begin_wait(&active, is_connected, AT(now))?;
+        let (detail, place) = unstarted_wait(&active, is_connected, AT(now))?;
         Some((detail.waits_for, matches!(place, WaitPlace::Executor(Some(_)))))
     }
 

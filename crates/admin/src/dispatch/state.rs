@@ -59,7 +59,7 @@ pub(crate) struct Outbox {
     /// Runs that are marked with the next flush: at-most-once runs, and runs with a noted wait.
     pub(super) marks: Vec<RunAtExecutor>,
     /// Runs that are sent when their instants come, by instant.
-    pub(super) ahead: BTreeSet<(Timestamp, RunId)>,
+    pub(super) not_yet_due: BTreeSet<(Timestamp, RunId)>,
 }
 
 /// Requests to the store that it has not answered.
@@ -82,7 +82,7 @@ pub(crate) struct Recovery {
     /// Whether open runs of ended leases are being taken over. Until that ends, this node does not know how many runs the shared limits count.
     pub(super) is_adopting: bool,
     /// Jobs whose open runs are being taken over: their due runs wait.
-    pub(super) adopting: HashSet<JobId>,
+    pub(super) adopting_jobs: HashSet<JobId>,
     pub(super) rollcall: RollCall,
     /// For each node, the epoch of its newest ended lease that was announced to executors.
     pub(super) fences: BTreeMap<NodeId, i64>,
@@ -112,7 +112,7 @@ impl State {
             recovery: Recovery {
                 begun_lease: None,
                 is_adopting: false,
-                adopting: HashSet::new(),
+                adopting_jobs: HashSet::new(),
                 rollcall: RollCall::default(),
                 fences: BTreeMap::new(),
                 relays: Relays::default(),
@@ -137,7 +137,7 @@ impl State {
         let mut next = self.limits.wake_at().min(self.probes.wake_at());
         if lease.is_some() && self.recovery.begun_lease == lease {
             next = self.runs.next_at().unwrap_or(Timestamp::MAX).min(next);
-            next = self.outbox.ahead.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
+            next = self.outbox.not_yet_due.first().map_or(Timestamp::MAX, |(at, _)| *at).min(next);
         }
         next
     }

@@ -84,7 +84,7 @@ fn record_starts(d: &mut Decision<'_>, id: ExecutorId, report: &Report) {
     for run in lose::sent_to(d, id, |active| report.held.contains(&(active.ready.run.id, active.ready.run.attempt))) {
         let Some(active) = d.state.runs.active_mut(run) else { continue };
         let StartReport::Started(at) = report.starts.get(run, active.ready.run.attempt) else { continue };
-        active.record_start(at.unwrap_or(active.sent_at), now);
+        active.record_start(at.unwrap_or(active.sent_or_chosen_at), now);
         if let (Some(_), Some(began_at)) = (at, active.began_at) {
             d.state.deadlines.record_start(&active.ready, d.facts.boot_micros_at(began_at));
         }
@@ -116,7 +116,7 @@ pub(super) fn stream_ended(d: &mut Decision<'_>, id: ExecutorId, number: u64) {
 
 pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(RunId, i32, Reply)>) {
     let now = d.now;
-    d.state.executors.heard(executor, now);
+    d.state.executors.record_heard(executor, now);
     if !replies.is_empty() {
         unanswered::record_answer(d, executor);
     }
@@ -133,7 +133,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
         }
         // A stream that is registered late may report the refusal of an earlier trigger, after the run was sent to the same executor again.
         let is_its = |active: &&mut Active| {
-            let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.number);
+            let is_earlier = matches!(reply, Reply::Refused(_, Some(number)) if number != active.trigger_number);
             active.executor == executor && active.ready.run.attempt == attempt && !is_earlier
         };
         let Some(active) = d.state.runs.active_mut(run).filter(is_its) else { continue };
@@ -143,7 +143,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             continue;
         }
         active.record_answer();
-        let waited = now.since(active.sent_at);
+        let waited = now.since(active.sent_or_chosen_at);
         if let Some(span) = active.span.take() {
             let why = matches!(reply, Reply::Refused(..)).then_some("the executor refused it");
             d.effects.push(Effect::EndSpan(span, why));
@@ -152,7 +152,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             Reply::Accepted => d.effects.push(Effect::Measure(Measure::Accepted(waited))),
             Reply::Refused(..) => d.effects.push(Effect::Measure(Measure::Refused(waited))),
             Reply::Started(start) => {
-                active.record_start(start.at.unwrap_or(active.sent_at + start.after), now);
+                active.record_start(start.at.unwrap_or(active.sent_or_chosen_at + start.after), now);
                 d.state.deadlines.record_start(&active.ready, d.facts.boot_micros);
             }
         }
@@ -160,7 +160,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
             let handler = active.ready.definition.job.handler.clone();
             app_of_refused = Some(active.ready.run.app);
             // What the run held is offered to other runs as it is taken back: by then the executor must count as one that takes none.
-            refused(d, executor, &handler, why);
+            apply_refusal(d, executor, &handler, why);
             outbox::take_back_unsent(d, &[run]);
         }
     }
@@ -170,7 +170,7 @@ pub(super) fn replied(d: &mut Decision<'_>, executor: ExecutorId, replies: Vec<(
     }
 }
 
-fn refused(d: &mut Decision<'_>, executor: ExecutorId, handler: &str, why: v1::RefusedWhy) {
+fn apply_refusal(d: &mut Decision<'_>, executor: ExecutorId, handler: &str, why: v1::RefusedWhy) {
     let now = d.now;
     match why {
         v1::RefusedWhy::NoHandler => d.state.executors.forget_handler(executor, handler),

@@ -60,7 +60,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         }
         Event::ExecutorShutDown(executor) => look::executor_shut_down(d, executor),
         Event::Died(executor) => look::died(d, executor),
-        Event::Beat(executor, active) => d.state.executors.beat(executor, active, d.now),
+        Event::Beat(executor, active) => d.state.executors.record_beat(executor, active, d.now),
         Event::FenceAnswered(executor, number, answer) => fences::fence_answered(d, executor, number, answer),
         Event::FencesAsked(requests) => relay::relay(d, requests),
         Event::FencesRelayed(answers) => roll::answered_elsewhere(d, answers),
@@ -97,7 +97,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
         | Event::LeaseBegun(_)
         | Event::Adopting(_)
         | Event::AdoptedJobs(_)
-        | Event::AllAdopted(_) => places_known(d, event),
+        | Event::AllAdopted(_) => handle_open_runs(d, event),
         Event::LeaseLost => drop_unsent(d),
         Event::ListInHand(answer) => {
             let runs = d.state.runs.actives().map(|active| active.ready.run.id).collect();
@@ -118,7 +118,7 @@ fn decide(d: &mut Decision<'_>, event: Event) {
 }
 
 /// Handles the events that report open runs with their places at gates, and those that report whether all open runs are known.
-fn places_known(d: &mut Decision<'_>, event: Event) {
+fn handle_open_runs(d: &mut Decision<'_>, event: Event) {
     let state = &mut *d.state;
     match event {
         Event::Awaiting(runs) => {
@@ -144,17 +144,17 @@ fn places_known(d: &mut Decision<'_>, event: Event) {
         Event::LeaseBegun(token) => (state.recovery.begun_lease, state.recovery.is_adopting) = (Some(token), true),
         Event::Adopting(jobs) => {
             state.recovery.is_adopting = true;
-            state.recovery.adopting.extend(jobs);
+            state.recovery.adopting_jobs.extend(jobs);
         }
         Event::AdoptedJobs(jobs) => {
             for job in &jobs {
-                state.recovery.adopting.remove(job);
+                state.recovery.adopting_jobs.remove(job);
             }
             state.runs.stop_holding_back();
         }
         Event::AllAdopted(token) => {
             (state.recovery.begun_lease, state.recovery.is_adopting) = (Some(token), false);
-            state.recovery.adopting.clear();
+            state.recovery.adopting_jobs.clear();
             state.runs.stop_holding_back();
         }
         _ => {}
@@ -216,11 +216,11 @@ fn drop_unsent(d: &mut Decision<'_>) {
     let mut dropped = state.runs.drain_called();
     for open in state.runs.drain_waiting() {
         if let Stage::Unconfirmed(shards) = open.stage {
-            d.effects.push(Effect::ForgetOf(shards.iter().map(|shard| (shard.id, lease_of(shard))).collect()));
+            d.effects.push(Effect::ForgetUnderLease(shards.iter().map(|shard| (shard.id, lease_of(shard))).collect()));
         }
         dropped.push(open.ready);
     }
-    d.forget_of(dropped.iter().map(|ready| (ready.run.id, ready.token())));
+    d.forget_under_lease(dropped.iter().map(|ready| (ready.run.id, ready.token())));
 }
 
 #[cfg(test)]

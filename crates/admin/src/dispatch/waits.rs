@@ -20,7 +20,7 @@ use super::queue::limits::wait_detail;
 use super::queue::noted::Noted;
 use super::ready::{Ready, end_of_unsent, waited_ms};
 use super::recovery::unanswered::{DESCRIBED_COUNT_MAX, answer_wait};
-use super::starts::begin_wait;
+use super::starts::unstarted_wait;
 use super::step::Step;
 use super::{ends, switches};
 use crate::metrics::CountedRun;
@@ -94,7 +94,7 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> ReasonDetail {
     let job = &ready.definition.job;
     let mut obstacles = busy_with_groups(d, ready);
     obstacles.extend(d.state.executors.obstacles(ready, now));
-    if let Some(executor) = belongs_to(&ready.run) {
+    if let Some(executor) = executor_of_shard(&ready.run) {
         obstacles.retain(|obstacle| obstacle.executor == executor);
         if obstacles.is_empty() {
             let (executor, kind) = (executor.to_owned(), ObstacleKind::Offline);
@@ -104,7 +104,7 @@ fn wait_for_executor(d: &Decision<'_>, ready: &Ready) -> ReasonDetail {
     let eligible = d.state.executors.eligible(ready);
     let are_silent = !eligible.is_empty() && eligible.iter().all(|online| d.state.executors.is_silent(online));
     let is_fit = obstacles.iter().any(|obstacle| is_fit_despite(obstacle.kind))
-        || !eligible.is_empty() && belongs_to(&ready.run).is_none();
+        || !eligible.is_empty() && executor_of_shard(&ready.run).is_none();
     let is_fit = is_fit && !are_silent;
     let waits_for = Some(if is_fit { WaitFor::Slot } else { WaitFor::Executor });
     let (app, handler) = (Some(job.app.clone()), Some(job.handler.clone()));
@@ -121,11 +121,11 @@ pub(super) fn note_all_waits(d: &mut Decision<'_>) {
         if d.state.waits.noted.contains_key(&run) {
             continue;
         }
-        let (detail, place) = described(d, ready, wait);
+        let (detail, place) = describe_wait(d, ready, wait);
         let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
         notes.push(NotedWait { run, attempt, detail: Box::new(before.with_wait(*detail)), place });
     }
-    will_be_noted(d, &notes);
+    require_marks(d, &notes);
     while !notes.is_empty() {
         let rest = notes.split_off(notes.len().min(NOTE_COUNT_MAX));
         d.step(Step::NoteWaits(std::mem::replace(&mut notes, rest)));
@@ -145,7 +145,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
             kept.extend(noted.map(|noted| (run, noted)));
             continue;
         }
-        let (detail, place) = described(d, ready, wait);
+        let (detail, place) = describe_wait(d, ready, wait);
         if noted.is_none_or(|noted| noted.detail != detail || noted.place != place) {
             let before = ready.run.detail.as_deref().cloned().unwrap_or_default();
             let stored = Box::new(before.with_wait((*detail).clone()));
@@ -154,7 +154,7 @@ pub(super) fn note_waits(d: &mut Decision<'_>) {
         kept.insert(run, Noted { attempt, token, at: now, detail, place });
     }
     d.state.waits.noted = kept;
-    will_be_noted(d, &changed);
+    require_marks(d, &changed);
     if !changed.is_empty() {
         d.step(Step::NoteWaits(changed));
     }
@@ -171,7 +171,7 @@ pub(super) fn wait_notes_refused(d: &mut Decision<'_>, notes: &[NotedWait]) {
 
 /// Records that these runs must be marked before they are sent, because from now on their rows may state that no executor has them. If an
 /// executor has accepted a run, the row of the run names that executor instead.
-fn will_be_noted(d: &mut Decision<'_>, notes: &[NotedWait]) {
+fn require_marks(d: &mut Decision<'_>, notes: &[NotedWait]) {
     for note in notes {
         if let Some(open) = d.state.runs.get_mut(note.run).filter(|open| open.ready.run.attempt == note.attempt) {
             open.ready.wait_noted = true;
@@ -201,7 +201,7 @@ fn waiting_runs<'d>(d: &'d Decision<'_>, now: Timestamp, before: Timestamp, coun
     let unanswered = unanswered.map(|(ready, detail)| (ready, Wait::Known(Box::new(detail))));
     let accepted = d.state.runs.actives().filter_map(|active| {
         let is_connected = d.state.executors.get(active.executor).is_some();
-        Some((&active.ready, Wait::Begin(Box::new(begin_wait(active, is_connected, now)?))))
+        Some((&active.ready, Wait::Begin(Box::new(unstarted_wait(active, is_connected, now)?))))
     });
     let in_hand = unanswered.take(DESCRIBED_COUNT_MAX).chain(accepted.take(count));
     let all = queued.chain(limited).chain(parked).chain(in_hand);
@@ -216,7 +216,7 @@ enum Wait {
     Begin(Box<(ReasonDetail, WaitPlace)>),
 }
 
-fn described(d: &Decision<'_>, ready: &Ready, wait: Wait) -> (Box<ReasonDetail>, WaitPlace) {
+fn describe_wait(d: &Decision<'_>, ready: &Ready, wait: Wait) -> (Box<ReasonDetail>, WaitPlace) {
     match wait {
         Wait::Known(detail) => (detail, WaitPlace::Server),
         Wait::Executor => (Box::new(wait_for_executor(d, ready)), WaitPlace::Server),
@@ -228,7 +228,7 @@ fn described(d: &Decision<'_>, ready: &Ready, wait: Wait) -> (Box<ReasonDetail>,
 }
 
 /// The executor that the shard of a broadcast is meant for.
-fn belongs_to(run: &Run) -> Option<&str> {
+fn executor_of_shard(run: &Run) -> Option<&str> {
     let is_first = run.attempt == 1 && run.parent.is_some() && run.shard_total.is_some_and(|total| total > 1);
     run.executor.as_deref().filter(|_| is_first)
 }

@@ -54,10 +54,10 @@ struct State {
     looked_at: Option<Instant>,
     swept_at: Option<Instant>,
     /// The kept events; their numbers are consecutive.
-    kept: VecDeque<Arc<Event>>,
+    recent_events: VecDeque<Arc<Event>>,
     /// The number of the newest event.
-    last: u64,
-    /// The instant since which no event is missing from `kept`.
+    last_number: u64,
+    /// The instant since which no event is missing from `recent_events`.
     since: Option<Timestamp>,
     apps: HashMap<AppId, String>,
     has_logged_failure: bool,
@@ -129,8 +129,8 @@ impl Listener {
             }
             let (number, is_gap) = match self.cursor.map(|cursor| state.last_received(id, cursor)) {
                 Some(Some(number)) => (number, false),
-                Some(None) => (state.last, true),
-                None => (state.last, false),
+                Some(None) => (state.last_number, true),
+                None => (state.last_number, false),
             };
             self.last_delivered = Some(number);
             return ListenResult::Begun { cursor: state.cursor(id, number), is_gap };
@@ -158,22 +158,22 @@ impl State {
 
     /// The number of the last event that the cursor's client received; `None` if it cannot be determined.
     fn last_received(&self, watch: i64, cursor: Cursor) -> Option<u64> {
-        let first = self.kept.front().map_or(self.last + 1, |event| event.number);
+        let first = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
         if cursor.watch == watch {
-            return (cursor.number <= self.last && cursor.number + 1 >= first).then_some(cursor.number);
+            return (cursor.number <= self.last_number && cursor.number + 1 >= first).then_some(cursor.number);
         }
         // A cursor of another node: events that this node saw around that time may be sent twice.
         let from = cursor.at - NODE_SKEW_MAX;
         self.since.filter(|since| *since <= from)?;
-        let later = self.kept.iter().find(|event| event.at >= from);
-        Some(later.map_or(self.last, |event| event.number - 1))
+        let later = self.recent_events.iter().find(|event| event.at >= from);
+        Some(later.map_or(self.last_number, |event| event.number - 1))
     }
 
     /// The next events after a number; `None` if they are no longer kept.
     fn newer_than(&self, number: u64) -> Option<Vec<Arc<Event>>> {
-        let first = self.kept.front().map_or(self.last + 1, |event| event.number);
+        let first = self.recent_events.front().map_or(self.last_number + 1, |event| event.number);
         let skipped = usize::try_from((number + 1).checked_sub(first)?).ok()?;
-        Some(self.kept.iter().skip(skipped).take(BATCH).cloned().collect())
+        Some(self.recent_events.iter().skip(skipped).take(BATCH).cloned().collect())
     }
 
     /// Performs a look. If the store does not answer, listeners wait.
@@ -234,10 +234,10 @@ impl State {
     }
 
     fn keep(&mut self, at: Timestamp, app: Option<String>, kind: EventKind) {
-        self.last += 1;
-        self.kept.push_back(Arc::new(Event { number: self.last, at, app, kind }));
-        if self.kept.len() > KEPT_COUNT
-            && let Some(dropped) = self.kept.pop_front()
+        self.last_number += 1;
+        self.recent_events.push_back(Arc::new(Event { number: self.last_number, at, app, kind }));
+        if self.recent_events.len() > KEPT_COUNT
+            && let Some(dropped) = self.recent_events.pop_front()
         {
             self.since = Some(dropped.at);
         }
@@ -480,6 +480,6 @@ mod tests {
         let mut slower = Listener { last_delivered: Some(0), ..slow.clone() };
         events.state.lock().await.keep(Timestamp::EPOCH, None, EventKind::Gap);
         assert_eq!(slower.take_events(&store, Timestamp::EPOCH).await, ListenResult::TooSlow);
-        assert!(events.state.lock().await.kept.len() <= KEPT_COUNT);
+        assert!(events.state.lock().await.recent_events.len() <= KEPT_COUNT);
     }
 }

@@ -115,7 +115,7 @@ mod tests {
     use std::sync::Arc;
 
     use rondel_core::{NamespaceId, RunId, RunStatus};
-    use rondel_store::catalog::{Deleted, JobDeletion};
+    use rondel_store::catalog::{JobDeleted, JobDeletion};
     use rondel_store::cluster::{Join, JoinRequest};
     use rondel_store::ledger::{ClaimJob, DueRange};
     use rondel_store::{DatabaseTroubleKind, LeaseToken, MemStore, Store};
@@ -202,7 +202,7 @@ mod tests {
             detaches_followers: false,
             drops: None,
         };
-        assert!(matches!(engine.store().delete_job(deletion).await.unwrap(), Deleted::Done));
+        assert!(matches!(engine.store().delete_job(deletion).await.unwrap(), JobDeleted::Done));
         assert!(!engine.metrics().await.unwrap().contains(INFO));
         assert!(failures().is_empty(), "another job may have its place");
         lifecycle.soft.cancel();

@@ -30,10 +30,10 @@ pub(crate) async fn gather(shared: &Shared) -> Result<String, fmt::Error> {
     families.extend(memory(shared));
     families.extend(engine_steps(shared, now));
     families.extend(loops(shared, now));
-    families.extend(edges(shared));
+    families.extend(requests_logs_and_alerts(shared));
     families.extend(executors(shared));
     families.extend(cluster(shared, now));
-    families.extend(rare(shared));
+    families.extend(rare_events(shared));
     families.extend(jobs::families(shared, now).await);
     families.extend(process::families());
     text_of(families)
@@ -166,7 +166,7 @@ fn missed_count(counts: &NamespaceCounts, reason: FireOutcome) -> u64 {
 fn engine_steps(shared: &Shared, now: Timestamp) -> Vec<Family> {
     let metrics = &shared.metrics;
     let lag = now.since(metrics.scanned_at()).as_secs_f64();
-    let replies = [("accepted", &metrics.accepted), ("refused", &metrics.refused)];
+    let replies = [("accepted", &metrics.accept_delay), ("refused", &metrics.refuse_delay)];
     vec![
         Family::gauge("rondel_scheduler_lag_seconds", "Time since the last scan that could claim fires", lag),
         Family::histogram("rondel_scan_duration_seconds", "A look for due jobs", metrics.scan.read()),
@@ -202,7 +202,7 @@ fn loops(shared: &Shared, now: Timestamp) -> Vec<Family> {
 }
 
 /// Metrics of requests, logs and alerts.
-fn edges(shared: &Shared) -> Vec<Family> {
+fn requests_logs_and_alerts(shared: &Shared) -> Vec<Family> {
     let metrics = &shared.metrics;
     let classes = ["1xx", "2xx", "3xx", "4xx", "5xx"].into_iter().zip(&metrics.requests);
     vec![
@@ -327,7 +327,7 @@ fn heartbeat_ages(nodes: &[Node], lease: Duration, now: Timestamp) -> Vec<(Vec<L
 }
 
 /// Counters that are 0 in a quiet cluster.
-fn rare(shared: &Shared) -> Vec<Family> {
+fn rare_events(shared: &Shared) -> Vec<Family> {
     Count::ALL.iter().map(|what| Family::counter(what.metric(), what.help(), shared.counters.get(*what))).collect()
 }
 

@@ -44,7 +44,7 @@ impl Background for WebhookLoop {
         Some(PERIOD)
     }
 
-    async fn woken(&mut self) {
+    async fn wait_until_woken(&mut self) {
         self.senders.wait_for_one().await;
     }
 

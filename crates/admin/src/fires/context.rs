@@ -178,11 +178,11 @@ impl ContextReader<'_> {
             holders.retain(|holder| holder.id != run.id);
             context.holders_more = holders.len().saturating_sub(NAMED_COUNT_MAX);
             holders.truncate(NAMED_COUNT_MAX);
-            context.holders = self.named(holders, visible_apps).await?;
+            context.holders = self.with_job_names(holders, visible_apps).await?;
             context.limit = Some(key);
         }
         let ahead: Vec<Run> = ahead.into_iter().collect();
-        context.ahead = self.named(ahead, visible_apps).await?.pop();
+        context.ahead = self.with_job_names(ahead, visible_apps).await?.pop();
         Ok(())
     }
 
@@ -195,7 +195,7 @@ impl ContextReader<'_> {
             let mut page = self.0.store().list_runs(run.namespace, &query).await?;
             let is_last = page.len() < usize::try_from(RUNNING_PAGE_LEN).unwrap_or(usize::MAX);
             query.after = page.last().map(|run| run.id);
-            let counted = self.counted(&page, key).await?;
+            let counted = self.counted_definitions(&page, key).await?;
             page.retain(|run| {
                 !run.is_root() && !run.awaits_children() && counted.contains(&(run.job, run.job_version))
             });
@@ -209,7 +209,7 @@ impl ContextReader<'_> {
     }
 
     /// The definitions of these runs that have the concurrency limit with this key.
-    async fn counted(&self, runs: &[Run], key: &str) -> Result<BTreeSet<(JobId, i64)>, StoreError> {
+    async fn counted_definitions(&self, runs: &[Run], key: &str) -> Result<BTreeSet<(JobId, i64)>, StoreError> {
         let definitions: BTreeSet<(JobId, i64)> = runs.iter().map(|run| (run.job, run.job_version)).collect();
         let definitions = self.0.store().definitions(&definitions.into_iter().collect::<Vec<_>>()).await?;
         let is_counted = |limit: &ConcurrencySpec| limit.key == key;
@@ -223,7 +223,7 @@ impl ContextReader<'_> {
         let query = RunQuery { parent: Some(run.id), statuses: vec![run.status], limit, ..RunQuery::default() };
         let mut shards = self.0.store().list_runs(run.namespace, &query).await?;
         shards.sort_by_key(|shard| shard.shard_index);
-        self.named(shards, visible_apps).await
+        self.with_job_names(shards, visible_apps).await
     }
 
     /// The runs that led to the end of this one, nearest first. The list ends before the first run that the caller may not see.
@@ -238,7 +238,7 @@ impl ContextReader<'_> {
                 break;
             }
             last = parent.clone();
-            causes.extend(self.named(vec![parent], visible_apps).await?);
+            causes.extend(self.with_job_names(vec![parent], visible_apps).await?);
         }
         Ok(causes)
     }
@@ -264,7 +264,11 @@ impl ContextReader<'_> {
     }
 
     /// These runs, each with the name of its job if the caller may see that.
-    async fn named(&self, mut runs: Vec<Run>, visible_apps: Option<&[AppId]>) -> Result<Vec<OtherRun>, StoreError> {
+    async fn with_job_names(
+        &self,
+        mut runs: Vec<Run>,
+        visible_apps: Option<&[AppId]>,
+    ) -> Result<Vec<OtherRun>, StoreError> {
         let jobs: BTreeSet<JobId> = runs.iter().map(|run| run.job).collect();
         let names = self.0.store().job_names(&jobs.into_iter().collect::<Vec<_>>()).await?;
         let names: HashMap<JobId, String> = names.into_iter().collect();

@@ -46,7 +46,7 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
         }
     }
     at_most("sdk_version", &hello.sdk_version, VERSION_LEN_MAX)?;
-    visible("sdk_version", &hello.sdk_version)?;
+    check_visible("sdk_version", &hello.sdk_version)?;
     super::message_bounds::check_attempts(&hello.held, &hello.finished)?;
     let counts = [
         ("handlers", hello.handlers.len(), HANDLER_COUNT_MAX),
@@ -65,8 +65,8 @@ pub(super) fn check(hello: &v1::Hello) -> Result<(), Status> {
     for (name, value) in &hello.labels {
         at_most("labels", name, LABEL_NAME_LEN_MAX)?;
         at_most(&format!("labels: {name}"), value, LABEL_VALUE_LEN_MAX)?;
-        visible("labels", name)?;
-        visible("labels", value)?;
+        check_visible("labels", name)?;
+        check_visible("labels", value)?;
     }
     let bytes = row_bytes(hello);
     if bytes > ROW_BYTES_MAX {
@@ -85,7 +85,7 @@ fn at_most(field: &str, value: &str, len_max: usize) -> Result<(), Status> {
 }
 
 /// Rejects text that a terminal would interpret, or that imitates another text.
-fn visible(field: &str, value: &str) -> Result<(), Status> {
+fn check_visible(field: &str, value: &str) -> Result<(), Status> {
     if !value.contains(plain::is_unseen) {
         return Ok(());
     }
@@ -198,9 +198,9 @@ mod tests {
 
     #[test]
     fn text_that_a_terminal_obeys_is_refused() {
-        assert!(visible("sdk_version", "0.2.0 表").is_ok());
+        assert!(check_visible("sdk_version", "0.2.0 表").is_ok());
         for text in ["1\u{1b}[2J", "1\n", "1\u{9b}", "1\u{202e}", "1\u{200d}"] {
-            let refused = visible("sdk_version", text).unwrap_err();
+            let refused = check_visible("sdk_version", text).unwrap_err();
             assert!(refused.message().starts_with("sdk_version: "), "{refused}");
         }
     }

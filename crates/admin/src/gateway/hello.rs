@@ -43,7 +43,7 @@ pub(super) async fn receive(
         .await
         .map_err(|_| Status::deadline_exceeded("no hello came"))?
         .transpose()
-        .map_err(|status| message_bounds::unreadable(&status).unwrap_or(status))?;
+        .map_err(|status| message_bounds::undecodable_status(&status).unwrap_or(status))?;
     match first.and_then(|message| message.body) {
         Some(Body::Hello(hello)) => Ok(hello),
         _ => Err(Status::invalid_argument("the first message must be a hello")),

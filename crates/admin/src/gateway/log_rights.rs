@@ -46,7 +46,7 @@ impl SentRuns {
 
     /// The attempt of a run that this node sent, and the executor that it was sent to. `None` if that proves nothing about `executor`: another
     /// node that owns the run may have sent the attempt to `executor` after the executor of this node had refused it.
-    pub(super) fn known_for(&self, run: &Run, executor: ExecutorId, this: NodeId) -> Option<(i32, ExecutorId)> {
+    pub(super) fn sent_attempt_for(&self, run: &Run, executor: ExecutorId, this: NodeId) -> Option<(i32, ExecutorId)> {
         self.get(run.id).filter(|(_, sent_to)| run.node == this || *sent_to == executor)
     }
 }
@@ -264,7 +264,7 @@ mod tests {
         for (run, executor, is_known) in
             [(&own, MINE, true), (&own, OTHERS, true), (&moved, MINE, false), (&moved, OTHERS, true)]
         {
-            let known = sent.known_for(run, executor, this);
+            let known = sent.sent_attempt_for(run, executor, this);
             assert_eq!(known, is_known.then_some((1, OTHERS)));
             let facts = RunFacts { run, attempts: &[], sent: known };
             assert_eq!(facts.may_log(APP, (run.id, 1, executor), NOW), executor == OTHERS || !is_known);

@@ -200,7 +200,7 @@ impl LogLoop {
             let lines: usize = chunk.lines.iter().map(|line| line.text.len() + LINE_OVERHEAD).sum();
             match self.rights.decide(&held_attempt(&session, &chunk), lines + CHUNK_OVERHEAD) {
                 ChunkDecision::Whole => batch.chunks.push(chunk),
-                ChunkDecision::FullNotice => batch.chunks.push(full(&chunk)),
+                ChunkDecision::FullNotice => batch.chunks.push(full_notice(&chunk)),
                 ChunkDecision::Dropped => add(&self.shared.metrics.log_lines_dropped, size(chunk.lines.len())),
             }
         }
@@ -270,7 +270,7 @@ impl LogLoop {
                 None => Vec::new(),
             };
             let this = self.shared.membership.token().node;
-            let sent = |run| self.shared.sent_runs.known_for(run, held.2, this);
+            let sent = |run| self.shared.sent_runs.sent_attempt_for(run, held.2, this);
             let facts = run.map(|run| RunFacts { run, attempts: &attempts, sent: sent(run) });
             if !self.rights.learn(*app, held, facts.as_ref(), now)
                 && let Some(count) = self.shared.log_limit.count("foreign logs", held.2.get())
@@ -299,7 +299,7 @@ fn held_attempt(session: &SessionHandle, chunk: &LogChunk) -> HeldAttempt {
 }
 
 /// The line that replaces the first lines over the limit.
-fn full(chunk: &LogChunk) -> LogChunk {
+fn full_notice(chunk: &LogChunk) -> LogChunk {
     let at = chunk.lines.first().map_or(Timestamp::EPOCH, |line| line.at);
     let text = format!("… this log is full ({} MiB): what follows is dropped", RUN_BYTES_MAX / (1024 * 1024));
     LogChunk { lines: vec![LogLine { at, level: "warn".to_owned(), text }], ..*chunk }

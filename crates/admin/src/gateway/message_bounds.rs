@@ -54,7 +54,7 @@ fn refusal(message: &str) -> Status {
 }
 
 /// The status sent to the executor for a message that could not be decoded; `None` if its stream broke.
-pub(super) fn unreadable(status: &Status) -> Option<Status> {
+pub(super) fn undecodable_status(status: &Status) -> Option<Status> {
     let found = status.message().trim_start_matches("Error, ");
     (status.code() == Code::OutOfRange).then(|| refusal(&format!("message: {found}")))
 }
@@ -120,10 +120,10 @@ mod tests {
         let limit = MESSAGE_BYTES_MAX;
         let found =
             format!("Error, decoded message length too large: found 3000000 bytes, the limit is: {limit} bytes");
-        let refused = unreadable(&Status::out_of_range(found)).unwrap();
+        let refused = undecodable_status(&Status::out_of_range(found)).unwrap();
         let expected = "message: decoded message length too large: found 3000000 bytes, the limit is: 2097152 bytes";
         assert_eq!(refused.message(), expected);
-        assert!(unreadable(&Status::unavailable("broken pipe")).is_none());
+        assert!(undecodable_status(&Status::unavailable("broken pipe")).is_none());
     }
 
     #[test]

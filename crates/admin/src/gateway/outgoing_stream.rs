@@ -11,20 +11,20 @@ use crate::dispatch::ExecutorStream;
 pub(crate) struct OutgoingStream {
     messages: mpsc::Sender<v1::ServerMessage>,
     /// Cancelled when the server ends the stream, for example because another stream of the executor has replaced it.
-    replaced: CancellationToken,
+    ended_by_server: CancellationToken,
 }
 
 impl OutgoingStream {
     pub(crate) fn new(messages: mpsc::Sender<v1::ServerMessage>) -> Self {
-        Self { messages, replaced: CancellationToken::new() }
+        Self { messages, ended_by_server: CancellationToken::new() }
     }
 
     /// Waits until the stream has ended: the executor has closed it, or the server has ended it.
-    pub(crate) async fn ended(&self) {
+    pub(crate) async fn wait_until_ended(&self) {
         tokio::select! {
             biased;
             () = self.messages.closed() => {}
-            () = self.replaced.cancelled() => {}
+            () = self.ended_by_server.cancelled() => {}
         }
     }
 }
@@ -35,10 +35,10 @@ impl ExecutorStream for OutgoingStream {
     }
 
     fn end(&self) {
-        self.replaced.cancel();
+        self.ended_by_server.cancel();
     }
 
     fn is_ended(&self) -> bool {
-        self.replaced.is_cancelled()
+        self.ended_by_server.is_cancelled()
     }
 }

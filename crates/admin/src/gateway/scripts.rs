@@ -99,7 +99,7 @@ impl ScriptReader {
     /// Whether the executor of this stream has this attempt of a run, and may still be running it.
     fn has(&self, run: &Run, attempt: i32) -> bool {
         let this = self.shared.membership.token().node;
-        let sent = self.shared.sent_runs.known_for(run, self.session.executor, this);
+        let sent = self.shared.sent_runs.sent_attempt_for(run, self.session.executor, this);
         let facts = RunFacts { run, attempts: &[], sent };
         let held = (run.id, attempt, self.session.executor);
         attempt == run.attempt && facts.may_log(self.app, held, self.shared.clock.now())

@@ -32,7 +32,8 @@ use super::{ExecutorAccess, Inner, LogItem, log_line, session_end};
 use crate::cluster::fences;
 use crate::declared::DeclaringExecutor;
 use crate::dispatch::{
-    Event, FenceAnswer, IncomingResult, Reply, Responder, SessionHandle, Start, StartReports, fence, incoming, instant,
+    Event, FenceAnswer, IncomingResult, Reply, Responder, SessionHandle, Start, StartReports, fence, incoming_result,
+    reported_instant,
 };
 use crate::host_process;
 use crate::identity::tokens;
@@ -163,7 +164,7 @@ impl Session {
             let next = tokio::select! {
                 biased;
                 () = stop.cancelled() => break,
-                () = self.stream.ended() => break,
+                () = self.stream.wait_until_ended() => break,
                 _ = recheck.tick() => {
                     if self.is_still_authorized().await {
                         continue;
@@ -194,7 +195,7 @@ impl Session {
                 Ok(None) => break,
                 Ok(Some(Err(status))) => {
                     tracing::debug!(executor_id = %self.handle.executor, %status, "an executor's stream broke");
-                    refusal = message_bounds::unreadable(&status);
+                    refusal = message_bounds::undecodable_status(&status);
                     break;
                 }
                 Err(_) if silent_heartbeats + 1 < SILENT_HEARTBEATS => silent_heartbeats += 1,
@@ -265,7 +266,7 @@ impl Session {
         let id = self.handle.executor;
         match body {
             Body::Heartbeat(beat) => {
-                self.shared.registry.heard(id, now, Some(beat.running));
+                self.shared.registry.record_heard(id, now, Some(beat.running));
                 let reply = v1::HeartbeatReply { sequence: beat.sequence, now_at_ms: now.as_millis() };
                 self.handle.send(server_message::Body::HeartbeatReply(reply));
                 let active = beat.running.saturating_add(beat.queued);
@@ -273,7 +274,7 @@ impl Session {
                 self.queue_marks().await;
             }
             Body::Replies(replies) => {
-                self.shared.registry.heard(id, now, None);
+                self.shared.registry.record_heard(id, now, None);
                 replies.replies.iter().for_each(|reply| self.note_progress(reply));
                 let replies: Vec<_> = replies.replies.iter().filter_map(|one| reply(one, now)).collect();
                 if !replies.is_empty() {
@@ -281,7 +282,7 @@ impl Session {
                 }
             }
             Body::Results(results) => {
-                self.shared.registry.heard(id, now, None);
+                self.shared.registry.record_heard(id, now, None);
                 self.take_results(results, now).await;
             }
             Body::Logs(logs) => self.take_logs(logs).await,
@@ -290,17 +291,17 @@ impl Session {
                 self.notify(Event::Draining(id)).await;
             }
             Body::ProbeReplies(replies) => {
-                self.shared.registry.heard(id, now, None);
+                self.shared.registry.record_heard(id, now, None);
                 let free = replies.free_job_ids.into_iter().map(rondel_core::JobId::new).collect();
                 self.notify(Event::Probed(id, replies.probe_id, free)).await;
             }
             Body::FenceReply(reply) => {
-                self.shared.registry.heard(id, now, None);
+                self.shared.registry.record_heard(id, now, None);
                 self.notify(Event::FenceAnswered(id, self.handle.number, fence_answer(reply, now))).await;
             }
             Body::PumpReports(reports) => {
-                self.shared.registry.heard(id, now, None);
-                self.shared.pumps.take(id, reports.reports);
+                self.shared.registry.record_heard(id, now, None);
+                self.shared.pumps.receive(id, reports.reports);
             }
             Body::ScriptRequest(request) => self.send_script(request),
             // A second hello changes nothing. A goodbye counts when the stream ends.
@@ -321,7 +322,8 @@ impl Session {
         }
         self.queue_marks().await;
         self.pending_logs.wait(LOG_BARRIER).await;
-        let incoming = |result| IncomingResult { memory: Some(Arc::clone(&memory) as _), ..incoming(result, now) };
+        let incoming =
+            |result| IncomingResult { memory: Some(Arc::clone(&memory) as _), ..incoming_result(result, now) };
         let results = results.results.into_iter().map(incoming);
         self.notify(Event::Results(self.handle.clone(), results.collect())).await;
     }
@@ -464,7 +466,7 @@ fn reply(reply: &v1::Reply, now: Timestamp) -> Option<(RunId, i32, Reply)> {
         Kind::Accepted => Reply::Accepted,
         Kind::Started => {
             let after = Duration::from_millis(u64::try_from(reply.started_after_ms).unwrap_or(0));
-            Reply::Started(Start { at: instant(reply.started_at_ms, now), after })
+            Reply::Started(Start { at: reported_instant(reply.started_at_ms, now), after })
         }
         Kind::Refused => Reply::Refused(reply.refused(), Some(reply.fence_n).filter(|number| *number != 0)),
         Kind::Progress | Kind::Unspecified => return None,

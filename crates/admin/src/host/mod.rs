@@ -23,14 +23,14 @@ const PERIOD: Duration = Duration::from_secs(10);
 /// Timeout for a disk's answer; a network disk may not answer at all.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
-type Measured = (HostReport, Result<(), String>);
+type Measurement = (HostReport, Result<(), String>);
 
 /// The loop that measures the host.
 #[derive(Debug)]
 pub(crate) struct HostLoop {
     shared: Arc<Shared>,
     /// The measurement in progress: no second one is started while a disk does not answer.
-    measurement: Option<JoinHandle<Measured>>,
+    measurement: Option<JoinHandle<Measurement>>,
 }
 
 impl HostLoop {
@@ -62,7 +62,7 @@ impl Background for HostLoop {
 }
 
 /// Measures everything that it can; returns the last error, if any.
-fn measure(host: &WatchedHost) -> Measured {
+fn measure(host: &WatchedHost) -> Measurement {
     let (mut report, mut result) = (HostReport::default(), Ok(()));
     for folder in &host.folders {
         match disk(folder) {

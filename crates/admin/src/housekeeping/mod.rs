@@ -37,9 +37,9 @@ const FORGET_NODE_AFTER: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How much longer than its runs a node is kept.
 const NODE_MARGIN: Duration = Duration::from_secs(24 * 3600);
 /// How long the answer to a call with an idempotency key is kept, in case the call is repeated.
-const CALLS_KEPT: Duration = Duration::from_secs(24 * 3600);
+const CALLS_KEPT_FOR: Duration = Duration::from_secs(24 * 3600);
 /// How long an ended token is still shown.
-const DEAD_TOKENS_KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
+const DEAD_TOKENS_KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
 /// A server deletes no executors until this long after its start, because it asks the executors that it knows for their earlier runs. Nodes
 /// can be deleted earlier, because they own no runs by then.
 const SETTLE_TIME: Duration = Duration::from_secs(300);
@@ -115,7 +115,7 @@ duties! { Stats OldStats Purge Traces Logs Calls Messages Tokens Executors Nodes
 pub(crate) struct HousekeepingLoop<T> {
     shared: Arc<Shared>,
     /// Period of the passes that remove runs and logs; it depends on their retention.
-    keep_period: Duration,
+    purge_period: Duration,
     batch: u32,
     started: Instant,
     duty: PhantomData<T>,
@@ -127,11 +127,11 @@ impl<T: DutyType> Background for HousekeepingLoop<T> {
 
     fn period(&self) -> Option<Duration> {
         // Every duty checks this often: another node may have made the last pass, so this node does not know when the next one is due.
-        Some(self.keep_period.min(STATS_PERIOD))
+        Some(self.purge_period.min(STATS_PERIOD))
     }
 
     fn first_wait(&self) -> Duration {
-        self.shared.first_look_delay(self.keep_period.min(STATS_PERIOD))
+        self.shared.first_look_delay(self.purge_period.min(STATS_PERIOD))
     }
 
     async fn tick(&mut self, stop: &CancellationToken) -> Result<u64, TickError> {
@@ -144,16 +144,16 @@ impl<T: DutyType> Background for HousekeepingLoop<T> {
 
 impl<T: DutyType> HousekeepingLoop<T> {
     pub(crate) fn new(shared: Arc<Shared>) -> Self {
-        let keep_period = period(shared.config.retention.min(shared.config.log_retention));
-        Self { shared, keep_period, batch: BATCH_MAX, started: Instant::now(), duty: PhantomData }
+        let purge_period = period(shared.config.retention.min(shared.config.log_retention));
+        Self { shared, purge_period, batch: BATCH_MAX, started: Instant::now(), duty: PhantomData }
     }
 
     /// Runs a pass if one is due. Returns the number of rows removed.
     async fn perform(&mut self, stop: &CancellationToken) -> Result<u64, StoreError> {
         let (store, now) = (Arc::clone(&self.shared.store), self.shared.clock.now());
         let period = match T::DUTY {
-            Duty::Stats => self.keep_period.min(STATS_PERIOD),
-            Duty::Purge | Duty::Traces | Duty::Logs | Duty::Messages => self.keep_period,
+            Duty::Stats => self.purge_period.min(STATS_PERIOD),
+            Duty::Purge | Duty::Traces | Duty::Logs | Duty::Messages => self.purge_period,
             Duty::OldStats | Duty::Calls | Duty::Tokens | Duty::Executors | Duty::Nodes => PERIOD_MAX,
         };
         let is_early = T::DUTY == Duty::Executors && self.started.elapsed() < SETTLE_TIME;
@@ -169,10 +169,10 @@ impl<T: DutyType> HousekeepingLoop<T> {
                 let traces = in_batches(stop, || store.forget_traces(now - retention, BATCH_MAX)).await?;
                 Ok(traces + in_batches(stop, || store.forget_shadow_fires(now - retention, BATCH_MAX)).await?)
             }
-            Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.keep_period).await,
-            Duty::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT, BATCH_MAX)).await,
+            Duty::Logs => logs::remove_logs(&self.shared, stop, Instant::now() + self.purge_period).await,
+            Duty::Calls => in_batches(stop, || store.forget_calls(now - CALLS_KEPT_FOR, BATCH_MAX)).await,
             Duty::Messages => in_batches(stop, || store.forget_messages(now - retention, BATCH_MAX)).await,
-            Duty::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT, BATCH_MAX)).await,
+            Duty::Tokens => in_batches(stop, || store.forget_tokens(now - DEAD_TOKENS_KEPT_FOR, BATCH_MAX)).await,
             Duty::Executors => {
                 in_batches(stop, || store.forget_executors(now - FORGET_EXECUTOR_AFTER, BATCH_MAX)).await
             }
@@ -204,7 +204,7 @@ impl<T: DutyType> HousekeepingLoop<T> {
         removed: &mut u64,
         stop: &CancellationToken,
     ) -> Result<(), StoreError> {
-        let end = Instant::now() + self.keep_period;
+        let end = Instant::now() + self.purge_period;
         while !stop.is_cancelled() && Instant::now() < end {
             let began = Instant::now();
             let count = match self.shared.store.purge(before, self.batch).await {

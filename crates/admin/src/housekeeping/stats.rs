@@ -15,7 +15,7 @@ const BATCH: u32 = 1_000;
 /// How far counting lags behind the present, since a transaction with an earlier id may still commit within this time.
 const LAG: Duration = Duration::from_secs(30);
 /// How long counts are kept.
-const KEPT: Duration = Duration::from_secs(400 * 24 * 3600);
+const KEPT_FOR: Duration = Duration::from_secs(400 * 24 * 3600);
 
 /// Counts batch after batch until everything is counted, or until `end`.
 pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Instant) -> Result<(), StoreError> {
@@ -33,13 +33,13 @@ pub(super) async fn roll_up(shared: &Shared, stop: &CancellationToken, end: Inst
 /// Removes counts that are too old. Returns the number removed.
 pub(super) async fn forget_old(shared: &Shared, stop: &CancellationToken) -> Result<u64, StoreError> {
     let (store, now) = (&shared.store, shared.clock.now());
-    let mut count = in_batches(stop, || store.forget_stats(now - KEPT, BATCH)).await?;
+    let mut count = in_batches(stop, || store.forget_stats(now - KEPT_FOR, BATCH)).await?;
     for kind in [PointKind::Namespace, PointKind::App, PointKind::Job] {
         for step in kind.steps() {
-            let before = now - kind.kept(*step);
+            let before = now - kind.kept_for(*step);
             count += in_batches(stop, || store.forget_points(kind, *step, before, BATCH)).await?;
         }
     }
-    count += in_batches(stop, || store.forget_failure_stats(now - KEPT, BATCH)).await?;
+    count += in_batches(stop, || store.forget_failure_stats(now - KEPT_FOR, BATCH)).await?;
     Ok(count)
 }

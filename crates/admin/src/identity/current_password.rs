@@ -16,7 +16,7 @@ const WINDOW: Duration = Duration::from_secs(15 * 60);
 /// Number of counters for all sign-ins. Two sign-ins that share a counter by chance share its attempts.
 const BUCKETS: u64 = 1 << 20;
 /// The numbers of these counters are at most this one; the counters of attempts to sign in have higher numbers.
-const FIRST_BUCKET: i64 = -1_000_000_000;
+const HIGHEST_BUCKET: i64 = -1_000_000_000;
 
 /// Result of an attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +40,7 @@ pub async fn check(
     password: &str,
     now: Timestamp,
 ) -> Result<PasswordCheck, SignInError> {
-    let bucket = FIRST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKETS);
+    let bucket = HIGHEST_BUCKET - Buckets::of(store, now).await?.bucket(&session.to_string(), BUCKETS);
     if let AttemptDecision::Blocked(until) = store.count_attempt(bucket, ATTEMPT_COUNT_MAX, WINDOW, now).await? {
         return Ok(PasswordCheck::Blocked(until));
     }

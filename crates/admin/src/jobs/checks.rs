@@ -107,7 +107,7 @@ pub(super) async fn check(
         None => None,
     };
     let channels = channels_named(node, namespace, std::slice::from_ref(&spec)).await?;
-    let scripts = scripts::named(node, namespace, std::slice::from_ref(&spec)).await?;
+    let scripts = scripts::find_named(node, namespace, std::slice::from_ref(&spec)).await?;
     check_with(node, namespace, spec, now, before, (FoundCalendars { applied, expected }, &channels, &scripts))
 }
 

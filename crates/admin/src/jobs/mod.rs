@@ -20,7 +20,7 @@ use rondel_core::{
 };
 use rondel_store::StoreError;
 use rondel_store::catalog::{
-    Changed, Created, Deleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar, QueuedDrops,
+    JobSaved, JobCreated, JobDeleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar, QueuedDrops,
 };
 
 pub use self::checks::calendar;
@@ -35,7 +35,7 @@ use crate::jobs::checks::CheckedDefinition;
 use crate::node::Node;
 use crate::store_once::store_once;
 
-pub use apply::{Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving, dry_run, plan};
+pub use apply::{Action, ApplyError, ApplyPlan, ApplyRequest, PlannedJob, SavedJob, Saving, dry_run, plan};
 
 /// Why a change of a job was refused.
 #[derive(Debug, thiserror::Error)]
@@ -113,11 +113,11 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     let new = new_job(node, (namespace, app), checked.with_save_time(now, None), author, now);
     let (wanted, expect) = (no_calendar(&new.spec), new.spec.expect.clone());
     match store_once(|| node.store().create_job(new.clone())).await? {
-        Created::Saved(record) => {
+        JobCreated::Saved(record) => {
             node.poke_scan();
             catch_up(node, *record).await
         }
-        Created::NameTaken => match node.store().job(namespace, &new.spec.name).await? {
+        JobCreated::NameTaken => match node.store().job(namespace, &new.spec.name).await? {
             // An earlier try created it, but its answer was lost.
             Some(record) if record.id == new.id => {
                 node.poke_scan();
@@ -125,10 +125,10 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
             }
             Some(_) | None => Err(JobError::NameTaken),
         },
-        Created::NoCalendar => Err(JobError::Invalid(vec![wanted])),
-        Created::NoChannel(name) => Err(JobError::Invalid(vec![checks::lost_channel(expect.as_deref(), &name)])),
-        Created::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost(&script)])),
-        Created::BadParents(errors) => Err(JobError::Invalid(errors)),
+        JobCreated::NoCalendar => Err(JobError::Invalid(vec![wanted])),
+        JobCreated::NoChannel(name) => Err(JobError::Invalid(vec![checks::lost_channel(expect.as_deref(), &name)])),
+        JobCreated::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost_script(&script)])),
+        JobCreated::BadParents(errors) => Err(JobError::Invalid(errors)),
     }
 }
 
@@ -286,21 +286,21 @@ async fn save(
         drops: Some(queued_drops(node, queued, author)),
     };
     match node.store().change_job(change).await? {
-        Changed::Saved(record, reopened) => {
+        JobSaved::Saved(record, reopened) => {
             node.try_put_own(reopened);
             node.poke_scan();
             Ok(*record)
         }
-        Changed::Conflict(version) => Err(JobError::Conflict { version }),
-        Changed::NameTaken => Err(JobError::NameTaken),
-        Changed::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&checked.spec)])),
-        Changed::NoChannel(name) => {
+        JobSaved::Conflict(version) => Err(JobError::Conflict { version }),
+        JobSaved::NameTaken => Err(JobError::NameTaken),
+        JobSaved::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&checked.spec)])),
+        JobSaved::NoChannel(name) => {
             Err(JobError::Invalid(vec![checks::lost_channel(checked.spec.expect.as_deref(), &name)]))
         }
-        Changed::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost(&script)])),
-        Changed::BadParents(errors) => Err(JobError::Invalid(errors)),
-        Changed::IsParent(children) => Err(JobError::IsParent { children }),
-        Changed::NotFound => Err(JobError::NotFound),
+        JobSaved::NoScript(script) => Err(JobError::Invalid(vec![scripts::lost_script(&script)])),
+        JobSaved::BadParents(errors) => Err(JobError::Invalid(errors)),
+        JobSaved::IsParent(children) => Err(JobError::IsParent { children }),
+        JobSaved::NotFound => Err(JobError::NotFound),
     }
 }
 
@@ -395,13 +395,13 @@ pub async fn delete_without_wait(
     let deletion =
         JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers, drops };
     match node.store().delete_job(deletion).await? {
-        Deleted::Done => {
+        JobDeleted::Done => {
             node.shared().definitions.jobs.forget(record.id);
             Ok(true)
         }
-        Deleted::NotFound => Ok(false),
-        Deleted::Conflict(version) => Err(JobError::Conflict { version }),
-        Deleted::IsParent(children) => Err(JobError::IsParent { children }),
+        JobDeleted::NotFound => Ok(false),
+        JobDeleted::Conflict(version) => Err(JobError::Conflict { version }),
+        JobDeleted::IsParent(children) => Err(JobError::IsParent { children }),
     }
 }
 

@@ -37,7 +37,7 @@ pub fn run_params(node: &Node, record: &JobRecord, given: &Value) -> Result<Opti
         return Err(JobError::Invalid(vec![FieldError::new("/params", message)]));
     }
     let spec = &record.spec;
-    let params = applied(spec, &spec.params, given)?;
+    let params = apply_overrides(spec, &spec.params, given)?;
     if params == spec.params {
         return Ok(None);
     }
@@ -63,7 +63,7 @@ pub async fn params_of_repetition(node: &Node, record: &JobRecord, run: &Run) ->
     let base = if is_same_code { before.params.clone() } else { spec.params.clone() };
     let params = match run.params.as_deref() {
         Some(given) => repeated_params(spec, base, serde_json::from_str(given).unwrap_or_default())?,
-        None => applied(spec, &base, &before.params)?,
+        None => apply_overrides(spec, &base, &before.params)?,
     };
     Ok(Some(RunParams(params.to_string())))
 }
@@ -94,7 +94,7 @@ pub(super) fn override_errors(
     }
 }
 
-fn applied(spec: &JobSpec, base: &Value, given: &Value) -> Result<Value, JobError> {
+fn apply_overrides(spec: &JobSpec, base: &Value, given: &Value) -> Result<Value, JobError> {
     spec.effective_overrides().apply(&spec.handler, base, given).map_err(JobError::Invalid)
 }
 
@@ -106,7 +106,7 @@ fn repeated_params(spec: &JobSpec, base: Value, mut given: Value) -> Result<Valu
         other if parents.is_some() => Value::Object(Map::from_iter([(WRAPPED.to_owned(), other)])),
         other => other,
     };
-    let mut params = applied(spec, &base, &given)?;
+    let mut params = apply_overrides(spec, &base, &given)?;
     if let Some(parents) = parents {
         if params.is_null() {
             params = Value::Object(Map::new());

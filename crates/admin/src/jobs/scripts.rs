@@ -16,7 +16,11 @@ const POINTER: &str = "/params/script";
 pub(super) type FoundScripts = BTreeMap<ScriptRef, String>;
 
 /// The scripts that the definitions name, as far as they exist.
-pub(super) async fn named(node: &Node, namespace: NamespaceId, specs: &[JobSpec]) -> Result<FoundScripts, StoreError> {
+pub(super) async fn find_named(
+    node: &Node,
+    namespace: NamespaceId,
+    specs: &[JobSpec],
+) -> Result<FoundScripts, StoreError> {
     let mut found = FoundScripts::new();
     let wanted: BTreeSet<ScriptRef> = specs.iter().flat_map(named_in).collect();
     for named in wanted {
@@ -73,7 +77,7 @@ fn script_error(handler: &str, params: &Value, script: &Value, found: &FoundScri
 }
 
 /// The error for a script that was deleted while the definition was checked.
-pub(super) fn lost(named: &ScriptRef) -> FieldError {
+pub(super) fn lost_script(named: &ScriptRef) -> FieldError {
     FieldError::new(POINTER, format!("there is no script {named}: it was deleted meanwhile"))
 }
 

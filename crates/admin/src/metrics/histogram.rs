@@ -4,15 +4,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 /// Upper ends of buckets for lateness, in milliseconds: from on time to an outage.
-pub(crate) const LATENESS: &[u64] =
+pub(crate) const LATENESS_ENDS_MS: &[u64] =
     &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000];
 /// Upper ends of buckets for the duration of handlers, in milliseconds: up to a day.
-pub(crate) const WORK: &[u64] = &[
+pub(crate) const WORK_ENDS_MS: &[u64] = &[
     1, 5, 10, 50, 100, 500, 1_000, 5_000, 10_000, 30_000, 60_000, 300_000, 600_000, 1_800_000, 3_600_000, 14_400_000,
     86_400_000,
 ];
 /// Upper ends of buckets for steps of the engine and answers of the API, in milliseconds.
-pub(crate) const STEP: &[u64] = &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000];
+pub(crate) const STEP_ENDS_MS: &[u64] = &[1, 2, 5, 10, 25, 50, 100, 250, 500, 1_000, 2_500, 5_000, 10_000, 30_000];
 
 /// A histogram of durations.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use super::namespaces::OTHERS;
 /// Maximum number of values per key that are counted separately.
 const VALUE_COUNT_MAX: usize = 100;
 /// Maximum number of groups that are counted separately: each has a series for each verdict.
-const SET_COUNT_MAX: usize = 1_000;
+const GROUP_COUNT_MAX: usize = 1_000;
 
 /// A group of counted runs: namespace, app, and a value for each key.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -37,7 +37,7 @@ impl LabelledCounts {
         Self { group, runs: Default::default() }
     }
 
-    pub(crate) fn run(&self, status: RunStatus) {
+    pub(crate) fn count_run(&self, status: RunStatus) {
         self.runs[status as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -101,7 +101,7 @@ impl LabelledRuns {
             Some(_) => OTHERS.to_owned(),
         });
         let mut group = Group { values: values.collect(), namespace: namespace.to_owned(), app: app.to_owned() };
-        if known.groups.len() >= SET_COUNT_MAX && !known.groups.contains_key(&group) {
+        if known.groups.len() >= GROUP_COUNT_MAX && !known.groups.contains_key(&group) {
             let others = || OTHERS.to_owned();
             group = Group { namespace: others(), app: others(), values: vec![others(); self.keys.len()] };
         }
@@ -134,10 +134,10 @@ mod tests {
         assert!(LabelledRuns::default().of("default", "a", &labels(&[("team", "pay")])).is_none());
         let runs = LabelledRuns::new(vec!["team".to_owned(), "tier".to_owned()]);
         let of = |app: &str, pairs: &[(&str, &str)]| runs.of("default", app, &labels(pairs)).unwrap();
-        of("a", &[("team", "pay"), ("other", "x")]).run(RunStatus::Succeeded);
-        of("a", &[("team", "pay"), ("other", "y")]).run(RunStatus::Succeeded);
-        of("a", &[("team", "pay"), ("tier", "1")]).run(RunStatus::Failed);
-        of("b", &[]).run(RunStatus::Skipped);
+        of("a", &[("team", "pay"), ("other", "x")]).count_run(RunStatus::Succeeded);
+        of("a", &[("team", "pay"), ("other", "y")]).count_run(RunStatus::Succeeded);
+        of("a", &[("team", "pay"), ("tier", "1")]).count_run(RunStatus::Failed);
+        of("b", &[]).count_run(RunStatus::Skipped);
         let mut found: Vec<_> = Vec::new();
         for counts in runs.all() {
             found.extend(
@@ -161,17 +161,17 @@ mod tests {
     fn values_and_groups_without_end_are_counted_together() {
         let runs = LabelledRuns::new(vec!["team".to_owned()]);
         for number in 0..500 {
-            runs.of("default", "a", &labels(&[("team", &format!("t{number}"))])).unwrap().run(RunStatus::Succeeded);
+            runs.of("default", "a", &labels(&[("team", &format!("t{number}"))])).unwrap().count_run(RunStatus::Succeeded);
         }
         let all = runs.all();
         assert_eq!(all.len(), VALUE_COUNT_MAX + 1);
         let others = all.iter().find(|counts| counts.values() == [OTHERS]).unwrap();
         assert_eq!(others.read().map(|(_, count)| count).sum::<u64>(), 400);
         for number in 0..3_000 {
-            runs.of("default", &format!("app-{number}"), &labels(&[])).unwrap().run(RunStatus::Succeeded);
+            runs.of("default", &format!("app-{number}"), &labels(&[])).unwrap().count_run(RunStatus::Succeeded);
         }
         let all = runs.all();
-        assert_eq!(all.len(), SET_COUNT_MAX + 1);
+        assert_eq!(all.len(), GROUP_COUNT_MAX + 1);
         let sum = all.iter().flat_map(|counts| counts.read().map(|(_, count)| count).collect::<Vec<_>>()).sum::<u64>();
         assert_eq!(sum, 3_500, "no run is left out");
     }

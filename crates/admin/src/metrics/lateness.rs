@@ -48,12 +48,12 @@ impl RecentLateness {
 
 #[cfg(test)]
 mod tests {
-    use super::super::histogram::LATENESS;
+    use super::super::histogram::LATENESS_ENDS_MS;
     use super::*;
 
     #[test]
     fn only_the_newest_fires_count() {
-        let histogram = Histogram::new(LATENESS);
+        let histogram = Histogram::new(LATENESS_ENDS_MS);
         let mut recent = RecentLateness::default();
         let at = |seconds: i64| Timestamp::from_secs(1_900_000_000 + seconds);
         assert_eq!(recent.p99_ms(&histogram, at(0)), None);

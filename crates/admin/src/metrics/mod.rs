@@ -42,9 +42,9 @@ pub(crate) struct Metrics {
     /// Duration of handlers.
     pub(crate) run_duration: Histogram,
     /// The delay between the sending of a run and the executor's acceptance.
-    pub(crate) accepted: Histogram,
+    pub(crate) accept_delay: Histogram,
     /// The delay between the sending of a run and the executor's refusal.
-    pub(crate) refused: Histogram,
+    pub(crate) refuse_delay: Histogram,
     pub(crate) tick: Histogram,
     pub(crate) scan: Histogram,
     /// Time until a batch of results is durable.
@@ -92,16 +92,16 @@ impl Metrics {
     /// The metrics of a node that starts now.
     pub(crate) fn starting_at(now: Timestamp) -> Self {
         Self {
-            fire_lateness: Histogram::new(histogram::LATENESS),
-            run_queue: Histogram::new(histogram::LATENESS),
-            run_duration: Histogram::new(histogram::WORK),
-            accepted: Histogram::new(histogram::STEP),
-            refused: Histogram::new(histogram::STEP),
-            tick: Histogram::new(histogram::STEP),
-            scan: Histogram::new(histogram::STEP),
-            results_written: Histogram::new(histogram::STEP),
+            fire_lateness: Histogram::new(histogram::LATENESS_ENDS_MS),
+            run_queue: Histogram::new(histogram::LATENESS_ENDS_MS),
+            run_duration: Histogram::new(histogram::WORK_ENDS_MS),
+            accept_delay: Histogram::new(histogram::STEP_ENDS_MS),
+            refuse_delay: Histogram::new(histogram::STEP_ENDS_MS),
+            tick: Histogram::new(histogram::STEP_ENDS_MS),
+            scan: Histogram::new(histogram::STEP_ENDS_MS),
+            results_written: Histogram::new(histogram::STEP_ENDS_MS),
             requests: Default::default(),
-            request_duration: Histogram::new(histogram::STEP),
+            request_duration: Histogram::new(histogram::STEP_ENDS_MS),
             limits: Limits::default(),
             xxl: XxlCalls::default(),
             log_bytes: AtomicU64::new(0),
@@ -208,7 +208,7 @@ impl Metrics {
         let run = &ready.run;
         self.run_queue.observe(now.since(run.due_at));
         if run.attempt == 1 && !ready.was_sent && is_whole(run, &ready.definition) {
-            ready.definition.counts.fires(run.trigger, FireOutcome::Dispatched, 1);
+            ready.definition.counts.count_fires(run.trigger, FireOutcome::Dispatched, 1);
         }
     }
 
@@ -217,11 +217,11 @@ impl Metrics {
         let EndOutcome::Stored(next_step, _) = finished else { return };
         let counts = &counted.definition.counts;
         match next_step {
-            NextStep::Retry { reason, .. } => counts.retry(*reason),
+            NextStep::Retry { reason, .. } => counts.count_retry(*reason),
             NextStep::Verdict { status, .. } => {
-                counts.run(*status);
+                counts.count_run(*status);
                 if let Some(labelled) = &counted.definition.labelled {
-                    labelled.run(*status);
+                    labelled.count_run(*status);
                 }
                 if let Some(series) = &counted.definition.series {
                     series.ended(*status, attempt_end.finished_at);
@@ -232,7 +232,7 @@ impl Metrics {
             && counted.is_unsent_fire
             && let Some(outcome) = FireOutcome::of_unsent(attempt_end.outcome)
         {
-            counts.fires(counted.trigger, outcome, 1);
+            counts.count_fires(counted.trigger, outcome, 1);
         }
         // The real end of a lost run is unknown, so its duration is not observed.
         if let Some(started_at) = attempt_end.started_at.filter(|_| !matches!(attempt_end.outcome, Outcome::Lost(_))) {

@@ -122,15 +122,15 @@ impl NamespaceCounts {
         }
     }
 
-    pub(crate) fn fires(&self, trigger: Trigger, outcome: FireOutcome, more: u64) {
+    pub(crate) fn count_fires(&self, trigger: Trigger, outcome: FireOutcome, more: u64) {
         self.fires[trigger as usize][outcome as usize].fetch_add(more, Ordering::Relaxed);
     }
 
-    pub(crate) fn run(&self, status: RunStatus) {
+    pub(crate) fn count_run(&self, status: RunStatus) {
         self.runs[status as usize].fetch_add(1, Ordering::Relaxed);
     }
 
-    pub(crate) fn retry(&self, why: Reason) {
+    pub(crate) fn count_retry(&self, why: Reason) {
         self.retries[why as usize].fetch_add(1, Ordering::Relaxed);
     }
 
@@ -191,16 +191,16 @@ mod tests {
         }
         for trigger in Trigger::ALL {
             for outcome in FireOutcome::ALL {
-                counts.fires(*trigger, outcome, *trigger as u64 * 100 + outcome as u64);
+                counts.count_fires(*trigger, outcome, *trigger as u64 * 100 + outcome as u64);
             }
         }
         for (trigger, outcome, count) in counts.read_fires() {
             assert_eq!(count, trigger as u64 * 100 + outcome as u64);
         }
-        RunStatus::ALL.iter().for_each(|status| counts.run(*status));
-        counts.run(RunStatus::Failed);
+        RunStatus::ALL.iter().for_each(|status| counts.count_run(*status));
+        counts.count_run(RunStatus::Failed);
         assert!(counts.read_runs().all(|(status, count)| count == 1 + u64::from(status == RunStatus::Failed)));
-        counts.retry(Reason::NotReceived);
+        counts.count_retry(Reason::NotReceived);
         assert!(counts.read_retries().all(|(why, count)| count == u64::from(why == Reason::NotReceived)));
     }
 

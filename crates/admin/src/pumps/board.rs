@@ -98,7 +98,7 @@ impl PumpBoard {
     }
 
     /// Takes the reports of an executor. For each item the newest state counts.
-    pub(crate) fn take(&self, executor: ExecutorId, reports: Vec<v1::PumpReport>) {
+    pub(crate) fn receive(&self, executor: ExecutorId, reports: Vec<v1::PumpReport>) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         for report in reports {
             if inbox.item_count + report.items.len() > WAITING_MAX {
@@ -213,12 +213,12 @@ mod tests {
     #[test]
     fn unwritten_reports_come_again_behind_newer_ones() {
         let (board, executor) = (PumpBoard::default(), ExecutorId::new(2));
-        board.take(executor, vec![report(4, 40)]);
+        board.receive(executor, vec![report(4, 40)]);
         let taken = board.take_news().0;
         assert!(board.take_news().0.is_empty());
         board.put_back(taken.clone());
         assert_eq!(board.take_news().0, taken);
-        board.take(executor, vec![report(5, 50)]);
+        board.receive(executor, vec![report(5, 50)]);
         board.put_back(taken);
         let reports = board.take_news().0;
         let found: Vec<_> = reports.values().flat_map(BTreeMap::values).collect();
@@ -232,7 +232,7 @@ mod tests {
     fn the_reports_of_one_job_are_taken_alone() {
         let (board, executor) = (PumpBoard::default(), ExecutorId::new(2));
         let of_other = v1::PumpReport { job_id: 6, ..report(4, 40) };
-        board.take(executor, vec![report(4, 40), of_other]);
+        board.receive(executor, vec![report(4, 40), of_other]);
         assert_eq!(board.take_of(JobId::new(5)).len(), 1);
         assert_eq!(board.take_of(JobId::new(5)), BTreeMap::new());
         assert_eq!(board.inbox.lock().unwrap().item_count, 2);

@@ -83,7 +83,7 @@ impl Background for PumpLoop {
         Some(PERIOD)
     }
 
-    async fn woken(&mut self) {
+    async fn wait_until_woken(&mut self) {
         self.node.shared().pumps.news().await;
         tokio::time::sleep(GATHER).await;
     }

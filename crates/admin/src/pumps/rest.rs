@@ -19,7 +19,7 @@ use rondel_store::LeaseToken;
 use rondel_store::pumps::PumpJob;
 
 /// How long a job rests: as long as an idle group pauses between two reports, since each report ends the rest and lets a new one begin.
-const LENGTH: Duration = Duration::from_secs(10);
+const REST_LENGTH: Duration = Duration::from_secs(10);
 
 /// The part of a job's state that a look knows without reading its rows.
 #[derive(Clone, Debug, PartialEq)]
@@ -44,7 +44,7 @@ pub(super) struct Rest {
 impl Rest {
     fn continues(&self, noticed: &Noticed, now: Timestamp, step: impl FnOnce(Option<Root>) -> RootStep) -> bool {
         // A clock that was set back makes no rest longer.
-        let is_over = now < self.since || now >= self.since + LENGTH;
+        let is_over = now < self.since || now >= self.since + REST_LENGTH;
         let is_calm = !is_over && self.noticed == *noticed && step(self.root) == RootStep::Stay;
         is_calm || mutant::on(Mutant::DeafRest)
     }

@@ -14,7 +14,7 @@ use rondel_core::{AppId, ExecutorId, NamespaceId, Timestamp};
 use crate::gateway::AppRows;
 
 pub use schemas::ParamsSchema;
-pub(crate) use schemas::{SchemaPool, Schemas, agreed};
+pub(crate) use schemas::{SchemaPool, Schemas, common_schema};
 
 /// An executor with a stream to this node.
 #[derive(Clone, Debug)]
@@ -176,7 +176,7 @@ impl Registry {
         self.online.read().unwrap_or_else(PoisonError::into_inner).contains_key(&id)
     }
 
-    pub(crate) fn heard(&self, id: ExecutorId, now: Timestamp, running: Option<u32>) {
+    pub(crate) fn record_heard(&self, id: ExecutorId, now: Timestamp, running: Option<u32>) {
         if let Some(executor) = self.online.write().unwrap_or_else(PoisonError::into_inner).get_mut(&id) {
             executor.last_seen_at = now;
             executor.running = running.unwrap_or(executor.running);
@@ -215,7 +215,7 @@ impl Registry {
         let is_of_app = |one: &&OnlineExecutor| one.namespace == namespace && one.app_name == app;
         let mut takers = online.values().filter(is_of_app).filter(|one| one.takes(handler)).peekable();
         takers.peek()?;
-        Some(agreed(takers.map(|one| one.params_schemas.get(handler))))
+        Some(common_schema(takers.map(|one| one.params_schemas.get(handler))))
     }
 
     /// The handlers of an app, by name, with [`rondel_core::name::ANY_HANDLER`] for executors that announce none and take all. Executors
@@ -233,7 +233,7 @@ impl Registry {
         let handler = |(name, takers): (&String, Vec<&OnlineExecutor>)| Handler {
             name: name.clone(),
             executors: takers.iter().map(|one| one.name.clone()).collect(),
-            params_schema: agreed(takers.iter().map(|one| one.params_schemas.get(name))),
+            params_schema: common_schema(takers.iter().map(|one| one.params_schemas.get(name))),
         };
         by_handler.into_iter().map(handler).collect()
     }

@@ -38,7 +38,7 @@ pub(super) fn check_budget(schema: &Value, params: &Value) -> CheckBudget {
 }
 
 /// Why a schema cannot be used although it may be valid: its cost could not be counted.
-pub(super) fn unsupported(schema: &Value) -> Option<String> {
+pub(super) fn unsupported_reason(schema: &Value) -> Option<String> {
     let is_draft_4 = schema["$schema"].as_str().is_some_and(|draft| draft.contains("draft-04"));
     let mut left = vec![(schema, 0)];
     while let Some((value, depth)) = left.pop() {
@@ -98,7 +98,7 @@ impl<'a> Walk<'a> {
         self.charge(weight(keywords), instance, place)?;
         self.in_place(keywords, instance, place)?;
         if keywords.contains_key("unevaluatedProperties") || keywords.contains_key("unevaluatedItems") {
-            self.marks(keywords, instance, place)?;
+            self.visit_for_unevaluated(keywords, instance, place)?;
         }
         match instance {
             Value::Object(fields) => self.fields(keywords, fields, place),
@@ -128,7 +128,12 @@ impl<'a> Walk<'a> {
 
     /// Visits the schemas that apply to the value once more, level by level: `unevaluated…` checks the value against each of them, to see
     /// which ones it satisfies.
-    fn marks(&mut self, keywords: &'a Map<String, Value>, instance: &Value, place: Place) -> Result<(), Exceeded> {
+    fn visit_for_unevaluated(
+        &mut self,
+        keywords: &'a Map<String, Value>,
+        instance: &Value,
+        place: Place,
+    ) -> Result<(), Exceeded> {
         let place = Place { depth: place.depth + 1, ..place };
         if place.depth > DEPTH_MAX {
             return Err(Exceeded);
@@ -136,7 +141,7 @@ impl<'a> Walk<'a> {
         for (schema, _) in self.applied(keywords, instance)? {
             self.visit(schema, instance, place)?;
             if let Value::Object(keywords) = schema {
-                self.marks(keywords, instance, place)?;
+                self.visit_for_unevaluated(keywords, instance, place)?;
             }
         }
         Ok(())

@@ -8,7 +8,7 @@ use jsonschema::{JsonType, PatternOptions, ValidationError, Validator};
 use rondel_core::{AppId, FieldError};
 use serde_json::{Map, Value};
 
-use super::schema_cost::{CheckBudget, check_budget, unsupported};
+use super::schema_cost::{CheckBudget, check_budget, unsupported_reason};
 
 /// Maximum length of a schema that is kept, in bytes.
 const SCHEMA_LEN_MAX: usize = 64 * 1024;
@@ -111,7 +111,7 @@ impl ParamsSchema {
     }
 
     fn compile(&self) -> Option<Validator> {
-        if let Some(reason) = unsupported(&self.document) {
+        if let Some(reason) = unsupported_reason(&self.document) {
             tracing::warn!(reason, "a handler's params schema cannot be used; its params are not checked");
             return None;
         }
@@ -255,7 +255,7 @@ fn read(text: &str) -> Result<Arc<ParamsSchema>, String> {
 }
 
 /// The schema that all of these share; `None` if two differ or one is missing.
-pub(crate) fn agreed<'a>(
+pub(crate) fn common_schema<'a>(
     mut schemas: impl Iterator<Item = Option<&'a Arc<ParamsSchema>>>,
 ) -> Option<Arc<ParamsSchema>> {
     let first = schemas.next()??;

@@ -18,7 +18,7 @@ use rondel_store::reports::{FailureMessage, FailureQuery};
 use rondel_store::rollups::{PointDetail, PointKind, PointQuery, StatPoint, Verdicts};
 
 pub(crate) use self::weekly::ReportLoop;
-pub use self::weekly::{ScheduleError, SentNow, save_schedule, send_now};
+pub use self::weekly::{ScheduleError, SendNowResult, save_schedule, send_now};
 use crate::node::Node;
 
 /// The longest range of a report. Counts are kept for this long.
@@ -126,7 +126,7 @@ pub struct Row {
     /// How much later than planned the runs started.
     pub lateness: Sketch,
     /// The permille of runs that succeeded and of runs that started on time.
-    pub kept: PerMilleShares,
+    pub shares: PerMilleShares,
 }
 
 impl Row {
@@ -138,7 +138,7 @@ impl Row {
             verdicts: Verdicts::default(),
             durations: Sketch::default(),
             lateness: Sketch::default(),
-            kept: PerMilleShares::default(),
+            shares: PerMilleShares::default(),
         }
     }
 
@@ -150,7 +150,7 @@ impl Row {
 
     fn finish(mut self, on_time: Duration) -> Self {
         let Verdicts { succeeded, skipped, .. } = self.verdicts;
-        self.kept = PerMilleShares::of((succeeded, self.verdicts.failure_count(), skipped), &self.lateness, on_time);
+        self.shares = PerMilleShares::of((succeeded, self.verdicts.failure_count(), skipped), &self.lateness, on_time);
         self
     }
 }

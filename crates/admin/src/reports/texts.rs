@@ -24,9 +24,9 @@ pub(super) fn sentence(week: &Week<'_>, lang: Lang) -> String {
             Lang::Zh => "本周没有计划的运行。".to_owned(),
         };
     };
-    let mut lines = vec![counts(row, lang), kept(row, lang)];
+    let mut lines = vec![counts(row, lang), shares(row, lang)];
     if let Some(before) = week.before.filter(|row| row.verdicts.total() > 0) {
-        let (runs, succeeded) = (before.verdicts.total(), percent(before.kept.succeeded));
+        let (runs, succeeded) = (before.verdicts.total(), percent(before.shares.succeeded));
         lines.push(match lang {
             Lang::En => format!("The week before: {runs} runs, {succeeded} succeeded."),
             Lang::Zh => format!("上一周：运行 {runs} 次，成功率 {succeeded}。"),
@@ -49,8 +49,8 @@ fn counts(row: &Row, lang: Lang) -> String {
     }
 }
 
-fn kept(row: &Row, lang: Lang) -> String {
-    let (succeeded, on_time) = (percent(row.kept.succeeded), percent(row.kept.on_time));
+fn shares(row: &Row, lang: Lang) -> String {
+    let (succeeded, on_time) = (percent(row.shares.succeeded), percent(row.shares.on_time));
     match lang {
         Lang::En => format!("Succeeded: {succeeded}. On time: {on_time}."),
         Lang::Zh => format!("成功率 {succeeded}，准时率 {on_time}。"),
@@ -79,7 +79,7 @@ mod tests {
             verdicts: Verdicts { succeeded, failed, ..Verdicts::default() },
             durations: Sketch::default(),
             lateness: Sketch::default(),
-            kept: PerMilleShares { succeeded: Some(995), on_time: None },
+            shares: PerMilleShares { succeeded: Some(995), on_time: None },
         }
     }
 

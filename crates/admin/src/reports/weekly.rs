@@ -83,7 +83,7 @@ pub async fn save_schedule(
 
 /// Result of sending the report now.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum SentNow {
+pub enum SendNowResult {
     /// The report was written as a message to this channel.
     Written(String),
     /// The namespace has no schedule for a weekly report.
@@ -96,15 +96,15 @@ pub enum SentNow {
 ///
 /// # Errors
 /// The store's.
-pub async fn send_now(node: &Node, namespace: NamespaceId) -> Result<SentNow, StoreError> {
+pub async fn send_now(node: &Node, namespace: NamespaceId) -> Result<SendNowResult, StoreError> {
     let (store, now) = (node.store(), node.now());
-    let Some(schedule) = store.report_schedule(namespace).await? else { return Ok(SentNow::NoSchedule) };
+    let Some(schedule) = store.report_schedule(namespace).await? else { return Ok(SendNowResult::NoSchedule) };
     let channel = schedule.spec.channel.clone();
     let written = match message(node, &schedule, (now, now)).await? {
         Some(message) => store.write_messages(std::slice::from_ref(&message)).await?,
         None => 0,
     };
-    Ok(if written == 1 { SentNow::Written(channel) } else { SentNow::NoChannel(channel) })
+    Ok(if written == 1 { SendNowResult::Written(channel) } else { SendNowResult::NoChannel(channel) })
 }
 
 /// The loop that writes due reports.

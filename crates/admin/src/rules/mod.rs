@@ -34,8 +34,8 @@ use crate::background::{Background, TickError};
 use crate::node::Node;
 
 /// How long resolved incidents, ended silences and ended maintenance windows are kept.
-const KEPT: Duration = Duration::from_secs(90 * 24 * 3600);
-/// How often incidents, silences and windows older than [`KEPT`] are deleted.
+const KEPT_FOR: Duration = Duration::from_secs(90 * 24 * 3600);
+/// How often incidents, silences and windows older than [`KEPT_FOR`] are deleted.
 const FORGET_PERIOD: Duration = Duration::from_secs(600);
 const FORGET_BATCH: u32 = 500;
 /// Number of jobs whose next evaluation one transaction postpones.
@@ -113,7 +113,7 @@ impl RuleLoop {
         if !store.begin_pass(FORGET_PASS, FORGET_PERIOD).await? {
             return Ok(0);
         }
-        store.forget_incidents(now - KEPT, FORGET_BATCH).await
+        store.forget_incidents(now - KEPT_FOR, FORGET_BATCH).await
     }
 }
 

@@ -32,9 +32,9 @@ const DRY_JOBS: u32 = 100;
 /// Maximum number of subjects that a dry run names.
 const DRY_NAMED: usize = 20;
 /// A dry run finds the jobs with failed or skipped runs by the runs of this last period.
-const TROUBLE_WITHIN: Duration = Duration::from_secs(24 * 3600);
+const UNSUCCESSFUL_WITHIN: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of failed or skipped runs that a dry run reads.
-const TROUBLE_ROWS: u32 = 10_000;
+const UNSUCCESSFUL_ROWS_MAX: u32 = 10_000;
 
 /// Why a change was refused.
 #[derive(Debug, thiserror::Error)]
@@ -269,7 +269,7 @@ pub async fn dry_run(node: &Node, namespace: (NamespaceId, &str), spec: &RuleSpe
     let (seen, looked_at) = match spec.condition.kind() {
         ConditionKind::Polled => (states::observe(node, namespace, (spec, &[]), now).await?.unwrap_or_default(), None),
         ConditionKind::Instant => observe_scope(node, namespace.0, spec, now).await?,
-        ConditionKind::Events => (observe_troubled(node, namespace.0, spec, now).await?, None),
+        ConditionKind::Events => (observe_unsuccessful(node, namespace.0, spec, now).await?, None),
     };
     let holds = |one: &&Observation| matches!(one.state, ConditionState::Holds { .. });
     let subjects: Vec<Subject> = seen.iter().filter(holds).map(|one| one.subject.clone()).collect();
@@ -315,16 +315,16 @@ async fn observe_scope(
 }
 
 /// The observations for jobs that currently fail or are skipped.
-async fn observe_troubled(
+async fn observe_unsuccessful(
     node: &Node,
     namespace: NamespaceId,
     spec: &RuleSpec,
     now: Timestamp,
 ) -> Result<Vec<Observation>, StoreError> {
     let store = node.store();
-    let since = RunId::new(IdGen::first_at(now - TROUBLE_WITHIN));
+    let since = RunId::new(IdGen::first_at(now - UNSUCCESSFUL_WITHIN));
     let mut jobs: Vec<_> =
-        store.unsuccessful_runs(namespace, since, TROUBLE_ROWS).await?.into_iter().map(|trouble| trouble.job).collect();
+        store.unsuccessful_runs(namespace, since, UNSUCCESSFUL_ROWS_MAX).await?.into_iter().map(|runs| runs.job).collect();
     jobs.extend(store.failing_jobs(namespace, None, DRY_JOBS).await?.into_iter().map(|pulse| pulse.job));
     jobs.sort_unstable();
     jobs.dedup();

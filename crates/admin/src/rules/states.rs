@@ -152,8 +152,9 @@ pub(super) async fn late_jobs(
     let mut open = Vec::new();
     for status in [RunStatus::Pending, RunStatus::Waiting] {
         // A run that waits for its next attempt did start in time.
-        let since = now - shortest;
-        let query = OpenQuery { namespace, status, due_by: now, since, first_attempts_only: true, limit: OPEN_COUNT };
+        let begun_by = now - shortest;
+        let query =
+            OpenQuery { namespace, status, due_by: now, begun_by, first_attempts_only: true, limit: OPEN_COUNT };
         open.extend(node.store().open_jobs(query).await?);
     }
     let jobs = jobs_of(node, &open).await?;
@@ -188,14 +189,19 @@ async fn running_unusually(
     let mut jobs = jobs_of(node, &open).await?;
     jobs.retain(|_, job| is_in_scope(scope, job));
     let usual = usual_durations(node, jobs.keys(), now).await?;
-    let bound = |job: &WatchedJob| judge::longest(None, times_p95, usual.get(&job.id).copied());
+    let bound = |job: &WatchedJob| judge::longest_allowed(None, times_p95, usual.get(&job.id).copied());
     observe_jobs(node, over_bound(open, &jobs, bound, now), &jobs).await
 }
 
-/// The jobs with a run that is running now and began at `since` or earlier.
-async fn jobs_running_since(node: &Node, namespace: NamespaceId, since: Timestamp) -> Result<Vec<OpenJob>, StoreError> {
+/// The jobs with a run that is running now and began at `begun_by` or earlier.
+async fn jobs_running_since(
+    node: &Node,
+    namespace: NamespaceId,
+    begun_by: Timestamp,
+) -> Result<Vec<OpenJob>, StoreError> {
     let status = RunStatus::Running;
-    let query = OpenQuery { namespace, status, due_by: since, since, first_attempts_only: false, limit: OPEN_COUNT };
+    let query =
+        OpenQuery { namespace, status, due_by: begun_by, begun_by, first_attempts_only: false, limit: OPEN_COUNT };
     node.store().open_jobs(query).await
 }
 

@@ -192,7 +192,7 @@ impl InMemory {
         for (run, is_in_hand) in moved {
             if let Some(open) = runs.get_mut(&run).filter(|open| open.is_in_hand != is_in_hand) {
                 open.is_in_hand = is_in_hand;
-                shares.moved(open.owner, is_in_hand);
+                shares.set_in_hand(open.owner, is_in_hand);
             }
         }
     }
@@ -330,7 +330,7 @@ impl InMemory {
     }
 
     /// Forgets runs under these leases; a run that was taken over since stays.
-    pub(crate) fn forget_of(&self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
+    pub(crate) fn forget_under_lease(&self, runs: impl IntoIterator<Item = (RunId, LeaseToken)>) {
         let mut contents = self.lock();
         for (run, lease) in runs {
             if contents.runs.get(&run).is_some_and(|open| open.epoch <= lease.epoch) {

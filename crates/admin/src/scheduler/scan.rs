@@ -13,7 +13,7 @@ use futures_util::future::join_all;
 use rondel_core::dense::{ClaimPace, to_claim};
 use rondel_core::homes::JobShare;
 use rondel_core::maintenance::{Cursor, plan_within};
-use rondel_core::plan::{Plan, PlannedFire, Window};
+use rondel_core::plan::{LookAhead, Plan, PlannedFire};
 use rondel_core::{NodeId, Reason, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 use rondel_store::StoreError;
@@ -91,7 +91,7 @@ impl Background for ScanLoop {
         Some(self.shared.config.scan_period)
     }
 
-    async fn woken(&mut self) {
+    async fn wait_until_woken(&mut self) {
         let is_unsettled = self.shared.membership.is_unsettled(self.shared.clock.now());
         let has_left = self.shared.in_memory.left_count() > 0;
         tokio::select! {
@@ -196,13 +196,14 @@ impl ScanLoop {
         overdue_before: Timestamp,
     ) -> Result<ClaimOutcome, StoreError> {
         let config = &self.shared.config;
-        let (budget, share, within) = (config.backlog_budget, config.whole_backlog_share, config.whole_backlog_within);
+        let (budget, wait_factor, within) =
+            (config.backlog_budget, config.whole_backlog_wait_factor, config.whole_backlog_within);
         if self.backlog_homes != homes {
             // Jobs that had another node as their home may have been due for a long time.
             self.low_water.forget();
             self.backlog_homes = homes.to_vec();
         }
-        if self.shared.has_late_due.swap(false, Ordering::AcqRel) {
+        if self.shared.must_read_whole_backlog.swap(false, Ordering::AcqRel) {
             self.low_water.forget();
         }
         let began = Instant::now();
@@ -212,7 +213,7 @@ impl ScanLoop {
         if self.due_count > 0 || !taken.is_exhausted {
             self.low_water.forget();
         } else if self.is_backlog_whole {
-            self.low_water.raise(overdue_before, Instant::now(), (began.elapsed() * share).min(within));
+            self.low_water.raise(overdue_before, Instant::now(), (began.elapsed() * wait_factor).min(within));
         }
         Ok(taken)
     }
@@ -243,7 +244,7 @@ impl ScanLoop {
         }
         let (from, to) = (now + config.claim_ahead + Duration::from_millis(1), now + config.dense_look_ahead);
         let all_homes: Vec<NodeId> = std::iter::once(held.token.node).chain(homes.iter().copied()).collect();
-        let pace = ClaimPace { near: config.claim_ahead, jobs_per_second: config.claim_pace };
+        let pace = ClaimPace { lead: config.claim_ahead, jobs_per_second: config.claim_pace };
         let (budget, dense_from, next_look_at) = (config.claim_budget, config.dense_from, now + config.dense_period);
         let range = DueRange { from, to, limit: DENSE_COUNT_MAX };
         let dense = self.shared.store.dense_instants(&all_homes, range, dense_from).await?;
@@ -342,7 +343,7 @@ impl ScanLoop {
         let windows = shared.maintenance.fresh(shared.store.as_ref(), &shared.clock).await?;
         let windows = windows.ok_or_else(|| StoreError::no_answer("list_maintenance"))?;
         let now = self.shared.clock.now();
-        let window = Window {
+        let look_ahead = LookAhead {
             now,
             caught_up_at: self.shared.clock.timestamp_at(self.judged_as_of),
             end: now + self.shared.config.look_ahead,
@@ -352,16 +353,16 @@ impl ScanLoop {
             // An unreadable definition was logged when it was loaded.
             let Some(definition) = definitions.get(&(seen.job, seen.version)) else { continue };
             // A fire of a dense instant may be beyond the look-ahead. It is claimed without the fires after it.
-            let window = Window { end: window.end.max(seen.next_fire_at), ..window };
+            let look_ahead = LookAhead { end: look_ahead.end.max(seen.next_fire_at), ..look_ahead };
             let closed = match mutant::on(Mutant::WindowsUnheeded) {
                 true => Vec::new(),
                 false => windows.of(definition.namespace, definition.app, now),
             };
             let cursor = Cursor { next_fire_at: seen.next_fire_at, held_from: seen.held_from };
             let job = (definition.id, definition.anchor);
-            let planned = plan_within(&definition.job, job, cursor, window, &closed);
+            let planned = plan_within(&definition.job, job, cursor, look_ahead, &closed);
             let lane = seen.job.lane(lanes.len());
-            lanes[lane].push(claim_job(held, seen, definition, &planned, window));
+            lanes[lane].push(claim_job(held, seen, definition, &planned, look_ahead));
         }
         let claims = lanes.into_iter().map(|jobs| self.claim_lane(held, jobs, &definitions));
         join_all(claims).await.into_iter().sum()
@@ -444,7 +445,7 @@ fn count_missed(definitions: &HashMap<Key, Arc<Compiled>>, runs: &[Run], existin
                 Some(Reason::Maintenance) => FireOutcome::SkippedMaintenance,
                 _ => FireOutcome::Missed,
             };
-            definition.counts.fires(run.trigger, outcome, count);
+            definition.counts.count_fires(run.trigger, outcome, count);
         }
     }
 }
@@ -467,31 +468,31 @@ fn batches(jobs: Vec<ClaimJob>, (jobs_max, runs_max): (usize, usize)) -> Vec<Vec
     batches
 }
 
-fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Plan, window: Window) -> ClaimJob {
+fn claim_job(held: &HeldLease, seen: DueJob, definition: &Compiled, planned: &Plan, look_ahead: LookAhead) -> ClaimJob {
     let owner = (held.token.node, held.token.epoch);
     let closed = planned.skipped_in_window.iter().map(|span| (*span, Reason::Maintenance));
     let skipped = planned.missed.map(|span| (span, Reason::Misfire)).into_iter().chain(closed);
     let skipped = skipped.map(|(span, reason)| {
-        let id = RunId::new(held.ids.next(window.now));
-        span.row(id, definition.run_of(), &definition.job, reason, owner, window.now)
+        let id = RunId::new(held.ids.next(look_ahead.now));
+        span.row(id, definition.run_of(), &definition.job, reason, owner, look_ahead.now)
     });
-    let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, window));
+    let fires = planned.fires.iter().map(|fire| fire_row(held, definition, fire, look_ahead));
     let runs: Vec<Run> = skipped.chain(fires).collect();
     let open = runs.iter().find(|run| !run.status.is_terminal()).map(|run| run.id);
     let awaited_run = open.filter(|_| definition.job.timetable.delay().is_some());
     let held_from = planned.held_from.filter(|_| !mutant::on(Mutant::HeldIsForgotten));
     let fire_count = u64::try_from(planned.fires.len()).unwrap_or(u64::MAX);
-    let recent_fires = seen.recent_fires.with_fires(fire_count, window.now);
+    let recent_fires = seen.recent_fires.with_fires(fire_count, look_ahead.now);
     ClaimJob { seen, held_from, recent_fires, next_fire_at: planned.next, runs, awaited_run }
 }
 
-fn fire_row(held: &HeldLease, definition: &Compiled, fire: &PlannedFire, window: Window) -> Run {
+fn fire_row(held: &HeldLease, definition: &Compiled, fire: &PlannedFire, look_ahead: LookAhead) -> Run {
     let owner = (held.token.node, held.token.epoch);
     let run = Run {
         // The ring covers only the look-ahead. A run that starts later, because of its jitter, waits in the store.
-        status: if fire.due_at > window.end { RunStatus::Waiting } else { RunStatus::Pending },
+        status: if fire.due_at > look_ahead.end { RunStatus::Waiting } else { RunStatus::Pending },
         due_at: fire.due_at,
-        ..Run::new(RunId::new(held.ids.next(window.now)), definition.run_of(), fire.fire_at, fire.trigger, owner)
+        ..Run::new(RunId::new(held.ids.next(look_ahead.now)), definition.run_of(), fire.fire_at, fire.trigger, owner)
     };
     if definition.job.is_sharded() { run.for_all_shards() } else { run }
 }

@@ -99,7 +99,7 @@ impl Shares {
     }
 
     /// Records that an executor got a run, or that the run waits again.
-    pub(crate) fn moved(&mut self, owner: RunOwner, is_in_hand: bool) {
+    pub(crate) fn set_in_hand(&mut self, owner: RunOwner, is_in_hand: bool) {
         if mutant::on(Mutant::HandsCount) {
             return;
         }
@@ -217,13 +217,13 @@ mod tests {
             let has_room = shares.has_room(going, 1_000);
             if has_room {
                 shares.add(going);
-                shares.moved(going, true);
+                shares.set_in_hand(going, true);
             }
             has_room
         });
         assert!(sent.count() > 100, "a job of the same app sends what comes");
         assert!(shares.has_room(owner(100, 1, 1), 1_000), "and leaves room for one more");
-        shares.moved(going, false);
+        shares.set_in_hand(going, false);
         assert!(!shares.has_room(going, 1_000), "one that waits is enough");
     }
 

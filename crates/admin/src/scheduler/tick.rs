@@ -33,19 +33,19 @@ const AHEAD_MAX: Duration = Duration::from_millis(900);
 const RETRY_DELAY: Duration = Duration::from_millis(200);
 const CHECK_BATCH: usize = 500;
 
-fn lease_of(run: &Run) -> (RunId, LeaseToken) {
+fn run_and_lease(run: &Run) -> (RunId, LeaseToken) {
     (run.id, LeaseToken { node: run.node, epoch: run.node_epoch })
 }
 
 /// Whether a run is at another version or attempt by now. A run that is left over from an earlier lease is not read again: it would then
 /// look like the run that was taken over from that lease, which arrives here separately.
 fn has_moved_on(run: &Run, check: &RunCheck) -> bool {
-    check.owner == lease_of(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
+    check.owner == run_and_lease(run).1 && (check.job_version, check.attempt) != (run.job_version, run.attempt)
 }
 
 /// Why the run ends without a start: its job was paused or deleted while the run was planned or queued, and no server has ended it since. A
 /// fire of the schedule whose instant is still ahead is left to edits.
-fn dropped_for(run: &Run, check: &RunCheck, now: Timestamp) -> Option<Reason> {
+fn reason_to_drop(run: &Run, check: &RunCheck, now: Timestamp) -> Option<Reason> {
     check.drop_for.filter(|_| !is_fire_ahead(run, now))
 }
 
@@ -70,7 +70,7 @@ impl Background for TickLoop {
         None
     }
 
-    async fn woken(&mut self) {
+    async fn wait_until_woken(&mut self) {
         // Runs that could not be read wait in `unread`.
         if !self.unread.is_empty() {
             return tokio::time::sleep(RETRY_DELAY).await;
@@ -159,7 +159,7 @@ impl TickLoop {
                     let taken =
                         [&mut self.unread, &mut self.later, &mut self.held_back].into_iter().flat_map(std::mem::take);
                     let dropped = self.ring.clear().into_iter().chain(taken);
-                    self.shared.in_memory.forget_of(dropped.map(|run| lease_of(&run)));
+                    self.shared.in_memory.forget_under_lease(dropped.map(|run| run_and_lease(&run)));
                 }
             }
             next = self.commands.try_recv().ok();
@@ -171,7 +171,7 @@ impl TickLoop {
         let ids: Vec<RunId> = batch.iter().map(|run| run.id).collect();
         let checks: HashMap<RunId, RunCheck> =
             self.shared.store.check_runs(&ids).await?.into_iter().map(|check| (check.id, check)).collect();
-        let leases: Vec<_> = batch.iter().map(lease_of).collect();
+        let leases: Vec<_> = batch.iter().map(run_and_lease).collect();
         let batch = self.refresh(batch, &checks).await?;
         let keys = batch.iter().map(|run| (run.job, run.job_version));
         let definitions = self.shared.definitions.load(self.shared.store.as_ref(), keys).await?;
@@ -180,11 +180,11 @@ impl TickLoop {
         let (mut ready, mut ended, mut dropped) = (Vec::new(), Vec::new(), Vec::new());
         for (lease, run) in leases.into_iter().zip(batch) {
             // A run that is left over from an earlier lease arrives here again if this lease has taken it over.
-            let is_still_its = lease_of(&run) == lease;
+            let is_still_its = run_and_lease(&run) == lease;
             let check =
                 checks.get(&run.id).filter(|check| self.is_ours(check) && check.owner == lease.1 && is_still_its);
             let definition = definitions.get(&(run.job, run.job_version));
-            let drop_reason = check.and_then(|check| dropped_for(&run, check, now));
+            let drop_reason = check.and_then(|check| reason_to_drop(&run, check, now));
             match (check, definition, drop_reason) {
                 (Some(RunCheck { cancel_by: Some(by), .. }), Some(definition), _) => {
                     let attempt_end = end_of_unsent(&run, definition, Outcome::Cancelled, now, Some(cancelled_by(by)));
@@ -210,7 +210,7 @@ impl TickLoop {
                 _ => dropped.push(lease),
             }
         }
-        self.shared.in_memory.forget_of(dropped);
+        self.shared.in_memory.forget_under_lease(dropped);
         self.shared.results.submit_unsent(ended).await;
         Ok(ready)
     }
@@ -258,7 +258,7 @@ mod tests {
             attempt: 2,
             job_version: run.job_version,
             has_recorded_start: false,
-            owner: lease_of(run).1,
+            owner: run_and_lease(run).1,
             cancel_by: None,
             drop_for: None,
             term: 1,
@@ -271,9 +271,9 @@ mod tests {
         let fire = run_due_at(Timestamp::from_secs(10));
         let planned = Run { cause: 7, ..fire.clone() };
         let asked = |run: &Run| RunCheck { drop_for: Some(Reason::Paused), ..check_of(run) };
-        let dropped = |run: &Run, second| dropped_for(run, &asked(run), Timestamp::from_secs(second)).is_some();
+        let dropped = |run: &Run, second| reason_to_drop(run, &asked(run), Timestamp::from_secs(second)).is_some();
         assert_eq!([dropped(&fire, 9), dropped(&fire, 10), dropped(&fire, 30)], [false, true, true]);
-        assert!(dropped(&planned, 9) && dropped_for(&fire, &check_of(&fire), Timestamp::from_secs(30)).is_none());
+        assert!(dropped(&planned, 9) && reason_to_drop(&fire, &check_of(&fire), Timestamp::from_secs(30)).is_none());
     }
 
     #[test]

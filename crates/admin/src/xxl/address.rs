@@ -57,14 +57,14 @@ impl Address {
         let host = self.url.host_str().unwrap_or_default().trim_matches(['[', ']']);
         let port = self.url.port_or_known_default().unwrap_or_default();
         let plain = format!("{host}-{port}");
-        let kept = |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || matches!(sign, '.' | '-');
-        let is_whole = self.text == format!("http://{host}:{port}") && plain.chars().all(kept);
+        let is_kept = |sign: char| sign.is_ascii_lowercase() || sign.is_ascii_digit() || matches!(sign, '.' | '-');
+        let is_whole = self.text == format!("http://{host}:{port}") && plain.chars().all(is_kept);
         if is_whole && name::check(&plain).is_ok() {
             return plain;
         }
         let digest = Sha256::digest(self.text.as_bytes());
         let hash: String = digest.iter().take(HASH_BYTES).map(|byte| format!("{byte:02x}")).collect();
-        let readable: String = plain.chars().map(|sign| if kept(sign) { sign } else { '-' }).take(60).collect();
+        let readable: String = plain.chars().map(|sign| if is_kept(sign) { sign } else { '-' }).take(60).collect();
         format!("x-{readable}-{hash}")
     }
 }

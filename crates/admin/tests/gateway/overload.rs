@@ -11,7 +11,7 @@ use rondel_core::{Reason, Run, RunStatus, Timestamp, Trigger};
 use rondel_proto::v1;
 use rondel_proto::v1::executor_message::Body as Up;
 use rondel_proto::v1::server_message::Body as Down;
-use rondel_store::ledger::{AttemptEnd, ClaimJob, Claimed, Ends, Finisher, RunQuery};
+use rondel_store::ledger::{AttemptEnd, ClaimJob, ClaimResult, Ends, Finisher, RunQuery};
 use rondel_store::{Cluster as _, MemStore, Result, Runs as _, Store};
 use tokio::sync::mpsc;
 use tokio_stream::StreamExt as _;
@@ -43,7 +43,7 @@ impl SlowClaims {
 
 rondel_store::delegate_store!(SlowClaims {
     Claim {
-        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+        async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
             let now = self.inner().now().await?;
             self.asked.lock().unwrap().extend(jobs.iter().map(|job| (now, job.seen.next_fire_at)));
             tokio::time::sleep(self.length).await;

@@ -207,6 +207,6 @@ pub fn missed_deadline(deadline: Timestamp, counts_from: Timestamp, succeeded: O
 /// How long a run may take before the rule holds: `than` or, if that is not given, `times_p95` times `usual`. `usual`
 /// is the 95th percentile of the lengths of the job's runs.
 #[must_use]
-pub fn longest(than: Option<Duration>, times_p95: Option<u32>, usual: Option<Duration>) -> Option<Duration> {
+pub fn longest_allowed(than: Option<Duration>, times_p95: Option<u32>, usual: Option<Duration>) -> Option<Duration> {
     than.or_else(|| Some(usual?.saturating_mul(times_p95?).max(Duration::from_secs(1))))
 }

@@ -223,9 +223,9 @@ fn lengths_are_over_when_they_are_over() {
     assert_eq!(judge::overdue(Some(at(0)), minute, at(60)), ConditionState::Holds { since: at(60), new_count: 0 });
     assert!(judge::overdue(None, minute, at(60)).is_clear());
     let usual = Some(Duration::from_secs(10));
-    assert_eq!(judge::longest(Some(minute), None, usual), Some(minute));
-    assert_eq!(judge::longest(None, Some(3), usual), Some(Duration::from_secs(30)));
-    assert_eq!(judge::longest(None, Some(3), None), None, "nothing is usual yet");
+    assert_eq!(judge::longest_allowed(Some(minute), None, usual), Some(minute));
+    assert_eq!(judge::longest_allowed(None, Some(3), usual), Some(Duration::from_secs(30)));
+    assert_eq!(judge::longest_allowed(None, Some(3), None), None, "nothing is usual yet");
 }
 
 #[test]

@@ -22,4 +22,4 @@ pub use self::history::{
     Definition, ENTRY_COUNT_MAX, Entry, FOLD_ABOVE, FireHistory, FireInput, FireVerdict, RANGE_MAX, Range,
 };
 pub use self::walk::fire_history;
-pub use self::why::{AnswerSubject, NEAR, Why, nearest, nearest_run, why, why_never, why_run};
+pub use self::why::{AnswerSubject, NEAREST_RUN_WITHIN, Why, nearest_fires, nearest_run, why, why_never, why_run};

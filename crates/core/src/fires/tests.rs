@@ -209,7 +209,7 @@ fn a_calendar_that_removes_every_fire_is_named() {
     let now = at("10-12T01:00:00");
     let held = weekly("SUN");
     let facts = FireInput { now, ..facts(&held, &[]) };
-    assert_eq!(nearest(&facts), (None, None));
+    assert_eq!(nearest_fires(&facts), (None, None));
     let answer = why_never(&facts);
     assert_eq!(answer.en, "It has not run so far: the calendar \"cn\" removes every fire of the schedule.");
     assert_eq!(answer.zh, "至今没有执行过：日历 \"cn\" 排除了调度的所有触发。");
@@ -489,7 +489,7 @@ fn the_search_for_the_nearest_fires_is_bounded() {
     let ahead = why(&gone, secs(100));
     assert_eq!((ahead.before, ahead.after), (None, Some(secs(1_000_001))));
     assert_eq!(
-        nearest(&FireInput { now: secs(1_200_000), ..facts(&held, &[]) }),
+        nearest_fires(&FireInput { now: secs(1_200_000), ..facts(&held, &[]) }),
         (Some(secs(1_200_000)), Some(secs(1_200_001)))
     );
 }

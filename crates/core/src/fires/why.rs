@@ -102,20 +102,20 @@ pub fn why_run(facts: &FireInput<'_>, run: &Run) -> Why {
 }
 
 /// If nothing was planned at an instant, an answer may be about a run that is at most this far from it.
-pub const NEAR: Duration = Duration::from_secs(60);
-/// As [`NEAR`], but for the start of a run that the schedule planned. Such a run is found by its planned instant
+pub const NEAREST_RUN_WITHIN: Duration = Duration::from_secs(60);
+/// As [`NEAREST_RUN_WITHIN`], but for the start of a run that the schedule planned. Such a run is found by its planned instant
 /// anyway.
-const NEAR_BEGIN: Duration = Duration::from_secs(1);
+const NEAREST_START_WITHIN: Duration = Duration::from_secs(1);
 
-/// The run nearest to an instant, by its planned instant or its start; `None` if none is within [`NEAR`].
+/// The run nearest to an instant, by its planned instant or its start; `None` if none is within [`NEAREST_RUN_WITHIN`].
 #[must_use]
 pub fn nearest_run(runs: Vec<Run>, at: Timestamp) -> Option<Run> {
     let apart = |other: Timestamp| if other > at { other.since(at) } else { at.since(other) };
     let distance = |run: &Run| {
         let began = run.started_at.map(apart);
         match run.cause {
-            0 => began.filter(|began| *began <= NEAR_BEGIN),
-            _ => began.into_iter().chain([apart(run.fire_at)]).min().filter(|distance| *distance <= NEAR),
+            0 => began.filter(|began| *began <= NEAREST_START_WITHIN),
+            _ => began.into_iter().chain([apart(run.fire_at)]).min().filter(|distance| *distance <= NEAREST_RUN_WITHIN),
         }
     };
     let near = runs.into_iter().filter_map(|run| Some((distance(&run)?, run)));
@@ -132,7 +132,7 @@ pub fn why_never(facts: &FireInput<'_>) -> Why {
 /// The last instant up to the present that the definitions plan or a calendar removes, and the first fire after the present.
 /// Rows are not needed.
 #[must_use]
-pub fn nearest(facts: &FireInput<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
+pub fn nearest_fires(facts: &FireInput<'_>) -> (Option<Timestamp>, Option<Timestamp>) {
     let mut steps = SEARCH_STEP_COUNT_MAX;
     let after_now = Timestamp::from_millis(facts.now.as_millis().saturating_add(1));
     (nearest_before(facts, after_now, |_| true, &mut steps), nearest_after(facts, after_now, &mut steps))

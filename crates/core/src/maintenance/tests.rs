@@ -23,13 +23,13 @@ fn closed(from: i64, to: i64, fires: FiresInside) -> MaintenanceWindow {
     MaintenanceWindow { id: MaintenanceId::new(1), namespace, app, starts_at: at(from), ends_at: at(to), fires }
 }
 
-fn window(now: i64) -> Window {
-    Window { now: at(now), caught_up_at: at(now), end: at(now + 5) }
+fn look_ahead(now: i64) -> LookAhead {
+    LookAhead { now: at(now), caught_up_at: at(now), end: at(now + 5) }
 }
 
 fn plan_from(job: &Job, (next, held_from): (i64, Option<i64>), now: i64, windows: &[MaintenanceWindow]) -> Plan {
     let cursor = Cursor { next_fire_at: at(next), held_from: held_from.map(at) };
-    plan_within(job, (ID, at(0)), cursor, window(now), windows)
+    plan_within(job, (ID, at(0)), cursor, look_ahead(now), windows)
 }
 
 fn plan_at(job: &Job, next: i64, now: i64, windows: &[MaintenanceWindow]) -> Plan {
@@ -54,7 +54,7 @@ fn no_fire_is_planned_into_a_window_and_the_first_after_it_is() {
     assert_eq!((fires(&inside), spans(&inside), inside.next), (vec![], vec![(102, 103, 2)], Some(at(104))));
     let after = plan_at(&job, 104, 102, &windows);
     assert_eq!((fires(&after)[0], after.skipped_in_window.len()), ((104, 104), 0), "its end is not inside");
-    assert_eq!(plan_at(&job, 100, 100, &[]), plan(&job, ID, at(0), at(100), window(100)));
+    assert_eq!(plan_at(&job, 100, 100, &[]), plan(&job, ID, at(0), at(100), look_ahead(100)));
 }
 
 #[test]
@@ -198,7 +198,7 @@ proptest! {
             if cursor.next_fire_at > at(now + 3) {
                 continue;
             }
-            let planned = plan_within(&job, (ID, at(0)), cursor, window(now), &windows);
+            let planned = plan_within(&job, (ID, at(0)), cursor, look_ahead(now), &windows);
             for fire in &planned.fires {
                 prop_assert!(!is_open(fire.due_at.max(at(now))), "{fire:?} at {now} in {windows:?}");
                 seen.push(fire.fire_at.second());
@@ -210,7 +210,7 @@ proptest! {
             let is_after = cursor.held_from.is_none() && windows.iter().all(|one| one.ends_at <= cursor.next_fire_at);
             if is_after {
                 plans_after += 1;
-                let without = plan(&job, ID, at(0), cursor.next_fire_at, window(now));
+                let without = plan(&job, ID, at(0), cursor.next_fire_at, look_ahead(now));
                 prop_assert_eq!(&planned, &without);
             }
             cursor = Cursor { next_fire_at: planned.next.unwrap(), held_from: planned.held_from };

@@ -16,10 +16,10 @@ const FIRST: AttemptFacts = AttemptFacts {
     attempt: 1,
     lost_count: 0,
     unreceived_count: 0,
-    marked: false,
+    is_marked: false,
     may_have_begun: false,
-    cancel_asked: None,
-    unfinished: false,
+    cancel_request_reason: None,
+    is_unfinished: false,
     is_unexpanded: false,
 };
 const FAILED: Outcome = Outcome::Failed { retryable: true };
@@ -48,19 +48,19 @@ fn retries_double_their_wait_up_to_the_cap_and_end() {
 
 #[test]
 fn a_cancelled_run_is_not_tried_again() {
-    let asked = AttemptFacts { cancel_asked: Some(Reason::Requested), ..FIRST };
+    let asked = AttemptFacts { cancel_request_reason: Some(Reason::Requested), ..FIRST };
     check_after(POLICY, asked, FAILED, verdict(RunStatus::Failed, None));
     let cancelled = verdict(RunStatus::Cancelled, Some(Reason::Requested));
     check_after(POLICY, asked, Outcome::Lost(Reason::NotReceived), cancelled);
     check_after(POLICY, asked, Outcome::Cancelled, cancelled);
     check_after(POLICY, FIRST, Outcome::Cancelled, cancelled);
-    let covered = AttemptFacts { cancel_asked: Some(CancelRequest::LATER_RUN.reason), ..FIRST };
+    let covered = AttemptFacts { cancel_request_reason: Some(CancelRequest::LATER_RUN.reason), ..FIRST };
     check_after(POLICY, covered, Outcome::Cancelled, verdict(RunStatus::Cancelled, Some(Reason::Covered)));
 }
 
 #[test]
 fn a_cancelled_run_whose_executor_is_lost_has_a_verdict_that_a_late_result_replaces() {
-    let asked = AttemptFacts { cancel_asked: Some(Reason::Requested), ..FIRST };
+    let asked = AttemptFacts { cancel_request_reason: Some(Reason::Requested), ..FIRST };
     let provisional = verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost));
     check_after(POLICY, asked, Outcome::Lost(Reason::ExecutorLost), provisional);
     check_after(POLICY, asked, Outcome::Unreported, provisional);
@@ -100,11 +100,11 @@ fn a_run_that_its_executor_stopped_in_silence_is_sent_again_without_a_retry() {
     check_after(none, AttemptFacts { attempt: 2, lost_count: 1, ..FIRST }, FAILED, verdict(RunStatus::Failed, None));
     let after_three = AttemptFacts { attempt: 4, lost_count: 3, ..FIRST };
     check_after(none, after_three, begun, verdict(RunStatus::Failed, Some(Reason::ExecutorLost)));
-    let asked = AttemptFacts { cancel_asked: Some(Reason::Requested), ..FIRST };
+    let asked = AttemptFacts { cancel_request_reason: Some(Reason::Requested), ..FIRST };
     check_after(none, asked, begun, verdict(RunStatus::Cancelled, Some(Reason::Requested)));
 
     let at_most_once = NextStepPolicy { at_least_once: false, ..none };
-    let marked = AttemptFacts { marked: true, ..FIRST };
+    let marked = AttemptFacts { is_marked: true, ..FIRST };
     check_after(at_most_once, marked, begun, verdict(RunStatus::Failed, None));
     let waiting = Outcome::Silenced { has_begun: false };
     check_after(at_most_once, marked, waiting, again_in(0, Reason::NotReceived, 0));
@@ -135,7 +135,7 @@ fn a_run_of_which_an_attempt_began_is_not_skipped() {
 fn a_marked_at_most_once_run_that_was_lost_is_unknown() {
     let policy = NextStepPolicy { at_least_once: false, ..POLICY };
     let lost = Outcome::Lost(Reason::ExecutorLost);
-    let marked = AttemptFacts { marked: true, ..FIRST };
+    let marked = AttemptFacts { is_marked: true, ..FIRST };
     check_after(policy, marked, lost, verdict(RunStatus::Unknown, Some(Reason::ExecutorLost)));
     check_after(policy, FIRST, lost, again_in(0, Reason::ExecutorLost, 1));
 }
@@ -144,7 +144,7 @@ fn a_marked_at_most_once_run_that_was_lost_is_unknown() {
 fn a_run_past_its_timeout_whose_end_is_not_reported_is_unknown_and_not_sent_again() {
     let policy = NextStepPolicy { at_least_once: false, retry_max: 9, ..POLICY };
     check_after(policy, FIRST, Outcome::Unreported, verdict(RunStatus::Unknown, None));
-    let asked = AttemptFacts { cancel_asked: Some(Reason::Requested), ..FIRST };
+    let asked = AttemptFacts { cancel_request_reason: Some(Reason::Requested), ..FIRST };
     check_after(policy, asked, Outcome::Unreported, verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost)));
 }
 
@@ -188,13 +188,13 @@ fn a_group_of_a_pump_goes_on_until_it_is_asked_to_end() {
     check_after(pump, many, Outcome::Lost(Reason::NotReceived), again_in(0, Reason::NotReceived, 4_000));
     check_after(pump, many, Outcome::Failed { retryable: false }, again_in(15, Reason::Retry, 4_000));
     for reason in [Reason::WindowOver, Reason::Dry, Reason::Paused, Reason::Changed] {
-        let asked = AttemptFacts { cancel_asked: Some(reason), ..many };
+        let asked = AttemptFacts { cancel_request_reason: Some(reason), ..many };
         for outcome in [Outcome::Cancelled, Outcome::Yielded] {
             check_after(pump, asked, outcome, verdict(RunStatus::Succeeded, Some(reason)));
         }
         check_after(pump, asked, FAILED, verdict(RunStatus::Failed, None));
     }
-    let by_hand = AttemptFacts { cancel_asked: Some(Reason::Requested), ..many };
+    let by_hand = AttemptFacts { cancel_request_reason: Some(Reason::Requested), ..many };
     for outcome in [Outcome::Cancelled, Outcome::Yielded] {
         check_after(pump, by_hand, outcome, verdict(RunStatus::Cancelled, Some(Reason::Requested)));
     }
@@ -210,12 +210,12 @@ fn a_group_that_leaves_failed_rows_at_the_end_of_a_window_has_failed() {
         (Reason::Changed, RunStatus::Succeeded),
         (Reason::Requested, RunStatus::Cancelled),
     ] {
-        let ended = AttemptFacts { cancel_asked: Some(asked), unfinished: true, ..FIRST };
+        let ended = AttemptFacts { cancel_request_reason: Some(asked), is_unfinished: true, ..FIRST };
         for outcome in [Outcome::Cancelled, Outcome::Yielded] {
             check_after(pump, ended, outcome, verdict(status, Some(asked)));
         }
     }
-    check_after(pump, AttemptFacts { unfinished: true, ..FIRST }, Outcome::Yielded, again_in(0, Reason::Moved, 1));
+    check_after(pump, AttemptFacts { is_unfinished: true, ..FIRST }, Outcome::Yielded, again_in(0, Reason::Moved, 1));
 }
 
 #[test]
@@ -238,7 +238,7 @@ fn a_pump_that_ends_before_any_executor_took_it_has_not_succeeded() {
         (Reason::Changed, RunStatus::Skipped),
         (Reason::Requested, RunStatus::Cancelled),
     ] {
-        let root = AttemptFacts { cancel_asked: Some(asked), is_unexpanded: true, ..FIRST };
+        let root = AttemptFacts { cancel_request_reason: Some(asked), is_unexpanded: true, ..FIRST };
         check_after(pump, root, Outcome::Cancelled, verdict(status, Some(asked)));
     }
 }

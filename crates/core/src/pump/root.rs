@@ -10,9 +10,9 @@ use crate::status::{RunStatus, Trigger};
 use crate::time::Timestamp;
 
 /// Wait between a root run that failed, or was skipped, and the next one.
-const AFTER_FAILURE: Duration = Duration::from_secs(60);
+const WAIT_AFTER_FAILURE: Duration = Duration::from_secs(60);
 /// For this long after a planned start, the schedule is left to begin the run. After that, this module begins it.
-const AFTER_START: Duration = Duration::from_secs(10);
+const SCHEDULE_BEGINS_WITHIN: Duration = Duration::from_secs(10);
 /// The reasons after which no other run begins in the same window.
 const FINAL_REASONS: [Reason; 6] =
     [Reason::Requested, Reason::Covered, Reason::WindowOver, Reason::Dry, Reason::Shadow, Reason::Maintenance];
@@ -144,7 +144,8 @@ fn begin(job: &Job, pump: &Pump, state: PumpJobState, newest: Option<Root>, now:
         let is_same_window = job.timetable.schedules.is_empty() && root.was_edited();
         return if is_same_window { RootStep::Continue(start) } else { RootStep::Begin(start) };
     }
-    let rested = root.was_edited() || root.finished_at.is_none_or(|finished_at| now >= finished_at + AFTER_FAILURE);
+    let rested =
+        root.was_edited() || root.finished_at.is_none_or(|finished_at| now >= finished_at + WAIT_AFTER_FAILURE);
     if was_interrupted(root) && rested {
         RootStep::Continue(now.max(root.fire_at + Duration::from_millis(1)))
     } else {
@@ -176,7 +177,7 @@ fn window_start(job: &Job, pump: &Pump, state: PumpJobState, now: Timestamp) -> 
         if !matches!(pump.until, Until::At(_)) {
             return None;
         }
-        let before = now.saturating_sub(AFTER_START) + Duration::from_millis(1);
+        let before = now.saturating_sub(SCHEDULE_BEGINS_WITHIN) + Duration::from_millis(1);
         let newest = schedules.iter().filter_map(|schedule| schedule.prev_before(state.anchor, before)).max()?;
         job.timetable.fire_at(state.anchor, newest)?.at
     };

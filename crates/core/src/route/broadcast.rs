@@ -14,5 +14,5 @@ pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
     if is_there || (request.attempt == 1 && request.executor.is_some()) {
         return Choice::NoExecutor;
     }
-    request.dealt(0).into()
+    request.candidate_in_turn(0).into()
 }

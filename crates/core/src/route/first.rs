@@ -4,5 +4,5 @@ use super::memory::Memory;
 use super::request::{Choice, RouteRequest};
 
 pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    request.dealt(0).into()
+    request.candidate_in_turn(0).into()
 }

@@ -5,5 +5,5 @@ use super::memory::Memory;
 use super::request::{Choice, RouteRequest};
 
 pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
-    request.dealt(request.draw).into()
+    request.candidate_in_turn(request.draw).into()
 }

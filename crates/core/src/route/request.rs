@@ -80,7 +80,7 @@ impl RouteRequest<'_> {
     }
 
     /// The open candidate for this shard if the shards of a fire go to the executors in turn, from number `start` on.
-    pub(super) fn dealt(&self, start: u32) -> Option<usize> {
+    pub(super) fn candidate_in_turn(&self, start: u32) -> Option<usize> {
         nth_wrapping(self.open(), usize::try_from(start).unwrap_or(0).wrapping_add(self.shard_offset()))
     }
 

@@ -8,7 +8,7 @@ pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
     let weight = |index: usize| u128::from(request.candidates[index].weight);
     let total: u128 = request.open().map(weight).sum();
     if total == 0 {
-        return request.dealt(request.draw).into();
+        return request.candidate_in_turn(request.draw).into();
     }
     let mut left = (u128::from(request.chance()) * total) >> 32;
     let hit = request.open().find(|index| match left.checked_sub(weight(*index)) {

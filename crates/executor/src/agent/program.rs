@@ -37,7 +37,7 @@ const REMOVAL_WAIT: Duration = Duration::from_secs(1);
 
 /// The output of background processes is read and dropped for at most this many ended programs at the same time.
 const DISCARDED_MAX: usize = 256;
-static DISCARDED: Semaphore = Semaphore::const_new(DISCARDED_MAX);
+static DISCARD_PERMITS: Semaphore = Semaphore::const_new(DISCARDED_MAX);
 /// How many bytes of the output of background processes are read at a time.
 const DISCARDED_BYTES: usize = 16 * 1024;
 /// The pause after each read of the output of background processes. It slows down a process that prints without end.
@@ -275,7 +275,7 @@ async fn write_stdin(stdin: Option<ChildStdin>, text: Option<String>) {
 /// Continues to read the output of background processes, and drops it: a process that writes to a pipe without a
 /// reader gets SIGPIPE, which ends most programs.
 fn discard(run: &RunContext, stdout: Option<ChildStdout>, stderr: Option<ChildStderr>) {
-    let Ok(permit) = DISCARDED.try_acquire() else { return };
+    let Ok(permit) = DISCARD_PERMITS.try_acquire() else { return };
     let hard = run.setup().lifecycle.hard.clone();
     run.tracker().spawn(async move {
         let _permit = permit;

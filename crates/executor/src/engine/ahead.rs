@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Engine, now};
-use crate::lifecycle::until;
+use crate::lifecycle::wait_until;
 
 /// How far ahead of a run's instant its trigger may arrive, in milliseconds; the hello reports it to servers.
 pub(super) const AHEAD_MAX_MS: u32 = 1_000;
@@ -25,7 +25,7 @@ impl AheadLoop {
                 biased;
                 () = engine.setup.lifecycle.hard.cancelled() => return,
                 () = engine.ahead_wake.notified() => {}
-                () = until(next) => {
+                () = wait_until(next) => {
                     let startable = engine.table().take_startable(now());
                     engine.start(startable);
                 }

@@ -57,7 +57,7 @@ impl Link {
     }
 
     /// Resolves when a message is waiting to be sent.
-    pub(crate) async fn ready(&self) {
+    pub(crate) async fn wait_until_ready(&self) {
         while lock(&self.queue).items.is_empty() {
             self.wake.notified().await;
         }

@@ -181,7 +181,7 @@ impl Engine {
     /// If no server has answered for too long, stops the runs that must not run twice. This is also checked before each
     /// run begins: a paused process may resume just before that, when another executor already has the run.
     fn enforce_silence_limit(&self) {
-        self.stop_runs_in_silence(self.setup.silence.exceeded(host::uptime()));
+        self.stop_runs_in_silence(self.setup.silence.exceeded_period(host::uptime()));
     }
 
     /// Stops each run whose own limit the silence has exceeded.
@@ -267,7 +267,7 @@ impl Engine {
     }
 
     /// Begins a session whose hello was sent at uptime `hello_at`; `None` if another session to the same node is alive.
-    pub(crate) fn link_up(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
+    pub(crate) fn open_link(&self, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
         let now = now();
         self.stop_runs_in_silence(self.setup.silence.record_welcome(welcome.silence_ms, hello_at, host::uptime()));
         let mut table = self.table();
@@ -278,7 +278,7 @@ impl Engine {
         let link = Link::new(self.next_link.fetch_add(1, Ordering::Relaxed), welcome.node_id);
         let link = Arc::new(link.with_silence_count(self.setup.silence.exceeded_count()));
         self.repeat_reports(&link);
-        table.link_up(&link, now);
+        table.add_link(&link, now);
         // This server may lack the newest progress: it was sent on a stream that ended, or there was no stream.
         table.runs().for_each(|run| run.list_progress());
         drop(table);
@@ -289,8 +289,8 @@ impl Engine {
         Some(link)
     }
 
-    pub(crate) fn link_lost(&self, link: &Link) {
-        let logs = self.table().link_lost(link.id(), now());
+    pub(crate) fn close_link(&self, link: &Link) {
+        let logs = self.table().remove_link(link.id(), now());
         let Some(shipping) = &self.setup.shipping else { return };
         logs.into_iter().for_each(|log| shipping.mark(log));
     }
@@ -338,15 +338,15 @@ impl Engine {
         }
     }
 
-    pub(crate) fn acked(&self, acks: &[v1::ResultAck]) {
+    pub(crate) fn record_acks(&self, acks: &[v1::ResultAck]) {
         rondel_failpoint::pass("executor.acknowledged");
-        self.table().acked(acks, now());
+        self.table().record_acks(acks, now());
         self.forget_reports(acks);
         self.wake_waiters();
     }
 
-    pub(crate) fn log_acked(&self, acks: &[v1::LogAck]) {
-        self.table().log_acked(acks);
+    pub(crate) fn record_log_acks(&self, acks: &[v1::LogAck]) {
+        self.table().record_log_acks(acks);
         self.settled.notify_one();
     }
 
@@ -362,7 +362,7 @@ impl Engine {
     }
 
     /// Logs the problems of declared jobs. The server has registered the jobs for which it reports no problem.
-    pub(crate) fn declaration_problems(&self, problems: &[v1::DeclarationProblem]) {
+    pub(crate) fn log_declaration_problems(&self, problems: &[v1::DeclarationProblem]) {
         let lines: BTreeSet<String> = problems
             .iter()
             .map(|problem| {

@@ -24,7 +24,7 @@ impl ReportLoop {
         loop {
             tokio::select! {
                 () = setup.lifecycle.soft.cancelled() => return,
-                () = setup.pump_reports.ready() => self.engine.send_reports(),
+                () = setup.pump_reports.wait_until_ready() => self.engine.send_reports(),
             }
         }
     }

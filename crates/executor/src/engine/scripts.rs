@@ -19,7 +19,7 @@ impl ScriptLoop {
         loop {
             tokio::select! {
                 () = setup.lifecycle.hard.cancelled() => return,
-                () = setup.script_requests.ready() => self.engine.send_script_requests(),
+                () = setup.script_requests.wait_until_ready() => self.engine.send_script_requests(),
             }
         }
     }

@@ -55,7 +55,7 @@ impl Silence {
     }
 
     /// How long no server has answered; `None` before the first welcome.
-    pub(crate) fn lasted(&self, uptime: Duration) -> Option<SilencePeriod> {
+    pub(crate) fn current_period(&self, uptime: Duration) -> Option<SilencePeriod> {
         let limit = self.limit_ms.load(Ordering::Relaxed);
         let silent = as_ms(uptime).saturating_sub(self.heard_ms.load(Ordering::Relaxed));
         let limit_of_servers = Duration::from_millis(limit);
@@ -71,7 +71,7 @@ impl Silence {
         hello_at: Duration,
         uptime: Duration,
     ) -> Option<SilencePeriod> {
-        let exceeded = self.exceeded(uptime);
+        let exceeded = self.exceeded_period(uptime);
         if exceeded.is_some() {
             self.exceeded_count.fetch_add(1, Ordering::Relaxed);
         }
@@ -91,7 +91,7 @@ impl Silence {
     /// continues until a new welcome: messages that waited in the socket of a paused process may concern runs that
     /// another executor has by now.
     pub(crate) fn record_heard(&self, uptime: Duration) -> Option<SilencePeriod> {
-        let exceeded = self.exceeded(uptime);
+        let exceeded = self.exceeded_period(uptime);
         if exceeded.is_none() {
             self.heard_ms.store(as_ms(uptime), Ordering::Relaxed);
         }
@@ -99,8 +99,8 @@ impl Silence {
     }
 
     /// The silence, if it is too long for runs that must not run twice.
-    pub(crate) fn exceeded(&self, uptime: Duration) -> Option<SilencePeriod> {
-        self.lasted(uptime).filter(|silent| silent.lasted >= silent.limit)
+    pub(crate) fn exceeded_period(&self, uptime: Duration) -> Option<SilencePeriod> {
+        self.current_period(uptime).filter(|silent| silent.lasted >= silent.limit)
     }
 }
 
@@ -120,23 +120,23 @@ mod tests {
     fn silence_counts_from_the_last_message() {
         let silence = Silence::new(None);
         let at = Duration::from_secs;
-        assert_eq!(limit(silence.exceeded(at(60))), None, "no server was heard yet");
+        assert_eq!(limit(silence.exceeded_period(at(60))), None, "no server was heard yet");
         assert_eq!(limit(silence.record_welcome(3_000, at(60), at(60))), None);
         silence.record_heard(at(62));
-        assert_eq!(limit(silence.exceeded(at(64))), None);
-        assert_eq!(limit(silence.exceeded(at(65))), Some(at(3)));
+        assert_eq!(limit(silence.exceeded_period(at(64))), None);
+        assert_eq!(limit(silence.exceeded_period(at(65))), Some(at(3)));
         assert_eq!(
             limit(silence.record_heard(at(65))),
             Some(at(3)),
             "a word that waited while the process stood still"
         );
-        assert_eq!(limit(silence.exceeded(at(66))), Some(at(3)));
+        assert_eq!(limit(silence.exceeded_period(at(66))), Some(at(3)));
         assert_eq!(silence.exceeded_count(), 0);
         assert_eq!(limit(silence.record_welcome(3_000, at(66), at(66))), Some(at(3)));
         assert_eq!(silence.exceeded_count(), 1, "the streams of before are over");
-        assert_eq!((limit(silence.record_heard(at(67))), limit(silence.exceeded(at(69)))), (None, None));
+        assert_eq!((limit(silence.record_heard(at(67))), limit(silence.exceeded_period(at(69)))), (None, None));
         assert_eq!(limit(silence.record_welcome(3_000, at(66), at(69))), None);
-        assert_eq!(limit(silence.exceeded(at(69))), None, "another server was heard since");
+        assert_eq!(limit(silence.exceeded_period(at(69))), None, "another server was heard since");
     }
 
     #[test]
@@ -153,7 +153,7 @@ mod tests {
     fn the_configured_limit_takes_precedence_over_the_servers() {
         let silence = Silence::new(Some(Duration::from_secs(1)));
         silence.record_welcome(0, Duration::ZERO, Duration::ZERO);
-        assert_eq!(limit(silence.exceeded(Duration::from_secs(1))), Some(Duration::from_secs(1)));
+        assert_eq!(limit(silence.exceeded_period(Duration::from_secs(1))), Some(Duration::from_secs(1)));
     }
 
     #[test]
@@ -171,8 +171,8 @@ mod tests {
         assert_eq!(limit(Continue, true, 1_000), Some(at(15)), "never sooner than one that is to stop");
         assert_eq!((limit(Continue, true, 0), limit(Continue, true, -1)), (None, None));
         let silence = Silence::new(None);
-        assert_eq!(silence.lasted(at(9)), None, "no server was heard yet");
+        assert_eq!(silence.current_period(at(9)), None, "no server was heard yet");
         silence.record_welcome(3_000, at(60), at(60));
-        assert_eq!(silence.lasted(at(62)), Some(SilencePeriod { limit: at(3), lasted: at(2) }));
+        assert_eq!(silence.current_period(at(62)), Some(SilencePeriod { limit: at(3), lasted: at(2) }));
     }
 }

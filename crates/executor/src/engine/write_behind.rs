@@ -41,7 +41,7 @@ impl JournalLoop {
             });
             let on_disk = written.await;
             rondel_failpoint::pass("executor.journaled");
-            self.engine.table().journaled(&results, on_disk, super::now());
+            self.engine.table().send_journaled(&results, on_disk, super::now());
         }
         self.shrink().await;
         if self.journal.is_welcome_pending() {

@@ -9,7 +9,7 @@ use tokio::sync::Notify;
 
 use super::limit::LogLimit;
 use super::line;
-use super::shipping::Shipping;
+use super::shipping::LogShipping;
 use super::tail::Tail;
 use crate::lifecycle::lock;
 use crate::masks::Masks;
@@ -39,7 +39,7 @@ pub(crate) struct RunLog {
     key: RunKey,
     masks: OnceLock<Masks>,
     /// `None` if no server collects the lines: they stay here.
-    shipping: Option<Arc<Shipping>>,
+    shipping: Option<Arc<LogShipping>>,
     limit: LogLimit,
     state: Mutex<State>,
     /// Notified when lines were sent or acknowledged, because there may be room for more.
@@ -76,7 +76,7 @@ struct UnackedChunk {
 
 impl RunLog {
     /// `link` is the id of the stream that the run came from.
-    pub(crate) fn new(key: RunKey, link: u64, shipping: Option<Arc<Shipping>>, limit: LogLimit) -> Arc<Self> {
+    pub(crate) fn new(key: RunKey, link: u64, shipping: Option<Arc<LogShipping>>, limit: LogLimit) -> Arc<Self> {
         let state = Mutex::new(State { link, ..State::default() });
         Arc::new(Self { key, masks: OnceLock::new(), shipping, limit, state, room: Notify::new() })
     }
@@ -245,7 +245,7 @@ impl TableLog for RunLog {
     }
 
     /// Forgets the chunks up to `sequence`, which are durable.
-    fn acked(&self, sequence: i64) {
+    fn record_ack(&self, sequence: i64) {
         let mut state = lock(&self.state);
         while state.chunks.front().is_some_and(|kept| kept.chunk.sequence <= sequence) {
             let Some(kept) = state.chunks.pop_front() else { break };
@@ -312,8 +312,8 @@ impl State {
 mod tests {
     use super::*;
 
-    fn log() -> (Arc<RunLog>, Arc<Shipping>) {
-        let shipping = Arc::new(Shipping::default());
+    fn log() -> (Arc<RunLog>, Arc<LogShipping>) {
+        let shipping = Arc::new(LogShipping::default());
         (RunLog::new(RunKey::new(7, 1), 1, Some(Arc::clone(&shipping)), LogLimit::default()), shipping)
     }
 
@@ -330,10 +330,10 @@ mod tests {
         assert!(log.collect(1, false).is_empty());
         push(&log, "c");
         assert_eq!(log.collect(1, false)[0].sequence, 1);
-        log.acked(0);
+        log.record_ack(0);
         let again: Vec<i64> = log.collect(2, false).iter().map(|chunk| chunk.sequence).collect();
         assert_eq!(again, [1]);
-        log.acked(1);
+        log.record_ack(1);
         assert!(!log.has_chunks() && !log.has_unsent());
     }
 
@@ -349,7 +349,7 @@ mod tests {
             chunks.iter().fold((0, 0), |(kept, dropped), chunk| (kept + chunk.lines.len(), dropped + chunk.dropped));
         assert_eq!(kept as u64 + dropped, 200);
         assert!(dropped > 0 && kept > 90, "{kept} kept, {dropped} dropped");
-        log.acked(i64::MAX);
+        log.record_ack(i64::MAX);
         assert_eq!(shipping.bytes(), 0);
     }
 
@@ -371,13 +371,13 @@ mod tests {
 
     /// All lines that a log with this limit sends.
     fn logged(limit: LogLimit, lines: impl IntoIterator<Item = String>) -> Vec<String> {
-        let shipping = Arc::new(Shipping::default());
+        let shipping = Arc::new(LogShipping::default());
         let log = RunLog::new(RunKey::new(7, 1), 1, Some(Arc::clone(&shipping)), limit);
         let mut texts = Vec::new();
         let mut collect = || {
             for chunk in log.collect(1, true) {
                 assert_eq!(chunk.dropped, 0);
-                log.acked(chunk.sequence);
+                log.record_ack(chunk.sequence);
                 texts.extend(chunk.lines.into_iter().map(|line| line.text));
             }
         };

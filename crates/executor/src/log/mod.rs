@@ -13,5 +13,5 @@ pub use layer::{LogLayer, log_layer};
 pub(crate) use limit::Bytes;
 pub use limit::LogLimit;
 pub(crate) use line::LINE_BYTES_MAX;
-pub(crate) use shipping::Shipping;
+pub(crate) use shipping::LogShipping;
 pub(crate) use subscriber::install_if_missing;

@@ -12,13 +12,13 @@ use crate::lifecycle::lock;
 const BYTES_MAX: usize = 64 * 1024 * 1024;
 
 #[derive(Default)]
-pub(crate) struct Shipping {
+pub(crate) struct LogShipping {
     marked: Mutex<Vec<Arc<RunLog>>>,
     bytes: AtomicUsize,
     requested: Notify,
 }
 
-impl Shipping {
+impl LogShipping {
     /// Marks a log as having lines to send.
     pub(crate) fn mark(&self, log: Arc<RunLog>) {
         lock(&self.marked).push(log);

@@ -68,10 +68,10 @@ impl PumpContext {
     pub async fn cancelled(&self) {
         match self.run.order_mailbox() {
             Some(mailbox) => tokio::select! {
-                () = self.run.stopped() => {}
+                () = self.run.wait_until_stopped() => {}
                 () = mailbox.leaving().cancelled() => {}
             },
-            None => self.run.stopped().await,
+            None => self.run.wait_until_stopped().await,
         }
     }
 

@@ -13,7 +13,7 @@ use tokio::time::Instant;
 use super::context::{Checkpoints, PumpContext};
 use super::ending::{ending, names};
 use super::group::{
-    CheckpointError, Execution, ExecutionEnd, Failure, Fetched, Group, Limits, Row, Step, Task, without_a_tenth,
+    CheckpointError, Execution, ExecutionEnd, Failure, FetchCounts, Group, Limits, Row, Step, Task, without_a_tenth,
 };
 use super::handler::Pump;
 use super::item::Item;
@@ -22,7 +22,7 @@ use crate::ending::Ending;
 use crate::engine::SilencePeriod;
 use crate::host;
 use crate::job_error::JobError;
-use crate::lifecycle::{lock, until};
+use crate::lifecycle::{lock, wait_until};
 use crate::run::{self, RunContext, StopCause, panic_message};
 
 /// The state that the group's calls share.
@@ -102,11 +102,11 @@ impl<P: Pump> Driver<P> {
             tokio::select! {
                 // The stop is checked first, because calls that keep returning must not delay it.
                 biased;
-                () = self.run.stopped(), if !self.is_stopped => {}
+                () = self.run.wait_until_stopped(), if !self.is_stopped => {}
                 () = mailbox.leaving().cancelled(), if !self.is_leaving => {}
                 () = mailbox.wait_for_wake() => {}
                 Some(returned) = self.calls.next(), if !self.calls.is_empty() => self.finish_call(returned),
-                () = until(wake_at) => {}
+                () = wait_until(wake_at) => {}
             }
         }
         let mut group = self.group();
@@ -142,7 +142,7 @@ impl<P: Pump> Driver<P> {
     }
 
     fn apply_stop(&mut self) {
-        if let Some(SilencePeriod { limit, lasted }) = self.run.setup().silence.exceeded(host::uptime())
+        if let Some(SilencePeriod { limit, lasted }) = self.run.setup().silence.exceeded_period(host::uptime())
             && self.run.silence_limit(limit).is_some_and(|own| own <= lasted)
         {
             self.run.stop(StopCause::Silence { length: limit });
@@ -209,7 +209,7 @@ impl<P: Pump> Driver<P> {
 
     fn finish_call(&mut self, returned: ReturnedCall<P::Row>) {
         match returned {
-            ReturnedCall::Fetch(result) => self.selected(result),
+            ReturnedCall::Fetch(result) => self.end_select(result),
             ReturnedCall::Execution { number, item, result } => {
                 self.executions.remove(&number);
                 let (how, error) = match result {
@@ -218,7 +218,7 @@ impl<P: Pump> Driver<P> {
                     Err(error) if error.is_panic() => (ExecutionEnd::Failed, panic_message(&*error.into_panic())),
                     Err(_) => (ExecutionEnd::Aborted, "aborted before its end".to_owned()),
                 };
-                let failures = self.group().executed(number, how, now());
+                let failures = self.group().end_execution(number, how, now());
                 if !failures.is_empty() {
                     self.run.log_line("warn", &failed_line(&item, &failures, &error));
                 }
@@ -226,12 +226,12 @@ impl<P: Pump> Driver<P> {
         }
     }
 
-    fn selected(&mut self, result: CallResult<Vec<Row<P::Row>>>) {
+    fn end_select(&mut self, result: CallResult<Vec<Row<P::Row>>>) {
         self.fetch = None;
         let error = match result {
             Ok(Ok(rows)) => {
                 let fetched_at = self.run.setup().clock.now();
-                let found = self.group().fetched(rows, now(), fetched_at);
+                let found = self.group().accept_fetched(rows, now(), fetched_at);
                 if let Some(line) = dropped_line(&found, self.limits.fetch) {
                     self.run.log_line("warn", &line);
                 }
@@ -239,17 +239,17 @@ impl<P: Pump> Driver<P> {
             }
             Ok(Err(error)) => error.message,
             Err(error) if error.is_panic() => panic_message(&*error.into_panic()),
-            Err(_) => return self.group().fetch_aborted(),
+            Err(_) => return self.group().end_aborted_fetch(),
         };
         self.failed_selects += 1;
-        let wait = self.group().fetch_failed(now());
+        let wait = self.group().end_failed_fetch(now());
         self.run.log_line("error", &format!("select failed: {error}; tried again in {}", format_duration(wait)));
     }
 }
 
 /// A warning about returned rows that are not executed, if there are any.
-fn dropped_line(found: &Fetched, limit: usize) -> Option<String> {
-    let Fetched { surplus, foreign, .. } = *found;
+fn dropped_line(found: &FetchCounts, limit: usize) -> Option<String> {
+    let FetchCounts { surplus, foreign, .. } = *found;
     let beyond = (surplus > 0).then(|| format!("{surplus} rows beyond the {limit} that were requested"));
     let of_others =
         (foreign > 0).then(|| format!("{foreign} rows of items that were not requested or are no longer held"));

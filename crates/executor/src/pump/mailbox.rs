@@ -131,7 +131,7 @@ impl Reports {
     }
 
     /// Resolves when a report was published.
-    pub async fn ready(&self) {
+    pub async fn wait_until_ready(&self) {
         self.wake.notified().await;
     }
 }

@@ -328,8 +328,8 @@ impl RunContext {
         self.inner.stop.cause()
     }
 
-    pub(crate) async fn stopped(&self) {
-        self.inner.stop.stopped().await;
+    pub(crate) async fn wait_until_stopped(&self) {
+        self.inner.stop.wait_until_stopped().await;
     }
 
     /// The cause of the stop, if there is one; marks it as read by the handler.

@@ -93,7 +93,7 @@ impl StopCell {
         self.cause.get().map(|(_, at)| *at)
     }
 
-    pub(crate) async fn stopped(&self) {
+    pub(crate) async fn wait_until_stopped(&self) {
         self.token.cancelled().await;
     }
 

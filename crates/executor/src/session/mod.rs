@@ -12,7 +12,7 @@ use tokio::time::Instant;
 
 use crate::engine::Engine;
 pub(crate) use servers::{ServerUrl, Servers, TlsFiles, TokenSource};
-use stream::End;
+use stream::SessionEnd;
 
 /// After a session that lasted this long, the wait before dialling again is short.
 const STABLE_SESSION_MIN: Duration = Duration::from_secs(5);
@@ -67,20 +67,20 @@ impl Dialler {
         while !engine.servers.drop_if_unwanted(&self.url) {
             let began = Instant::now();
             let end = stream::session(&engine, &self.url).await;
-            let is_there = matches!(end, End::AlreadyConnected(_)) && engine.is_connected();
+            let is_there = matches!(end, SessionEnd::AlreadyConnected(_)) && engine.is_connected();
             already_there_count = if is_there { already_there_count.saturating_add(1) } else { 0 };
             match end {
-                End::Stopped => return,
-                End::Alias(node_id) => self.wait_while_connected(node_id).await,
-                End::AlreadyConnected(reason) if is_there => {
+                SessionEnd::Stopped => return,
+                SessionEnd::Alias(node_id) => self.wait_while_connected(node_id).await,
+                SessionEnd::AlreadyConnected(reason) if is_there => {
                     tracing::debug!(server = %self.url, reason, "already connected by another URL");
                     if already_there_count >= ALREADY_THERE_MAX {
                         self.wait_before_next_look().await;
                     }
                 }
-                End::Refused(reason) | End::AlreadyConnected(reason) => self.report_refused(reason),
-                End::Unreachable(reason) => self.report_unreachable(reason),
-                End::Lost(reason) => {
+                SessionEnd::Refused(reason) | SessionEnd::AlreadyConnected(reason) => self.report_refused(reason),
+                SessionEnd::Unreachable(reason) => self.report_unreachable(reason),
+                SessionEnd::Lost(reason) => {
                     self.problems.clear();
                     self.report_unreachable(reason);
                     if began.elapsed() >= STABLE_SESSION_MIN {

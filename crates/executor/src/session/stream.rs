@@ -38,7 +38,7 @@ const GOODBYE_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Why a session ended.
 #[derive(Debug)]
-pub(super) enum End {
+pub(super) enum SessionEnd {
     /// The executor shuts down.
     Stopped,
     /// This URL leads to a node that is connected by another URL.
@@ -54,25 +54,25 @@ pub(super) enum End {
     Lost(String),
 }
 
-pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> End {
+pub(super) async fn session(engine: &Arc<Engine>, url: &ServerUrl) -> SessionEnd {
     let stop = engine.setup.lifecycle.soft.clone();
     let opened = tokio::select! {
-        () = stop.cancelled() => return End::Stopped,
+        () = stop.cancelled() => return SessionEnd::Stopped,
         opened = open(engine, url) => opened,
     };
     let OpenedSession { sender, mut inbound, welcome, hello_at } = match opened {
         Ok(opened) => opened,
         Err(end) => return end,
     };
-    let Some(link) = begin(engine, url, &welcome, hello_at) else { return End::Alias(welcome.node_id) };
+    let Some(link) = begin(engine, url, &welcome, hello_at) else { return SessionEnd::Alias(welcome.node_id) };
     let _link_guard = LinkGuard { engine, link: &link };
     let heartbeat = heartbeat_period(&welcome);
     let end = tokio::select! {
-        () = stop.cancelled() => End::Stopped,
+        () = stop.cancelled() => SessionEnd::Stopped,
         end = read(engine, &link, &mut inbound, heartbeat) => end,
         end = write(engine, &link, &sender, heartbeat) => end,
     };
-    if matches!(end, End::Stopped) {
+    if matches!(end, SessionEnd::Stopped) {
         send_goodbye(engine, &link, sender, inbound).await;
     }
     end
@@ -86,22 +86,24 @@ struct OpenedSession {
     hello_at: Duration,
 }
 
-async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, End> {
+async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, SessionEnd> {
     let timing = &engine.setup.timing;
-    let endpoint = engine.servers.endpoint(url, timing).map_err(|error| End::Unreachable(chain(&error)))?;
+    let endpoint = engine.servers.endpoint(url, timing).map_err(|error| SessionEnd::Unreachable(chain(&error)))?;
     let connected = timeout(timing.connect_timeout, endpoint.connect()).await;
     let channel = connected
-        .map_err(|_| End::Unreachable(format!("no connection within {}", format_duration(timing.connect_timeout))))?
-        .map_err(|error| End::Unreachable(with_hint(chain(&error))))?;
+        .map_err(|_| {
+            SessionEnd::Unreachable(format!("no connection within {}", format_duration(timing.connect_timeout)))
+        })?
+        .map_err(|error| SessionEnd::Unreachable(with_hint(chain(&error))))?;
     let (sender, receiver) = mpsc::channel(CHANNEL_MAX);
     let mut request = Request::new(ReceiverStream::new(receiver));
-    if let Some(token) = engine.servers.token.header().await.map_err(End::Unreachable)? {
+    if let Some(token) = engine.servers.token.header().await.map_err(SessionEnd::Unreachable)? {
         request.metadata_mut().insert("authorization", token);
     }
     let hello_at = host::uptime();
     // The hello must be in the stream before the call: the server may send nothing until it has the hello.
     let hello = ExecutorMessage { body: Some(FromExecutor::Hello(engine.hello())) };
-    sender.try_send(hello).map_err(|error| End::Unreachable(error.to_string()))?;
+    sender.try_send(hello).map_err(|error| SessionEnd::Unreachable(error.to_string()))?;
     let mut client = GatewayClient::new(channel).max_decoding_message_size(MESSAGE_BYTES_MAX);
     let welcomed = async {
         let mut inbound = client.session(request).await?.into_inner();
@@ -109,19 +111,19 @@ async fn open(engine: &Arc<Engine>, url: &ServerUrl) -> Result<OpenedSession, En
         Ok::<_, Status>((inbound, first))
     };
     let welcomed = timeout(timing.connect_timeout, welcomed).await;
-    let (inbound, first) = match welcomed.map_err(|_| End::Unreachable(no_welcome(timing.connect_timeout)))? {
+    let (inbound, first) = match welcomed.map_err(|_| SessionEnd::Unreachable(no_welcome(timing.connect_timeout)))? {
         Ok(welcomed) => welcomed,
         Err(status) if Refusal::of(&status) == Some(Refusal::Token) => {
-            return Err(End::Refused(refused_token(engine, &status).await));
+            return Err(SessionEnd::Refused(refused_token(engine, &status).await));
         }
         Err(status) => return Err(end_from_status(&status)),
     };
     match first.and_then(|message| message.body) {
         Some(FromServer::Welcome(welcome)) if welcome.protocol < PROTOCOL => {
-            Err(End::Refused(too_old_message(&welcome)))
+            Err(SessionEnd::Refused(too_old_message(&welcome)))
         }
         Some(FromServer::Welcome(welcome)) => Ok(OpenedSession { sender, inbound, welcome, hello_at }),
-        _ => Err(End::Unreachable("the server began without a welcome".to_owned())),
+        _ => Err(SessionEnd::Unreachable("the server began without a welcome".to_owned())),
     }
 }
 
@@ -162,7 +164,7 @@ fn with_hint(line: String) -> String {
     line
 }
 
-fn end_from_status(status: &Status) -> End {
+fn end_from_status(status: &Status) -> SessionEnd {
     let reason = status_line(status);
     match status.code() {
         Code::Unauthenticated
@@ -170,8 +172,8 @@ fn end_from_status(status: &Status) -> End {
         | Code::FailedPrecondition
         | Code::InvalidArgument
         | Code::NotFound
-        | Code::Unimplemented => End::Refused(reason),
-        Code::AlreadyExists => End::AlreadyConnected(reason),
+        | Code::Unimplemented => SessionEnd::Refused(reason),
+        Code::AlreadyExists => SessionEnd::AlreadyConnected(reason),
         Code::Ok
         | Code::Cancelled
         | Code::Unknown
@@ -181,7 +183,7 @@ fn end_from_status(status: &Status) -> End {
         | Code::OutOfRange
         | Code::Internal
         | Code::Unavailable
-        | Code::DataLoss => End::Unreachable(reason),
+        | Code::DataLoss => SessionEnd::Unreachable(reason),
     }
 }
 
@@ -191,7 +193,7 @@ fn status_line(status: &Status) -> String {
 
 fn begin(engine: &Arc<Engine>, url: &ServerUrl, welcome: &Welcome, hello_at: Duration) -> Option<Arc<Link>> {
     engine.setup.clock.observe(Timestamp::from_millis(welcome.now_at_ms));
-    let link = engine.link_up(welcome, hello_at)?;
+    let link = engine.open_link(welcome, hello_at)?;
     tracing::info!(server = %url, node = %welcome.node_name, version = %welcome.server_version, "connected");
     dial_named(engine, &welcome.servers);
     Some(link)
@@ -205,7 +207,7 @@ struct LinkGuard<'a> {
 
 impl Drop for LinkGuard<'_> {
     fn drop(&mut self) {
-        self.engine.link_lost(self.link);
+        self.engine.close_link(self.link);
     }
 }
 
@@ -214,16 +216,21 @@ fn heartbeat_period(welcome: &Welcome) -> Duration {
 }
 
 /// Reads messages. A server answers every heartbeat, so a stream without messages for several periods is dead.
-async fn read(engine: &Arc<Engine>, link: &Link, inbound: &mut Streaming<ServerMessage>, heartbeat: Duration) -> End {
+async fn read(
+    engine: &Arc<Engine>,
+    link: &Link,
+    inbound: &mut Streaming<ServerMessage>,
+    heartbeat: Duration,
+) -> SessionEnd {
     let idle_timeout = heartbeat * 3 + Duration::from_secs(1);
     loop {
         match timeout(idle_timeout, inbound.message()).await {
-            Err(_) => return End::Lost("the server is silent".to_owned()),
-            Ok(Err(status)) => return End::Lost(status_line(&status)),
-            Ok(Ok(None)) => return End::Lost("the server closed the session".to_owned()),
+            Err(_) => return SessionEnd::Lost("the server is silent".to_owned()),
+            Ok(Err(status)) => return SessionEnd::Lost(status_line(&status)),
+            Ok(Ok(None)) => return SessionEnd::Lost("the server closed the session".to_owned()),
             Ok(Ok(Some(message))) => {
                 if !engine.record_heard(link) {
-                    return End::Lost(
+                    return SessionEnd::Lost(
                         "no message from the server for too long; messages that arrived meanwhile do not count"
                             .to_owned(),
                     );
@@ -241,11 +248,11 @@ fn handle_message(engine: &Arc<Engine>, link: &Link, body: FromServer) {
         FromServer::HeartbeatReply(reply) => engine.setup.clock.observe(Timestamp::from_millis(reply.now_at_ms)),
         FromServer::Triggers(triggers) => engine.offer(link, triggers),
         FromServer::Cancels(cancels) => engine.cancel(&cancels.cancels),
-        FromServer::ResultAcks(acks) => engine.acked(&acks.acks),
-        FromServer::LogAcks(acks) => engine.log_acked(&acks.acks),
+        FromServer::ResultAcks(acks) => engine.record_acks(&acks.acks),
+        FromServer::LogAcks(acks) => engine.record_log_acks(&acks.acks),
         FromServer::Fence(fence) => engine.fence(link, &fence),
         FromServer::Probes(probes) => engine.probe(link, probes),
-        FromServer::DeclarationProblems(found) => engine.declaration_problems(&found.problems),
+        FromServer::DeclarationProblems(found) => engine.log_declaration_problems(&found.problems),
         FromServer::PumpOrders(orders) => engine.pump_orders(orders),
         FromServer::ScriptReply(reply) => engine.setup.script_requests.answer(reply),
         FromServer::Drain(_) => {
@@ -255,7 +262,12 @@ fn handle_message(engine: &Arc<Engine>, link: &Link, body: FromServer) {
     }
 }
 
-async fn write(engine: &Engine, link: &Link, sender: &mpsc::Sender<ExecutorMessage>, heartbeat: Duration) -> End {
+async fn write(
+    engine: &Engine,
+    link: &Link,
+    sender: &mpsc::Sender<ExecutorMessage>,
+    heartbeat: Duration,
+) -> SessionEnd {
     let mut beat = interval(heartbeat);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     let mut sequence = 0;
@@ -269,7 +281,7 @@ async fn write(engine: &Engine, link: &Link, sender: &mpsc::Sender<ExecutorMessa
                     return closed();
                 }
             }
-            () = link.ready() => {
+            () = link.wait_until_ready() => {
                 // Messages that other tasks are about to send join this round.
                 if wrote_at.elapsed() < ROUND_PERIOD {
                     sleep(ROUND_PERIOD).await;
@@ -285,8 +297,8 @@ async fn write(engine: &Engine, link: &Link, sender: &mpsc::Sender<ExecutorMessa
     }
 }
 
-fn closed() -> End {
-    End::Lost("the connection is closed".to_owned())
+fn closed() -> SessionEnd {
+    SessionEnd::Lost("the connection is closed".to_owned())
 }
 
 async fn write_round(link: &Link, sender: &mpsc::Sender<ExecutorMessage>) -> bool {

@@ -60,7 +60,7 @@ enum TriggerAnswer {
 }
 
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
-    /// An empty table with this many slots. With a `journal`, results wait for [`Self::journaled`].
+    /// An empty table with this many slots. With a `journal`, results wait for [`Self::send_journaled`].
     #[must_use]
     pub fn new(slots: usize, resend_after: Duration, journal: bool) -> Self {
         Self {
@@ -213,7 +213,7 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
     /// Sends results after the write to the journal. They are sent even if the disk failed, because an acknowledged
     /// result is safe on the server.
-    pub fn journaled(&mut self, results: &[v1::Result], on_disk: bool, now: Instant) {
+    pub fn send_journaled(&mut self, results: &[v1::Result], on_disk: bool, now: Instant) {
         for result in results {
             let key = RunKey::new(result.run_id, result.attempt);
             if on_disk {
@@ -318,19 +318,19 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 /// Messages from servers.
 impl<R: TableRun, L: TableLink> RunTable<R, L> {
     /// Forgets results that a server has acknowledged.
-    pub fn acked(&mut self, acks: &[ResultAck], now: Instant) {
+    pub fn record_acks(&mut self, acks: &[ResultAck], now: Instant) {
         for ack in acks {
-            self.outbox.acked(RunKey::new(ack.run_id, ack.attempt), now);
+            self.outbox.record_ack(RunKey::new(ack.run_id, ack.attempt), now);
         }
     }
 
     /// Forgets chunks of logs that a server has acknowledged.
-    pub fn log_acked(&mut self, acks: &[LogAck]) {
+    pub fn record_log_acks(&mut self, acks: &[LogAck]) {
         for ack in acks {
             let key = RunKey::new(ack.run_id, ack.attempt);
             match self.runs.get(key) {
-                Some(run) => run.log().acked(ack.sequence),
-                None => self.outbox.log_acked(key, ack.sequence),
+                Some(run) => run.log().record_ack(ack.sequence),
+                None => self.outbox.record_log_ack(key, ack.sequence),
             }
         }
     }
@@ -361,20 +361,20 @@ impl<R: TableRun, L: TableLink> RunTable<R, L> {
 
     /// Adds an opened stream. A run may have begun, and its start may have been announced, between the stream's hello
     /// and now; all announced starts are therefore sent again.
-    pub fn link_up(&mut self, link: &Arc<L>, now: Instant) {
+    pub fn add_link(&mut self, link: &Arc<L>, now: Instant) {
         if self.draining {
             link.push(LinkItem::Draining);
         }
         link.extend(self.runs.announced().map(|run| LinkItem::Reply(started(run))));
-        self.outbox.link_up(Arc::clone(link), now);
+        self.outbox.add_link(Arc::clone(link), now);
     }
 
     /// Removes a stream that has ended. Returns the logs to be sent by another one.
-    pub fn link_lost(&mut self, link: u64, now: Instant) -> Vec<Arc<R::Log>> {
+    pub fn remove_link(&mut self, link: u64, now: Instant) -> Vec<Arc<R::Log>> {
         let node = self.outbox.links().find(|open| open.id() == link).map(|open| open.node_id());
         self.lost_links.extend(node.map(|node| (link, node)));
         self.lost_links.retain(|lost, _| self.runs.iter().any(|run| run.link() == *lost));
-        let unacked_logs = self.outbox.link_lost(link, now);
+        let unacked_logs = self.outbox.remove_link(link, now);
         let logs = self.runs.iter().map(R::log).filter(|log| log.link() == link && log.has_chunks());
         logs.cloned().chain(unacked_logs).collect()
     }

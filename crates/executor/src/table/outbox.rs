@@ -198,7 +198,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 
     /// Forgets a result that a server has acknowledged, whatever the verdict.
-    pub(super) fn acked(&mut self, key: RunKey, now: Instant) {
+    pub(super) fn record_ack(&mut self, key: RunKey, now: Instant) {
         let Some(unacked) = self.unacked.remove(&key) else { return };
         if let Some(resend_at) = unacked.resend_at {
             self.resend.remove(&(resend_at, key));
@@ -222,10 +222,10 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
         !log.has_unsent()
     }
 
-    pub(super) fn log_acked(&mut self, key: RunKey, sequence: i64) {
+    pub(super) fn record_log_ack(&mut self, key: RunKey, sequence: i64) {
         let log = self.unacked.get(&key).and_then(|unacked| unacked.log.as_ref());
         if let Some(log) = log.or_else(|| self.unacked_logs.get(&key).map(|(_, log)| log)) {
-            log.acked(sequence);
+            log.record_ack(sequence);
         }
         if self.unacked_logs.get(&key).is_some_and(|(_, log)| !log.has_chunks()) {
             self.unacked_logs.remove(&key);
@@ -251,7 +251,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
 /// Streams.
 impl<G: TableLog, L: TableLink> Outbox<G, L> {
     /// Adds a stream, and sends on it the results that no stream has.
-    pub(super) fn link_up(&mut self, link: Arc<L>, now: Instant) {
+    pub(super) fn add_link(&mut self, link: Arc<L>, now: Instant) {
         let id = link.id();
         self.links.insert(id, link);
         let waiting: Vec<RunKey> = self
@@ -266,7 +266,7 @@ impl<G: TableLog, L: TableLink> Outbox<G, L> {
     }
 
     /// Removes a stream. Its results are sent on another one, or wait until there is one. Returns the logs to be sent again.
-    pub(super) fn link_lost(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
+    pub(super) fn remove_link(&mut self, id: u64, now: Instant) -> Vec<Arc<G>> {
         self.links.remove(&id);
         let is_stranded = |unacked: &Unacked<G>| unacked.ready && unacked.link == id;
         let stranded: Vec<RunKey> =

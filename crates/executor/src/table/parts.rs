@@ -42,7 +42,7 @@ pub trait TableLog {
     /// The chunks that this stream does not have yet, up to a limit of unacknowledged bytes; with `flush`, all of them.
     fn collect(&self, link: u64, flush: bool) -> Vec<LogChunk>;
     /// Forgets the chunks up to this one, which a server has acknowledged.
-    fn acked(&self, sequence: i64);
+    fn record_ack(&self, sequence: i64);
     /// Accepts no more lines.
     fn close(self: &Arc<Self>);
 }

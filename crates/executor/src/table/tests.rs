@@ -32,7 +32,7 @@ impl TableLog for NoLog {
         Vec::new()
     }
 
-    fn acked(&self, _: i64) {}
+    fn record_ack(&self, _: i64) {}
 
     fn close(self: &Arc<Self>) {}
 }
@@ -80,7 +80,7 @@ struct TestLink(u64, Mutex<Vec<String>>);
 impl TestLink {
     fn open(table: &mut RunTable<TestRun, Self>, id: u64) -> Arc<Self> {
         let link = Arc::new(Self(id, Mutex::default()));
-        table.link_up(&link, start());
+        table.add_link(&link, start());
         link
     }
 
@@ -192,7 +192,7 @@ fn a_repeated_trigger_is_answered_with_the_state_of_its_run() {
     assert_eq!(link.take(), ["Result 1"]);
     table.offer(&link, triggers(3, &[1]), &TestIntake, start());
     assert_eq!(link.take(), ["Result 1"], "no server has its result");
-    table.acked(&[ack(1)], start());
+    table.record_acks(&[ack(1)], start());
     table.offer(&link, triggers(3, &[1]), &TestIntake, start());
     assert_eq!(link.take(), ["Result 1"], "it is not run again");
     assert_eq!(table.inventory().1, []);
@@ -301,7 +301,7 @@ fn a_run_that_waited_too_long_is_handed_back_though_an_earlier_lease_of_its_serv
 fn a_run_that_waited_too_long_is_handed_back_on_the_next_stream_of_its_server() {
     let (mut table, first) = table(false);
     table.offer(&first, triggers(3, &[1, 2]), &TestIntake, start());
-    table.link_lost(1, start());
+    table.remove_link(1, start());
     table.refuse_expired(later(2_000));
     assert_eq!(table.load(), (1, 1), "its server does not hear it now");
     let second = TestLink::open(&mut table, 2);
@@ -334,14 +334,14 @@ fn a_result_is_sent_on_another_stream_until_it_is_acknowledged() {
     assert_eq!((first.take().pop().unwrap(), second.take()), ("Result 1".to_owned(), vec![]));
     table.outbox.resend_due(start() + Duration::from_secs(1));
     assert_eq!((first.take(), second.take()), (vec![], vec!["Result 1".to_owned()]));
-    table.link_lost(2, start());
+    table.remove_link(2, start());
     assert_eq!(first.take(), ["Result 1"]);
-    table.link_lost(1, start());
+    table.remove_link(1, start());
     let third = TestLink::open(&mut table, 3);
     assert_eq!(third.take(), ["Result 1"]);
     table.answer_fence(&third, &Fence { node_id: 7, node_epoch: 3 }, start());
     assert_eq!(third.take(), ["Fence 0 1", "Result 1"]);
-    table.acked(&[ack(1)], start());
+    table.record_acks(&[ack(1)], start());
     table.outbox.resend_due(start() + Duration::from_secs(99));
     assert!(third.take().is_empty());
 }
@@ -355,9 +355,9 @@ fn with_a_journal_a_result_is_sent_when_it_is_written() {
     let running = table.stop(|_| true, |run| result(run.0.run.get()), start());
     assert_eq!((ids(&running), link.take()), (vec![2], vec![]), "the second one has begun");
     let written = table.take_to_journal();
-    table.journaled(&written, true, start());
+    table.send_journaled(&written, true, start());
     assert_eq!((link.take(), table.outbox.unacked_journaled_count()), (vec!["Result 1".to_owned()], 1));
-    table.acked(&[ack(1)], start());
+    table.record_acks(&[ack(1)], start());
     assert_eq!(table.outbox.unacked_journaled_count(), 0);
 }
 

@@ -45,7 +45,7 @@ fn settled_since(facts: &Facts, record: &JobRecord, truth: &Truth) -> Option<Tim
 }
 
 /// I1: every instant has a row, or lies in a span that was skipped.
-pub(super) fn complete(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn missing_fires(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values() {
         let (Some(job), Some(since)) = (compiled(record), settled_since(facts, record, truth)) else { continue };
@@ -80,7 +80,7 @@ pub(super) fn unscheduled(facts: &Facts, truth: &Truth) -> Vec<String> {
 
 /// I7: a job with a fixed delay fires until the end. A job with a corrected verdict is left out, because its next fire
 /// counts from the verdict before the correction.
-pub(super) fn chains(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn broken_delay_chains(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut found = Vec::new();
     for record in facts.jobs.values() {
         let (Some(job), Some(since)) = (compiled(record), settled_since(facts, record, truth)) else { continue };

@@ -41,7 +41,7 @@ fn has_ended_window(facts: &Facts, acked: &AckedResult) -> bool {
 }
 
 /// I6: a result that was acknowledged as stored is in the ledger.
-pub(super) fn durable(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn lost_results(facts: &Facts, truth: &Truth) -> Vec<String> {
     let complain = |acked: &AckedResult| {
         let stored = stored(facts, acked.run, acked.attempt);
         let is_there = match acked.kind {
@@ -101,7 +101,7 @@ pub(super) fn requested(facts: &Facts, truth: &Truth) -> Vec<String> {
 }
 
 /// I7: no run is open at the end.
-pub(super) fn open(facts: &Facts) -> Vec<String> {
+pub(super) fn runs_without_end(facts: &Facts) -> Vec<String> {
     let open = facts.runs.values().filter(|run| !run.status.is_terminal());
     let describe = |run: &rondel_core::Run| {
         let name = facts.jobs.get(&run.job).map_or("?", |job| job.spec.name.as_str());

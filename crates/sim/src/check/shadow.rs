@@ -5,7 +5,7 @@ use super::starts::describe_start;
 use crate::truth::{Start, Truth};
 
 /// I14: no attempt of a run in shadow mode begins.
-pub(super) fn unsent(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn begun_in_shadow_mode(facts: &Facts, truth: &Truth) -> Vec<String> {
     let is_shadow = |start: &&Start| {
         let job = facts.jobs.get(&start.job).and_then(|job| job.spec.compile().ok());
         let trigger = facts.runs.get(&start.run).map(|run| run.trigger);

@@ -123,7 +123,7 @@ pub(super) fn fenced(truth: &Truth) -> Vec<String> {
 }
 
 /// I5: the token that handlers get rises from one start of a serial job to the next.
-pub(super) fn tokens(facts: &Facts, truth: &Truth) -> Vec<String> {
+pub(super) fn stale_tokens(facts: &Facts, truth: &Truth) -> Vec<String> {
     let mut last: BTreeMap<JobId, &Start> = BTreeMap::new();
     let mut found = Vec::new();
     let is_whole =

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{Executor, now};
-use crate::world::{lock, until};
+use crate::world::{lock, wait_until};
 
 impl Executor {
     /// Begins the runs that were sent ahead of their instants.
@@ -13,7 +13,7 @@ impl Executor {
             tokio::select! {
                 biased;
                 () = self.ahead_wake.notified() => {}
-                () = until(next) => {
+                () = wait_until(next) => {
                     let begun = lock(&self.table).take_startable(now());
                     self.begin(begun);
                 }

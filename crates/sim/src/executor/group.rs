@@ -13,10 +13,10 @@ use tokio::time::sleep;
 use tokio_util::sync::CancellationToken;
 
 use super::{Executor, now};
-use crate::link::{Held, Stop};
+use crate::link::{Held, StopCause};
 use crate::profile::GRACE;
 use crate::pumps::truth::{self, Hold, ItemKey, owner_of};
-use crate::world::{lock, until};
+use crate::world::{lock, wait_until};
 
 /// A call that has returned.
 enum ReturnedCall {
@@ -85,17 +85,17 @@ impl Driver {
                 () = held.mailbox.wait_for_wake() => {}
                 () = held.stopping.cancelled(), if !self.is_stopped => {}
                 () = held.mailbox.leaving().cancelled(), if !self.is_leaving => {}
-                () = until(wake_at) => {}
+                () = wait_until(wake_at) => {}
             }
         }
         let report = self.group.full_report(now());
         self.publish(report);
         self.executor.send_reports();
         let is_unfinished = self.group.is_unfinished();
-        match held.stopped() {
+        match held.stop_cause() {
             None => (v1::result::Status::Yielded, is_unfinished),
-            Some(Stop::Cancelled) => (v1::result::Status::Cancelled, is_unfinished),
-            Some(cause) => super::handler::stopped(cause),
+            Some(StopCause::Cancelled) => (v1::result::Status::Cancelled, is_unfinished),
+            Some(cause) => super::handler::stop_status(cause),
         }
     }
 
@@ -160,7 +160,7 @@ impl Driver {
             self.is_leaving = true;
             self.group.stop(None);
         }
-        if !self.is_stopped && self.held.stopped().is_some() {
+        if !self.is_stopped && self.held.stop_cause().is_some() {
             self.is_stopped = true;
             self.group.stop(now().checked_add(GRACE - GRACE / 10));
         }
@@ -269,13 +269,13 @@ impl Driver {
             ReturnedCall::Fetch(result) => {
                 self.fetch = None;
                 match result {
-                    None => self.group.fetch_aborted(),
+                    None => self.group.end_aborted_fetch(),
                     Some(Ok(rows)) => {
                         let fetched_at = self.executor.world().now();
-                        self.group.fetched(rows, now(), fetched_at);
+                        self.group.accept_fetched(rows, now(), fetched_at);
                     }
                     Some(Err(())) => {
-                        self.group.fetch_failed(now());
+                        self.group.end_failed_fetch(now());
                     }
                 }
             }
@@ -283,7 +283,7 @@ impl Driver {
                 if let Some((_, index)) = self.executions.remove(&number) {
                     self.note_end(index, how == ExecutionEnd::Done);
                 }
-                self.group.executed(number, how, now());
+                self.group.end_execution(number, how, now());
             }
         }
     }

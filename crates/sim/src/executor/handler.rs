@@ -10,7 +10,7 @@ use tokio::time::sleep;
 
 use super::group::Driver;
 use super::{Executor, now};
-use crate::link::{Held, Stop};
+use crate::link::{Held, StopCause};
 use crate::profile::GRACE;
 use crate::rng::{SeededRng, mix};
 use crate::truth::Start;
@@ -22,8 +22,8 @@ impl Executor {
         self.enforce_silence_limit();
         let Some(held) = lock(&self.table).get(key).cloned() else { return };
         let trigger = held.trigger.clone();
-        if let Some(cause) = held.stopped() {
-            return self.end(key, never_begun(result(&trigger, stopped(cause), self.world().now()), cause));
+        if let Some(cause) = held.stop_cause() {
+            return self.end(key, never_begun(result(&trigger, stop_status(cause), self.world().now()), cause));
         }
         let start_index = self.note_start(&held);
         if let Some(pump) = &trigger.pump {
@@ -37,12 +37,12 @@ impl Executor {
         let status = tokio::select! {
             biased;
             () = held.stopping.cancelled() => {
-                let cause = held.stopped().unwrap_or(Stop::Cancelled);
+                let cause = held.stop_cause().unwrap_or(StopCause::Cancelled);
                 sleep(GRACE.mul_f64(rng.below(100) as f64 / 100.0)).await;
-                stopped(cause)
+                stop_status(cause)
             }
             () = sleep(deadline.filter(|_| is_late).unwrap_or(length)) => {
-                if is_late { stopped(Stop::TimedOut) } else { ending }
+                if is_late { stop_status(StopCause::TimedOut) } else { ending }
             }
         };
         self.conclude(start_index, &held, status);
@@ -50,7 +50,7 @@ impl Executor {
 
     fn conclude(self: &Arc<Self>, start_index: usize, held: &Held, status: (v1::result::Status, bool)) {
         self.note_end(start_index, status.0);
-        let silent = held.stopped() == Some(Stop::Silence) && status == stopped(Stop::Silence);
+        let silent = held.stop_cause() == Some(StopCause::Silence) && status == stop_status(StopCause::Silence);
         let result = result(&held.trigger, status, self.world().now());
         // Only groups can be unfinished.
         let unfinished = matches!(status, (v1::result::Status::Yielded | v1::result::Status::Cancelled, true));
@@ -73,7 +73,7 @@ impl Executor {
                 sleep(length).await;
                 let key = RunKey::new(result.run_id, result.attempt);
                 lock(&executor.host.disk).results.insert(key, result.clone());
-                lock(&executor.table).journaled(&[result], true, now());
+                lock(&executor.table).send_journaled(&[result], true, now());
             });
         }
     }
@@ -135,11 +135,11 @@ fn plan(rng: &mut SeededRng) -> (Duration, (v1::result::Status, bool)) {
     (length, ending)
 }
 
-pub(super) const fn stopped(cause: Stop) -> (v1::result::Status, bool) {
+pub(super) const fn stop_status(cause: StopCause) -> (v1::result::Status, bool) {
     match cause {
-        Stop::Cancelled => (v1::result::Status::Cancelled, false),
-        Stop::TimedOut => (v1::result::Status::TimedOut, true),
-        Stop::Silence => (v1::result::Status::Failed, true),
+        StopCause::Cancelled => (v1::result::Status::Cancelled, false),
+        StopCause::TimedOut => (v1::result::Status::TimedOut, true),
+        StopCause::Silence => (v1::result::Status::Failed, true),
     }
 }
 
@@ -161,6 +161,6 @@ pub(super) fn result(
 }
 
 /// The result of a run that was stopped before its handler began.
-pub(super) fn never_begun(result: v1::Result, cause: Stop) -> v1::Result {
-    v1::Result { started_at_ms: 0, silent_ms: i64::from(cause == Stop::Silence), ..result }
+pub(super) fn never_begun(result: v1::Result, cause: StopCause) -> v1::Result {
+    v1::Result { started_at_ms: 0, silent_ms: i64::from(cause == StopCause::Silence), ..result }
 }

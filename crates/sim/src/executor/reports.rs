@@ -66,7 +66,7 @@ impl Executor {
 
     pub(super) async fn report(&self) {
         loop {
-            self.reports.ready().await;
+            self.reports.wait_until_ready().await;
             self.send_reports();
         }
     }

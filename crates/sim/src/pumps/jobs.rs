@@ -17,7 +17,7 @@ use crate::world::World;
 
 pub(super) const NAMESPACE: NamespaceId = NamespaceId::new(1);
 /// Salt that keeps the draw of requests independent of other draws of the same seed.
-const REQUESTS: u64 = 0x0050_3e41;
+const REQUEST_SALT: u64 = 0x0050_3e41;
 /// Maximum number of items in a definition.
 const ITEMS_MAX: u64 = 9;
 
@@ -81,7 +81,7 @@ enum RequestKind {
 /// Edits, pauses, cancels and starts pumps at random times, on any server that is up.
 pub(super) async fn send_requests(hosts: Hosts, names: Vec<String>, seed: u64) {
     let world = Arc::clone(&hosts.world);
-    let mut rng = SeededRng::new(mix(seed ^ REQUESTS));
+    let mut rng = SeededRng::new(mix(seed ^ REQUEST_SALT));
     while world.is_faulty() && world.profile.edits {
         sleep(rng.millis(800, 7_000)).await;
         if !world.is_faulty() {

@@ -11,7 +11,7 @@ use rondel_core::pump::Owner;
 use crate::rng::{SeededRng, mix};
 
 /// Salt that keeps the draw of rows independent of other draws of the same seed.
-const ROWS: u64 = 0x0000_5035_0000_7215;
+const ROW_SALT: u64 = 0x0000_5035_0000_7215;
 
 /// An item of a job.
 pub(crate) type ItemKey = (JobId, String);
@@ -107,7 +107,7 @@ pub(crate) struct PumpTruth {
 
 impl PumpTruth {
     pub(crate) fn begin(&mut self, seed: u64, arrive_until_ms: u64) {
-        (self.seed, self.arrive_until_ms) = (mix(seed ^ ROWS), arrive_until_ms);
+        (self.seed, self.arrive_until_ms) = (mix(seed ^ ROW_SALT), arrive_until_ms);
     }
 
     pub(crate) fn violate(&mut self, rule: &str, what: &str) {

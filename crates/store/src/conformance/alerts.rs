@@ -17,7 +17,7 @@ use crate::alerts::{
     AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenRunExpectations, OpenRunsCheck, RuleChange, RuleCheck,
     RuleProgress, RuleRecord, RuleSaved, SilenceRecord,
 };
-use crate::catalog::{Changed, Deleted, Namespace, NewJob};
+use crate::catalog::{JobSaved, JobDeleted, Namespace, NewJob};
 use crate::ledger::{RunOrder, RunSearch};
 
 const SECOND: Duration = Duration::from_secs(1);
@@ -438,7 +438,7 @@ pub async fn expectations_are_looked_at_by_their_definition(store: &dyn Store) {
 
     // A decision that was made before the job was deleted is not written.
     let seen = version(store, namespace).await;
-    assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
+    assert_eq!(delete(store, job.id, None, now).await, JobDeleted::Done);
     assert!(!store.write_alerts(&write(seen, &[], None)).await.unwrap());
     let all = json!({"no_success_for": "1h", "late": "1m", "longer_than": "1h"});
     let three = NewJob { id: JobId::new(next_id()), spec: spec(&name("job"), json!({"expect": all})), ..new };
@@ -456,7 +456,7 @@ pub async fn a_save_leaves_the_check_of_a_passed_deadline_due(store: &dyn Store)
     let passed = check().await;
     let save = async |time: &str, severity: &str, now: Timestamp| {
         let spec = daily(&job.spec.name, time, severity);
-        assert!(matches!(change(store, job.id, &spec, None, now).await, Changed::Saved(..)));
+        assert!(matches!(change(store, job.id, &spec, None, now).await, JobSaved::Saved(..)));
     };
     save("06:00", "critical", passed + SECOND).await;
     assert_eq!(check().await, passed);

@@ -7,7 +7,7 @@ use super::edits::delete;
 use super::{DEFAULT, NamespaceId, app, compile, created, job_with, name, next_id, spec};
 use crate::Store;
 use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
-use crate::catalog::{Changed, Created, Declared, Deleted, JobChange, JobRecord, NewJob, PinnedCalendar};
+use crate::catalog::{JobSaved, JobCreated, Declared, JobDeleted, JobChange, JobRecord, NewJob, PinnedCalendar};
 
 fn rule(day: &str) -> Rule {
     serde_json::from_value(serde_json::json!({"days": [day]})).unwrap()
@@ -59,7 +59,7 @@ async fn new_job(store: &dyn Store, calendar: Option<PinnedCalendar>) -> NewJob 
     }
 }
 
-async fn move_on(store: &dyn Store, job: &JobRecord, calendar: Option<PinnedCalendar>, now: Timestamp) -> Changed {
+async fn move_on(store: &dyn Store, job: &JobRecord, calendar: Option<PinnedCalendar>, now: Timestamp) -> JobSaved {
     let change = JobChange {
         id: job.id,
         expected_version: None,
@@ -126,7 +126,7 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     let definition = store.definitions(&[(job.id, 1)]).await.unwrap().remove(0);
     assert_eq!(definition.calendar, Some(rule("2026-10-01")));
     let users =
-        async |within: Option<&[AppId]>, after| store.calendar_users(calendar.id, within, after, 5).await.unwrap();
+        async |within: Option<&[AppId]>, after| store.jobs_with_calendar(calendar.id, within, after, 5).await.unwrap();
     let own = std::slice::from_ref(&job.spec.name);
     assert_eq!(users(None, None).await, own);
     assert_eq!(users(None, Some(&job.spec.name)).await, Vec::<String>::new());
@@ -138,13 +138,13 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     assert_eq!(store.delete_calendar(calendar.id, Some(1)).await.unwrap(), used);
 
     let now = store.now().await.unwrap();
-    assert!(matches!(move_on(store, &job, None, now).await, Changed::Saved(record, _) if record.calendar.is_none()));
+    assert!(matches!(move_on(store, &job, None, now).await, JobSaved::Saved(record, _) if record.calendar.is_none()));
     assert_eq!(store.delete_calendar(calendar.id, Some(1)).await.unwrap(), CalendarDeleted::Deleted);
     assert_eq!(store.delete_calendar(calendar.id, None).await.unwrap(), CalendarDeleted::NotFound);
     assert_eq!(store.calendar(DEFAULT, &calendar.spec.name).await.unwrap(), None);
-    assert_eq!(move_on(store, &job, Some(pin(&calendar)), now).await, Changed::NoCalendar);
+    assert_eq!(move_on(store, &job, Some(pin(&calendar)), now).await, JobSaved::NoCalendar);
     let new = new_job(store, Some(pin(&calendar))).await;
-    assert_eq!(store.create_job(new.clone()).await.unwrap(), Created::NoCalendar);
+    assert_eq!(store.create_job(new.clone()).await.unwrap(), JobCreated::NoCalendar);
     assert_eq!(store.job(DEFAULT, &new.spec.name).await.unwrap(), None, "nothing half saved");
     let rules: Vec<_> = store.definitions(&[(job.id, 1), (job.id, 2)]).await.unwrap();
     assert_eq!(rules.into_iter().map(|held| held.calendar).collect::<Vec<_>>(), [Some(rule("2026-10-01")), None]);
@@ -152,7 +152,7 @@ pub async fn a_used_calendar_is_not_deleted(store: &dyn Store) {
     let again = saved(save(store, &calendar.spec, Some(0)).await);
     assert_eq!((again.version, again.id == calendar.id), (1, false));
     let job = created(store.create_job(new_job(store, Some(pin(&again))).await).await.unwrap());
-    assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
+    assert_eq!(delete(store, job.id, None, now).await, JobDeleted::Done);
     assert_eq!(store.delete_calendar(again.id, None).await.unwrap(), CalendarDeleted::Deleted);
 }
 
@@ -163,7 +163,7 @@ pub async fn a_calendar_is_not_deleted_under_a_job_that_is_saved(store: &dyn Sto
         let new = new_job(store, Some(pin(&calendar))).await;
         let (made, deleted) = tokio::join!(store.create_job(new), store.delete_calendar(calendar.id, None));
         match (made.unwrap(), deleted.unwrap()) {
-            (Created::Saved(_), CalendarDeleted::Used(_, 1)) | (Created::NoCalendar, CalendarDeleted::Deleted) => {}
+            (JobCreated::Saved(_), CalendarDeleted::Used(_, 1)) | (JobCreated::NoCalendar, CalendarDeleted::Deleted) => {}
             other => unreachable!("both went through: {other:?}"),
         }
     }
@@ -172,7 +172,7 @@ pub async fn a_calendar_is_not_deleted_under_a_job_that_is_saved(store: &dyn Sto
 /// Jobs count as behind until they are planned by the newest version of their calendar.
 pub async fn jobs_behind_their_calendar_are_found(store: &dyn Store) {
     let behind = async |job: &JobRecord| {
-        let found = store.jobs_behind(1_000).await.unwrap();
+        let found = store.jobs_with_outdated_calendar(1_000).await.unwrap();
         found.into_iter().find(|found| found.id == job.id)
     };
     let calendar = saved(save(store, &calendar_spec(&name("calendar"), rule("2026-10-01")), None).await);
@@ -181,11 +181,11 @@ pub async fn jobs_behind_their_calendar_are_found(store: &dyn Store) {
     assert_eq!(behind(&job).await, None);
     let newer = saved(save(store, &calendar_spec(&calendar.spec.name, rule("2026-10-02")), None).await);
     assert_eq!(behind(&job).await, Some(job.clone()));
-    assert_eq!(store.jobs_behind(1).await.unwrap().len(), 1);
+    assert_eq!(store.jobs_with_outdated_calendar(1).await.unwrap().len(), 1);
     let now = store.now().await.unwrap();
-    assert_eq!(delete(store, gone.id, None, now).await, Deleted::Done);
+    assert_eq!(delete(store, gone.id, None, now).await, JobDeleted::Done);
     assert_eq!(behind(&gone).await, None);
-    let Changed::Saved(moved, _) = move_on(store, &job, Some(pin(&newer)), now).await else { unreachable!("saved") };
+    let JobSaved::Saved(moved, _) = move_on(store, &job, Some(pin(&newer)), now).await else { unreachable!("saved") };
     assert_eq!((moved.version, moved.calendar), (2, Some(pin(&newer))));
     assert_eq!(behind(&job).await, None);
     let rules: Vec<_> = store.definitions(&[(job.id, 1), (job.id, 2)]).await.unwrap();
@@ -202,7 +202,7 @@ pub async fn versions_are_those_that_held(store: &dyn Store) {
     let job = created(store.create_job(new).await.unwrap());
     for second in [10, 20, 30] {
         let pin = (second == 20).then(|| pin(&calendar));
-        assert!(matches!(move_on(store, &job, pin, at(second)).await, Changed::Saved(..)));
+        assert!(matches!(move_on(store, &job, pin, at(second)).await, JobSaved::Saved(..)));
     }
     let versions = async |from, to, limit| {
         let found = store.versions(job.id, from, to, limit).await.unwrap();
@@ -242,5 +242,5 @@ pub async fn a_declaration_is_stored_in_addition_to_the_definition(store: &dyn S
     assert!(store.declare_job(by_hand.id, &newer).await.unwrap());
     assert!(!store.declare_job(JobId::new(next_id()), &newer).await.unwrap());
     assert_eq!((read(&job).await, read(&by_hand).await), (Some(newer.clone()), Some(newer.clone())));
-    assert!(matches!(move_on(store, &job, None, now).await, Changed::Saved(saved, _) if saved.declared == Some(newer)));
+    assert!(matches!(move_on(store, &job, None, now).await, JobSaved::Saved(saved, _) if saved.declared == Some(newer)));
 }

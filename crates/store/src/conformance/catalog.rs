@@ -5,7 +5,7 @@ use rondel_core::{AppId, JobId, NamespaceId};
 use super::edits::delete;
 use super::{DEFAULT, app, created, job, job_with, name, next_id, spec};
 use crate::Store;
-use crate::catalog::{Created, Deleted, JobQuery, NewJob};
+use crate::catalog::{JobCreated, JobDeleted, JobQuery, NewJob};
 
 /// `default` exists from the start; an app is created once.
 pub async fn namespaces_and_apps_are_found_by_name(store: &dyn Store) {
@@ -86,13 +86,13 @@ pub async fn names_differ_by_case_and_are_free_after_deletion(store: &dyn Store)
         author: "conformance".to_owned(),
         now,
     };
-    assert_eq!(store.create_job(new.clone()).await.unwrap(), Created::NameTaken);
-    assert_eq!(delete(store, first.id, Some(7), now).await, Deleted::Conflict(1));
-    assert_eq!(delete(store, first.id, Some(1), now).await, Deleted::Done);
-    assert_eq!(delete(store, first.id, None, now).await, Deleted::NotFound);
+    assert_eq!(store.create_job(new.clone()).await.unwrap(), JobCreated::NameTaken);
+    assert_eq!(delete(store, first.id, Some(7), now).await, JobDeleted::Conflict(1));
+    assert_eq!(delete(store, first.id, Some(1), now).await, JobDeleted::Done);
+    assert_eq!(delete(store, first.id, None, now).await, JobDeleted::NotFound);
     assert_eq!(store.job(DEFAULT, &lower).await.unwrap(), None);
     let again = created(store.create_job(new).await.unwrap());
-    assert_eq!(delete(store, again.id, None, now).await, Deleted::Done, "deleted under the same name twice");
+    assert_eq!(delete(store, again.id, None, now).await, JobDeleted::Done, "deleted under the same name twice");
     let last = store.deleted_job(DEFAULT, &lower).await.unwrap().expect("it was deleted");
     assert_eq!(last.deleted_at, now);
     assert_eq!((last.id, last.app), (again.id, again.app), "the one of both that was deleted last");
@@ -100,6 +100,6 @@ pub async fn names_differ_by_case_and_are_free_after_deletion(store: &dyn Store)
     assert_eq!(store.definitions(&[(first.id, 1), (again.id, 1)]).await.unwrap().len(), 2);
     assert_eq!(store.job_names(&[first.id]).await.unwrap(), [(first.id, lower)]);
     let left = job(store, None).await;
-    assert_eq!(delete(store, JobId::new(next_id()), None, now).await, Deleted::NotFound);
+    assert_eq!(delete(store, JobId::new(next_id()), None, now).await, JobDeleted::NotFound);
     assert!(store.job(DEFAULT, &left.spec.name).await.unwrap().is_some());
 }

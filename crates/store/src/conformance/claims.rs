@@ -6,7 +6,7 @@ use rondel_core::outcome::Outcome;
 use rondel_core::{JobId, NodeId, RunId, RunStatus, Timestamp};
 
 use super::{claim, due, finish, finish_all, finish_one, job, join, read, requested, run, verdict};
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, UnsentPlace};
+use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, UnsentPlace};
 use crate::{LeaseToken, Store};
 
 const NO_HOME: NodeId = NodeId::new(0);
@@ -125,8 +125,8 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
         tokio::join!(store.claim(a, std::slice::from_ref(&claim_a)), store.claim(b, std::slice::from_ref(&claim_b)));
     let (won_a, won_b) = (won_a.unwrap(), won_b.unwrap());
     let (winner, won, lost) = if won_a.jobs.is_empty() { (b, won_b, won_a) } else { (a, won_a, won_b) };
-    assert_eq!(won, Claimed { jobs: vec![(job.id, 1)], ..Claimed::default() });
-    assert_eq!(lost, Claimed::default());
+    assert_eq!(won, ClaimResult { jobs: vec![(job.id, 1)], ..ClaimResult::default() });
+    assert_eq!(lost, ClaimResult::default());
     let now = due(store, &job, &[winner.node]).await.unwrap();
     assert_eq!((now.next_fire_at, now.home, now.term), (at + Duration::from_secs(2), winner.node, 1));
     let runs = if winner == a { &claim_a.runs } else { &claim_b.runs };
@@ -135,7 +135,7 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     }
 
     // The row as it was seen is now outdated for the winner, too. A claim by the same home keeps the term, and a new home raises it.
-    assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), Claimed::default());
+    assert_eq!(store.claim(winner, &[claim_of(winner)]).await.unwrap(), ClaimResult::default());
     let again = |seen: DueJob| ClaimJob {
         recent_fires: seen.recent_fires,
         seen,
@@ -147,16 +147,16 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     assert_eq!(store.claim(winner, &[again(now)]).await.unwrap().jobs, [(job.id, 1)]);
     let other = if winner == a { b } else { a };
     let now = due(store, &job, &[winner.node]).await.unwrap();
-    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its home lives");
+    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "its home lives");
     store.release(winner, Timestamp::EPOCH).await.unwrap();
-    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "it may renew its lease");
+    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "it may renew its lease");
     let fenced = store.orphaned_jobs(other, &[winner.node], 0).await.unwrap();
     assert_eq!((fenced.jobs, fenced.fenced), (vec![], vec![winner.node]), "its epoch is over now");
-    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "its runs are not taken over yet");
+    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "its runs are not taken over yet");
     finish_all(store, &runs.iter().map(|run| finish(run, Outcome::Succeeded)).collect::<Vec<_>>()).await;
     let asked = store.request_run(other, requested(&job, other, at)).await.unwrap();
     assert_eq!((asked.node, asked.node_epoch), (winner.node, winner.epoch), "its home may come back");
-    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), Claimed::default(), "it would find that run");
+    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "it would find that run");
     finish_one(store, finish(&asked, Outcome::Succeeded)).await;
     assert_eq!(store.claim(other, &[again(now), again(now)]).await.unwrap().jobs, [(job.id, 2)]);
     let last = due(store, &job, &[other.node]).await.unwrap();
@@ -198,13 +198,13 @@ pub async fn a_claim_needs_its_lease(store: &dyn Store) {
         awaited_run: None,
     }];
     let old = LeaseToken { epoch: token.epoch - 1, ..token };
-    let refused = Claimed { is_refused: true, ..Claimed::default() };
+    let refused = ClaimResult { is_refused: true, ..ClaimResult::default() };
     assert_eq!(store.claim(old, &claims).await.unwrap(), refused);
     store.release(token, Timestamp::EPOCH).await.unwrap();
     assert_eq!(store.claim(token, &claims).await.unwrap(), refused);
     assert_eq!(due(store, &job, &[NO_HOME]).await, Some(seen));
     assert_eq!(store.runs(&[row.id]).await.unwrap(), []);
-    assert_eq!(store.claim(join(store).await, &[]).await.unwrap(), Claimed::default());
+    assert_eq!(store.claim(join(store).await, &[]).await.unwrap(), ClaimResult::default());
 }
 
 /// A row whose key exists stays unchanged, and is returned.
@@ -225,7 +225,7 @@ pub async fn a_claim_leaves_existing_rows_as_they_are(store: &dyn Store) {
         ..run(&job, token, at + Duration::from_secs(1))
     };
     let claimed = claim(store, token, &job, vec![same.clone(), other.clone(), span.clone()]).await;
-    assert_eq!(claimed, Claimed { jobs: vec![(job.id, 1)], existing: vec![same.id], is_refused: false });
+    assert_eq!(claimed, ClaimResult { jobs: vec![(job.id, 1)], existing: vec![same.id], is_refused: false });
     assert_eq!(store.runs(&[same.id]).await.unwrap(), []);
     for run in [first, other, span] {
         assert_eq!(read(store, run.id).await, run);

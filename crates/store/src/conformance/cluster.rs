@@ -45,7 +45,7 @@ pub async fn a_lease_is_held_by_one(store: &dyn Store) {
     assert_eq!(first.epoch, 1);
     let Join::Living { lease_until, epoch } = store.join(&request).await.unwrap() else { unreachable!() };
     assert_eq!(epoch, 1);
-    let Renewal { now, before, until } = store.renew(first, LEASE * 2).await.unwrap().unwrap();
+    let Renewal { now, previous_until: before, until } = store.renew(first, LEASE * 2).await.unwrap().unwrap();
     assert_eq!((before, until), (lease_until, now + LEASE * 2));
     let node = store.nodes().await.unwrap().into_iter().find(|node| node.id == first.node).unwrap();
     assert_eq!((node.token(), node.name.as_str()), (first, request.name.as_str()));

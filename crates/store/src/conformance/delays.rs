@@ -13,7 +13,7 @@ use super::{
     DEFAULT, FAILED, app, change, created, due, finish, finish_all, finisher, join, name, next_id, read, run, saved,
     spec,
 };
-use crate::catalog::{Deleted, JobRecord, NewJob};
+use crate::catalog::{JobDeleted, JobRecord, NewJob};
 use crate::ledger::{AttemptEnd, ClaimJob, Ends};
 use crate::{LeaseToken, Store};
 
@@ -264,6 +264,6 @@ pub async fn an_edit_sees_rows_that_jitter_puts_off(store: &dyn Store) {
     let (_, reopened) = saved(change(store, job.id, &job.spec, None, now).await);
     assert_eq!(reopened.iter().map(|run| (run.id, run.due_at)).next(), Some((put_off.id, put_off.due_at)));
 
-    assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
+    assert_eq!(delete(store, job.id, None, now).await, JobDeleted::Done);
     assert_eq!(status(&put_off).await, RunStatus::Skipped);
 }

@@ -10,7 +10,7 @@ use super::{
     FAILED, POLICY, app, claim, compile, due, finish, finish_one, job, job_with, join, name, next_id, pending, read,
     requested, run, spec,
 };
-use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord, QueuedDrops};
+use crate::catalog::{JobSaved, JobDeleted, JobChange, JobDeletion, JobRecord, QueuedDrops};
 use crate::ledger::{AttemptEnd, ClaimJob};
 use crate::{LeaseToken, Store};
 
@@ -20,7 +20,7 @@ pub(super) async fn change(
     spec: &JobSpec,
     expected_version: Option<i64>,
     now: Timestamp,
-) -> Changed {
+) -> JobSaved {
     change_after(store, id, spec, expected_version, (now, now)).await
 }
 
@@ -31,7 +31,7 @@ async fn change_after(
     spec: &JobSpec,
     expected_version: Option<i64>,
     (now, reached): (Timestamp, Timestamp),
-) -> Changed {
+) -> JobSaved {
     change_checked_at(store, (id, spec, expected_version), now, (now, reached)).await
 }
 
@@ -40,7 +40,7 @@ async fn change_checked_at(
     (id, spec, expected_version): (JobId, &JobSpec, Option<i64>),
     checked_at: Timestamp,
     (now, reached): (Timestamp, Timestamp),
-) -> Changed {
+) -> JobSaved {
     let before = newest(store, id).await.unwrap_or_else(|| compile(spec));
     let change = JobChange {
         id,
@@ -61,7 +61,7 @@ async fn change_checked_at(
 }
 
 /// Deletes a job although other jobs follow from it.
-pub(super) async fn delete_parent(store: &dyn Store, id: JobId, now: Timestamp) -> Deleted {
+pub(super) async fn delete_parent(store: &dyn Store, id: JobId, now: Timestamp) -> JobDeleted {
     let (before, skipped_row_id) = (newest(store, id).await, RunId::new(next_id()));
     let (expected_version, before) = (None, before.as_ref());
     let (reached, drops) = (now, None);
@@ -70,7 +70,7 @@ pub(super) async fn delete_parent(store: &dyn Store, id: JobId, now: Timestamp) 
     store.delete_job(deletion).await.unwrap()
 }
 
-pub(super) async fn delete(store: &dyn Store, id: JobId, expected_version: Option<i64>, now: Timestamp) -> Deleted {
+pub(super) async fn delete(store: &dyn Store, id: JobId, expected_version: Option<i64>, now: Timestamp) -> JobDeleted {
     let before = newest(store, id).await;
     let skipped_row_id = RunId::new(next_id());
     let deletion = JobDeletion {
@@ -92,9 +92,9 @@ async fn newest(store: &dyn Store, id: JobId) -> Option<Job> {
 }
 
 #[track_caller]
-pub(super) fn saved(changed: Changed) -> (JobRecord, Vec<Run>) {
+pub(super) fn saved(changed: JobSaved) -> (JobRecord, Vec<Run>) {
     match changed {
-        Changed::Saved(record, reopened) => (*record, reopened),
+        JobSaved::Saved(record, reopened) => (*record, reopened),
         other => unreachable!("not saved: {other:?}"),
     }
 }
@@ -206,7 +206,7 @@ async fn queued_runs_are_asked_to_end(store: &dyn Store) {
         detaches_followers: false,
         drops: ends,
     };
-    assert_eq!(store.delete_job(deletion).await.unwrap(), Deleted::Done);
+    assert_eq!(store.delete_job(deletion).await.unwrap(), JobDeleted::Done);
     let mut expected = [(queued.id, Reason::Deleted), (asked.id, Reason::Deleted)];
     expected.sort_unstable_by_key(|(run, _)| *run);
     assert_eq!(drops().await, expected);
@@ -234,7 +234,7 @@ pub async fn runs_that_may_have_been_sent_before_a_step_back_stay(store: &dyn St
         detaches_followers: false,
         drops: None,
     };
-    assert_eq!(store.delete_job(deletion).await.unwrap(), Deleted::Done);
+    assert_eq!(store.delete_job(deletion).await.unwrap(), JobDeleted::Done);
     let pending = async |row: &Run| read(store, row.id).await.status == RunStatus::Pending;
     assert!(pending(&rows[1]).await && !pending(&rows[2]).await);
 }
@@ -296,19 +296,19 @@ pub async fn edits_that_meet_see_each_other(store: &dyn Store) {
     let edit = JobSpec { description: "edited".to_owned(), ..first.spec.clone() };
     let (a, b) =
         tokio::join!(change(store, first.id, &edit, Some(1), now), change(store, first.id, &edit, Some(1), now));
-    let conflicts = [&a, &b].into_iter().filter(|changed| **changed == Changed::Conflict(2)).count();
+    let conflicts = [&a, &b].into_iter().filter(|changed| **changed == JobSaved::Conflict(2)).count();
     assert_eq!(conflicts, 1, "{a:?} {b:?}");
 
     let taken = JobSpec { name: other.spec.name.clone(), ..edit.clone() };
-    assert_eq!(change(store, first.id, &taken, None, now).await, Changed::NameTaken);
+    assert_eq!(change(store, first.id, &taken, None, now).await, JobSaved::NameTaken);
     let renamed = JobSpec { name: name("renamed"), ..edit.clone() };
     let (record, _) = saved(change(store, first.id, &renamed, Some(2), now).await);
     assert_eq!(store.job(super::DEFAULT, &renamed.name).await.unwrap(), Some(record));
     assert_eq!(store.job(super::DEFAULT, &first.spec.name).await.unwrap(), None);
     assert_eq!(store.definitions(&[(first.id, 1), (first.id, 2), (first.id, 3)]).await.unwrap().len(), 3);
-    assert_eq!(change(store, JobId::new(next_id()), &edit, None, now).await, Changed::NotFound);
-    assert_eq!(delete(store, first.id, None, now).await, Deleted::Done);
-    assert_eq!(change(store, first.id, &renamed, None, now).await, Changed::NotFound);
+    assert_eq!(change(store, JobId::new(next_id()), &edit, None, now).await, JobSaved::NotFound);
+    assert_eq!(delete(store, first.id, None, now).await, JobDeleted::Done);
+    assert_eq!(change(store, first.id, &renamed, None, now).await, JobSaved::NotFound);
 }
 
 /// A deletion settles future runs and leaves ended ones.
@@ -316,7 +316,7 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     let (token, job, rows, now) = with_four_rows(store).await;
     store.ask_cancel(rows[1].id, CancelRequest::requested("mia"), now).await.unwrap();
     let now = now + Duration::from_secs(1);
-    assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
+    assert_eq!(delete(store, job.id, None, now).await, JobDeleted::Done);
     let deleted = (RunStatus::Skipped, Some(Reason::Deleted), 1);
     let expected = [(RunStatus::Pending, None, 1), deleted, deleted, deleted];
     assert_eq!(statuses(store, &rows).await, expected, "the first was due before");
@@ -328,7 +328,7 @@ pub async fn a_deleted_job_settles_its_rows(store: &dyn Store) {
     let job = job_with(store, spec(&name("slow"), serde_json::json!({"schedule": {"every": "1s"}})), Some(now)).await;
     let row = run(&job, token, now + Duration::from_millis(800));
     claim(store, token, &job, vec![row.clone()]).await;
-    assert_eq!(delete(store, job.id, None, now - Duration::from_secs(3)).await, Deleted::Done);
+    assert_eq!(delete(store, job.id, None, now - Duration::from_secs(3)).await, JobDeleted::Done);
     assert_eq!(read(store, row.id).await.status, RunStatus::Pending);
 }
 
@@ -346,7 +346,7 @@ pub async fn overdue_fires_of_an_edited_job_are_one_row(store: &dyn Store) {
             assert_eq!(record.next_fire_at, None);
             Reason::Paused
         } else {
-            assert_eq!(delete(store, job.id, None, now).await, Deleted::Done);
+            assert_eq!(delete(store, job.id, None, now).await, JobDeleted::Done);
             Reason::Deleted
         };
         let rows = store.planned_rows(job.id, at(60), now + Duration::from_secs(1), 10).await.unwrap();

@@ -11,7 +11,7 @@ use super::edits::{delete, delete_parent, saved, with_four_rows};
 use super::{
     DEFAULT, FAILED, POLICY, app, compile, created, finish, finisher, join, name, next_id, read, requested, spec,
 };
-use crate::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NewJob};
+use crate::catalog::{JobSaved, JobCreated, JobDeleted, JobChange, JobRecord, NewJob};
 use crate::ledger::{AttemptEnd, CancelOutcome, EndOutcome, Ends};
 use crate::{LeaseToken, Store};
 
@@ -72,12 +72,12 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
     let orphan = new_job(store, named("orphan", json!({"schedule": {"after": ["missing"]}}))).await;
     let good = new_job(store, named("good", json!({"schedule": {"after": [names[4]]}}))).await;
     let answers = store.create_jobs(&[taken, orphan, good.clone()]).await.unwrap();
-    assert!(matches!(answers[..], [Created::NameTaken, Created::BadParents(_), Created::Saved(_)]), "{answers:?}");
+    assert!(matches!(answers[..], [JobCreated::NameTaken, JobCreated::BadParents(_), JobCreated::Saved(_)]), "{answers:?}");
     assert_eq!(store.child_names(records[4].id).await.unwrap(), [good.spec.name]);
     assert_eq!(store.create_jobs(&[]).await.unwrap(), []);
 }
 
-async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed {
+async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> JobSaved {
     let (job, before, now) = (compile(&spec), compile(&record.spec), store.now().await.unwrap());
     let change = JobChange {
         id: record.id,
@@ -97,7 +97,7 @@ async fn change(store: &dyn Store, record: &JobRecord, spec: JobSpec) -> Changed
     store.change_job(change).await.unwrap()
 }
 
-async fn follow_from(store: &dyn Store, record: &JobRecord, parents: &[&JobRecord]) -> Changed {
+async fn follow_from(store: &dyn Store, record: &JobRecord, parents: &[&JobRecord]) -> JobSaved {
     change(store, record, JobSpec { schedule: after_all(parents, "success"), ..record.spec.clone() }).await
 }
 
@@ -122,45 +122,45 @@ pub async fn parents_are_checked_when_saved(store: &dyn Store) {
     let [a, b, c, d] = diamond(store).await;
     let names = |jobs: &[&JobRecord]| jobs.iter().map(|job| job.spec.name.clone()).collect::<Vec<_>>();
     let orphan = spec(&name("orphan"), json!({"schedule": {"after": [a.spec.name, "not-there"]}}));
-    let Created::BadParents(errors) = store.create_job(new_job(store, orphan.clone()).await).await.unwrap() else {
+    let JobCreated::BadParents(errors) = store.create_job(new_job(store, orphan.clone()).await).await.unwrap() else {
         unreachable!("a parent is missing")
     };
     refused(&errors, "/schedule/after/1", "\"not-there\"");
     assert_eq!(store.job(DEFAULT, &orphan.name).await.unwrap(), None);
     let own = name("own");
     let own = spec(&own, json!({"schedule": {"after": [own]}}));
-    let Created::BadParents(errors) = store.create_job(new_job(store, own.clone()).await).await.unwrap() else {
+    let JobCreated::BadParents(errors) = store.create_job(new_job(store, own.clone()).await).await.unwrap() else {
         unreachable!("it would follow from itself")
     };
     refused(&errors, "/schedule/after/0", "after itself");
     assert_eq!(errors[0].jobs, [own.name.clone(), own.name]);
-    let Changed::BadParents(errors) = follow_from(store, &a, &[&d]).await else { unreachable!("a circle") };
+    let JobSaved::BadParents(errors) = follow_from(store, &a, &[&d]).await else { unreachable!("a circle") };
     refused(&errors, "/schedule/after/0", "after itself");
     assert_eq!(errors[0].jobs, names(&[&d, &a, &b, &d]));
     assert_eq!(store.child_names(a.id).await.unwrap(), names(&[&b, &c]));
 
     let now = store.now().await.unwrap();
-    assert_eq!(delete(store, a.id, None, now).await, Deleted::IsParent(names(&[&b, &c])));
+    assert_eq!(delete(store, a.id, None, now).await, JobDeleted::IsParent(names(&[&b, &c])));
     let renamed = JobSpec { name: name("other"), ..b.spec.clone() };
-    assert_eq!(change(store, &b, renamed).await, Changed::IsParent(names(&[&d])));
-    assert!(matches!(follow_from(store, &d, &[&a]).await, Changed::Saved(..)));
-    assert_eq!(delete(store, b.id, None, now).await, Deleted::Done);
+    assert_eq!(change(store, &b, renamed).await, JobSaved::IsParent(names(&[&d])));
+    assert!(matches!(follow_from(store, &d, &[&a]).await, JobSaved::Saved(..)));
+    assert_eq!(delete(store, b.id, None, now).await, JobDeleted::Done);
     assert_eq!(store.child_names(a.id).await.unwrap(), names(&[&c, &d]));
-    assert!(matches!(change(store, &d, JobSpec { schedule: None, ..d.spec.clone() }).await, Changed::Saved(..)));
-    assert!(matches!(follow_from(store, &a, &[&d]).await, Changed::Saved(..)));
-    assert_eq!(delete_parent(store, d.id, now).await, Deleted::Done);
+    assert!(matches!(change(store, &d, JobSpec { schedule: None, ..d.spec.clone() }).await, JobSaved::Saved(..)));
+    assert!(matches!(follow_from(store, &a, &[&d]).await, JobSaved::Saved(..)));
+    assert_eq!(delete_parent(store, d.id, now).await, JobDeleted::Done);
     assert_eq!(store.child_names(d.id).await.unwrap(), Vec::<String>::new());
     let edges = store.edges(DEFAULT).await.unwrap();
     assert!(edges.iter().all(|edge| edge.parent != d.id), "no job follows from it any more");
     // Its follower stays, and can be paused although it still names the parent. Another job of that name does not become its parent.
     let left = store.job(DEFAULT, &a.spec.name).await.unwrap().unwrap();
-    assert!(matches!(change(store, &left, JobSpec { enabled: false, ..left.spec.clone() }).await, Changed::Saved(..)));
+    assert!(matches!(change(store, &left, JobSpec { enabled: false, ..left.spec.clone() }).await, JobSaved::Saved(..)));
     let other = spec(&d.spec.name, json!({}));
     let other = created(store.create_job(new_job(store, other).await).await.unwrap());
-    assert!(matches!(change(store, &left, left.spec.clone()).await, Changed::Saved(..)));
+    assert!(matches!(change(store, &left, left.spec.clone()).await, JobSaved::Saved(..)));
     assert_eq!(store.child_names(other.id).await.unwrap(), Vec::<String>::new());
     let named_anew = JobSpec { schedule: after_all(&[&other], "either"), ..left.spec.clone() };
-    assert!(matches!(change(store, &left, named_anew).await, Changed::Saved(..)));
+    assert!(matches!(change(store, &left, named_anew).await, JobSaved::Saved(..)));
     assert_eq!(store.child_names(other.id).await.unwrap(), [left.spec.name]);
 }
 
@@ -171,7 +171,7 @@ pub async fn edits_that_meet_make_no_circle(store: &dyn Store) {
         let b = child(store, "b", &[], json!({})).await;
         let (only_a, only_b) = ([&a], [&b]);
         let (of_a, of_b) = tokio::join!(follow_from(store, &a, &only_b), follow_from(store, &b, &only_a));
-        let refused = [&of_a, &of_b].into_iter().filter(|changed| matches!(changed, Changed::BadParents(_))).count();
+        let refused = [&of_a, &of_b].into_iter().filter(|changed| matches!(changed, JobSaved::BadParents(_))).count();
         assert_eq!(refused, 1, "{of_a:?} {of_b:?}");
     }
 }

@@ -12,7 +12,7 @@ mod broadcasts;
 mod calendars;
 mod catalog;
 mod changes;
-mod channel_users;
+mod channel_uses;
 mod channels;
 mod claims;
 mod cluster;
@@ -55,9 +55,9 @@ use rondel_core::{
     AppId, ExecutorId, IdGen, Job, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
 
-use crate::catalog::{Created, JobRecord, NewJob};
+use crate::catalog::{JobCreated, JobRecord, NewJob};
 use crate::cluster::{Join, JoinRequest, StreamEnd};
-use crate::ledger::{Adopted, AttemptEnd, ClaimJob, Claimed, DueJob, DueRange, EndOutcome, Finisher, OrphanedJobs};
+use crate::ledger::{Adopted, AttemptEnd, ClaimJob, ClaimResult, DueJob, DueRange, EndOutcome, Finisher, OrphanedJobs};
 use crate::{LeaseToken, Store};
 
 pub use self::access::*;
@@ -67,7 +67,7 @@ pub use self::broadcasts::*;
 pub use self::calendars::*;
 pub use self::catalog::*;
 pub use self::changes::*;
-pub use self::channel_users::*;
+pub use self::channel_uses::*;
 pub use self::channels::*;
 pub use self::claims::*;
 pub use self::cluster::*;
@@ -382,9 +382,9 @@ async fn job_with(store: &dyn Store, spec: JobSpec, next_fire_at: Option<Timesta
 }
 
 #[track_caller]
-fn created(created: Created) -> JobRecord {
+fn created(created: JobCreated) -> JobRecord {
     match created {
-        Created::Saved(record) => *record,
+        JobCreated::Saved(record) => *record,
         other => unreachable!("not created: {other:?}"),
     }
 }
@@ -424,7 +424,7 @@ async fn due(store: &dyn Store, job: &JobRecord, homes: &[NodeId]) -> Option<Due
 }
 
 /// Claims a job for this lease, with these runs.
-async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> Claimed {
+async fn claim(store: &dyn Store, token: LeaseToken, job: &JobRecord, runs: Vec<Run>) -> ClaimResult {
     let seen = due(store, job, &[NodeId::new(0), token.node]).await.unwrap();
     let (recent_fires, next_fire_at) = (seen.recent_fires, Some(seen.next_fire_at + Duration::from_secs(60)));
     let claim = ClaimJob { recent_fires, seen, held_from: None, next_fire_at, runs, awaited_run: None };

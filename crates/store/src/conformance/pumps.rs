@@ -11,7 +11,7 @@ use super::edits::{change, saved};
 use super::{
     FAILED, LEASE, POLICY, compile, finish, finish_one, job_with, join, name, next_id, pending, read, requested, spec,
 };
-use crate::catalog::{Deleted, JobDeletion, JobRecord};
+use crate::catalog::{JobDeleted, JobDeletion, JobRecord};
 use crate::ledger::{AttemptEnd, EndOutcome};
 use crate::pumps::{ChangedItems, PumpJob};
 use crate::{LeaseToken, Store};
@@ -110,7 +110,7 @@ async fn delete(store: &dyn Store, record: &JobRecord, now: Timestamp) {
         detaches_followers: false,
         drops: None,
     };
-    assert!(matches!(store.delete_job(deletion).await.unwrap(), Deleted::Done));
+    assert!(matches!(store.delete_job(deletion).await.unwrap(), JobDeleted::Done));
 }
 
 /// Items are read as they were written. A change that expects another state of an item changes nothing.
@@ -228,7 +228,7 @@ pub async fn a_users_cancel_replaces_the_planned_end_of_a_pump(store: &dyn Store
     store.ask_cancels(&both[1..], planned, now).await.unwrap();
     store.ask_cancels(&both, CancelRequest::LATER_RUN, now).await.unwrap();
     for id in both {
-        assert_eq!(read(store, id).await.cancel_asked(), Some(Reason::Changed));
+        assert_eq!(read(store, id).await.cancel_request_reason(), Some(Reason::Changed));
     }
     assert_eq!(store.open_runs(record.id, None, None, 10).await.unwrap().len(), 2, "a user may still cancel them");
     assert_eq!(store.open_runs(record.id, Some(first.fire_at), None, 10).await.unwrap().len(), 1);

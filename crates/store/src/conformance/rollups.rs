@@ -100,11 +100,11 @@ pub async fn points_add_up_to_the_runs(store: &dyn Store) {
     let bare = StatPoint { durations: Sketch::default(), lateness: Sketch::default(), ..whole[0].clone() };
     assert_eq!(verdicts, [bare], "the verdicts without the lengths");
     let length = Duration::from_secs(4 * 3_600);
-    let sums = store.points(&PointQuery { detail: PointDetail::VerdictsOf(length), ..query }).await.unwrap();
+    let sums = store.points(&PointQuery { detail: PointDetail::VerdictsPer(length), ..query }).await.unwrap();
     assert_eq!(sums, [StatPoint { at: at.floor(length), ..verdicts[0].clone() }], "a stretch begins before the range");
     let of_app = PointQuery { kind: PointKind::App, owners: &[app.get(), app.get() + 1], step: Step::Minute, ..query };
     let of_app =
-        PointQuery { to: first + Duration::from_secs(7_200), detail: PointDetail::VerdictsOf(length), ..of_app };
+        PointQuery { to: first + Duration::from_secs(7_200), detail: PointDetail::VerdictsPer(length), ..of_app };
     let sums = store.points(&PointQuery { limit: 1, ..of_app }).await.unwrap();
     let verdicts = Verdicts { succeeded: 3, failed: 1, skipped: 4, ..Verdicts::default() };
     assert_eq!(sums.iter().map(|sum| (sum.owner, sum.verdicts)).collect::<Vec<_>>(), [(app.get(), verdicts)]);
@@ -249,7 +249,7 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
         namespace: job.namespace,
         status: RunStatus::Pending,
         due_by: rows[2].due_at,
-        since: rows[2].fire_at,
+        begun_by: rows[2].fire_at,
         first_attempts_only: true,
         limit: 10_000,
     };
@@ -257,7 +257,7 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
     let found = late(query).await.expect("two runs of the job have not begun");
     assert_eq!((found.run, found.fire_at, found.started_at), (rows[1].id.min(rows[2].id), rows[1].fire_at, None));
     let before = rows[1].fire_at - Duration::from_millis(1);
-    assert_eq!(late(crate::rollups::OpenQuery { since: before, ..query }).await, None);
+    assert_eq!(late(crate::rollups::OpenQuery { begun_by: before, ..query }).await, None);
     assert_eq!(late(crate::rollups::OpenQuery { due_by: before, ..query }).await, None);
     assert_eq!(late(crate::rollups::OpenQuery { status: RunStatus::Running, ..query }).await, None);
     // A run that follows from others has the planned instant of their fire, and is due when they have ended. A run that a maintenance
@@ -266,8 +266,8 @@ pub async fn drawings_read_whole_runs(store: &dyn Store) {
         let after = self::job(store, None).await;
         let planned = Run { cause: next_id(), trigger, due_at: end, ..run(&after, token, at) };
         let planned = store.request_run(token, planned).await.unwrap();
-        let open = async |since| {
-            let query = crate::rollups::OpenQuery { due_by: end, since, ..query };
+        let open = async |begun_by| {
+            let query = crate::rollups::OpenQuery { due_by: end, begun_by, ..query };
             store.open_jobs(query).await.unwrap().into_iter().find(|open| open.job == after.id)
         };
         assert_eq!(open(end - Duration::from_millis(1)).await, None, "{trigger}");

@@ -8,7 +8,7 @@ use super::alerts::tenant;
 use super::edits::delete;
 use super::{compile, created, name, next_id, spec};
 use crate::Store;
-use crate::catalog::{Changed, Created, Deleted, JobChange, JobRecord, NamespaceDeleted, NewJob};
+use crate::catalog::{JobSaved, JobCreated, JobDeleted, JobChange, JobRecord, NamespaceDeleted, NewJob};
 use crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved};
 
 fn source(language: &str, text: &str) -> ScriptSpec {
@@ -26,7 +26,7 @@ struct ScriptNamespace<'a>(&'a dyn Store, NamespaceId, u32);
 
 impl ScriptNamespace<'_> {
     async fn save(self, name: &str, spec: &ScriptSpec, expected_version: Option<i64>) -> ScriptSaved {
-        let Self(store, namespace, kept) = self;
+        let Self(store, namespace, kept_count) = self;
         let hash = format!("{:064x}", spec.source.len());
         let change = ScriptChange {
             id: ScriptId::new(next_id()),
@@ -35,7 +35,7 @@ impl ScriptNamespace<'_> {
             expected_version,
             spec,
             hash: &hash,
-            kept,
+            kept_count,
             author: "conformance",
             now: store.now().await.unwrap(),
         };
@@ -60,7 +60,7 @@ impl ScriptNamespace<'_> {
         }
     }
 
-    async fn change(self, record: &JobRecord, params: Value) -> Changed {
+    async fn change(self, record: &JobRecord, params: Value) -> JobSaved {
         let Self(store, ..) = self;
         let spec = spec(&record.spec.name, json!({"handler": "shell", "params": params}));
         let (job, before, now) = (compile(&spec), compile(&record.spec), store.now().await.unwrap());
@@ -175,8 +175,8 @@ pub async fn old_versions_of_a_script_are_forgotten_unless_a_job_names_them(stor
     };
     assert_eq!(versions().await, [6, 5, 4, 1]);
     let gone = scripts.new_job(json!({"script": {"name": "a", "version": 3}})).await;
-    assert_eq!(store.create_job(gone).await.unwrap(), Created::NoScript(wanted("a", Some(3))));
-    assert!(matches!(scripts.change(&pinned, json!({"script": {"name": "a"}})).await, Changed::Saved(..)));
+    assert_eq!(store.create_job(gone).await.unwrap(), JobCreated::NoScript(wanted("a", Some(3))));
+    assert!(matches!(scripts.change(&pinned, json!({"script": {"name": "a"}})).await, JobSaved::Saved(..)));
     saved(scripts.save("a", &source("shell", "1"), None).await);
     assert_eq!(versions().await, [7, 6, 5]);
 }
@@ -187,10 +187,10 @@ pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
     let scripts = ScriptNamespace(store, namespace, KEPT_VERSIONS);
     let named = json!({"script": {"name": "a"}});
     let new = scripts.new_job(named.clone()).await;
-    assert_eq!(store.create_job(new.clone()).await.unwrap(), Created::NoScript(wanted("a", None)));
+    assert_eq!(store.create_job(new.clone()).await.unwrap(), JobCreated::NoScript(wanted("a", None)));
     let free = scripts.new_job(json!({"script": "date"})).await;
     let both = store.create_jobs(&[free.clone(), new.clone()]).await.unwrap();
-    assert!(matches!(&both[..], [Created::Saved(_), Created::NoScript(_)]), "{both:?}");
+    assert!(matches!(&both[..], [JobCreated::Saved(_), JobCreated::NoScript(_)]), "{both:?}");
     let free = store.job(namespace, &free.spec.name).await.unwrap().unwrap();
 
     saved(scripts.save("a", &source("shell", "date"), None).await);
@@ -203,7 +203,7 @@ pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
     let deleted = async |expected| store.delete_script(namespace, "a", expected).await.unwrap();
     assert_eq!(deleted(None).await, ScriptDeleted::Used(users.to_vec(), 3));
     let read = async |within: Option<&[AppId]>, after: Option<&str>, limit| {
-        store.script_users(namespace, "a", within, after, limit).await.unwrap()
+        store.jobs_with_script(namespace, "a", within, after, limit).await.unwrap()
     };
     assert_eq!(
         (read(None, None, 9).await, read(None, Some(&users[0]), 1).await),
@@ -213,12 +213,12 @@ pub async fn a_used_script_is_not_deleted(store: &dyn Store) {
     assert_eq!(read(Some(&[AppId::new(next_id())]), None, 9).await, Vec::<String>::new());
 
     let none = scripts.change(&free, json!({"script": {"name": "none"}})).await;
-    assert_eq!(none, Changed::NoScript(wanted("none", None)));
+    assert_eq!(none, JobSaved::NoScript(wanted("none", None)));
     let none = scripts.change(&job, json!({"script": {"name": "a", "version": 2}})).await;
-    assert_eq!(none, Changed::NoScript(wanted("a", Some(2))));
-    assert!(matches!(scripts.change(&job, json!({"script": "date"})).await, Changed::Saved(..)));
+    assert_eq!(none, JobSaved::NoScript(wanted("a", Some(2))));
+    assert!(matches!(scripts.change(&job, json!({"script": "date"})).await, JobSaved::Saved(..)));
     for job in [&one, &two] {
-        assert_eq!(delete(store, job.id, None, store.now().await.unwrap()).await, Deleted::Done);
+        assert_eq!(delete(store, job.id, None, store.now().await.unwrap()).await, JobDeleted::Done);
     }
     assert_eq!((deleted(Some(2)).await, deleted(Some(1)).await), (ScriptDeleted::Conflict(1), ScriptDeleted::Deleted));
     assert_eq!(deleted(None).await, ScriptDeleted::NotFound);
@@ -234,7 +234,7 @@ pub async fn a_script_is_not_deleted_under_a_job_that_is_saved(store: &dyn Store
         let new = scripts.new_job(json!({"script": {"name": script}})).await;
         let (made, deleted) = tokio::join!(store.create_job(new), store.delete_script(namespace, &script, None));
         match (made.unwrap(), deleted.unwrap()) {
-            (Created::Saved(_), ScriptDeleted::Used(_, 1)) | (Created::NoScript(_), ScriptDeleted::Deleted) => {}
+            (JobCreated::Saved(_), ScriptDeleted::Used(_, 1)) | (JobCreated::NoScript(_), ScriptDeleted::Deleted) => {}
             other => unreachable!("both went through: {other:?}"),
         }
     }

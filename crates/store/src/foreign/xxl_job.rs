@@ -48,24 +48,24 @@ pub struct XxlHandler {
 
 /// Outcome of stopping a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stopped {
+pub enum StopOutcome {
     /// It does not fire from this instant on, in milliseconds. Every fire before this instant has happened or will happen.
     At(i64),
     /// Its next instant, in milliseconds, is too near or has passed, so the job keeps running.
     TooNear(i64),
     /// It was already stopped.
-    Before(JobStatus),
+    AlreadyStopped(JobStatus),
 }
 
 /// Outcome of starting a job.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Started {
+pub enum StartOutcome {
     /// It fires from this instant on, in milliseconds.
     From(i64),
     /// Its instant has passed, so the job stays stopped.
     TooLate,
     /// It was already running.
-    Before(JobStatus),
+    AlreadyRunning(JobStatus),
 }
 
 /// A connection to XXL-JOB's database. It only reads, except for the status of jobs.
@@ -168,7 +168,7 @@ impl XxlDatabase {
         &mut self,
         jobs: &[i64],
         not_before: impl Fn() -> i64,
-    ) -> Result<BTreeMap<i64, Stopped>, ForeignError> {
+    ) -> Result<BTreeMap<i64, StopOutcome>, ForeignError> {
         let mut transaction = self.0.begin().await?;
         lock_scheduler(&mut transaction).await?;
         let found = read_jobs(&mut transaction, jobs, " FOR UPDATE").await?;
@@ -176,12 +176,12 @@ impl XxlDatabase {
         // XXL-JOB fires an instant within a second at the beginning of that second.
         let fires_at = |status: JobStatus| status.next_ms.div_euclid(1_000) * 1_000;
         let judge = |status: JobStatus| match status.is_running {
-            true if fires_at(status) >= not_before => Stopped::At(status.next_ms),
-            true => Stopped::TooNear(status.next_ms),
-            false => Stopped::Before(status),
+            true if fires_at(status) >= not_before => StopOutcome::At(status.next_ms),
+            true => StopOutcome::TooNear(status.next_ms),
+            false => StopOutcome::AlreadyStopped(status),
         };
-        let judged: BTreeMap<i64, Stopped> = found.into_iter().map(|(job, status)| (job, judge(status))).collect();
-        let is_stopped = |(job, stopped): (&i64, &Stopped)| matches!(stopped, Stopped::At(_)).then_some(*job);
+        let judged: BTreeMap<i64, StopOutcome> = found.into_iter().map(|(job, status)| (job, judge(status))).collect();
+        let is_stopped = |(job, stopped): (&i64, &StopOutcome)| matches!(stopped, StopOutcome::At(_)).then_some(*job);
         let jobs: Vec<i64> = judged.iter().filter_map(is_stopped).collect();
         // One statement for all jobs, because each round trip shortens the time that is left until they must have stopped.
         if !jobs.is_empty() {
@@ -271,7 +271,7 @@ impl XxlDatabase {
         &mut self,
         jobs: &[(i64, i64)],
         not_before: impl Fn() -> i64,
-    ) -> Result<BTreeMap<i64, Started>, ForeignError> {
+    ) -> Result<BTreeMap<i64, StartOutcome>, ForeignError> {
         let mut transaction = self.0.begin().await?;
         lock_scheduler(&mut transaction).await?;
         let numbers: Vec<i64> = jobs.iter().map(|(job, _)| *job).collect();
@@ -279,16 +279,16 @@ impl XxlDatabase {
         let not_before = not_before();
         let judge = |(job, next_ms): &(i64, i64)| {
             let started = match found.get(job)? {
-                status if status.is_running => Started::Before(*status),
-                _ if *next_ms < not_before => Started::TooLate,
-                _ => Started::From(*next_ms),
+                status if status.is_running => StartOutcome::AlreadyRunning(*status),
+                _ if *next_ms < not_before => StartOutcome::TooLate,
+                _ => StartOutcome::From(*next_ms),
             };
             Some((*job, started))
         };
-        let judged: BTreeMap<i64, Started> = jobs.iter().filter_map(judge).collect();
-        let from = |(job, started): (&i64, &Started)| match started {
-            Started::From(next_ms) => Some((*job, *next_ms)),
-            Started::TooLate | Started::Before(_) => None,
+        let judged: BTreeMap<i64, StartOutcome> = jobs.iter().filter_map(judge).collect();
+        let from = |(job, started): (&i64, &StartOutcome)| match started {
+            StartOutcome::From(next_ms) => Some((*job, *next_ms)),
+            StartOutcome::TooLate | StartOutcome::AlreadyRunning(_) => None,
         };
         let starts: Vec<(i64, i64)> = judged.iter().filter_map(from).collect();
         if !starts.is_empty() {

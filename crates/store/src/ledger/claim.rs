@@ -60,7 +60,7 @@ pub struct ClaimJob {
 
 /// Outcome of a claim.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Claimed {
+pub struct ClaimResult {
     /// Jobs whose home is now this node, each with its [term](DueJob::term).
     pub jobs: Vec<(JobId, i64)>,
     /// Runs of those jobs that were not inserted because a row with their key exists already.
@@ -69,11 +69,11 @@ pub struct Claimed {
     pub is_refused: bool,
 }
 
-/// The lease that owns a new run of a job whose home is `node`. `leases` are the ends of the node's lease and of the lease before it; they
-/// are equal once the lease is fenced. A fence raises the epoch, and no node adopts runs under the raised epoch. A run of a fenced node
+/// The lease that owns a new run of a job whose home is `node`. `lease_ends` are the ends of the node's lease and of the lease before it;
+/// they are equal once the lease is fenced. A fence raises the epoch, and no node adopts runs under the raised epoch. A run of a fenced node
 /// therefore gets the epoch before the raised one.
-pub(crate) fn lease_of_home(node: NodeId, epoch: i64, leases: (Timestamp, Timestamp)) -> LeaseToken {
-    let is_fenced = leases.0 == leases.1;
+pub(crate) fn lease_of_home(node: NodeId, epoch: i64, lease_ends: (Timestamp, Timestamp)) -> LeaseToken {
+    let is_fenced = lease_ends.0 == lease_ends.1;
     LeaseToken { node, epoch: epoch - i64::from(is_fenced) }
 }
 
@@ -136,7 +136,7 @@ pub trait Claim {
     /// Claims jobs in one transaction. The lease must be valid, and each job must still be as it was seen. If the job's home is another
     /// node, that node must be fenced ([`adopt`](crate::Adopt::adopt)) and own no open run of the job. The job's `next_fire_at` moves on,
     /// its home becomes this node, and its runs are inserted. Jobs that another node took are left out.
-    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed>;
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult>;
 
     /// Pending runs of a job that the lease `token` owns, after this place, in order, at most `limit`.
     async fn unsent_of(&self, token: LeaseToken, job: JobId, after: UnsentPlace, limit: u32) -> Result<Vec<Run>>;

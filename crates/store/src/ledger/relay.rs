@@ -38,8 +38,8 @@ pub struct RelayedAnswer {
 #[async_trait]
 pub trait Relay {
     /// Stores questions. Each replaces the server's earlier question to the same executor. Removes the questions of all servers from before
-    /// `forget`.
-    async fn ask_fences(&self, requests: &[FenceRequest], forget: Timestamp) -> Result<()>;
+    /// `forget_before`.
+    async fn ask_fences(&self, requests: &[FenceRequest], forget_before: Timestamp) -> Result<()>;
 
     /// Unanswered questions that other servers asked since `since`, to executors that have an open stream to the node of `token`. At most
     /// `limit`.

@@ -38,8 +38,8 @@ impl AlertRows {
     }
 
     pub(super) fn open_of(&self, rule: AlertRuleId) -> impl Iterator<Item = &Incident> {
-        let its = self.incidents.values().filter(move |(_, record)| record.rule == rule);
-        its.map(|(_, record)| &record.incident).filter(|incident| incident.standing == IncidentState::Firing)
+        let incidents = self.incidents.values().filter(move |(_, record)| record.rule == rule);
+        incidents.map(|(_, record)| &record.incident).filter(|incident| incident.standing == IncidentState::Firing)
     }
 
     pub(super) fn list_incidents(
@@ -55,9 +55,9 @@ impl AlertRows {
                 && query.admits(record)
                 && is_wanted(record)
         };
-        let its = self.incidents.values().rev().filter(|(of, _)| *of == query.namespace);
+        let incidents = self.incidents.values().rev().filter(|(of, _)| *of == query.namespace);
         let limit = usize::try_from(query.limit).unwrap_or(usize::MAX);
-        its.map(|(_, record)| record).filter(is_asked).take(limit).cloned().collect()
+        incidents.map(|(_, record)| record).filter(is_asked).take(limit).cloned().collect()
     }
 
     /// Replaces the expectations of a job that is saved or deleted now. `before` is its previous definition; `None` for a new job.

@@ -57,8 +57,8 @@ impl Alerts for MemStore {
         rows.raise_version(change.namespace);
         rows.rules.insert(record.id, record.clone());
         if before.is_some_and(|rule| !judge::watches_same(&rule.spec, change.spec)) {
-            let its = rows.incidents.values_mut().filter(|(_, one)| one.rule == record.id);
-            for (_, one) in its.filter(|(_, one)| one.incident.standing == IncidentState::Firing) {
+            let incidents = rows.incidents.values_mut().filter(|(_, one)| one.rule == record.id);
+            for (_, one) in incidents.filter(|(_, one)| one.incident.standing == IncidentState::Firing) {
                 one.incident.act_at = Some(change.now);
             }
         }
@@ -73,8 +73,8 @@ impl Alerts for MemStore {
         };
         rows.raise_version(namespace);
         rows.rules.remove(&rule.id);
-        let its = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
-        for (_, record) in its.filter(|(_, record)| record.incident.standing == IncidentState::Firing) {
+        let incidents = rows.incidents.values_mut().filter(|(_, record)| record.rule == rule.id);
+        for (_, record) in incidents.filter(|(_, record)| record.incident.standing == IncidentState::Firing) {
             record.spec.enabled = false;
             let incident = &mut record.incident;
             (incident.standing, incident.resolved_at, incident.act_at) = (IncidentState::Resolved, Some(now), None);
@@ -101,8 +101,8 @@ impl Alerts for MemStore {
 
     async fn alert_events(&self, namespace: NamespaceId, limit: u32) -> Result<Vec<AlertEvent>> {
         let state = self.state();
-        let its = state.alert_rows.events.values().filter(|(of, _)| *of == namespace);
-        Ok(its.map(|(_, event)| *event).take(size(limit)).collect())
+        let events = state.alert_rows.events.values().filter(|(of, _)| *of == namespace);
+        Ok(events.map(|(_, event)| *event).take(size(limit)).collect())
     }
 
     async fn open_incidents(&self, rule: AlertRuleId, subjects: &[(SubjectKind, i64)]) -> Result<OpenIncidents> {
@@ -111,8 +111,8 @@ impl Alerts for MemStore {
         let is_group = |incident: &&Incident| incident.subject.kind == SubjectKind::Group;
         let is_asked = |incident: &&Incident| subjects.contains(&(incident.subject.kind, incident.subject.id));
         let count = |is_member| {
-            let its = open().filter(|one| !is_group(one) && one.group.is_some() == is_member);
-            u64::try_from(its.count()).unwrap_or(u64::MAX)
+            let incidents = open().filter(|one| !is_group(one) && one.group.is_some() == is_member);
+            u64::try_from(incidents.count()).unwrap_or(u64::MAX)
         };
         Ok(OpenIncidents {
             incidents: open().filter(|one| !is_group(one)).filter(is_asked).cloned().collect(),
@@ -124,8 +124,8 @@ impl Alerts for MemStore {
 
     async fn open_incidents_of(&self, rule: AlertRuleId, limit: u32) -> Result<Vec<Incident>> {
         let state = self.state();
-        let its = state.alert_rows.open_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
-        Ok(its.take(size(limit)).cloned().collect())
+        let incidents = state.alert_rows.open_of(rule).filter(|incident| incident.subject.kind != SubjectKind::Group);
+        Ok(incidents.take(size(limit)).cloned().collect())
     }
 
     async fn due_incidents(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<IncidentRecord>> {
@@ -142,8 +142,8 @@ impl Alerts for MemStore {
 
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
-        let its = state.alert_rows.expect_checks.values().filter(|(of, _)| *of == namespace).map(|(_, check)| *check);
-        let mut due: Vec<ExpectCheck> = its.filter(|check| check.at.is_some_and(|at| at <= now)).collect();
+        let checks = state.alert_rows.expect_checks.values().filter(|(of, _)| *of == namespace).map(|(_, check)| *check);
+        let mut due: Vec<ExpectCheck> = checks.filter(|check| check.at.is_some_and(|at| at <= now)).collect();
         due.sort_by_key(|check| check.at);
         due.truncate(size(limit));
         Ok(due)
@@ -239,10 +239,10 @@ impl Alerts for MemStore {
 
     async fn silences(&self, namespace: NamespaceId, after: Timestamp) -> Result<Vec<SilenceRecord>> {
         let state = self.state();
-        let mut its: Vec<SilenceRecord> = state.alert_rows.silences.values().cloned().collect();
-        its.retain(|silence| silence.namespace == namespace && silence.ends_at > after);
-        its.sort_by_key(|silence| (silence.ends_at, silence.id));
-        Ok(its)
+        let mut silences: Vec<SilenceRecord> = state.alert_rows.silences.values().cloned().collect();
+        silences.retain(|silence| silence.namespace == namespace && silence.ends_at > after);
+        silences.sort_by_key(|silence| (silence.ends_at, silence.id));
+        Ok(silences)
     }
 
     async fn add_silence(&self, silence: &SilenceRecord) -> Result<bool> {
@@ -266,13 +266,13 @@ impl Alerts for MemStore {
 
     async fn maintenance(&self, namespace: Option<NamespaceId>, after: Timestamp) -> Result<Vec<MaintenanceRecord>> {
         let state = self.state();
-        let mut its: Vec<MaintenanceRecord> = state.alert_rows.windows.values().cloned().collect();
-        its.retain(|record| {
+        let mut windows: Vec<MaintenanceRecord> = state.alert_rows.windows.values().cloned().collect();
+        windows.retain(|record| {
             let window = &record.window;
             window.ends_at > after && namespace.is_none_or(|namespace| window.namespace == namespace)
         });
-        its.sort_by_key(|record| (record.window.ends_at, record.window.id));
-        Ok(its)
+        windows.sort_by_key(|record| (record.window.ends_at, record.window.id));
+        Ok(windows)
     }
 
     async fn add_maintenance(&self, record: &MaintenanceRecord) -> Result<bool> {

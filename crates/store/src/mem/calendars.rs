@@ -68,7 +68,7 @@ impl Calendars for MemStore {
         Ok(CalendarDeleted::Deleted)
     }
 
-    async fn jobs_behind(&self, limit: u32) -> Result<Vec<JobRecord>> {
+    async fn jobs_with_outdated_calendar(&self, limit: u32) -> Result<Vec<JobRecord>> {
         let state = self.state();
         let is_behind = |job: &JobRecord| {
             job.calendar
@@ -77,7 +77,7 @@ impl Calendars for MemStore {
         Ok(state.living_jobs().filter(is_behind).take(size(limit)).collect())
     }
 
-    async fn calendar_users(
+    async fn jobs_with_calendar(
         &self,
         id: CalendarId,
         within: Option<&[AppId]>,

@@ -8,7 +8,7 @@ use rondel_core::{ChannelId, DeliveryId, IdGen, IncidentId, JobSpec, MessageId, 
 use super::channel_rows::{Lease, StoredMessage};
 use super::{MemStore, State, size};
 use crate::channels::{
-    AfterTry, CHANNEL_COUNT_MAX, CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelSaved, ChannelUser, Delivery,
+    AfterTry, CHANNEL_COUNT_MAX, CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelSaved, ChannelUse, Delivery,
     IncidentMessage, LeaseChannels, LeasedChannel, NewMessage,
 };
 use crate::{Channels, Result};
@@ -53,7 +53,7 @@ impl Channels for MemStore {
         let mut state = self.state();
         let id = state.channel_rows.named(namespace, name).map(|channel| channel.id);
         let Some(id) = id else { return Ok(ChannelDeleted::NotFound) };
-        let users = state.channel_users(namespace, name);
+        let users = state.channel_uses(namespace, name);
         if !users.is_empty() {
             return Ok(ChannelDeleted::Used(users));
         }
@@ -134,7 +134,7 @@ impl Channels for MemStore {
     async fn incident_messages(&self, incident: IncidentId, limit: u32) -> Result<Vec<IncidentMessage>> {
         let state = self.state();
         let alerts = &state.channel_rows;
-        let its = alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(size(limit));
+        let messages = alerts.messages.values().rev().filter(|it| it.message.incident == incident).take(size(limit));
         let shown = |it: &StoredMessage| {
             let (channel, _) = alerts.channels.get(&it.message.channel)?;
             let last = alerts.deliveries.values().rev().find(|delivery| delivery.message == it.message.id);
@@ -149,7 +149,7 @@ impl Channels for MemStore {
                 error: last.and_then(|delivery| delivery.error.clone()).filter(|_| !it.is_sent),
             })
         };
-        Ok(its.filter_map(shown).collect())
+        Ok(messages.filter_map(shown).collect())
     }
 
     async fn message_subjects(&self, messages: &[MessageId]) -> Result<Vec<(MessageId, String)>> {
@@ -190,19 +190,19 @@ impl Channels for MemStore {
 }
 
 impl State {
-    fn channel_users(&self, namespace: NamespaceId, name: &str) -> Vec<ChannelUser> {
+    fn channel_uses(&self, namespace: NamespaceId, name: &str) -> Vec<ChannelUse> {
         let rules = self.alert_rows.rules_of(namespace).into_iter().map(|rule| rule.spec);
         let rules = rules.filter(|spec| spec.channel_names().any(|used| used == name));
-        let mut users: BTreeSet<ChannelUser> = rules.map(|spec| ChannelUser::Rule(spec.name)).collect();
+        let mut users: BTreeSet<ChannelUse> = rules.map(|spec| ChannelUse::Rule(spec.name)).collect();
         let report = self.report_schedules.get(&namespace).filter(|report| report.spec.channel == name);
-        users.extend(report.map(|_| ChannelUser::Report));
+        users.extend(report.map(|_| ChannelUse::Report));
         for job in self.jobs.values().filter(|job| !job.is_deleted && job.record.namespace == namespace) {
             let used = job.record.spec.expect.as_ref().map(|expect| expect.channel_names()).unwrap_or_default();
             if used.iter().any(|used| used == name) {
-                users.insert(ChannelUser::Job(job.record.spec.name.clone()));
+                users.insert(ChannelUse::Job(job.record.spec.name.clone()));
             }
         }
-        users.into_iter().take(CHANNEL_USER_COUNT_MAX + 1).collect()
+        users.into_iter().take(CHANNEL_USE_COUNT_MAX + 1).collect()
     }
 
     /// A missing channel that the definition names and that the earlier definition (`before`) did not name.

@@ -68,7 +68,7 @@ impl Cluster for MemStore {
         Ok(held.map(|held| {
             let until = distinct_end(now + lease, held.prior_lease_until);
             let before = std::mem::replace(&mut held.node.lease_until, until);
-            Renewal { now, before, until }
+            Renewal { now, previous_until: before, until }
         }))
     }
 

@@ -251,9 +251,9 @@ impl State {
 
     /// Closes the streams that are still recorded as open under a lease that has ended.
     fn end_sessions(&mut self, lease: LeaseToken, ended_at: Timestamp) {
-        let is_its = |token: LeaseToken| token.node == lease.node && token.epoch <= lease.epoch;
-        let its = self.sessions.values_mut().filter(|session| is_its(session.token));
-        its.for_each(|session| session.ended_at = session.ended_at.or(Some(ended_at)));
+        let is_of_lease = |token: LeaseToken| token.node == lease.node && token.epoch <= lease.epoch;
+        let sessions = self.sessions.values_mut().filter(|session| is_of_lease(session.token));
+        sessions.for_each(|session| session.ended_at = session.ended_at.or(Some(ended_at)));
     }
 
     /// An open run that this lease owns; `None` if it does not own the run.

@@ -30,7 +30,7 @@ impl Rollups for MemStore {
         if query.detail != PointDetail::Whole {
             points.iter_mut().for_each(|point| (point.durations, point.lateness) = Default::default());
         }
-        if let PointDetail::VerdictsOf(length) = query.detail {
+        if let PointDetail::VerdictsPer(length) = query.detail {
             points.iter_mut().for_each(|point| point.at = point.at.floor(length));
             points.dedup_by(|next, sum| {
                 let is_same = (next.owner, next.at) == (sum.owner, sum.at);
@@ -109,8 +109,8 @@ impl Rollups for MemStore {
     async fn chart_runs(&self, jobs: &[JobId], from: Timestamp, to: Timestamp, limit: u32) -> Result<Vec<ChartRun>> {
         let state = self.state();
         let newest = |job: &JobId| {
-            let its = state.runs.values().filter(|run| run.job == *job && (from..to).contains(&run.fire_at));
-            let mut runs: Vec<ChartRun> = its.filter(|run| is_not_shard(run)).map(ChartRun::from).collect();
+            let runs_in_range = state.runs.values().filter(|run| run.job == *job && (from..to).contains(&run.fire_at));
+            let mut runs: Vec<ChartRun> = runs_in_range.filter(|run| is_not_shard(run)).map(ChartRun::from).collect();
             runs.sort_by_key(|run| Reverse(run.fire_at));
             runs.truncate(size(limit));
             runs
@@ -125,14 +125,14 @@ impl Rollups for MemStore {
         limit: u32,
     ) -> Result<Vec<ChartRun>> {
         let state = self.state();
-        let its = state.runs.range(from..to).rev().map(|(_, run)| run).filter(|run| run.namespace == namespace);
-        Ok(its.map(ChartRun::from).take(size(limit)).collect())
+        let runs = state.runs.range(from..to).rev().map(|(_, run)| run).filter(|run| run.namespace == namespace);
+        Ok(runs.map(ChartRun::from).take(size(limit)).collect())
     }
 
     async fn open_chart_runs(&self, namespace: NamespaceId, status: RunStatus, limit: u32) -> Result<Vec<ChartRun>> {
         let state = self.state();
-        let its = state.runs.values().filter(|run| run.namespace == namespace && run.status == status);
-        Ok(its.filter(|run| is_not_shard(run)).map(ChartRun::from).take(size(limit)).collect())
+        let runs = state.runs.values().filter(|run| run.namespace == namespace && run.status == status);
+        Ok(runs.filter(|run| is_not_shard(run)).map(ChartRun::from).take(size(limit)).collect())
     }
 
     async fn open_jobs(&self, query: OpenQuery) -> Result<Vec<OpenJob>> {
@@ -143,8 +143,8 @@ impl Rollups for MemStore {
             run.namespace == query.namespace
                 && run.status == query.status
                 && run.due_at <= query.due_by
-                && planned(run) <= query.since
-                && run.started_at.is_none_or(|at| at <= query.since)
+                && planned(run) <= query.begun_by
+                && run.started_at.is_none_or(|at| at <= query.begun_by)
                 && (!query.first_attempts_only || run.attempt == 1)
                 && is_not_shard(run)
         };
@@ -166,16 +166,16 @@ impl Rollups for MemStore {
         let state = self.state();
         let activity = |job: &JobId| {
             let due = state.due.get(job)?;
-            let its: Vec<&Run> = state.runs.values().filter(|run| run.job == *job).collect();
+            let runs: Vec<&Run> = state.runs.values().filter(|run| run.job == *job).collect();
             let decides = |run: &&&Run| decides_failing(run.status).is_some() || run.fire_at < since;
-            let newest = its.iter().filter(|run| is_not_shard(run)).filter(decides).max_by_key(|run| run.fire_at);
+            let newest = runs.iter().filter(|run| is_not_shard(run)).filter(decides).max_by_key(|run| run.fire_at);
             let newest = newest.and_then(|run| decides_failing(run.status));
             let counted = || state.pulses.get(job).is_some_and(|pulse| pulse.streak > 0);
             Some(JobActivity {
                 job: *job,
                 is_failing: newest.unwrap_or_else(counted),
-                is_running: its.iter().any(|run| run.status == RunStatus::Running),
-                is_over: due.next_fire_at.is_none() && due.is_over && its.iter().all(|run| run.status.is_terminal()),
+                is_running: runs.iter().any(|run| run.status == RunStatus::Running),
+                is_over: due.next_fire_at.is_none() && due.is_over && runs.iter().all(|run| run.status.is_terminal()),
             })
         };
         Ok(jobs.iter().filter_map(activity).collect())

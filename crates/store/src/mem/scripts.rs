@@ -57,7 +57,7 @@ impl Scripts for MemStore {
         });
         let version = version(&change, newest + 1);
         script.versions.insert(version.version, (version, change.spec.source.clone()));
-        let oldest_kept = newest + 1 - i64::from(change.kept);
+        let oldest_kept = newest + 1 - i64::from(change.kept_count);
         script.versions.retain(|version, _| *version > oldest_kept || named.contains(version));
         let record = state.script_record(change.namespace, change.name);
         let Some(record) = record else { return Ok(ScriptSaved::Conflict(0)) };
@@ -76,7 +76,7 @@ impl Scripts for MemStore {
         if expected_version.is_some_and(|expected| expected != script.newest()) {
             return Ok(ScriptDeleted::Conflict(script.newest()));
         }
-        let mut users = state.script_user_names(namespace, name, None);
+        let mut users = state.job_names_of_script(namespace, name, None);
         if !users.is_empty() {
             let count = u64::try_from(users.len()).unwrap_or(u64::MAX);
             users.truncate(size(SCRIPT_JOB_COUNT_SHOWN));
@@ -86,7 +86,7 @@ impl Scripts for MemStore {
         Ok(ScriptDeleted::Deleted)
     }
 
-    async fn script_users(
+    async fn jobs_with_script(
         &self,
         namespace: NamespaceId,
         name: &str,
@@ -94,7 +94,7 @@ impl Scripts for MemStore {
         after_name: Option<&str>,
         limit: u32,
     ) -> Result<Vec<String>> {
-        let mut users = self.state().script_user_names(namespace, name, within);
+        let mut users = self.state().job_names_of_script(namespace, name, within);
         users.retain(|user| after_name.is_none_or(|after| user.as_str() > after));
         users.truncate(size(limit));
         Ok(users)
@@ -122,7 +122,7 @@ impl State {
         self.scripts.values().find(|script| script.id == id)
     }
 
-    fn script_user_names(&self, namespace: NamespaceId, name: &str, within: Option<&[AppId]>) -> Vec<String> {
+    fn job_names_of_script(&self, namespace: NamespaceId, name: &str, within: Option<&[AppId]>) -> Vec<String> {
         let jobs = self.living_jobs().filter(|job| job.namespace == namespace);
         let seen = jobs.filter(|job| within.is_none_or(|apps| apps.contains(&job.app)));
         let users = seen.filter(|job| job.spec.script().is_some_and(|script| script.name == name));

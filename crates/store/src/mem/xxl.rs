@@ -7,7 +7,7 @@ use rondel_core::{AppId, ExecutorId, RunId, Timestamp};
 
 use super::xxl_rows::NUMBERS_BEFORE;
 use super::{MemStore, size};
-use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReported, XxlRun, XxlRunState, apply_reports};
+use crate::xxl::{NewXxlRun, XxlExecutor, XxlReport, XxlReportResults, XxlRun, XxlRunState, apply_reports};
 use crate::{LeaseToken, Result, XxlExecutors};
 
 #[async_trait]
@@ -115,7 +115,7 @@ impl XxlExecutors for MemStore {
         Ok(state.xxl.runs.values().filter(is_its).take(size(limit)).cloned().collect())
     }
 
-    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported> {
+    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReportResults> {
         let mut state = self.state();
         let ids: BTreeSet<i64> = reports.iter().map(|report| report.log_id).collect();
         let known = ids.iter().filter_map(|id| Some((*id, state.xxl.runs.get(id)?.clone())));
@@ -123,7 +123,7 @@ impl XxlExecutors for MemStore {
         let outcomes = apply_reports(app, reports, &mut runs, now);
         runs.retain(|_, run| run.app == app);
         state.xxl.runs.extend(runs.iter().map(|(id, run)| (*id, run.clone())));
-        Ok(XxlReported { runs: runs.into_values().collect(), outcomes })
+        Ok(XxlReportResults { runs: runs.into_values().collect(), outcomes })
     }
 
     async fn settle_xxl(&self, log_ids: &[i64], now: Timestamp) -> Result<()> {

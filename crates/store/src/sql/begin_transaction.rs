@@ -15,12 +15,12 @@ use tokio::runtime::Handle;
 use tokio::time::timeout;
 
 /// How long a transaction may take to begin after its caller was dropped. After this time the session is closed.
-const LIMIT: Duration = Duration::from_secs(5);
+const BEGIN_TIMEOUT: Duration = Duration::from_secs(5);
 
-type Begun = sqlx::Result<Transaction<'static, Any>>;
+type BeginResult = sqlx::Result<Transaction<'static, Any>>;
 
 /// A transaction that begins in a session. If the caller is dropped, the transaction still begins, and is then rolled back.
-pub(super) struct BeginTransaction(Option<Pin<Box<dyn Future<Output = Begun> + Send>>>);
+pub(super) struct BeginTransaction(Option<Pin<Box<dyn Future<Output = BeginResult> + Send>>>);
 
 impl BeginTransaction {
     pub(super) fn new(session: PoolConnection<Any>, statement: SqlStr) -> Self {
@@ -29,9 +29,9 @@ impl BeginTransaction {
 }
 
 impl Future for BeginTransaction {
-    type Output = Begun;
+    type Output = BeginResult;
 
-    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Begun> {
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<BeginResult> {
         let Some(work) = &mut self.0 else { return Poll::Pending };
         let begun = work.as_mut().poll(context);
         if begun.is_ready() {
@@ -46,7 +46,7 @@ impl Drop for BeginTransaction {
         // Like the pool's own tasks, this task is not registered with the process's task tracker: it ends within the limit, and closing the
         // pool waits for it.
         if let (Some(work), Ok(runtime)) = (self.0.take(), Handle::try_current()) {
-            drop(runtime.spawn(timeout(LIMIT, work)));
+            drop(runtime.spawn(timeout(BEGIN_TIMEOUT, work)));
         }
     }
 }

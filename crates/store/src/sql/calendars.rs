@@ -54,19 +54,19 @@ const INSERT_CALENDAR_VERSION: Statement = Statement {
 };
 const DELETE_CALENDAR: Statement =
     Statement { name: "delete_calendar", text: "DELETE FROM calendar WHERE id = ? AND version = ?" };
-const COUNT_USERS: Statement =
+const COUNT_JOBS: Statement =
     Statement { name: "count_calendar_users", text: "SELECT COUNT(*) FROM job WHERE calendar_id = ? AND retired = 0" };
-pub(super) const LIST_USERS: Statement = Statement {
+pub(super) const LIST_JOBS: Statement = Statement {
     name: "list_calendar_users",
     text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? ORDER BY name LIMIT ?",
 };
-const LIST_USERS_OF_APPS: Statement = Statement {
+const LIST_JOBS_OF_APPS: Statement = Statement {
     name: "list_calendar_users_of_apps",
     text: "SELECT name FROM job WHERE calendar_id = ? AND retired = 0 AND name > ? AND app_id {in_list} \
            ORDER BY name LIMIT ?",
 };
 /// Reads no job that is planned by the newest version, because the range of the index ends at the version before it.
-pub(super) const READ_JOBS_BEHIND: Statement = Statement {
+pub(super) const READ_JOBS_WITH_OUTDATED_CALENDAR: Statement = Statement {
     name: "read_jobs_behind",
     text: "SELECT job.id FROM calendar CROSS JOIN job WHERE job.calendar_id = calendar.id \
            AND job.calendar_version < calendar.version AND job.retired = 0 LIMIT ?",
@@ -102,7 +102,7 @@ impl Calendars for SqlStore {
             let query = jobs_that_use(id, None, CALENDAR_JOB_COUNT_SHOWN);
             let users = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
             if !users.is_empty() {
-                let count = tx.row(Query::new(&COUNT_USERS).int(id.get())).await?;
+                let count = tx.row(Query::new(&COUNT_JOBS).int(id.get())).await?;
                 let count = count.map(|row| Reader::new(&row, "job").int("count")).transpose()?;
                 return Ok(CalendarDeleted::Used(users, count.and_then(|n| u64::try_from(n).ok()).unwrap_or_default()));
             }
@@ -112,14 +112,14 @@ impl Calendars for SqlStore {
         })
     }
 
-    async fn jobs_behind(&self, limit: u32) -> Result<Vec<JobRecord>> {
-        let rows = self.rows(Query::new(&READ_JOBS_BEHIND).int(limit.into())).await?;
+    async fn jobs_with_outdated_calendar(&self, limit: u32) -> Result<Vec<JobRecord>> {
+        let rows = self.rows(Query::new(&READ_JOBS_WITH_OUTDATED_CALENDAR).int(limit.into())).await?;
         let ids =
             rows.iter().map(|row| Reader::new(row, "job").int("id").map(JobId::new)).collect::<Result<Vec<_>>>()?;
         self.jobs_by_id(&ids).await
     }
 
-    async fn calendar_users(
+    async fn jobs_with_calendar(
         &self,
         id: CalendarId,
         within: Option<&[AppId]>,
@@ -129,7 +129,7 @@ impl Calendars for SqlStore {
         let query = match within {
             None => jobs_that_use(id, after_name, limit),
             Some([]) => return Ok(Vec::new()),
-            Some(apps) => Query::new(&LIST_USERS_OF_APPS)
+            Some(apps) => Query::new(&LIST_JOBS_OF_APPS)
                 .int(id.get())
                 .text(after_name.unwrap_or_default())
                 .list(apps.iter().map(|app| app.get()))
@@ -215,7 +215,7 @@ impl Tx<'_> {
 }
 
 fn jobs_that_use(id: CalendarId, after_name: Option<&str>, limit: u32) -> Query {
-    Query::new(&LIST_USERS).int(id.get()).text(after_name.unwrap_or_default()).int(limit.into())
+    Query::new(&LIST_JOBS).int(id.get()).text(after_name.unwrap_or_default()).int(limit.into())
 }
 
 fn job_name(row: &AnyRow) -> Result<String> {

@@ -161,7 +161,7 @@ impl Channels for SqlStore {
             let found = tx.rows(Query::new(&LOCK_CHANNEL).int(namespace.get()).text(name)).await?;
             let id = read_ids(&found, "alert_channel", "id")?.first().copied();
             let Some(id) = id else { return Ok(ChannelDeleted::NotFound) };
-            let users = tx.channel_users(namespace, name).await?;
+            let users = tx.channel_uses(namespace, name).await?;
             if !users.is_empty() {
                 return Ok(ChannelDeleted::Used(users));
             }
@@ -388,8 +388,8 @@ impl SqlStore {
             kind: columns.word("kind")?,
             settings: columns.text("settings")?,
             secret: {
-                let kept = columns.text("secret")?;
-                self.sealer.open(&seal_context(id), &kept).map_err(|message| columns.corrupt("secret", message))?
+                let stored = columns.text("secret")?;
+                self.sealer.open(&seal_context(id), &stored).map_err(|message| columns.corrupt("secret", message))?
             },
             lang: columns.word("lang")?,
             is_enabled: columns.int("is_enabled")? != 0,
@@ -404,13 +404,13 @@ impl SqlStore {
             let mut columns = Reader::new(&row, "alert_channel");
             let id = ChannelId::new(columns.int("id").map_err(not_sealed)?);
             let name = columns.text("name").map_err(not_sealed)?;
-            let kept = columns.text("secret").map_err(not_sealed)?;
-            let opened = self.sealer.open(&seal_context(id), &kept).map_err(|reason| OpenError::SecretKey {
+            let stored = columns.text("secret").map_err(not_sealed)?;
+            let opened = self.sealer.open(&seal_context(id), &stored).map_err(|reason| OpenError::SecretKey {
                 message: format!("the secret of the alert channel {name} cannot be read: {reason}"),
             })?;
-            if self.sealer.is_stale(&kept) {
+            if self.sealer.is_stale(&stored) {
                 let sealed = self.seal_channel(id, &opened).map_err(not_sealed)?;
-                let update = Query::new(&SEAL_CHANNEL).text(&sealed).int(id.get()).text(&kept);
+                let update = Query::new(&SEAL_CHANNEL).text(&sealed).int(id.get()).text(&stored);
                 self.execute(update).await.map_err(not_sealed)?;
             }
         }

@@ -123,8 +123,8 @@ impl Cluster for SqlStore {
         Some(Connections { busy: size.saturating_sub(idle), idle })
     }
 
-    async fn trouble(&self, error: &StoreError) -> DatabaseTroubleKind {
-        self.find_trouble(error).await
+    async fn diagnose(&self, error: &StoreError) -> DatabaseTroubleKind {
+        self.diagnose_database(error).await
     }
 
     async fn join(&self, request: &JoinRequest) -> Result<Join> {
@@ -141,7 +141,7 @@ impl Cluster for SqlStore {
         let query = Query::new(&RENEW_LEASE).at(until).int(token.node.get()).int(token.epoch).at(until + lease / 10);
         let is_renewed = self.execute(query).await? == 1;
         rondel_failpoint::pass("renew.written");
-        Ok(is_renewed.then_some(Renewal { now, before, until }))
+        Ok(is_renewed.then_some(Renewal { now, previous_until: before, until }))
     }
 
     async fn release(&self, token: LeaseToken, reached: Timestamp) -> Result<()> {

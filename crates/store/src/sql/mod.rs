@@ -10,7 +10,7 @@ mod begin_transaction;
 mod calendars;
 mod catalog;
 mod changes;
-mod channel_users;
+mod channel_uses;
 mod channels;
 mod cluster;
 mod config;

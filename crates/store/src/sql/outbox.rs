@@ -248,14 +248,14 @@ impl SqlStore {
     fn webhook(&self, namespace: NamespaceId, row: &AnyRow) -> Result<FailureWebhook> {
         let mut columns = Reader::new(row, "failure_webhook");
         let mut opened = |column: SealedColumn| {
-            let kept = columns.text(column.as_str())?;
+            let stored = columns.text(column.as_str())?;
             let corrupt = |message| StoreError::Corrupt {
                 table: "failure_webhook",
                 column: column.as_str(),
                 id: namespace.get(),
                 message,
             };
-            self.sealer.open(&column.seal_context(namespace), &kept).map_err(corrupt)
+            self.sealer.open(&column.seal_context(namespace), &stored).map_err(corrupt)
         };
         Ok(FailureWebhook {
             url: opened(SealedColumn::Url)?,
@@ -283,21 +283,21 @@ impl SqlStore {
         Ok(())
     }
 
-    /// The text that replaces the stored text `kept`. The same text, unless it is plain or sealed with an old key.
+    /// The text that replaces `stored`. The same text, unless it is plain or sealed with an old key.
     fn sealed_anew(
         &self,
         column: SealedColumn,
         namespace: NamespaceId,
-        kept: &str,
+        stored: &str,
     ) -> std::result::Result<String, OpenError> {
         let name = column.as_str();
         let opened =
-            self.sealer.open(&column.seal_context(namespace), kept).map_err(|reason| OpenError::SecretKey {
+            self.sealer.open(&column.seal_context(namespace), stored).map_err(|reason| OpenError::SecretKey {
                 message: format!("the {name} of the failure webhook of namespace {namespace} cannot be read: {reason}"),
             })?;
-        match self.sealer.is_stale(kept) {
+        match self.sealer.is_stale(stored) {
             true => self.seal_webhook(column, namespace, &opened).map_err(not_sealed),
-            false => Ok(kept.to_owned()),
+            false => Ok(stored.to_owned()),
         }
     }
 }

@@ -7,7 +7,7 @@ use super::dialect::Dialect;
 use super::query::Statement;
 use super::{SqlStore, StoreConfig};
 use super::{
-    access, activity, alerts, calendars, catalog, changes, channel_users, channels, declarations, executors, heal,
+    access, activity, alerts, calendars, catalog, changes, channel_uses, channels, declarations, executors, heal,
     incident_messages, logs, outbox, pumps, reports, request_keys, rollups, run, saved_filters, scripts, shadow, stats,
     upkeep, xxl,
 };
@@ -62,13 +62,13 @@ async fn frequent_queries_use_an_index() {
         (&run::follow::LOCK_ROOTS, "INTEGER PRIMARY KEY"),
         (&run::follow::READ_MEMBERS, "(job_id=? AND fire_at_ms=? AND cause=? AND shard_index=?)"),
         (&catalog::change::LOCK_FUTURE, "(job_id=? AND fire_at_ms>?)"),
-        (&calendars::READ_JOBS_BEHIND, "job_calendar (calendar_id=? AND calendar_version<?)"),
-        (&calendars::LIST_USERS, "job_calendar (calendar_id=?)"),
-        (&scripts::LIST_SCRIPT_USERS, "script_use_name (namespace_id=? AND script_name=?)"),
-        (&channel_users::LIST_EXPECTING, "job_expect_kind (namespace_id=? AND kind=?"),
+        (&calendars::READ_JOBS_WITH_OUTDATED_CALENDAR, "job_calendar (calendar_id=? AND calendar_version<?)"),
+        (&calendars::LIST_JOBS, "job_calendar (calendar_id=?)"),
+        (&scripts::LIST_SCRIPT_JOBS, "script_use_name (namespace_id=? AND script_name=?)"),
+        (&channel_uses::LIST_EXPECTING, "job_expect_kind (namespace_id=? AND kind=?"),
         (&incident_messages::LIST_MESSAGES, "(incident_id=?)"),
         (&incident_messages::READ_LAST_ERROR, "alert_delivery_channel (channel_id=? AND id>? AND id<?)"),
-        (&channel_users::LIST_EXPECTING, "PRIMARY KEY (job_id=? AND version=?)"),
+        (&channel_uses::LIST_EXPECTING, "PRIMARY KEY (job_id=? AND version=?)"),
         (&catalog::read::READ_VERSIONS, "PRIMARY KEY (job_id=? AND version>?)"),
         (&run::read::COUNT_HELD, "run_held (namespace_id=?)"),
         (&run::read::LIST_HELD, "run_held (namespace_id=? AND app_id=? AND executor=?)"),
@@ -80,8 +80,8 @@ async fn frequent_queries_use_an_index() {
         ),
         (&access::accounts::READ_GRANTS, "PRIMARY KEY (subject_kind=? AND subject_id=?)"),
         (&access::sign_ins::LIST_SESSIONS, "web_session_account (account_id=?)"),
-        (&access::lineage::DELETE_BEGUN[0], "web_session_token (token_id=?)"),
-        (&access::lineage::DELETE_BEGUN[1], "web_session_minted (minted_by=?)"),
+        (&access::lineage::DELETE_SIGN_INS_AND_LINKS[0], "web_session_token (token_id=?)"),
+        (&access::lineage::DELETE_SIGN_INS_AND_LINKS[1], "web_session_minted (minted_by=?)"),
         (&access::lineage::LOCK_MINTED, "api_token_minted (minted_by=?)"),
         (&access::lineage::LOCK_SERIES, "api_token_series (series_id=?)"),
         (&access::tokens::COUNT_VALID_OF_LINE, "api_token_line (line_id=?)"),

@@ -157,7 +157,7 @@ impl Reports for SqlStore {
         }
         found.retain(|_, message| message.job_count > 0);
         let mut messages = most_frequent(found.into_values().collect(), query.limit);
-        for message in messages.iter_mut().filter(|message| !message.names_its_jobs(unread_max)) {
+        for message in messages.iter_mut().filter(|message| !message.has_final_jobs(unread_max)) {
             message.jobs.clear();
             for read in failing_with_queries(query) {
                 let read = read.at(query.from).at(query.to).int(message.key).int(MESSAGE_JOB_COUNT_MAX.into());

@@ -67,9 +67,9 @@ impl RequestKeys for SqlStore {
         }
         if let Some(status) = columns.opt_int32("status")? {
             let headers = columns.opt_text("headers")?.unwrap_or_default();
-            let kept = columns.opt_text("body")?.unwrap_or_default();
+            let stored = columns.opt_text("body")?.unwrap_or_default();
             let unreadable = |message: String| columns.corrupt("body", message);
-            let body = self.sealer.open(&seal_context(call), &kept).map_err(unreadable)?;
+            let body = self.sealer.open(&seal_context(call), &stored).map_err(unreadable)?;
             let status = u16::try_from(status).map_err(|error| columns.corrupt("status", error))?;
             return Ok(CallState::Answered(StoredAnswer { status, headers, body }));
         }

@@ -20,7 +20,7 @@ use crate::sql::{SqlStore, Tx};
 use crate::{Result, Rollups};
 
 /// Number of jobs whose runs are read concurrently.
-const READ_COUNT: usize = 4;
+const CONCURRENT_READ_COUNT: usize = 4;
 
 macro_rules! verdict_columns {
     () => {
@@ -236,7 +236,7 @@ impl Rollups for SqlStore {
             let (read, read_point) = match query.detail {
                 PointDetail::Whole => (Query::new(&READ_POINTS), point as fn(&mut Reader<'_>) -> Result<StatPoint>),
                 PointDetail::Verdicts => (Query::new(&READ_VERDICTS), of_verdicts),
-                PointDetail::VerdictsOf(length) => {
+                PointDetail::VerdictsPer(length) => {
                     (Query::new(&READ_SUMMED_VERDICTS).int(millis(length).max(1)), of_verdicts)
                 }
             };
@@ -301,7 +301,7 @@ impl Rollups for SqlStore {
         let read =
             |job: &JobId| self.rows(Query::new(&READ_CHART_RUNS).int(job.get()).at(from).at(to).int(limit.into()));
         let reads: Vec<_> = jobs.iter().map(read).collect();
-        let mut found = stream::iter(reads).buffered(READ_COUNT);
+        let mut found = stream::iter(reads).buffered(CONCURRENT_READ_COUNT);
         let mut runs = Vec::new();
         while let Some(rows) = found.try_next().await? {
             rows.iter().try_for_each(|row| chart_run(row).map(|run| runs.push(run)))?;
@@ -332,7 +332,7 @@ impl Rollups for SqlStore {
             let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
             for statement in [&READ_OPEN_JOBS, &READ_LEFT_OPEN_JOBS] {
                 let read = Query::new(statement).int(node).int(epoch).text(query.status.as_str()).at(query.due_by);
-                let read = read.int(query.namespace.get()).at(query.since).at(query.since).int(attempt_max.into());
+                let read = read.int(query.namespace.get()).at(query.begun_by).at(query.begun_by).int(attempt_max.into());
                 for row in self.rows(read.int(query.limit.into())).await? {
                     let mut columns = Reader::new(&row, "run");
                     let job = JobId::new(columns.int("job_id")?);

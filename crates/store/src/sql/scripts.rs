@@ -74,16 +74,16 @@ const DELETE_SCRIPT: Statement =
     Statement { name: "delete_script", text: "DELETE FROM script WHERE id = ? AND version = ?" };
 const DELETE_SCRIPT_VERSIONS: Statement =
     Statement { name: "delete_script_versions", text: "DELETE FROM script_version WHERE script_id = ?" };
-const COUNT_SCRIPT_USERS: Statement = Statement {
+const COUNT_SCRIPT_JOBS: Statement = Statement {
     name: "count_script_users",
     text: "SELECT COUNT(*) FROM script_use WHERE namespace_id = ? AND script_name = ?",
 };
-pub(super) const LIST_SCRIPT_USERS: Statement = Statement {
+pub(super) const LIST_SCRIPT_JOBS: Statement = Statement {
     name: "list_script_users",
     text: "SELECT job.name FROM script_use JOIN job ON job.id = script_use.job_id WHERE script_use.namespace_id = ? \
            AND script_use.script_name = ? AND job.name > ? ORDER BY job.name LIMIT ?",
 };
-const LIST_SCRIPT_USERS_OF_APPS: Statement = Statement {
+const LIST_SCRIPT_JOBS_OF_APPS: Statement = Statement {
     name: "list_script_users_of_apps",
     text: "SELECT job.name FROM script_use JOIN job ON job.id = script_use.job_id WHERE script_use.namespace_id = ? \
            AND script_use.script_name = ? AND job.name > ? AND job.app_id {in_list} ORDER BY job.name LIMIT ?",
@@ -138,7 +138,7 @@ impl Scripts for SqlStore {
             let query = jobs_that_use(namespace, name, None).int(SCRIPT_JOB_COUNT_SHOWN.into());
             let users = tx.rows(query).await?.iter().map(job_name).collect::<Result<Vec<_>>>()?;
             if !users.is_empty() {
-                let count = tx.row(Query::new(&COUNT_SCRIPT_USERS).int(namespace.get()).text(name)).await?;
+                let count = tx.row(Query::new(&COUNT_SCRIPT_JOBS).int(namespace.get()).text(name)).await?;
                 let count = count.map(|row| Reader::new(&row, "script_use").int("count")).transpose()?;
                 let count = count.and_then(|count| u64::try_from(count).ok()).unwrap_or_default();
                 return Ok(ScriptDeleted::Used(users, count));
@@ -149,7 +149,7 @@ impl Scripts for SqlStore {
         })
     }
 
-    async fn script_users(
+    async fn jobs_with_script(
         &self,
         namespace: NamespaceId,
         name: &str,
@@ -160,7 +160,7 @@ impl Scripts for SqlStore {
         let query = match within {
             None => jobs_that_use(namespace, name, after_name),
             Some([]) => return Ok(Vec::new()),
-            Some(apps) => Query::new(&LIST_SCRIPT_USERS_OF_APPS)
+            Some(apps) => Query::new(&LIST_SCRIPT_JOBS_OF_APPS)
                 .int(namespace.get())
                 .text(name)
                 .text(after_name.unwrap_or_default())
@@ -217,7 +217,7 @@ impl Tx<'_> {
         let update = Query::new(&UPDATE_SCRIPT).int(version).at(change.now).int(locked.id.get()).int(locked.version);
         self.execute_all(update, 1).await?;
         self.add_script_version(locked.id, version, change).await?;
-        let forget = Query::new(&FORGET_SCRIPT_VERSIONS).int(locked.id.get()).int(version - i64::from(change.kept));
+        let forget = Query::new(&FORGET_SCRIPT_VERSIONS).int(locked.id.get()).int(version - i64::from(change.kept_count));
         self.execute(forget.int(change.namespace.get()).text(change.name)).await?;
         self.read_script(change).await.map(ScriptSaved::Changed)
     }
@@ -288,7 +288,7 @@ impl Tx<'_> {
 }
 
 fn jobs_that_use(namespace: NamespaceId, name: &str, after_name: Option<&str>) -> Query {
-    Query::new(&LIST_SCRIPT_USERS).int(namespace.get()).text(name).text(after_name.unwrap_or_default())
+    Query::new(&LIST_SCRIPT_JOBS).int(namespace.get()).text(name).text(after_name.unwrap_or_default())
 }
 
 fn job_name(row: &AnyRow) -> Result<String> {

@@ -9,7 +9,7 @@ use sqlx::any::AnyRow;
 use super::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use super::{SqlStore, Tx, failure, transact};
 use crate::xxl::{
-    NewXxlRun, XxlExecutor, XxlReport, XxlReportOutcome, XxlReported, XxlRun, XxlRunState, apply_reports,
+    NewXxlRun, XxlExecutor, XxlReport, XxlReportOutcome, XxlReportResults, XxlRun, XxlRunState, apply_reports,
 };
 use crate::{LeaseToken, Result, XxlExecutors};
 
@@ -214,9 +214,9 @@ impl XxlExecutors for SqlStore {
         rows.iter().map(read_run).collect()
     }
 
-    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReported> {
+    async fn report_xxl(&self, app: AppId, reports: &[XxlReport], now: Timestamp) -> Result<XxlReportResults> {
         transact!(self, "report_xxl", |tx| {
-            let mut found = XxlReported::default();
+            let mut found = XxlReportResults::default();
             for chunk in reports.chunks(CHUNK_MAX) {
                 let ids: BTreeSet<i64> = chunk.iter().map(|report| report.log_id).collect();
                 let rows = tx.rows(Query::new(&LOCK_RUNS).list(ids.into_iter())).await?;

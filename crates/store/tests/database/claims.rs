@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use rondel_core::{JobId, JobSpec, NamespaceId, NodeId, Run, RunId, Timestamp};
-use rondel_store::catalog::{Created, NewJob};
+use rondel_store::catalog::{JobCreated, NewJob};
 use rondel_store::ledger::{ClaimJob, DueJob, DueRange};
 use rondel_store::{Catalog as _, Claim as _, CreateJobs as _, SqlStore};
 
@@ -56,7 +56,7 @@ async fn a_claim_whose_rows_are_refused_lets_the_others_of_its_batch_pass() {
                 author: "t".to_owned(),
                 now: record.anchor,
             };
-            assert!(matches!(store.create_job(new).await.unwrap(), Created::Saved(_)));
+            assert!(matches!(store.create_job(new).await.unwrap(), JobCreated::Saved(_)));
         }
         database.execute("UPDATE job_due SET next_fire_at_ms = 7").await;
         let range = DueRange { from: Timestamp::EPOCH, to: Timestamp::MAX, limit: 9 };

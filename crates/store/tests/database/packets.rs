@@ -7,7 +7,7 @@ use rondel_core::run::{ROOT_SHARD, RunJob};
 use rondel_core::{
     AppId, ExecutorId, IdGen, JobId, JobSpec, NamespaceId, NodeId, Run, RunId, RunStatus, Timestamp, Trigger,
 };
-use rondel_store::catalog::{Created, NewJob};
+use rondel_store::catalog::{JobCreated, NewJob};
 use rondel_store::ledger::{AttemptEnd, ClaimJob, DueRange, EndOutcome, Finisher};
 use rondel_store::{Claim, Cluster, CreateJobs, Dispatch, Finish, LeaseToken, Namespaces, Runs, SqlStore, StoreConfig};
 
@@ -61,7 +61,7 @@ impl LimitedDatabase {
             author: "t".to_owned(),
             now,
         };
-        assert!(matches!(self.store.create_job(new).await.unwrap(), Created::Saved(_)));
+        assert!(matches!(self.store.create_job(new).await.unwrap(), JobCreated::Saved(_)));
         let of = RunJob { namespace, job, job_version: 1, app };
         let owner = (self.token.node, self.token.epoch);
         let run = |number: i64| Run {

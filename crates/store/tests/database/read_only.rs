@@ -29,7 +29,7 @@ async fn a_connection_that_takes_no_writes_is_replaced() {
             // The first statement fails because its session was ended.
             match write().await {
                 Ok(_) => {}
-                Err(error) if store.trouble(&error).await == DatabaseTroubleKind::ReadOnly => break error,
+                Err(error) if store.diagnose(&error).await == DatabaseTroubleKind::ReadOnly => break error,
                 Err(error) => assert!(error.is_transient(), "{error:?}"),
             }
         };

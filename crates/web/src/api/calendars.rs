@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::ETAG;
-use rondel_admin::calendars::{self, CalendarError, CalendarUser, ImportAs, ImportFormat, SavedCalendar, import};
+use rondel_admin::calendars::{self, CalendarError, CalendarDependent, ImportAs, ImportFormat, SavedCalendar, import};
 use rondel_core::access::Permission::{Edit, View};
 use rondel_core::calendar::CalendarSpec;
 use rondel_core::words::counted;
@@ -259,22 +259,22 @@ async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Cal
     let listing = Listing::new("calendar users", record.id);
     let after = call.query.cursor.as_deref().map(|cursor| listing.position::<CalendarUserJson>(cursor)).transpose()?;
     let after = after.map(|user| match user.kind.as_str() {
-        "calendar" => CalendarUser::Calendar(user.name),
-        _ => CalendarUser::Job(user.name),
+        "calendar" => CalendarDependent::Calendar(user.name),
+        _ => CalendarDependent::Job(user.name),
     });
-    let is_name = |user: &CalendarUser| match user {
-        CalendarUser::Calendar(name) | CalendarUser::Job(name) => name::check(name).is_ok(),
+    let is_name = |user: &CalendarDependent| match user {
+        CalendarDependent::Calendar(name) | CalendarDependent::Job(name) => name::check(name).is_ok(),
     };
     if !after.iter().all(is_name) {
         return Err(invalid("does not hold a name"));
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let seen = call.visible_apps();
-    let mut dependents = calendars::users(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
+    let mut dependents = calendars::dependents(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
     let next = cut(&mut dependents, call.query.limit).cloned();
-    let show = |user: CalendarUser| match user {
-        CalendarUser::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },
-        CalendarUser::Job(name) => CalendarUserJson { kind: "job".to_owned(), name },
+    let show = |user: CalendarDependent| match user {
+        CalendarDependent::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },
+        CalendarDependent::Job(name) => CalendarUserJson { kind: "job".to_owned(), name },
     };
     let next_cursor = next.map(|user| listing.cursor(show(user)));
     json(StatusCode::OK, &Page { items: dependents.into_iter().map(show).collect(), next_cursor })

@@ -10,7 +10,7 @@ use rondel_core::channel::{ChannelKind, Values};
 use rondel_core::notice::NoticeKind;
 use rondel_core::words::{Lang, counted};
 use rondel_core::{DeliveryId, IncidentId, MessageId, Timestamp, name};
-use rondel_store::channels::{AfterTry, CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelUser, Delivery};
+use rondel_store::channels::{AfterTry, CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelUse, Delivery};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use serde_json::json;
@@ -214,13 +214,13 @@ async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Res
 }
 
 /// The refusal to delete a channel that something uses.
-fn used(channel: &str, users: &[ChannelUser]) -> Problem {
-    let is_cut = users.len() > CHANNEL_USER_COUNT_MAX;
-    let users = &users[..users.len().min(CHANNEL_USER_COUNT_MAX)];
+fn used(channel: &str, users: &[ChannelUse]) -> Problem {
+    let is_cut = users.len() > CHANNEL_USE_COUNT_MAX;
+    let users = &users[..users.len().min(CHANNEL_USE_COUNT_MAX)];
     let rules =
-        users.iter().filter_map(|user| if let ChannelUser::Rule(name) = user { Some(name.as_str()) } else { None });
+        users.iter().filter_map(|user| if let ChannelUse::Rule(name) = user { Some(name.as_str()) } else { None });
     let jobs =
-        users.iter().filter_map(|user| if let ChannelUser::Job(name) = user { Some(name.as_str()) } else { None });
+        users.iter().filter_map(|user| if let ChannelUse::Job(name) = user { Some(name.as_str()) } else { None });
     let (rules, jobs): (Vec<&str>, Vec<&str>) = (rules.collect(), jobs.collect());
     let mut parts = Vec::new();
     if !rules.is_empty() {
@@ -230,7 +230,7 @@ fn used(channel: &str, users: &[ChannelUser]) -> Problem {
         let noun = if jobs.len() == 1 { "job" } else { "jobs" };
         parts.push(format!("the expectations of {noun} {}", jobs.join(", ")));
     }
-    if users.contains(&ChannelUser::Report) {
+    if users.contains(&ChannelUse::Report) {
         parts.push("the weekly report".to_owned());
     }
     let more = if is_cut { ", and more" } else { "" };

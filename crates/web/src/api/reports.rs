@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::{CONTENT_DISPOSITION, CONTENT_TYPE};
-use rondel_admin::reports::{Failure, Period, Row, ScheduleError, SentNow, save_schedule, send_now};
+use rondel_admin::reports::{Failure, Period, Row, ScheduleError, SendNowResult, save_schedule, send_now};
 use rondel_core::access::Permission::{Admin, View};
 use rondel_core::report::ReportSchedule;
 use rondel_core::sketch::Sketch;
@@ -169,8 +169,8 @@ impl From<Row> for RowJson {
             at: row.at,
             run_count: row.verdicts.total(),
             counts: counts.into_iter().filter(|(_, count)| *count > 0).collect(),
-            succeeded_percent: percent(row.kept.succeeded),
-            on_time_percent: percent(row.kept.on_time),
+            succeeded_percent: percent(row.shares.succeeded),
+            on_time_percent: percent(row.shares.on_time),
             duration_ms: LengthsJson::from(&row.durations),
             lateness_ms: LengthsJson::from(&row.lateness),
             name: row.name,
@@ -306,12 +306,12 @@ async fn send(call: Call) -> Result<Response, Problem> {
 pub(crate) async fn send_weekly_report<Q>(call: &Call<Q>) -> Result<String, Problem> {
     call.check(None, forbidden)?;
     match send_now(call.engine(), call.namespace.id).await? {
-        SentNow::Written(channel) => {
+        SendNowResult::Written(channel) => {
             call.note.changed_to(&json!({ "channel": channel }));
             Ok(channel)
         }
-        SentNow::NoSchedule => Err(none(call)),
-        SentNow::NoChannel(channel) => {
+        SendNowResult::NoSchedule => Err(none(call)),
+        SendNowResult::NoChannel(channel) => {
             let detail = format!("the channel {} of the weekly report does not exist", quoted(&channel));
             Err(Problem::new(Code::ChannelNotFound, detail))
         }

@@ -113,7 +113,7 @@ pub(crate) async fn summed_verdicts<Q>(
 ) -> Result<Vec<StatPoint>, Problem> {
     let mut found = Vec::new();
     for chunk in owners.chunks(owner_count(span)) {
-        found.append(&mut points(call, (kind, chunk), span, PointDetail::VerdictsOf(length)).await?);
+        found.append(&mut points(call, (kind, chunk), span, PointDetail::VerdictsPer(length)).await?);
     }
     Ok(found)
 }
@@ -174,7 +174,7 @@ pub(crate) fn fitting_step(length: Duration) -> Step {
 
 /// The shortest step of at least `fitting` whose counts are stored for these owners as far back as `from`.
 pub(crate) fn kept_step(kind: PointKind, fitting: Step, (from, now): (Timestamp, Timestamp)) -> Step {
-    let is_kept = |step: &Step| *step >= fitting && from >= now.saturating_sub(kind.kept(*step));
+    let is_kept = |step: &Step| *step >= fitting && from >= now.saturating_sub(kind.kept_for(*step));
     let steps = kind.steps();
     steps.iter().copied().find(is_kept).or(steps.last().copied()).unwrap_or(Step::Hour)
 }

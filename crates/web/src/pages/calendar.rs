@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::calendars::{self, CalendarError, CalendarUser};
+use rondel_admin::calendars::{self, CalendarError, CalendarDependent};
 use rondel_core::calendar::{Calendar, CalendarSpec};
 use rondel_store::calendars::CalendarRecord;
 
@@ -139,12 +139,12 @@ async fn render_page<Q>(
     let year = state.year.unwrap_or_else(|| this_year(page.engine().now()));
     let limit = LIMIT as usize;
     let seen = page.call.visible_apps();
-    let mut dependents = calendars::users(page.engine(), record, seen.as_deref(), None, limit + 1).await?;
+    let mut dependents = calendars::dependents(page.engine(), record, seen.as_deref(), None, limit + 1).await?;
     let has_more_dependents = dependents.len() > limit;
     dependents.truncate(limit);
     let address = |user| match user {
-        CalendarUser::Calendar(name) => (format!("/calendars/{name}"), name),
-        CalendarUser::Job(name) => (format!("/jobs/{name}"), name),
+        CalendarDependent::Calendar(name) => (format!("/calendars/{name}"), name),
+        CalendarDependent::Job(name) => (format!("/jobs/{name}"), name),
     };
     let template = CalendarPage {
         shell: page.shell(Nav::Calendars),

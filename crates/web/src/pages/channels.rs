@@ -9,7 +9,7 @@ use rondel_core::channel::{ChannelKind, Values, fields};
 use rondel_core::notice::NoticeKind;
 use rondel_core::words::Lang;
 use rondel_core::{DeliveryId, Timestamp};
-use rondel_store::channels::{CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelUser, Delivery};
+use rondel_store::channels::{CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelUse, Delivery};
 use serde_json::json;
 
 use super::as_code::AsCode;
@@ -189,7 +189,7 @@ struct SavedChannel {
 #[derive(Default)]
 struct PageState {
     tested: Option<Delivery>,
-    users: Vec<ChannelUser>,
+    users: Vec<ChannelUse>,
     signing_key: Option<String>,
     cursor: Option<String>,
 }
@@ -298,11 +298,11 @@ pub(super) async fn delete(page: Page, Named(name, ..): Named<path::Channel>) ->
 }
 
 /// The name of an object that uses a channel, and the URL of the page on which to choose another channel for it.
-fn user_link(user: &ChannelUser, t: &Texts) -> (String, String) {
+fn user_link(user: &ChannelUse, t: &Texts) -> (String, String) {
     match user {
-        ChannelUser::Rule(name) => (format!("{} {name}", t.alerts_rule), format!("/alerts/rules/{name}")),
-        ChannelUser::Job(name) => (format!("{} {name}", t.col_job), format!("/jobs/{name}")),
-        ChannelUser::Report => (t.report_weekly.to_owned(), "/reports#weekly".to_owned()),
+        ChannelUse::Rule(name) => (format!("{} {name}", t.alerts_rule), format!("/alerts/rules/{name}")),
+        ChannelUse::Job(name) => (format!("{} {name}", t.col_job), format!("/jobs/{name}")),
+        ChannelUse::Report => (t.report_weekly.to_owned(), "/reports#weekly".to_owned()),
     }
 }
 
@@ -339,8 +339,8 @@ async fn render_page<Q>(
         form,
         missing: missing(page),
         tested: state.tested.as_ref().map(|delivery| delivery_row(delivery, now, t)),
-        dependents: state.users.iter().take(CHANNEL_USER_COUNT_MAX).map(|one| user_link(one, t)).collect(),
-        has_more_dependents: state.users.len() > CHANNEL_USER_COUNT_MAX,
+        dependents: state.users.iter().take(CHANNEL_USE_COUNT_MAX).map(|one| user_link(one, t)).collect(),
+        has_more_dependents: state.users.len() > CHANNEL_USE_COUNT_MAX,
         signing_key: state.signing_key,
         path: channel.map(|channel| format!("/alerts/channels/{}", channel.name)).unwrap_or_default(),
         attempts: found

@@ -211,7 +211,7 @@ async fn render_page<Q>(
 ) -> Result<Response, Problem> {
     let (name, newest, store) = (record.name.clone(), record.newest.version, page.engine().store());
     let (limit, seen) = (LIMIT as usize, page.call.visible_apps());
-    let mut jobs = store.script_users(record.namespace, &name, seen.as_deref(), None, LIMIT + 1).await?;
+    let mut jobs = store.jobs_with_script(record.namespace, &name, seen.as_deref(), None, LIMIT + 1).await?;
     let has_more_jobs = jobs.len() > limit;
     jobs.truncate(limit);
     let mut versions = store.script_versions(record.id, state.before, COUNT + 1).await?;

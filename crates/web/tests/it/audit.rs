@@ -204,7 +204,7 @@ async fn changes_in_bulk_record_the_state_before_and_after() {
     assert!(!text.contains("hunter"), "{text}");
 }
 
-/// A field that is neither in `SHOWN` (`crates/core/src/disclosure.rs`) nor in `HIDDEN` would be hidden by accident instead of by a
+/// A field that is neither in `SHOWN_FIELDS` (`crates/core/src/disclosure.rs`) nor in `HIDDEN` would be hidden by accident instead of by a
 /// decision.
 #[test]
 fn every_field_of_a_document_is_shown_or_hidden_on_purpose() {

@@ -130,7 +130,7 @@ impl Calls {
                 false => match log::stored_until(shared.engine.store(), run, attempt).await {
                     Ok(line) => Some(line.max(from)),
                     Err(error) => {
-                        shared.store_failed("read logs", &error);
+                        shared.log_store_failure("read logs", &error);
                         end = ReadEnd::Failed("the database does not answer".to_owned());
                         None
                     }

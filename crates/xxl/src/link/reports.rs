@@ -209,7 +209,7 @@ impl Link {
         }
         for (log_id, next_line) in stored {
             if let Err(error) = self.shared.engine.store().note_xxl_log(log_id, next_line).await {
-                self.shared.store_failed("note logs", &error);
+                self.shared.log_store_failure("note logs", &error);
             }
         }
     }
@@ -309,7 +309,7 @@ impl Link {
         let rows = match self.unsettled().await {
             Ok(rows) => rows,
             Err(error) => {
-                self.shared.store_failed("read attempts", &error);
+                self.shared.log_store_failure("read attempts", &error);
                 return false;
             }
         };

@@ -27,7 +27,7 @@ impl Link {
                     let rows = self.without_new_ends(rows);
                     self.merge_stored_attempts(rows);
                 }
-                Err(error) => self.shared.store_failed("read attempts", &error),
+                Err(error) => self.shared.log_store_failure("read attempts", &error),
             }
         }
         self.read_logs_of_lost_nodes(now);

@@ -126,12 +126,12 @@ fn an_executor_for_any_handler_takes_no_groups() {
 fn the_runs_of_other_nodes_count() {
     let mut executors = with(1);
     online(&mut executors, 1).in_flight = 2;
-    executors.beat(ONE, 5, AT(7));
+    executors.record_beat(ONE, 5, AT(7));
     let one = executors.get(ONE).unwrap();
     assert_eq!((one.candidate(Answer::Missing, AT(7)).active, one.heard_at, one.beat_count), (5, AT(7), 1));
-    executors.beat(ONE, 1, AT(8));
+    executors.record_beat(ONE, 1, AT(8));
     assert_eq!(executors.get(ONE).unwrap().candidate(Answer::Missing, AT(8)).active, 2, "it is behind");
-    executors.heard(ONE, AT(9));
+    executors.record_heard(ONE, AT(9));
     let one = executors.get(ONE).unwrap();
     assert_eq!((one.heard_at, one.beat_count), (AT(9), 2));
 }

@@ -202,7 +202,7 @@ impl StepLoop {
         if new.is_empty() {
             return Ok(());
         }
-        let reason = root.cancel_asked().unwrap_or(Reason::Requested);
+        let reason = root.cancel_request_reason().unwrap_or(Reason::Requested);
         self.shared.store.ask_cancels(&new, CancelRequest { by, reason }, self.shared.clock.now()).await?;
         self.notify(Event::Cancels(new.into_iter().map(|shard| (shard, by.to_owned())).collect())).await;
         Ok(())

@@ -73,7 +73,7 @@ fn rate(ready: &Ready) -> Option<(LimitKey, &RateSpec)> {
 }
 
 /// The names of those limits of a run that have a home.
-fn names(ready: &Ready) -> impl Iterator<Item = LimitName> + '_ {
+fn limit_names(ready: &Ready) -> impl Iterator<Item = LimitName> + '_ {
     let job = &ready.definition.job;
     let keys = [job.concurrency.as_ref().map(|spec| &spec.key), job.rate.as_ref().and_then(|spec| spec.key.as_ref())];
     keys.into_iter().flatten().map(|key| LimitName { namespace: ready.run.namespace, key: key.clone() })
@@ -81,7 +81,7 @@ fn names(ready: &Ready) -> impl Iterator<Item = LimitName> + '_ {
 
 /// Whether the run is under a limit that jobs share.
 pub(crate) fn shares_limit(ready: &Ready) -> bool {
-    names(ready).next().is_some()
+    limit_names(ready).next().is_some()
 }
 
 fn size(count: u32) -> usize {
@@ -158,7 +158,7 @@ impl Limits {
         let limit = self.limits.get(&LimitKey::Home(name.clone()));
         let waiting = limit.into_iter().flat_map(|limit| &limit.waiting).take(count);
         let ready = waiting.filter_map(|turn| runs.ready(turn.run));
-        ready.flat_map(names).filter(|other| other != name).collect()
+        ready.flat_map(limit_names).filter(|other| other != name).collect()
     }
 
     /// The jobs of the first `count` runs that wait until the limit's home is known.
@@ -172,7 +172,7 @@ impl Limits {
     /// is at the home of its limits, because its job cannot move there once the broadcast has shards.
     pub(crate) fn limit_holding_back(&self, ready: &Ready, now: Timestamp) -> Option<LimitKey> {
         if self.is_cluster
-            && let Some(name) = names(ready).find(|name| !self.limits_at_home.contains(name))
+            && let Some(name) = limit_names(ready).find(|name| !self.limits_at_home.contains(name))
         {
             return Some(LimitKey::Home(name));
         }

@@ -38,7 +38,7 @@ pub(crate) struct Gates {
     /// Runs that await their children: the first [`leave`](Gates::leave) keeps their places, the second frees them.
     kept_for_children: HashSet<RunId>,
     /// The queue timeouts of queued runs; some of these runs may have left the queue since.
-    ends: BTreeSet<(Timestamp, RunId)>,
+    timeouts: BTreeSet<(Timestamp, RunId)>,
 }
 
 #[derive(Debug, Default)]
@@ -275,7 +275,7 @@ impl Gates {
         self.set_entry(run, GateEntry { key, place, state: PlaceState::Queued });
         // A shard has no queue timeout here: its broadcast is under way, so nothing else holds it up for long.
         if root_of(&ready).is_none() {
-            self.ends.insert((ready.waits_until(), run));
+            self.timeouts.insert((ready.waits_until(), run));
         }
         self.gates.entry(key).or_default().queue.insert((place, run));
         runs.put(ready, Stage::Queued);
@@ -454,8 +454,8 @@ impl Gates {
     /// Takes out every queued run whose queue timeout has passed, each with the run that it waited behind.
     pub(crate) fn take_expired(&mut self, now: Timestamp, runs: &mut OpenRuns) -> Vec<(Ready, Option<RunId>)> {
         let mut expired = Vec::new();
-        while let Some((_, run)) = self.ends.first().filter(|(until, _)| *until <= now).copied() {
-            self.ends.pop_first();
+        while let Some((_, run)) = self.timeouts.first().filter(|(until, _)| *until <= now).copied() {
+            self.timeouts.pop_first();
             if runs.ready(run).is_some_and(|ready| ready.is_expired(now)) {
                 let ahead = self.ahead_of(run);
                 expired.extend(self.remove_queued(run, runs).map(|ready| (ready, ahead)));
@@ -466,7 +466,7 @@ impl Gates {
 
     /// Forgets all queued runs, and the places of the runs for which `is_kept` is false.
     pub(crate) fn retain(&mut self, is_kept: impl Fn(RunId) -> bool) {
-        self.ends.clear();
+        self.timeouts.clear();
         let is_gone = |(run, entry): &(&RunId, &GateEntry)| entry.state == PlaceState::Queued || !is_kept(**run);
         let mut gone: Vec<RunId> = self.entries.iter().filter(is_gone).map(|(run, _)| *run).collect();
         gone.sort_unstable();

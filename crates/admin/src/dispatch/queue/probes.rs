@@ -13,7 +13,7 @@ use crate::dispatch::ready::Ready;
 use crate::dispatch::runs::{OpenRun, OpenRuns, Stage};
 
 /// How long a run waits for answers.
-const DEADLINE: Duration = Duration::from_millis(200);
+const ANSWER_TIMEOUT: Duration = Duration::from_millis(200);
 /// How long executors are not asked about a job after none of them took its run.
 const PAUSE: Duration = Duration::from_millis(100);
 /// Maximum number of runs that wait for answers at the same time. Further runs wait as if no executor had room.
@@ -40,7 +40,7 @@ pub(crate) struct Answers {
 
 impl Probe {
     pub(crate) fn new(ready: Ready, now: Timestamp) -> Self {
-        let answers = Answers { until: now + DEADLINE, answers: Vec::new(), taken: Vec::new(), after: 0 };
+        let answers = Answers { until: now + ANSWER_TIMEOUT, answers: Vec::new(), taken: Vec::new(), after: 0 };
         Self { ready, answers }
     }
 }
@@ -82,7 +82,7 @@ pub(crate) struct Probes {
     /// The runs that wait for answers, by job.
     waiting: HashMap<JobId, VecDeque<RunId>>,
     /// The deadlines of the probes, in order.
-    ends: VecDeque<(Timestamp, JobId)>,
+    deadlines: VecDeque<(Timestamp, JobId)>,
     /// The jobs that the next flush asks each executor about.
     to_ask: BTreeMap<ExecutorId, BTreeSet<JobId>>,
     /// The questions that have not been answered, by their numbers.
@@ -96,7 +96,7 @@ pub(crate) struct Probes {
 impl Probes {
     /// Whether executors are not to be asked about this job now.
     pub(crate) fn is_paused(&self, job: JobId, now: Timestamp) -> bool {
-        self.ends.len() >= OPEN_MAX || self.paused.get(&job).is_some_and(|until| *until > now)
+        self.deadlines.len() >= OPEN_MAX || self.paused.get(&job).is_some_and(|until| *until > now)
     }
 
     /// Pauses questions about this job, because no executor took its run.
@@ -114,7 +114,7 @@ impl Probes {
             self.to_ask.entry(executor).or_default().insert(job);
         }
         probe.answers.after = self.last_number;
-        self.ends.push_back((probe.answers.until, job));
+        self.deadlines.push_back((probe.answers.until, job));
         self.put_back(probe, runs);
     }
 
@@ -132,8 +132,10 @@ impl Probes {
             let jobs: Vec<JobId> = jobs.into_iter().collect();
             for jobs in jobs.chunks(jobs_max) {
                 self.last_number += 1;
-                self.asked
-                    .insert(self.last_number, PendingProbe { executor, jobs: jobs.to_vec(), until: now + DEADLINE });
+                self.asked.insert(
+                    self.last_number,
+                    PendingProbe { executor, jobs: jobs.to_vec(), until: now + ANSWER_TIMEOUT },
+                );
                 questions.push((executor, self.last_number, jobs.to_vec()));
             }
         }
@@ -198,7 +200,7 @@ impl Probes {
     /// Jobs with a probe whose deadline has passed.
     pub(crate) fn take_ended(&mut self, now: Timestamp) -> Vec<JobId> {
         let mut ended = Vec::new();
-        while let Some((_, job)) = self.ends.pop_front_if(|(until, _)| *until <= now) {
+        while let Some((_, job)) = self.deadlines.pop_front_if(|(until, _)| *until <= now) {
             ended.push(job);
         }
         if !ended.is_empty() {
@@ -210,9 +212,9 @@ impl Probes {
 
     /// Handles a step back of the clock to `now`: ends all pauses, and limits each deadline to the usual time from `now`.
     pub(crate) fn step_back(&mut self, now: Timestamp, runs: &mut OpenRuns) {
-        let latest = now + DEADLINE;
+        let latest = now + ANSWER_TIMEOUT;
         self.paused.clear();
-        self.ends.iter_mut().for_each(|(until, _)| *until = latest.min(*until));
+        self.deadlines.iter_mut().for_each(|(until, _)| *until = latest.min(*until));
         self.asked.values_mut().for_each(|asked| asked.until = latest.min(asked.until));
         self.waiting.values().flatten().for_each(|run| {
             if let Some(OpenRun { stage: Stage::Probing(answers), .. }) = runs.get_mut(*run) {
@@ -223,7 +225,7 @@ impl Probes {
 
     /// The deadline of the next probe.
     pub(crate) fn wake_at(&self) -> Timestamp {
-        self.ends.front().map_or(Timestamp::MAX, |(until, _)| *until)
+        self.deadlines.front().map_or(Timestamp::MAX, |(until, _)| *until)
     }
 }
 

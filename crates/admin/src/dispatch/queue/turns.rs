@@ -48,7 +48,7 @@ fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
             }
             again => {
                 // An earlier attempt has begun, or an executor has the run: a stored request to stop ends it.
-                parked_again(d, again);
+                park_again(d, again);
                 d.state.pending.covering.insert(run);
             }
         }
@@ -56,7 +56,7 @@ fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
     ask_covered(d);
 }
 
-fn parked_again(d: &mut Decision<'_>, ready: Option<Ready>) {
+fn park_again(d: &mut Decision<'_>, ready: Option<Ready>) {
     let now = d.now;
     ready.into_iter().for_each(|ready| d.state.parked.push(Waiting::new(ready, now), &mut d.state.runs));
 }

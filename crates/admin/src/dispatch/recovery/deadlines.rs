@@ -22,7 +22,7 @@ struct Deadline {
 
 /// The action for a run past its deadline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Overdue {
+pub(super) enum OverdueAction {
     Ask,
     GiveUp,
 }
@@ -51,17 +51,21 @@ impl Deadlines {
         if is_asked && outcome == Outcome::Cancelled { Outcome::TimedOut } else { outcome }
     }
 
-    pub(super) fn asked(&mut self, run: RunId) {
+    pub(super) fn record_asked(&mut self, run: RunId) {
         if let Some(deadline) = self.0.get_mut(&run) {
             deadline.is_asked = true;
         }
     }
 
     /// The runs that are past their deadlines by `ask` or `give_up`, the `overdue_` settings of [`EngineConfig`](crate::EngineConfig).
-    pub(super) fn overdue(&self, now_micros: i64, (ask, give_up): (Duration, Duration)) -> Vec<(RunId, i32, Overdue)> {
+    pub(super) fn overdue(
+        &self,
+        now_micros: i64,
+        (ask, give_up): (Duration, Duration),
+    ) -> Vec<(RunId, i32, OverdueAction)> {
         let what = |deadline: &Deadline| {
-            let asks = (now_micros >= later_by(deadline.at_micros, ask)).then_some(Overdue::Ask);
-            if now_micros >= later_by(deadline.at_micros, give_up) { Some(Overdue::GiveUp) } else { asks }
+            let asks = (now_micros >= later_by(deadline.at_micros, ask)).then_some(OverdueAction::Ask);
+            if now_micros >= later_by(deadline.at_micros, give_up) { Some(OverdueAction::GiveUp) } else { asks }
         };
         self.0.iter().filter_map(|(run, deadline)| Some((*run, deadline.attempt, what(deadline)?))).collect()
     }
@@ -89,11 +93,11 @@ mod tests {
         let mut second = first.clone();
         second.run.attempt = 2;
         deadlines.record_start(&first, at(100));
-        deadlines.asked(first.run.id);
+        deadlines.record_asked(first.run.id);
         deadlines.record_start(&second, at(200));
         deadlines.record_start(&first, at(300));
         assert_eq!(deadlines.overdue(at(249), PATIENCE), []);
-        assert_eq!(deadlines.overdue(at(250), PATIENCE), [(first.run.id, 2, Overdue::Ask)]);
+        assert_eq!(deadlines.overdue(at(250), PATIENCE), [(first.run.id, 2, OverdueAction::Ask)]);
         assert_eq!(deadlines.judge(first.run.id, Outcome::Cancelled), Outcome::Cancelled);
     }
 
@@ -106,14 +110,17 @@ mod tests {
         let run = RunId::new(1_000);
         // Reported twice: the first report counts.
         deadlines.record_start(&ready(1, &definition(&json!({"timeout": "30s"}))), at(120));
-        for (second, what) in
-            [(149, None), (150, Some(Overdue::Ask)), (189, Some(Overdue::Ask)), (190, Some(Overdue::GiveUp))]
-        {
+        for (second, what) in [
+            (149, None),
+            (150, Some(OverdueAction::Ask)),
+            (189, Some(OverdueAction::Ask)),
+            (190, Some(OverdueAction::GiveUp)),
+        ] {
             let expected: Vec<_> = what.map(|what| (run, 1, what)).into_iter().collect();
             assert_eq!(deadlines.overdue(at(second), PATIENCE), expected, "{second}");
         }
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::Cancelled);
-        deadlines.asked(run);
+        deadlines.record_asked(run);
         assert_eq!(deadlines.judge(run, Outcome::Cancelled), Outcome::TimedOut);
         assert_eq!(deadlines.judge(run, Outcome::Succeeded), Outcome::Succeeded);
         deadlines.forget(run);

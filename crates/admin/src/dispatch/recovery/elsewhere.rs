@@ -53,7 +53,7 @@ impl FenceInquiry {
 
 impl RelayedQuestions {
     /// Begins a roll call: earlier answers do not count.
-    pub(crate) fn call(&mut self, now: Timestamp) {
+    pub(crate) fn begin_roll_call(&mut self, now: Timestamp) {
         self.called_at = Some(now);
         self.asked.clear();
     }
@@ -197,7 +197,7 @@ mod tests {
     /// Questions that executor 1 was asked through another server at second 10, about these leases.
     fn asked(epochs: &[(i64, i64)]) -> (RelayedQuestions, FenceRequest) {
         let mut questions = RelayedQuestions::default();
-        questions.call(AT(8_000));
+        questions.begin_roll_call(AT(8_000));
         let mut requests = questions.ask(ASKER, &[ONE].into(), &leases(epochs), AT(10_000));
         (questions, requests.remove(0))
     }
@@ -208,13 +208,13 @@ mod tests {
         let mut questions = RelayedQuestions::default();
         let ask = |questions: &mut RelayedQuestions, now| questions.ask(ASKER, &all, &over, AT(now)).len();
         assert_eq!(ask(&mut questions, 60_000), 0, "no roll was called");
-        questions.call(AT(8_000));
+        questions.begin_roll_call(AT(8_000));
         assert_eq!([9_999, 10_000, 19_999, 20_000, 20_001].map(|now| ask(&mut questions, now)), [0, 1, 0, 1, 0]);
         // The executor connects here or is lost, and later it is absent again.
         assert_eq!(questions.ask(ASKER, &BTreeSet::new(), &over, AT(21_000)), []);
         assert_eq!(ask(&mut questions, 22_000), 1);
         // No two questions have the same instant, even if the clock stands still or steps back.
-        questions.call(AT(10_000));
+        questions.begin_roll_call(AT(10_000));
         let again = questions.ask(ASKER, &all, &over, AT(21_000));
         assert_eq!(again.first().map(|request| request.asked_at), Some(AT(22_001)));
     }
@@ -250,7 +250,7 @@ mod tests {
         executors.join(session, &online, Report::default());
         assert_eq!(questions.held(&leases(&[(2, 3)]), &executors).count(), 0);
         assert_eq!(questions.name(ONE), Some("e1"));
-        questions.call(AT(30_000));
+        questions.begin_roll_call(AT(30_000));
         assert_eq!(questions.name(ONE), None, "the next call asks again");
     }
 

@@ -32,7 +32,7 @@ pub(crate) fn ask_witnesses(d: &mut Decision<'_>) {
 
 pub(crate) fn fence_answered(d: &mut Decision<'_>, executor: ExecutorId, number: u64, answer: FenceAnswer) {
     let now = d.now;
-    d.state.executors.heard(executor, now);
+    d.state.executors.record_heard(executor, now);
     // Only the newest fenced epoch of each node is stored. An answer about a lease that no server asked about is ignored: if it were
     // stored, it could also count as an answer for a lease that ends later.
     let is_announced =

@@ -71,7 +71,7 @@ pub(crate) fn heard_elsewhere(d: &mut Decision<'_>, suspects: &[ExecutorId], hea
             // It has connected since the question. If it has left again, it gets the full time again.
             _ if !d.state.executors.is_suspect(*executor, now - lost_after) => {}
             _ if d.state.executors.record_loss(*executor, now, silence::stopped_if_heard_before(d)) => {
-                lost(d, *executor)
+                lose_executor(d, *executor)
             }
             _ => {}
         }
@@ -93,15 +93,15 @@ pub(crate) fn executor_shut_down(d: &mut Decision<'_>, executor: ExecutorId) {
 pub(crate) fn died(d: &mut Decision<'_>, executor: ExecutorId) {
     let now = d.now;
     if d.state.executors.record_process_end(executor, now) {
-        lost(d, executor);
+        lose_executor(d, executor);
         d.step(Step::NoteLeft(executor));
         roll::resolve(d);
     }
 }
 
-fn lost(d: &mut Decision<'_>, executor: ExecutorId) {
+fn lose_executor(d: &mut Decision<'_>, executor: ExecutorId) {
     let has_stopped_all = d.state.executors.has_stopped_all(executor);
-    let runs = lose::sent_to(d, executor, |active| has_stopped_all || !silence::holds(active));
+    let runs = lose::sent_to(d, executor, |active| has_stopped_all || !silence::continues_in_silence(active));
     tracing::warn!(executor_id = %executor, count = runs.len(), "an executor is lost");
     d.count(Count::ExecutorsLost, 1);
     for run in runs {
@@ -133,7 +133,7 @@ fn held_for_long(d: &mut Decision<'_>) -> Vec<RunId> {
         .state
         .runs
         .actives()
-        .filter(|active| is_held(active.phase) && is_old(active.sent_at))
+        .filter(|active| is_held(active.phase) && is_old(active.sent_or_chosen_at))
         .map(|active| (active.looked_at, active.ready.run.id))
         .collect();
     held.sort_unstable();

@@ -14,7 +14,7 @@ use crate::dispatch::effect::Effect;
 use crate::dispatch::ends;
 use crate::dispatch::messages::cancel;
 use crate::dispatch::ready::{end_of_unsent, lost_detail};
-use crate::dispatch::recovery::deadlines::Overdue;
+use crate::dispatch::recovery::deadlines::OverdueAction;
 
 /// The requester in the cancel message.
 const DEADLINE_REQUESTER: &str = "the server, because the run's timeout has passed";
@@ -27,13 +27,13 @@ pub(crate) fn watch_deadlines(d: &mut Decision<'_>) {
             continue;
         };
         match what {
-            Overdue::Ask => {
+            OverdueAction::Ask => {
                 if let Some(online) = d.state.executors.get(active.executor) {
                     d.effects.push(Effect::Send(online.session.clone(), cancel(run, attempt, DEADLINE_REQUESTER)));
-                    d.state.deadlines.asked(run);
+                    d.state.deadlines.record_asked(run);
                 }
             }
-            Overdue::GiveUp => give_up(d, run),
+            OverdueAction::GiveUp => give_up(d, run),
         }
     }
 }

@@ -88,7 +88,7 @@ impl RollCall {
         // An answer about a lease does not count if it came before the lease was known to have ended.
         let fenced_now = |node: &&NodeId| runs.iter().any(|run| run.from.is_none_or(|from| from.node == **node));
         if !runs.is_empty() {
-            self.elsewhere.call(now);
+            self.elsewhere.begin_roll_call(now);
         }
         executors.discard_fence_answers(&self.ended_leases.keys().filter(fenced_now).copied().collect());
         let mut of_app: BTreeMap<AppId, Witnesses<'_>> = BTreeMap::new();

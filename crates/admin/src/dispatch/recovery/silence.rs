@@ -13,7 +13,7 @@ use crate::dispatch::active::{Active, Phase};
 use crate::dispatch::decision::Decision;
 
 /// Whether the run continues although its executor is lost.
-pub(super) fn holds(active: &Active) -> bool {
+pub(super) fn continues_in_silence(active: &Active) -> bool {
     active.ready.definition.job.holds_in_silence() && !mutant::on(Mutant::NoHoldInSilence)
 }
 
@@ -30,7 +30,7 @@ pub(super) fn stopped_if_heard_before(d: &Decision<'_>) -> Timestamp {
 /// node may have heard it since.
 pub(crate) fn look_again(d: &mut Decision<'_>) {
     let before = stopped_if_heard_before(d);
-    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && holds(active);
+    let is_sent = |active: &&Active| matches!(active.phase, Phase::Sent | Phase::Noted) && continues_in_silence(active);
     let mut waited_for: BTreeSet<ExecutorId> = d.state.recovery.rollcall.silent_run_witnesses();
     waited_for.extend(d.state.runs.actives().filter(is_sent).map(|active| active.executor));
     for executor in waited_for {

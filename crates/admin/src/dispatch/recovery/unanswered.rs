@@ -23,7 +23,7 @@ pub(crate) const DESCRIBED_COUNT_MAX: usize = 1_000;
 
 /// The wait of a run whose trigger has been unanswered for at least [`NOTE_RUNNING_AFTER`].
 pub(crate) fn answer_wait(active: &Active, now: Timestamp) -> Option<ReasonDetail> {
-    let is_late = active.is_unanswered() && active.sent_at + NOTE_RUNNING_AFTER <= now;
+    let is_late = active.is_unanswered() && active.sent_or_chosen_at + NOTE_RUNNING_AFTER <= now;
     let silent = || Obstacle { executor: active.executor_name.clone(), kind: ObstacleKind::Silent, condition: None };
     let detail = || ReasonDetail { waits_for: Some(WaitFor::Answer), ..ReasonDetail::default() };
     is_late.then(|| detail().with_obstacles([silent()]))
@@ -49,10 +49,10 @@ pub(crate) fn end_silent_streams(d: &mut Decision<'_>) {
     for active in d.state.runs.actives().filter(|active| active.is_unanswered()) {
         let Some(online) = d.state.executors.get(active.executor) else { continue };
         let beats = active.beats_at_send.map_or(0, |at_send| online.beat_count.saturating_sub(at_send));
-        let is_late = active.sent_at + d.facts.settings.answer_within <= now;
+        let is_late = active.sent_or_chosen_at + d.facts.settings.answer_within <= now;
         if is_late && beats >= BEAT_COUNT_MIN && !online.session.stream.is_ended() {
-            let since = silent.entry(active.executor).or_insert(active.sent_at);
-            *since = active.sent_at.min(*since);
+            let since = silent.entry(active.executor).or_insert(active.sent_or_chosen_at);
+            *since = active.sent_or_chosen_at.min(*since);
         }
     }
     for (executor, since) in silent {

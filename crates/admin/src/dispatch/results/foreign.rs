@@ -171,9 +171,9 @@ impl ForeignLoop {
         if is_earlier && known.is_none() {
             return ResultDecision::Deferred;
         }
-        let past = known.and_then(|known| known.iter().find(|one| one.attempt == result.attempt));
+        let ended_attempt = known.and_then(|known| known.iter().find(|one| one.attempt == result.attempt));
         let sent = self.shared.sent_runs.get(result.run).filter(|(attempt, _)| *attempt == result.attempt);
-        let reported = ReportedRun { run, past, sent_to: sent.map(|(_, executor)| executor) };
+        let reported = ReportedRun { run, ended_attempt, sent_to: sent.map(|(_, executor)| executor) };
         let (token, lost_after) = (self.shared.membership.token(), self.shared.config.lost_after);
         let now = self.shared.clock.now();
         reporter.judge_result((result.attempt, result.finished_at), &reported, (token, lost_after), now)

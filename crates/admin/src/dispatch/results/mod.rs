@@ -38,7 +38,7 @@ const LEASE_DELAY: Duration = Duration::from_millis(100);
 
 /// The end of an attempt that is being stored, and the stream that gets the answer.
 #[derive(Debug)]
-pub(crate) struct Item {
+pub(crate) struct QueuedEnd {
     attempt_end: AttemptEnd,
     counted: CountedRun,
     reply_to: Option<SessionHandle>,
@@ -53,7 +53,7 @@ pub(crate) struct ResultLanes {
 
 #[derive(Debug)]
 struct Lane {
-    items: mpsc::Sender<Item>,
+    items: mpsc::Sender<QueuedEnd>,
     /// The total size of the texts of its results.
     bytes: Arc<AtomicUsize>,
 }
@@ -81,7 +81,7 @@ impl Drop for CountedTexts {
 }
 
 impl ResultLanes {
-    pub(crate) fn new(count: usize) -> (Self, Vec<mpsc::Receiver<Item>>) {
+    pub(crate) fn new(count: usize) -> (Self, Vec<mpsc::Receiver<QueuedEnd>>) {
         let lane = |_| {
             let (items, receiver) = mpsc::channel(LANE_CAPACITY);
             (Lane { items, bytes: Arc::default() }, receiver)
@@ -101,7 +101,7 @@ impl ResultLanes {
         let texts = lane.count(&attempt_end);
         // Verdicts of the server itself have almost no text, so the byte limit of the lane does not apply to them.
         let is_too_much = reply_to.is_some() && lane.bytes.load(Ordering::Acquire) > LANE_BYTES_MAX;
-        !is_too_much && lane.items.try_send(Item { attempt_end, counted, reply_to, texts }).is_ok()
+        !is_too_much && lane.items.try_send(QueuedEnd { attempt_end, counted, reply_to, texts }).is_ok()
     }
 
     /// Puts a result into its lane, and waits for room. No lane may ever wait for this caller in turn: that would be a deadlock.
@@ -109,7 +109,7 @@ impl ResultLanes {
         // A closed lane means that the process is ending. The run's row is still open, and the next lease holder finds it.
         let lane = self.lane(attempt_end.job);
         let texts = lane.count(&attempt_end);
-        drop(lane.items.send(Item { attempt_end, counted, reply_to, texts }).await);
+        drop(lane.items.send(QueuedEnd { attempt_end, counted, reply_to, texts }).await);
     }
 
     pub(crate) async fn submit_unsent(&self, ended: Vec<(AttemptEnd, CountedRun)>) {
@@ -131,12 +131,16 @@ impl ResultLanes {
 /// Handles one lane: gathers results, writes them in batches, and answers the executors.
 pub(crate) struct ResultLoop {
     shared: Arc<Shared>,
-    items: mpsc::Receiver<Item>,
+    items: mpsc::Receiver<QueuedEnd>,
     events: mpsc::Sender<Event>,
 }
 
 impl ResultLoop {
-    pub(crate) const fn new(shared: Arc<Shared>, items: mpsc::Receiver<Item>, events: mpsc::Sender<Event>) -> Self {
+    pub(crate) const fn new(
+        shared: Arc<Shared>,
+        items: mpsc::Receiver<QueuedEnd>,
+        events: mpsc::Sender<Event>,
+    ) -> Self {
         Self { shared, items, events }
     }
 
@@ -163,7 +167,7 @@ impl ResultLoop {
         }
     }
 
-    async fn write(&self, batch: Vec<Item>, stop: &CancellationToken) {
+    async fn write(&self, batch: Vec<QueuedEnd>, stop: &CancellationToken) {
         let (mut attempt_ends, mut counted, mut replies, mut texts) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
         for item in batch {
             texts.push(item.texts);

@@ -29,7 +29,7 @@ pub(crate) struct Reporter {
 pub(crate) struct ReportedRun<'a> {
     pub(crate) run: &'a Run,
     /// The row of the reported attempt, if a later attempt has begun.
-    pub(crate) past: Option<&'a Attempt>,
+    pub(crate) ended_attempt: Option<&'a Attempt>,
     /// The executor to which this node sent the reported attempt.
     pub(crate) sent_to: Option<ExecutorId>,
 }
@@ -75,9 +75,12 @@ impl Reporter {
         // An attempt that ended without an executor's name was lost with its home. Only an executor knows how it continued.
         let is_unclaimed = |status, reason| is_provisional(status, reason) && reason != Some(Reason::NotReceived);
         if attempt < run.attempt {
-            let Some(past) = reported.past else { return ResultDecision::Refused };
-            let is_unclaimed = || reported.sent_to.is_none() && is_unclaimed(past.status, past.reason);
-            return taken_if(past.executor_id.map_or_else(|| was_sent || is_unclaimed(), |id| self.may_report_for(id)));
+            let Some(ended_attempt) = reported.ended_attempt else { return ResultDecision::Refused };
+            let is_unclaimed =
+                || reported.sent_to.is_none() && is_unclaimed(ended_attempt.status, ended_attempt.reason);
+            return taken_if(
+                ended_attempt.executor_id.map_or_else(|| was_sent || is_unclaimed(), |id| self.may_report_for(id)),
+            );
         }
         if let Some(id) = run.executor_id {
             return taken_if(self.may_report_for(id));
@@ -135,11 +138,11 @@ mod tests {
     fn claim(
         run: &Run,
         attempt: i32,
-        past: Option<&Attempt>,
+        ended_attempt: Option<&Attempt>,
         sent_to: Option<i64>,
         this: LeaseToken,
     ) -> ResultDecision {
-        let reported = ReportedRun { run, past, sent_to: sent_to.map(ExecutorId::new) };
+        let reported = ReportedRun { run, ended_attempt, sent_to: sent_to.map(ExecutorId::new) };
         reporter().judge_result((attempt, NOW), &reported, (this, LOST_AFTER), NOW)
     }
 
@@ -200,14 +203,14 @@ mod tests {
         ] {
             assert_eq!(claim(&run, 1, None, sent_to, this), expected, "{run:?} {sent_to:?} {this:?}");
         }
-        let reported = ReportedRun { run: &over(RunStatus::Skipped, None), past: None, sent_to: None };
+        let reported = ReportedRun { run: &over(RunStatus::Skipped, None), ended_attempt: None, sent_to: None };
         let long_ago = (1, NOW - Duration::from_secs(31));
         assert_eq!(reporter().judge_result(long_ago, &reported, (OTHER, LOST_AFTER), NOW), ResultDecision::Refused);
     }
 
     #[test]
     fn an_earlier_attempt_is_reported_by_the_executor_that_had_it() {
-        let past = |id: Option<i64>, status, reason| Attempt {
+        let ended_attempt = |id: Option<i64>, status, reason| Attempt {
             attempt: 1,
             status,
             reason: Some(reason),
@@ -220,15 +223,19 @@ mod tests {
         };
         let second = Run { attempt: 2, ..run(Some(8)) };
         use RunStatus::Unknown;
-        for (past, sent_to, expected) in [
-            (past(Some(7), Unknown, Reason::ExecutorLost), None, ResultDecision::Taken),
-            (past(Some(8), Unknown, Reason::ExecutorLost), None, ResultDecision::Refused),
-            (past(None, Unknown, Reason::ExecutorLost), None, ResultDecision::Taken),
-            (past(None, Unknown, Reason::ExecutorLost), Some(8), ResultDecision::Refused),
-            (past(None, Unknown, Reason::NotReceived), None, ResultDecision::Refused),
-            (past(None, RunStatus::Failed, Reason::Retry), None, ResultDecision::Refused),
+        for (ended_attempt, sent_to, expected) in [
+            (ended_attempt(Some(7), Unknown, Reason::ExecutorLost), None, ResultDecision::Taken),
+            (ended_attempt(Some(8), Unknown, Reason::ExecutorLost), None, ResultDecision::Refused),
+            (ended_attempt(None, Unknown, Reason::ExecutorLost), None, ResultDecision::Taken),
+            (ended_attempt(None, Unknown, Reason::ExecutorLost), Some(8), ResultDecision::Refused),
+            (ended_attempt(None, Unknown, Reason::NotReceived), None, ResultDecision::Refused),
+            (ended_attempt(None, RunStatus::Failed, Reason::Retry), None, ResultDecision::Refused),
         ] {
-            assert_eq!(claim(&second, 1, Some(&past), sent_to, HOME), expected, "{past:?} {sent_to:?}");
+            assert_eq!(
+                claim(&second, 1, Some(&ended_attempt), sent_to, HOME),
+                expected,
+                "{ended_attempt:?} {sent_to:?}"
+            );
         }
         assert_eq!(claim(&second, 1, None, Some(7), HOME), ResultDecision::Refused, "no such attempt");
     }

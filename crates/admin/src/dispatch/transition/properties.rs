@@ -224,7 +224,7 @@ impl Model {
         }
         match end.phase_before {
             Some(phase) => self.on(Event::EndRefused(run, attempt, phase)),
-            None => self.world.around.in_memory.forget_of(end.attempt_end.owner.map(|owner| (run, owner))),
+            None => self.world.around.in_memory.forget_under_lease(end.attempt_end.owner.map(|owner| (run, owner))),
         }
     }
 

@@ -106,7 +106,7 @@ impl World {
         for effect in &effects {
             match effect {
                 Effect::Forget(runs) => self.around.in_memory.forget(runs.iter().copied()),
-                Effect::ForgetOf(runs) => self.around.in_memory.forget_of(runs.iter().copied()),
+                Effect::ForgetUnderLease(runs) => self.around.in_memory.forget_under_lease(runs.iter().copied()),
                 Effect::EndLease => self.around.lease_holds = false,
                 _ => {}
             }

@@ -51,7 +51,7 @@ pub(super) async fn resolve(
             grants_before: None,
         },
         None if config.create_accounts => AccountUpdate {
-            account: fresh(identity, id, now),
+            account: new_account(identity, id, now),
             is_new: true,
             links_to_provider: false,
             grants_before: None,
@@ -80,7 +80,7 @@ pub(super) async fn resolve(
 }
 
 /// A new account has no role. Administrators or the user's groups assign its roles.
-fn fresh(identity: &Identity, id: i64, now: Timestamp) -> Account {
+fn new_account(identity: &Identity, id: i64, now: Timestamp) -> Account {
     let display_name = identity.display_name.as_deref().filter(|name| !name.contains(char::is_control));
     Account {
         id: AccountId::new(id),
@@ -221,7 +221,7 @@ mod tests {
             update.save(&store).await.unwrap().account
         };
         let password = Some(PasswordHash::new("$argon2id$".to_owned()));
-        let account = Account { password, provider_linked_at: None, ..fresh(&ann(&[]), 7, NOW) };
+        let account = Account { password, provider_linked_at: None, ..new_account(&ann(&[]), 7, NOW) };
         assert!(store.create_account(&account).await.unwrap());
         assert_eq!(refused(&store, &config, &ann(&[])).await, Refusal::NotLinked(account.name.clone()));
         let link = |link| AccountChange { provider_link: Some(link), ..AccountChange::default() };

@@ -91,7 +91,7 @@ struct CachedProvider {
     /// The provider's document and keys, and when they were read.
     metadata: Option<(Arc<CoreProviderMetadata>, Instant)>,
     /// The error of the last call that failed, and when it failed.
-    failed: Option<(String, Instant)>,
+    last_failure: Option<(String, Instant)>,
 }
 
 impl Provider {
@@ -189,7 +189,7 @@ impl Provider {
         if let Some((metadata, _)) = cache.metadata.as_ref().filter(|(_, at)| at.elapsed() < age_max) {
             return Ok((Arc::clone(metadata), client));
         }
-        let recent = cache.failed.as_ref().filter(|(_, at)| at.elapsed() < FAILED_PAUSE);
+        let recent = cache.last_failure.as_ref().filter(|(_, at)| at.elapsed() < FAILED_PAUSE);
         let asked = match recent {
             Some((error, _)) => Err(error.clone()),
             None => discover(config, client.clone()).await,
@@ -197,14 +197,14 @@ impl Provider {
         match asked {
             Ok(metadata) => {
                 let metadata = Arc::new(metadata);
-                cache.failed = None;
+                cache.last_failure = None;
                 cache.metadata = Some((Arc::clone(&metadata), Instant::now()));
                 Ok((metadata, client))
             }
             Err(error) => {
                 if recent.is_none() {
                     tracing::warn!(issuer = config.issuer, error, "the provider of sign-ins does not answer");
-                    cache.failed = Some((error.clone(), Instant::now()));
+                    cache.last_failure = Some((error.clone(), Instant::now()));
                 }
                 match &cache.metadata {
                     Some((metadata, _)) => Ok((Arc::clone(metadata), client)),

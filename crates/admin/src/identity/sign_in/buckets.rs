@@ -34,28 +34,28 @@ impl Buckets {
     }
 
     /// The bucket of a name that no account has.
-    pub(super) fn unknown(&self, name: &str) -> i64 {
+    pub(super) fn of_unknown_name(&self, name: &str) -> i64 {
         -1 - self.bucket(&name.to_lowercase(), UNKNOWN_BUCKETS)
     }
 
     /// The bucket of attempts from an address.
-    pub(super) fn address(&self, from: Option<IpAddr>) -> i64 {
+    pub(super) fn of_address(&self, from: Option<IpAddr>) -> i64 {
         -1_000_000 - self.bucket(&from.map(network).unwrap_or_default(), ADDRESS_BUCKETS)
     }
 
     /// The bucket of an account at an address from which it has signed in.
-    pub(super) fn known(&self, account: AccountId, from: Option<IpAddr>) -> i64 {
+    pub(super) fn of_known_address(&self, account: AccountId, from: Option<IpAddr>) -> i64 {
         let network = from.map(network).unwrap_or_default();
         -2_000_000 - self.bucket(&format!("{account} {network}"), ADDRESS_BUCKETS)
     }
 
     /// The bucket of browsers that return from the provider, by address.
-    pub(super) fn arrival(&self, from: Option<IpAddr>) -> i64 {
-        self.address(from) - ADDRESS_BUCKETS_SPAN
+    pub(super) fn of_arrival(&self, from: Option<IpAddr>) -> i64 {
+        self.of_address(from) - ADDRESS_BUCKETS_SPAN
     }
 
     /// The bucket of a one-time value.
-    pub(super) fn once(&self, text: &str) -> i64 {
+    pub(super) fn of_one_time_value(&self, text: &str) -> i64 {
         -10_000_000 - self.bucket(text, ONCE_BUCKETS)
     }
 
@@ -93,9 +93,9 @@ mod tests {
     #[test]
     fn strangers_take_a_bounded_number_of_rows() {
         let buckets = Buckets("key".to_owned());
-        let names: std::collections::BTreeSet<i64> = (0..100_000).map(|n| buckets.unknown(&n.to_string())).collect();
+        let names: std::collections::BTreeSet<i64> = (0..100_000).map(|n| buckets.of_unknown_name(&n.to_string())).collect();
         assert!(names.len() <= 4_096 && names.iter().all(|bucket| (-4_096..0).contains(bucket)));
-        let of = |text: &str| buckets.address(Some(text.parse().unwrap()));
+        let of = |text: &str| buckets.of_address(Some(text.parse().unwrap()));
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"), "one network");
         assert_ne!(of("2001:db8:1:2::1"), of("2001:db8:1:3::1"));
         assert_eq!(of("192.0.2.1"), of("::ffff:192.0.2.1"));
@@ -105,11 +105,11 @@ mod tests {
     #[test]
     fn collisions_depend_on_the_key() {
         let (ours, theirs) = (Buckets("a".to_owned()), Buckets("b".to_owned()));
-        let bucket = theirs.unknown("victim");
+        let bucket = theirs.of_unknown_name("victim");
         let prepared: Vec<String> =
-            (0..100_000).map(|n| format!("name{n}")).filter(|name| theirs.unknown(name) == bucket).take(10).collect();
+            (0..100_000).map(|n| format!("name{n}")).filter(|name| theirs.of_unknown_name(name) == bucket).take(10).collect();
         assert_eq!(prepared.len(), 10);
-        let hits = prepared.iter().filter(|name| ours.unknown(name) == ours.unknown("victim")).count();
+        let hits = prepared.iter().filter(|name| ours.of_unknown_name(name) == ours.of_unknown_name("victim")).count();
         assert!(hits < 5, "{hits}");
         assert_eq!(format!("{ours:?}"), "Buckets(…)");
     }

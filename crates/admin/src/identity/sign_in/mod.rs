@@ -78,20 +78,20 @@ pub async fn by_password(
         None => false,
     };
     let buckets = Buckets::of(store, now).await?;
-    let by_account = account.as_ref().map_or_else(|| buckets.unknown(name), |account| account.id.get());
+    let by_account = account.as_ref().map_or_else(|| buckets.of_unknown_name(name), |account| account.id.get());
     // A user who has signed in from this address before has a separate counter. Guesses from other addresses, or by other clients behind
     // the same address, do not block this user.
     let counts = match account.as_ref().filter(|_| is_known_address) {
-        Some(account) => vec![(buckets.known(account.id, from), ACCOUNT_ATTEMPTS)],
-        None => vec![(buckets.address(from), ADDRESS_ATTEMPTS), (by_account, ACCOUNT_ATTEMPTS)],
+        Some(account) => vec![(buckets.of_known_address(account.id, from), ACCOUNT_ATTEMPTS)],
+        None => vec![(buckets.of_address(from), ADDRESS_ATTEMPTS), (by_account, ACCOUNT_ATTEMPTS)],
     };
     for (bucket, max) in &counts {
         if let AttemptDecision::Blocked(until) = store.count_attempt(*bucket, *max, ATTEMPT_WINDOW, now).await? {
             return Ok(SignIn::Blocked(until));
         }
     }
-    let kept = account.as_ref().filter(|account| !account.disabled).and_then(|account| account.password.as_ref());
-    let is_right = passwords.verify(password, kept).await?;
+    let stored_hash = account.as_ref().filter(|account| !account.disabled).and_then(|account| account.password.as_ref());
+    let is_right = passwords.verify(password, stored_hash).await?;
     match account.filter(|_| is_right) {
         Some(account) => {
             // Only the last counter is reset: that of the account, or of the account at this known address. The address's counter stays.
@@ -113,7 +113,7 @@ pub async fn count_from(
     from: Option<IpAddr>,
     now: Timestamp,
 ) -> Result<AttemptDecision, StoreError> {
-    let bucket = Buckets::of(store, now).await?.address(from);
+    let bucket = Buckets::of(store, now).await?.of_address(from);
     store.count_attempt(bucket, ADDRESS_ATTEMPTS, ATTEMPT_WINDOW, now).await
 }
 
@@ -126,7 +126,7 @@ pub async fn count_arrival(
     from: Option<IpAddr>,
     now: Timestamp,
 ) -> Result<AttemptDecision, StoreError> {
-    let bucket = Buckets::of(store, now).await?.arrival(from);
+    let bucket = Buckets::of(store, now).await?.of_arrival(from);
     store.count_attempt(bucket, ARRIVAL_COUNT_MAX, ATTEMPT_WINDOW, now).await
 }
 
@@ -135,7 +135,7 @@ pub async fn count_arrival(
 /// # Errors
 /// The store's.
 pub async fn use_once(store: &dyn Store, text: &str, window: Duration, now: Timestamp) -> Result<bool, StoreError> {
-    let bucket = Buckets::of(store, now).await?.once(text);
+    let bucket = Buckets::of(store, now).await?.of_one_time_value(text);
     Ok(store.count_attempt(bucket, 1, window, now).await? == AttemptDecision::Allowed)
 }
 

@@ -14,7 +14,7 @@ use rondel_core::{FieldError, JobId, JobSpec, NamespaceId, Timestamp};
 use rondel_store::StoreError;
 use rondel_store::catalog::{JobQuery, JobRecord};
 
-use super::{Action, Application, ApplyError, PlannedJob, Work, duplicate_name_errors, located, position};
+use super::{Action, ApplyError, ApplyRequest, PlannedJob, Work, duplicate_name_errors, located, position};
 use crate::definitions::{Compiled, Key};
 use crate::fires;
 use crate::jobs::checks::{FoundCalendar, FoundCalendars};
@@ -25,7 +25,7 @@ use crate::node::Node;
 /// How far ahead fires are compared.
 const AHEAD: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
 /// Maximum number of fires that one comparison reads, over all jobs of a list.
-const STEPS_MAX: u32 = 200_000;
+const FIRE_COUNT_MAX: u32 = 200_000;
 /// Jobs read and compared per batch.
 const BATCH: usize = 200;
 /// Jobs of an app read per page.
@@ -48,7 +48,7 @@ struct Comparison {
     ids: HashMap<String, JobId>,
     errors: Vec<FieldError>,
     /// How many more fires the comparison may read.
-    steps: u32,
+    fires_left: u32,
 }
 
 /// The existing jobs that a batch is compared with.
@@ -63,14 +63,14 @@ struct BatchPlan {
     jobs: Vec<(PlannedJob, Work)>,
     errors: Vec<FieldError>,
     /// How many more fires the comparison may read after this batch.
-    steps: u32,
+    fires_left: u32,
 }
 
 /// Compares a list with the existing jobs. `report` gets the jobs in the order of the list, then those that are to be removed. If an error is
 /// returned, the reported jobs must be discarded. Returns the names of the list, parents first.
 pub(super) async fn compare(
     node: &Node,
-    mut wanted: Application,
+    mut wanted: ApplyRequest,
     mut report: impl FnMut(PlannedJob, Work) + Send,
 ) -> Result<Vec<String>, ApplyError> {
     let namespace = wanted.namespace;
@@ -81,10 +81,10 @@ pub(super) async fn compare(
         now: node.now(),
         calendars: Arc::new(calendars_named(node, namespace, &graph_specs).await?),
         channels: Arc::new(checks::channels_named(node, namespace, &graph_specs).await?),
-        scripts: Arc::new(scripts::named(node, namespace, &wanted.specs).await?),
+        scripts: Arc::new(scripts::find_named(node, namespace, &wanted.specs).await?),
         ids: HashMap::new(),
         errors: Vec::new(),
-        steps: STEPS_MAX,
+        fires_left: FIRE_COUNT_MAX,
     };
     let mut specs = wanted.specs.into_iter().enumerate();
     loop {
@@ -196,12 +196,13 @@ impl Comparison {
         let existing = ExistingJobs { now: self.now, named, compiled };
         let (node, calendars) = (self.node.clone(), Arc::clone(&self.calendars));
         let (channels, scripts) = (Arc::clone(&self.channels), Arc::clone(&self.scripts));
-        let (namespace, steps, is_refused) = (self.namespace, self.steps, !self.errors.is_empty());
-        let plan =
-            move || plan(&node, (namespace, batch), (existing, &calendars, &channels, &scripts), (steps, is_refused));
-        let BatchPlan { jobs, errors, steps } = fires::compute(plan).await?;
+        let (namespace, fires_left, is_refused) = (self.namespace, self.fires_left, !self.errors.is_empty());
+        let plan = move || {
+            plan(&node, (namespace, batch), (existing, &calendars, &channels, &scripts), (fires_left, is_refused))
+        };
+        let BatchPlan { jobs, errors, fires_left } = fires::compute(plan).await?;
         self.errors.extend(errors);
-        self.steps = steps;
+        self.fires_left = fires_left;
         Ok(if self.errors.is_empty() { jobs } else { Vec::new() })
     }
 
@@ -209,17 +210,17 @@ impl Comparison {
         let compiled =
             self.node.definitions_once(records.iter().map(|record| (record.id, record.version)).collect()).await?;
         let existing = ExistingJobs { now: self.now, named: HashMap::new(), compiled };
-        let mut steps = self.steps;
+        let mut fires_left = self.fires_left;
         let plan = move || {
             let planned = records.into_iter().map(plan_removal);
             let with_fires = planned.map(|(job, work)| {
-                let fires = existing.fires(&work, &mut steps);
+                let fires = existing.fires(&work, &mut fires_left);
                 (PlannedJob { fires, ..job }, work)
             });
-            (with_fires.collect(), steps)
+            (with_fires.collect(), fires_left)
         };
-        let (jobs, steps) = fires::compute(plan).await;
-        self.steps = steps;
+        let (jobs, fires_left) = fires::compute(plan).await;
+        self.fires_left = fires_left;
         Ok(jobs)
     }
 
@@ -249,7 +250,7 @@ fn plan(
     node: &Node,
     (namespace, batch): (NamespaceId, Vec<(usize, JobSpec)>),
     (existing, calendars, channels, scripts): (ExistingJobs, &Calendars, &BTreeSet<String>, &FoundScripts),
-    (mut steps, is_refused): (u32, bool),
+    (mut fires_left, is_refused): (u32, bool),
 ) -> Result<BatchPlan, StoreError> {
     let (mut jobs, mut errors) = (Vec::with_capacity(batch.len()), Vec::new());
     for (index, spec) in batch {
@@ -263,7 +264,7 @@ fn plan(
         match plan_job(node, (namespace, index), spec, (named, channels, scripts), (record, existing.now)) {
             Ok((mut job, work)) => {
                 if errors.is_empty() && !is_refused {
-                    job.fires = existing.fires(&work, &mut steps);
+                    job.fires = existing.fires(&work, &mut fires_left);
                     jobs.push((job, work));
                 }
             }
@@ -272,12 +273,12 @@ fn plan(
             Err(other) => errors.push(FieldError::new(format!("/{index}"), other.to_string())),
         }
     }
-    Ok(BatchPlan { jobs, errors, steps })
+    Ok(BatchPlan { jobs, errors, fires_left })
 }
 
 impl ExistingJobs {
     /// The changes that the work makes to the fires of the next week.
-    fn fires(&self, work: &Work, steps: &mut u32) -> Option<FireChanges> {
+    fn fires(&self, work: &Work, fires_left: &mut u32) -> Option<FireChanges> {
         let before = |record: &JobRecord| {
             let compiled = self.compiled.get(&(record.id, record.version))?;
             Some((compiled, record.anchor))
@@ -290,7 +291,7 @@ impl ExistingJobs {
         };
         let old = old.map(|(compiled, anchor)| ahead::AnchoredJob { job: &compiled.job, anchor });
         let new = new.map(|(job, anchor)| ahead::AnchoredJob { job, anchor });
-        let fires = fire_changes(old, new, (self.now, self.now.saturating_add(AHEAD)), steps);
+        let fires = fire_changes(old, new, (self.now, self.now.saturating_add(AHEAD)), fires_left);
         (!fires.is_empty() || !fires.is_whole).then_some(fires)
     }
 }

@@ -62,15 +62,15 @@ async fn orphans(node: &Node, edges: &[Edge], gone: &BTreeSet<JobId>) -> Result<
 impl Neighbours {
     /// Returns the errors of the parents in a list. For a long list this runs on a separate thread.
     pub(super) fn check(self, specs: &[JobSpec], order: &[JobSpec]) -> Vec<FieldError> {
-        let mut errors = self.missing(specs);
+        let mut errors = self.missing_parent_errors(specs);
         if errors.is_empty() {
-            errors.extend(self.bad(specs, order));
+            errors.extend(self.graph_error(specs, order));
         }
         errors.extend(self.orphans);
         errors
     }
 
-    fn missing(&self, specs: &[JobSpec]) -> Vec<FieldError> {
+    fn missing_parent_errors(&self, specs: &[JobSpec]) -> Vec<FieldError> {
         let mut errors = Vec::new();
         for (index, spec) in specs.iter().enumerate() {
             for parent in spec.parents().into_iter().filter(|parent| !self.ids.contains_key(parent.name)) {
@@ -82,7 +82,7 @@ impl Neighbours {
     }
 
     /// The error for a job of the list that would follow from itself, or would make a chain too long. `order` has parents first.
-    fn bad(&self, specs: &[JobSpec], order: &[JobSpec]) -> Option<FieldError> {
+    fn graph_error(&self, specs: &[JobSpec], order: &[JobSpec]) -> Option<FieldError> {
         let mut graph = Graph::new(self.edges.iter().copied());
         let mut jobs = Vec::with_capacity(order.len());
         for spec in order {

@@ -22,7 +22,7 @@ use crate::node::Node;
 
 /// A list of definitions to apply.
 #[derive(Clone, Debug)]
-pub struct Application {
+pub struct ApplyRequest {
     /// The namespace.
     pub namespace: NamespaceId,
     /// The definitions.
@@ -105,7 +105,7 @@ impl ApplyPlan {
 ///
 /// # Errors
 /// [`ApplyError::Invalid`] with all errors of the list; the store's.
-pub async fn plan(node: &Node, wanted: Application) -> Result<ApplyPlan, ApplyError> {
+pub async fn plan(node: &Node, wanted: ApplyRequest) -> Result<ApplyPlan, ApplyError> {
     let namespace = wanted.namespace;
     let mut jobs = Vec::with_capacity(wanted.specs.len());
     let order = compare::compare(node, wanted, |job, work| jobs.push((job, work))).await?;
@@ -119,7 +119,7 @@ pub async fn plan(node: &Node, wanted: Application) -> Result<ApplyPlan, ApplyEr
 /// Those of [`plan`].
 pub async fn dry_run(
     node: &Node,
-    wanted: Application,
+    wanted: ApplyRequest,
     mut report: impl FnMut(PlannedJob) + Send,
 ) -> Result<(), ApplyError> {
     compare::compare(node, wanted, |job, _| report(job)).await.map(drop)

@@ -6,7 +6,7 @@ use std::collections::{HashMap, VecDeque};
 use futures_util::future::join_all;
 use rondel_core::{AppId, FieldError, NamespaceId};
 use rondel_store::StoreError;
-use rondel_store::catalog::{Created, JobRecord, NewJob};
+use rondel_store::catalog::{JobCreated, JobRecord, NewJob};
 
 use super::{ApplyPlan, PlannedJob, Work};
 use crate::jobs::checks::CheckedDefinition;
@@ -108,7 +108,7 @@ impl Saving {
         }
         let (planned, works): (Vec<PlannedJob>, Vec<Work>) = batch.into_iter().unzip();
         let results = join_all(works.into_iter().map(|work| Box::pin(self.carry_out(work)))).await;
-        if let Some(error) = results.iter().find_map(|result| result.as_ref().err().and_then(of_store)) {
+        if let Some(error) = results.iter().find_map(|result| result.as_ref().err().and_then(store_error)) {
             report(error);
             self.is_broken = true;
         }
@@ -119,7 +119,7 @@ impl Saving {
     fn next_batch(&mut self) -> Vec<(PlannedJob, Work)> {
         let mut batch = Vec::new();
         while let Some((_, work)) = self.others.front() {
-            let stands_alone = !is_free(work);
+            let stands_alone = !may_save_concurrently(work);
             if batch.len() == CONCURRENT_EDIT_COUNT || (stands_alone && !batch.is_empty()) {
                 break;
             }
@@ -197,15 +197,15 @@ impl Saving {
         let jobs: Vec<NewJob> = of_apps.into_iter().map(new).collect();
         let created = self.node.store().create_jobs(&jobs).await?;
         self.node.poke_scan();
-        let answer = |(job, created): (NewJob, Created)| match created {
-            Created::Saved(record) => Ok(*record),
-            Created::NameTaken => Err(JobError::NameTaken),
-            Created::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&job.spec)])),
-            Created::NoChannel(name) => {
+        let answer = |(job, created): (NewJob, JobCreated)| match created {
+            JobCreated::Saved(record) => Ok(*record),
+            JobCreated::NameTaken => Err(JobError::NameTaken),
+            JobCreated::NoCalendar => Err(JobError::Invalid(vec![no_calendar(&job.spec)])),
+            JobCreated::NoChannel(name) => {
                 Err(JobError::Invalid(vec![jobs::checks::lost_channel(job.spec.expect.as_deref(), &name)]))
             }
-            Created::NoScript(script) => Err(JobError::Invalid(vec![jobs::scripts::lost(&script)])),
-            Created::BadParents(errors) => Err(JobError::Invalid(errors)),
+            JobCreated::NoScript(script) => Err(JobError::Invalid(vec![jobs::scripts::lost_script(&script)])),
+            JobCreated::BadParents(errors) => Err(JobError::Invalid(errors)),
         };
         let mut answers: Vec<_> = jobs.into_iter().zip(created).map(answer).collect();
         for (position, error) in refused {
@@ -225,14 +225,14 @@ impl Saving {
 }
 
 /// Whether an edit can be saved in any order, because it changes no edge of the graph of jobs.
-fn is_free(work: &Work) -> bool {
+fn may_save_concurrently(work: &Work) -> bool {
     match work {
         Work::Change(both) => both.0.spec.parents().is_empty() && both.1.spec.parents().is_empty(),
         Work::Create(_) | Work::Keep | Work::Remove(_) => false,
     }
 }
 
-fn of_store(error: &JobError) -> Option<&StoreError> {
+fn store_error(error: &JobError) -> Option<&StoreError> {
     match error {
         JobError::Store(error) => Some(error),
         _ => None,

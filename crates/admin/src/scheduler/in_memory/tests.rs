@@ -34,9 +34,9 @@ fn runs_of_an_ended_lease_do_not_hide_runs_taken_over_from_it() {
     assert_eq!(known.admit(vec![after.clone()]).len(), 1);
     assert_eq!(known.admit(vec![before.clone(), after.clone()]).len(), 0);
     assert!(known.is_newer(before.id, lease(1)) && !known.is_newer(before.id, lease(2)));
-    known.forget_of([(before.id, lease(1))]);
+    known.forget_under_lease([(before.id, lease(1))]);
     assert_eq!(known.len(), 1, "the one of before is dropped where it was");
-    known.forget_of([(before.id, lease(2))]);
+    known.forget_under_lease([(before.id, lease(2))]);
     assert_eq!(known.len(), 0);
 }
 

@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use rondel_core::Timestamp;
 use rondel_core::error_chain::chain_in_one_line;
-use rondel_store::foreign::xxl_job::{Started, XxlDatabase};
+use rondel_store::foreign::xxl_job::{StartOutcome, XxlDatabase};
 use serde_json::Value;
 use tokio::time::Instant;
 
@@ -195,14 +195,14 @@ async fn start<'a>(
         let mut too_late = Vec::new();
         for one in open {
             let outcome = match started.get(&one.job.number) {
-                Some(Started::TooLate) if round < START_COUNT_MAX => {
+                Some(StartOutcome::TooLate) if round < START_COUNT_MAX => {
                     too_late.push(one);
                     continue;
                 }
-                Some(Started::TooLate) => not_started(one.seam, "its first fire had passed each time").repeatable(),
+                Some(StartOutcome::TooLate) => not_started(one.seam, "its first fire had passed each time").repeatable(),
                 None => not_started(one.seam, "XXL-JOB does not have it any more"),
-                Some(Started::From(_)) => started_outcome(switch, &one, committed_at),
-                Some(Started::Before(_)) => {
+                Some(StartOutcome::From(_)) => started_outcome(switch, &one, committed_at),
+                Some(StartOutcome::AlreadyRunning(_)) => {
                     let gap = "its fires until the seam ran on both sides";
                     let result = "stopped here at the seam; it ran in XXL-JOB already, and continues to";
                     Outcome::done(RunsIn::XxlJob, Some(one.seam), result).with_gap(Some(gap))

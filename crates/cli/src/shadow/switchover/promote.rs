@@ -10,7 +10,7 @@ use futures_util::future::join_all;
 use rondel_core::Timestamp;
 use rondel_core::error_chain::chain_in_one_line;
 use rondel_store::foreign::ForeignError;
-use rondel_store::foreign::xxl_job::{JobStatus, Started, Stopped, XxlDatabase};
+use rondel_store::foreign::xxl_job::{JobStatus, StartOutcome, StopOutcome, XxlDatabase};
 use tokio::time::Instant;
 
 use super::job::{CALL_COUNT_MAX, Direction, HOLDS_AFTER, Job, Switchover, millis};
@@ -64,7 +64,7 @@ pub(super) async fn promote(
             let is_waiting = began_at.elapsed() < wait;
             let (waiting, batch): (Vec<&Job>, Vec<&Job>) = batch
                 .into_iter()
-                .partition(|job| is_waiting && matches!(stopped.get(&job.number), Some(Stopped::TooNear(_))));
+                .partition(|job| is_waiting && matches!(stopped.get(&job.number), Some(StopOutcome::TooNear(_))));
             later.extend(waiting);
             let began = Instant::now();
             let ended = join_all(batch.iter().map(|job| one(switch, job, stopped.get(&job.number), allowance))).await;
@@ -158,13 +158,13 @@ enum End {
     Refused(Timestamp, Failure),
 }
 
-async fn one(switch: &Switchover<'_>, job: &Job, stopped: Option<&Stopped>, allowance: Duration) -> End {
+async fn one(switch: &Switchover<'_>, job: &Job, stopped: Option<&StopOutcome>, allowance: Duration) -> End {
     match stopped {
         None => End::Settled(Outcome::unchanged(switch.runs_in(job), format!("XXL-JOB has no job {}", job.number))),
-        Some(Stopped::TooNear(at)) => End::Settled(Outcome::unchanged(switch.runs_in(job), too_near(*at, allowance))),
-        Some(Stopped::At(at)) => take_over(switch, job, seam_at(*at)).await,
-        Some(Stopped::Before(status)) if !job.is_shadow => End::Settled(switched_before(job, *status)),
-        Some(Stopped::Before(status)) => End::Settled(take_over_stopped(switch, job, *status, allowance).await),
+        Some(StopOutcome::TooNear(at)) => End::Settled(Outcome::unchanged(switch.runs_in(job), too_near(*at, allowance))),
+        Some(StopOutcome::At(at)) => take_over(switch, job, seam_at(*at)).await,
+        Some(StopOutcome::AlreadyStopped(status)) if !job.is_shadow => End::Settled(switched_before(job, *status)),
+        Some(StopOutcome::AlreadyStopped(status)) => End::Settled(take_over_stopped(switch, job, *status, allowance).await),
     }
 }
 
@@ -175,9 +175,11 @@ fn seam_at(next_ms: i64) -> Timestamp {
 }
 
 /// Marks switched jobs that had already been stopped in XXL-JOB, so that an import recognises them as promoted.
-async fn mark(database: &mut XxlDatabase, batch: &[&Job], stopped: &BTreeMap<i64, Stopped>, outcomes: &mut Outcomes) {
-    let is_unmarked =
-        |job: &&Job| matches!(stopped.get(&job.number), Some(Stopped::Before(status)) if status.next_ms == 0);
+async fn mark(database: &mut XxlDatabase, batch: &[&Job], stopped: &BTreeMap<i64, StopOutcome>, outcomes: &mut Outcomes) {
+    let is_unmarked = |job: &&Job| {
+        let outcome = stopped.get(&job.number);
+        matches!(outcome, Some(StopOutcome::AlreadyStopped(status)) if status.next_ms == 0)
+    };
     let done = |name: &str| outcomes.get(name).is_some_and(|one| one.is_done);
     let open: Vec<&Job> = batch.iter().copied().filter(is_unmarked).filter(|job| done(&job.name)).collect();
     let numbers: Vec<i64> = open.iter().map(|job| job.number).collect();
@@ -226,7 +228,7 @@ async fn start_again(database: &mut XxlDatabase, job: &Job, seam: Timestamp, fai
     let message = failure.message();
     let started = database.xxl_start(&[(job.number, seam.as_millis())], || i64::MIN).await;
     match started.as_ref().map(|started| started.get(&job.number)) {
-        Ok(Some(Started::From(_))) => {
+        Ok(Some(StartOutcome::From(_))) => {
             let late = clock::now() > seam;
             let note = format!("it was started there after its fire of {seam}, which XXL-JOB has late or not at all");
             Outcome::unchanged(RunsIn::XxlJob, format!("{message}; it continues to run there"))

@@ -134,8 +134,8 @@ fn the_nearest_fires_of_an_empty_instant_are_named() {
     assert!(why(&deleted, secs(101)).en.contains("the job was deleted at"));
     assert!(!why(&deleted, secs(100)).en.contains("deleted"));
     // A fire at the present instant counts as the nearest one before; the next one comes after it.
-    assert_eq!(nearest(&FireInput { now: secs(120), ..facts }), (Some(secs(120)), Some(secs(180))));
-    assert_eq!(nearest(&FireInput { now: secs(119), ..facts }), (Some(secs(60)), Some(secs(120))));
+    assert_eq!(nearest_fires(&FireInput { now: secs(120), ..facts }), (Some(secs(120)), Some(secs(180))));
+    assert_eq!(nearest_fires(&FireInput { now: secs(119), ..facts }), (Some(secs(60)), Some(secs(120))));
     let fire = why_run(&facts, &done(7, secs(60)));
     let entry = fire.entry.unwrap();
     assert_eq!((entry.first, entry.last, entry.count), (secs(60), secs(60), 1));

@@ -24,7 +24,7 @@ async fn ask(
             let script: Script = serde_json::from_value(script)?;
             let server = async {
                 loop {
-                    run.setup().script_requests.ready().await;
+                    run.setup().script_requests.wait_until_ready().await;
                     for (_, request) in run.setup().script_requests.take_unsent() {
                         let ScriptRequest { run_id, attempt, with_source } = request;
                         run.setup().script_requests.answer(ScriptReply {

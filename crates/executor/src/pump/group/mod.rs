@@ -85,7 +85,7 @@ pub enum ExecutionEnd {
 
 /// Counts of what became of the rows of a select.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Fetched {
+pub struct FetchCounts {
     /// Rows that will be executed.
     pub accepted: usize,
     /// Rows beyond the number that was asked for.
@@ -227,14 +227,14 @@ impl<R: Clone> Group<R> {
     }
 
     /// Takes the rows that a select returned. `fetched_at` is the current time of the server's clock.
-    pub fn fetched(&mut self, rows: Vec<Row<R>>, now: Instant, fetched_at: Timestamp) -> Fetched {
-        let Some(fetch) = self.fetch.take() else { return Fetched::default() };
+    pub fn accept_fetched(&mut self, rows: Vec<Row<R>>, now: Instant, fetched_at: Timestamp) -> FetchCounts {
+        let Some(fetch) = self.fetch.take() else { return FetchCounts::default() };
         if fetch.is_aborting {
             self.release_finished_items();
-            return Fetched { foreign: rows.len(), ..Fetched::default() };
+            return FetchCounts { foreign: rows.len(), ..FetchCounts::default() };
         }
         let is_full = rows.len() >= self.limits.fetch;
-        let mut found = Fetched { surplus: rows.len().saturating_sub(self.limits.fetch), ..Fetched::default() };
+        let mut found = FetchCounts { surplus: rows.len().saturating_sub(self.limits.fetch), ..FetchCounts::default() };
         let mut returned = BTreeSet::new();
         self.retain_failed(&rows, &fetch, is_full);
         for row in rows.into_iter().take(self.limits.fetch) {
@@ -269,7 +269,7 @@ impl<R: Clone> Group<R> {
         row: Row<R>,
         fetch: &Fetch,
         (now, fetched_at): (Instant, Timestamp),
-        found: &mut Fetched,
+        found: &mut FetchCounts,
     ) -> Option<String> {
         let epoch = fetch.asked.get(&row.item);
         let holding = self.items.get_mut(&row.item).filter(|holding| epoch == Some(&holding.epoch));
@@ -293,7 +293,7 @@ impl<R: Clone> Group<R> {
     }
 
     /// Records that a select failed. Returns the wait before the next one.
-    pub fn fetch_failed(&mut self, now: Instant) -> Duration {
+    pub fn end_failed_fetch(&mut self, now: Instant) -> Duration {
         let Some(fetch) = self.fetch.take() else { return Duration::ZERO };
         self.mark_empty(&fetch, |_| false);
         self.failed_fetches = self.failed_fetches.saturating_add(1);
@@ -304,7 +304,7 @@ impl<R: Clone> Group<R> {
     }
 
     /// Records the end of an aborted select.
-    pub fn fetch_aborted(&mut self) {
+    pub fn end_aborted_fetch(&mut self) {
         self.fetch = None;
         self.release_finished_items();
     }
@@ -319,7 +319,7 @@ impl<R: Clone> Group<R> {
     }
 
     /// Records the end of an execution. Returns the rows that failed.
-    pub fn executed(&mut self, number: u64, how: ExecutionEnd, now: Instant) -> Vec<Failure> {
+    pub fn end_execution(&mut self, number: u64, how: ExecutionEnd, now: Instant) -> Vec<Failure> {
         let Some(ended) = self.rows.take_execution(number) else { return Vec::new() };
         let count = u64::try_from(ended.entries.len()).unwrap_or(u64::MAX);
         let holding = self.items.get_mut(&ended.item).filter(|holding| holding.epoch == ended.epoch);
@@ -338,7 +338,7 @@ impl<R: Clone> Group<R> {
             let place = (ended.item.clone(), entry.key.clone());
             if how == ExecutionEnd::Done {
                 self.rows.clear_failed(&place);
-                self.row_ended(place);
+                self.end_row(place);
                 continue;
             }
             entry.failures += 1;
@@ -349,7 +349,7 @@ impl<R: Clone> Group<R> {
                 if may_retry {
                     self.rows.mark_failed(place.clone(), now, self.limits.rest_period(wait));
                 }
-                self.row_ended(place);
+                self.end_row(place);
             } else {
                 self.rows.wait(&ended.item, entry, now + wait);
             }
@@ -359,7 +359,7 @@ impl<R: Clone> Group<R> {
         failures
     }
 
-    fn row_ended(&mut self, place: (String, String)) {
+    fn end_row(&mut self, place: (String, String)) {
         self.rows.forget_key(&place);
         if let Some(fetch) = &mut self.fetch {
             fetch.ended.insert(place);

@@ -65,15 +65,15 @@ impl Watch {
             }
             Event::Rows(rows) if self.selecting.take().is_some() => {
                 let row = |(item, key): (u8, u8)| Row { item: Self::name(item), key: key.to_string(), value: 0 };
-                group.fetched(rows.into_iter().map(row).collect(), now, Timestamp::from_secs(1));
+                group.accept_fetched(rows.into_iter().map(row).collect(), now, Timestamp::from_secs(1));
             }
             Event::SelectFails if self.selecting.take().is_some() => {
-                group.fetch_failed(now);
+                group.end_failed_fetch(now);
             }
             Event::Ends(place, how) if !self.executing.is_empty() => {
                 let number = *self.executing.keys().nth(usize::from(place) % self.executing.len()).unwrap();
                 self.executing.remove(&number);
-                group.executed(number, how, now);
+                group.end_execution(number, how, now);
             }
             Event::Passes(ms) => self.harness.now += Duration::from_millis(ms.into()),
             Event::Stops => group.stop(Some(now + Duration::from_secs(1))),
@@ -99,7 +99,7 @@ impl Watch {
                 }
                 Step::Abort(Task::Fetch) => {
                     self.selecting = None;
-                    self.harness.group.fetch_aborted();
+                    self.harness.group.end_aborted_fetch();
                 }
                 // The aborted execution ends later, by an event.
                 Step::Abort(Task::Execution(_)) => {}

@@ -56,9 +56,9 @@ impl GroupHarness {
         assert_eq!((items.iter().map(|item| item.name.as_str()).collect::<Vec<_>>(), limit), (names.to_vec(), 10));
     }
 
-    pub(super) fn rows(&mut self, rows: &[(&str, u32)]) -> Fetched {
+    pub(super) fn rows(&mut self, rows: &[(&str, u32)]) -> FetchCounts {
         let row = |(item, key): &(&str, u32)| Row { item: (*item).to_owned(), key: key.to_string(), value: *key };
-        self.group.fetched(rows.iter().map(row).collect(), self.now, Timestamp::from_secs(50))
+        self.group.accept_fetched(rows.iter().map(row).collect(), self.now, Timestamp::from_secs(50))
     }
 
     #[track_caller]
@@ -81,11 +81,11 @@ impl GroupHarness {
     }
 
     pub(super) fn done(&mut self, number: u64) {
-        assert_eq!(self.group.executed(number, ExecutionEnd::Done, self.now), []);
+        assert_eq!(self.group.end_execution(number, ExecutionEnd::Done, self.now), []);
     }
 
     pub(super) fn failed(&mut self, number: u64) -> Vec<Option<Duration>> {
-        let failures = self.group.executed(number, ExecutionEnd::Failed, self.now);
+        let failures = self.group.end_execution(number, ExecutionEnd::Failed, self.now);
         failures.into_iter().map(|failure| failure.retry_after).collect()
     }
 
@@ -118,7 +118,7 @@ fn the_last_worker_that_runs_dry_fetches() {
     harness.asks(&["a", "b"]);
     harness.waits(None);
     let found = harness.rows(&[("a", 1), ("a", 2), ("b", 3)]);
-    assert_eq!(found, Fetched { accepted: 3, ..Fetched::default() });
+    assert_eq!(found, FetchCounts { accepted: 3, ..FetchCounts::default() });
     let (first, second) = (harness.executes(&[1]), harness.executes(&[2]));
     harness.waits(None);
     harness.done(first);
@@ -137,14 +137,14 @@ fn with_not_sleep_a_dry_worker_fetches_and_rows_in_work_are_left_out() {
     harness.rows(&[("a", 1)]);
     let first = harness.executes(&[1]);
     harness.asks(&["a"]);
-    assert_eq!(harness.rows(&[("a", 1), ("a", 2)]), Fetched { accepted: 1, in_work: 1, ..Fetched::default() });
+    assert_eq!(harness.rows(&[("a", 1), ("a", 2)]), FetchCounts { accepted: 1, in_work: 1, ..FetchCounts::default() });
     let second = harness.executes(&[2]);
     harness.waits(None);
     harness.done(second);
     harness.asks(&["a"]);
     // The select may have read the row before it was done.
     harness.done(first);
-    assert_eq!(harness.rows(&[("a", 1)]), Fetched { in_work: 1, ..Fetched::default() });
+    assert_eq!(harness.rows(&[("a", 1)]), FetchCounts { in_work: 1, ..FetchCounts::default() });
     harness.waits(Some(limits().idle));
     harness.now += limits().idle;
     harness.asks(&["a"]);
@@ -182,7 +182,7 @@ fn rows_that_were_not_requested_are_dropped() {
     let mut rows = vec![("b", 1), ("c", 2), ("x", 3)];
     rows.extend((0..9).map(|key| ("a", key)));
     let found = harness.rows(&rows);
-    assert_eq!(found, Fetched { accepted: 7, surplus: 2, foreign: 3, ..Fetched::default() });
+    assert_eq!(found, FetchCounts { accepted: 7, surplus: 2, foreign: 3, ..FetchCounts::default() });
 }
 
 #[test]
@@ -209,7 +209,7 @@ fn the_last_rows_make_an_item_dry_once_they_are_done() {
     assert!(harness.progress("a").dry && harness.group.is_dry());
     harness.now += SECOND;
     harness.asks(&["a", "b"]);
-    harness.group.fetch_failed(harness.now);
+    harness.group.end_failed_fetch(harness.now);
     assert!(!harness.group.is_dry(), "nothing is known after a select that failed");
 }
 
@@ -262,7 +262,7 @@ fn rows_that_are_not_done_in_time_are_aborted() {
     assert_eq!((aborted.len(), aborted[0]), (2, second));
     assert!(!harness.progress("a").released, "they are still there");
     for number in aborted {
-        harness.group.executed(number, ExecutionEnd::Aborted, harness.now);
+        harness.group.end_execution(number, ExecutionEnd::Aborted, harness.now);
     }
     let item = harness.progress("a");
     assert_eq!((item.rows, item.done, item.failed, item.released), (3, 0, 3, true));
@@ -277,7 +277,7 @@ fn a_select_that_hangs_is_aborted_with_the_item_that_is_asked_back() {
     harness.now += SECOND * 36;
     assert!(matches!(harness.next(), Step::Abort(Task::Fetch)));
     assert!(!harness.progress("a").released);
-    harness.group.fetch_aborted();
+    harness.group.end_aborted_fetch();
     assert!(harness.progress("a").released);
 }
 
@@ -290,7 +290,7 @@ fn an_item_that_an_order_leaves_out_is_dropped() {
     harness.order(2, []);
     for number in [first, second] {
         assert!(matches!(harness.next(), Step::Abort(Task::Execution(aborted)) if aborted == number));
-        harness.group.executed(number, ExecutionEnd::Aborted, harness.now);
+        harness.group.end_execution(number, ExecutionEnd::Aborted, harness.now);
     }
     harness.waits(None);
     assert_eq!(harness.group.total(), Counts { fetches: 1, rows: 3, ..Counts::default() });
@@ -309,7 +309,7 @@ fn a_higher_epoch_begins_anew_from_the_checkpoint_of_the_order() {
     assert!(matches!(harness.next(), Step::Abort(Task::Execution(_))));
     let refused = harness.group.checkpoint("a", 1, "two");
     assert_eq!(refused, Err(CheckpointError::NotHeld { item: "a".to_owned() }));
-    harness.group.executed(first, ExecutionEnd::Done, harness.now);
+    harness.group.end_execution(first, ExecutionEnd::Done, harness.now);
     let item = harness.progress("a");
     assert_eq!((item.epoch, item.rows, item.done, item.checkpoint.as_str()), (2, 0, 0, "seven"));
     let Step::Fetch { items, .. } = harness.next() else { panic!("a select") };
@@ -337,7 +337,7 @@ fn selects_that_fail_are_repeated_later_and_later() {
     let mut harness = GroupHarness::holding(limits(), &["a"]);
     for seconds in [1, 2, 4, 8, 16, 32, 60, 60] {
         harness.asks(&["a"]);
-        assert_eq!(harness.group.fetch_failed(harness.now), SECOND * seconds);
+        assert_eq!(harness.group.end_failed_fetch(harness.now), SECOND * seconds);
         harness.waits(Some(SECOND * seconds));
         harness.now += SECOND * seconds;
     }
@@ -345,7 +345,7 @@ fn selects_that_fail_are_repeated_later_and_later() {
     harness.rows(&[]);
     harness.now += SECOND;
     harness.asks(&["a"]);
-    assert_eq!(harness.group.fetch_failed(harness.now), SECOND);
+    assert_eq!(harness.group.end_failed_fetch(harness.now), SECOND);
 }
 
 #[test]
@@ -379,7 +379,7 @@ fn a_group_that_stops_drops_waiting_rows_and_finishes_executions() {
     harness.waits(Some(SECOND));
     harness.now += SECOND;
     assert!(matches!(harness.next(), Step::Abort(Task::Execution(number)) if number == second));
-    harness.group.executed(second, ExecutionEnd::Aborted, harness.now);
+    harness.group.end_execution(second, ExecutionEnd::Aborted, harness.now);
     assert!(matches!(harness.next(), Step::Ended));
     assert_eq!(harness.group.total(), Counts { fetches: 1, rows: 3, done: 1, failed: 1 });
 }

@@ -5,7 +5,7 @@ use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back, plan_edit};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
+use crate::catalog::{JobSaved, JobDeleted, JobChange, JobDeletion, JobRecord};
 use crate::mem::{MemStore, State, StoredNode, StoredVersion, key};
 use crate::parents;
 use crate::settle::{clean_name, shard_of, skipped_row};
@@ -13,35 +13,35 @@ use crate::{ChangeJobs, Result};
 
 #[async_trait]
 impl ChangeJobs for MemStore {
-    async fn change_job(&self, change: JobChange<'_>) -> Result<Changed> {
+    async fn change_job(&self, change: JobChange<'_>) -> Result<JobSaved> {
         let read_at = self.now().max(change.reached);
         let mut state = self.state();
-        let Some(record) = state.living_job(change.id) else { return Ok(Changed::NotFound) };
+        let Some(record) = state.living_job(change.id) else { return Ok(JobSaved::NotFound) };
         if change.expected_version.is_some_and(|version| version != record.version) {
-            return Ok(Changed::Conflict(record.version));
+            return Ok(JobSaved::Conflict(record.version));
         }
         if state.job(record.namespace, &change.spec.name).is_some_and(|other| other.id != change.id) {
-            return Ok(Changed::NameTaken);
+            return Ok(JobSaved::NameTaken);
         }
         let children = state.child_names(change.id);
         if change.spec.name != record.spec.name && !children.is_empty() {
-            return Ok(Changed::IsParent(children));
+            return Ok(JobSaved::IsParent(children));
         }
         let mut new_edges = None;
         if !parents::are_same(change.spec, &record.spec) {
             match state.check_parents(change.id, record.namespace, change.spec) {
                 Ok(edges) => new_edges = Some(edges),
-                Err(errors) => return Ok(Changed::BadParents(errors)),
+                Err(errors) => return Ok(JobSaved::BadParents(errors)),
             }
         }
         if !state.has_calendar(change.calendar) {
-            return Ok(Changed::NoCalendar);
+            return Ok(JobSaved::NoCalendar);
         }
         if let Some(channel) = state.missing_channel(record.namespace, change.spec, Some(&record.spec)) {
-            return Ok(Changed::NoChannel(channel));
+            return Ok(JobSaved::NoChannel(channel));
         }
         if let Some(script) = state.missing_script(record.namespace, change.spec, Some(&record.spec)) {
-            return Ok(Changed::NoScript(script));
+            return Ok(JobSaved::NoScript(script));
         }
         if let Some(edges) = new_edges {
             state.write_parents(change.id, edges);
@@ -49,18 +49,18 @@ impl ChangeJobs for MemStore {
         Ok(state.change(&record, &change, read_at))
     }
 
-    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
+    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<JobDeleted> {
         let JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers, drops } =
             deletion;
         let read_at = self.now().max(reached);
         let mut state = self.state();
-        let Some(record) = state.living_job(id) else { return Ok(Deleted::NotFound) };
+        let Some(record) = state.living_job(id) else { return Ok(JobDeleted::NotFound) };
         if expected_version.is_some_and(|version| version != record.version) {
-            return Ok(Deleted::Conflict(record.version));
+            return Ok(JobDeleted::Conflict(record.version));
         }
         let children = state.child_names(id);
         if !children.is_empty() && !detaches_followers {
-            return Ok(Deleted::IsParent(children));
+            return Ok(JobDeleted::IsParent(children));
         }
         state.detach_followers(id);
         state.write_parents(id, Vec::new());
@@ -77,7 +77,7 @@ impl ChangeJobs for MemStore {
             stored.is_deleted = true;
             stored.record.updated_at = now;
         }
-        Ok(Deleted::Done)
+        Ok(JobDeleted::Done)
     }
 }
 
@@ -146,7 +146,7 @@ impl State {
         self.runs.insert(row.id, row);
     }
 
-    pub(in crate::mem) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>, read_at: Timestamp) -> Changed {
+    pub(in crate::mem) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>, read_at: Timestamp) -> JobSaved {
         let job: &Job = change.job;
         let version = record.version + 1;
         if job.pump.is_some() {
@@ -194,7 +194,7 @@ impl State {
             };
             stored.versions.insert(version, held);
         }
-        Changed::Saved(Box::new(saved), reopened)
+        JobSaved::Saved(Box::new(saved), reopened)
     }
 
     /// Reopens settled rows, and makes the job's home their owner.

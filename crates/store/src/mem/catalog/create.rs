@@ -6,45 +6,45 @@ use async_trait::async_trait;
 use rondel_core::NodeId;
 use rondel_core::homes::RecentFires;
 
-use crate::catalog::{Created, Declared, JobRecord, NewJob};
+use crate::catalog::{JobCreated, Declared, JobRecord, NewJob};
 use crate::mem::{Due, MemStore, State, StoredJob, StoredVersion};
 use crate::settle::clean_name;
 use crate::{CreateJobs, Result};
 
 #[async_trait]
 impl CreateJobs for MemStore {
-    async fn create_job(&self, job: NewJob) -> Result<Created> {
+    async fn create_job(&self, job: NewJob) -> Result<JobCreated> {
         Ok(self.state().create_checked(job))
     }
 
-    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>> {
+    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<JobCreated>> {
         let mut state = self.state();
         Ok(jobs.iter().map(|job| state.create_checked(job.clone())).collect())
     }
 }
 
 impl State {
-    fn create_checked(&mut self, job: NewJob) -> Created {
+    fn create_checked(&mut self, job: NewJob) -> JobCreated {
         if !self.has_calendar(job.calendar) {
-            return Created::NoCalendar;
+            return JobCreated::NoCalendar;
         }
         if let Some(channel) = self.missing_channel(job.namespace, &job.spec, None) {
-            return Created::NoChannel(channel);
+            return JobCreated::NoChannel(channel);
         }
         if let Some(script) = self.missing_script(job.namespace, &job.spec, None) {
-            return Created::NoScript(script);
+            return JobCreated::NoScript(script);
         }
         if self.job(job.namespace, &job.spec.name).is_some() {
-            return Created::NameTaken;
+            return JobCreated::NameTaken;
         }
         let (id, edges) = (job.id, self.check_parents(job.id, job.namespace, &job.spec));
         let edges = match edges {
             Ok(edges) => edges,
-            Err(errors) => return Created::BadParents(errors),
+            Err(errors) => return JobCreated::BadParents(errors),
         };
         let record = self.create(job);
         self.write_parents(id, edges);
-        Created::Saved(Box::new(record))
+        JobCreated::Saved(Box::new(record))
     }
 
     fn create(&mut self, job: NewJob) -> JobRecord {

@@ -10,7 +10,7 @@ use crate::streams::LastSessions;
 use crate::{Adopt, LeaseToken, Result};
 
 /// Leases of a node that have ended: the node, the epoch below which all its leases have ended, and when the last of them ended.
-type Ended = (NodeId, i64, Timestamp);
+type EndedLeases = (NodeId, i64, Timestamp);
 
 #[async_trait]
 impl Adopt for MemStore {
@@ -47,7 +47,7 @@ impl Adopt for MemStore {
 
 impl State {
     /// Fences the dead nodes. Returns the leases that have ended: earlier ones of this node, and all of the dead nodes.
-    fn fence(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<Ended> {
+    fn fence(&mut self, token: LeaseToken, dead: &[NodeId], now: Timestamp) -> Vec<EndedLeases> {
         let mut ended_leases = Vec::new();
         for node in dead.iter().filter(|node| **node != token.node) {
             let Some(held) = self
@@ -78,11 +78,11 @@ impl State {
         ended_leases
     }
 
-    fn orphans(&self, ended: &[Ended], is_wanted: impl Fn(&Run) -> bool) -> Vec<Run> {
+    fn orphans(&self, ended: &[EndedLeases], is_wanted: impl Fn(&Run) -> bool) -> Vec<Run> {
         self.open_of(|run| lease_of(run, ended).is_some() && is_wanted(run))
     }
 
-    fn adopt(&mut self, token: LeaseToken, ended: &[Ended], jobs: &[JobId]) -> Vec<Adopted> {
+    fn adopt(&mut self, token: LeaseToken, ended: &[EndedLeases], jobs: &[JobId]) -> Vec<Adopted> {
         let mut orphans = self.orphans(ended, |run| jobs.contains(&run.job));
         if mutant::on(Mutant::AdoptInParts) {
             orphans.truncate(2);
@@ -108,6 +108,6 @@ impl State {
     }
 }
 
-fn lease_of<'a>(run: &Run, ended: &'a [Ended]) -> Option<&'a Ended> {
+fn lease_of<'a>(run: &Run, ended: &'a [EndedLeases]) -> Option<&'a EndedLeases> {
     ended.iter().find(|(node, epoch, _)| *node == run.node && run.node_epoch < *epoch)
 }

@@ -88,7 +88,7 @@ impl Cancel for MemStore {
         let is_asked_for = |run: &Run| {
             run.job == job && fire_at.is_none_or(|at| run.fire_at == at) && app.is_none_or(|app| run.app == app)
         };
-        let may_be_asked = |run: &Run| CancelRequest::requested("").replaces(run.cancel_asked());
+        let may_be_asked = |run: &Run| CancelRequest::requested("").replaces(run.cancel_request_reason());
         let mut open = self.state().open_of(|run| is_asked_for(run) && may_be_asked(run));
         open.sort_by_key(|run| run.id);
         open.truncate(size(limit));
@@ -115,7 +115,7 @@ fn may_be_dropped(run: &Run) -> bool {
 
 /// Records a request with its caller and its reason, unless an earlier request has precedence.
 pub(super) fn ask_to_cancel(run: &mut Run, request: CancelRequest<'_>) {
-    if request.replaces(run.cancel_asked()) {
+    if request.replaces(run.cancel_request_reason()) {
         (run.cancel_by, run.cancel_reason) = (Some(clean_name(request.by).into_owned()), Some(request.reason));
     }
 }

@@ -10,7 +10,7 @@ use rondel_core::{JobId, NodeId, Run, RunStatus, Timestamp};
 use rondel_failpoint::mutant::{self, Mutant};
 
 use super::cancel::ask_to_cancel;
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant};
+use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant};
 use crate::mem::{Due, MemStore, State, StoredNode, key, size};
 use crate::{Claim, LeaseToken, Result};
 
@@ -46,12 +46,12 @@ impl Claim for MemStore {
         Ok(unsent)
     }
 
-    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
         let now = self.now();
         let mut state = self.state();
-        let mut claimed = Claimed::default();
+        let mut claimed = ClaimResult::default();
         if !state.holds(token, now) && !mutant::on(Mutant::ClaimWithoutLease) {
-            return Ok(Claimed { is_refused: true, ..claimed });
+            return Ok(ClaimResult { is_refused: true, ..claimed });
         }
         for job in jobs {
             if state.due_job(job.seen.job) != Some(job.seen) && !mutant::on(Mutant::NoUniqueKey) {

@@ -13,7 +13,7 @@ impl State {
         let run = due.awaited_run.and_then(|run| self.runs.get(&run)).filter(|run| run.status.is_terminal())?;
         let ended = (run.fire_at, run.finished_at.unwrap_or(now));
         let defined_at = self.jobs.get(&job).map_or(Timestamp::EPOCH, |job| job.record.updated_at);
-        let next = due.delay.map(|delay| settle::delayed(ended, (delay, defined_at), now));
+        let next = due.delay.map(|delay| settle::fire_after_delay(ended, (delay, defined_at), now));
         due.next_fire_at = next.or(due.next_fire_at);
         (due.is_over, due.awaited_run) = (due.next_fire_at.is_none(), None);
         next

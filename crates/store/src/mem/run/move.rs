@@ -132,7 +132,7 @@ impl State {
         let is_unsent =
             |run: &Run| run.status != RunStatus::Running && run.marked_at.is_none() && run.node_epoch == token.epoch;
         let is_named = |run: &Run| named.contains(&run.id);
-        let going: Vec<RunId> = if home == Some(token.node) {
+        let moving_runs: Vec<RunId> = if home == Some(token.node) {
             let may_go = |run: &Run| is_named(run) && is_unsent(run) && run.shard_total.is_none_or(|total| total <= 1);
             if !open.iter().all(may_go) {
                 return Vec::new();
@@ -147,13 +147,13 @@ impl State {
         } else {
             return Vec::new();
         };
-        for id in &going {
+        for id in &moving_runs {
             if let Some(run) = self.runs.get_mut(id) {
                 (run.node, run.node_epoch, run.status) = (to.node, to.epoch, RunStatus::Waiting);
                 note_unsent(run, now);
             }
         }
-        going
+        moving_runs
     }
 
     /// The runs that move with the job; `None` if the job stays.

@@ -9,9 +9,9 @@ use crate::{LeaseToken, Relay, Result};
 
 #[async_trait]
 impl Relay for MemStore {
-    async fn ask_fences(&self, requests: &[FenceRequest], forget: Timestamp) -> Result<()> {
+    async fn ask_fences(&self, requests: &[FenceRequest], forget_before: Timestamp) -> Result<()> {
         let mut state = self.state();
-        state.fence_requests.retain(|_, (request, _)| request.asked_at >= forget);
+        state.fence_requests.retain(|_, (request, _)| request.asked_at >= forget_before);
         for request in requests {
             let key = (request.asker, request.executor);
             if state.fence_requests.get(&key).is_none_or(|(earlier, _)| earlier.asked_at < request.asked_at) {
@@ -54,8 +54,8 @@ impl Relay for MemStore {
 
     async fn fence_answers(&self, asker: NodeId, since: Timestamp, limit: u32) -> Result<Vec<RelayedAnswer>> {
         let state = self.state();
-        let its =
+        let requests =
             state.fence_requests.values().filter(|(request, _)| request.asker == asker && request.asked_at >= since);
-        Ok(its.filter_map(|(_, answer)| answer.clone()).take(size(limit)).collect())
+        Ok(requests.filter_map(|(_, answer)| answer.clone()).take(size(limit)).collect())
     }
 }

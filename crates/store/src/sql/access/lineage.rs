@@ -40,7 +40,7 @@ const DELETE_GRANTS_OF_TOKENS: Statement = Statement {
 };
 /// Deletes the sign-ins and links that tokens created. They would remain valid otherwise, because using them does not require the token's
 /// secret.
-pub(in crate::sql) const DELETE_BEGUN: [Statement; 4] = [
+pub(in crate::sql) const DELETE_SIGN_INS_AND_LINKS: [Statement; 4] = [
     Statement { name: "delete_token_sessions", text: "DELETE FROM web_session WHERE token_id {in_list}" },
     Statement { name: "delete_minted_sessions", text: "DELETE FROM web_session WHERE minted_by {in_list}" },
     Statement { name: "delete_token_links", text: "DELETE FROM sign_in_link WHERE token_id {in_list}" },
@@ -61,7 +61,7 @@ const READ_MINTED: Statement = Statement {
     text: "SELECT id, minted_by FROM api_token WHERE minted_by {in_list} ORDER BY id {for_update}",
 };
 /// Moves the sign-ins and links of a token to the token that replaces it.
-const MOVE_BEGUN: [Statement; 4] = [
+const MOVE_SIGN_INS_AND_LINKS: [Statement; 4] = [
     Statement { name: "move_token_sessions", text: "UPDATE web_session SET token_id = ? WHERE token_id = ?" },
     Statement { name: "move_minted_sessions", text: "UPDATE web_session SET minted_by = ? WHERE minted_by = ?" },
     Statement { name: "move_token_links", text: "UPDATE sign_in_link SET token_id = ? WHERE token_id = ?" },
@@ -98,7 +98,7 @@ impl Tx<'_> {
     /// Moves everything that a token created to the token that replaces it. The new token may itself descend from the old one.
     pub(super) async fn move_access(&mut self, old: TokenId, new: TokenId) -> Result<()> {
         self.execute(Query::new(&MOVE_MINTED).int(new.get()).int(old.get()).int(new.get())).await?;
-        for statement in &MOVE_BEGUN {
+        for statement in &MOVE_SIGN_INS_AND_LINKS {
             self.execute(Query::new(statement).int(new.get()).int(old.get())).await?;
         }
         Ok(())
@@ -179,7 +179,7 @@ impl Tx<'_> {
     }
 
     async fn end_access(&mut self, tokens: &[i64]) -> Result<()> {
-        for statement in &DELETE_BEGUN {
+        for statement in &DELETE_SIGN_INS_AND_LINKS {
             self.execute(Query::new(statement).list(tokens.iter().copied())).await?;
         }
         Ok(())

@@ -5,7 +5,7 @@ use rondel_core::edit::{EditContext, EditPlan, FutureRow, MovedRow, look_back, p
 use rondel_core::time::millis;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use crate::catalog::{Changed, Deleted, JobChange, JobDeletion, JobRecord};
+use crate::catalog::{JobSaved, JobDeleted, JobChange, JobDeletion, JobRecord};
 use crate::parents;
 use crate::settle::{shard_of, skipped_row};
 use crate::sql::calendars::pins;
@@ -71,28 +71,28 @@ const HAND_TO_HOME: Statement = Statement {
 
 #[async_trait]
 impl ChangeJobs for SqlStore {
-    async fn change_job(&self, change: JobChange<'_>) -> Result<Changed> {
+    async fn change_job(&self, change: JobChange<'_>) -> Result<JobSaved> {
         let saved = transact!(self, "change_job", |tx| tx.change_job(&change).await);
         match saved {
             // Another caller took the name between the check and the update.
-            Err(error) if is_duplicate(&error) && names_a_job(&error) => Ok(Changed::NameTaken),
+            Err(error) if is_duplicate(&error) && names_a_job(&error) => Ok(JobSaved::NameTaken),
             other => other,
         }
     }
 
-    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<Deleted> {
+    async fn delete_job(&self, deletion: JobDeletion<'_>) -> Result<JobDeleted> {
         let JobDeletion { id, expected_version, before, skipped_row_id, now, reached, detaches_followers, drops } =
             deletion;
         transact!(self, "delete_job", |tx| {
-            let Some(record) = tx.job_by_id(id).await? else { return Ok(Deleted::NotFound) };
+            let Some(record) = tx.job_by_id(id).await? else { return Ok(JobDeleted::NotFound) };
             tx.lock_graph(record.namespace).await?;
-            let Some((record, due)) = tx.lock_job(id).await? else { return Ok(Deleted::NotFound) };
+            let Some((record, due)) = tx.lock_job(id).await? else { return Ok(JobDeleted::NotFound) };
             if expected_version.is_some_and(|version| version != record.version) {
-                return Ok(Deleted::Conflict(record.version));
+                return Ok(JobDeleted::Conflict(record.version));
             }
             let children = tx.child_names(id).await?;
             if !children.is_empty() && !detaches_followers {
-                return Ok(Deleted::IsParent(children));
+                return Ok(JobDeleted::IsParent(children));
             }
             tx.detach_followers(id).await?;
             tx.write_parents(id, &[]).await?;
@@ -113,7 +113,7 @@ impl ChangeJobs for SqlStore {
             tx.execute_all(Query::new(&RETIRE_JOB).at(now).int(id.get()).int(record.version), 1).await?;
             tx.execute_all(Query::new(&DELETE_DUE).int(id.get()), 1).await?;
             tx.delete_items(id).await?;
-            Ok(Deleted::Done)
+            Ok(JobDeleted::Done)
         })
     }
 }
@@ -161,44 +161,44 @@ impl Tx<'_> {
         Ok(!status.is_terminal())
     }
 
-    async fn change_job(&mut self, change: &JobChange<'_>) -> Result<Changed> {
-        let Some(record) = self.job_by_id(change.id).await? else { return Ok(Changed::NotFound) };
+    async fn change_job(&mut self, change: &JobChange<'_>) -> Result<JobSaved> {
+        let Some(record) = self.job_by_id(change.id).await? else { return Ok(JobSaved::NotFound) };
         let names_parents = !change.spec.parents().is_empty();
         if names_parents || change.spec.name != record.spec.name {
             self.lock_graph(record.namespace).await?;
         }
-        let Some((record, due)) = self.lock_job(change.id).await? else { return Ok(Changed::NotFound) };
+        let Some((record, due)) = self.lock_job(change.id).await? else { return Ok(JobSaved::NotFound) };
         if change.expected_version.is_some_and(|version| version != record.version) {
-            return Ok(Changed::Conflict(record.version));
+            return Ok(JobSaved::Conflict(record.version));
         }
         if change.spec.name != record.spec.name {
             let other =
                 Query::new(&FIND_OTHER_JOB).int(record.namespace.get()).text(&change.spec.name).int(change.id.get());
             if self.row(other).await?.is_some() {
-                return Ok(Changed::NameTaken);
+                return Ok(JobSaved::NameTaken);
             }
             let children = self.child_names(change.id).await?;
             if !children.is_empty() {
-                return Ok(Changed::IsParent(children));
+                return Ok(JobSaved::IsParent(children));
             }
         }
         let mut new_edges = None;
         if !parents::are_same(change.spec, &record.spec) {
             match self.check_parents(change.id, record.namespace, change.spec).await? {
                 Ok(edges) => new_edges = Some(edges),
-                Err(errors) => return Ok(Changed::BadParents(errors)),
+                Err(errors) => return Ok(JobSaved::BadParents(errors)),
             }
         }
         if !self.lock_pinned_calendar(change.calendar).await? {
-            return Ok(Changed::NoCalendar);
+            return Ok(JobSaved::NoCalendar);
         }
         let both = std::iter::once((change.spec, Some(&record.spec)));
         if let Some(channel) = self.lock_expect_channels(record.namespace, both).await? {
-            return Ok(Changed::NoChannel(channel));
+            return Ok(JobSaved::NoChannel(channel));
         }
         let both = std::iter::once((change.spec, Some(&record.spec)));
         if let Some(script) = self.lock_scripts(record.namespace, both).await? {
-            return Ok(Changed::NoScript(script));
+            return Ok(JobSaved::NoScript(script));
         }
         let version = record.version + 1;
         self.write_definition(change, version).await?;
@@ -235,8 +235,8 @@ impl Tx<'_> {
         let mut reopened = self.runs_of(&reopened).await?;
         reopened.sort_by_key(|run| (run.due_at, run.id));
         match self.job_by_id(change.id).await? {
-            Some(saved) => Ok(Changed::Saved(Box::new(saved), reopened)),
-            None => Ok(Changed::NotFound),
+            Some(saved) => Ok(JobSaved::Saved(Box::new(saved), reopened)),
+            None => Ok(JobSaved::NotFound),
         }
     }
 

@@ -7,7 +7,7 @@ use rondel_core::graph::Edge;
 use rondel_core::time::millis;
 use rondel_core::{CalendarId, JobId, NamespaceId};
 
-use crate::catalog::{Created, Declared, JobRecord, NewJob, PinnedCalendar};
+use crate::catalog::{JobCreated, Declared, JobRecord, NewJob, PinnedCalendar};
 use crate::parents::check_all;
 use crate::settle::clean_name;
 use crate::sql::calendars::pins;
@@ -52,11 +52,11 @@ const _: () = assert!(CHUNK.is_power_of_two());
 
 #[async_trait]
 impl CreateJobs for SqlStore {
-    async fn create_job(&self, job: NewJob) -> Result<Created> {
+    async fn create_job(&self, job: NewJob) -> Result<JobCreated> {
         transact!(self, "create_job", |tx| tx.create_job(&job).await)
     }
 
-    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<Created>> {
+    async fn create_jobs(&self, jobs: &[NewJob]) -> Result<Vec<JobCreated>> {
         let mut created = Vec::with_capacity(jobs.len());
         let mut rest = jobs;
         while !rest.is_empty() {
@@ -77,22 +77,22 @@ impl CreateJobs for SqlStore {
 }
 
 impl Tx<'_> {
-    async fn create_job(&mut self, job: &NewJob) -> Result<Created> {
+    async fn create_job(&mut self, job: &NewJob) -> Result<JobCreated> {
         if !job.spec.parents().is_empty() {
             self.lock_graph(job.namespace).await?;
         }
         let edges = match self.check_parents(job.id, job.namespace, &job.spec).await? {
             Ok(edges) => edges,
-            Err(errors) => return Ok(Created::BadParents(errors)),
+            Err(errors) => return Ok(JobCreated::BadParents(errors)),
         };
         if !self.lock_pinned_calendar(job.calendar).await? {
-            return Ok(Created::NoCalendar);
+            return Ok(JobCreated::NoCalendar);
         }
         if let Some(channel) = self.lock_expect_channels(job.namespace, std::iter::once((&job.spec, None))).await? {
-            return Ok(Created::NoChannel(channel));
+            return Ok(JobCreated::NoChannel(channel));
         }
         if let Some(script) = self.lock_scripts(job.namespace, std::iter::once((&job.spec, None))).await? {
-            return Ok(Created::NoScript(script));
+            return Ok(JobCreated::NoScript(script));
         }
         let declared = job.declared.as_ref().map(json).transpose()?;
         let insert = Query::new(&INSERT_JOB)
@@ -106,7 +106,7 @@ impl Tx<'_> {
             .opt_text(declared.as_deref())
             .opt_at(declared.is_some().then_some(job.now));
         if self.execute(pins(insert, job.calendar)).await? == 0 {
-            return Ok(Created::NameTaken);
+            return Ok(JobCreated::NameTaken);
         }
         self.insert_version(NewVersion {
             job: job.id,
@@ -128,7 +128,7 @@ impl Tx<'_> {
         self.write_expects((job.namespace, job.id), (None, &job.spec), job.now).await?;
         self.write_script_use((job.namespace, job.id), Some(&job.spec), None).await?;
         match self.job_by_id(job.id).await? {
-            Some(record) => Ok(Created::Saved(Box::new(record))),
+            Some(record) => Ok(JobCreated::Saved(Box::new(record))),
             None => Err(crate::sql::failure::unexpected_count("create_job", 1, 0)),
         }
     }
@@ -242,9 +242,9 @@ impl SqlStore {
     }
 }
 
-fn saved(job: &NewJob) -> Created {
+fn saved(job: &NewJob) -> JobCreated {
     let declared = |spec| Declared { spec, declared_at: job.now, undeclared_at: None };
-    Created::Saved(Box::new(JobRecord {
+    JobCreated::Saved(Box::new(JobRecord {
         id: job.id,
         namespace: job.namespace,
         app: job.app,

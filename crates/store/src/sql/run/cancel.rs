@@ -123,7 +123,7 @@ impl Cancel for SqlStore {
                 for row in &open {
                     let mut columns = Reader::new(row, "run");
                     let id = columns.int("id")?;
-                    if request.replaces(cancel_asked(&mut columns)?) {
+                    if request.replaces(cancel_request_reason(&mut columns)?) {
                         new.push(id);
                     }
                 }
@@ -260,7 +260,7 @@ impl Tx<'_> {
         request: CancelRequest<'_>,
         now: Timestamp,
     ) -> Result<()> {
-        if request.replaces(run.cancel_asked()) {
+        if request.replaces(run.cancel_request_reason()) {
             let CancelRequest { by, reason } = request;
             self.execute_all(Query::new(&SET_CANCEL).text(by).text(reason.as_str()).int(run.id.get()), 1).await?;
             self.execute(Query::new(&INSERT_CANCEL).int(run.id.get()).text(by).at(now)).await?;
@@ -271,7 +271,7 @@ impl Tx<'_> {
 }
 
 /// The reason of the request to cancel a run, if it has one.
-fn cancel_asked(columns: &mut Reader<'_>) -> Result<Option<Reason>> {
+fn cancel_request_reason(columns: &mut Reader<'_>) -> Result<Option<Reason>> {
     let (by, reason) = (columns.opt_text("cancel_by")?, columns.opt_word("cancel_reason")?);
     Ok(by.map(|_| reason.unwrap_or(Reason::Requested)))
 }

@@ -11,7 +11,7 @@ use rondel_core::{JobId, NodeId, Run, RunId, RunStatus, Timestamp};
 use rondel_failpoint as failpoint;
 use sqlx::any::AnyRow;
 
-use crate::ledger::{ClaimJob, Claimed, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant, lease_of_home};
+use crate::ledger::{ClaimJob, ClaimResult, DueJob, DueRange, KeyedRun, UnsentPlace, by_instant, lease_of_home};
 use crate::sql::failure::{self, Failure};
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement, read_ids};
 use crate::sql::rows::{self, run_columns};
@@ -131,8 +131,8 @@ impl Claim for SqlStore {
     }
 
     /// A job whose rows the database refuses does not hold up the other jobs: the batch is halved until that job is alone in its part.
-    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
-        let mut claimed = Claimed::default();
+    async fn claim(&self, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
+        let mut claimed = ClaimResult::default();
         let key = |part: &[ClaimJob]| part.first().map_or(0, |job| job.seen.job.get());
         let rows_max = self.failed_batches.rows_max("claim", key(jobs));
         let mut parts: Vec<&[ClaimJob]> = jobs.chunks(rows_max).rev().collect();
@@ -393,9 +393,9 @@ impl Tx<'_> {
     }
 }
 
-async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<Claimed> {
+async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<ClaimResult> {
     if !tx.is_lease_valid(token).await? {
-        return Ok(Claimed { is_refused: true, ..Claimed::default() });
+        return Ok(ClaimResult { is_refused: true, ..ClaimResult::default() });
     }
     let mut wanted: HashMap<JobId, &ClaimJob> = HashMap::with_capacity(jobs.len());
     for job in jobs {
@@ -415,7 +415,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     let left_open = tx.left_open(token, &won).await?;
     won.retain(|job| !left_open.contains(&job.seen.job));
     failpoint::pass("claim.locked");
-    let mut claimed = Claimed::default();
+    let mut claimed = ClaimResult::default();
     let term = |job: &ClaimJob| job.seen.term + i64::from(job.seen.home != token.node);
     for chunk in won.chunks(CHUNK_MAX) {
         let query = Query::new(&MOVE_DUE).rows(chunk, |query, job: &&ClaimJob| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_core::{JobId, RunId, Timestamp};
 
 use crate::Result;
-use crate::settle::{CleanFinish, delayed};
+use crate::settle::{CleanFinish, fire_after_delay};
 use crate::sql::Tx;
 use crate::sql::query::{CHUNK_MAX, Query, Reader, Statement};
 
@@ -73,7 +73,7 @@ impl Delays {
     /// Records that a run has its verdict.
     pub(in crate::sql) fn end(&mut self, run: RunId, fire_at: Timestamp, finished_at: Timestamp) {
         let Some(DelayedJob { job, delay, defined_at, now }) = self.followed.remove(&run) else { return };
-        let next = delay.map(|delay| delayed((fire_at, finished_at), (delay, defined_at), now));
+        let next = delay.map(|delay| fire_after_delay((fire_at, finished_at), (delay, defined_at), now));
         self.moves.push((run, job, next));
     }
 

@@ -245,13 +245,13 @@ impl Tx<'_> {
     }
 
     /// Locks those of `runs` that the lease `token` owns and the statement selects. Returns those that are still in the given attempt and
-    /// for which `may` is true. The argument of `may` is whether the run is marked.
+    /// for which `is_eligible` is true. The argument of `is_eligible` is whether the run is marked.
     async fn lock_own<'r>(
         &mut self,
         statement: &'static Statement,
         token: LeaseToken,
         runs: &'r [RunAtExecutor],
-        may: impl Fn(bool) -> bool,
+        is_eligible: impl Fn(bool) -> bool,
     ) -> Result<Vec<&'r RunAtExecutor>> {
         let by_id: HashMap<i64, &RunAtExecutor> = runs.iter().map(|run| (run.run.get(), run)).collect();
         let mut ids: Vec<i64> = by_id.keys().copied().collect();
@@ -259,7 +259,7 @@ impl Tx<'_> {
         let mut won = Vec::with_capacity(ids.len());
         for chunk in ids.chunks(CHUNK_MAX) {
             for (id, attempt, marked) in self.lock_own_open(statement, token, chunk).await? {
-                won.extend(by_id.get(&id).filter(|run| run.attempt == attempt && may(marked)));
+                won.extend(by_id.get(&id).filter(|run| run.attempt == attempt && is_eligible(marked)));
             }
         }
         Ok(won)

@@ -71,7 +71,7 @@ const CORRECT_ATTEMPTS: Statement = Statement {
 
 /// A locked row, with the changes that the batch has made to it so far.
 #[derive(Clone, Debug)]
-struct Locked {
+struct LockedRun {
     row: RunRow,
     parent: Option<RunId>,
     key: FireKey,
@@ -86,7 +86,7 @@ struct Locked {
     is_dirty: bool,
 }
 
-impl Locked {
+impl LockedRun {
     fn ended(&self, finish: &AttemptEnd, status: RunStatus) -> EndedRun {
         EndedRun {
             run: finish.run,
@@ -131,7 +131,7 @@ struct EndedAttempt<'f> {
 /// A batch of results, and the changes that are collected for it.
 #[derive(Default)]
 pub(super) struct Batch<'f> {
-    locked: HashMap<RunId, Locked>,
+    locked: HashMap<RunId, LockedRun>,
     answers: Vec<EndOutcome>,
     verdicts: Vec<Verdict<'f>>,
     /// True verdicts from late results.
@@ -290,7 +290,7 @@ impl<'f> Batch<'f> {
                     executor: executor.clone(),
                     started_at: clean.started_at.or(locked.started_at),
                 });
-                if locked.has_request && locked.row.cancel_asked.is_none() && reason != Reason::NotReceived {
+                if locked.has_request && locked.row.cancel_request_reason.is_none() && reason != Reason::NotReceived {
                     self.cancels.push(finish.run.get());
                     locked.has_request = false;
                 }
@@ -305,10 +305,10 @@ impl<'f> Batch<'f> {
                     reason: Some(reason),
                     lost_count,
                     unreceived_count: locked.row.unreceived_count + i32::from(reason == Reason::NotReceived),
-                    marked: false,
+                    is_marked: false,
                     may_have_begun: locked.row.may_have_begun
                         || attempt_may_have_begun(settle::attempt_status(finish.outcome), Some(reason)),
-                    cancel_asked: locked.row.cancel_asked,
+                    cancel_request_reason: locked.row.cancel_request_reason,
                     awaits_children: false,
                     is_unexpanded: locked.row.is_unexpanded,
                     owner: locked.row.owner,
@@ -408,7 +408,12 @@ impl<'f> Batch<'f> {
     }
 }
 
-fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, closed_count: i32, finish: &AttemptEnd) {
+fn count_shard(
+    broadcasts: &mut BTreeMap<RunId, ShardCount>,
+    locked: &LockedRun,
+    closed_count: i32,
+    finish: &AttemptEnd,
+) {
     if let Some(parent) = locked.parent.filter(|_| locked.shard_index != ROOT_SHARD) {
         let new = ShardCount {
             key: locked.key,
@@ -421,13 +426,13 @@ fn count_shard(broadcasts: &mut BTreeMap<RunId, ShardCount>, locked: &Locked, cl
     }
 }
 
-fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
+fn locked(row: &AnyRow) -> Result<(RunId, LockedRun)> {
     let mut columns = Reader::new(row, "run");
     let id = RunId::new(columns.int("id")?);
     let (attempt, status, reason) = (columns.int32("attempt")?, columns.word("status")?, columns.opt_word("reason")?);
     let (lost_count, marked_at) = (columns.int32("lost_count")?, columns.opt_int("marked_at_ms")?);
     let (cancel_by, cancel_reason) = (columns.opt_text("cancel_by")?, columns.opt_word("cancel_reason")?);
-    let mut locked = Locked {
+    let mut locked = LockedRun {
         row: RunRow {
             due_at: Timestamp::EPOCH,
             attempt,
@@ -435,10 +440,10 @@ fn locked(row: &AnyRow) -> Result<(RunId, Locked)> {
             reason,
             lost_count,
             unreceived_count: 0,
-            marked: marked_at.is_some(),
+            is_marked: marked_at.is_some(),
             may_have_begun: false,
             // A request to drop the run also has a reason, but it names no caller.
-            cancel_asked: cancel_by.is_some().then(|| cancel_reason.unwrap_or(Reason::Requested)),
+            cancel_request_reason: cancel_by.is_some().then(|| cancel_reason.unwrap_or(Reason::Requested)),
             awaits_children: false,
             is_unexpanded: false,
             owner: LeaseToken { node: NodeId::new(0), epoch: 0 },

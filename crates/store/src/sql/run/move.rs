@@ -114,9 +114,9 @@ impl Move for SqlStore {
             let mut has_taker = true;
             let part = transact!(self, "hand_over", |tx| {
                 let Some(epoch) = tx.taker(to.get()).await? else { return Ok(Vec::new()) };
-                let going = tx.hand_over(token, chunk, (to, epoch)).await?;
+                let moving_runs = tx.hand_over(token, chunk, (to, epoch)).await?;
                 has_taker = tx.lock_taker(to.get(), epoch).await?;
-                if has_taker { Ok(going) } else { Err(takes_no_jobs("hand_over")) }
+                if has_taker { Ok(moving_runs) } else { Err(takes_no_jobs("hand_over")) }
             });
             match part {
                 Err(_) if !has_taker => break,
@@ -311,18 +311,18 @@ impl Tx<'_> {
         let locked = self.lock_moving(&jobs, token.node).await?;
         let named: HashSet<i64> = moves.iter().flat_map(|one| &one.runs).map(|run| run.get()).collect();
         let mut runs: HashMap<i64, Vec<i64>> = HashMap::new();
-        let mut stay = HashSet::new();
+        let mut staying_jobs = HashSet::new();
         for run in self.open_of_jobs(&locked, token.node).await? {
             if named.contains(&run.id) && run.may_go(token, not_before) {
                 runs.entry(run.job).or_default().push(run.id);
             } else {
-                stay.insert(run.job);
+                staying_jobs.insert(run.job);
             }
         }
-        takers.retain(|to, _| locked.iter().any(|job| targets.get(job) == Some(to) && !stay.contains(job)));
+        takers.retain(|to, _| locked.iter().any(|job| targets.get(job) == Some(to) && !staying_jobs.contains(job)));
         for (to, epoch) in &takers {
             let (to, epoch) = (*to, *epoch);
-            let goes = |job: &&i64| targets.get(*job) == Some(&to) && !stay.contains(*job);
+            let goes = |job: &&i64| targets.get(*job) == Some(&to) && !staying_jobs.contains(*job);
             let jobs: Vec<i64> = locked.iter().filter(goes).copied().collect();
             let query = Query::new(&MOVE_JOBS).int(to).list(jobs.iter().copied()).int(token.node.get());
             self.execute_all(query, jobs.len()).await?;
@@ -379,25 +379,25 @@ impl Tx<'_> {
             }
         }
         let named: BTreeSet<i64> = jobs.iter().flat_map(|(_, runs)| runs).copied().collect();
-        let mut going = self.unsent_of(token, jobs, &joining).await?;
-        let mut stay = HashSet::new();
+        let mut moving_runs = self.unsent_of(token, jobs, &joining).await?;
+        let mut staying_jobs = HashSet::new();
         let mut open = Vec::new();
         for run in self.open_of_jobs(&own, token.node).await? {
             if named.contains(&run.id) && run.is_unsent(token) && !run.is_shard {
                 open.push((run.job, run.id));
             } else {
-                stay.insert(run.job);
+                staying_jobs.insert(run.job);
             }
         }
-        own.retain(|job| !stay.contains(job));
+        own.retain(|job| !staying_jobs.contains(job));
         if !own.is_empty() {
             let query = Query::new(&MOVE_JOBS).int(to.0.get()).list(own.iter().copied()).int(token.node.get());
             self.execute_all(query, own.len()).await?;
         }
-        going.extend(open.into_iter().filter(|(job, _)| !stay.contains(job)).map(|(_, run)| run));
-        going.sort_unstable();
-        self.move_runs(&going, (to.0.get(), to.1)).await?;
-        Ok(going.into_iter().map(RunId::new).collect())
+        moving_runs.extend(open.into_iter().filter(|(job, _)| !staying_jobs.contains(job)).map(|(_, run)| run));
+        moving_runs.sort_unstable();
+        self.move_runs(&moving_runs, (to.0.get(), to.1)).await?;
+        Ok(moving_runs.into_iter().map(RunId::new).collect())
     }
 
     /// Moves unsent runs to the lease of another node.

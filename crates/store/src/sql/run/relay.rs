@@ -41,8 +41,8 @@ pub(in crate::sql) const READ_ANSWERS: Statement = Statement {
 #[async_trait]
 impl Relay for SqlStore {
     // Not in a transaction: if the row of a question is lost, the server asks again.
-    async fn ask_fences(&self, requests: &[FenceRequest], forget: Timestamp) -> Result<()> {
-        self.execute(Query::new(&FORGET_REQUESTS).at(forget)).await?;
+    async fn ask_fences(&self, requests: &[FenceRequest], forget_before: Timestamp) -> Result<()> {
+        self.execute(Query::new(&FORGET_REQUESTS).at(forget_before)).await?;
         for request in requests {
             let (asker, executor) = (request.asker.get(), request.executor.get());
             self.execute(Query::new(&DELETE_REQUEST).int(asker).int(executor).at(request.asked_at)).await?;

@@ -10,7 +10,7 @@ use bytes::Bytes;
 use futures_util::stream::{Stream, StreamExt as _, unfold};
 use http::header::{ACCEPT, CONTENT_TYPE};
 use http::{HeaderMap, HeaderValue};
-use rondel_admin::jobs::{self, Action, Application, ApplyError, ApplyPlan, PlannedJob, SavedJob, Saving};
+use rondel_admin::jobs::{self, Action, ApplyError, ApplyPlan, ApplyRequest, PlannedJob, SavedJob, Saving};
 use rondel_core::access::Permission::Edit;
 use rondel_core::access::Rights;
 use rondel_core::shape::{self, Document};
@@ -223,7 +223,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
         None => None,
     };
     let apps = check_apps(&call, &specs).await?;
-    let wanted = Application { namespace: call.namespace.id, specs, prune };
+    let wanted = ApplyRequest { namespace: call.namespace.id, specs, prune };
     if call.query.is_dry_run {
         return try_list(&call, &body, wanted).await;
     }
@@ -254,7 +254,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
 }
 
 /// Answers with the plan of a list. Each planned job is serialized immediately and then dropped.
-async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: Application) -> Result<Response, Problem> {
+async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: ApplyRequest) -> Result<Response, Problem> {
     let (mut items, mut hidden) = (Items::default(), None);
     let report = |job: PlannedJob| {
         hidden = hidden.take().or_else(|| check_existing(call, &job).err());

@@ -277,12 +277,12 @@ async fn without_executor<Q>(
 /// The runs that have been running longest, one per job. They are read by the instants at which they were due: however many younger runs
 /// there are, the old ones are found.
 async fn longest_running<Q>(call: &Call<Q>, now: Timestamp) -> Result<Vec<Run>, Problem> {
-    let since = now - LONG_MIN;
+    let begun_by = now - LONG_MIN;
     let query = OpenQuery {
         namespace: call.namespace.id,
         status: RunStatus::Running,
-        due_by: since,
-        since,
+        due_by: begun_by,
+        begun_by,
         first_attempts_only: false,
         limit: LONG_COUNT,
     };

@@ -456,7 +456,7 @@ fn a_queued_run_expires_by_its_own_instant() {
     assert_eq!(expired(&mut gates, 18), [8]);
     assert_eq!(leave(&mut gates, 1), [15], "its turn came before its time was over");
     assert_eq!(expired(&mut gates, 60), [22, 29]);
-    assert!(gates.ends.is_empty() && gates.queued_count() == 0);
+    assert!(gates.timeouts.is_empty() && gates.queued_count() == 0);
     // If the server takes a run up late, the run's queue time begins when it is taken up.
     let late = ready(40, &serial).taken_up(Timestamp::from_secs(300));
     assert_eq!(enter(&mut gates, late), "queued");

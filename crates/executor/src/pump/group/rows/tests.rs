@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use crate::pump::group::tests::{GroupHarness, SECOND, item, limits};
-use crate::pump::group::{Fetched, Limits};
+use crate::pump::group::{FetchCounts, Limits};
 
 #[test]
 fn a_row_is_tried_again_later_and_later_and_then_rests() {
@@ -11,7 +11,7 @@ fn a_row_is_tried_again_later_and_later_and_then_rests() {
     let number = harness.executes(&[1]);
     assert_eq!(harness.failed(number), [Some(SECOND)]);
     harness.asks(&["a"]);
-    assert_eq!(harness.rows(&[("a", 1)]), Fetched { in_work: 1, ..Fetched::default() }, "it waits");
+    assert_eq!(harness.rows(&[("a", 1)]), FetchCounts { in_work: 1, ..FetchCounts::default() }, "it waits");
     harness.now += SECOND;
     let number = harness.executes(&[1]);
     assert_eq!(harness.failed(number), [Some(SECOND * 2)]);
@@ -19,7 +19,7 @@ fn a_row_is_tried_again_later_and_later_and_then_rests() {
     let number = harness.executes(&[1]);
     assert_eq!(harness.failed(number), [None]);
     harness.asks(&["a"]);
-    assert_eq!(harness.rows(&[("a", 1)]), Fetched { resting: 1, ..Fetched::default() });
+    assert_eq!(harness.rows(&[("a", 1)]), FetchCounts { resting: 1, ..FetchCounts::default() });
     assert!(harness.group.is_dry(), "a row that failed for good does not keep a pump going");
     harness.now += SECOND * 4;
     harness.asks(&["a"]);

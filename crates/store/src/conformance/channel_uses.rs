@@ -11,8 +11,8 @@ use super::channels::channel_in;
 use super::{compile, created, next_id, spec};
 use crate::Store;
 use crate::alerts::{RuleChange, RuleSaved};
-use crate::catalog::{Changed, Created, JobChange, JobRecord, NewJob};
-use crate::channels::{CHANNEL_USER_COUNT_MAX, Channel, ChannelDeleted, ChannelUser};
+use crate::catalog::{JobSaved, JobCreated, JobChange, JobRecord, NewJob};
+use crate::channels::{CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelUse};
 use crate::reports::{ReportChange, ReportSaved};
 
 async fn channel(store: &dyn Store, namespace: NamespaceId, name: &str) {
@@ -47,7 +47,7 @@ async fn new_job(store: &dyn Store, namespace: NamespaceId, name: &str, expect: 
     }
 }
 
-async fn change(store: &dyn Store, record: &JobRecord, expect: &Value) -> Changed {
+async fn change(store: &dyn Store, record: &JobRecord, expect: &Value) -> JobSaved {
     let (spec, now) = (spec(&record.spec.name, json!({"expect": expect})), store.now().await.unwrap());
     let (job, before) = (compile(&spec), compile(&record.spec));
     let change = JobChange {
@@ -88,10 +88,10 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
     }
     let expect = json!({"late": "1m", "channels": ["ops"]});
     let new = new_job(store, namespace, "job", expect.clone()).await;
-    assert_eq!(store.create_job(new.clone()).await.unwrap(), Created::NoChannel(missing.clone()));
+    assert_eq!(store.create_job(new.clone()).await.unwrap(), JobCreated::NoChannel(missing.clone()));
     let free = new_job(store, namespace, "free", json!({"late": "1m"})).await;
     let both = store.create_jobs(&[free, new.clone()]).await.unwrap();
-    assert!(matches!(&both[..], [Created::Saved(_), Created::NoChannel(_)]), "{both:?}");
+    assert!(matches!(&both[..], [JobCreated::Saved(_), JobCreated::NoChannel(_)]), "{both:?}");
     assert!(store.job(namespace, "job").await.unwrap().is_none(), "nothing half saved");
 
     channel(store, namespace, "ops").await;
@@ -102,8 +102,8 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
     assert!(matches!(save_rule(store, namespace, "silent", json!({})).await, RuleSaved::Created(_)));
     assert_eq!(store.save_report_schedule(sent).await.unwrap(), ReportSaved::Created);
     let job = created(store.create_job(new).await.unwrap());
-    let rules = ["direct", "escalating"].map(|rule| ChannelUser::Rule(rule.to_owned()));
-    let all = [&rules[..], &[ChannelUser::Job("job".to_owned()), ChannelUser::Report]].concat();
+    let rules = ["direct", "escalating"].map(|rule| ChannelUse::Rule(rule.to_owned()));
+    let all = [&rules[..], &[ChannelUse::Job("job".to_owned()), ChannelUse::Report]].concat();
     assert_eq!(used().await, ChannelDeleted::Used(all));
     assert!(store.channel(namespace, "ops").await.unwrap().is_some());
     assert_eq!(store.delete_channel(namespace, "opsx").await.unwrap(), ChannelDeleted::Deleted);
@@ -112,10 +112,10 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
         assert!(store.delete_alert_rule(namespace, rule, now).await.unwrap());
     }
     assert!(store.delete_report_schedule(namespace).await.unwrap());
-    assert_eq!(used().await, ChannelDeleted::Used(vec![ChannelUser::Job("job".to_owned())]));
+    assert_eq!(used().await, ChannelDeleted::Used(vec![ChannelUse::Job("job".to_owned())]));
     let changed = change(store, &job, &json!({"late": "1m", "channels": ["none"]})).await;
-    assert_eq!(changed, Changed::NoChannel("none".to_owned()));
-    assert!(matches!(change(store, &job, &json!({"late": "2m"})).await, Changed::Saved(..)));
+    assert_eq!(changed, JobSaved::NoChannel("none".to_owned()));
+    assert!(matches!(change(store, &job, &json!({"late": "2m"})).await, JobSaved::Saved(..)));
     assert_eq!(used().await, ChannelDeleted::Deleted);
     assert_eq!(used().await, ChannelDeleted::NotFound);
 }
@@ -125,16 +125,16 @@ pub async fn a_used_channel_is_not_deleted(store: &dyn Store) {
 pub async fn the_default_channel_is_used_by_expectations_without_one(store: &dyn Store) {
     let namespace = tenant(store).await;
     let mut jobs = Vec::new();
-    for index in 0..CHANNEL_USER_COUNT_MAX + 3 {
+    for index in 0..CHANNEL_USE_COUNT_MAX + 3 {
         jobs.push(new_job(store, namespace, &format!("job-{index:02}"), json!({"late": "1m"})).await);
     }
     let made = store.create_jobs(&jobs).await.unwrap();
-    assert!(made.iter().all(|made| matches!(made, Created::Saved(_))), "no channel is needed");
+    assert!(made.iter().all(|made| matches!(made, JobCreated::Saved(_))), "no channel is needed");
     channel(store, namespace, EXPECT_CHANNEL).await;
     match store.delete_channel(namespace, EXPECT_CHANNEL).await.unwrap() {
         ChannelDeleted::Used(users) => {
-            assert_eq!(users.len(), CHANNEL_USER_COUNT_MAX + 1);
-            assert!(users.iter().all(|user| matches!(user, ChannelUser::Job(name) if name.starts_with("job-"))));
+            assert_eq!(users.len(), CHANNEL_USE_COUNT_MAX + 1);
+            assert!(users.iter().all(|user| matches!(user, ChannelUse::Job(name) if name.starts_with("job-"))));
         }
         other => unreachable!("it is used: {other:?}"),
     }
@@ -159,7 +159,7 @@ pub async fn a_channel_is_not_deleted_while_its_user_is_saved(store: &dyn Store)
         let new = new_job(store, namespace, &format!("job-{round}"), json!({"late": "1m", "channels": [word]})).await;
         let (made, deleted) = tokio::join!(store.create_job(new), store.delete_channel(namespace, &word));
         match (made.unwrap(), deleted.unwrap()) {
-            (Created::Saved(_), ChannelDeleted::Used(_)) | (Created::NoChannel(_), ChannelDeleted::Deleted) => {}
+            (JobCreated::Saved(_), ChannelDeleted::Used(_)) | (JobCreated::NoChannel(_), ChannelDeleted::Deleted) => {}
             other => unreachable!("both went through: {other:?}"),
         }
     }

@@ -13,7 +13,7 @@ use super::channels::LOCK_CHANNEL;
 use super::query::{Query, Reader, Statement};
 use crate::Result;
 use crate::alerts::RULE_COUNT_MAX;
-use crate::channels::{CHANNEL_USER_COUNT_MAX, ChannelUser};
+use crate::channels::{CHANNEL_USE_COUNT_MAX, ChannelUse};
 
 /// Number of definitions that one statement reads.
 const PAGE: usize = 200;
@@ -37,38 +37,38 @@ pub(super) const LIST_EXPECTING: Statement = Statement {
 };
 
 impl Tx<'_> {
-    /// The users of a channel, at most one more than [`CHANNEL_USER_COUNT_MAX`]. The caller has locked the channel.
-    pub(super) async fn channel_users(&mut self, namespace: NamespaceId, name: &str) -> Result<Vec<ChannelUser>> {
+    /// The uses of a channel, at most one more than [`CHANNEL_USE_COUNT_MAX`]. The caller has locked the channel.
+    pub(super) async fn channel_uses(&mut self, namespace: NamespaceId, name: &str) -> Result<Vec<ChannelUse>> {
         let mut users = BTreeSet::new();
         for row in self.rows(Query::new(&READ_RULES).int(namespace.get()).int(RULE_COUNT_MAX.into())).await? {
             let mut columns = Reader::new(&row, "alert_rule");
             columns.int("id")?;
             let spec: RuleSpec = columns.json("spec")?;
             if spec.channel_names().any(|used| used == name) {
-                users.insert(ChannelUser::Rule(spec.name));
+                users.insert(ChannelUse::Rule(spec.name));
             }
         }
         if let Some(row) = self.row(Query::new(&READ_REPORT).int(namespace.get())).await? {
             let mut columns = Reader::new(&row, "report_schedule");
             columns.int("namespace_id")?;
             if columns.json::<ReportSchedule>("spec")?.channel == name {
-                users.insert(ChannelUser::Report);
+                users.insert(ChannelUse::Report);
             }
         }
         for kind in ExpectKind::ALL {
-            if users.len() > CHANNEL_USER_COUNT_MAX {
+            if users.len() > CHANNEL_USE_COUNT_MAX {
                 break;
             }
             self.expecting_jobs(namespace, *kind, (name, &mut users)).await?;
         }
-        Ok(users.into_iter().take(CHANNEL_USER_COUNT_MAX + 1).collect())
+        Ok(users.into_iter().take(CHANNEL_USE_COUNT_MAX + 1).collect())
     }
 
     async fn expecting_jobs(
         &mut self,
         namespace: NamespaceId,
         kind: ExpectKind,
-        (name, users): (&str, &mut BTreeSet<ChannelUser>),
+        (name, users): (&str, &mut BTreeSet<ChannelUse>),
     ) -> Result<()> {
         // Expectations that name no channel use the channel of this name.
         let text = if name == EXPECT_CHANNEL { "%".to_owned() } else { format!("%\"{name}\"%") };
@@ -82,10 +82,10 @@ impl Tx<'_> {
                 let spec: JobSpec = columns.json("spec")?;
                 let expect = spec.expect.as_deref();
                 if expect.is_some_and(|expect| expect.channel_names().iter().any(|used| used == name)) {
-                    users.insert(ChannelUser::Job(spec.name));
+                    users.insert(ChannelUse::Job(spec.name));
                 }
             }
-            if rows.len() < PAGE || users.len() > CHANNEL_USER_COUNT_MAX {
+            if rows.len() < PAGE || users.len() > CHANNEL_USE_COUNT_MAX {
                 return Ok(());
             }
         }
