@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_namespace_has_so_many_apps() {
+    async fn the_number_of_apps_in_a_namespace_is_bounded() {
         const NOW: Timestamp = Timestamp::from_secs(1_790_000_000);
         let store = MemStore::new(Arc::new(|| NOW));
         let namespace = NamespaceId::new(1);

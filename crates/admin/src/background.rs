@@ -68,7 +68,7 @@ pub(crate) trait Background: Send {
     fn tick(&mut self, stop: &CancellationToken) -> impl Future<Output = Result<u64, TickError>> + Send;
 
     /// Finishes work in progress, once the loop is asked to stop.
-    fn stopped(&mut self) -> impl Future<Output = ()> + Send {
+    fn finish_work(&mut self) -> impl Future<Output = ()> + Send {
         std::future::ready(())
     }
 }
@@ -85,7 +85,7 @@ pub(crate) async fn drive<B: Background>(
         let retry = background.retry_wait(failed_count).filter(|_| failed_count > 0);
         tokio::select! {
             biased;
-            () = stop.cancelled() => return background.stopped().await,
+            () = stop.cancelled() => return background.finish_work().await,
             () = until(next) => {}
             () = sleep_or_pend(retry) => {}
             () = background.wait_until_woken() => {}
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn a_failure_and_its_end_are_news_once() {
+    fn a_failure_and_its_end_are_reported_once() {
         let board = LoopBoard::default();
         let note = |done, second| board.note("adopt", &done, Timestamp::from_secs(second), SECOND);
         assert_eq!(note(Ok(3), 1), TickChange::Nothing);

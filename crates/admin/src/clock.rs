@@ -103,12 +103,12 @@ impl Clock {
     #[must_use]
     pub fn now(&self) -> Timestamp {
         if mutant::on(Mutant::WallClock) {
-            return self.given_now() + Duration::from_millis(900);
+            return self.estimated_now() + Duration::from_millis(900);
         }
-        self.given_now()
+        self.estimated_now()
     }
 
-    fn given_now(&self) -> Timestamp {
+    fn estimated_now(&self) -> Timestamp {
         let micros = self.boot_micros().saturating_add(self.offset_micros.load(Ordering::Relaxed));
         Timestamp::from_millis(micros.div_euclid(1000))
     }

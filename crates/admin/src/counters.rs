@@ -113,7 +113,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_counted_by_itself() {
+    fn each_counter_counts_separately() {
         let counters = Counters::default();
         for (index, what) in Count::ALL.into_iter().enumerate() {
             assert_eq!(what as usize, index, "{what:?} stands elsewhere in the list");

@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_may_hold_anything() {
+    fn the_name_of_a_process_may_contain_parentheses() {
         let stat = "7 (a) b) S 1 7 7 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 12345 1 1";
         assert_eq!(read_stat(stat), Some(("S", 12_345)));
         assert_eq!(read_stat(""), None);

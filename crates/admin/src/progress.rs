@@ -87,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_done_than_there_is() {
+    fn reported_progress_does_not_exceed_its_total() {
         for ((done, total), expected) in [
             ((3, 4), (3, 4)),
             ((4, 4), (4, 4)),

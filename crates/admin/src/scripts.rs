@@ -68,18 +68,18 @@ pub fn hash(source: &str) -> String {
 /// [`ScriptError::Invalid`], [`ScriptError::Conflict`], [`ScriptError::TooMany`], the store's.
 pub async fn save(
     node: &Node,
-    (namespace, wanted): (NamespaceId, &str),
+    (namespace, script_name): (NamespaceId, &str),
     spec: &ScriptSpec,
     expected_version: Option<i64>,
     author: &str,
 ) -> Result<SavedScript, ScriptError> {
     let mut errors = spec.check();
-    errors.extend(name::check(wanted).err().map(|message| FieldError::new("/name", message)));
+    errors.extend(name::check(script_name).err().map(|message| FieldError::new("/name", message)));
     if !errors.is_empty() {
         return Err(ScriptError::Invalid(errors));
     }
     let hash = hash(&spec.source);
-    let before = node.store().script(namespace, wanted).await?;
+    let before = node.store().script(namespace, script_name).await?;
     if before.is_none() {
         let all = node.store().scripts(namespace, None, SCRIPT_COUNT_MAX).await?;
         if u32::try_from(all.len()).is_ok_and(|count| count >= SCRIPT_COUNT_MAX) {
@@ -96,7 +96,7 @@ pub async fn save(
     let change = ScriptChange {
         id: ScriptId::new(node.new_id()),
         namespace,
-        name: wanted,
+        name: script_name,
         expected_version,
         spec,
         hash: &hash,
@@ -165,10 +165,10 @@ pub async fn version_of(
 /// [`ScriptError::NotFound`], [`ScriptError::Used`], [`ScriptError::Conflict`], the store's.
 pub async fn delete(
     node: &Node,
-    (namespace, wanted): (NamespaceId, &str),
+    (namespace, script_name): (NamespaceId, &str),
     expected_version: Option<i64>,
 ) -> Result<(), ScriptError> {
-    match node.store().delete_script(namespace, wanted, expected_version).await? {
+    match node.store().delete_script(namespace, script_name, expected_version).await? {
         ScriptDeleted::Deleted => Ok(()),
         ScriptDeleted::Used(jobs, job_count) => Err(ScriptError::Used { jobs, job_count }),
         ScriptDeleted::Conflict(version) => Err(ScriptError::Conflict { version }),
@@ -180,9 +180,9 @@ pub async fn delete(
 ///
 /// # Errors
 /// The store's.
-pub async fn find(node: &Node, namespace: NamespaceId, wanted: &str) -> Result<Option<ScriptRecord>, StoreError> {
+pub async fn find(node: &Node, namespace: NamespaceId, script_name: &str) -> Result<Option<ScriptRecord>, StoreError> {
     // Text that cannot be a name is not looked up, so that unchecked text of a caller never reaches the database.
-    if name::check(wanted).is_ok() { node.store().script(namespace, wanted).await } else { Ok(None) }
+    if name::check(script_name).is_ok() { node.store().script(namespace, script_name).await } else { Ok(None) }
 }
 
 #[cfg(test)]

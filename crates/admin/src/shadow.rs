@@ -21,7 +21,7 @@ pub const DUE_DISTANCE_MAX: Duration = Duration::from_secs(3_600);
 const PAGE_FIRE_COUNT: usize = 200_000;
 const JOB_PAGE: u32 = 500;
 /// Fires within this time after a job's creation are not compared, because Rondel cannot fire the job so soon.
-const SETTLE: Duration = Duration::from_secs(2);
+const NOT_COMPARED_FOR: Duration = Duration::from_secs(2);
 
 /// A request for a report.
 #[derive(Clone, Debug)]
@@ -165,7 +165,7 @@ async fn add_rows(
 /// The part of a range in which both schedulers plan the job's fires. For a job that is in shadow mode again after it was active, this is
 /// the whole range; [`is_fire`] omits the runs of the time in between, in which the other scheduler was stopped.
 fn shadow_range(created_at: Timestamp, (mode, promoted_at): (Mode, Option<Timestamp>), range: Range) -> Range {
-    let from = range.from.max(created_at + SETTLE);
+    let from = range.from.max(created_at + NOT_COMPARED_FOR);
     match (mode, promoted_at) {
         (Mode::Active, Some(promoted_at)) => Range { from, to: range.to.min(promoted_at), ..range },
         (Mode::Active | Mode::Shadow, _) => Range { from, ..range },
@@ -191,7 +191,7 @@ async fn read_fires(
         }
     }
     let is_cut = planned.len().max(others.len()) >= FIRE_COUNT_MAX as usize;
-    Ok((planned.iter().filter(|run| is_fire(run)).map(own_fire).collect(), others, is_cut))
+    Ok((planned.iter().filter(|run| is_fire(run)).map(rondel_fire).collect(), others, is_cut))
 }
 
 /// Whether a row records a fire that Rondel would have run without shadow mode. A fire that Rondel skipped for another reason does not
@@ -201,7 +201,7 @@ fn is_fire(run: &Run) -> bool {
     run.span_end_at.is_none() && run.reason == Some(Reason::Shadow)
 }
 
-fn own_fire(run: &Run) -> RondelFire {
+fn rondel_fire(run: &Run) -> RondelFire {
     let would_have = run.detail.as_deref().and_then(|detail| detail.executor.clone());
     RondelFire { run: run.id, fire_at: run.fire_at, sent_at: run.finished_at, executor: would_have }
 }

@@ -77,7 +77,7 @@ impl FireTracer {
         let mut fire = tracer
             .span_builder(format!("fire {}", ready.definition.job.name))
             .with_kind(SpanKind::Producer)
-            .with_start_time(instant(ready.run.due_at.min(now)))
+            .with_start_time(system_time(ready.run.due_at.min(now)))
             .with_attributes(attributes(ready))
             .start_with_context(tracer, &context);
         NEXT_TRACE.set(0);
@@ -87,10 +87,10 @@ impl FireTracer {
         let context = Context::new().with_remote_span_context(fire.span_context().clone());
         let dispatch = tracer
             .span_builder("dispatch")
-            .with_start_time(instant(now))
+            .with_start_time(system_time(now))
             .with_attributes([KeyValue::new("rondel.executor.name", executor.to_owned())])
             .start_with_context(tracer, &context);
-        fire.end_with_timestamp(instant(now));
+        fire.end_with_timestamp(system_time(now));
         (parent_of(dispatch.span_context()), Some(DispatchSpan(dispatch)))
     }
 }
@@ -101,7 +101,7 @@ impl DispatchSpan {
         if let Some(why) = refused {
             self.0.set_status(Status::error(why));
         }
-        self.0.end_with_timestamp(instant(now));
+        self.0.end_with_timestamp(system_time(now));
     }
 }
 
@@ -128,7 +128,7 @@ fn attributes(ready: &Ready) -> Vec<KeyValue> {
     attributes
 }
 
-fn instant(at: Timestamp) -> SystemTime {
+fn system_time(at: Timestamp) -> SystemTime {
     SystemTime::UNIX_EPOCH + Duration::from_millis(u64::try_from(at.as_millis()).unwrap_or(0))
 }
 
@@ -142,7 +142,7 @@ mod tests {
     const PARENT: &str = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
 
     #[test]
-    fn a_parent_comes_back_as_it_went() {
+    fn a_trace_parent_survives_the_conversion() {
         let parent: TraceParent = PARENT.parse().unwrap();
         assert_eq!(parent_of(context_of(parent).span().span_context()), Some(parent));
         assert_eq!(parent_of(Context::new().span().span_context()), None);

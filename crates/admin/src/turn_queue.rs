@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn a_session_an_app_and_all_of_them_have_their_share() {
+    async fn the_weights_of_a_session_an_app_and_the_queue_are_bounded() {
         let queue = TurnQueue::new(BOUNDS);
         assert_eq!(queue.offer(of(1, 1), 100, 'l'), Ok(()), "a large one alone");
         assert_eq!(queue.offer(of(1, 1), 1, 'x'), Err('x'));

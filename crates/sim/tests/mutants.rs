@@ -63,7 +63,7 @@ const UNSEEN: &[&str] = &[
     "no_misfire_at_tick",
     // `late_fires_that_count_as_missed_are_noticed` in crates/admin/tests/gateway/overload.rs.
     "late_is_missed",
-    // `a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it` in
+    // `a_run_that_continues_in_silence_waits_until_its_executor_must_have_stopped_it` in
     // crates/admin/src/dispatch/recovery/rollcall/tests.rs.
     "no_hold_in_silence",
     // `a_run_continues_without_any_answer_as_long_as_its_job_allows` in crates/executor/tests/it/stopping.rs.

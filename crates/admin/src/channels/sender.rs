@@ -60,7 +60,7 @@ impl Background for ChannelLoop {
         self.send_due(stop).await
     }
 
-    async fn stopped(&mut self) {
+    async fn finish_work(&mut self) {
         self.senders.wait_for_all().await;
     }
 }

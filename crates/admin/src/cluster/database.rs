@@ -70,7 +70,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trouble_is_news_once_and_keeps_its_beginning() {
+    fn database_trouble_is_reported_once_and_keeps_its_beginning() {
         let at = Timestamp::from_secs;
         let watch = DatabaseWatch::default();
         assert!(watch.failed(DatabaseTroubleKind::Unreachable, "refused", at(10)));

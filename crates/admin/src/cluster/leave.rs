@@ -23,7 +23,7 @@ const HAND_OVER_LIMIT: Duration = Duration::from_millis(1_800);
 /// The pause between two rounds in which jobs are handed over while everything still runs.
 const PAUSE: Duration = Duration::from_millis(100);
 /// The pause between rounds once nothing more is sent and the server only waits for runs at executors.
-const LAST_PAUSE: Duration = Duration::from_millis(200);
+const RUN_WAIT_PAUSE: Duration = Duration::from_millis(200);
 /// How often requests to end runs are read while the server waits for runs.
 const REQUESTS_PERIOD: Duration = Duration::from_secs(1);
 /// Upper bound of the grace: longer than any run, and short enough that the computed end of the grace does not overflow.
@@ -110,7 +110,7 @@ async fn wait_for_runs(shared: &Arc<Shared>, mut drained: oneshot::Receiver<()>,
         {
             tracing::warn!(error = %chain(&error), "cannot hand over jobs to other nodes; they will be taken over later");
         }
-        let wake = (Instant::now() + LAST_PAUSE).min(end);
+        let wake = (Instant::now() + RUN_WAIT_PAUSE).min(end);
         match tokio::time::timeout_at(wake, &mut drained).await {
             Ok(_) => {
                 // Some jobs may become free only when the last run ends.

@@ -203,7 +203,7 @@ pub(crate) fn has_other_taker(shared: &Shared) -> bool {
 }
 
 /// How long before its instant a run may have been marked or sent.
-fn started_ahead(shared: &Shared) -> Duration {
+fn start_lead_max(shared: &Shared) -> Duration {
     MARK_LEAD_MAX.max(shared.config.send_ahead + SENT_AHEAD_MARGIN)
 }
 
@@ -274,7 +274,7 @@ async fn hand_over_jobs(
     shared.departing.begin(runs.iter().copied());
     // Nothing starts these runs from here on. Runs that came due while a slow database was read may have started already.
     let not_before = match movable {
-        MovableRuns::NotYetDue => shared.clock.now() + started_ahead(shared),
+        MovableRuns::NotYetDue => shared.clock.now() + start_lead_max(shared),
         MovableRuns::AllBut(_) => Timestamp::EPOCH,
     };
     let moved = shared.store.move_jobs(held.token, &moves, not_before).await;

@@ -169,7 +169,7 @@ pub fn given_name(name: &str) -> &str {
 
 /// An executor that no node has heard for too long.
 #[derive(Clone, Copy, Debug)]
-struct Lost {
+struct LostExecutor {
     /// When the loss was found.
     at: Timestamp,
     /// When it was last heard; [`Timestamp::MAX`] if its process has ended, because no node hears it again then.
@@ -190,7 +190,7 @@ pub(crate) struct Executors {
     /// Executors that are not connected here, and when a node last heard them.
     disconnected: BTreeMap<ExecutorId, Timestamp>,
     /// Executors that no node has heard for too long.
-    lost: BTreeMap<ExecutorId, Lost>,
+    lost: BTreeMap<ExecutorId, LostExecutor>,
     /// The number of the newest hello of each of these executors, also after its stream has ended.
     newest_hellos: BTreeMap<ExecutorId, u64>,
     pub(crate) silences: Silences,
@@ -333,7 +333,7 @@ impl Executors {
         self.lost.retain(|_, lost| lost.at + LOST_KEPT_FOR > now);
         let Some(heard_at) = self.disconnected.remove(&id) else { return false };
         self.silences.end(id);
-        self.lost.insert(id, Lost { at: now, heard_at, has_stopped_all: heard_at < stopped_before });
+        self.lost.insert(id, LostExecutor { at: now, heard_at, has_stopped_all: heard_at < stopped_before });
         let Self { online, disconnected, lost, .. } = self;
         self.newest_hellos
             .retain(|id, _| online.contains_key(id) || disconnected.contains_key(id) || lost.contains_key(id));

@@ -286,7 +286,9 @@ impl DispatchLoop {
                     held.into_iter().chain([(&metrics.held.parked, parked), (&metrics.held.roll_call, roll_call)]);
                 held.for_each(|(gauge, count)| gauge.store(size(count), Ordering::Relaxed));
             }
-            Measure::Dispatched(definition, trigger) => definition.counts.count_fires(trigger, FireOutcome::Dispatched, 1),
+            Measure::Dispatched(definition, trigger) => {
+                definition.counts.count_fires(trigger, FireOutcome::Dispatched, 1)
+            }
         }
     }
 }

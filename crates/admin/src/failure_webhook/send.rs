@@ -53,7 +53,7 @@ impl Background for WebhookLoop {
         self.send_due(stop).await
     }
 
-    async fn stopped(&mut self) {
+    async fn finish_work(&mut self) {
         // Each sender ends within the grace period, and postpones the messages that it has not sent.
         self.senders.wait_for_all().await;
     }

@@ -125,8 +125,8 @@ impl ContextReader<'_> {
     /// The executors of an app that this or another node has heard recently.
     async fn states(&self, app: AppId) -> Result<BTreeMap<ExecutorId, (State, String)>, StoreError> {
         let now = self.0.now();
-        let is_silent_from = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
-        let state = |seen: Timestamp, otherwise| if seen < is_silent_from { State::Silent(seen) } else { otherwise };
+        let silent_before = now - self.0.heartbeat().saturating_mul(SILENT_HEARTBEATS);
+        let state = |seen: Timestamp, otherwise| if seen < silent_before { State::Silent(seen) } else { otherwise };
         let mut states = BTreeMap::new();
         for one in self.0.online_names().into_iter().filter(|one| one.app == app) {
             if let Some(executor) = self.0.online_executor(one.id) {

@@ -25,7 +25,7 @@ const APP_BYTES_MAX: usize = 16 * 1024 * 1024;
 /// Size of a row without its handlers and labels, in bytes.
 const ROW_OVERHEAD: usize = 256;
 /// How long the row of an offline executor still counts.
-const COUNTS_FOR: Duration = Duration::from_secs(3600);
+const ROW_COUNTS_FOR: Duration = Duration::from_secs(3600);
 /// How many characters of a rejected value are shown.
 const SHOWN_LEN_MAX: usize = 60;
 
@@ -176,7 +176,7 @@ impl AppRows {
             others.sum::<usize>() + row.bytes > APP_BYTES_MAX
         };
         if is_too_much(rows) {
-            rows.retain(|id, row| row.noted_at + COUNTS_FOR > now || is_online(*id));
+            rows.retain(|id, row| row.noted_at + ROW_COUNTS_FOR > now || is_online(*id));
         }
         if is_too_much(rows) {
             let (count, kib) = (rows.len(), APP_BYTES_MAX / 1024);
@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn each_token_opens_so_many_streams_within_a_second() {
+    fn the_streams_that_a_token_opens_within_a_second_are_bounded() {
         let rates = HelloRates::default();
         let start = Timestamp::from_secs(1_800_000_000);
         let admitted = |token, now| (0..1_000).filter(|_| rates.admit(TokenId::new(token), now).is_ok()).count();
@@ -231,7 +231,7 @@ mod tests {
         assert!(admit(2, 9_999, start, false).is_ok(), "another app has room");
         let with_another = (AppId::new(1), Some(TokenId::new(2)), ExecutorId::new(9_999));
         assert!(rows.admit(with_another, &large, start, |_| false).is_ok(), "so has another token of the app");
-        let later = start + COUNTS_FOR;
+        let later = start + ROW_COUNTS_FOR;
         assert!(admit(1, 9_999, later, true).is_err(), "online executors still count");
         assert!(admit(1, 9_999, later, false).is_ok());
     }

@@ -10,7 +10,7 @@ const TEXT_BYTES_MAX: usize = 64 * 1024;
 const LEVEL: &str = "info";
 
 /// The instant of a line, or `now` if the executor states none, or one that is outside the range of the calendar.
-pub(super) fn instant(at_ms: i64, now: Timestamp) -> Timestamp {
+pub(super) fn line_instant(at_ms: i64, now: Timestamp) -> Timestamp {
     let at = Timestamp::from_millis(at_ms);
     if at_ms != 0 && at.to_utc().is_some() { at } else { now }
 }
@@ -25,7 +25,7 @@ pub(super) fn bounded(line: v1::LogLine, now: Timestamp) -> LogLine {
         text.push_str(&format!(" … ({cut} bytes more were dropped)"));
         text.shrink_to_fit();
     }
-    LogLine { at: instant(line.at_ms, now), level: level.to_owned(), text }
+    LogLine { at: line_instant(line.at_ms, now), level: level.to_owned(), text }
 }
 
 #[cfg(test)]

@@ -41,7 +41,7 @@ impl LogReaders {
 
 impl LogReader {
     /// Resolves when lines were stored since the last call; never if all of them are stored on other nodes.
-    pub async fn stored(&mut self) {
+    pub async fn wait_for_lines(&mut self) {
         if self.0.changed().await.is_err() {
             std::future::pending::<()>().await;
         }
@@ -57,9 +57,9 @@ mod tests {
         let readers = LogReaders::default();
         let (mut mine, mut others) = (readers.follow(RunId::new(1)), readers.follow(RunId::new(2)));
         readers.poke([RunId::new(1), RunId::new(3)].into_iter());
-        mine.stored().await;
+        mine.wait_for_lines().await;
         for reader in [&mut mine, &mut others] {
-            let waited = tokio::time::timeout(std::time::Duration::from_secs(9), reader.stored()).await;
+            let waited = tokio::time::timeout(std::time::Duration::from_secs(9), reader.wait_for_lines()).await;
             assert!(waited.is_err());
         }
         drop((mine, others));

@@ -55,7 +55,7 @@ pub(crate) struct PendingLogs(Arc<Pending>);
 struct Pending {
     count: AtomicUsize,
     /// Notified when the count falls.
-    fell: Notify,
+    count_fell: Notify,
     /// Set when a wait has reached its limit, and cleared once all messages are durable.
     is_behind: AtomicBool,
 }
@@ -73,10 +73,10 @@ impl PendingLogs {
     /// Waits until every message counted so far is durable, up to a limit. Once a wait has reached the limit, further calls return immediately
     /// until all messages are durable, so that the heartbeats behind many results are answered in time.
     pub(super) async fn wait(&self, limit: Duration) {
-        let Pending { count, fell, is_behind } = &*self.0;
+        let Pending { count, count_fell, is_behind } = &*self.0;
         let all_durable = async {
             loop {
-                let notified = fell.notified();
+                let notified = count_fell.notified();
                 if count.load(Ordering::Acquire) == 0 {
                     return;
                 }
@@ -92,11 +92,11 @@ impl PendingLogs {
 
 impl Drop for PendingGuard {
     fn drop(&mut self) {
-        let Pending { count, fell, is_behind } = &*self.0.0;
+        let Pending { count, count_fell, is_behind } = &*self.0.0;
         if count.fetch_sub(1, Ordering::AcqRel) == 1 {
             is_behind.store(false, Ordering::Relaxed);
         }
-        fell.notify_waiters();
+        count_fell.notify_waiters();
     }
 }
 

@@ -41,7 +41,7 @@ impl LostLines {
     }
 
     /// A chunk with a mark for each attempt that has lost lines.
-    pub(super) fn marks(&self, now: Timestamp) -> Vec<LogChunk> {
+    pub(super) fn notices(&self, now: Timestamp) -> Vec<LogChunk> {
         let mark = |((run, attempt), lost): (&(RunId, i32), &LostCount)| {
             let text =
                 format!("… {} lines were dropped here: the server could not store them in time", lost.line_count);
@@ -67,17 +67,17 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_stands_for_the_lines_of_an_attempt_in_the_place_of_its_last_chunk() {
+    fn a_notice_replaces_the_lost_lines_of_an_attempt_at_its_last_chunk() {
         let lost = LostLines::default();
         for chunk in [chunk(1, 4, 10), chunk(2, 7, 1), chunk(1, 5, 20)] {
             assert!(lost.add(&chunk));
         }
-        let marks = lost.marks(Timestamp::from_secs(9));
+        let marks = lost.notices(Timestamp::from_secs(9));
         let found: Vec<_> = marks.iter().map(|mark| (mark.run.get(), mark.sequence, mark.lines.len())).collect();
         assert_eq!(found, [(1, 5, 1), (2, 7, 1)]);
         assert!(marks[0].lines[0].text.contains("30 lines were dropped here"), "{marks:?}");
         lost.clear();
-        assert_eq!(lost.marks(Timestamp::EPOCH), []);
+        assert_eq!(lost.notices(Timestamp::EPOCH), []);
     }
 
     #[test]

@@ -104,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chunk_of_a_log_has_a_largest_size() {
+    fn the_size_of_a_log_chunk_is_bounded() {
         let of = |bytes: usize| {
             let line = v1::LogLine { text: "x".repeat(bytes), ..v1::LogLine::default() };
             v1::LogChunk { lines: vec![line], ..v1::LogChunk::default() }

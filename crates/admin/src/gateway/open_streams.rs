@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_token_and_an_address_have_so_many_streams_until_they_end() {
+    fn the_open_streams_of_a_token_and_of_an_address_are_bounded() {
         let open = Arc::new(OpenStreams::default());
         let config =
             EngineConfig { executor_streams_per_token: 2, executor_streams_per_address: 3, ..EngineConfig::default() };

@@ -361,7 +361,7 @@ impl Session {
     /// Queues chunks for the store, behind marks for the lines that were dropped before. Returns false if there is no room; the caller then
     /// drops the chunks.
     async fn queue_logs(&self, chunks: Vec<LogChunk>, kib: u32, patience: Duration) -> bool {
-        let mut marked = self.lost_lines.marks(self.shared.clock.now());
+        let mut marked = self.lost_lines.notices(self.shared.clock.now());
         let mark_count = marked.len();
         marked.extend(chunks);
         let (session, pending) = (self.handle.clone(), self.pending_logs.begin());
@@ -484,7 +484,7 @@ fn fence_answer(reply: v1::FenceReply, now: Timestamp) -> FenceAnswer {
 fn chunk(chunk: v1::LogChunk, now: Timestamp) -> LogChunk {
     let mut lines: Vec<LogLine> = Vec::with_capacity(chunk.lines.len() + 1);
     if chunk.dropped > 0 {
-        let at = log_line::instant(chunk.lines.first().map_or(0, |line| line.at_ms), now);
+        let at = log_line::line_instant(chunk.lines.first().map_or(0, |line| line.at_ms), now);
         let text =
             format!("… {} lines were dropped here: the run logged faster than they could be sent", chunk.dropped);
         lines.push(LogLine { at, level: "warn".to_owned(), text });

@@ -278,7 +278,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hand_over_is_longer_than_a_group_may_go_on_unheard() {
+    fn a_hand_over_is_longer_than_a_group_may_continue_unheard() {
         let pump = |hand_over: &str| {
             let pump = json!({"items": {"count": 4}, "groups": 2, "hand_over": hand_over});
             let spec = json!({"name": "a", "app": "b", "handler": "c", "pump": pump});

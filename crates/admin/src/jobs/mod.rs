@@ -20,7 +20,7 @@ use rondel_core::{
 };
 use rondel_store::StoreError;
 use rondel_store::catalog::{
-    JobSaved, JobCreated, JobDeleted, JobChange, JobDeletion, JobRecord, NewJob, PinnedCalendar, QueuedDrops,
+    JobChange, JobCreated, JobDeleted, JobDeletion, JobRecord, JobSaved, NewJob, PinnedCalendar, QueuedDrops,
 };
 
 pub use self::checks::calendar;
@@ -115,13 +115,13 @@ pub async fn create(node: &Node, namespace: NamespaceId, spec: JobSpec, author: 
     match store_once(|| node.store().create_job(new.clone())).await? {
         JobCreated::Saved(record) => {
             node.poke_scan();
-            catch_up(node, *record).await
+            catch_up_with_calendar(node, *record).await
         }
         JobCreated::NameTaken => match node.store().job(namespace, &new.spec.name).await? {
             // An earlier try created it, but its answer was lost.
             Some(record) if record.id == new.id => {
                 node.poke_scan();
-                catch_up(node, record).await
+                catch_up_with_calendar(node, record).await
             }
             Some(_) | None => Err(JobError::NameTaken),
         },
@@ -236,7 +236,7 @@ async fn change_definition(
     check_name(record, &spec)?;
     let checked = checks::check(node, record.namespace, spec, node.now(), Some(&record.spec)).await?;
     let saved = save(node, record, checked, expected_version, by).await?;
-    catch_up(node, saved).await
+    catch_up_with_calendar(node, saved).await
 }
 
 /// Moves a job to the newest version of its calendar, which the caller has read, without any other change.
@@ -309,7 +309,7 @@ fn queued_drops<'a>(node: &Node, choice: Option<QueuedRunsPolicy>, by: &'a str) 
 }
 
 /// Moves a saved job to the newest version of its calendar, if the calendar was saved concurrently and that save did not see the job.
-async fn catch_up(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
+async fn catch_up_with_calendar(node: &Node, record: JobRecord) -> Result<JobRecord, JobError> {
     let (Some(pin), Some(used)) = (record.calendar, &record.spec.calendar) else { return Ok(record) };
     let found = calendar(node, record.namespace, &used.name).await?;
     if found.as_ref().is_none_or(|(newest, _)| *newest == pin) {

@@ -161,7 +161,9 @@ mod tests {
     fn values_and_groups_without_end_are_counted_together() {
         let runs = LabelledRuns::new(vec!["team".to_owned()]);
         for number in 0..500 {
-            runs.of("default", "a", &labels(&[("team", &format!("t{number}"))])).unwrap().count_run(RunStatus::Succeeded);
+            runs.of("default", "a", &labels(&[("team", &format!("t{number}"))]))
+                .unwrap()
+                .count_run(RunStatus::Succeeded);
         }
         let all = runs.all();
         assert_eq!(all.len(), VALUE_COUNT_MAX + 1);

@@ -72,7 +72,7 @@ pub(crate) struct PumpBoard {
 struct ShownTotals {
     totals: BTreeMap<JobId, Totals>,
     /// The counts over the items of each job at the last look, and the counts of items that were removed since this node started.
-    counted: BTreeMap<JobId, (Counts, Counts)>,
+    last_and_removed: BTreeMap<JobId, (Counts, Counts)>,
 }
 
 impl PumpBoard {
@@ -162,8 +162,8 @@ impl PumpBoard {
     pub(super) fn show(&self, mut totals: BTreeMap<JobId, Totals>) {
         let mut shown = self.shown.lock().unwrap_or_else(PoisonError::into_inner);
         for (job, its) in &mut totals {
-            let (last, removed) = shown.counted.entry(*job).or_default();
-            *removed = removed.plus(lost(*last, its.counts));
+            let (last, removed) = shown.last_and_removed.entry(*job).or_default();
+            *removed = removed.plus(decrease(*last, its.counts));
             *last = its.counts;
             its.counts = its.counts.plus(*removed);
         }
@@ -177,13 +177,13 @@ impl PumpBoard {
 }
 
 /// By how much counts have fallen.
-fn lost(before: Counts, after: Counts) -> Counts {
-    let lost = |before: i64, after: i64| before.saturating_sub(after).max(0);
+fn decrease(before: Counts, after: Counts) -> Counts {
+    let decrease = |before: i64, after: i64| before.saturating_sub(after).max(0);
     Counts {
-        fetches: lost(before.fetches, after.fetches),
-        rows: lost(before.rows, after.rows),
-        done: lost(before.done, after.done),
-        failed: lost(before.failed, after.failed),
+        fetches: decrease(before.fetches, after.fetches),
+        rows: decrease(before.rows, after.rows),
+        done: decrease(before.done, after.done),
+        failed: decrease(before.failed, after.failed),
     }
 }
 

@@ -30,7 +30,7 @@ struct GroupState {
     /// Whether it is to leave its executor for another one.
     leaves: bool,
     /// The last order that was sent to the group.
-    ordered: Option<SentOrder>,
+    last_order: Option<SentOrder>,
     /// The term and the number of the last order that the group has taken.
     taken: (i64, i64),
 }
@@ -113,7 +113,7 @@ impl Groups {
                 mode: GroupMode::Takes,
                 seen_at: look.now,
                 leaves: false,
-                ordered: None,
+                last_order: None,
                 taken: (0, 0),
             });
             (seen.executor, seen.seen_at) = (executor, look.now);
@@ -137,7 +137,7 @@ impl Groups {
         let groups = self.by_job.get(&job).into_iter().flat_map(BTreeMap::values);
         let seen: Vec<&GroupState> = groups.filter(|seen| seen.seen_at == now).collect();
         let is_settled = |seen: &&GroupState| {
-            let is_taken = seen.ordered.as_ref().is_some_and(|order| order.is_taken(seen.taken));
+            let is_taken = seen.last_order.as_ref().is_some_and(|order| order.is_taken(seen.taken));
             is_taken && !seen.leaves && seen.mode == GroupMode::Takes
         };
         seen.len() == count && seen.iter().all(is_settled)
@@ -150,13 +150,13 @@ impl Groups {
         let mut orders: BTreeMap<ExecutorId, Vec<_>> = BTreeMap::new();
         for (owner, seen) in groups.iter_mut().filter(|(_, seen)| seen.seen_at == now) {
             let content = OrderContent::of(*owner, items, seen.leaves);
-            if seen.ordered.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken, now)) {
+            if seen.last_order.as_ref().is_some_and(|sent| sent.makes_redundant(&content, seen.taken, now)) {
                 continue;
             }
             self.number = next_number(look.record.term, self.number, seen.taken, now);
             let number = (look.record.term, self.number);
             orders.entry(seen.executor).or_default().push(content.order(*owner, number, pump, items));
-            seen.ordered = Some(SentOrder::new(content, number, now));
+            seen.last_order = Some(SentOrder::new(content, number, now));
         }
         for (executor, orders) in orders {
             if let Some(stream) = shared.pumps.stream(executor) {

@@ -35,7 +35,7 @@ use crate::node::Node;
 
 const PERIOD: Duration = Duration::from_secs(1);
 /// How long reports are gathered, to be written together.
-const GATHER: Duration = Duration::from_millis(200);
+const GATHER_FOR: Duration = Duration::from_millis(200);
 /// How many root runs of a job are looked at: an open one, one that waits behind it, and some that have ended.
 const ROOT_COUNT: u32 = 8;
 
@@ -85,7 +85,7 @@ impl Background for PumpLoop {
 
     async fn wait_until_woken(&mut self) {
         self.node.shared().pumps.news().await;
-        tokio::time::sleep(GATHER).await;
+        tokio::time::sleep(GATHER_FOR).await;
     }
 
     async fn tick(&mut self, _stop: &CancellationToken) -> Result<u64, TickError> {

@@ -120,7 +120,7 @@ impl<'a> Walk<'a> {
 
     /// Visits the schemas that the same value is checked against.
     fn in_place(&mut self, keywords: &'a Map<String, Value>, instance: &Value, place: Place) -> Result<(), Exceeded> {
-        for (schema, is_choice) in self.applied(keywords, instance)? {
+        for (schema, is_choice) in self.applicable_schemas(keywords, instance)? {
             self.visit(schema, instance, if is_choice { place.in_choice() } else { place })?;
         }
         Ok(())
@@ -138,7 +138,7 @@ impl<'a> Walk<'a> {
         if place.depth > DEPTH_MAX {
             return Err(Exceeded);
         }
-        for (schema, _) in self.applied(keywords, instance)? {
+        for (schema, _) in self.applicable_schemas(keywords, instance)? {
             self.visit(schema, instance, place)?;
             if let Value::Object(keywords) = schema {
                 self.visit_for_unevaluated(keywords, instance, place)?;
@@ -148,7 +148,11 @@ impl<'a> Walk<'a> {
     }
 
     /// The schemas that apply to the value itself, and whether each is a branch of a choice.
-    fn applied(&self, keywords: &'a Map<String, Value>, instance: &Value) -> Result<Vec<(&'a Value, bool)>, Exceeded> {
+    fn applicable_schemas(
+        &self,
+        keywords: &'a Map<String, Value>,
+        instance: &Value,
+    ) -> Result<Vec<(&'a Value, bool)>, Exceeded> {
         let mut found = Vec::new();
         for (keyword, value) in keywords {
             match keyword.as_str() {

@@ -323,8 +323,12 @@ async fn observe_unsuccessful(
 ) -> Result<Vec<Observation>, StoreError> {
     let store = node.store();
     let since = RunId::new(IdGen::first_at(now - UNSUCCESSFUL_WITHIN));
-    let mut jobs: Vec<_> =
-        store.unsuccessful_runs(namespace, since, UNSUCCESSFUL_ROWS_MAX).await?.into_iter().map(|runs| runs.job).collect();
+    let mut jobs: Vec<_> = store
+        .unsuccessful_runs(namespace, since, UNSUCCESSFUL_ROWS_MAX)
+        .await?
+        .into_iter()
+        .map(|runs| runs.job)
+        .collect();
     jobs.extend(store.failing_jobs(namespace, None, DRY_JOBS).await?.into_iter().map(|pulse| pulse.job));
     jobs.sort_unstable();
     jobs.dedup();

@@ -150,7 +150,7 @@ mod tests {
 
     /// The jobs that a dead node fired each second go to the node with the least load.
     #[test]
-    fn jobs_are_dealt_by_their_recent_fires() {
+    fn jobs_are_distributed_by_their_recent_fires() {
         let now = Timestamp::from_secs(10_000);
         let busy = |job: i64| DueJob { recent_fires: RecentFires::default().with_fires(800, now), ..due(job) };
         let jobs = vec![busy(1), due(2), due(3), due(4), busy(5)];

@@ -228,7 +228,7 @@ mod tests {
     }
 
     #[test]
-    fn an_app_that_has_nothing_may_have_one() {
+    fn an_app_without_runs_in_memory_may_have_one() {
         let mut shares = Shares::default();
         assert_eq!(fill(&mut shares, owner(1, 1, 1), 2), 1);
         assert_eq!(fill(&mut shares, owner(2, 2, 1), 2), 1);
@@ -240,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fire_is_cut_where_no_shards_are_or_where_there_is_room() {
+    fn a_fire_is_expanded_if_its_app_has_no_shards_or_there_is_room() {
         let (mut shares, one) = (Shares::default(), owner(1, 1, 1));
         let shard = RunOwner { is_shard: true, ..one };
         (0..4).for_each(|_| shares.add(one));

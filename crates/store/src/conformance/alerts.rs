@@ -17,7 +17,7 @@ use crate::alerts::{
     AlertWrite, ExpectCheck, IncidentQuery, IncidentRecord, OpenRunExpectations, OpenRunsCheck, RuleChange, RuleCheck,
     RuleProgress, RuleRecord, RuleSaved, SilenceRecord,
 };
-use crate::catalog::{JobSaved, JobDeleted, Namespace, NewJob};
+use crate::catalog::{JobDeleted, JobSaved, Namespace, NewJob};
 use crate::ledger::{RunOrder, RunSearch};
 
 const SECOND: Duration = Duration::from_secs(1);

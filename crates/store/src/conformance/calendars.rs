@@ -7,7 +7,7 @@ use super::edits::delete;
 use super::{DEFAULT, NamespaceId, app, compile, created, job_with, name, next_id, spec};
 use crate::Store;
 use crate::calendars::{CalendarChange, CalendarDeleted, CalendarRecord, CalendarSaved};
-use crate::catalog::{JobSaved, JobCreated, Declared, JobDeleted, JobChange, JobRecord, NewJob, PinnedCalendar};
+use crate::catalog::{Declared, JobChange, JobCreated, JobDeleted, JobRecord, JobSaved, NewJob, PinnedCalendar};
 
 fn rule(day: &str) -> Rule {
     serde_json::from_value(serde_json::json!({"days": [day]})).unwrap()
@@ -163,7 +163,8 @@ pub async fn a_calendar_is_not_deleted_under_a_job_that_is_saved(store: &dyn Sto
         let new = new_job(store, Some(pin(&calendar))).await;
         let (made, deleted) = tokio::join!(store.create_job(new), store.delete_calendar(calendar.id, None));
         match (made.unwrap(), deleted.unwrap()) {
-            (JobCreated::Saved(_), CalendarDeleted::Used(_, 1)) | (JobCreated::NoCalendar, CalendarDeleted::Deleted) => {}
+            (JobCreated::Saved(_), CalendarDeleted::Used(_, 1))
+            | (JobCreated::NoCalendar, CalendarDeleted::Deleted) => {}
             other => unreachable!("both went through: {other:?}"),
         }
     }
@@ -242,5 +243,7 @@ pub async fn a_declaration_is_stored_in_addition_to_the_definition(store: &dyn S
     assert!(store.declare_job(by_hand.id, &newer).await.unwrap());
     assert!(!store.declare_job(JobId::new(next_id()), &newer).await.unwrap());
     assert_eq!((read(&job).await, read(&by_hand).await), (Some(newer.clone()), Some(newer.clone())));
-    assert!(matches!(move_on(store, &job, None, now).await, JobSaved::Saved(saved, _) if saved.declared == Some(newer)));
+    assert!(
+        matches!(move_on(store, &job, None, now).await, JobSaved::Saved(saved, _) if saved.declared == Some(newer))
+    );
 }

@@ -11,7 +11,7 @@ use super::channels::channel_in;
 use super::{compile, created, next_id, spec};
 use crate::Store;
 use crate::alerts::{RuleChange, RuleSaved};
-use crate::catalog::{JobSaved, JobCreated, JobChange, JobRecord, NewJob};
+use crate::catalog::{JobChange, JobCreated, JobRecord, JobSaved, NewJob};
 use crate::channels::{CHANNEL_USE_COUNT_MAX, Channel, ChannelDeleted, ChannelUse};
 use crate::reports::{ReportChange, ReportSaved};
 

@@ -152,7 +152,11 @@ pub async fn a_job_is_claimed_once(store: &dyn Store) {
     assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "it may renew its lease");
     let fenced = store.orphaned_jobs(other, &[winner.node], 0).await.unwrap();
     assert_eq!((fenced.jobs, fenced.fenced), (vec![], vec![winner.node]), "its epoch is over now");
-    assert_eq!(store.claim(other, &[again(now)]).await.unwrap(), ClaimResult::default(), "its runs are not taken over yet");
+    assert_eq!(
+        store.claim(other, &[again(now)]).await.unwrap(),
+        ClaimResult::default(),
+        "its runs are not taken over yet"
+    );
     finish_all(store, &runs.iter().map(|run| finish(run, Outcome::Succeeded)).collect::<Vec<_>>()).await;
     let asked = store.request_run(other, requested(&job, other, at)).await.unwrap();
     assert_eq!((asked.node, asked.node_epoch), (winner.node, winner.epoch), "its home may come back");

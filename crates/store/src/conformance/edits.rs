@@ -10,7 +10,7 @@ use super::{
     FAILED, POLICY, app, claim, compile, due, finish, finish_one, job, job_with, join, name, next_id, pending, read,
     requested, run, spec,
 };
-use crate::catalog::{JobSaved, JobDeleted, JobChange, JobDeletion, JobRecord, QueuedDrops};
+use crate::catalog::{JobChange, JobDeleted, JobDeletion, JobRecord, JobSaved, QueuedDrops};
 use crate::ledger::{AttemptEnd, ClaimJob};
 use crate::{LeaseToken, Store};
 

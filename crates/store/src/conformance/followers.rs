@@ -11,7 +11,7 @@ use super::edits::{delete, delete_parent, saved, with_four_rows};
 use super::{
     DEFAULT, FAILED, POLICY, app, compile, created, finish, finisher, join, name, next_id, read, requested, spec,
 };
-use crate::catalog::{JobSaved, JobCreated, JobDeleted, JobChange, JobRecord, NewJob};
+use crate::catalog::{JobChange, JobCreated, JobDeleted, JobRecord, JobSaved, NewJob};
 use crate::ledger::{AttemptEnd, CancelOutcome, EndOutcome, Ends};
 use crate::{LeaseToken, Store};
 
@@ -72,7 +72,10 @@ pub async fn many_jobs_are_created_at_once(store: &dyn Store) {
     let orphan = new_job(store, named("orphan", json!({"schedule": {"after": ["missing"]}}))).await;
     let good = new_job(store, named("good", json!({"schedule": {"after": [names[4]]}}))).await;
     let answers = store.create_jobs(&[taken, orphan, good.clone()]).await.unwrap();
-    assert!(matches!(answers[..], [JobCreated::NameTaken, JobCreated::BadParents(_), JobCreated::Saved(_)]), "{answers:?}");
+    assert!(
+        matches!(answers[..], [JobCreated::NameTaken, JobCreated::BadParents(_), JobCreated::Saved(_)]),
+        "{answers:?}"
+    );
     assert_eq!(store.child_names(records[4].id).await.unwrap(), [good.spec.name]);
     assert_eq!(store.create_jobs(&[]).await.unwrap(), []);
 }

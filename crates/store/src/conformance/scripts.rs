@@ -8,7 +8,7 @@ use super::alerts::tenant;
 use super::edits::delete;
 use super::{compile, created, name, next_id, spec};
 use crate::Store;
-use crate::catalog::{JobSaved, JobCreated, JobDeleted, JobChange, JobRecord, NamespaceDeleted, NewJob};
+use crate::catalog::{JobChange, JobCreated, JobDeleted, JobRecord, JobSaved, NamespaceDeleted, NewJob};
 use crate::scripts::{ScriptChange, ScriptDeleted, ScriptRecord, ScriptSaved};
 
 fn source(language: &str, text: &str) -> ScriptSpec {

@@ -142,7 +142,8 @@ impl Alerts for MemStore {
 
     async fn due_expectations(&self, namespace: NamespaceId, now: Timestamp, limit: u32) -> Result<Vec<ExpectCheck>> {
         let state = self.state();
-        let checks = state.alert_rows.expect_checks.values().filter(|(of, _)| *of == namespace).map(|(_, check)| *check);
+        let checks =
+            state.alert_rows.expect_checks.values().filter(|(of, _)| *of == namespace).map(|(_, check)| *check);
         let mut due: Vec<ExpectCheck> = checks.filter(|check| check.at.is_some_and(|at| at <= now)).collect();
         due.sort_by_key(|check| check.at);
         due.truncate(size(limit));

@@ -332,7 +332,8 @@ impl Rollups for SqlStore {
             let (node, epoch) = (columns.int("id")?, columns.int("epoch")?);
             for statement in [&READ_OPEN_JOBS, &READ_LEFT_OPEN_JOBS] {
                 let read = Query::new(statement).int(node).int(epoch).text(query.status.as_str()).at(query.due_by);
-                let read = read.int(query.namespace.get()).at(query.begun_by).at(query.begun_by).int(attempt_max.into());
+                let read =
+                    read.int(query.namespace.get()).at(query.begun_by).at(query.begun_by).int(attempt_max.into());
                 for row in self.rows(read.int(query.limit.into())).await? {
                     let mut columns = Reader::new(&row, "run");
                     let job = JobId::new(columns.int("job_id")?);

@@ -217,7 +217,8 @@ impl Tx<'_> {
         let update = Query::new(&UPDATE_SCRIPT).int(version).at(change.now).int(locked.id.get()).int(locked.version);
         self.execute_all(update, 1).await?;
         self.add_script_version(locked.id, version, change).await?;
-        let forget = Query::new(&FORGET_SCRIPT_VERSIONS).int(locked.id.get()).int(version - i64::from(change.kept_count));
+        let forget =
+            Query::new(&FORGET_SCRIPT_VERSIONS).int(locked.id.get()).int(version - i64::from(change.kept_count));
         self.execute(forget.int(change.namespace.get()).text(change.name)).await?;
         self.read_script(change).await.map(ScriptSaved::Changed)
     }

@@ -3,7 +3,7 @@
 use axum::response::{IntoResponse as _, Response};
 use http::StatusCode;
 use http::header::ETAG;
-use rondel_admin::calendars::{self, CalendarError, CalendarDependent, ImportAs, ImportFormat, SavedCalendar, import};
+use rondel_admin::calendars::{self, CalendarDependent, CalendarError, ImportAs, ImportFormat, SavedCalendar, import};
 use rondel_core::access::Permission::{Edit, View};
 use rondel_core::calendar::CalendarSpec;
 use rondel_core::words::counted;
@@ -270,7 +270,8 @@ async fn list_dependents(call: Call<PageQuery>, Named(name, ..): Named<path::Cal
     }
     let limit = usize::try_from(call.query.limit).unwrap_or(usize::MAX);
     let seen = call.visible_apps();
-    let mut dependents = calendars::dependents(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
+    let mut dependents =
+        calendars::dependents(call.engine(), &record, seen.as_deref(), after.as_ref(), limit + 1).await?;
     let next = cut(&mut dependents, call.query.limit).cloned();
     let show = |user: CalendarDependent| match user {
         CalendarDependent::Calendar(name) => CalendarUserJson { kind: "calendar".to_owned(), name },

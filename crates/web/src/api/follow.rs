@@ -182,7 +182,7 @@ impl LogStream {
         let period = if self.follow.run.status.is_terminal() { SETTLE_PERIOD } else { POLL_PERIOD };
         tokio::select! {
             () = tokio::time::sleep(period) => {}
-            () = self.log_reader.stored() => {}
+            () = self.log_reader.wait_for_lines() => {}
             () = self.web.config.shutdown.cancelled() => {}
         }
     }

@@ -369,7 +369,8 @@ async fn jobs(call: Call<PageQuery>, Named(name, ..): Named<path::Script>) -> Re
     let after = name_after(&call, &listing)?;
     let (limit, seen) = (call.query.limit, call.visible_apps());
     let store = call.engine().store();
-    let mut jobs = store.jobs_with_script(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
+    let mut jobs =
+        store.jobs_with_script(record.namespace, &name, seen.as_deref(), after.as_deref(), limit + 1).await?;
     let next_cursor = cut(&mut jobs, limit).map(|last| listing.cursor(last));
     json(StatusCode::OK, &Page { items: jobs.into_iter().map(|name| ScriptUserJson { name }).collect(), next_cursor })
 }

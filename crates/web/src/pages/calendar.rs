@@ -3,7 +3,7 @@
 use askama::Template;
 use axum::response::Response;
 use http::StatusCode;
-use rondel_admin::calendars::{self, CalendarError, CalendarDependent};
+use rondel_admin::calendars::{self, CalendarDependent, CalendarError};
 use rondel_core::calendar::{Calendar, CalendarSpec};
 use rondel_store::calendars::CalendarRecord;
 

@@ -98,7 +98,7 @@ async fn gone_on_after(apart: Duration) -> u64 {
 }
 
 #[tokio::test(start_paused = true)]
-async fn the_jobs_of_a_dead_server_go_on_as_its_lease_ends() {
+async fn the_jobs_of_a_dead_server_continue_when_its_lease_ends() {
     for apart_ms in [0, 170, 340, 510, 680, 850] {
         let late_ms = gone_on_after(Duration::from_millis(apart_ms)).await;
         assert!(late_ms < 100, "beats {apart_ms} ms apart: {late_ms} ms late");

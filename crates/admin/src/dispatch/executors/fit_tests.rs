@@ -146,7 +146,7 @@ fn gone(count: i64) -> Executors {
 }
 
 #[test]
-fn the_lost_are_remembered_for_an_hour() {
+fn lost_executors_are_remembered_for_an_hour() {
     let mut executors = gone(3);
     let ids = [1, 2, 3].map(ExecutorId::new);
     assert!(executors.record_loss(ids[0], AT(100), AT(0)) && executors.record_loss(ids[1], AT(3_699), AT(0)));
@@ -191,7 +191,7 @@ fn an_executor_that_must_have_stopped_is_watched_again() {
 
 /// An answer about a later lease of a node also counts for the earlier leases, in whatever order the answers come.
 #[test]
-fn an_answer_about_a_later_lease_is_one_about_the_earlier() {
+fn an_answer_about_a_later_lease_counts_for_earlier_ones() {
     let answer = |epoch| FenceAnswer {
         lease: LeaseToken { node: NodeId::new(2), epoch },
         held: [(RunId::new(7), 1)].into(),

@@ -84,14 +84,14 @@ pub(crate) fn shares_limit(ready: &Ready) -> bool {
     limit_names(ready).next().is_some()
 }
 
-fn size(count: u32) -> usize {
+fn as_usize(count: u32) -> usize {
     usize::try_from(count).unwrap_or(usize::MAX)
 }
 
 impl Limit {
     /// The earliest instant at which one more run may start; `now` if it may start now.
     fn free_at(&self, rate: &RateSpec, now: Timestamp) -> Timestamp {
-        match self.starts.len().checked_sub(size(rate.max)) {
+        match self.starts.len().checked_sub(as_usize(rate.max)) {
             Some(index) => self.starts.get(index).map_or(now, |(at, _)| now.max(*at + rate.per)),
             None => now,
         }
@@ -180,7 +180,7 @@ impl Limits {
             return None;
         }
         if let Some((key, spec)) = concurrency(ready).filter(|_| !self.held.contains_key(&ready.run.id))
-            && self.limits.get(&key).is_some_and(|limit| limit.open.len() >= size(spec.max))
+            && self.limits.get(&key).is_some_and(|limit| limit.open.len() >= as_usize(spec.max))
         {
             return Some(key);
         }
@@ -194,7 +194,7 @@ impl Limits {
         self.count_open(ready);
         if let Some((key, spec)) = rate(ready) {
             let limit = self.limits.entry(key).or_default();
-            limit.starts_max = limit.starts_max.max(size(spec.max));
+            limit.starts_max = limit.starts_max.max(as_usize(spec.max));
             limit.starts.push_back((now, ready.run.id));
             while limit.starts.len() > limit.starts_max {
                 limit.starts.pop_front();

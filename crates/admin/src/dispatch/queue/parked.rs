@@ -441,7 +441,7 @@ mod tests {
     }
 
     #[test]
-    fn each_is_removed_by_its_id_and_expires_in_its_time() {
+    fn a_parked_run_is_removed_by_its_id_and_expires_at_its_queue_timeout() {
         let (short, long) = (definition(&json!({"queue_timeout": "1s"})), definition(&json!({"queue_timeout": "5s"})));
         let (mut parked, mut runs) = parked(&[(1, &long), (2, &short), (3, &short)]);
         assert!(parked.remove(RunId::new(2_000), &mut runs).is_some());
@@ -465,7 +465,7 @@ mod tests {
 
     /// With a hundred thousand runs, this test takes minutes unless every step is logarithmic.
     #[test]
-    fn many_wait_at_little_cost() {
+    fn a_hundred_thousand_parked_runs_cost_little() {
         let jobs = [0_u8, 5, 9].map(|priority| definition(&json!({"priority": priority})));
         let mut parked = parked(&[]);
         for number in 0..100_000_i64 {

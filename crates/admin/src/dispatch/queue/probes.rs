@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn a_probe_ends_and_the_job_rests() {
+    fn a_probe_ends_and_the_job_is_not_asked_about_for_a_while() {
         let (mut probes, busyover) = (Asking::default(), job("busyover"));
         ask(&mut probes, &busyover, 0);
         assert_eq!(probes.0.wake_at(), at(200));

@@ -47,7 +47,7 @@ fn a_fire_is_late_once() {
 
 /// An attempt continues the queue time of the attempts before it that no executor received.
 #[test]
-fn the_queue_time_of_an_attempt_that_no_executor_received_goes_on() {
+fn the_queue_time_of_an_attempt_that_no_executor_received_continues() {
     for (attempt, reason, waited_ms, expected) in [
         (2, Some(Reason::NotReceived), Some(4_000), 6_000),
         (2, Some(Reason::NotReceived), None, 10_000),

@@ -35,11 +35,11 @@ struct FenceInquiry {
     at: Timestamp,
     /// The leases that the question is about: for each node its newest ended epoch.
     leases: BTreeMap<NodeId, i64>,
-    answer: Option<Answered>,
+    answer: Option<ReceivedAnswer>,
 }
 
 #[derive(Debug)]
-struct Answered {
+struct ReceivedAnswer {
     name: String,
     /// The attempts that the executor has.
     held: HashSet<(RunId, i32)>,
@@ -117,17 +117,17 @@ impl RelayedQuestions {
     pub(crate) fn answered(&mut self, answer: RelayedAnswer) -> bool {
         let is_this = |asked: &&mut FenceInquiry| asked.at == answer.asked_at && asked.answer.is_none();
         let Some(asked) = self.asked.get_mut(&answer.executor).filter(is_this) else { return false };
-        asked.answer = Some(Answered { name: answer.name, held: answer.held.into_iter().collect() });
+        asked.answer = Some(ReceivedAnswer { name: answer.name, held: answer.held.into_iter().collect() });
         true
     }
 }
 
 /// The questions of other servers that executors connected here have not answered yet.
 #[derive(Debug, Default)]
-pub(crate) struct Relays(Vec<Relayed>);
+pub(crate) struct Relays(Vec<RelayedQuestion>);
 
 #[derive(Debug)]
-struct Relayed {
+struct RelayedQuestion {
     request: FenceRequest,
     /// The leases that the executor has not answered about yet: for each node, the newest epoch.
     missing: BTreeMap<NodeId, i64>,
@@ -136,7 +136,7 @@ struct Relayed {
 impl Relays {
     /// Whether a server waits for this executor's answer about the lease.
     pub(crate) fn asks(&self, executor: ExecutorId, lease: LeaseToken) -> bool {
-        let is_it = |relayed: &Relayed| {
+        let is_it = |relayed: &RelayedQuestion| {
             relayed.request.executor == executor && relayed.missing.get(&lease.node) == Some(&lease.epoch)
         };
         self.0.iter().any(is_it)
@@ -147,7 +147,8 @@ impl Relays {
         for relayed in self.0.iter_mut().filter(|relayed| relayed.request.executor == executor) {
             relayed.missing.retain(|node, epoch| *node != lease.node || *epoch > lease.epoch);
         }
-        let is_complete = |relayed: &mut Relayed| relayed.request.executor == executor && relayed.missing.is_empty();
+        let is_complete =
+            |relayed: &mut RelayedQuestion| relayed.request.executor == executor && relayed.missing.is_empty();
         self.0.extract_if(.., is_complete).map(|relayed| relayed.request).collect()
     }
 
@@ -164,7 +165,7 @@ impl Relays {
             };
             let lease = |(node, epoch): (&NodeId, &i64)| LeaseToken { node: *node, epoch: *epoch };
             fences.extend(missing.iter().map(|missing| (request.executor, lease(missing))));
-            self.0.push(Relayed { request, missing });
+            self.0.push(RelayedQuestion { request, missing });
         }
         fences
     }
@@ -255,7 +256,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_to_an_earlier_question_is_none_to_the_newest() {
+    fn an_answer_to_an_earlier_question_does_not_answer_the_newest() {
         let (mut questions, request) = asked(&[(2, 3)]);
         let earlier = RelayedAnswer { asked_at: AT(9_999), ..answer(&request) };
         assert!(!questions.answered(earlier) && !questions.has_answered(ONE, &leases(&[(2, 3)])));

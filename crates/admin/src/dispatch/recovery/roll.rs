@@ -41,7 +41,7 @@ pub(crate) fn call_roll(
         remember_ungated(d, &called.ready);
     }
     ended_leases.iter().for_each(|lease| fences::announce(d, *lease));
-    d.state.recovery.rollcall.call(&runs, sessions, ended_leases, &mut d.state.executors, now);
+    d.state.recovery.rollcall.begin(&runs, sessions, ended_leases, &mut d.state.executors, now);
     for called in runs {
         d.state.runs.put_in_roll_call(called.ready);
     }

@@ -73,7 +73,7 @@ impl RollCall {
     }
 
     /// Begins the roll call for these runs, and for all ended leases.
-    pub(crate) fn call(
+    pub(crate) fn begin(
         &mut self,
         runs: &[RollCallRun],
         sessions: &[Session],

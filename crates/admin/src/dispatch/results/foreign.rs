@@ -43,11 +43,11 @@ pub(crate) enum ExpectedFrom {
     OtherExecutors,
 }
 
-type Reported = (Reporter, ExpectedFrom, Vec<IncomingResult>);
+type ReportedResults = (Reporter, ExpectedFrom, Vec<IncomingResult>);
 
 /// The queue, as the dispatcher uses it.
 #[derive(Debug)]
-pub(crate) struct ForeignQueue(TurnQueue<Reported>);
+pub(crate) struct ForeignQueue(TurnQueue<ReportedResults>);
 
 impl Default for ForeignQueue {
     fn default() -> Self {
@@ -95,7 +95,7 @@ impl ForeignLoop {
         }
     }
 
-    async fn judge(&self, reported: Vec<Reported>) -> Result<(), StoreError> {
+    async fn judge(&self, reported: Vec<ReportedResults>) -> Result<(), StoreError> {
         let results = || reported.iter().flat_map(|(.., results)| results);
         let mut ids: Vec<RunId> = results().map(|result| result.run).collect();
         ids.sort_unstable();

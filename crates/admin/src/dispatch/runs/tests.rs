@@ -12,7 +12,7 @@ fn version(second: i64, epoch: i64, attempt: i32) -> Ready {
 }
 
 #[test]
-fn of_two_of_one_run_the_later_counts() {
+fn of_two_versions_of_a_run_the_later_one_counts() {
     let mut runs = OpenRuns::default();
     assert_eq!(runs.arrival(&version(1, 2, 1)), Arrival::New);
     let here = version(1, 2, 2);

@@ -120,7 +120,7 @@ fn a_job_pauses_after_no_executor_was_free() {
 
 /// The trace names the executors that come before the chosen one, and why they were not chosen.
 #[test]
-fn the_trace_names_the_busy_and_the_silent() {
+fn the_trace_names_busy_and_silent_executors() {
     let run = RunId::new(2_000);
     for (route, answers, refused) in [
         ("failover", vec![(2, 2, true)], json!({"e1": "silent"})),

@@ -81,7 +81,7 @@ fn a_run_in_an_executors_queue_is_not_running() {
 /// The run belonged to another node when its start was noted, so the store refused the note. Then the run came back by an adoption whose
 /// answer was lost.
 #[test]
-fn a_start_that_was_noted_in_vain_is_noted_again() {
+fn a_start_whose_note_was_refused_is_noted_again() {
     let mut world = with_executors(1);
     world.arrive([plain(1)]);
     world.at(1.0);

@@ -65,7 +65,7 @@ fn the_next_attempt_goes_to_the_same_executor() {
 }
 
 #[test]
-fn it_waits_for_that_executor_and_names_it_and_others_pass() {
+fn a_run_waits_for_the_named_executor_and_other_runs_pass_it() {
     let mut world = with_executors(1);
     world.arrive([only(1, "e2", &allowed()), plain(2)]);
     assert_eq!(world.at(2.0), ["sent to 1: 2"]);
@@ -98,7 +98,7 @@ fn its_capacity_holds() {
 }
 
 #[test]
-fn all_shards_go_to_it_and_a_broadcast_has_one_shard() {
+fn all_shards_go_to_the_named_executor_and_a_broadcast_has_one_shard() {
     let mut world = with_executors(3);
     let mut overrides = allowed();
     overrides["route"] = json!("broadcast");

@@ -55,7 +55,7 @@ fn switch_executor(world: &World, name: &str, switch: Switch) {
 
 /// An executor that connects after the end of a run's queue time does not get the run, whether or not a round took place in between.
 #[test]
-fn a_run_whose_queue_time_is_over_is_not_sent_any_more() {
+fn a_run_past_its_queue_timeout_is_not_sent() {
     for (seconds, expected) in [(5.999, Vec::new()), (6.0, vec!["end of 1/1: Skipped(Expired)"])] {
         let mut world = World::new();
         world.arrive([patient(1, "5s")]);
@@ -270,7 +270,7 @@ fn a_noted_wait_keeps_the_rest_of_the_row() {
 
 /// If the queue time of a run has passed when its turn comes, the run ends, unless it is a catch-up fire and an executor is online.
 #[test]
-fn a_turn_that_comes_too_late_is_none() {
+fn a_run_whose_turn_comes_after_its_queue_timeout_ends_unless_it_catches_up() {
     let leave = |world: &mut World| {
         world.on(Event::StreamEnded(ExecutorId::new(1), 1, Responder::new(|()| {})));
     };

@@ -351,7 +351,7 @@ proptest! {
 
 /// The run was given up under the previous lease, and an executor is about to get it under the current one.
 #[test]
-fn an_end_of_a_lease_before_that_finds_no_room_leaves_the_run_where_it_is() {
+fn an_end_under_an_earlier_lease_that_finds_no_room_leaves_the_run_where_it_is() {
     use Happening::*;
     let mut model = Model::new();
     for happening in [Join(2), Time(3_800, false), NextLease, NextLease, Time(1, false), Store(false), Leave(2)] {

@@ -419,7 +419,7 @@ fn the_answer_of_an_executor_is_passed_on_to_the_server_that_asks() {
 
 /// An answer about a lease that no server asked about is ignored, because only the newest epoch of each node is stored.
 #[test]
-fn only_an_answer_that_was_asked_for_is_taken() {
+fn an_answer_about_a_lease_that_was_not_asked_about_is_ignored() {
     for (asks, is_taken) in [(vec![], false), (vec![DEAD], true), (vec![LeaseToken { epoch: 3, ..DEAD }], false)] {
         let mut world = with_executors(1);
         world.on(Event::Round(asks.clone()));

@@ -76,7 +76,7 @@ fn executors_are_sought_elsewhere_after_two_seconds_and_every_two_seconds() {
 }
 
 #[test]
-fn nothing_is_sought_where_nothing_can_be_found() {
+fn no_executor_is_sought_where_none_can_be_found() {
     type Change = fn(&mut World);
     let single: Change = |world| world.around.settings.is_single_server = true;
     let no_lease: Change = |world| world.around.lease_holds = false;

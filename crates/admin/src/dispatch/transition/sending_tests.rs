@@ -135,7 +135,7 @@ fn the_next_instant_is_that_of_the_first_question_or_limit() {
 
 /// A server that ends waits for the runs of executors and for the marks that it removes, but not for the groups of pump jobs.
 #[test]
-fn a_server_is_drained_when_nothing_is_left_that_it_waits_for() {
+fn a_server_is_drained_once_it_waits_for_nothing() {
     let mut world = with_executors(1);
     assert!(world.state.is_drained());
     let group = definition(&json!({"pump": {"items": [{"name": "eu"}], "groups": 1}}));

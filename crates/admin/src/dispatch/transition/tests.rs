@@ -49,7 +49,7 @@ pub(super) fn with_executors(count: i64) -> World {
 
 /// Two fires of a serial job, then a retry of the first: the second fire never passes the run that has the place before it.
 #[test]
-fn a_serial_job_goes_on_only_when_the_verdict_before_is_durable() {
+fn a_serial_job_continues_only_once_the_previous_verdict_is_durable() {
     let mut world = with_executors(1);
     world.arrive([serial(1), serial(2)]);
     assert_eq!(world.at(1.0), ["sent to 1: 1"]);
@@ -310,7 +310,7 @@ fn shards_of(root: &Run, count: i32) -> Vec<Run> {
 /// A broadcast has one shard for each executor that was online when it was expanded, even if the request to store the shards is repeated.
 /// The next fire waits for all of them.
 #[test]
-fn a_broadcast_is_cut_once() {
+fn the_expansion_of_a_broadcast_is_decided_once() {
     let mut world = with_executors(2);
     let root = broadcast(1);
     let shards = shards_of(&root.run, 2);
@@ -398,7 +398,7 @@ fn a_covering_run_waits_for_the_ends_that_it_asks_for() {
 
 /// If an attempt was given up and its result arrives later, only one of these ends counts, and neither concerns the next attempt.
 #[test]
-fn the_word_about_an_earlier_attempt_is_none_about_the_next() {
+fn a_message_about_an_earlier_attempt_does_not_concern_the_next() {
     let mut world = with_executors(2);
     world.arrive([serial(1), serial(2)]);
     world.at(1.0);
@@ -435,7 +435,7 @@ fn a_run_that_waits_in_vain_hides_nothing() {
 /// A run is given up, the lease ends, and the roll call of the next lease finds that an executor has the run after all. The store refuses
 /// the end from the previous lease, and this refusal does not concern the run any more.
 #[test]
-fn an_end_of_the_lease_before_does_not_concern_the_next() {
+fn an_end_under_the_previous_lease_does_not_concern_the_current_one() {
     let mut world = with_executors(1);
     world.arrive([serial(1)]);
     world.at(1.0);
@@ -477,10 +477,10 @@ fn no_executor_is_lost_by_rows_that_may_be_old() {
     world.at(1.0);
     let one = ExecutorId::new(1);
     world.described(Event::StreamEnded(one, 1, Responder::new(|()| {})));
-    let heard_by_nobody = || Event::Heard(vec![one], BTreeMap::new());
+    let heard_by_none = || Event::Heard(vec![one], BTreeMap::new());
     world.around.now = Timestamp::from_secs(40);
     world.around.rows_may_be_old = true;
-    assert_eq!(world.described(heard_by_nobody()), NOTHING);
+    assert_eq!(world.described(heard_by_none()), NOTHING);
     world.around.rows_may_be_old = false;
-    assert_eq!(world.described(heard_by_nobody()), ["end of 1/1: Lost(ExecutorLost)"]);
+    assert_eq!(world.described(heard_by_none()), ["end of 1/1: Lost(ExecutorLost)"]);
 }

@@ -93,7 +93,8 @@ mod tests {
     #[test]
     fn strangers_take_a_bounded_number_of_rows() {
         let buckets = Buckets("key".to_owned());
-        let names: std::collections::BTreeSet<i64> = (0..100_000).map(|n| buckets.of_unknown_name(&n.to_string())).collect();
+        let names: std::collections::BTreeSet<i64> =
+            (0..100_000).map(|n| buckets.of_unknown_name(&n.to_string())).collect();
         assert!(names.len() <= 4_096 && names.iter().all(|bucket| (-4_096..0).contains(bucket)));
         let of = |text: &str| buckets.of_address(Some(text.parse().unwrap()));
         assert_eq!(of("2001:db8:1:2::1"), of("2001:db8:1:2:ffff::9"), "one network");
@@ -106,8 +107,11 @@ mod tests {
     fn collisions_depend_on_the_key() {
         let (ours, theirs) = (Buckets("a".to_owned()), Buckets("b".to_owned()));
         let bucket = theirs.of_unknown_name("victim");
-        let prepared: Vec<String> =
-            (0..100_000).map(|n| format!("name{n}")).filter(|name| theirs.of_unknown_name(name) == bucket).take(10).collect();
+        let prepared: Vec<String> = (0..100_000)
+            .map(|n| format!("name{n}"))
+            .filter(|name| theirs.of_unknown_name(name) == bucket)
+            .take(10)
+            .collect();
         assert_eq!(prepared.len(), 10);
         let hits = prepared.iter().filter(|name| ours.of_unknown_name(name) == ours.of_unknown_name("victim")).count();
         assert!(hits < 5, "{hits}");

@@ -90,7 +90,8 @@ pub async fn by_password(
             return Ok(SignIn::Blocked(until));
         }
     }
-    let stored_hash = account.as_ref().filter(|account| !account.disabled).and_then(|account| account.password.as_ref());
+    let stored_hash =
+        account.as_ref().filter(|account| !account.disabled).and_then(|account| account.password.as_ref());
     let is_right = passwords.verify(password, stored_hash).await?;
     match account.filter(|_| is_right) {
         Some(account) => {

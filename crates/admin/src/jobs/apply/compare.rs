@@ -23,7 +23,7 @@ use crate::jobs::{JobError, JobWarning};
 use crate::node::Node;
 
 /// How far ahead fires are compared.
-const AHEAD: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
+const COMPARED_AHEAD: std::time::Duration = std::time::Duration::from_secs(7 * 86_400);
 /// Maximum number of fires that one comparison reads, over all jobs of a list.
 const FIRE_COUNT_MAX: u32 = 200_000;
 /// Jobs read and compared per batch.
@@ -291,7 +291,7 @@ impl ExistingJobs {
         };
         let old = old.map(|(compiled, anchor)| ahead::AnchoredJob { job: &compiled.job, anchor });
         let new = new.map(|(job, anchor)| ahead::AnchoredJob { job, anchor });
-        let fires = fire_changes(old, new, (self.now, self.now.saturating_add(AHEAD)), fires_left);
+        let fires = fire_changes(old, new, (self.now, self.now.saturating_add(COMPARED_AHEAD)), fires_left);
         (!fires.is_empty() || !fires.is_whole).then_some(fires)
     }
 }

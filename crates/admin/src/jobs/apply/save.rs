@@ -138,7 +138,7 @@ impl Saving {
                 let (record, checked) = *both;
                 let by = (None, self.author.as_str());
                 let saved = jobs::save(&self.node, &record, checked, Some(record.version), by).await?;
-                Ok(Some(jobs::catch_up(&self.node, saved).await?))
+                Ok(Some(jobs::catch_up_with_calendar(&self.node, saved).await?))
             }
             Work::Remove(record) => {
                 let queued = (None, &*self.author);
@@ -160,7 +160,7 @@ impl Saving {
         let mut saved = Vec::with_capacity(planned.len());
         for (planned, created) in planned.into_iter().zip(answers) {
             let result = match created {
-                Ok(record) => jobs::catch_up(&self.node, record).await.map(Some),
+                Ok(record) => jobs::catch_up_with_calendar(&self.node, record).await.map(Some),
                 Err(error) => Err(error),
             };
             saved.push(SavedJob { planned, result });

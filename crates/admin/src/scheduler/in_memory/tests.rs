@@ -2,7 +2,7 @@ use super::*;
 use crate::dispatch::tests_support::run_due_at;
 
 #[test]
-fn the_late_word_of_an_earlier_attempt_is_none_about_a_later_one() {
+fn a_late_message_about_an_earlier_attempt_does_not_concern_a_later_one() {
     let known = InMemory::default();
     let first = run_due_at(Timestamp::from_secs(1));
     let second = Run { attempt: 2, ..first.clone() };

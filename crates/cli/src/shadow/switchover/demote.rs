@@ -199,7 +199,9 @@ async fn start<'a>(
                     too_late.push(one);
                     continue;
                 }
-                Some(StartOutcome::TooLate) => not_started(one.seam, "its first fire had passed each time").repeatable(),
+                Some(StartOutcome::TooLate) => {
+                    not_started(one.seam, "its first fire had passed each time").repeatable()
+                }
                 None => not_started(one.seam, "XXL-JOB does not have it any more"),
                 Some(StartOutcome::From(_)) => started_outcome(switch, &one, committed_at),
                 Some(StartOutcome::AlreadyRunning(_)) => {

@@ -161,10 +161,14 @@ enum End {
 async fn one(switch: &Switchover<'_>, job: &Job, stopped: Option<&StopOutcome>, allowance: Duration) -> End {
     match stopped {
         None => End::Settled(Outcome::unchanged(switch.runs_in(job), format!("XXL-JOB has no job {}", job.number))),
-        Some(StopOutcome::TooNear(at)) => End::Settled(Outcome::unchanged(switch.runs_in(job), too_near(*at, allowance))),
+        Some(StopOutcome::TooNear(at)) => {
+            End::Settled(Outcome::unchanged(switch.runs_in(job), too_near(*at, allowance)))
+        }
         Some(StopOutcome::At(at)) => take_over(switch, job, seam_at(*at)).await,
         Some(StopOutcome::AlreadyStopped(status)) if !job.is_shadow => End::Settled(switched_before(job, *status)),
-        Some(StopOutcome::AlreadyStopped(status)) => End::Settled(take_over_stopped(switch, job, *status, allowance).await),
+        Some(StopOutcome::AlreadyStopped(status)) => {
+            End::Settled(take_over_stopped(switch, job, *status, allowance).await)
+        }
     }
 }
 
@@ -175,7 +179,12 @@ fn seam_at(next_ms: i64) -> Timestamp {
 }
 
 /// Marks switched jobs that had already been stopped in XXL-JOB, so that an import recognises them as promoted.
-async fn mark(database: &mut XxlDatabase, batch: &[&Job], stopped: &BTreeMap<i64, StopOutcome>, outcomes: &mut Outcomes) {
+async fn mark(
+    database: &mut XxlDatabase,
+    batch: &[&Job],
+    stopped: &BTreeMap<i64, StopOutcome>,
+    outcomes: &mut Outcomes,
+) {
     let is_unmarked = |job: &&Job| {
         let outcome = stopped.get(&job.number);
         matches!(outcome, Some(StopOutcome::AlreadyStopped(status)) if status.next_ms == 0)

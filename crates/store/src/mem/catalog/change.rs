@@ -5,7 +5,7 @@ use rondel_core::edit::{EditContext, EditPlan, FutureRow, look_back, plan_edit};
 use rondel_core::run::ROOT_SHARD;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use crate::catalog::{JobSaved, JobDeleted, JobChange, JobDeletion, JobRecord};
+use crate::catalog::{JobChange, JobDeleted, JobDeletion, JobRecord, JobSaved};
 use crate::mem::{MemStore, State, StoredNode, StoredVersion, key};
 use crate::parents;
 use crate::settle::{clean_name, shard_of, skipped_row};
@@ -146,7 +146,12 @@ impl State {
         self.runs.insert(row.id, row);
     }
 
-    pub(in crate::mem) fn change(&mut self, record: &JobRecord, change: &JobChange<'_>, read_at: Timestamp) -> JobSaved {
+    pub(in crate::mem) fn change(
+        &mut self,
+        record: &JobRecord,
+        change: &JobChange<'_>,
+        read_at: Timestamp,
+    ) -> JobSaved {
         let job: &Job = change.job;
         let version = record.version + 1;
         if job.pump.is_some() {

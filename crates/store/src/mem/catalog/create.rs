@@ -6,7 +6,7 @@ use async_trait::async_trait;
 use rondel_core::NodeId;
 use rondel_core::homes::RecentFires;
 
-use crate::catalog::{JobCreated, Declared, JobRecord, NewJob};
+use crate::catalog::{Declared, JobCreated, JobRecord, NewJob};
 use crate::mem::{Due, MemStore, State, StoredJob, StoredVersion};
 use crate::settle::clean_name;
 use crate::{CreateJobs, Result};

@@ -5,7 +5,7 @@ use rondel_core::edit::{EditContext, EditPlan, FutureRow, MovedRow, look_back, p
 use rondel_core::time::millis;
 use rondel_core::{Job, JobId, Reason, Run, RunId, RunStatus, Timestamp};
 
-use crate::catalog::{JobSaved, JobDeleted, JobChange, JobDeletion, JobRecord};
+use crate::catalog::{JobChange, JobDeleted, JobDeletion, JobRecord, JobSaved};
 use crate::parents;
 use crate::settle::{shard_of, skipped_row};
 use crate::sql::calendars::pins;

@@ -7,7 +7,7 @@ use rondel_core::graph::Edge;
 use rondel_core::time::millis;
 use rondel_core::{CalendarId, JobId, NamespaceId};
 
-use crate::catalog::{JobCreated, Declared, JobRecord, NewJob, PinnedCalendar};
+use crate::catalog::{Declared, JobCreated, JobRecord, NewJob, PinnedCalendar};
 use crate::parents::check_all;
 use crate::settle::clean_name;
 use crate::sql::calendars::pins;

@@ -55,7 +55,7 @@ fn runs_of_a_key_share_its_limit() {
 }
 
 #[test]
-fn never_more_starts_in_any_span() {
+fn no_span_has_more_starts_than_the_rate_allows() {
     let job = definition(&json!({"rate": {"max": 3, "per": "10s"}}));
     let (mut limits, mut runs) = (Limits::default(), OpenRuns::default());
     let key = LimitKey::JobRate(JobId::new(1));
@@ -95,7 +95,7 @@ fn a_run_that_never_started_does_not_count() {
 }
 
 #[test]
-fn in_a_cluster_one_node_counts() {
+fn in_a_cluster_one_node_counts_a_shared_limit() {
     let job = definition(&json!({"concurrency": {"key": "db", "max": 1}, "rate": {"max": 9, "per": "1s"}}));
     let (mut limits, mut runs) = (Limits::new(true), OpenRuns::default());
     let name = LimitName { namespace: NamespaceId::new(1), key: "db".to_owned() };
@@ -128,7 +128,7 @@ fn in_a_cluster_one_node_counts() {
 }
 
 #[test]
-fn by_priority_then_by_instant_and_not_for_ever() {
+fn runs_wait_for_a_limit_by_priority_and_instant_until_their_queue_timeout() {
     let with = |priority: u8, per_key: &str| {
         definition(&json!({"priority": priority, "queue_timeout": "5s", "concurrency": {"key": per_key, "max": 1}}))
     };

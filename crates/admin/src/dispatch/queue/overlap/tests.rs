@@ -257,7 +257,7 @@ fn allow_admits_up_to_its_maximum() {
 }
 
 #[test]
-fn on_each_executor_a_gate_of_its_own() {
+fn each_executor_has_a_gate_of_its_own() {
     for (policy, expected) in [("serial", "queued"), ("discard", "discarded"), ("cover", "covers [1] and []")] {
         let (mut gates, each) = (Gated::default(), on_each(policy, 0));
         assert_eq!(enter(&mut gates, ready(1, &each)), "passed", "the job has no gate");
@@ -292,7 +292,7 @@ fn broadcast() -> (Ready, [Ready; 2], Definition) {
 }
 
 #[test]
-fn a_broadcast_is_over_when_its_last_shard_is() {
+fn a_broadcast_ends_with_its_last_shard() {
     let (root, shards, definition) = broadcast();
     let mut gates = Gated::default();
     assert_eq!(enter(&mut gates, root.clone()), "passed");
@@ -321,7 +321,7 @@ fn a_broadcast_that_is_taken_over_counts_all_its_open_shards() {
 }
 
 #[test]
-fn of_two_broadcasts_that_may_have_been_sent_one_goes_on_after_the_other() {
+fn two_broadcasts_that_may_have_been_sent_continue_one_after_the_other() {
     let (_, [one, two], definition) = broadcast();
     let later = later_shards(&definition);
     let mut gates = Gated::default();

@@ -24,7 +24,7 @@ fn every_executor_that_had_a_stream_is_asked_about_all_leases() {
         };
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
-        rollcall.call(&[run], &[session], &[DEAD, OTHER], &mut executors, Timestamp::from_secs(101));
+        rollcall.begin(&[run], &[session], &[DEAD, OTHER], &mut executors, Timestamp::from_secs(101));
         join(&mut executors, 1, 1, Report::default());
         assert_eq!(resolve(&mut rollcall, &executors), "not yet", "{token:?}");
         fences(&mut executors, 1, 1, DEAD, &[]);
@@ -50,7 +50,7 @@ fn only_executors_with_a_stream_at_the_instant_are_asked() {
     let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
     let sessions = [session(1, 98_700), session(2, 100_000)];
     let now = Timestamp::from_secs(101);
-    rollcall.call(&[run(98), run(99), run(101)], &sessions, &[DEAD], &mut executors, now);
+    rollcall.begin(&[run(98), run(99), run(101)], &sessions, &[DEAD], &mut executors, now);
     let found: Vec<_> = rollcall.resolve(&executors).into_iter().map(|(run, found)| (run.get(), found)).collect();
     assert!(matches!(found[..], [(101_000, CallOutcome::NoExecutor(Reason::NotReceived))]), "{found:?}");
     lose(&mut executors, 1);
@@ -77,7 +77,7 @@ fn called(executors: &mut Executors) -> RollCall {
     };
     let mut rollcall = RollCall::default();
     let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
-    rollcall.call(&[run], &[session(1), session(2)], &[DEAD], executors, Timestamp::from_secs(101));
+    rollcall.begin(&[run], &[session(1), session(2)], &[DEAD], executors, Timestamp::from_secs(101));
     rollcall
 }
 
@@ -106,7 +106,7 @@ fn lose(executors: &mut Executors, id: i64) {
 
 /// The executor may continue the run while no server answers, and no other run of the job may begin meanwhile.
 #[test]
-fn a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it() {
+fn a_run_that_continues_in_silence_waits_until_its_executor_must_have_stopped_it() {
     let (id, at) = (ExecutorId::new(1), Timestamp::from_secs);
     let mut executors = Executors::default();
     let session = Session {
@@ -121,7 +121,7 @@ fn a_run_that_goes_on_in_silence_waits_until_its_executor_must_have_stopped_it()
     let goes_on = definition(&json!({"on_silence": "continue"}));
     let run = RollCallRun { ready: ready(99, &goes_on), from: Some(DEAD) };
     let mut rollcall = RollCall::default();
-    rollcall.call(&[run], &[session], &[DEAD], &mut executors, at(101));
+    rollcall.begin(&[run], &[session], &[DEAD], &mut executors, at(101));
     lose(&mut executors, 1);
     assert_eq!(resolve(&mut rollcall, &executors), "not yet");
     assert_eq!(rollcall.silent_run_witnesses(), BTreeSet::from([id]));
@@ -200,7 +200,7 @@ fn a_lost_executor_that_another_server_heard_since_has_to_answer() {
         let (ended_at, has_left, process) = (None, false, None);
         let session = Session { token: DEAD, executor: id, app, last_seen_at, ended_at, has_left, process };
         let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
-        rollcall.call(&[run], &[session], &[DEAD], &mut executors, at(200));
+        rollcall.begin(&[run], &[session], &[DEAD], &mut executors, at(200));
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{heard_at} {has_ended}");
     }
 }
@@ -220,7 +220,7 @@ fn an_executor_that_sent_goodbye_need_not_answer() {
         let (mut rollcall, mut executors) = (RollCall::default(), Executors::default());
         let sessions = [session(1, !lives), session(2, true)];
         let run = RollCallRun { ready: ready(99, &definition(&json!({}))), from: Some(DEAD) };
-        rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
+        rollcall.begin(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         assert_eq!(resolve(&mut rollcall, &executors), expected);
     }
 }
@@ -256,7 +256,7 @@ fn no_executor_claims_a_run_that_was_sent_to_another_one() {
         let mut rollcall = RollCall::default();
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
-        rollcall.call(
+        rollcall.begin(
             &[RollCallRun { ready, from: Some(DEAD) }],
             &[],
             &[DEAD],
@@ -352,7 +352,7 @@ fn a_relayed_question_is_answered_when_all_its_leases_are() {
 
 /// An answer to a fence proves nothing if it came before the lease was known to have ended. This holds for each node that runs came from.
 #[test]
-fn a_call_asks_anew_about_the_leases_of_all_its_runs() {
+fn a_roll_call_asks_again_about_the_leases_of_all_its_runs() {
     let session = |token| Session {
         token,
         executor: ExecutorId::new(1),
@@ -375,7 +375,7 @@ fn a_call_asks_anew_about_the_leases_of_all_its_runs() {
         let runs = seconds.map(|(second, from)| RollCallRun { ready: ready(second, &definition(&json!({}))), from });
         let runs: Vec<RollCallRun> = runs.collect();
         let now = Timestamp::from_secs(101);
-        rollcall.call(&runs, &[session(DEAD), session(OTHER)], &[DEAD, OTHER], &mut executors, now);
+        rollcall.begin(&runs, &[session(DEAD), session(OTHER)], &[DEAD, OTHER], &mut executors, now);
         assert_eq!(rollcall.unanswered(&executors), Unanswered::from([(ExecutorId::new(1), expected)]), "{from:?}");
     }
 }
@@ -400,7 +400,7 @@ fn only_the_goodbye_of_the_named_executor_counts_for_its_run() {
         ready.run.executor_id = Some(ExecutorId::new(1));
         let sessions = [session(1, one_left), session(2, two_left)];
         let run = RollCallRun { ready, from: Some(DEAD) };
-        rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
+        rollcall.begin(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         assert_eq!(resolve(&mut rollcall, &executors), expected, "{one_left} {two_left}");
     }
 }
@@ -470,7 +470,7 @@ fn the_named_executor_is_watched_from_when_it_was_last_heard() {
         let mut ready = ready(99, &definition(&json!({})));
         ready.run.executor_id = Some(ExecutorId::new(1));
         let run = RollCallRun { ready, from: Some(DEAD) };
-        rollcall.call(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
+        rollcall.begin(&[run], &sessions, &[DEAD], &mut executors, Timestamp::from_secs(101));
         let suspects = |second| executors.suspects(Timestamp::from_secs(second)).len();
         assert_eq!((suspects(heard_at), suspects(heard_at + 1)), (0, 1), "{heard_at}");
     }
