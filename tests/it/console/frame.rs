@@ -132,7 +132,7 @@ pub(super) async fn stay_and_follow(browser: &mut Browser, url: &str, api: &Api,
 
 /// No page is wider than the window, and a phone shows the status of a run without scrolling.
 pub(super) async fn fit_every_width(browser: &mut Browser, url: &str, shots: &Path) {
-    for width in [390, 1024, 1440] {
+    for width in [360, 390, 1024, 1440] {
         browser.size(width, 844).await;
         for path in ["jobs", "runs", "executors", "calendars", "account", "jobs/cache.warm"] {
             browser.goto(&format!("{url}/n/default/{path}")).await;
