@@ -93,6 +93,9 @@ pub(super) async fn stay_and_follow(browser: &mut Browser, url: &str, api: &Api,
     browser.until("it is off again", &is("false")).await;
     assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
     assert_eq!(browser.eval("scrollY").await, place, "the page jumped");
+    browser.click("#bulk button[value=pause]").await;
+    browser.until("no row is selected", "document.querySelector('.toast.bad')").await;
+    assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
     let hide = |is_hidden: bool| {
         format!(
             "Object.defineProperty(document, 'hidden', {{configurable: true, get: () => {is_hidden}}}); \
