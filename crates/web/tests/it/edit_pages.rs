@@ -198,7 +198,7 @@ async fn a_folded_part_of_the_form_is_open_over_an_error() {
     for (typed, missing) in
         [("concurrency_max=3", "concurrency_key"), ("rate_per=1m", "rate_max"), ("rate_key=db", "rate_max")]
     {
-        let form = format!("name=new&app=a&handler=h&kind=none&retry_max=0&retry_backoff=10s&{typed}");
+        let form = format!("name=orders&app=a&handler=h&kind=none&retry_max=0&retry_backoff=10s&{typed}");
         let answer = visitor.post("/jobs", &form).await;
         assert_eq!(answer.status, 422, "{typed}");
         let text = answer.text();
