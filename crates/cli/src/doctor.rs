@@ -122,15 +122,7 @@ async fn check_server(client: &Client) -> Vec<Check> {
         }
     };
     checks.push(good("server", format!("{place} answers")));
-    checks.push(if ready.status.is_success() {
-        good("readiness", "ready")
-    } else {
-        wrong(
-            "readiness",
-            ready.text.trim(),
-            "the checks that are false name what is missing: database, lease, draining",
-        )
-    });
+    checks.push(if ready.status.is_success() { good("readiness", "ready") } else { not_ready(&ready.text) });
     checks.extend(history(&ready.text));
     checks.extend(ready.date.map(skew));
     let call = Call { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
@@ -146,6 +138,20 @@ async fn check_server(client: &Client) -> Vec<Check> {
         Err(failure) => checks.push(wrong("token", failure.message(), "see above")),
     }
     checks
+}
+
+/// The checks of the server that failed; without them, its whole answer, such as that of a proxy.
+fn not_ready(answer: &str) -> Check {
+    let ready: Value = serde_json::from_str(answer).unwrap_or_default();
+    let details = ready["details"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let is_failed = |detail: &&Value| detail["ok"] == false && detail["check"] != "history";
+    let words = |detail: &Value| {
+        let [check, message] = ["check", "message"].map(|field| detail[field].as_str().unwrap_or_default().to_owned());
+        format!("{check}: {message}")
+    };
+    let failed: Vec<String> = details.iter().filter(is_failed).map(words).collect();
+    let found = if failed.is_empty() { answer.trim().to_owned() } else { failed.join("; ") };
+    wrong("readiness", found, "the server's log has the cause; rondel node activate NAME turns a switch on again")
 }
 
 /// A warning if the server reports that its database went back in time.
@@ -336,6 +342,14 @@ fn print(checks: &[Check], format: FormatArgs) -> Result<(), Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_failed_checks_of_a_server_are_named() {
+        let answer = r#"{"status": "not_ready", "checks": {"draining": false, "state": "draining"}, "details": [
+            {"check": "lease", "ok": true}, {"check": "switch", "ok": false, "message": "the switch of this node: draining"}]}"#;
+        assert_eq!(not_ready(answer).found, "switch: the switch of this node: draining");
+        assert_eq!(not_ready("bad gateway\n").found, "bad gateway");
+    }
 
     #[test]
     fn a_socket_is_no_host() {

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use clap::{Arg, Command, CommandFactory as _, Id};
+use clap::{Arg, ArgAction, Command, CommandFactory as _, Id};
 
 use crate::args::Cli;
 
@@ -75,7 +75,9 @@ fn section(command: &Command, level: usize, inherited: &[&Id], out: &mut String)
 fn is_own(arg: &Arg, inherited: &[&Id]) -> bool {
     let is_shared = SHARED.iter().any(|(_, _, heading)| arg.get_help_heading() == Some(heading));
     let is_listed = arg.is_global_set() && (is_shared || inherited.contains(&arg.get_id()));
-    !arg.is_hide_set() && !is_listed && arg.get_id() != "help" && arg.get_id() != "version"
+    // The flag of the whole command; some commands have an argument `version` of their own.
+    let is_of_clap = arg.get_id() == "help" || matches!(arg.get_action(), ArgAction::Version);
+    !arg.is_hide_set() && !is_listed && !is_of_clap
 }
 
 fn table(args: &[&Arg]) -> String {

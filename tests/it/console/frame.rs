@@ -93,6 +93,9 @@ pub(super) async fn stay_and_follow(browser: &mut Browser, url: &str, api: &Api,
     browser.until("it is off again", &is("false")).await;
     assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
     assert_eq!(browser.eval("scrollY").await, place, "the page jumped");
+    browser.click("#bulk button[value=pause]").await;
+    browser.until("no row is selected", "document.querySelector('.toast.bad')").await;
+    assert_eq!(browser.eval("window.isTheSame").await, true, "the page was loaded again");
     let hide = |is_hidden: bool| {
         format!(
             "Object.defineProperty(document, 'hidden', {{configurable: true, get: () => {is_hidden}}}); \
@@ -132,7 +135,7 @@ pub(super) async fn stay_and_follow(browser: &mut Browser, url: &str, api: &Api,
 
 /// No page is wider than the window, and a phone shows the status of a run without scrolling.
 pub(super) async fn fit_every_width(browser: &mut Browser, url: &str, shots: &Path) {
-    for width in [390, 1024, 1440] {
+    for width in [360, 390, 1024, 1440] {
         browser.size(width, 844).await;
         for path in ["jobs", "runs", "executors", "calendars", "account", "jobs/cache.warm"] {
             browser.goto(&format!("{url}/n/default/{path}")).await;

@@ -53,8 +53,18 @@
     }
   }
 
+  // A form about chosen rows of a list that has neither a chosen row nor a filter.
+  function isWithoutChoice(form) {
+    const fields = new FormData(form);
+    return form.matches("form[data-bulk]") && !["job", "run", "scope"].some((name) => fields.has(name)) && !fields.get("q")?.trim();
+  }
+
   document.addEventListener("submit", (event) => {
     const form = event.target, submitter = event.submitter;
+    if (!event.defaultPrevented && isWithoutChoice(form)) {
+      event.preventDefault();
+      problem(corner.dataset.none);
+    }
     if (event.defaultPrevented || (submitter?.getAttribute("formmethod") ?? form.getAttribute("method")) !== "post") return;
     if (form.matches("form[data-act]")) {
       event.preventDefault();

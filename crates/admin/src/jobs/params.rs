@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use rondel_core::job::{PARAMS_LEN_MAX, check_params_size};
 use rondel_core::overrides::Overrides;
+use rondel_core::schedule::{Kind, Schedule};
 use rondel_core::shadow::Mode;
 use rondel_core::spec::{ItemSpec, ItemsSpec, with_params_of_shard};
-use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, agent_handlers};
+use rondel_core::{AppId, FieldError, JobSpec, NamespaceId, Timestamp, agent_handlers};
 use serde_json::Value;
 
 use crate::node::Node;
@@ -33,6 +34,8 @@ pub enum JobWarning {
         /// The app of the definition.
         to: String,
     },
+    /// The job has cron expressions alone, and none of them has an instant ahead.
+    NeverFires,
 }
 
 impl std::fmt::Display for JobWarning {
@@ -52,6 +55,7 @@ impl std::fmt::Display for JobWarning {
             Self::LeavesShadow => f.write_str(
                 "leaves shadow mode, and runs here from its next fire on, also while another scheduler runs it: rondel shadow promote stops it there",
             ),
+            Self::NeverFires => f.write_str("its schedule never fires from now on"),
         }
     }
 }
@@ -90,7 +94,19 @@ pub fn warnings(node: &Node, namespace: NamespaceId, spec: &JobSpec) -> Vec<JobW
     if !is_offered(node, namespace, app, handler) {
         warnings.push(JobWarning::NoHandler { app: app.clone(), handler: handler.clone() });
     }
+    if never_fires(spec, node.now()) {
+        warnings.push(JobWarning::NeverFires);
+    }
     warnings
+}
+
+/// Whether a definition has cron expressions alone, and none of them has an instant ahead, such as one for 31 February. Its calendar is
+/// left out, since a later version of it may have other days.
+fn never_fires(spec: &JobSpec, now: Timestamp) -> bool {
+    let Ok(job) = spec.compile() else { return false };
+    let is_cron = |schedule: &Schedule| matches!(schedule.kind, Kind::Cron { .. });
+    let schedules = &job.timetable.schedules;
+    !schedules.is_empty() && schedules.iter().all(is_cron) && job.timetable.next_after(now, now).is_none()
 }
 
 /// Whether an executor connected to this node offers a handler.

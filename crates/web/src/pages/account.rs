@@ -6,6 +6,7 @@ use http::{HeaderMap, StatusCode};
 use rondel_admin::current_password::{self, PasswordCheck};
 use rondel_admin::sign_in::{self, SESSION_LIFETIME, SignInClient, SignInOwner};
 use rondel_core::access::Permission;
+use rondel_core::words::Lang;
 use rondel_core::{SessionId, Timestamp};
 use rondel_store::access::{Account, KeptAccess, WebSession};
 
@@ -308,16 +309,28 @@ async fn render_new_token(
         Err(problem) => {
             let t = prefs.lang.texts();
             let is_marked = mark_wrong_rows(&mut typed, &problem);
-            let complaint = problem.complaints().first().map_or(problem.detail(), |one| one.message.as_str());
-            let error = if is_marked {
-                t.user_error_grants.to_owned()
-            } else {
-                format!("{} {}", t.token_error_other, localized(prefs.lang.texts().lang(), complaint))
-            };
+            let error = if is_marked { t.user_error_grants.to_owned() } else { token_error(&problem, t) };
             let status = StatusCode::from_u16(problem.code().status()).unwrap_or(StatusCode::UNPROCESSABLE_ENTITY);
             render_page(call, prefs, status, PageState { error: Some(error), typed, form, new_token: None }).await
         }
     }
+}
+
+/// Why no token was created, with the label of the field that is wrong.
+fn token_error(problem: &Problem, t: &Texts) -> String {
+    let complaint = problem.complaints().first();
+    let label = match complaint.and_then(|one| one.pointer.as_deref()) {
+        Some("/name") => t.field_name,
+        Some("/expires_in") => t.token_lives,
+        _ => "",
+    };
+    let colon = match t.lang() {
+        _ if label.is_empty() => "",
+        Lang::En => ": ",
+        Lang::Zh => "：",
+    };
+    let message = complaint.map_or(problem.detail(), |one| one.message.as_str());
+    format!("{} {label}{colon}{}", t.token_error_other, localized(t.lang(), message))
 }
 
 async fn create_token(call: &PageCall, fields: &Fields) -> Result<TokenJson, Problem> {

@@ -179,6 +179,7 @@ impl Texts {
             JobWarning::Shadow => self.warning_shadow.to_owned(),
             JobWarning::LeavesShadow => self.warning_leaves_shadow.to_owned(),
             JobWarning::MovesApp { from, to } => self.warning_moves_app(from, to),
+            JobWarning::NeverFires => self.warning_never_fires.to_owned(),
         }
     }
 

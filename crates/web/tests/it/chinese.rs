@@ -304,6 +304,8 @@ async fn refusals_of_tokens_are_in_chinese() {
     visitor.language = "zh";
     let page = visitor.post("/account/tokens", "name=ci&kind=api").await.text();
     assert!(page.contains("没有角色的令牌什么也做不了") && !page.contains("without a role"), "{page}");
+    let page = visitor.post("/account/tokens", "name=ci&grants=viewer&expires_in=soon").await.text();
+    assert!(page.contains("有效期：&#34;soon&#34;"), "{page}");
 }
 
 #[test]

@@ -192,6 +192,23 @@ async fn errors_stand_at_their_fields_and_nothing_typed_is_lost() {
 }
 
 #[tokio::test]
+async fn a_folded_part_of_the_form_is_open_over_an_error() {
+    let server = Server::start().await;
+    let visitor = Visitor::signed_in(&server).await;
+    for (typed, missing) in
+        [("concurrency_max=3", "concurrency_key"), ("rate_per=1m", "rate_max"), ("rate_key=db", "rate_max")]
+    {
+        let form = format!("name=orders&app=a&handler=h&kind=none&retry_max=0&retry_backoff=10s&{typed}");
+        let answer = visitor.post("/jobs", &form).await;
+        assert_eq!(answer.status, 422, "{typed}");
+        let text = answer.text();
+        let (before, _) = text.split_once(&format!("id=\"error-{missing}\"")).expect("an error at the field");
+        let (_, part) = before.rsplit_once("<details ").expect("a part around the field");
+        assert!(part.starts_with("class=\"more-options\" open>"), "{typed}: {part}");
+    }
+}
+
+#[tokio::test]
 async fn the_slower_of_two_users_gets_a_conflict_and_keeps_the_input() {
     let server = Server::start().await;
     job(&server, json!({"schedule": {"every": "1h"}})).await;

@@ -56,7 +56,12 @@ impl FromQuery for FiresQuery {
                 Parameter::instant("from").about("The first instant; a day ago if both are left out."),
                 instant,
             ),
-            to: reader.parsed(Parameter::instant("to").about("The last instant; at most 366 days later."), instant),
+            to: reader.parsed(
+                Parameter::instant("to").about(
+                    "The last instant; at most 366 days later. If one end is left out, the range is two days long.",
+                ),
+                instant,
+            ),
             limit: reader.limit(LIMIT_DEFAULT, LIMIT_MAX),
             cursor: reader.single(Parameter::cursor()),
         }
