@@ -1,6 +1,8 @@
 //! Checks the settings and secrets of a channel against the fields of its kind. URLs and templates are checked
 //! elsewhere, beside their parsers.
 
+use std::net::IpAddr;
+
 use super::{
     ChannelKind, Field, FieldForm, RECIPIENT_COUNT_MAX, Reference, TEMPLATE_BYTES_MAX, VALUE_BYTES_MAX, Values, fields,
 };
@@ -9,6 +11,8 @@ use crate::near::near_misses;
 
 /// The longest name of a file or variable that a secret refers to.
 const REFERENCE_LEN_MAX: usize = 200;
+/// The longest part of a host's name between two dots, as in DNS.
+const LABEL_LEN_MAX: usize = 63;
 
 /// Reads a secret as a reference; `None` if it is the secret itself.
 ///
@@ -93,6 +97,10 @@ fn check_value(field: &Field, value: &str) -> Result<(), String> {
     }
     match field.form {
         FieldForm::Text | FieldForm::Url | FieldForm::Template => Ok(()),
+        FieldForm::Host if is_host(value) => Ok(()),
+        FieldForm::Host => {
+            Err(format!("{value:?} is not the name or the IP address of a host, such as {}", field.default))
+        }
         FieldForm::Number(least, most) => match value.parse::<u32>() {
             Ok(number) if (least..=most).contains(&number) => Ok(()),
             _ => Err(format!("{value:?} is not a number from {least} to {most}")),
@@ -101,6 +109,16 @@ fn check_value(field: &Field, value: &str) -> Result<(), String> {
         FieldForm::Choice(words) => Err(format!("{value:?} is none of {}", words.join(", "))),
         FieldForm::Addresses => check_addresses(value),
     }
+}
+
+/// Whether this is a host without a port. A name may have underscores: internal DNS zones and container networks have such names.
+fn is_host(value: &str) -> bool {
+    let is_label = |label: &str| {
+        let is_part = |c: char| c.is_ascii_alphanumeric() || matches!(c, '-' | '_');
+        (1..=LABEL_LEN_MAX).contains(&label.len()) && label.chars().all(is_part)
+    };
+    let is_name = || value.strip_suffix('.').unwrap_or(value).split('.').all(is_label);
+    value.parse::<IpAddr>().is_ok() || is_name()
 }
 
 fn check_addresses(value: &str) -> Result<(), String> {
@@ -158,6 +176,12 @@ mod tests {
         check_refused(Ntfy, &[("priority", "9")], &[("topic", "t")], &[("/settings/priority", "none of by_severity")]);
         let with = |more: &[(&'static str, &'static str)]| [MAIL.as_slice(), more].concat();
         check_refused(Email, &with(&[("port", "0")]), &[], &[("/settings/port", "from 1 to 65535")]);
+        for host in ["h h", "mail.example.com:25", "https://mail", "a..b", ".", "mail/"] {
+            check_refused(Email, &with(&[("host", host)]), &[], &[("/settings/host", "is not the name")]);
+        }
+        for host in ["mail", "mail.example.com.", "192.0.2.1", "2001:db8::1", "smtp_relay-1.internal"] {
+            check_refused(Email, &with(&[("host", host)]), &[], &[]);
+        }
         check_refused(Email, &with(&[("username", "u")]), &[], &[("/settings/username", "belong together")]);
         check_refused(Email, &with(&[("username", "u")]), &[("password", "p")], &[]);
         let long = "x".repeat(VALUE_BYTES_MAX + 1);

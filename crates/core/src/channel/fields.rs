@@ -9,6 +9,8 @@ pub enum FieldForm {
     Text,
     /// An http or https URL.
     Url,
+    /// The name or the IP address of a host, without a port.
+    Host,
     /// A whole number within these bounds.
     Number(u32, u32),
     /// One of these words; the first one is the default.
@@ -46,13 +48,13 @@ const fn required(field: Field) -> Field {
     Field { is_required: true, ..field }
 }
 
-use FieldForm::{Addresses, Choice, Number, Template, Text, Url};
+use FieldForm::{Addresses, Choice, Host, Number, Template, Text, Url};
 
 const TITLE: Field = setting("title_template", Template, "");
 const BODY: Field = setting("body_template", Template, "");
 
 const EMAIL: &[Field] = &[
-    required(setting("host", Text, "smtp.example.com")),
+    required(setting("host", Host, "smtp.example.com")),
     setting("security", Choice(&["starttls", "tls", "none"]), "starttls"),
     setting("port", Number(1, 65_535), "587, 465 with tls, 25 with none"),
     setting("username", Text, ""),
