@@ -16,16 +16,23 @@ pub(crate) async fn store_once<T, S>(store: impl Fn() -> S) -> Result<T, StoreEr
 where
     S: Future<Output = Result<T, StoreError>>,
 {
-    let mut stored = store().await;
-    if !stored.as_ref().is_err_and(StoreError::is_outcome_unknown) {
-        return stored;
-    }
+    let stored = store().await;
+    // The rare path is on the heap: the futures of requests would grow by it otherwise.
+    if stored.as_ref().is_err_and(StoreError::is_outcome_unknown) { Box::pin(repeat(store)).await } else { stored }
+}
+
+async fn repeat<T, S>(store: impl Fn() -> S) -> Result<T, StoreError>
+where
+    S: Future<Output = Result<T, StoreError>>,
+{
     let until = Instant::now() + REPEATED_FOR;
-    while stored.as_ref().is_err_and(StoreError::is_transient) && Instant::now() < until {
+    loop {
         tokio::time::sleep(PAUSE).await;
-        stored = store().await;
+        let stored = store().await;
+        if !stored.as_ref().is_err_and(StoreError::is_transient) || Instant::now() >= until {
+            return stored;
+        }
     }
-    stored
 }
 
 #[cfg(test)]
