@@ -72,9 +72,9 @@ async fn an_instant_in_the_past_that_ran_when_it_was_saved_is_no_edit() {
         };
         tokio::time::timeout(LIMIT, saved).await.unwrap()
     };
-    let _old = world.dial(token, declares("old", 1, &[once("1m").as_str()])).await.unwrap();
+    let _old = world.dial(token, declares("first", 1, &[once("1m").as_str()])).await.unwrap();
     let before = declared(1).await;
-    let _new = world.dial(token, declares("new", 2, &[once("2m").as_str()])).await.unwrap();
+    let _new = world.dial(token, declares("second", 2, &[once("2m").as_str()])).await.unwrap();
     let after = declared(2).await;
     assert_eq!(after.spec.once_instants(), before.spec.once_instants(), "it runs once");
     world.die().await;
