@@ -30,7 +30,7 @@ pub struct Answer {
 impl Answer {
     /// The body, if the status is this one.
     ///
-    /// If the status is another one; the message shows the answer.
+    /// If the status is another one, the test fails, and the message shows the answer.
     #[track_caller]
     pub fn expect(self, status: u16) -> Value {
         assert_eq!(self.status, status, "{} answered {:#}", self.request, self.body);

@@ -57,7 +57,7 @@ struct Inner {
     seen: Observations,
 }
 
-/// Shared by the handlers of a process.
+/// The observations that the handlers of a process share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorder(Arc<Mutex<Inner>>);
 
