@@ -34,7 +34,7 @@ pub struct Start {
     pub job: String,
     /// The planned instant.
     pub fire_at_ms: i64,
-    /// Which shard.
+    /// The index of the shard.
     pub shard: i64,
     /// The fencing token: the term, and the number within the term.
     pub token: (i64, i64),
@@ -121,7 +121,7 @@ pub struct RunRow {
     pub job: String,
     /// The planned instant.
     pub fire_at_ms: i64,
-    /// Which shard; `None` for the row of a whole broadcast.
+    /// The index of the shard; `None` for the row of a whole broadcast.
     pub shard: Option<i64>,
     /// What caused it, such as `cron` or `manual`.
     pub trigger: String,
@@ -201,7 +201,7 @@ pub struct Call {
     pub sent_ms: i64,
     /// When its answer arrived.
     pub done_ms: i64,
-    /// `POST`, …
+    /// The HTTP method, such as `POST`.
     pub method: String,
     /// The path, from `/api/v1` on.
     pub path: String,
