@@ -106,7 +106,8 @@ async fn runs_that_waited_in_time_are_not_missed(db: ScratchDb) {
         "schedule": {"every": "1s"}, "queue_timeout": "5m", "misfire": {"policy": "skip", "tolerance": "2s"},
     });
     server.api().post("/api/v1/jobs", job).await.expect(201);
-    // Later fires have rows too, and may become due while no server runs. A run that is due now may still be in the ring.
+    // Later fires have rows too, and may become due while no server runs. A run that has just become due may not wait
+    // for an executor yet.
     let due_at = |run: &Value| millis(run["due_at"].as_str().expect("an instant")).expect("in UTC");
     let is_due = |run: &Value| due_at(run) + 2_000 <= wall_clock_ms();
     let waiting = wait_until(Duration::from_secs(30), "fires that wait for an executor", async || {

@@ -1,4 +1,4 @@
-//! The test harness itself: a database that it makes exists and is empty, and is gone afterwards.
+//! The test harness itself: a database that it creates is empty at first, and is removed afterwards.
 
 use std::process::Command;
 

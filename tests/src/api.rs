@@ -30,7 +30,7 @@ pub struct Answer {
 impl Answer {
     /// The body, if the status is this one.
     ///
-    /// If the status is another one; the message shows the answer.
+    /// If the status is another one, the test fails, and the message shows the answer.
     #[track_caller]
     pub fn expect(self, status: u16) -> Value {
         assert_eq!(self.status, status, "{} answered {:#}", self.request, self.body);
@@ -77,27 +77,27 @@ impl Api {
         Self { history: Some(Arc::new(journal.join("history.json-lines"))), ..self }
     }
 
-    /// GET.
+    /// Sends a GET.
     pub async fn get(&self, path: &str) -> Answer {
         self.answer(self.request(Method::GET, path)).await
     }
 
-    /// POST with a JSON body.
+    /// Sends a POST with a JSON body.
     pub async fn post(&self, path: &str, body: Value) -> Answer {
         self.answer(self.request(Method::POST, path).json(&body)).await
     }
 
-    /// PUT with a JSON body.
+    /// Sends a PUT with a JSON body.
     pub async fn put(&self, path: &str, body: Value) -> Answer {
         self.answer(self.request(Method::PUT, path).json(&body)).await
     }
 
-    /// PATCH with a JSON body.
+    /// Sends a PATCH with a JSON body.
     pub async fn patch(&self, path: &str, body: Value) -> Answer {
         self.answer(self.request(Method::PATCH, path).json(&body)).await
     }
 
-    /// DELETE.
+    /// Sends a DELETE.
     pub async fn delete(&self, path: &str) -> Answer {
         self.answer(self.request(Method::DELETE, path)).await
     }

@@ -93,12 +93,12 @@ impl Server {
         &mut self.console.process
     }
 
-    /// SIGKILL: a crash.
+    /// Kills the process with SIGKILL, as in a crash.
     pub async fn kill(&mut self) {
         self.console.process.kill().await;
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM, and waits until the process has ended.
     pub async fn stop(&mut self) -> ExitStatus {
         self.console.process.terminate(STOP_LIMIT).await
     }
@@ -154,7 +154,7 @@ impl Dev {
         &mut self.console.process
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM, and waits until the process has ended.
     pub async fn stop(&mut self) -> ExitStatus {
         self.console.process.terminate(STOP_LIMIT).await
     }
@@ -219,12 +219,12 @@ impl Agent {
         &mut self.process
     }
 
-    /// SIGKILL: a crash.
+    /// Kills the process with SIGKILL, as in a crash.
     pub async fn kill(&mut self) {
         self.process.kill().await;
     }
 
-    /// SIGTERM, and waits for the end.
+    /// Sends SIGTERM, and waits until the process has ended.
     pub async fn stop(&mut self) -> ExitStatus {
         self.process.terminate(STOP_LIMIT).await
     }

@@ -45,7 +45,8 @@ impl Histogram {
         self.max
     }
 
-    /// The duration that at least `permille` of 1000 values do not exceed, rounded up to the end of its bucket.
+    /// The duration that at least `permille` thousandths of the values do not exceed, rounded up to the end of its
+    /// bucket.
     pub(crate) fn quantile(&self, permille: u64) -> u64 {
         let wanted = (self.count * permille).div_ceil(1_000).max(1);
         let mut seen = 0;

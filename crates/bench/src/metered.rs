@@ -39,9 +39,9 @@ pub(crate) struct Fires {
 /// The observations. [`Metered::begin`] clears only the timings of the calls.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Metrics {
-    /// By the method of the store.
+    /// The calls, by the method of the store.
     pub(crate) calls: BTreeMap<&'static str, Timing>,
-    /// By planned instant.
+    /// The fires, by their planned instants.
     pub(crate) fires: BTreeMap<Timestamp, Fires>,
     /// Verdicts that became durable, inside or outside of the window.
     pub(crate) stored: u64,

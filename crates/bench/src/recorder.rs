@@ -57,7 +57,7 @@ struct Inner {
     seen: Observations,
 }
 
-/// Shared by the handlers of a process.
+/// The observations that the handlers of a process share.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Recorder(Arc<Mutex<Inner>>);
 
@@ -90,7 +90,7 @@ impl Recorder {
     }
 }
 
-/// The handler.
+/// The handler of all jobs: records how late its run is.
 pub(crate) async fn nothing(run: RunContext, State(recorder): State<Recorder>) {
     let late = clock::micros_after(run.fire_at());
     recorder.note(run.fire_at(), run.attempt(), late);

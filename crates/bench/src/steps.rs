@@ -35,7 +35,7 @@ const TAIL: Duration = Duration::from_secs(5);
 const QUIET: Duration = Duration::from_secs(2);
 /// How long such a measurement waits until all its runs have a verdict.
 const SETTLED_TIMEOUT: Duration = Duration::from_secs(300);
-/// How far ahead idle jobs are due: years.
+/// How far ahead the fires of idle jobs are planned.
 const IDLE_FROM: Duration = Duration::from_secs(5 * 365 * 24 * 3600);
 
 /// Runs one measurement.

@@ -30,7 +30,7 @@ impl Witness {
         Ok(Self { stop, thread })
     }
 
-    /// What it observed.
+    /// Ends the thread, and returns what it observed.
     pub(crate) fn end(self) -> Histogram {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap_or_default()

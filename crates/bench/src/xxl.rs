@@ -96,7 +96,7 @@ impl RunRequest {
 /// What the executors observed.
 #[derive(Debug, Serialize)]
 struct Summary {
-    /// Every start.
+    /// All starts of jobs, inside and outside of the window.
     started: u64,
     /// Starts of a job that had already started for the same second or a later one.
     repeated: u64,

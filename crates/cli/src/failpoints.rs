@@ -13,7 +13,7 @@ pub(crate) struct Failpoints {
 }
 
 impl Failpoints {
-    /// Arms them all.
+    /// Arms all failpoints that the flags name.
     pub(crate) fn arm(&self) -> Result<(), Failure> {
         for place in &self.places {
             rondel_failpoint::arm(place).map_err(|refused| Failure::refused(format!("--failpoint: {refused}")))?;

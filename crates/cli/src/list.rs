@@ -29,7 +29,7 @@ pub(crate) struct BoundArgs {
 }
 
 impl BoundArgs {
-    /// No limit.
+    /// The bounds of a list that is read to its end.
     pub(crate) const fn everything() -> Self {
         Self { limit: 1, all: true }
     }

@@ -95,7 +95,8 @@ pub(crate) async fn guard_page(State(gate): State<Gate>, request: Request, next:
         return if is_whole { to_sign_in(request.uri()) } else { signed_out().into_response() };
     };
     let mut response = pass(&gate, caller.clone(), request, next).await;
-    // The problem page shows the namespace, so it is added if the problem has none.
+    // The problem page shows a namespace. If the request got none before it failed, this is the one that a page at this
+    // URL would show.
     if response.extensions().get::<Problem>().is_some()
         && let Some(called_by) = response.extensions_mut().get_mut::<CalledBy>()
         && called_by.namespace.is_none()
@@ -277,8 +278,8 @@ pub(crate) fn unauthenticated() -> Problem {
         .with_header(WWW_AUTHENTICATE, HeaderValue::from_static("Bearer realm=\"rondel\""))
 }
 
-/// The `Authorization` header, copied from the request before anything is awaited. A request with more than one is refused: which of them
-/// counts would depend on the proxies in between.
+/// The `Authorization` header, copied from the request before anything is awaited. A request with several such headers is refused:
+/// which of them counts would depend on the proxies in between.
 pub(crate) fn authorization(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(AUTHORIZATION).iter();
     let first = values.next();

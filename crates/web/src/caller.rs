@@ -19,8 +19,8 @@ pub(crate) struct Caller {
     /// The account that owns the token or session; `None` if the token belongs to the server.
     pub(crate) account: Option<AccountId>,
     pub(crate) token: Option<TokenId>,
-    /// The first token of the line to which the caller's token belongs; a line is a token with all its descendants. Requests of a caller
-    /// without an account are counted by it.
+    /// The first token of the line to which the caller's token belongs; a line is a token with all its descendants. Limits count the
+    /// requests of a caller without an account by this line.
     pub(crate) line: Option<TokenId>,
     pub(crate) session: Option<SessionId>,
     /// The hash of the session cookie, for checking again that the sign-in is still valid.
@@ -141,8 +141,8 @@ impl Caller {
         }
     }
 
-    /// Whether the caller has the permission for at least one namespace or app. Executors' tokens never have it: they can only open
-    /// sessions.
+    /// Whether the caller has the permission for at least one namespace or app. Executors' tokens never have it: an executor can
+    /// only open its gRPC stream with such a token.
     pub(crate) fn may(&self, permission: Permission) -> bool {
         self.means != AuthMethod::Executor && self.rights.allow_somewhere(permission)
     }

@@ -49,6 +49,7 @@ struct Checks {
     draining: bool,
     /// The node's switch.
     state: &'static str,
+    /// Until when no job fires, because the database's clock stepped back.
     quiet_until: Option<Timestamp>,
     #[serde(skip_serializing_if = "Option::is_none")]
     database_trouble: Option<Trouble>,

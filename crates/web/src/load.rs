@@ -29,7 +29,8 @@ const OPEN_BODY_LEN_MAX: usize = 16 * 1024;
 /// The body of an unauthenticated request counts towards `bodies_per_address` only after this time.
 const BODY_GRACE: Duration = Duration::from_millis(500);
 
-/// Extension of a response that lasts long, such as a stream. Its request releases its share of the limits for requests.
+/// Extension of a response that lasts long, such as a stream. Once the response begins, its request no longer counts
+/// towards the limits for requests.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LongLived;
 

@@ -23,7 +23,7 @@ pub(super) struct Subjects {
     pub(super) at: String,
     /// A run with a log, which failed.
     pub(super) run: String,
-    /// The main run of a fire with shards.
+    /// The root run of a broadcast.
     pub(super) whole: String,
     pub(super) executor: String,
     /// A run that lasts as long as the pictures are taken.

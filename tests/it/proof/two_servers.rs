@@ -12,7 +12,7 @@ use super::fixture::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, print, 
 const JOB_COUNT: usize = 500;
 /// Gives each server about half of the jobs, whichever server saw them first.
 const SHARED_OUT: [&str; 2] = ["--claim-strategy", "id_hash"];
-/// The time after the end of the lease: servers look for ended leases once a second.
+/// How long after the end of a lease another server may take over: servers look for ended leases once a second.
 const TAKE_OVER: Duration = Duration::from_secs(1);
 /// How much later a busy machine may wake a process than the witness has measured.
 const MACHINE_MS: i64 = 500;

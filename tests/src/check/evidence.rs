@@ -28,17 +28,17 @@ pub struct Evidence {
 pub struct Start {
     /// The run's id.
     pub run: String,
-    /// Which attempt.
+    /// The number of the attempt, from 1.
     pub attempt: i64,
     /// The job's name.
     pub job: String,
     /// The planned instant.
     pub fire_at_ms: i64,
-    /// Which shard.
+    /// The index of the shard.
     pub shard: i64,
-    /// The fencing token: the term, and the number within.
+    /// The fencing token: the term, and the number within the term.
     pub token: (i64, i64),
-    /// The process.
+    /// The id of the process.
     pub pid: i64,
     /// When the handler began.
     pub begin_ms: i64,
@@ -49,20 +49,20 @@ pub struct Start {
 /// A process that was killed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Died {
-    /// The process.
+    /// The id of the process.
     pub pid: i64,
-    /// When.
+    /// When it was killed.
     pub at_ms: i64,
 }
 
 /// A process that was paused for a while.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Paused {
-    /// The process.
+    /// The id of the process.
     pub pid: i64,
-    /// From when.
+    /// When the pause began.
     pub from_ms: i64,
-    /// Until when.
+    /// When the pause ended.
     pub to_ms: i64,
 }
 
@@ -121,9 +121,9 @@ pub struct RunRow {
     pub job: String,
     /// The planned instant.
     pub fire_at_ms: i64,
-    /// Which shard; `None` for the row of a whole broadcast.
+    /// The index of the shard; `None` for the row of a whole broadcast.
     pub shard: Option<i64>,
-    /// Why it exists.
+    /// What caused it, such as `cron` or `manual`.
     pub trigger: String,
     /// Its status.
     pub status: String,
@@ -201,7 +201,7 @@ pub struct Call {
     pub sent_ms: i64,
     /// When its answer arrived.
     pub done_ms: i64,
-    /// `POST`, …
+    /// The HTTP method, such as `POST`.
     pub method: String,
     /// The path, from `/api/v1` on.
     pub path: String,

@@ -52,7 +52,7 @@ impl fmt::Display for Invariant {
 pub struct Violation {
     /// The invariant.
     pub invariant: Invariant,
-    /// A sentence.
+    /// What is wrong, as a sentence.
     pub what: String,
     /// The rows that show it.
     pub rows: Vec<String>,

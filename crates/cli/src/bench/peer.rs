@@ -64,7 +64,7 @@ enum Kind {
 pub(super) struct Load {
     pub(super) jobs: u32,
     pub(super) seconds: u32,
-    /// In seconds.
+    /// The time before the measurement, in seconds.
     pub(super) warm_up: u32,
     pub(super) executors: u32,
 }

@@ -254,12 +254,13 @@ impl Client {
         self.send(Method::POST, path, query, Some((JSON, body.to_owned()))).await
     }
 
-    /// PUT with a JSON text.
+    /// Sends a PUT with a JSON text.
     pub(crate) async fn put(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
         self.send(Method::PUT, path, &[], Some((JSON, body.to_owned()))).await
     }
 
-    /// PUT with a JSON text, only if the resource still has this version; `None` accepts every version.
+    /// Sends a PUT with a JSON text, which is accepted only if the resource still has this version; `None` accepts
+    /// every version.
     pub(crate) async fn put_if(&self, path: &[&str], version: Option<u32>, body: &str) -> Result<Body, Failure> {
         let tag = version.map(|version| format!("\"v{version}\""));
         let headers: Vec<_> = tag.as_deref().map(|tag| ("if-match", tag)).into_iter().collect();
@@ -268,22 +269,22 @@ impl Client {
         answer.map_err(|refusal| self.failure(&refusal))
     }
 
-    /// PATCH with a JSON text: fields that are left out stay as they are.
+    /// Sends a PATCH with a JSON text: fields that are left out stay as they are.
     pub(crate) async fn patch(&self, path: &[&str], body: &str) -> Result<Body, Failure> {
         self.send(Method::PATCH, path, &[], Some((JSON, body.to_owned()))).await
     }
 
-    /// POST with the text of a file. The query names the format.
+    /// Sends a POST with the text of a file. The query names the format.
     pub(crate) async fn post_file(&self, path: &[&str], query: &[(&str, &str)], text: String) -> Result<Body, Failure> {
         self.send(Method::POST, path, query, Some(("text/plain; charset=utf-8", text))).await
     }
 
-    /// DELETE.
+    /// Sends a DELETE.
     pub(crate) async fn delete(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Body, Failure> {
         self.send(Method::DELETE, path, query, None).await
     }
 
-    /// GET of an answer that may have no end, read line by line.
+    /// Sends a GET whose answer may have no end, and returns the answer to be read line by line.
     pub(crate) async fn follow(&self, path: &[&str], query: &[(&str, &str)]) -> Result<Lines, Failure> {
         let request = self.request(Method::GET, path, query)?.header("accept", "application/x-ndjson");
         self.lines(request).await?.map_err(|refusal| self.failure(&refusal))

@@ -30,7 +30,7 @@ const NO_DATABASE: &str = "is missing: give --database, RONDEL_SERVER_DATABASE o
     postgres://rondel@127.0.0.1/rondel or sqlite:///var/lib/rondel/rondel.db";
 /// A shorter beat would load the database, and make every short pause of a server look like its death.
 const BEAT_MIN: Duration = Duration::from_millis(200);
-/// Not longer, because the jobs of a dead server wait until its lease has ended.
+/// Maximum lease: the jobs of a dead server wait until its lease has ended.
 const LEASE_MAX: Duration = Duration::from_secs(60);
 const WEIGHT_MAX: u32 = 1_000_000;
 const HEARTBEAT_MIN: Duration = Duration::from_millis(100);
@@ -42,7 +42,7 @@ const CONTINUE_MAX: Duration = Duration::from_secs(1800);
 const KILL_GRACE: Duration = Duration::from_secs(10);
 /// Each job with metrics of its own adds a handful of series, and a look-up at each scrape.
 const METRICS_JOB_MAX: u32 = 5_000;
-/// Few, because each further key multiplies the combinations of label values.
+/// Maximum number of labels: each further key multiplies the combinations of label values.
 const METRICS_LABEL_COUNT_MAX: usize = 8;
 /// A run deleted sooner could be gone before its caller has read the verdict.
 const RETENTION_MIN: Duration = Duration::from_secs(1);
@@ -50,9 +50,9 @@ const RETENTION_MIN: Duration = Duration::from_secs(1);
 const RULES_PERIOD_MIN: Duration = Duration::from_millis(100);
 const RULES_PERIOD_MAX: Duration = Duration::from_secs(60);
 
-/// Not shorter, because each period costs the database a query.
+/// Minimum period: each period costs the database a query.
 const ALERT_PERIOD_MIN: Duration = Duration::from_millis(50);
-/// Not longer, because an alert may wait for a whole period.
+/// Maximum period: an alert may wait for a whole period.
 const ALERT_PERIOD_MAX: Duration = Duration::from_secs(60);
 const ALERT_PREFIX_LEN_MIN: usize = 8;
 const WATCHDOG_PERIOD_MIN: Duration = Duration::from_millis(100);

@@ -28,7 +28,7 @@ use crate::routes::Routes;
 
 /// How long an executor stays in the list after it was last seen.
 const SHOWN_FOR: Duration = Duration::from_secs(3600);
-/// Reports of other nodes about their executors are used up to this age.
+/// A report of another node about its executors is ignored once it is older than this.
 const FRESH_FOR: Duration = Duration::from_secs(30);
 
 /// Maximum number of an app's executors that may be switched off. It is checked without a lock: concurrent callers can exceed it.

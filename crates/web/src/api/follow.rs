@@ -38,6 +38,7 @@ const POLL_PERIOD: Duration = Duration::from_secs(1);
 const SETTLE_PERIOD: Duration = Duration::from_millis(200);
 /// If no line arrives for this long, a keep-alive is sent, so that proxies do not close the connection.
 const QUIET_MAX: Duration = Duration::from_secs(15);
+/// Maximum number of lines in one read of the store.
 const LINE_COUNT: usize = 500;
 /// About how many bytes of text are read at a time. Each stream buffers up to this many while its client does not read.
 const PIECE_LEN: usize = 64 * 1024;

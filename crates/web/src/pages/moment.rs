@@ -26,7 +26,7 @@ pub(crate) struct Moment {
     pub(crate) zone: &'static str,
     /// The zone, if it differs from that of the page.
     pub(crate) zone_note: Option<String>,
-    /// Relative to now.
+    /// The time from now, such as `89 s ago`.
     pub(crate) relative: String,
 }
 

@@ -147,7 +147,7 @@ impl Documents {
         let mut nodes: Vec<Node> = found.into_iter().flat_map(Node::items).collect();
         check_count(nodes.len())?;
         let specs = read_specs(nodes.iter().map(|node| Document::from(node.value())), &nodes)?;
-        // The texts are freed; only the places are needed later.
+        // Frees the texts of the nodes: later only their places in the body are needed.
         nodes.iter_mut().for_each(Node::forget_texts);
         Ok(Self { specs, nodes, ..Self::default() })
     }

@@ -30,9 +30,9 @@ pub(super) async fn change(
     answer(call, StatusCode::OK, &saved, None).await
 }
 
-/// Reads the job, applies `edit`, checks the result, and saves it over the version that was read. After a conflict it tries again with
-/// the new version, unless the caller gave a version. If `edit` returns `None`, nothing is saved. If the job is paused, its queued
-/// scheduled runs are skipped: a repeated pause also applies to runs that were queued since the first.
+/// Reads the job, applies `edit`, checks the result, and saves it over the version that was read. After a conflict it tries again
+/// with the new version, unless the caller gave a version. If `edit` returns `None`, nothing is saved. If the job is paused, its
+/// queued scheduled runs are skipped, so a repeated pause also skips runs that were queued after the first pause.
 pub(super) async fn save_edit<Q>(
     call: &Call<Q>,
     name: &str,

@@ -148,7 +148,7 @@ pub(super) struct Restore {
     version: i64,
 }
 
-/// Saves an earlier version as the newest one. The job keeps its name, and stays on or off.
+/// Saves an earlier version as the newest one. The job's name, and whether it is enabled, do not change.
 async fn restore(
     call: Call,
     Named(name, ..): Named<path::Job>,
