@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, has_interpreter, scratch, wait_until};
 use serde_json::{Value, json};
 
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 const SCRIPTS: &[&str] = &["--allow-scripts"];
 /// A run that is stopped has a grace of 10 s; the rest is for a slow machine.
@@ -25,7 +25,7 @@ async fn create(api: &Api, name: &str, handler: &str, params: Value, more: Value
     api.post("/api/v1/jobs", job).await.expect(201);
 }
 
-async fn seen_running(api: &Api, run: &str) {
+async fn wait_until_running(api: &Api, run: &str) {
     wait_until(Duration::from_secs(30), "the run is seen running", async || {
         let run = api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
         if run["status"] == "running" { Ok(()) } else { Err(run) }
@@ -43,7 +43,7 @@ async fn pids(path: &Path, count: usize) -> Vec<String> {
     .await
 }
 
-async fn all_gone(pids: &[String]) {
+async fn wait_until_gone(pids: &[String]) {
     wait_until(GONE_LIMIT, "the processes are gone", async || {
         let is_alive = |pid: &&String| {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
@@ -78,10 +78,10 @@ async fn processes_that_ignore_the_signal_are_gone_after_cancel_and_timeout() {
     let (first, second) = (trigger(&api, "cancelled").await, trigger(&api, "late").await);
     let (mut all, others) = (pids(&cancelled, 3).await, pids(&timed_out, 3).await);
     all.extend(others);
-    seen_running(&api, &first).await;
+    wait_until_running(&api, &first).await;
     api.post(&format!("/api/v1/runs/{first}/cancel"), json!({})).await.expect(202);
-    all_gone(&all).await;
-    let (first, second) = (verdict(&api, &first).await, verdict(&api, &second).await);
+    wait_until_gone(&all).await;
+    let (first, second) = (wait_for_verdict(&api, &first).await, wait_for_verdict(&api, &second).await);
     assert_eq!((&first["status"], &second["status"]), (&json!("cancelled"), &json!("timed_out")), "{first:#}");
 }
 
@@ -98,7 +98,7 @@ async fn a_killed_agent_leaves_neither_processes_nor_directories() {
     trigger(&api, "long").await;
     let ids = pids(&ids, 3).await;
     agent.kill().await;
-    all_gone(&ids).await;
+    wait_until_gone(&ids).await;
     wait_until(GONE_LIMIT, "the working directories are gone", async || {
         let left: Vec<_> = std::fs::read_dir(&work).expect("list it").flatten().map(|entry| entry.path()).collect();
         if left.is_empty() { Ok(()) } else { Err(left) }
@@ -131,7 +131,7 @@ async fn scripts_get_what_xxl_job_gives_them() {
         let name = format!("in-{language}");
         create(&api, &name, language, json!({"script": script, "args": "a b"}), json!({})).await;
         let run = trigger(&api, &name).await;
-        assert_eq!(verdict(&api, &run).await["status"], "succeeded");
+        assert_eq!(wait_for_verdict(&api, &run).await["status"], "succeeded");
         assert_eq!(log(&api, &run).await, [format!("a b|0|1|{name}")]);
     }
 }
@@ -185,7 +185,7 @@ async fn a_flood_is_bounded(db: ScratchDb) {
     create(&api, "beside", "shell", json!({"argv": ["true"]}), json!({})).await;
     // The first run allocates the memory that every run uses.
     let warm_up = trigger(&api, "beside").await;
-    assert_eq!(verdict(&api, &warm_up).await["status"], "succeeded");
+    assert_eq!(wait_for_verdict(&api, &warm_up).await["status"], "succeeded");
     let (agent_id, server_id) = (agent.process().id(), server.process().id());
     [agent_id, server_id].into_iter().for_each(forget_peak);
     let before = (peak_kib(agent_id), peak_kib(server_id));
@@ -193,8 +193,8 @@ async fn a_flood_is_bounded(db: ScratchDb) {
     for job in ["lines", "one-line"] {
         let flood = trigger(&api, job).await;
         let beside = trigger(&api, "beside").await;
-        assert_eq!(verdict(&api, &beside).await["status"], "succeeded");
-        let run = verdict(&api, &flood).await;
+        assert_eq!(wait_for_verdict(&api, &beside).await["status"], "succeeded");
+        let run = wait_for_verdict(&api, &flood).await;
         assert_eq!(run["status"], "succeeded", "{run:#}");
         let logged = log(&api, &flood).await;
         assert_eq!(logged.last().map(String::as_str), Some("last"));
@@ -235,14 +235,14 @@ async fn the_oldest_logs_are_removed_beyond_the_size_limit_with_a_notice() {
     let script = "head -c 70000 /dev/urandom | od -An -tx1 | tr -d ' '";
     create(&api, "loud", "shell", json!({"script": script}), json!({})).await;
     let first = trigger(&api, "loud").await;
-    assert_eq!(verdict(&api, &first).await["status"], "succeeded");
+    assert_eq!(wait_for_verdict(&api, &first).await["status"], "succeeded");
     assert!(log(&api, &first).await.len() > 1_000);
     let second = trigger(&api, "loud").await;
-    assert_eq!(verdict(&api, &second).await["status"], "succeeded");
+    assert_eq!(wait_for_verdict(&api, &second).await["status"], "succeeded");
     wait_until(Duration::from_secs(30), "the first log is removed", async || {
         let lines = log(&api, &first).await;
         if lines.len() == 1 && lines[0].contains("removed by the log retention") { Ok(()) } else { Err(lines.len()) }
     })
     .await;
-    assert_eq!(verdict(&api, &first).await["status"], "succeeded", "the run itself stays");
+    assert_eq!(wait_for_verdict(&api, &first).await["status"], "succeeded", "the run itself stays");
 }

@@ -7,7 +7,7 @@ use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, Signal, rondel, scrat
 use serde_json::{Value, json};
 
 use crate::on_each_database;
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 /// An incident about open runs ends within 30 s; the rest is for a slow machine.
 const LIMIT: Duration = Duration::from_secs(90);
@@ -65,14 +65,14 @@ async fn three_failures_are_reported_once_and_their_end_once(db: ScratchDb) {
     rule(&api, "in-row", json!({"failures_in_row": {"count": 3}}), json!({"scope": {"job": "flaky"}})).await;
     let _agent = Agent::start(&server, "files").await;
     for _ in 0..2 {
-        verdict(&api, &trigger(&api, "flaky").await).await;
+        wait_for_verdict(&api, &trigger(&api, "flaky").await).await;
     }
     // There is nothing to wait for after two failures: if they began an incident, the checks below would show it.
-    verdict(&api, &trigger(&api, "flaky").await).await;
+    wait_for_verdict(&api, &trigger(&api, "flaky").await).await;
     let firing = incident(&api, "in-row", "firing").await;
     assert_eq!((&firing["subject"]["name"], &firing["severity"]), (&json!("flaky"), &json!("warning")));
     assert!(firing["samples"][0]["message"].as_str().is_some_and(|text| text.contains('3')), "{firing}");
-    verdict(&api, &trigger(&api, "flaky").await).await;
+    wait_for_verdict(&api, &trigger(&api, "flaky").await).await;
     wait_until(LIMIT, "the fourth is counted", async || {
         let now = incident(&api, "in-row", "firing").await;
         if now["count"].as_u64() >= Some(4) { Ok(()) } else { Err(now) }
@@ -81,7 +81,7 @@ async fn three_failures_are_reported_once_and_their_end_once(db: ScratchDb) {
     assert_eq!(messages(&db, &firing), ["firing"]);
 
     api.patch("/api/v1/jobs/flaky", json!({"params": {"argv": ["true"]}})).await.expect(200);
-    verdict(&api, &trigger(&api, "flaky").await).await;
+    wait_for_verdict(&api, &trigger(&api, "flaky").await).await;
     let resolved = incident(&api, "in-row", "resolved").await;
     assert_eq!(resolved["id"], firing["id"]);
     assert_eq!(messages(&db, &firing), ["firing", "resolved"]);
@@ -115,7 +115,7 @@ async fn rows_that_fail_for_good_are_reported(db: ScratchDb) {
     assert!(group["message"].as_str().is_some_and(|text| text.ends_with("failed for good: 4711")), "{group}");
     // A run that completes the row ends the incident.
     std::fs::write(&gate, "").expect("write a file");
-    let again = verdict(&api, &trigger(&api, "orders").await).await;
+    let again = wait_for_verdict(&api, &trigger(&api, "orders").await).await;
     assert_eq!((&again["status"], &again["reason"]), (&json!("succeeded"), &json!("dry")));
     let resolved = incident(&api, "failed", "resolved").await;
     assert_eq!(messages(&db, &resolved), ["firing", "resolved"]);
@@ -144,7 +144,7 @@ async fn dies_at(place: &str) {
 
     // An open incident is evaluated again after two seconds: the server is killed before that.
     api.patch("/api/v1/jobs/fails", json!({"params": {"argv": ["true"]}})).await.expect(200);
-    verdict(&api, &trigger(&api, "fails").await).await;
+    wait_for_verdict(&api, &trigger(&api, "fails").await).await;
     server.kill().await;
     if server.try_restart_with(&armed).await {
         wait_until(LIMIT, "the server dies", async || server.process().has_ended().ok_or("it lives")).await;
@@ -190,7 +190,7 @@ async fn a_missing_success_is_reported(db: ScratchDb) {
     .await;
     let late = incident(&api, "by", "firing").await;
     assert_eq!(late["severity"], "critical");
-    verdict(&api, &trigger(&api, "close").await).await;
+    wait_for_verdict(&api, &trigger(&api, "close").await).await;
     let late = incident(&api, "by", "resolved").await;
     assert_eq!(messages(&db, &late), ["firing", "resolved"]);
     assert_eq!(messages(&db, &early), ["firing"]);
@@ -217,7 +217,7 @@ async fn a_silence_keeps_a_message_back_until_it_ends() {
     let added = rondel(&[&add[..], &place].concat(), &[]).await;
     let silence: Value = serde_json::from_str(&added.stdout).unwrap_or_else(|_| panic!("{}", added.stderr));
     let _agent = Agent::start(&server, "files").await;
-    verdict(&api, &trigger(&api, "fails").await).await;
+    wait_for_verdict(&api, &trigger(&api, "fails").await).await;
     let firing = incident(&api, "failed", "firing").await;
     assert_eq!(firing["fired_at"], Value::Null);
     assert_eq!(messages(&db, &firing), [""; 0]);
@@ -233,7 +233,7 @@ async fn a_silence_keeps_a_message_back_until_it_ends() {
     assert!(known["acknowledged_by"].is_string());
     let sent = messages(&db, &firing).len();
     api.patch("/api/v1/jobs/fails", json!({"params": {"argv": ["true"]}})).await.expect(200);
-    verdict(&api, &trigger(&api, "fails").await).await;
+    wait_for_verdict(&api, &trigger(&api, "fails").await).await;
     let resolved = incident(&api, "failed", "resolved").await;
     assert_eq!(messages(&db, &resolved)[sent..], ["resolved"]);
 }
@@ -259,7 +259,7 @@ async fn an_expectation_that_does_not_come_true_is_reported_once(db: ScratchDb) 
     let long = incident(&api, "expect:longer_than", "firing").await;
     assert_eq!(long["samples"][0]["run"], run.as_str());
     api.patch("/api/v1/jobs/often", json!({"expect": {"no_success_for": "1h", "channels": ["ops"]}})).await.expect(200);
-    verdict(&api, &trigger(&api, "often").await).await;
+    wait_for_verdict(&api, &trigger(&api, "often").await).await;
     let missed = incident(&api, "expect:no_success_for", "resolved").await;
     assert_eq!(messages(&db, &missed), ["firing", "resolved"]);
     api.delete("/api/v1/jobs/short").await.expect(204);
@@ -286,7 +286,7 @@ async fn dies_with_an_expectation_at(place: &str) {
     let firing = incident(&server.api(), "expect:no_success_for", "firing").await;
     assert_eq!(messages(&db, &firing), ["firing"], "{place}");
     let _agent = Agent::start(&server, "files").await;
-    verdict(&server.api(), &trigger(&server.api(), "often").await).await;
+    wait_for_verdict(&server.api(), &trigger(&server.api(), "often").await).await;
     let resolved = incident(&server.api(), "expect:no_success_for", "resolved").await;
     assert_eq!(messages(&db, &resolved), ["firing", "resolved"], "{place}");
     wait_until(LIMIT, "the next look is an hour after the success", async || {

@@ -13,7 +13,7 @@ use std::time::Duration;
 use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait_until, wall_clock_ms};
 use serde_json::{Value, json};
 
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Maximum number of starts of the server in one part of the test.
@@ -68,7 +68,7 @@ fn rules() -> Vec<(&'static str, Value)> {
 }
 
 /// The expected messages by rule and kind once all incidents have begun. Reminders count as one.
-fn begun() -> BTreeMap<(String, String), usize> {
+fn expected_once_begun() -> BTreeMap<(String, String), usize> {
     let silent = ["silenced"];
     let mut expected = BTreeMap::new();
     for (rule, _) in rules() {
@@ -84,8 +84,8 @@ fn begun() -> BTreeMap<(String, String), usize> {
 
 /// The expected messages once all incidents have ended: one more about each end, to each channel that reported the
 /// beginning.
-fn ended() -> BTreeMap<(String, String), usize> {
-    let mut expected = begun();
+fn expected_once_ended() -> BTreeMap<(String, String), usize> {
+    let mut expected = expected_once_begun();
     let firing: Vec<_> =
         expected.iter().filter(|((_, kind), _)| kind == "firing").map(|(key, count)| (key.0.clone(), *count)).collect();
     for (rule, count) in firing {
@@ -264,7 +264,7 @@ async fn break_all(db: &ScratchDb, api: &Api) -> Vec<String> {
         ended.push(trigger(api, job).await);
     }
     for run in &ended {
-        verdict(api, run).await;
+        wait_for_verdict(api, run).await;
         hold(db);
     }
     open
@@ -287,7 +287,7 @@ async fn mend_all(db: &ScratchDb, (server, api): (&Server, &Api), open: &[String
     .await;
     for run in open {
         api.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
-        verdict(api, run).await;
+        wait_for_verdict(api, run).await;
         hold(db);
     }
     let mut runs =
@@ -299,7 +299,7 @@ async fn mend_all(db: &ScratchDb, (server, api): (&Server, &Api), open: &[String
     let late = api.runs("late").await;
     runs.extend(late.iter().filter_map(|run| run["id"].as_str()).map(str::to_owned));
     for run in &runs {
-        let run = verdict(api, run).await;
+        let run = wait_for_verdict(api, run).await;
         assert_eq!(run["status"], "succeeded", "{run}");
         hold(db);
     }
@@ -331,7 +331,11 @@ async fn twenty_four_scenarios_are_reported_once_by_a_server_that_dies_at_every_
     storm(&mut server, "all incidents begin", || {
         let open = open(&db);
         let missing: Vec<String> = all.difference(&open).cloned().collect();
-        if missing.is_empty() { compare(&db, &begun()) } else { Err(format!("no incident of {missing:?}")) }
+        if missing.is_empty() {
+            compare(&db, &expected_once_begun())
+        } else {
+            Err(format!("no incident of {missing:?}"))
+        }
     })
     .await;
 
@@ -343,7 +347,7 @@ async fn twenty_four_scenarios_are_reported_once_by_a_server_that_dies_at_every_
     server.kill().await;
     storm(&mut server, "all incidents end", || {
         let open = open(&db);
-        if open.is_empty() { compare(&db, &ended()) } else { Err(format!("still open: {open:?}")) }
+        if open.is_empty() { compare(&db, &expected_once_ended()) } else { Err(format!("still open: {open:?}")) }
     })
     .await;
     let twice = db.sql(

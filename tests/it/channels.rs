@@ -47,7 +47,7 @@ fn state_of(db: &ScratchDb, id: i64) -> String {
     db.sql(&format!("SELECT state FROM alert_message WHERE id = {id}")).trim().to_owned()
 }
 
-async fn ends_as(db: &ScratchDb, id: i64, state: &str) {
+async fn wait_for_state(db: &ScratchDb, id: i64, state: &str) {
     wait_until(LIMIT, "the message has its state", async || {
         let found = state_of(db, id);
         if found == state { Ok(()) } else { Err(found) }
@@ -73,8 +73,8 @@ async fn a_message_outlives_the_server_that_sends_it(db: ScratchDb) {
     assert_eq!((service.requests().len(), state_of(&db, first).as_str()), (1, "waiting"));
 
     server.restart().await;
-    ends_as(&db, second, "sent").await;
-    ends_as(&db, first, "sent").await;
+    wait_for_state(&db, second, "sent").await;
+    wait_for_state(&db, first, "sent").await;
     let requests = service.requests();
     let ids: Vec<&str> = requests.iter().map(|it| it.headers["webhook-id"].as_str()).collect();
     let expected = [first, first, second].map(|id| format!("alert_{id}"));
@@ -111,9 +111,9 @@ async fn a_channel_that_fails_holds_up_no_other() {
     for ((name, _), id) in all.iter().zip(ids) {
         write_message(&db, (id, name), "firing", "It is late.");
     }
-    ends_as(&db, ids[3], "sent").await;
-    ends_as(&db, ids[2], "given_up").await;
-    ends_as(&db, ids[1], "sent").await;
+    wait_for_state(&db, ids[3], "sent").await;
+    wait_for_state(&db, ids[2], "given_up").await;
+    wait_for_state(&db, ids[1], "sent").await;
     let deliveries = async |name: &str| {
         let found = api.get(&format!("/api/v1/channels/{name}/deliveries")).await.expect(200);
         found["items"].as_array().expect("a list").clone()
@@ -132,7 +132,7 @@ async fn a_channel_that_fails_holds_up_no_other() {
 }
 
 /// Tests a channel of a kind; returns the delivery and the request that the service received.
-async fn tested(server: &Server, service: &Service, kind: &str, body: Value) -> (Value, Request) {
+async fn run_test(server: &Server, service: &Service, kind: &str, body: Value) -> (Value, Request) {
     let api = server.api();
     let mut body = body;
     body["kind"] = json!(kind);
@@ -154,7 +154,7 @@ async fn each_service_takes_a_test() {
         |delivery: &Value| assert_eq!((&delivery["verdict"], &delivery["kind"]), (&json!("sent"), &json!("test")));
 
     let secrets = json!({"url": service.url("/services/T0/B0/x")});
-    let (delivery, request) = tested(&server, &service, "slack", json!({ "secrets": secrets })).await;
+    let (delivery, request) = run_test(&server, &service, "slack", json!({ "secrets": secrets })).await;
     sent(&delivery);
     let body = request.json();
     assert_eq!(
@@ -165,7 +165,7 @@ async fn each_service_takes_a_test() {
 
     service.answer(202, "");
     let secrets = json!({"url": service.url("/workflows/x")});
-    let (delivery, request) = tested(&server, &service, "teams", json!({ "secrets": secrets })).await;
+    let (delivery, request) = run_test(&server, &service, "teams", json!({ "secrets": secrets })).await;
     sent(&delivery);
     let card = &request.json()["attachments"][0];
     assert_eq!(card["contentType"], "application/vnd.microsoft.card.adaptive");
@@ -176,7 +176,7 @@ async fn each_service_takes_a_test() {
 
     service.answer(202, "{\"status\":\"success\"}");
     let more = json!({"settings": {"url": service.url("/v2/enqueue")}, "secrets": {"routing_key": "R".repeat(32)}});
-    let (delivery, request) = tested(&server, &service, "pagerduty", more).await;
+    let (delivery, request) = run_test(&server, &service, "pagerduty", more).await;
     sent(&delivery);
     let event = request.json();
     assert_eq!((&event["event_action"], &event["routing_key"]), (&json!("trigger"), &json!("R".repeat(32))));
@@ -184,7 +184,7 @@ async fn each_service_takes_a_test() {
 
     service.answer(200, "{\"errcode\":0,\"errmsg\":\"ok\"}");
     let secrets = json!({"url": service.url("/robot/send?access_token=x"), "signing_key": "SECsecret"});
-    let (delivery, request) = tested(&server, &service, "dingtalk", json!({"secrets": secrets, "lang": "zh"})).await;
+    let (delivery, request) = run_test(&server, &service, "dingtalk", json!({"secrets": secrets, "lang": "zh"})).await;
     sent(&delivery);
     request.check_dingtalk_signature("SECsecret");
     let body = request.json();
@@ -192,20 +192,20 @@ async fn each_service_takes_a_test() {
 
     service.answer(200, "{\"errcode\":0,\"errmsg\":\"ok\"}");
     let secrets = json!({"url": service.url("/cgi-bin/webhook/send?key=x")});
-    let (delivery, request) = tested(&server, &service, "wecom", json!({ "secrets": secrets })).await;
+    let (delivery, request) = run_test(&server, &service, "wecom", json!({ "secrets": secrets })).await;
     sent(&delivery);
     let content = request.json()["markdown"]["content"].as_str().expect("a text").to_owned();
     assert!(content.len() <= 4096 && content.contains("［Test］") && content.contains(link), "{content}");
 
     service.answer(200, "{\"code\":0,\"msg\":\"success\"}");
     let secrets = json!({"url": service.url("/open-apis/bot/v2/hook/x"), "signing_key": "secret"});
-    let (delivery, request) = tested(&server, &service, "feishu", json!({ "secrets": secrets })).await;
+    let (delivery, request) = run_test(&server, &service, "feishu", json!({ "secrets": secrets })).await;
     sent(&delivery);
     request.check_feishu_signature("secret");
     assert_eq!(request.json()["content"]["post"]["en_us"]["title"], "[Test] Rondel: feishu");
 
     let more = json!({"settings": {"url": service.url("/")}, "secrets": {"topic": "oncall", "token": "tk_x"}});
-    let (delivery, request) = tested(&server, &service, "ntfy", more).await;
+    let (delivery, request) = run_test(&server, &service, "ntfy", more).await;
     sent(&delivery);
     let message = request.json();
     assert_eq!(
@@ -233,7 +233,7 @@ async fn refusals_keep_their_reason() {
         (500, "<html>\u{1b}[31mbroken", "broken"),
     ] {
         service.answer(status, answer);
-        let (delivery, _) = tested(&server, &service, "dingtalk", json!({ "secrets": secrets })).await;
+        let (delivery, _) = run_test(&server, &service, "dingtalk", json!({ "secrets": secrets })).await;
         assert_eq!((&delivery["verdict"], &delivery["status"]), (&json!("given_up"), &json!(status)), "{delivery:#}");
         assert!(delivery["error"].as_str().is_some_and(|text| text.contains(words)), "{delivery:#}");
     }

@@ -98,7 +98,7 @@ async fn node(api: &Api, name: &str) -> Value {
 }
 
 /// Waits until two nodes see each other, both with this strategy.
-async fn both_claim_by(api: &Api, strategy: &str) {
+async fn wait_until_both_claim_by(api: &Api, strategy: &str) {
     wait_until(LIMIT, "they see each other", async || {
         let nodes = api.get("/api/v1/nodes").await.expect(200);
         let items = nodes["items"].as_array().expect("items").clone();
@@ -114,7 +114,7 @@ async fn claims(api: &Api, name: &str) -> (i64, i64) {
 }
 
 /// Checks that every fire between a job's first and last one has a row and began once.
-async fn nothing_lost_nothing_twice(api: &Api, jobs: &[String], journal: &Journal) {
+async fn check_each_fire_once(api: &Api, jobs: &[String], journal: &Journal) {
     let mut all = Vec::new();
     for job in jobs {
         api.post(&format!("/api/v1/jobs/{job}/pause?queued=run"), json!({})).await.expect(200);
@@ -145,7 +145,7 @@ async fn jobs_are_shared_out_by_their_hash(db: ScratchDb) {
     let one = Server::start_with(&db, &args("one")).await;
     let two = Server::start_with(&db, &args("two")).await;
     let api = one.api();
-    both_claim_by(&api, "id_hash").await;
+    wait_until_both_claim_by(&api, "id_hash").await;
     let journal = Journal::new();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let _agent = agent_of_both(&one, &two).await;
@@ -190,7 +190,7 @@ async fn jobs_are_shared_out_by_weight(db: ScratchDb) {
     let one = Server::start_with(&db, &args("one", "0")).await;
     let two = Server::start_with(&db, &args("two", "3")).await;
     let api = one.api();
-    both_claim_by(&api, "weight").await;
+    wait_until_both_claim_by(&api, "weight").await;
     let journal = Journal::new();
     api.post("/api/v1/apps", json!({"name": "files"})).await.expect(201);
     let _agent = agent_of_both(&one, &two).await;
@@ -206,7 +206,7 @@ async fn jobs_are_shared_out_by_weight(db: ScratchDb) {
         if after.0 == before.0 && after.1 > before.1 { Ok(()) } else { Err((before, after)) }
     })
     .await;
-    nothing_lost_nothing_twice(&api, &jobs, &journal).await;
+    check_each_fire_once(&api, &jobs, &journal).await;
 }
 on_each_shared_database!(jobs_are_shared_out_by_weight);
 
@@ -230,7 +230,7 @@ async fn jobs_move_to_a_node_that_joins(db: ScratchDb) {
         if tried >= 12 { Ok(()) } else { Err(tried) }
     })
     .await;
-    nothing_lost_nothing_twice(&api, &jobs, &journal).await;
+    check_each_fire_once(&api, &jobs, &journal).await;
     let limit = LATE_MS + witness.worst_ms();
     let late: Vec<_> = lateness(&journal).into_iter().skip(16).filter(|(late, _)| *late > limit).collect();
     assert!(late.is_empty(), "by more than {limit} ms: {late:#?}");
@@ -258,7 +258,7 @@ async fn a_rolling_restart_makes_no_fire_late(db: ScratchDb) {
         server.restart().await;
         more_lines(&journal, 30).await;
     }
-    nothing_lost_nothing_twice(&one.api(), &jobs, &journal).await;
+    check_each_fire_once(&one.api(), &jobs, &journal).await;
     let mut late = lateness(&journal);
     late.sort_unstable();
     // Fires before the agent's start are late because they wait for the agent.
@@ -319,7 +319,7 @@ async fn a_node_is_drained_and_stopped_by_its_switch(db: ScratchDb) {
         api.put("/api/v1/nodes/three/state", json!({"state": "active"})).await.expect(404)["code"],
         "node_not_found"
     );
-    nothing_lost_nothing_twice(&api, &jobs, &journal).await;
+    check_each_fire_once(&api, &jobs, &journal).await;
     let limit = LATE_MS + witness.worst_ms();
     let late: Vec<_> = lateness(&journal).into_iter().skip(15).filter(|(late, _)| *late > limit).collect();
     assert!(late.is_empty(), "by more than {limit} ms: {late:#?}");

@@ -11,7 +11,7 @@ use rondel_tests::{Agent, Api, Backend, Process, Server, binary, rondel, scratch
 use serde_json::{Value, json};
 
 use crate::agent::log;
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 const SECRET: &str = "correct-horse-battery";
 /// The id of the user `nobody` on every system that runs the tests.
@@ -25,7 +25,7 @@ async fn create(api: &Api, name: &str, params: Value) {
 /// Runs the job; returns the verdict and the log as one text.
 async fn run(api: &Api, name: &str) -> (Value, String) {
     let run = trigger(api, name).await;
-    let ended = verdict(api, &run).await;
+    let ended = wait_for_verdict(api, &run).await;
     (ended, log(api, &run).await.join("\n"))
 }
 

@@ -78,14 +78,14 @@ async fn the_run_of_a_killed_agent_on_the_servers_host_is_tried_again_at_once() 
     let mut first = Agent::start(&server, "files").await;
     let run = api.post("/api/v1/jobs/long/runs", json!({})).await.expect(201);
     let path = format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"));
-    run_is(&server, &path, "the run is running", |run| run["status"] == "running").await;
+    wait_for_run(&server, &path, "the run is running", |run| run["status"] == "running").await;
     let second = Agent::start(&server, "files").await;
     first.kill().await;
-    run_is(&server, &path, "the other agent has the run", |run| {
+    wait_for_run(&server, &path, "the other agent has the run", |run| {
         run["attempt"] == 2 && run["executor"] == second.name()
     })
     .await;
-    run_is(&server, &path, "the run has its verdict", |run| run["status"] == "succeeded").await;
+    wait_for_run(&server, &path, "the run has its verdict", |run| run["status"] == "succeeded").await;
 }
 
 /// A server that starts again sees that the process of an executor on its own host is gone: the run does not wait for 30 s.
@@ -98,16 +98,16 @@ async fn the_run_of_an_agent_that_died_while_its_server_was_away_is_tried_again_
     let mut first = Agent::start(&server, "files").await;
     let run = server.api().post("/api/v1/jobs/long/runs", json!({})).await.expect(201);
     let path = format!("/api/v1/runs/{}", run["id"].as_str().expect("an id"));
-    run_is(&server, &path, "the run is running", |run| run["status"] == "running").await;
+    wait_for_run(&server, &path, "the run is running", |run| run["status"] == "running").await;
     server.kill().await;
     first.kill().await;
     server.restart().await;
     let second = Agent::start(&server, "files").await;
-    run_is(&server, &path, "the other agent has the run", |run| {
+    wait_for_run(&server, &path, "the other agent has the run", |run| {
         run["attempt"] == 2 && run["executor"] == second.name()
     })
     .await;
-    run_is(&server, &path, "the run has its verdict", |run| run["status"] == "succeeded").await;
+    wait_for_run(&server, &path, "the run has its verdict", |run| run["status"] == "succeeded").await;
 }
 
 /// A run whose row shows that it waits continues in its attempt after its server was killed. A run that may have been sent is not
@@ -125,8 +125,8 @@ async fn after_a_kill_waiting_runs_are_known_to_be_unsent_and_the_others_are_not
     let path = |run: String| format!("/api/v1/runs/{run}");
     let first = path(trigger(&api, "serial").await);
     let behind = path(trigger(&api, "serial").await);
-    run_is(&server, &first, "the first run is running", |run| run["status"] == "running").await;
-    run_is(&server, &behind, "the next one is noted to wait", |run| run["detail"]["waits_for"] == "run").await;
+    wait_for_run(&server, &first, "the first run is running", |run| run["status"] == "running").await;
+    wait_for_run(&server, &behind, "the next one is noted to wait", |run| run["detail"]["waits_for"] == "run").await;
     agent.process().signal(Signal::STOP);
     let unknown = path(trigger(&api, "other").await);
     server.kill().await;
@@ -142,13 +142,15 @@ async fn after_a_kill_waiting_runs_are_known_to_be_unsent_and_the_others_are_not
     assert_eq!((&waits["status"], &waits["attempt"]), (&json!("pending"), &json!(1)), "{waits:#}");
     assert_eq!(waits["detail"]["waits_for"], "run", "{waits:#}");
     agent.process().signal(Signal::CONT);
-    run_is(&server, &behind, "it ran in its first attempt", |run| run["status"] == "succeeded" && run["attempt"] == 1)
-        .await;
-    run_is(&server, &unknown, "the other one ran", |run| run["status"] == "succeeded").await;
+    wait_for_run(&server, &behind, "it ran in its first attempt", |run| {
+        run["status"] == "succeeded" && run["attempt"] == 1
+    })
+    .await;
+    wait_for_run(&server, &unknown, "the other one ran", |run| run["status"] == "succeeded").await;
 }
 
 /// Waits until a run meets a condition, for less than the 30 s that a silent executor has.
-async fn run_is(server: &Server, path: &str, what: &str, is: impl Fn(&Value) -> bool) {
+async fn wait_for_run(server: &Server, path: &str, what: &str, is: impl Fn(&Value) -> bool) {
     wait_until(Duration::from_secs(20), what, async || {
         let run = server.api().get(path).await.expect(200);
         if is(&run) { Ok(()) } else { Err(run) }

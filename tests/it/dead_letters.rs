@@ -8,7 +8,7 @@ use rondel_tests::{Agent, Api, ScratchDb, Server, rondel, wait_until};
 use serde_json::{Value, json};
 
 use crate::on_each_database;
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 const LIMIT: Duration = Duration::from_secs(60);
 /// Where the server dies while it stores the end of a run.
@@ -56,7 +56,7 @@ async fn a_dead_letter_is_listed_once_until_it_is_handled(db: ScratchDb) {
     }
     server.api().post("/api/v1/jobs", shell("well", "true", json!({}))).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
-    verdict(&server.api(), &trigger(&server.api(), "well").await).await;
+    wait_for_verdict(&server.api(), &trigger(&server.api(), "well").await).await;
     let mut expected = BTreeSet::new();
     for (job, place) in ["a", "b", "c"].into_iter().zip(PLACES) {
         let run = trigger(&server.api(), job).await;
@@ -76,7 +76,7 @@ async fn a_dead_letter_is_listed_once_until_it_is_handled(db: ScratchDb) {
             }
         }
         server.restart().await;
-        let run = verdict(&server.api(), &run).await;
+        let run = wait_for_verdict(&server.api(), &run).await;
         assert_eq!(run["status"], "failed", "{place}: {run}");
         expected.insert(run["id"].as_str().expect("an id").to_owned());
         until_dead_are(&server.api(), &expected).await;

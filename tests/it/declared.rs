@@ -16,9 +16,9 @@ const LIMIT: Duration = Duration::from_secs(20);
 const GONE_LIMIT: Duration = Duration::from_secs(60);
 
 /// A job in the code of the app.
-struct Declares(Declaration);
+struct DeclaredJob(Declaration);
 
-impl rondel::Job for Declares {
+impl rondel::Job for DeclaredJob {
     fn declaration(&self) -> Declaration {
         self.0.clone()
     }
@@ -39,7 +39,7 @@ impl Build {
         let mut builder: Builder =
             Executor::builder("billing").server(server.url()).token_file(server.token_file()).name(name);
         for job in jobs {
-            builder = builder.job(Declares(job.clone()));
+            builder = builder.job(DeclaredJob(job.clone()));
         }
         let (stop, stopped) = oneshot::channel::<()>();
         let mut task = JoinSet::new();

@@ -27,7 +27,7 @@ fn print(text: &str) {
 }
 
 /// Requests this many runs of a job, from several callers.
-async fn ask_for(server: &Server, job: &'static str, count: u32) {
+async fn request_runs(server: &Server, job: &'static str, count: u32) {
     let left = Arc::new(AtomicU32::new(count));
     let mut callers = JoinSet::new();
     for _ in 0..CALLER_COUNT {
@@ -45,7 +45,7 @@ async fn ask_for(server: &Server, job: &'static str, count: u32) {
 }
 
 /// Waits until this many runs of a job have ended.
-async fn ended(db: &ScratchDb, job: &str, count: u32) {
+async fn wait_for_ends(db: &ScratchDb, job: &str, count: u32) {
     let query = format!(
         "SELECT COUNT(*) FROM run JOIN job ON job.id = run.job_id WHERE job.name = '{job}' AND run.status IN ('succeeded', 'failed')"
     );
@@ -81,8 +81,8 @@ async fn trigger_and_wait(
     (job, count): (&'static str, u32),
 ) -> ((i64, i64), Duration) {
     let (from, began) = (wall_clock_ms(), Instant::now());
-    ask_for(server, job, count).await;
-    ended(db, job, count).await;
+    request_runs(server, job, count).await;
+    wait_for_ends(db, job, count).await;
     let took = began.elapsed();
     wait_until(LIMIT, "the witness fires", async || {
         let late = lateness(db, (from, wall_clock_ms()));

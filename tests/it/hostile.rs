@@ -47,7 +47,7 @@ impl Target {
     }
 
     /// Asserts that other clients are served promptly, and that the server's memory is within its bound.
-    async fn is_unharmed(&mut self) {
+    async fn assert_unharmed(&mut self) {
         // On a busy machine one of several calls may be slow. If calls waited for the attacker, each of them would be
         // slow.
         let mut took = Vec::new();
@@ -101,7 +101,7 @@ async fn rapid_resets_cost_their_own_connection() {
         }
     }
     assert_eq!(refused, 5, "each connection is ended that does nothing else");
-    target.is_unharmed().await;
+    target.assert_unharmed().await;
 }
 
 /// Slowloris: heads and bodies that never end.
@@ -141,7 +141,7 @@ async fn slow_senders_are_let_go() {
         });
     }
     // Meanwhile, other clients are served.
-    target.is_unharmed().await;
+    target.assert_unharmed().await;
     while let Some(ended) = slow.join_next().await {
         let (kind, answer) = ended.expect("no sender is left");
         assert!(!answer.starts_with("HTTP/1.1 5"), "{answer}");
@@ -149,7 +149,7 @@ async fn slow_senders_are_let_go() {
             assert!(answer.starts_with("HTTP/1.1 408") && answer.contains("request_timeout"), "{answer}");
         }
     }
-    target.is_unharmed().await;
+    target.assert_unharmed().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -175,7 +175,7 @@ async fn huge_headers_are_refused_and_not_kept() {
         Err(error) => Err(error),
     };
     assert!(answer.as_ref().map_or(true, |status| *status == 431), "{answer:?}");
-    target.is_unharmed().await;
+    target.assert_unharmed().await;
 }
 
 /// The client chooses the length that a message claims to have.
@@ -204,7 +204,7 @@ async fn temporal_go_2025_3953_a_message_that_claims_4_gib_is_refused_with_a_sen
         let (status, message) = (field("grpc-status"), field("grpc-message").unwrap_or_default());
         assert!(status.as_deref() == Some(code) && !message.is_empty(), "{begin:?}: {status:?} {message}");
     }
-    target.is_unharmed().await;
+    target.assert_unharmed().await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -242,7 +242,7 @@ async fn ten_thousand_guesses_are_throttled_in_bounded_memory() {
     assert!(count(401) <= 60, "{} guesses were judged", count(401));
     let denied = target.server.api().get("/api/v1/audit?action=session.create&limit=200").await.expect(200);
     assert!(denied["items"].as_array().expect("a list").len() <= 60, "the log is bounded too");
-    target.is_unharmed().await;
+    target.assert_unharmed().await;
 }
 
 /// Only the server's clock decides when a token expires: the time in a client's request is ignored.
@@ -266,7 +266,7 @@ async fn an_expired_token_stays_expired_whatever_time_the_client_claims() {
     );
     stream.write_all(head.as_bytes()).await.expect("sent");
     assert!(read_to_end(&mut stream).await.starts_with("HTTP/1.1 401"));
-    target.is_unharmed().await;
+    target.assert_unharmed().await;
 }
 
 /// Temporal CVE-2024-2689: text that is not UTF-8 led to a loop of crashes there.
@@ -295,5 +295,5 @@ async fn temporal_cve_2024_2689_invalid_text_stops_no_other_caller() {
     let made = target.server.api().post("/api/v1/jobs", odd).await;
     assert!(matches!(made.status, 201 | 422), "{:#}", made.body);
     target.server.api().get("/api/v1/jobs").await.expect(200);
-    target.is_unharmed().await;
+    target.assert_unharmed().await;
 }

@@ -81,7 +81,7 @@ async fn five_hundred_jobs_of_xxl_job_are_imported_twice() {
     let planned = rondel(&["job", "plan", "-f", &jobs, "--exit-code"], &client).await;
     assert!(planned.code == Some(0), "{} {}", planned.stdout, planned.stderr);
     let dump = path("dump.sql");
-    std::fs::write(&dump, dumped(foreign.url())).expect("a file");
+    std::fs::write(&dump, dump_of(foreign.url())).expect("a file");
     let from_dump = rondel(&["import", "xxl-job", "--dump", &dump, "--time-zone", "Asia/Shanghai"], &[]).await;
     assert_eq!(from_dump.stdout, read.stdout, "{}", from_dump.stderr);
     // The next plan shows what has changed in XXL-JOB, and nothing else.
@@ -140,7 +140,7 @@ fn rows(text: &str) -> BTreeMap<String, Vec<String>> {
 }
 
 /// A dump of the database by mysqldump.
-fn dumped(url: &str) -> Vec<u8> {
+fn dump_of(url: &str) -> Vec<u8> {
     let rest = url.trim_start_matches("mysql://");
     let (user, rest) = rest.split_once(':').expect("a user");
     let (password, rest) = rest.split_once('@').expect("a password");
@@ -236,7 +236,7 @@ async fn every_cron_fires_at_the_same_instants() {
         let mut total = 0;
         for expr in CRONS {
             let mut expected = cron::fires(expr, zone, after, until);
-            let mut found = previewed(&api, (expr, zone), after, until).await;
+            let mut found = previewed_fires(&api, (expr, zone), after, until).await;
             (total, expected, found) = (total + expected.len(), kept(expected, is_far), kept(found, is_far));
             assert_eq!(found, expected, "{expr} in {zone} after {after}");
         }
@@ -249,7 +249,7 @@ fn kept(mut fires: Vec<i64>, is_kept: impl Fn(&i64) -> bool) -> Vec<i64> {
     fires
 }
 
-async fn previewed(api: &Api, (expr, zone): (&str, &str), after: i64, until: i64) -> Vec<i64> {
+async fn previewed_fires(api: &Api, (expr, zone): (&str, &str), after: i64, until: i64) -> Vec<i64> {
     let (mut found, mut after) = (Vec::new(), after);
     loop {
         let at = cron::instant(after);

@@ -37,7 +37,7 @@ async fn no_fire_inside_of_a_window_begins_before_its_end(db: ScratchDb) {
         server.api().post("/api/v1/jobs", job).await.expect(201);
         agents.push(Agent::start_with(&server, kind, &[]).await);
     }
-    reached(&journals, 0).await;
+    wait_for_fire_after(&journals, 0).await;
     let from = wall_clock_ms() / 1000 + LEAD_S;
     let window = (from, from + LENGTH_S);
     for (index, kind) in KINDS.iter().enumerate() {
@@ -50,7 +50,7 @@ async fn no_fire_inside_of_a_window_begins_before_its_end(db: ScratchDb) {
     let entry = api.get("/api/v1/jobs/hold/why").await.expect(200).to_string();
     let listed = api.get("/api/v1/maintenance").await.expect(200);
     assert_eq!(listed["items"].as_array().map(Vec::len), Some(2), "{listed}; {entry}");
-    reached(&journals, window.1 + 3).await;
+    wait_for_fire_after(&journals, window.1 + 3).await;
     for kind in KINDS {
         api.post(&format!("/api/v1/jobs/{kind}/pause"), json!({})).await.expect(200);
     }
@@ -99,7 +99,7 @@ async fn clock_at(second: i64) {
 }
 
 /// Waits until each job has run a fire later than this.
-async fn reached(journals: &[Journal], instant: i64) {
+async fn wait_for_fire_after(journals: &[Journal], instant: i64) {
     wait_until(Duration::from_secs(120), "each job fires", async || {
         let last = |journal: &Journal| journal.by_fire().keys().last().map_or(0, |fire| seconds(fire));
         let seen: Vec<i64> = journals.iter().map(last).collect();

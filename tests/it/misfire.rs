@@ -36,7 +36,7 @@ async fn an_outage_ends_in_the_misfire_policy(db: ScratchDb) {
     let killed_at = last_instant(&journals);
     tokio::time::sleep(OUTAGE).await;
     server.restart().await;
-    later_than(&journals, killed_at + i64::try_from(OUTAGE.as_secs()).expect("short") + 8).await;
+    wait_for_fire_after(&journals, killed_at + i64::try_from(OUTAGE.as_secs()).expect("short") + 8).await;
     let api = server.api();
     for policy in POLICIES {
         api.post(&format!("/api/v1/jobs/{policy}/pause"), json!({})).await.expect(200);
@@ -113,7 +113,7 @@ fn last_instant(journals: &[Journal]) -> i64 {
     journals.iter().map(last).max().unwrap_or(0)
 }
 
-async fn later_than(journals: &[Journal], instant: i64) {
+async fn wait_for_fire_after(journals: &[Journal], instant: i64) {
     wait_until(Duration::from_secs(90), "each job fires again", async || {
         let seen: Vec<i64> = journals.iter().map(|journal| last_instant(std::slice::from_ref(journal))).collect();
         if seen.iter().all(|seen| *seen > instant) { Ok(()) } else { Err((seen, instant)) }

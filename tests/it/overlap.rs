@@ -44,7 +44,7 @@ fn is_open(run: &Value) -> bool {
     ["pending", "waiting", "running"].iter().any(|open| run["status"] == *open)
 }
 
-async fn verdict(api: &Api, id: &str) -> Value {
+async fn wait_for_verdict(api: &Api, id: &str) -> Value {
     wait_until(LIMIT, "the run has a verdict", async || {
         let run = run(api, id).await;
         if is_open(&run) { Err(run) } else { Ok(run) }
@@ -63,7 +63,7 @@ async fn verdicts(api: &Api, job: &str) -> BTreeMap<String, usize> {
     counts
 }
 
-async fn begun(intervals: &Intervals, name: &str, count: usize) -> Vec<Interval> {
+async fn wait_for_begins(intervals: &Intervals, name: &str, count: usize) -> Vec<Interval> {
     wait_until(LIMIT, &format!("{count} begins of {name}"), async || {
         let all = intervals.of(name);
         if all.len() >= count { Ok(all) } else { Err(all) }
@@ -93,7 +93,7 @@ async fn runs_of_a_job_overlap_as_its_policy_allows(db: ScratchDb) {
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
     let names = start_overlapping(&api, &intervals, "cluster").await;
     for name in &names {
-        begun(&intervals, name, 4).await;
+        wait_for_begins(&intervals, name, 4).await;
     }
     let most = |name: &str| most_at_once(&intervals.of(name));
     assert_eq!(most("serial-0"), 1, "{:?}", intervals.of("serial-0"));
@@ -123,7 +123,7 @@ async fn on_each_executor_runs_overlap_as_the_policy_allows() {
     let _agents = [Agent::start(&server, "files").await, Agent::start(&server, "files").await];
     let names = start_overlapping(&api, &intervals, "executor").await;
     for name in &names {
-        begun(&intervals, name, 6).await;
+        wait_for_begins(&intervals, name, 6).await;
     }
     for (name, most) in [("serial-0", 1), ("discard-0", 1), ("cover-0", 1), ("allow-2", 2)] {
         let all = intervals.of(name);
@@ -159,7 +159,7 @@ async fn jobs_with_one_key_share_a_limit() {
     .await;
     let message = expired["message"].as_str().expect("a message");
     assert!(message.ends_with("s for concurrency limit \"disk\" (2 at a time)"), "{message}");
-    let all = begun(&intervals, "shared", 8).await;
+    let all = wait_for_begins(&intervals, "shared", 8).await;
     assert_eq!(most_at_once(&all), 2, "{all:?}");
     for name in ["one", "two"] {
         assert!(verdicts(&api, name).await.contains_key("succeeded"), "{name} gets its share");
@@ -181,7 +181,7 @@ async fn no_more_runs_start_than_the_rate_allows() {
         trigger(&api, "one").await;
         trigger(&api, "two").await;
     }
-    let all = begun(&intervals, "mail", 10).await;
+    let all = wait_for_begins(&intervals, "mail", 10).await;
     let begins: Vec<i64> = all.iter().map(|one| one.begin_ms).collect();
     // The rate counts the instants at which runs are sent. A handler reads its own clock some milliseconds later, which
     // varies.
@@ -192,8 +192,8 @@ async fn no_more_runs_start_than_the_rate_allows() {
     let more = json!({"overlap": allow, "rate": rate, "queue_timeout": "1s"});
     create(&api, job("hourly", intervals.params("hourly", "true"), more)).await;
     trigger(&api, "hourly").await;
-    begun(&intervals, "hourly", 1).await;
-    let late = verdict(&api, &trigger(&api, "hourly").await).await;
+    wait_for_begins(&intervals, "hourly", 1).await;
+    let late = wait_for_verdict(&api, &trigger(&api, "hourly").await).await;
     assert_eq!((&late["status"], &late["reason"]), (&json!("skipped"), &json!("expired")));
     let reason = late["message"].as_str().unwrap_or_default();
     assert!(reason.ends_with("s for the job's rate limit (1 per 1 h)"), "{late:#}");
@@ -224,7 +224,7 @@ async fn runs_with_a_higher_priority_go_first() {
     })
     .await;
     let _agent = Agent::start_with(&server, "files", &["--slots", "1"]).await;
-    let begins: Vec<String> = begun(&intervals, "order", 9).await.into_iter().map(|one| one.run).collect();
+    let begins: Vec<String> = wait_for_begins(&intervals, "order", 9).await.into_iter().map(|one| one.run).collect();
     assert_eq!(begins, expected, "by priority, then in order");
 }
 
@@ -245,13 +245,13 @@ async fn whatever_is_open_can_be_cancelled() {
     // A run that an executor has, and a run that waits behind it: the first is cancelled by its id, the second with its
     // job.
     let (running, queued) = (trigger(&api, "long").await, trigger(&api, "long").await);
-    begun(&intervals, "long", 1).await;
+    wait_for_begins(&intervals, "long", 1).await;
     let cancel = |id: &str| format!("/api/v1/runs/{id}/cancel");
     api.post(&cancel(&running), json!({"reason": "the disk is full"})).await.expect(202);
-    let ended = verdict(&api, &running).await;
+    let ended = wait_for_verdict(&api, &running).await;
     assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("requested")));
     assert_eq!(ended["message"], "cancelled by token:admin: the disk is full");
-    begun(&intervals, "long", 2).await;
+    wait_for_begins(&intervals, "long", 2).await;
     let behind = [trigger(&api, "long").await, trigger(&api, "long").await];
     let output = rondel(
         &[
@@ -272,7 +272,7 @@ async fn whatever_is_open_can_be_cancelled() {
     .await;
     assert_eq!(output.stdout.trim(), "{\"asked\":3,\"has_more\":false}", "{output:?}");
     for id in [&queued, &behind[0], &behind[1]] {
-        let ended = verdict(&api, id).await;
+        let ended = wait_for_verdict(&api, id).await;
         assert_eq!(
             (&ended["status"], &ended["message"]),
             (&json!("cancelled"), &json!("cancelled by token:admin: enough"))
@@ -289,23 +289,23 @@ async fn whatever_is_open_can_be_cancelled() {
     .await;
     for id in [&retried, &parked] {
         api.post(&cancel(id), json!({})).await.expect(202);
-        let ended = verdict(&api, id).await;
+        let ended = wait_for_verdict(&api, id).await;
         assert_eq!((&ended["status"], &ended["message"]), (&json!("cancelled"), &json!("cancelled by token:admin")));
     }
     // The cancelled run no longer holds up its job: the next run begins.
     trigger(&api, "fails").await;
-    begun(&intervals, "fails", 2).await;
+    wait_for_begins(&intervals, "fails", 2).await;
 
     // All runs of one fire are cancelled: here a broadcast with its shards.
     let whole = trigger(&api, "all").await;
-    begun(&intervals, "all", agents.len()).await;
+    wait_for_begins(&intervals, "all", agents.len()).await;
     let fire_at = run(&api, &whole).await["fire_at"].clone();
     let elsewhere = json!({"fire_at": "2020-01-01T00:00:00Z"});
     let none = api.post("/api/v1/jobs/all/cancel", elsewhere).await.expect(202);
     assert_eq!(none, json!({"asked": 0, "has_more": false}));
     let asked = api.post("/api/v1/jobs/all/cancel", json!({"fire_at": fire_at})).await.expect(202);
     assert_eq!(asked, json!({"asked": 1, "has_more": false}));
-    let ended = verdict(&api, &whole).await;
+    let ended = wait_for_verdict(&api, &whole).await;
     assert_eq!(
         (&ended["status"], &ended["message"]),
         (&json!("cancelled"), &json!("2 of 2 shards were cancelled by token:admin"))
@@ -334,7 +334,7 @@ async fn the_serial_order_survives_the_server(db: ScratchDb) {
     server.restart().await;
     let api = server.api();
     for id in [&first, &behind[0], &behind[1]] {
-        assert_eq!(verdict(&api, id).await["status"], "succeeded");
+        assert_eq!(wait_for_verdict(&api, id).await["status"], "succeeded");
     }
     let all = intervals.of("orderly");
     let order: Vec<&str> = all.iter().map(|one| one.run.as_str()).collect();
@@ -358,7 +358,7 @@ async fn a_cover_survives_the_server() {
     let more = json!({"overlap": {"policy": "cover"}});
     create(&api, job("covered", json!({"argv": ["sh", "-c", script]}), more)).await;
     let first = trigger(&api, "covered").await;
-    begun(&intervals, "covered", 1).await;
+    wait_for_begins(&intervals, "covered", 1).await;
     let second = trigger(&api, "covered").await;
     wait_until(LIMIT, "it is asked to make room", async || {
         let run = run(&api, &first).await;
@@ -368,13 +368,13 @@ async fn a_cover_survives_the_server() {
     server.kill().await;
     server.restart().await;
     let api = server.api();
-    let ended = verdict(&api, &first).await;
+    let ended = wait_for_verdict(&api, &first).await;
     assert_eq!((&ended["status"], &ended["reason"]), (&json!("cancelled"), &json!("covered")), "{ended:#}");
-    let all = begun(&intervals, "covered", 2).await;
+    let all = wait_for_begins(&intervals, "covered", 2).await;
     assert_eq!(all[1].run, second);
     assert_eq!(most_at_once(&all), 1, "{all:?}");
     api.post("/api/v1/jobs/covered/cancel", json!({})).await.expect(202);
-    verdict(&api, &second).await;
+    wait_for_verdict(&api, &second).await;
 }
 
 /// Two servers, each the home of one job. The jobs share a limit, so one server counts for both. When it dies, the other
@@ -400,7 +400,7 @@ async fn a_limit_holds_over_two_servers() {
         }
     }
     for id in &ids {
-        assert_eq!(verdict(&apis[0], id).await["status"], "succeeded");
+        assert_eq!(wait_for_verdict(&apis[0], id).await["status"], "succeeded");
     }
     let all = intervals.of("shared");
     assert_eq!((all.len(), most_at_once(&all)), (8, 1), "{all:?}");
@@ -412,7 +412,7 @@ async fn a_limit_holds_over_two_servers() {
         let api = servers[1 - index].api();
         let ids = [trigger(&api, "one").await, trigger(&api, "two").await];
         for id in &ids {
-            assert_eq!(verdict(&api, id).await["status"], "succeeded");
+            assert_eq!(wait_for_verdict(&api, id).await["status"], "succeeded");
         }
         let all = intervals.of("shared");
         assert_eq!((all.len(), most_at_once(&all)), (before + 2, 1), "{all:?}");

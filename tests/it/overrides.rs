@@ -137,7 +137,7 @@ async fn replaced_parameters_are_not_repeated_once_they_are_forbidden() {
     let replaced = operator.post("/api/v1/jobs/report/runs", json!({"params": evil()})).await.expect(201);
     let own = operator.post("/api/v1/jobs/report/runs", json!({})).await.expect(201);
     for run in [&replaced, &own] {
-        crate::verdicts::verdict(&admin, run["id"].as_str().expect("an id")).await;
+        crate::verdicts::wait_for_verdict(&admin, run["id"].as_str().expect("an id")).await;
     }
     let again = async |run: &Value| {
         operator.post(&format!("/api/v1/runs/{}/retry", run["id"].as_str().expect("an id")), json!({})).await

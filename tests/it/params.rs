@@ -29,12 +29,12 @@ struct ImportOf {
 }
 
 /// An executor that runs until it is stopped.
-struct Running {
+struct RunningExecutor {
     stop: oneshot::Sender<()>,
     task: JoinSet<Result<(), ExecutorError>>,
 }
 
-impl Running {
+impl RunningExecutor {
     fn start(server: &Server, name: &str, build: impl FnOnce(Builder) -> Builder) -> Self {
         let builder = Executor::builder("billing").server(server.url()).token_file(server.token_file()).name(name);
         let (stop, stopped) = oneshot::channel::<()>();
@@ -49,11 +49,11 @@ impl Running {
     }
 }
 
-fn old(builder: Builder) -> Builder {
+fn with_old_params(builder: Builder) -> Builder {
     builder.handler("import", async |Params(_): Params<Import>| {}).handler("plain", async || {})
 }
 
-fn new(builder: Builder) -> Builder {
+fn with_new_params(builder: Builder) -> Builder {
     builder.handler("import", async |Params(_): Params<ImportOf>| {})
 }
 
@@ -106,7 +106,7 @@ async fn parameters_that_do_not_fit_are_refused_before_the_run() {
     assert_eq!(api.get(HANDLERS).await.expect(200)["items"], json!([]));
     assert_eq!(api.get("/api/v1/apps/nowhere/handlers").await.expect(404)["code"], "app_not_found");
 
-    let one = Running::start(&server, "one", old);
+    let one = RunningExecutor::start(&server, "one", with_old_params);
     let shown = import(&api, 1).await;
     assert_eq!(shown["executors"], json!(["one"]));
     assert_eq!(shown["params_schema"]["properties"]["table"]["type"], "string", "{shown:#}");
@@ -159,7 +159,7 @@ async fn parameters_that_do_not_fit_are_refused_before_the_run() {
     api.patch("/api/v1/jobs/early", json!({"description": "d"})).await.expect(200);
 
     // Two builds disagree: parameters are not checked until one of the two is gone.
-    let two = Running::start(&server, "two", new);
+    let two = RunningExecutor::start(&server, "two", with_new_params);
     assert_eq!(import(&api, 2).await["params_schema"], json!(null));
     api.post("/api/v1/jobs", job("between", &json!({"params": {"source": "s"}}))).await.expect(201);
     one.stop().await;
@@ -176,7 +176,7 @@ async fn the_command_line_shows_handlers_and_warns() {
     let db = scratch(Backend::Sqlite).await.expect("SQLite is always there");
     let server = Server::start(&db).await;
     server.api().post("/api/v1/apps", json!({"name": "billing"})).await.expect(201);
-    let one = Running::start(&server, "one", old);
+    let one = RunningExecutor::start(&server, "one", with_old_params);
     import(&server.api(), 1).await;
     let token = server.token_file().display().to_string();
     let run = async |args: &[&str]| {

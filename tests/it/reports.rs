@@ -7,7 +7,7 @@ use rondel_tests::{Agent, Backend, ScratchDb, Server, rondel, scratch, wait_unti
 use serde_json::{Value, json};
 
 use crate::on_each_database;
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const OFTEN: [&str; 2] = ["--alert-rules-period", "200ms"];
@@ -81,9 +81,9 @@ async fn failed_runs_are_in_the_report(db: ScratchDb) {
     api.post("/api/v1/jobs", job("good", "true")).await.expect(201);
     api.post("/api/v1/jobs", job("bad", "echo order $$ lost >&2; exit 3")).await.expect(201);
     let _agent = Agent::start(&server, "files").await;
-    verdict(&api, &trigger(&api, "good").await).await;
+    wait_for_verdict(&api, &trigger(&api, "good").await).await;
     for _ in 0..2 {
-        verdict(&api, &trigger(&api, "bad").await).await;
+        wait_for_verdict(&api, &trigger(&api, "bad").await).await;
     }
     let report = wait_until(Duration::from_secs(120), "the runs are counted", async || {
         let report = api.get("/api/v1/reports?by=label&label=team").await.expect(200);

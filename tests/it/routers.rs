@@ -21,7 +21,7 @@ async fn trigger(api: &Api, job: &str) -> String {
     run["id"].as_str().expect("an id").to_owned()
 }
 
-async fn verdict(api: &Api, run: &str) -> Value {
+async fn wait_for_verdict(api: &Api, run: &str) -> Value {
     let path = format!("/api/v1/runs/{run}");
     wait_until(LIMIT, "the run has a verdict", async || {
         let run = api.get(&path).await.expect(200);
@@ -39,7 +39,7 @@ async fn shares(api: &Api, job: &str, count: usize) -> BTreeMap<String, usize> {
     }
     let mut shares = BTreeMap::new();
     for run in runs {
-        let run = verdict(api, &run).await;
+        let run = wait_for_verdict(api, &run).await;
         assert_eq!(run["status"], "succeeded", "{run:#}");
         *shares.entry(text(&run["executor"])).or_insert(0) += 1;
     }
@@ -130,12 +130,12 @@ async fn labels_and_names_select_executors() {
     job(&api, "named", "true", json!({"select": {"labels": ["zone!=eu"], "executors": ["e1", "e2"]}})).await;
     assert_eq!(names(&shares(&api, "named", 3).await), ["e2"]);
     job(&api, "all-eu", "true", json!({"route": "broadcast", "select": {"labels": ["zone=eu"]}})).await;
-    let whole = verdict(&api, &trigger(&api, "all-eu").await).await;
+    let whole = wait_for_verdict(&api, &trigger(&api, "all-eu").await).await;
     let had_it: Vec<String> =
         whole["shards"].as_array().expect("shards").iter().map(|run| text(&run["executor"])).collect();
     assert_eq!(had_it, ["e1", "e3", "e5"], "{whole:#}");
     job(&api, "unserved", "true", json!({"select": {"labels": ["gpu"]}, "queue_timeout": "1s"})).await;
-    let run = verdict(&api, &trigger(&api, "unserved").await).await;
+    let run = wait_for_verdict(&api, &trigger(&api, "unserved").await).await;
     assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("no_executor")), "{run:#}");
     assert_eq!(run["trace"]["of"], json!([]), "{run:#}");
 }
@@ -151,7 +151,7 @@ async fn failover_skips_a_silent_executor() {
     agents[0].process().signal(Signal::STOP);
     // The executor must be silent for a while: one that was heard within the last second is not asked.
     tokio::time::sleep(Duration::from_millis(2_500)).await;
-    let run = verdict(&api, &trigger(&api, "over").await).await;
+    let run = wait_for_verdict(&api, &trigger(&api, "over").await).await;
     assert_eq!((&run["status"], &run["trace"]["route"]), (&json!("succeeded"), &json!("failover")), "{run:#}");
     // On a busy machine, others may be too slow for the probe as well: the first one that answered has the run.
     let refused = run["trace"]["refused"].as_object().expect("who was passed by");
@@ -173,7 +173,7 @@ async fn shards_are_dealt_and_only_failed_ones_are_tried_again_elsewhere() {
     for route in ["first", "round", "random", "busyover"] {
         let name = format!("cut-{route}");
         job(&api, &name, script, json!({"route": route, "shards": 7, "retry": retry})).await;
-        let whole = verdict(&api, &trigger(&api, &name).await).await;
+        let whole = wait_for_verdict(&api, &trigger(&api, &name).await).await;
         assert_eq!((&whole["status"], &whole["shard_total"]), (&json!("succeeded"), &json!(7)), "{whole:#}");
         let shards = whole["shards"].as_array().expect("shards");
         let parts: Vec<(i64, i64)> = shards
@@ -202,9 +202,9 @@ async fn a_run_keeps_how_it_came_to_its_executor() {
     // Longer than a busy machine takes for the second call.
     job(&api, "waits", "sleep 3", json!({"route": "lru"})).await;
     let (first, second) = (trigger(&api, "waits").await, trigger(&api, "waits").await);
-    let first = verdict(&api, &first).await;
+    let first = wait_for_verdict(&api, &first).await;
     assert_eq!((&first["trace"]["route"], &first["trace"]["of"]), (&json!("lru"), &json!(["only"])), "{first:#}");
-    let second = verdict(&api, &second).await;
+    let second = wait_for_verdict(&api, &second).await;
     assert!(second["trace"]["waited"]["turn"].as_i64() > Some(500), "{second:#}");
     let token_file = server.token_file().display().to_string();
     let args =
@@ -273,7 +273,7 @@ async fn a_broadcast_outlives_one_of_its_executors() {
     };
     wait_until(LIMIT, "all four have begun", async || if lines().len() == 4 { Ok(()) } else { Err(lines()) }).await;
     crew[1].kill().await;
-    let whole = verdict(&api, &whole).await;
+    let whole = wait_for_verdict(&api, &whole).await;
     assert_eq!(whole["status"], "succeeded", "{whole:#}");
     let shards: Vec<(i64, i64, String)> = whole["shards"]
         .as_array()

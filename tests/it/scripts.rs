@@ -6,7 +6,7 @@ use rondel_tests::{Agent, Api, Backend, Server, rondel, scratch, wait_until};
 use serde_json::{Value, json};
 
 use crate::agent::log;
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 /// The command line, with the server that it calls.
 struct Cli<'a> {
@@ -42,14 +42,14 @@ async fn job(api: &Api, name: &str, app: &str, script: Value) {
 /// Runs a job. Returns the line of its log that names the script, and what the script printed.
 async fn printed(api: &Api, job: &str) -> (String, Vec<String>) {
     let run = trigger(api, job).await;
-    let ended = verdict(api, &run).await;
+    let ended = wait_for_verdict(api, &run).await;
     assert_eq!(ended["status"], "succeeded", "{ended}");
     let mut lines = log(api, &run).await;
     (lines.remove(0), lines)
 }
 
 async fn failure(api: &Api, job: &str) -> String {
-    let ended = verdict(api, &trigger(api, job).await).await;
+    let ended = wait_for_verdict(api, &trigger(api, job).await).await;
     assert_eq!(ended["status"], "failed", "{ended}");
     ended["message"].as_str().unwrap_or_default().to_owned()
 }
@@ -236,7 +236,7 @@ async fn an_agent_checks_the_syntax_of_a_script_and_runs_nothing_of_it() {
     let check = async || {
         let run = api.post("/api/v1/jobs/greet.try/runs", json!({"params": {"check": true}})).await.expect(201);
         let run = run["id"].as_str().expect("an id").to_owned();
-        (verdict(&api, &run).await, log(&api, &run).await)
+        (wait_for_verdict(&api, &run).await, log(&api, &run).await)
     };
     let (wrong, lines) = check().await;
     assert_eq!(wrong["status"], "failed", "{wrong}");

@@ -47,7 +47,7 @@ fn client(folder: &Path, url: &str, token_file: &Path, arguments: &[&str]) -> (b
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn plain_http_beyond_this_machine_needs_a_word() {
+async fn plain_http_beyond_this_machine_needs_a_setting() {
     let folder = tempfile::tempdir().expect("a folder");
     let mut command = Command::new(binary());
     command.args(["server", "--database", "sqlite://x.db", "--listen", "0.0.0.0:0"]).current_dir(folder.path());

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 
 use crate::agent::{flood_mib, forget_peak, log, peak_kib};
 use crate::on_each_database;
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 const LIMIT: Duration = Duration::from_secs(30);
 
@@ -105,7 +105,7 @@ async fn a_handler_that_never_yields_has_its_verdict(db: ScratchDb) {
     start_steady_job(&api, "unruly").await;
     create(&api, "unruly", "spin", json!({"params": {"ms": 120_000}, "timeout": "1s"})).await;
     let run = trigger(&api, "unruly-spin").await;
-    let run = verdict(&api, &run).await;
+    let run = wait_for_verdict(&api, &run).await;
     assert_eq!(run["status"], "timed_out", "{run:#}");
     let message = run["message"].as_str().unwrap_or_default();
     assert!(message.contains("still runs") || message.contains("does not stop") || !message.is_empty(), "{run:#}");
@@ -127,7 +127,7 @@ async fn a_flood_into_a_log_is_bounded(db: ScratchDb) {
     let before = (peak_kib(program_id), peak_kib(server_id));
     create(&api, "unruly", "flood", json!({"params": {"mib": flood_mib()}})).await;
     let run = trigger(&api, "unruly-flood").await;
-    let shown = verdict(&api, &run).await;
+    let shown = wait_for_verdict(&api, &run).await;
     assert_eq!(shown["status"], "succeeded", "{shown:#}");
     let logged = log(&api, &run).await;
     assert_eq!(logged.first().map(String::as_str), Some("first"));
@@ -150,14 +150,14 @@ async fn results_that_are_not_text_are_stored_as_text(db: ScratchDb) {
     start_steady_job(&api, "unruly").await;
     create(&api, "unruly", "garble", json!({})).await;
     let run = trigger(&api, "unruly-garble").await;
-    let shown = verdict(&api, &run).await;
+    let shown = wait_for_verdict(&api, &run).await;
     assert_eq!(shown["status"], "succeeded", "{shown:#}");
     let result = shown["result"].to_string();
     assert!(result.contains("second"), "{shown:#}");
     let logged = log(&api, &run).await.join("\n");
     assert!(logged.contains("red") && logged.contains("\u{fffd}") && !logged.contains('\0'), "{logged:?}");
     let failed = api.post("/api/v1/jobs/unruly-garble/runs", json!({"params": {"fails": true}})).await.expect(201);
-    let failed = verdict(&api, failed["id"].as_str().expect("an id")).await;
+    let failed = wait_for_verdict(&api, failed["id"].as_str().expect("an id")).await;
     assert_eq!(failed["status"], "failed", "{failed:#}");
     let message = failed["message"].as_str().unwrap_or_default();
     assert!(message.contains("red") && !message.contains('\0'), "{message:?}");

@@ -13,7 +13,7 @@ pub(crate) async fn trigger(api: &Api, job: &str) -> String {
     run["id"].as_str().expect("an id").to_owned()
 }
 
-pub(crate) async fn verdict(api: &Api, run: &str) -> Value {
+pub(crate) async fn wait_for_verdict(api: &Api, run: &str) -> Value {
     let path = format!("/api/v1/runs/{run}");
     wait_until(Duration::from_secs(30), "the run has a verdict", async || {
         let run = api.get(&path).await.expect(200);
@@ -45,13 +45,13 @@ async fn each_end_has_its_verdict(db: ScratchDb) {
     }
     let _agent = Agent::start(&server, "files").await;
 
-    let run = verdict(&api, &trigger(&api, "fails").await).await;
+    let run = wait_for_verdict(&api, &trigger(&api, "fails").await).await;
     assert_eq!((&run["status"], &run["attempt"]), (&json!("failed"), &json!(2)), "{run:#}");
     assert_eq!(run["attempts"].as_array().map(Vec::len), Some(2), "each attempt is kept: {run:#}");
     let lines = std::fs::read_to_string(journal.path()).expect("the handler wrote");
     assert_eq!(lines.lines().count(), 2);
 
-    let run = verdict(&api, &trigger(&api, "hangs").await).await;
+    let run = wait_for_verdict(&api, &trigger(&api, "hangs").await).await;
     assert_eq!(run["status"], "timed_out", "{run:#}");
 
     let long = trigger(&api, "long").await;
@@ -61,11 +61,11 @@ async fn each_end_has_its_verdict(db: ScratchDb) {
     })
     .await;
     api.post(&format!("/api/v1/runs/{long}/cancel"), json!({})).await.expect(202);
-    let run = verdict(&api, &long).await;
+    let run = wait_for_verdict(&api, &long).await;
     assert_eq!(run["status"], "cancelled", "{run:#}");
 
     for job in ["unserved", "nothing"] {
-        let run = verdict(&api, &trigger(&api, job).await).await;
+        let run = wait_for_verdict(&api, &trigger(&api, job).await).await;
         assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("no_executor")), "{job}: {run:#}");
     }
 }

@@ -15,7 +15,7 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::task::JoinHandle;
 
 use crate::on_each_database;
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 use crate::why::{cron_in, has_parts, past};
 
 /// A received request.
@@ -234,7 +234,7 @@ async fn skipped_runs_are_reported_for_their_reasons(db: ScratchDb) {
         ("empty", "unserved", "no_executor", "no executor of app empty was online for *s.".to_owned()),
     );
     let quiet = trigger(&api, "unserved.quiet").await;
-    verdict(&api, &trigger(&api, "expires").await).await;
+    wait_for_verdict(&api, &trigger(&api, "expires").await).await;
     let expired = "it waited *s for the job's rate limit (1 per 1 h).".to_owned();
     expected.insert(trigger(&api, "expires").await, ("files", "expires", "expired", expired));
     trigger(&api, "overlaps").await;
@@ -243,7 +243,7 @@ async fn skipped_runs_are_reported_for_their_reasons(db: ScratchDb) {
     let overlap = format!("run {first} had not ended, and the job's overlap policy skips overlapping runs.");
     expected.insert(trigger(&api, "overlaps.loud").await, ("files", "overlaps.loud", "overlap", overlap));
     for run in expected.keys().chain([&quiet, &overlapping]) {
-        assert_eq!(verdict(&api, run).await["status"], "skipped", "run {run}");
+        assert_eq!(wait_for_verdict(&api, run).await["status"], "skipped", "run {run}");
     }
     // The messages about the skips are sent before the message about this run.
     let fails = trigger(&api, "fails").await;

@@ -6,7 +6,7 @@ use rondel_tests::{Agent, Api, Backend, ScratchDb, Server, rondel, scratch, wait
 use serde_json::{Value, json};
 
 use crate::on_each_database;
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
@@ -108,7 +108,7 @@ async fn check_unserved(fixture: &Fixture<'_>, agent: &str) {
     let elsewhere = json!({"queue_timeout": "1s", "select": {"labels": ["zone=moon"]}});
     fixture.job(with(shell("elsewhere", "files", "true"), &elsewhere)).await;
     for job in ["unserved", "nothing", "elsewhere"] {
-        let run = verdict(&fixture.api, &trigger(&fixture.api, job).await).await;
+        let run = wait_for_verdict(&fixture.api, &trigger(&fixture.api, job).await).await;
         assert_eq!(run["reason"], "no_executor", "{run:#}");
     }
     fixture
@@ -172,7 +172,7 @@ async fn check_ended(fixture: &Fixture<'_>) {
     })
     .await;
     let _tardy = Agent::start(fixture.server, "tardy").await;
-    verdict(api, &run).await;
+    wait_for_verdict(api, &run).await;
     fixture
         .expect_why(
             "late",
@@ -181,7 +181,7 @@ async fn check_ended(fixture: &Fixture<'_>) {
         )
         .await;
     fixture.job(with(shell("again", "tardy", "exit 3"), &json!({"retry": {"max": 1, "backoff": "100ms"}}))).await;
-    verdict(api, &trigger(api, "again").await).await;
+    wait_for_verdict(api, &trigger(api, "again").await).await;
     fixture
         .expect_why(
             "again",
@@ -202,7 +202,7 @@ async fn check_ended(fixture: &Fixture<'_>) {
     fragile.kill().await;
     // The new process names the previous one, so the server need not wait for the silence of the previous one.
     let _fragile = Agent::start_named(fixture.server, "fragile", "w1", &["--data-dir", &folder]).await;
-    verdict(api, &run).await;
+    wait_for_verdict(api, &run).await;
     fixture
         .expect_why(
             "lost",
@@ -256,12 +256,12 @@ async fn runs_in_an_executors_queue_are_not_running(db: ScratchDb) {
 
     fixture.api.post(&format!("/api/v1/runs/{first}/cancel"), json!({})).await.expect(202);
     let begun = state(&second, "running").await;
-    let freed = verdict(&fixture.api, &first).await;
+    let freed = wait_for_verdict(&fixture.api, &first).await;
     let second_of = |run: &Value, what: &str| run[what].as_str().map(|at| at[..19].to_owned());
     let (started_at, freed_at) = (second_of(&begun, "started_at"), second_of(&freed, "finished_at"));
     assert!(started_at.is_some() && started_at >= freed_at, "it began when the slot was free: {begun:#} {freed:#}");
     fixture.api.post(&format!("/api/v1/runs/{second}/cancel"), json!({})).await.expect(202);
-    let ended = verdict(&fixture.api, &second).await;
+    let ended = wait_for_verdict(&fixture.api, &second).await;
     assert_eq!((&ended["started_at"], &ended["attempt"]), (&begun["started_at"], &json!(1)), "{ended:#}");
 }
 on_each_database!(runs_in_an_executors_queue_are_not_running);
@@ -332,14 +332,14 @@ async fn runs_skipped_by_policies_and_handlers_are_explained(db: ScratchDb) {
         })
         .await;
     };
-    let run = verdict(api, &trigger(api, "skips").await).await;
+    let run = wait_for_verdict(api, &trigger(api, "skips").await).await;
     assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("handler")), "{run:#}");
     let zh = "，处理器跳过了它：退出码 77：“nothing to do”。";
     fixture.expect_why("skips", ", and the handler skipped it: exit code 77: nothing to do.", zh).await;
 
     fixture.job(with(shell("discards", "files", "sleep 60"), &json!({"overlap": {"policy": "discard"}}))).await;
     let first = trigger(api, "discards").await;
-    let run = verdict(api, &trigger(api, "discards").await).await;
+    let run = wait_for_verdict(api, &trigger(api, "discards").await).await;
     assert_eq!((&run["reason"], &run["detail"]["run"]), (&json!("overlap"), &json!(first)), "{run:#}");
     let sentence = format!("Skipped: run {first} had not ended, and the job's overlap policy skips overlapping runs.");
     assert_eq!(run["why"]["en"], sentence, "{run:#}");
@@ -348,7 +348,7 @@ async fn runs_skipped_by_policies_and_handlers_are_explained(db: ScratchDb) {
     let first = trigger(api, "covers").await;
     is_queued_there(&first).await;
     trigger(api, "covers").await;
-    let run = verdict(api, &first).await;
+    let run = wait_for_verdict(api, &first).await;
     assert_eq!((&run["status"], &run["reason"]), (&json!("cancelled"), &json!("covered")), "{run:#}");
 
     fixture.job(with(shell("fills", "files", "sleep 60"), &json!({"overlap": {"policy": "allow"}}))).await;
@@ -357,7 +357,7 @@ async fn runs_skipped_by_policies_and_handlers_are_explained(db: ScratchDb) {
     }
     let brief = json!({"queue_timeout": "2s", "priority": 0});
     fixture.job(with(shell("expires", "files", "true"), &brief)).await;
-    let run = verdict(api, &trigger(api, "expires").await).await;
+    let run = wait_for_verdict(api, &trigger(api, "expires").await).await;
     assert_eq!((&run["status"], &run["reason"]), (&json!("skipped"), &json!("expired")), "{run:#}");
     let full = json!([{"executor": agent.name(), "kind": "full"}]);
     assert_eq!(run["detail"]["obstacles"], full, "{run:#}");

@@ -5,12 +5,12 @@ use std::time::Duration;
 use rondel_tests::{Agent, Backend, Server, Signal, rondel, scratch, wait_until};
 use serde_json::json;
 
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 use crate::why::{Fixture, has_parts, shell, with};
 
 const LIMIT: Duration = Duration::from_secs(40);
 
-async fn is_running(fixture: &Fixture<'_>, run: &str) {
+async fn wait_until_running(fixture: &Fixture<'_>, run: &str) {
     wait_until(LIMIT, "the run is running", async || {
         let run = fixture.api.get(&format!("/api/v1/runs/{run}")).await.expect(200);
         if run["status"] == "running" { Ok(()) } else { Err(run) }
@@ -28,7 +28,7 @@ async fn the_run_that_holds_a_limit_is_named() {
     fixture.job(with(shell("short", "files", "true"), &limit)).await;
     let mut agent = Agent::start(&server, "files").await;
     let long = trigger(&fixture.api, "long").await;
-    is_running(&fixture, &long).await;
+    wait_until_running(&fixture, &long).await;
     trigger(&fixture.api, "short").await;
     let name = agent.name().to_owned();
     let (en, zh) = (
@@ -49,7 +49,7 @@ async fn the_run_that_holds_a_limit_is_named() {
     for job in ["short", "long"] {
         fixture.api.post(&format!("/api/v1/jobs/{job}/cancel"), json!({})).await.expect(202);
     }
-    verdict(&fixture.api, &long).await;
+    wait_for_verdict(&fixture.api, &long).await;
 }
 
 #[tokio::test]
@@ -61,7 +61,7 @@ async fn an_executor_that_drains_is_named() {
     fixture.job(shell("next", "files", "true")).await;
     let mut agent = Agent::start(&server, "files").await;
     let long = trigger(&fixture.api, "long").await;
-    is_running(&fixture, &long).await;
+    wait_until_running(&fixture, &long).await;
     agent.process().signal(Signal::TERM);
     let name = agent.name().to_owned();
     let (en, zh) = (
@@ -73,7 +73,7 @@ async fn an_executor_that_drains_is_named() {
     let (en, zh) = (format!("for an executor*{name} is draining"), format!("执行器*{name} 正在排空"));
     fixture.expect_why("next", &en, &zh).await;
     fixture.api.post("/api/v1/jobs/long/cancel", json!({})).await.expect(202);
-    verdict(&fixture.api, &long).await;
+    wait_for_verdict(&fixture.api, &long).await;
 }
 
 #[tokio::test]

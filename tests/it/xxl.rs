@@ -63,7 +63,7 @@ async fn run_of(api: &Api, run: &str) -> Value {
 }
 
 /// Waits until the run has this status, and returns the run.
-async fn reaches(api: &Api, run: &str, status: &str) -> Value {
+async fn wait_for_status(api: &Api, run: &str, status: &str) -> Value {
     wait_until(LIMIT, &format!("run {run} is {status}"), async || {
         let found = run_of(api, run).await;
         if found["status"] == status { Ok(found) } else { Err(found) }
@@ -77,7 +77,7 @@ async fn log_of(api: &Api, run: &str) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-async fn log_has(api: &Api, run: &str, text: &str) {
+async fn wait_for_log(api: &Api, run: &str, text: &str) {
     wait_until(LIMIT, &format!("the log of {run} has {text:?}"), async || {
         let log = log_of(api, run).await;
         if log.contains(text) { Ok(()) } else { Err(log) }
@@ -108,9 +108,9 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
         assert_eq!(handlers["items"][0]["name"], "*", "it announces none: {handlers}");
 
         let run = start(&api, &named("echo"), json!("hello \"you\" 你好")).await;
-        let ended = reaches(&api, &run, "succeeded").await;
+        let ended = wait_for_status(&api, &run, "succeeded").await;
         assert_eq!(ended["message"], "hello \"you\" 你好 0/1", "{ended:#}");
-        log_has(&api, &run, "echo of hello \"you\" 你好\ndone").await;
+        wait_for_log(&api, &run, "echo of hello \"you\" 你好\ndone").await;
         let request = one.wait_for("run", 1).await[0].clone();
         let fields: BTreeSet<&str> = request.as_object().expect("an object").keys().map(String::as_str).collect();
         assert_eq!(fields.len(), 12, "{request}");
@@ -128,23 +128,23 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
         );
 
         let failed = start(&api, &named("fail"), Value::Null).await;
-        let ended = reaches(&api, &failed, "failed").await;
+        let ended = wait_for_status(&api, &failed, "failed").await;
         assert_eq!((&ended["message"], &ended["attempt"]), (&json!("asked to fail"), &json!(2)), "{ended:#}");
-        log_has(&api, &failed, "at Demo.java:7").await;
+        wait_for_log(&api, &failed, "at Demo.java:7").await;
         let sent = one.calls("run");
         let ids: BTreeSet<i64> = sent.iter().filter_map(|call| call["logId"].as_i64()).collect();
         assert_eq!(ids.len(), sent.len(), "no log id is sent twice: {sent:?}");
 
         let late = start(&api, &named("late"), Value::Null).await;
-        reaches(&api, &late, "timed_out").await;
+        wait_for_status(&api, &late, "timed_out").await;
         let none = start(&api, &named("none"), Value::Null).await;
-        let ended = reaches(&api, &none, "failed").await;
+        let ended = wait_for_status(&api, &none, "failed").await;
         assert_eq!(ended["message"], "job handler [nosuch] not found.", "{ended:#}");
         let shell = start(&api, &named("shell"), json!({"source": "echo 1\n", "param": "p"})).await;
-        let ended = reaches(&api, &shell, "succeeded").await;
+        let ended = wait_for_status(&api, &shell, "succeeded").await;
         assert_eq!(ended["message"], "echo 1 p", "{ended:#}");
         let wrong = start(&api, &named("shell"), json!("echo 1")).await;
-        let ended = reaches(&api, &wrong, "failed").await;
+        let ended = wait_for_status(&api, &wrong, "failed").await;
         assert!(
             ended["message"].as_str().is_some_and(|text| text.starts_with("params: GLUE_SHELL needs")),
             "{ended:#}"
@@ -155,7 +155,7 @@ async fn executors_of_every_dialect_run_jobs(db: ScratchDb) {
         online(&api, &app, 2).await;
         let before = (one.calls("run").len(), two.calls("run").len());
         let all = start(&api, &named("all"), json!("x")).await;
-        reaches(&api, &all, "succeeded").await;
+        wait_for_status(&api, &all, "succeeded").await;
         let shards: BTreeSet<(i64, i64)> = [(&one, before.0), (&two, before.1)]
             .into_iter()
             .flat_map(|(one, before)| one.calls("run").into_iter().skip(before))
@@ -181,18 +181,18 @@ async fn a_run_is_killed() {
     online(&api, "demo", 1).await;
     let run = start(&api, "sleep", Value::Null).await;
     let sent = one.wait_for("run", 1).await[0].clone();
-    reaches(&api, &run, "running").await;
-    log_has(&api, &run, "sleeping").await;
+    wait_for_status(&api, &run, "running").await;
+    wait_for_log(&api, &run, "sleeping").await;
     api.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
     let killed = one.wait_for("kill", 1).await[0].clone();
     assert_eq!(killed["jobId"], sent["jobId"]);
-    let ended = reaches(&api, &run, "cancelled").await;
+    let ended = wait_for_status(&api, &run, "cancelled").await;
     assert_eq!(ended["attempt"], 1, "{ended:#}");
     // The executor no longer has the run, so the next one starts.
     let next = start(&api, "sleep", Value::Null).await;
     let sent = one.wait_for("run", 2).await[1].clone();
     one.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
-    reaches(&api, &next, "succeeded").await;
+    wait_for_status(&api, &next, "succeeded").await;
 }
 
 /// A log that cannot be read at the end of its run is read again.
@@ -208,10 +208,10 @@ async fn the_rest_of_a_log_is_read_again() {
     online(&api, "demo", 1).await;
     one.break_logs(true);
     let run = start(&api, "echo", json!("x")).await;
-    reaches(&api, &run, "succeeded").await;
+    wait_for_status(&api, &run, "succeeded").await;
     one.wait_for("log", 2).await;
     one.break_logs(false);
-    log_has(&api, &run, "echo of x\ndone").await;
+    wait_for_log(&api, &run, "echo of x\ndone").await;
 }
 
 /// A result is not lost if its server dies and its callback reaches the next server, and no run is sent twice.
@@ -229,14 +229,14 @@ async fn a_result_outlives_the_server(db: ScratchDb) {
     let second = start(&api, "second", Value::Null).await;
     let sent = one.wait_for("run", 2).await;
     let log_id = |call: &Value| call["logId"].as_i64().expect("a log id");
-    reaches(&api, &run, "running").await;
-    reaches(&api, &second, "running").await;
+    wait_for_status(&api, &run, "running").await;
+    wait_for_status(&api, &second, "running").await;
     server.kill().await;
     // The run ends while no server runs: the executor repeats the callback until one does.
     tokio::join!(one.finish(log_id(&sent[0]), 200, "good"), server.restart());
     one.finish(log_id(&sent[1]), 500, "bad").await;
     let api = server.api();
-    let (job_one, job_two) = (reaches_end(&api, &run).await, reaches_end(&api, &second).await);
+    let (job_one, job_two) = (wait_for_end(&api, &run).await, wait_for_end(&api, &second).await);
     let mut verdicts = [&job_one, &job_two].map(|run| run["status"].as_str().unwrap_or_default().to_owned());
     verdicts.sort();
     assert_eq!(verdicts, ["failed", "succeeded"], "{job_one:#} {job_two:#}");
@@ -263,7 +263,7 @@ async fn a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register(
     online(&api, "demo", 1).await;
     let run = start(&api, "sleep", Value::Null).await;
     let sent = one.wait_for("run", 1).await[0].clone();
-    reaches(&api, &run, "running").await;
+    wait_for_status(&api, &run, "running").await;
     server.kill().await;
     db.sql("UPDATE xxl_executor SET last_seen_at_ms = last_seen_at_ms - 300000");
     server.restart().await;
@@ -274,13 +274,13 @@ async fn a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register(
     assert_eq!((&found["status"], &found["attempt"]), (&json!("running"), &json!(1)), "{found:#}");
     one.register().await;
     one.finish(sent["logId"].as_i64().expect("a log id"), 200, "good").await;
-    let ended = reaches(&api, &run, "succeeded").await;
+    let ended = wait_for_status(&api, &run, "succeeded").await;
     assert_eq!(ended["attempt"], 1, "{ended:#}");
     assert_eq!(one.calls("run").len(), 1, "it is not sent again");
 }
 on_each_database!(a_run_goes_on_after_an_outage_in_which_its_executor_could_not_register);
 
-async fn reaches_end(api: &Api, run: &str) -> Value {
+async fn wait_for_end(api: &Api, run: &str) -> Value {
     wait_until(LIMIT, &format!("run {run} ends"), async || {
         let found = run_of(api, run).await;
         let is_over =
@@ -305,16 +305,16 @@ async fn a_run_without_a_callback_ends_as_unknown() {
     online(&api, "demo", 1).await;
     let mute = start(&api, "mute", Value::Null).await;
     let (garbled, broken) = (start(&api, "garbled", json!("g")).await, start(&api, "broken", json!("b")).await);
-    assert_eq!(reaches(&api, &garbled, "succeeded").await["message"], "g");
-    assert_eq!(reaches(&api, &broken, "succeeded").await["message"], "b");
-    let ended = reaches(&api, &mute, "unknown").await;
+    assert_eq!(wait_for_status(&api, &garbled, "succeeded").await["message"], "g");
+    assert_eq!(wait_for_status(&api, &broken, "succeeded").await["message"], "b");
+    let ended = wait_for_status(&api, &mute, "unknown").await;
     let words = ended["message"].as_str().unwrap_or_default();
     assert!(words.contains("no longer has the run, and sent no callback for 2 s"), "{ended:#}");
     assert_eq!(one.calls("run").len(), 3, "nothing is sent twice");
     // A callback that comes late is the verdict.
     let sent = one.calls("run").into_iter().find(|call| call["executorHandler"] == "mute").expect("it was sent");
     one.finish(sent["logId"].as_i64().expect("a log id"), 200, "at last").await;
-    reaches(&api, &mute, "succeeded").await;
+    wait_for_status(&api, &mute, "succeeded").await;
 }
 
 /// The server does not wait for an executor that died: runs go to the other one, and also to this one once it is back.
@@ -335,7 +335,7 @@ async fn runs_go_past_an_executor_that_died() {
     let held = hold(port);
     for _ in 0..4 {
         let run = start(&api, "echo", json!("x")).await;
-        let ended = reaches(&api, &run, "succeeded").await;
+        let ended = wait_for_status(&api, &run, "succeeded").await;
         assert_eq!(ended["attempt"], 1, "it was never sent to the other one: {ended:#}");
     }
     assert_eq!(one.calls("run").len(), 4);
@@ -344,7 +344,7 @@ async fn runs_go_past_an_executor_that_died() {
     let two = StandIn::start_at(listener, Dialect::Core34, server.url(), ("demo", &token));
     wait_until(LIMIT, "it gets runs again", async || {
         let run = start(&api, "echo", json!("x")).await;
-        reaches(&api, &run, "succeeded").await;
+        wait_for_status(&api, &run, "succeeded").await;
         if two.calls("run").is_empty() { Err(two.calls("beat").len()) } else { Ok(()) }
     })
     .await;
@@ -447,7 +447,7 @@ async fn bad_calls_are_refused_in_words() {
     let answer = sent(post, ("/api/callback", Some(&own)), callback).await.expect(200);
     assert_eq!(answer["code"], 200, "{answer}");
     one.finish(log_id, 200, "good").await;
-    reaches(&api, &run, "succeeded").await;
+    wait_for_status(&api, &run, "succeeded").await;
     assert!(one.address().starts_with("http://127.0.0.1") && one.name_part().starts_with("127.0.0.1-"));
 }
 

@@ -52,7 +52,7 @@ const NO_TOKEN: &str = "no token: give --token-file, RONDEL_AGENT_TOKEN_FILE, th
 /// that are written for it.
 const FILES_PER_RUN: usize = 6;
 /// Maximum number of other files that the agent has open, including the output of background processes.
-const FILES_BESIDE: usize = 768;
+const OTHER_FILE_COUNT_MAX: usize = 768;
 
 /// The arguments that start this program as the watcher, which cleans up after the agent.
 const CLEAN_UP_AFTER: [&str; 2] = ["agent", "clean-up-after"];
@@ -90,7 +90,7 @@ impl AgentArgs {
 /// Raises the process's limit of open files to what `slots` runs need, and logs a warning if the system allows less.
 fn make_room_for_files(slots: u32) {
     let wanted =
-        usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(FILES_PER_RUN).saturating_add(FILES_BESIDE);
+        usize::try_from(slots).unwrap_or(usize::MAX).saturating_mul(FILES_PER_RUN).saturating_add(OTHER_FILE_COUNT_MAX);
     let open_files_max = open_files::raise_to(wanted);
     if open_files_max < wanted {
         tracing::warn!(

@@ -21,14 +21,14 @@ pub(crate) fn raise() -> usize {
 pub(crate) fn raise_to(wanted: usize) -> usize {
     let Rlimit { current, maximum } = getrlimit(Resource::Nofile);
     let wanted = u64::try_from(wanted).unwrap_or(u64::MAX);
-    if let Some(raised) = raised((current, maximum), wanted) {
+    if let Some(raised) = limit_to_set((current, maximum), wanted) {
         set(Rlimit { current: Some(raised), maximum });
     }
     open_max()
 }
 
 /// The soft limit to set; `None` if the current one is high enough, or cannot be raised.
-fn raised((current, maximum): (Option<u64>, Option<u64>), wanted: u64) -> Option<u64> {
+fn limit_to_set((current, maximum): (Option<u64>, Option<u64>), wanted: u64) -> Option<u64> {
     let raised = maximum.map_or(wanted, |maximum| maximum.min(wanted));
     current.filter(|current| *current < raised).map(|_| raised)
 }
@@ -48,7 +48,7 @@ pub(crate) fn open_max() -> usize {
 
 /// The limits on connections that this many open files allow. If the files are too few for `http.connections`, one
 /// address or one caller gets at most a quarter of the connections.
-pub(crate) fn fitting(limits: HttpLimits, open_max: usize) -> HttpLimits {
+pub(crate) fn limits_that_fit(limits: HttpLimits, open_max: usize) -> HttpLimits {
     let room = open_max.saturating_sub(RESERVE).max(open_max / 2).max(4);
     if limits.connections <= room {
         return limits;
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn connections_leave_files_for_everything_else() {
         let fit = |open_max| {
-            let limits = fitting(HttpLimits::default(), open_max);
+            let limits = limits_that_fit(HttpLimits::default(), open_max);
             (limits.connections, limits.connections_per_address, limits.connections_per_caller)
         };
         assert_eq!(fit(usize::MAX), (10_000, 512, 128));
@@ -86,7 +86,7 @@ mod tests {
 
     #[test]
     fn the_limit_is_raised_no_further_than_needed() {
-        let raised = |current, maximum| raised((current, maximum), 3_000);
+        let raised = |current, maximum| limit_to_set((current, maximum), 3_000);
         assert_eq!(raised(Some(1_024), Some(4_096)), Some(3_000));
         assert_eq!(raised(Some(1_024), Some(2_048)), Some(2_048));
         assert_eq!(raised(Some(1_024), None), Some(3_000));

@@ -237,12 +237,13 @@ pub(crate) fn action(method: &Method, path: &str) -> String {
 /// The object of a request: the values of the path parameters in `template`, joined by `/`.
 pub(crate) fn object(template: &str, path: &str) -> String {
     let pairs = template.split('/').zip(path.split('/'));
-    let named: Vec<String> = pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| decoded(value)).collect();
+    let named: Vec<String> =
+        pairs.filter(|(part, _)| part.starts_with('{')).map(|(_, value)| percent_decode(value)).collect();
     named.join("/")
 }
 
 /// Percent-decodes a part of a path. A part that is not valid UTF-8 is returned unchanged.
-fn decoded(part: &str) -> String {
+fn percent_decode(part: &str) -> String {
     let mut pieces = part.split('%');
     let mut bytes = pieces.next().unwrap_or_default().as_bytes().to_vec();
     for piece in pieces {

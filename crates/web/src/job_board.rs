@@ -354,7 +354,7 @@ impl Board {
     }
 
     /// The ids of the jobs whose labels match the filter.
-    pub(crate) fn labelled(&self, filter: &Filter, visible: Option<&[AppId]>) -> Vec<JobId> {
+    pub(crate) fn ids_labelled(&self, filter: &Filter, visible: Option<&[AppId]>) -> Vec<JobId> {
         let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
         let found = self.entries.values().filter(is_visible).filter(|entry| labels_match(filter, &entry.labels));
         found.map(|entry| entry.id).collect()
@@ -371,7 +371,11 @@ impl Board {
     }
 
     /// The jobs of the visible apps whose names `passes` accepts.
-    pub(crate) fn named(&self, passes: impl Fn(&str) -> bool, visible: Option<&[AppId]>) -> Vec<Arc<BoardEntry>> {
+    pub(crate) fn entries_named(
+        &self,
+        passes: impl Fn(&str) -> bool,
+        visible: Option<&[AppId]>,
+    ) -> Vec<Arc<BoardEntry>> {
         let is_visible = |entry: &&Arc<BoardEntry>| visible.is_none_or(|visible| visible.contains(&entry.app));
         self.entries.values().filter(is_visible).filter(|entry| passes(&entry.name)).cloned().collect()
     }

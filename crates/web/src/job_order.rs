@@ -19,7 +19,7 @@ const KEPT_FOR: Duration = Duration::from_secs(30);
 /// How many sets of sort keys are cached; a namespace can have one for each of two orders.
 const KEPT_COUNT_MAX: usize = 32;
 /// Maximum number of jobs whose next fires are read.
-const COMING_COUNT_MAX: u32 = 50_000;
+const NEXT_FIRE_COUNT_MAX: u32 = 50_000;
 /// Durations are measured from the beginning of the previous day (UTC).
 const LOOK_BACK: Duration = Duration::from_secs(24 * 3600);
 /// Maximum number of points in one read. A point has the durations of one job on one day: 512 jobs have about two points each.
@@ -96,7 +96,7 @@ impl JobRanks {
 }
 
 async fn next_fires(engine: &Engine, namespace: NamespaceId) -> Result<HashMap<JobId, i64>, StoreError> {
-    let coming = engine.store().coming_jobs(namespace, Timestamp::MAX, COMING_COUNT_MAX).await?;
+    let coming = engine.store().coming_jobs(namespace, Timestamp::MAX, NEXT_FIRE_COUNT_MAX).await?;
     Ok(coming.into_iter().map(|job| (job.job, job.next_fire_at.as_millis())).collect())
 }
 

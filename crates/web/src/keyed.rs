@@ -51,7 +51,7 @@ const BODY_LEN_MAX: usize = 1024 * 1024;
 /// Maximum length of a stored answer, in bytes.
 const ANSWER_LEN_MAX: usize = 1024 * 1024;
 /// A call that has no answer and was not renewed for this long counts as abandoned.
-const GIVEN_UP_AFTER: Duration = Duration::from_secs(60);
+const ABANDONED_AFTER: Duration = Duration::from_secs(60);
 /// How often the row of a call is renewed while the call is made.
 const RENEWAL_PERIOD: Duration = Duration::from_secs(15);
 /// How often storing the end of a call is tried.
@@ -62,7 +62,7 @@ const END_PAUSE: Duration = Duration::from_millis(500);
 const STORED_HEADERS: [HeaderName; 3] = [CONTENT_TYPE, ETAG, LOCATION];
 
 /// Layer around a `POST` route, inside its gate: only callers with the route's permission can use a key.
-pub(crate) async fn keyed(State(web): State<Web>, request: Request, next: Next) -> Response {
+pub(crate) async fn apply_key(State(web): State<Web>, request: Request, next: Next) -> Response {
     match key(request.headers()) {
         Ok(None) => next.run(request).await,
         Ok(Some(key)) => match run_once(&web, key, request, next).await {
@@ -74,7 +74,7 @@ pub(crate) async fn keyed(State(web): State<Web>, request: Request, next: Next) 
 }
 
 /// Layer around a change whose answers are not stored. Refuses the header: a client that relied on it would make the call twice.
-pub(crate) async fn unkeyed(request: Request, next: Next) -> Response {
+pub(crate) async fn refuse_key(request: Request, next: Next) -> Response {
     let Some(value) = request.headers().get(KEY) else { return next.run(request).await };
     let value = quoted(&String::from_utf8_lossy(value.as_bytes()));
     let detail = format!(
@@ -120,7 +120,7 @@ async fn run_once(web: &Web, key: String, request: Request, next: Next) -> Resul
     let call = KeyedCall { scope: &scope, key: &key, fingerprint: &fingerprint };
     let store = web.engine.store();
     let now = web.engine.now();
-    match store.begin_call(call, now, now - GIVEN_UP_AFTER).await? {
+    match store.begin_call(call, now, now - ABANDONED_AFTER).await? {
         CallState::New => {}
         CallState::Answered(kept) => return Ok(replay(kept)),
         CallState::InFlight => {
@@ -291,12 +291,12 @@ mod tests {
             no_answer()
         };
         let call = async {
-            tokio::time::sleep(GIVEN_UP_AFTER * 2).await;
+            tokio::time::sleep(ABANDONED_AFTER * 2).await;
             7
         };
         assert_eq!(with_renewal(call, renew).await, 7);
         assert!((7..=8).contains(&renewals.load(Ordering::Relaxed)), "{renewals:?}");
-        assert!(RENEWAL_PERIOD * 3 < GIVEN_UP_AFTER, "two renewals may fail");
+        assert!(RENEWAL_PERIOD * 3 < ABANDONED_AFTER, "two renewals may fail");
     }
 
     #[tokio::test(start_paused = true)]

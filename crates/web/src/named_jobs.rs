@@ -42,7 +42,7 @@ async fn visible_jobs<Q>(call: &Call<Q>, names: &BTreeSet<String>) -> Result<Vis
     }
     if names.iter().any(|name| name.contains(FOLDED)) {
         let board = call.web.boards.board(call.engine(), call.namespace.id).await?;
-        for entry in board.named(|name| names.contains(&fold(name)), None) {
+        for entry in board.entries_named(|name| names.contains(&fold(name)), None) {
             let side = if call.may_view(entry.app) { &mut sight.seen } else { &mut sight.hidden };
             side.insert(fold(&entry.name));
         }

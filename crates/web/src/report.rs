@@ -248,20 +248,26 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
     let to = query.to.unwrap_or(now);
     let from = query.from.unwrap_or_else(|| Step::Day.floor(to.saturating_sub(LENGTH_DEFAULT)));
     if from >= to {
-        return Err(wrong("to", format!("{to} is not after from, which is {from}")));
+        return Err(invalid_parameter("to", format!("{to} is not after from, which is {from}")));
     }
     if to.since(from) > LENGTH_MAX + DAY {
-        return Err(wrong("from", format!("from {from} to {to} is more than 400 days: counts are not kept longer")));
+        return Err(invalid_parameter(
+            "from",
+            format!("from {from} to {to} is more than 400 days: counts are not kept longer"),
+        ));
     }
     for (parameter, is_given, by) in
         [("job", query.job.is_some(), GroupBy::Job), ("label", query.label.is_some(), GroupBy::Label)]
     {
         if is_given && query.by != by {
-            return Err(wrong(parameter, format!("needs by={}, and by is {}", by.word(), query.by.word())));
+            return Err(invalid_parameter(parameter, format!("needs by={}, and by is {}", by.word(), query.by.word())));
         }
     }
     if query.by == GroupBy::Label && query.label.is_none() {
-        return Err(wrong("label", "is missing: by=label needs the key of a label, such as label=team".to_owned()));
+        return Err(invalid_parameter(
+            "label",
+            "is missing: by=label needs the key of a label, such as label=team".to_owned(),
+        ));
     }
     let on_time = query.on_time.unwrap_or(ON_TIME_DEFAULT);
     Ok(ReportRange { from, to, period: query.period, on_time })
@@ -329,7 +335,7 @@ async fn jobs<Q: Sync>(
         None => String::new(),
     };
     if let Some(job) = &query.job {
-        name::check(job).map_err(|message| wrong("job", message))?;
+        name::check(job).map_err(|message| invalid_parameter("job", message))?;
         let found = call.engine().store().jobs_named(call.namespace.id, &[job.as_str()]).await?;
         let is_its = |app_of: AppId| call.may_view(app_of) && app.is_none_or(|app| app == app_of);
         let Some(record) = found.into_iter().find(|record| is_its(record.app)) else {
@@ -417,7 +423,7 @@ async fn labels<Q: Sync>(
     Ok(ReportGroups { groups: groups.into_values().collect(), is_cut, ..ReportGroups::default() })
 }
 
-fn wrong(parameter: &'static str, message: String) -> Problem {
+fn invalid_parameter(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }
 

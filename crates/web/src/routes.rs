@@ -14,7 +14,7 @@ use rondel_admin::oidc::CALLBACK_PATH;
 use rondel_core::access::Permission;
 
 use crate::access::{Gate, admit, authorization, guard, guard_page};
-use crate::keyed::{keyed, unkeyed};
+use crate::keyed::{apply_key, refuse_key};
 use crate::limits::address;
 use crate::load::limit_open_route;
 use crate::openapi::{self, Doc, Inputs, RouteDoc};
@@ -181,8 +181,8 @@ impl Routes {
         let mut paths: Vec<(&'static str, MethodRouter<Web>)> = Vec::new();
         for Route { info, handler, .. } in self.routes {
             let handler = match info.key_use() {
-                KeyUse::Stored => handler.layer(from_fn_with_state(web.clone(), keyed)),
-                KeyUse::Refused => handler.layer(from_fn(unkeyed)),
+                KeyUse::Stored => handler.layer(from_fn_with_state(web.clone(), apply_key)),
+                KeyUse::Refused => handler.layer(from_fn(refuse_key)),
                 KeyUse::Ignored => handler,
             };
             let handler = match info.access {

@@ -159,7 +159,7 @@ pub(crate) async fn build_search<Q>(
     }
     (search.statuses, search.triggers) = (statuses.unwrap_or_default(), triggers.unwrap_or_default());
     let named = jobs(call, &filter.jobs.any, false).await?;
-    let labelled = labelled(call, filter).await?;
+    let labelled = labelled_jobs(call, filter).await?;
     search.jobs = match (named, labelled) {
         (Some(mut named), Some(labelled)) => {
             named.retain(|job| labelled.binary_search(job).is_ok());
@@ -250,7 +250,7 @@ fn is_part(text: &str) -> bool {
 }
 
 async fn jobs_containing<Q>(call: &Call<Q>, part: &str) -> Result<Vec<Arc<BoardEntry>>, Problem> {
-    Ok(board(call).await?.named(|name| name.contains(part), call.visible_apps().as_deref()))
+    Ok(board(call).await?.entries_named(|name| name.contains(part), call.visible_apps().as_deref()))
 }
 
 async fn board<Q>(call: &Call<Q>) -> Result<Arc<Board>, Problem> {
@@ -258,11 +258,11 @@ async fn board<Q>(call: &Call<Q>) -> Result<Arc<Board>, Problem> {
 }
 
 /// The jobs whose labels match, in the order of their ids; `None` if the filter has no labels.
-async fn labelled<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<JobId>>, Problem> {
+async fn labelled_jobs<Q>(call: &Call<Q>, filter: &Filter) -> Result<Option<Vec<JobId>>, Problem> {
     if filter.labels.is_empty() {
         return Ok(None);
     }
-    let mut found = board(call).await?.labelled(filter, call.visible_apps().as_deref());
+    let mut found = board(call).await?.ids_labelled(filter, call.visible_apps().as_deref());
     found.sort_unstable();
     Ok(Some(found))
 }

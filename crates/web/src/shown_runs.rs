@@ -24,7 +24,7 @@ const SHARD_COUNT_MAX: usize = 1000;
 const PAGE_LEN: u32 = 200;
 
 /// Runs with the names of their jobs.
-pub(crate) async fn named<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
+pub(crate) async fn with_job_names<Q>(call: &Call<Q>, mut runs: Vec<Run>) -> Result<Vec<(String, Run)>, Problem> {
     call.conceal(&mut runs).await?;
     let names = names(call, &runs).await?;
     // A deleted job may have been purged with its name. Its runs then show its id.

@@ -95,7 +95,7 @@ fn mails(folder: &Path) -> Vec<Value> {
 }
 
 /// Saves the channel and tests it; returns the delivery.
-async fn tested(server: &Server, settings: Value, password: Option<&str>) -> Value {
+async fn run_test(server: &Server, settings: Value, password: Option<&str>) -> Value {
     let api = server.api();
     let mut body = json!({"kind": "email", "settings": {"host": "127.0.0.1", "from": "rondel@example.com", "to": "oncall@example.com, boss@example.com"}});
     body["settings"].as_object_mut().expect("an object").extend(settings.as_object().expect("an object").clone());
@@ -125,7 +125,7 @@ async fn mail_goes_by_tls_and_refusals_keep_their_reason() {
 
     let starttls = mail_server(&python, folder.path(), "starttls").await;
     let login = json!({"port": starttls.port, "username": "rondel"});
-    let delivery = tested(&server, login.clone(), Some("secret")).await;
+    let delivery = run_test(&server, login.clone(), Some("secret")).await;
     assert_eq!((&delivery["verdict"], &delivery["status"]), (&json!("sent"), &json!(250)), "{delivery:#}");
     let mail = mails(folder.path()).pop().expect("a mail");
     assert_eq!(mail["to"], json!(["oncall@example.com", "boss@example.com"]));
@@ -138,28 +138,28 @@ async fn mail_goes_by_tls_and_refusals_keep_their_reason() {
         mail["id"].as_str().is_some_and(|id| id.starts_with("<alert_") && id.ends_with("@example.com>")),
         "{mail:#}"
     );
-    check_refused(&tested(&server, login, Some("wrong")).await, 535, "");
+    check_refused(&run_test(&server, login, Some("wrong")).await, 535, "");
 
     let tls = mail_server(&python, folder.path(), "tls").await;
     let by_tls = json!({"port": tls.port, "security": "tls"});
-    assert_eq!(tested(&server, by_tls, None).await["verdict"], "sent");
+    assert_eq!(run_test(&server, by_tls, None).await["verdict"], "sent");
     // In each case, the server's mode differs from the one in the channel's settings.
     let plain = mail_server(&python, folder.path(), "plain").await;
-    check_refused(&tested(&server, json!({"port": plain.port}), None).await, 0, "STARTTLS is not supported");
-    check_refused(&tested(&server, json!({"port": plain.port, "security": "tls"}), None).await, 0, "");
+    check_refused(&run_test(&server, json!({"port": plain.port}), None).await, 0, "STARTTLS is not supported");
+    check_refused(&run_test(&server, json!({"port": plain.port, "security": "tls"}), None).await, 0, "");
     let unencrypted = json!({"port": plain.port, "security": "none"});
-    assert_eq!(tested(&server, unencrypted.clone(), None).await["verdict"], "sent");
+    assert_eq!(run_test(&server, unencrypted.clone(), None).await["verdict"], "sent");
     for (recipient, status, words) in [("refuse@example.com", 550, "no such user"), ("later@example.com", 451, "later")]
     {
         let mut settings = unencrypted.clone();
         settings["to"] = json!(recipient);
-        check_refused(&tested(&server, settings, None).await, status, words);
+        check_refused(&run_test(&server, settings, None).await, status, words);
     }
     assert_eq!(mails(folder.path()).len(), 3);
     // A refused address does not keep the mail from the other addresses.
     let mut settings = unencrypted;
     settings["to"] = json!("refuse@example.com, oncall@example.com, later@example.com");
-    let delivery = tested(&server, settings, None).await;
+    let delivery = run_test(&server, settings, None).await;
     assert_eq!((&delivery["verdict"], &delivery["status"]), (&json!("sent"), &json!(250)), "{delivery:#}");
     let refused = delivery["error"].as_str().unwrap_or_default();
     assert!(refused.contains("refuse@example.com: ") && refused.contains("; later@example.com: "), "{delivery:#}");

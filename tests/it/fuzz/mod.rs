@@ -35,7 +35,7 @@ async fn no_made_up_call_of_any_role_breaks_the_server() {
     let mut server = Server::start_with(&db, &["--api-rate", "0"]).await;
     let known = furnish(&server.api()).await.to_string();
     let document = server.api().get("/api/v1/openapi.json").await.expect(200).to_string();
-    let generated = MadeUp { program, url: server.url().to_owned(), document, known };
+    let generated = CallGenerator { program, url: server.url().to_owned(), document, known };
     let mut total = 0;
     // Two processes, because the program's own threads disturb each other on some versions of Python.
     for pair in tokens(&server.api(), server.token_file().as_path()).await.chunks(2) {
@@ -51,14 +51,14 @@ async fn no_made_up_call_of_any_role_breaks_the_server() {
 
 /// The generator of calls, and its input.
 #[derive(Clone)]
-struct MadeUp {
+struct CallGenerator {
     program: String,
     url: String,
     document: String,
     known: String,
 }
 
-impl MadeUp {
+impl CallGenerator {
     /// Makes calls with a token, or without one, and returns their number.
     async fn call(self, role: &'static str, token: Option<String>) -> u64 {
         let folder = tempfile::tempdir().expect("a folder");

@@ -11,7 +11,7 @@ use rondel_tests::{
 };
 use serde_json::json;
 
-use super::fixture::{Journal, Worker, job, judged, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, job, judge_all, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 60;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -161,7 +161,7 @@ struct Scene {
 
 impl Scene {
     /// Asserts that handlers begin again soon after an instant.
-    async fn goes_on(&self, back_ms: i64, what: &str) {
+    async fn assert_goes_on(&self, back_ms: i64, what: &str) {
         let first = wait_until(LIMIT, &format!("scheduling goes on: {what}"), async || {
             let starts = self.journal.starts();
             let after = starts.iter().map(|start| start.begin_ms).find(|begin| *begin > back_ms);
@@ -170,21 +170,21 @@ impl Scene {
         .await;
         print(&format!("{what}: handlers began again {} ms after the return", first - back_ms));
         assert!(first - back_ms <= GOES_ON_MS + MACHINE_MS, "{what}: after {} ms", first - back_ms);
-        self.journal.grows(2 * JOB_COUNT).await;
+        self.journal.wait_for_starts(2 * JOB_COUNT).await;
     }
 
     async fn killed(&mut self) {
         self.postgres.process().kill().await;
         tokio::time::sleep(Duration::from_millis(500)).await;
         self.postgres.up().await;
-        self.goes_on(wall_clock_ms(), "killed and started again").await;
+        self.assert_goes_on(wall_clock_ms(), "killed and started again").await;
     }
 
     async fn away(&mut self, length: Duration) {
         self.postgres.process().signal(Signal::QUIT);
         tokio::time::sleep(length).await;
         self.postgres.up().await;
-        self.goes_on(wall_clock_ms(), &format!("away for {length:?}")).await;
+        self.assert_goes_on(wall_clock_ms(), &format!("away for {length:?}")).await;
     }
 
     async fn read_only(&self) {
@@ -193,7 +193,7 @@ impl Scene {
         tokio::time::sleep(Duration::from_secs(8)).await;
         self.postgres.sql("ALTER SYSTEM RESET default_transaction_read_only");
         self.postgres.sql("SELECT pg_reload_conf()");
-        self.goes_on(wall_clock_ms(), "read-only for 8 s").await;
+        self.assert_goes_on(wall_clock_ms(), "read-only for 8 s").await;
     }
 
     async fn out_of_connections(&self) {
@@ -213,7 +213,7 @@ impl Scene {
         let asleep = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE usename = 'app' \
                       AND query LIKE '%pg_sleep%'";
         self.postgres.sql(asleep);
-        self.goes_on(wall_clock_ms(), "out of connections for 8 s").await;
+        self.assert_goes_on(wall_clock_ms(), "out of connections for 8 s").await;
     }
 }
 
@@ -231,7 +231,7 @@ async fn nothing_is_lost_when_postgres_is_in_trouble() {
         Worker::start(&[&first, &second], "one", &journal, None, &[]).await,
         Worker::start(&[&second, &first], "two", &journal, None, &[]).await,
     ];
-    journal.grows(2 * JOB_COUNT).await;
+    journal.wait_for_starts(2 * JOB_COUNT).await;
     let clicks = triggers(api.clone());
     let mut scene = Scene { postgres, journal, api };
     let away = variable("TEST_AWAY_SECONDS").and_then(|text| text.parse().ok()).unwrap_or(15);
@@ -240,7 +240,7 @@ async fn nothing_is_lost_when_postgres_is_in_trouble() {
     scene.read_only().await;
     scene.out_of_connections().await;
     clicks.abort();
-    let report = judged(&scene.api, &scene.journal, Rules::default()).await;
+    let report = judge_all(&scene.api, &scene.journal, Rules::default()).await;
     print(&format!("a database in trouble: {report}"));
     report.assert_clean();
 }

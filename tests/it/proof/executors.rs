@@ -7,7 +7,7 @@ use rondel_tests::check::{Rules, Start};
 use rondel_tests::{Backend, ScratchDb, Server, scratch, wait_at_most, wait_until};
 use tokio::time::Instant;
 
-use super::fixture::{Chance, Journal, Worker, judged, mixed_jobs, print, server};
+use super::fixture::{Chance, Journal, Worker, judge_all, mixed_jobs, print, server};
 use super::proxy::{Cut, Proxy};
 
 const JOB_COUNT: usize = 60;
@@ -45,9 +45,9 @@ impl Scene {
         let victim = Worker::start_at(&first, urls, "victim", &journal, data, &[]).await;
         let other = Worker::start(&[&first, &second], "other", &journal, None, &[]).await;
         for worker in [&victim, &other] {
-            worker.is_listed(&second.api()).await;
+            worker.wait_until_listed(&second.api()).await;
         }
-        journal.grows(2 * JOB_COUNT).await;
+        journal.wait_for_starts(2 * JOB_COUNT).await;
         Self { journal, first, second, proxies, victim, _other: other, chance }
     }
 
@@ -83,8 +83,9 @@ impl Scene {
     }
 
     async fn judge(self, what: &str) {
-        self.journal.grows(3 * JOB_COUNT).await;
-        let report = judged(&self.first.api().recording(self.journal.folder()), &self.journal, Rules::default()).await;
+        self.journal.wait_for_starts(3 * JOB_COUNT).await;
+        let report =
+            judge_all(&self.first.api().recording(self.journal.folder()), &self.journal, Rules::default()).await;
         print(&format!("{what}: {report}"));
         report.assert_clean();
     }
@@ -125,7 +126,7 @@ async fn an_executor_that_sleeps_until_it_is_given_up_comes_back_too_late() {
     let mut scene = Scene::begin(&db, false).await;
     scene.busy_moment().await;
     let asleep = Instant::now();
-    scene.victim.sleeps(LOST + Duration::from_secs(4), &scene.journal).await;
+    scene.victim.pause(LOST + Duration::from_secs(4), &scene.journal).await;
     let in_hand = scene.in_hand();
     scene.settles(in_hand, asleep, GIVEN_UP, "asleep until it was given up").await;
     scene.judge("asleep").await;
@@ -147,7 +148,7 @@ async fn a_cut_network_ends_as_it_should() {
         }
         tokio::time::sleep(Duration::from_secs(seconds) + Duration::from_millis(137)).await;
         scene.proxies.iter().for_each(|proxy| proxy.cut(Cut::Nothing));
-        scene.journal.grows(JOB_COUNT).await;
+        scene.journal.wait_for_starts(JOB_COUNT).await;
         print(&format!("{name}: mended after {:.1} s, and on it goes", cut_at.elapsed().as_secs_f32()));
     }
     scene.judge("cut networks").await;

@@ -9,7 +9,7 @@ use rondel_tests::{Backend, ScratchDb, Signal, variable, wait_until, wall_clock_
 use serde_json::json;
 
 use super::database::{Postgres, triggers};
-use super::fixture::{Journal, Worker, job, judged, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, job, judge_all, mixed_jobs, print, server};
 use super::galera::Galera;
 use super::proxy::Proxy;
 
@@ -37,7 +37,7 @@ pub(super) trait Cluster {
     /// Ends the server that takes the writes. From now on, the next server is to take them.
     async fn fail(&mut self, end: End);
     /// Waits until the next server takes writes.
-    async fn takes_writes(&self);
+    async fn wait_for_writes(&self);
     /// Adds the servers that the cluster needs for the next failure.
     async fn mend(&mut self);
 }
@@ -76,7 +76,7 @@ impl Cluster for Pair {
         self.primary.sql("SELECT pg_promote()");
     }
 
-    async fn takes_writes(&self) {
+    async fn wait_for_writes(&self) {
         wait_until(LIMIT, "the new primary takes writes", async || {
             let is_standby = self.primary.sql("SELECT pg_is_in_recovery()");
             if is_standby == "f" { Ok(()) } else { Err(is_standby) }
@@ -130,13 +130,13 @@ async fn fails_over(backend: Backend, mut cluster: impl Cluster) {
         Worker::start(&[&first, &second], "one", &journal, None, &["--slots", "300"]).await,
         Worker::start(&[&second, &first], "two", &journal, None, &["--slots", "300"]).await,
     ];
-    journal.grows(2 * job_count).await;
+    journal.wait_for_starts(2 * job_count).await;
     let clicks = triggers(api.clone());
     for round in 0..rounds {
         let end = if round % 2 == 0 { End::Killed } else { End::Frozen };
         cluster.fail(end).await;
         address.redirect(&place_of(&cluster));
-        cluster.takes_writes().await;
+        cluster.wait_for_writes().await;
         let back_ms = wall_clock_ms();
         let first_ms = wait_until(LIMIT, "handlers begin again", async || {
             let starts = journal.starts();
@@ -146,12 +146,12 @@ async fn fails_over(backend: Backend, mut cluster: impl Cluster) {
         let late_ms = first_ms - back_ms;
         print(&format!("{backend}, {end:?}: handlers began again {late_ms} ms after the next one took writes"));
         assert!(late_ms <= GOES_ON_MS + MACHINE_MS, "{end:?}: after {late_ms} ms");
-        journal.grows(2 * job_count).await;
+        journal.wait_for_starts(2 * job_count).await;
         cluster.mend().await;
-        journal.grows(2 * job_count).await;
+        journal.wait_for_starts(2 * job_count).await;
     }
     clicks.abort();
-    let report = judged(&api, &journal, Rules::default()).await;
+    let report = judge_all(&api, &journal, Rules::default()).await;
     print(&format!("{rounds} failovers of {backend}: {report}"));
     report.assert_clean();
 }

@@ -61,7 +61,7 @@ impl Journal {
     }
 
     /// Waits until this many more handlers have begun.
-    pub(super) async fn grows(&self, count: usize) {
+    pub(super) async fn wait_for_starts(&self, count: usize) {
         let before = self.start_count();
         wait_until(LIMIT, "handlers begin", async || {
             let seen = self.start_count() - before;
@@ -122,12 +122,12 @@ impl Worker {
         let data = data.map(Path::to_owned);
         let process = launch(name, &urls, &token, &path, data.as_deref(), args);
         let worker = Self { process, name: name.to_owned(), urls, token, journal: path, data };
-        worker.is_listed(&server.api()).await;
+        worker.wait_until_listed(&server.api()).await;
         worker
     }
 
     /// Waits until a server lists it as online.
-    pub(super) async fn is_listed(&self, api: &Api) {
+    pub(super) async fn wait_until_listed(&self, api: &Api) {
         let what = format!("{} is online", self.name);
         wait_until(LIMIT, &what, async || {
             let answer = api.try_answer(api.request(rondel_tests::Method::GET, "/api/v1/executors")).await;
@@ -151,7 +151,7 @@ impl Worker {
     }
 
     /// Pauses the process for this long.
-    pub(super) async fn sleeps(&mut self, length: Duration, journal: &Journal) {
+    pub(super) async fn pause(&mut self, length: Duration, journal: &Journal) {
         let from = wall_clock_ms();
         self.process.signal(Signal::STOP);
         tokio::time::sleep(length).await;
@@ -230,7 +230,7 @@ pub(super) async fn listener() -> String {
 }
 
 /// Pauses every job, waits until everything has its verdict, and judges.
-pub(super) async fn judged(api: &Api, journal: &Journal, rules: Rules) -> Report {
+pub(super) async fn judge_all(api: &Api, journal: &Journal, rules: Rules) -> Report {
     for job in api.all("/api/v1/jobs", &[]).await {
         let path = format!("/api/v1/jobs/{}/pause?queued=run", job["name"].as_str().expect("a name"));
         // A database that has just come back may not answer the first call.
@@ -240,12 +240,12 @@ pub(super) async fn judged(api: &Api, journal: &Journal, rules: Rules) -> Report
         })
         .await;
     }
-    settled(api).await;
+    wait_until_settled(api).await;
     check::check(&check::collect(api, journal.folder()).await, rules)
 }
 
 /// Waits until nothing is open.
-pub(super) async fn settled(api: &Api) {
+pub(super) async fn wait_until_settled(api: &Api) {
     wait_until(Duration::from_secs(90), "every run has a verdict", async || {
         let open = api.all("/api/v1/runs", &[("status", "pending,waiting,running")]).await;
         if open.is_empty() { Ok(()) } else { Err(format!("{} open: {:#?}", open.len(), &open[..open.len().min(3)])) }

@@ -48,7 +48,7 @@ impl Galera {
         first.sql("INSERT INTO aside.written VALUES (1, 1)");
         galera.up(1, &[]).await;
         galera.up(2, &[]).await;
-        galera.is_whole().await;
+        galera.wait_until_synced().await;
         Some(galera)
     }
 
@@ -87,7 +87,7 @@ impl Galera {
     }
 
     /// Waits until each node has each commit.
-    async fn is_whole(&self) {
+    async fn wait_until_synced(&self) {
         for node in &self.nodes {
             wait_until(LIMIT, "the node is synced with two others", async || {
                 let state = node.database.try_sql(
@@ -118,7 +118,7 @@ impl Cluster for Galera {
     }
 
     /// The two other nodes commit nothing until they have excluded the one that failed.
-    async fn takes_writes(&self) {
+    async fn wait_for_writes(&self) {
         let statement = "UPDATE aside.written SET number = number + 1";
         wait_until(LIMIT, "the next node takes writes", async || {
             // Without blocking the proxy, which runs in this thread.
@@ -137,7 +137,7 @@ impl Cluster for Galera {
         } else {
             self.nodes[2].database.process().signal(Signal::CONT);
         }
-        self.is_whole().await;
+        self.wait_until_synced().await;
     }
 }
 

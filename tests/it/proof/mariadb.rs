@@ -8,7 +8,7 @@ use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Process, ScratchDb, left_out_without, wait_until, wall_clock_ms};
 
 use super::database::free_port;
-use super::fixture::{Journal, Worker, judged, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, judge_all, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 30;
 const LIMIT: Duration = Duration::from_secs(60);
@@ -147,7 +147,7 @@ async fn jobs_go_on_when_mariadb_takes_writes_again() {
         Worker::start(&[&first, &second], "one", &journal, None, &[]).await,
         Worker::start(&[&second, &first], "two", &journal, None, &[]).await,
     ];
-    journal.grows(2 * JOB_COUNT).await;
+    journal.wait_for_starts(2 * JOB_COUNT).await;
     database.sql("SET GLOBAL read_only = ON");
     wait_until(LIMIT, "the server reports that the database takes no writes", async || {
         let answer = api.get("/readyz?verbose").await;
@@ -168,8 +168,8 @@ async fn jobs_go_on_when_mariadb_takes_writes_again() {
     .await;
     print(&format!("MariaDB without writes: handlers began again {} ms after the return", first_ms - back_ms));
     assert!(first_ms - back_ms <= GOES_ON_MS, "after {} ms", first_ms - back_ms);
-    journal.grows(2 * JOB_COUNT).await;
-    let report = judged(&api, &journal, Rules::default()).await;
+    journal.wait_for_starts(2 * JOB_COUNT).await;
+    let report = judge_all(&api, &journal, Rules::default()).await;
     print(&format!("MariaDB without writes: {report}"));
     report.assert_clean();
 }

@@ -16,7 +16,7 @@ use tokio::sync::Semaphore;
 use tokio::task::{JoinSet, LocalSet};
 
 use super::fixture::{
-    Chance, Journal, Worker, job, judged, listener, print, record_outcome, rounds, server, server_with_lease,
+    Chance, Journal, Worker, job, judge_all, listener, print, record_outcome, rounds, server, server_with_lease,
 };
 use super::proxy::{Cut, Proxy};
 
@@ -159,7 +159,7 @@ impl DeathSeries {
             }
             None => None,
         };
-        journal.grows(150).await;
+        journal.wait_for_starts(150).await;
         Self { journal, api, victim, other, worker, far, chance, clicks: 0, last_run: String::new() }
     }
 
@@ -269,9 +269,9 @@ impl DeathSeries {
             self.worker.kill(&self.journal).await;
         }
         self.worker.restart(&[]);
-        self.journal.grows(300).await;
+        self.journal.wait_for_starts(300).await;
         let api = self.other.as_ref().map_or_else(|| self.api.clone(), Server::api).recording(self.journal.folder());
-        let report = judged(&api, &self.journal, Rules::default()).await;
+        let report = judge_all(&api, &self.journal, Rules::default()).await;
         self.journal.keep_words("victim", self.victim.process());
         if let Some(other) = &mut self.other {
             self.journal.keep_words("other", other.process());
@@ -476,7 +476,7 @@ async fn old_runs_go(backend: Backend) {
         record_outcome(backend, place, "died");
         victim.restart().await;
     }
-    journal.grows(3).await;
+    journal.wait_for_starts(3).await;
     let limit = Duration::from_secs(30);
     wait_until(limit, "old runs are gone, with their logs", async || {
         let now = wall_clock_ms();

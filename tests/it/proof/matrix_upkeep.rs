@@ -8,7 +8,7 @@ use std::time::Duration;
 use rondel_tests::{Api, Backend, ScratchDb, Server, Signal, has_interpreter, left_out_without, scratch, wait_until};
 use serde_json::{Value, json};
 
-use super::fixture::{Journal, Worker, job, record_outcome, rounds, server, settled};
+use super::fixture::{Journal, Worker, job, record_outcome, rounds, server, wait_until_settled};
 
 /// How long it may take to reach a place: healing has a period of 15 s.
 const REACH: Duration = Duration::from_secs(60);
@@ -185,7 +185,7 @@ async fn finish_unwritable(backend: Backend) {
     let data = journal.folder().join("worker-data");
     let worker = Worker::start(&[&server], "worker", &journal, Some(&data), &[]).await;
     arm(&mut server, "finish_unwritable.written").await;
-    worker.is_listed(&api).await;
+    worker.wait_until_listed(&api).await;
     api.post("/api/v1/jobs/fails/runs", json!({})).await.expect(201);
     dies(&mut server, backend, "finish_unwritable.written", REACH).await;
     assert_eq!(count(&db, "run WHERE status = 'failed'"), 0);
@@ -194,7 +194,7 @@ async fn finish_unwritable(backend: Backend) {
     dies(&mut server, backend, "finish_unwritable.committed", REACH).await;
     assert_eq!(count(&db, "run WHERE status = 'failed'"), 1);
     server.restart().await;
-    settled(&api).await;
+    wait_until_settled(&api).await;
     let runs = api.runs("fails").await;
     let (status, message) = (&runs[0]["status"], &runs[0]["message"]);
     assert_eq!((runs.len(), status.as_str()), (1, Some("failed")), "{runs:?}");
@@ -234,7 +234,7 @@ async fn unmark(backend: Backend) {
         worker.restart(&[]);
         // The run that kept the executor busy is not needed any more.
         api.post("/api/v1/jobs/long/cancel", json!({})).await.expect(202);
-        settled(&api).await;
+        wait_until_settled(&api).await;
         let starts = journal.starts().into_iter().filter(|start| start.job == name).count();
         let status = api.runs(name).await[0]["status"].clone();
         // A run that still has its mark may have been sent, as far as the server knows.

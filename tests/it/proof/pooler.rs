@@ -8,7 +8,7 @@ use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Process, ScratchDb, binary, left_out_without, wait_until};
 
 use super::database::{Postgres, as_postgres, run};
-use super::fixture::{Journal, Worker, judged, mixed_jobs, print, server};
+use super::fixture::{Journal, Worker, judge_all, mixed_jobs, print, server};
 
 const LIMIT: Duration = Duration::from_secs(60);
 const JOB_COUNT: usize = 30;
@@ -87,10 +87,10 @@ async fn servers_work_behind_a_pooler_that_shares_sessions() {
         Worker::start(&[&first, &second], "one", &journal, None, &[]).await,
         Worker::start(&[&second, &first], "two", &journal, None, &[]).await,
     ];
-    journal.grows(3 * JOB_COUNT).await;
+    journal.wait_for_starts(3 * JOB_COUNT).await;
     second.kill().await;
-    journal.grows(4 * JOB_COUNT).await;
-    let report = judged(&api, &journal, Rules::default()).await;
+    journal.wait_for_starts(4 * JOB_COUNT).await;
+    let report = judge_all(&api, &journal, Rules::default()).await;
     print(&format!("behind a pooler: {report}"));
     report.assert_clean();
     for (setting, default) in [("lock_timeout", "0"), ("statement_timeout", "0"), ("enable_seqscan", "on")] {

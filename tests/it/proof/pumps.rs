@@ -125,7 +125,7 @@ impl Fleet<'_> {
         }
     }
 
-    async fn works_all_off(&mut self) {
+    async fn wait_until_no_order_is_open(&mut self) {
         wait_until(LIMIT, "all orders are worked off", async || {
             self.restart_servers().await;
             let open = count(self.orders, "orders WHERE NOT done");
@@ -198,7 +198,7 @@ async fn is_worked_off_once(mode: &str, with_token: bool) {
         print(&format!("{} s: {} of {orders_max}", began.elapsed().as_secs(), count(&orders, "journal")));
     }
     fleet.wake_all();
-    fleet.works_all_off().await;
+    fleet.wait_until_no_order_is_open().await;
     let (journal, twice) = (count(&orders, "journal"), orders.sql("SELECT * FROM twice ORDER BY id"));
     print(&format!("{mode}: {journal} orders, done twice: {:?}, after {} s", twice, began.elapsed().as_secs()));
     assert_eq!((journal, twice.trim()), (orders_max, ""), "each exactly once");
@@ -241,7 +241,7 @@ async fn done_twice_by_a_sleeper(with_token: bool) -> Option<usize> {
     fleet.workers[0].process.signal(Signal::STOP);
     (fleet.row_ms, fleet.workers[0].wakes_at) = (0, Some(tokio::time::Instant::now()));
     fleet.add().await;
-    fleet.works_all_off().await;
+    fleet.wait_until_no_order_is_open().await;
     fleet.wake();
     // If the executor finishes the rows that it had begun, it does so immediately after it wakes.
     tokio::time::sleep(Duration::from_secs(5)).await;

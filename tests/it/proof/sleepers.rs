@@ -6,7 +6,7 @@ use std::time::Duration;
 use rondel_tests::check::Rules;
 use rondel_tests::{Backend, Server, Signal, scratch, wait_until};
 
-use super::fixture::{Chance, Journal, Worker, judged, mixed_jobs, print};
+use super::fixture::{Chance, Journal, Worker, judge_all, mixed_jobs, print};
 
 const JOB_COUNT: usize = 100;
 /// Three leases, but much less than the time after which an executor closes the stream of a silent server (three heartbeats
@@ -16,7 +16,7 @@ const SLEEP: Duration = Duration::from_millis(6_200);
 const LEASE: [&str; 8] = ["--lease", "2s", "--beat", "500ms", "--heartbeat", "4s", "--claim-strategy", "id_hash"];
 
 /// Waits until the process has stopped itself.
-async fn asleep(server: &mut Server) {
+async fn wait_until_stopped(server: &mut Server) {
     let id = server.process().id();
     wait_until(Duration::from_secs(40), "the server stops at its failpoint", async || {
         let stat = std::fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
@@ -47,16 +47,16 @@ async fn wakes_too_late(backend: Backend, place: Option<&str>) -> Option<Refused
     // Created after the workers start and through the other server: the sleeper may stop at the first fires.
     mixed_jobs(&other.api(), JOB_COUNT, 40).await;
     if place.is_none() {
-        journal.grows(2 * JOB_COUNT).await;
+        journal.wait_for_starts(2 * JOB_COUNT).await;
         tokio::time::sleep(chance.millis(1_500)).await;
         sleeper.process().signal(Signal::STOP);
     }
-    asleep(&mut sleeper).await;
+    wait_until_stopped(&mut sleeper).await;
     tokio::time::sleep(SLEEP).await;
     sleeper.process().signal(Signal::CONT);
-    journal.grows(3 * JOB_COUNT).await;
-    let report = judged(&other.api().recording(journal.folder()), &journal, Rules::default()).await;
-    let refused = refused(&[&sleeper, &other]).await;
+    journal.wait_for_starts(3 * JOB_COUNT).await;
+    let report = judge_all(&other.api().recording(journal.folder()), &journal, Rules::default()).await;
+    let refused = count_refused(&[&sleeper, &other]).await;
     let what = place.unwrap_or_else(|| "anywhere".to_owned());
     print(&format!(
         "{backend}, asleep at {what}: {} triggers and {} statements refused; {report}",
@@ -67,7 +67,7 @@ async fn wakes_too_late(backend: Backend, place: Option<&str>) -> Option<Refused
 }
 
 /// The counters of all nodes, as each node reports its own.
-async fn refused(servers: &[&Server]) -> Refused {
+async fn count_refused(servers: &[&Server]) -> Refused {
     let mut refused = Refused { triggers: 0, statements: 0 };
     for server in servers {
         let nodes = server.api().get("/api/v1/nodes").await.expect(200);

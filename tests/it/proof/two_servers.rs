@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_tests::check::{Lateness, Rules, Start};
 use rondel_tests::{Backend, scratch, variable, wall_clock_ms};
 
-use super::fixture::{Chance, Journal, LEASE, Worker, judged, mixed_jobs, print, server};
+use super::fixture::{Chance, Journal, LEASE, Worker, judge_all, mixed_jobs, print, server};
 
 const JOB_COUNT: usize = 500;
 /// Gives each server about half of the jobs, whichever server saw them first.
@@ -29,7 +29,7 @@ async fn one_of_two_dies(backend: Backend) {
             Worker::start(&[&first, &second], "one", &journal, None, &[]).await,
             Worker::start(&[&second, &first], "two", &journal, None, &[]).await,
         ];
-        journal.grows(3 * JOB_COUNT).await;
+        journal.wait_for_starts(3 * JOB_COUNT).await;
         let witness = Witness::start();
         tokio::time::sleep(Duration::from_secs(4) + chance.millis(1_000)).await;
         let (mut dies, lives) = if chance.below(2) == 0 { (first, second) } else { (second, first) };
@@ -37,7 +37,7 @@ async fn one_of_two_dies(backend: Backend) {
         dies.kill().await;
         tokio::time::sleep(LEASE + TAKE_OVER + Duration::from_secs(3)).await;
         let api = lives.api().recording(journal.folder());
-        let report = judged(&api, &journal, Rules::default()).await;
+        let report = judge_all(&api, &journal, Rules::default()).await;
         let takeover = Takeover::of(&journal.starts(), killed_ms);
         let witness = witness.end(killed_ms).await;
         print(&format!(

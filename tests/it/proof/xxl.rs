@@ -11,7 +11,7 @@ use rondel_tests::check::{self, Rules};
 use rondel_tests::{Api, Backend, ScratchDb, Server, millis, scratch, wait_until};
 use serde_json::{Value, json};
 
-use super::fixture::{Chance, Journal, print, record_outcome, rounds, settled};
+use super::fixture::{Chance, Journal, print, record_outcome, rounds, wait_until_settled};
 use crate::xxl::stand_in::{Dialect, StandIn};
 
 const APP: &str = "xxl";
@@ -61,7 +61,7 @@ async fn servers_die_where_attempts_are_numbered_and_their_ends_are_stored() {
         let name = job["name"].as_str().expect("a name");
         api.post(&format!("/api/v1/jobs/{name}/pause?queued=run"), json!({})).await.expect(200);
     }
-    settled(&api).await;
+    wait_until_settled(&api).await;
     executor.all_is_reported().await;
     write_journal(&api, &db, &executor, &journal).await;
     let report = check::check(&check::collect(&api, journal.folder()).await, Rules::default());

@@ -233,14 +233,14 @@ async fn parents_and_children_are_switched_by_one_command_and_keep_every_fire() 
     let promoted = pair.switch("promote", &names, &["--yes"]).await;
     assert_eq!(promoted.0.code, Some(0), "{promoted:?}");
     names.iter().for_each(|name| promoted.check(name, "rondel", "runs here"));
-    ran_with_their_parents(&pair, seam, 3).await;
+    wait_for_runs_with_parents(&pair, seam, 3).await;
     let alone = pair.switch("demote", &["job-1"], &["--yes"]).await;
     alone.check("job-1", "rondel", "its child job-2 is active here");
     let demoted = pair.switch("demote", &names, &["--yes"]).await;
     assert_eq!(demoted.0.code, Some(0), "{demoted:?}");
     let end = seconds(demoted.item("job-1")["seam"].as_str().expect("a seam"));
     super::clock_at(end + 2).await;
-    ran_with_their_parents(&pair, seam, end - seam - 1).await;
+    wait_for_runs_with_parents(&pair, seam, end - seam - 1).await;
     for name in names {
         demoted.check(name, "xxl-job", "runs in XXL-JOB");
         assert_eq!(pair.job(name).await["mode"], "shadow");
@@ -249,7 +249,7 @@ async fn parents_and_children_are_switched_by_one_command_and_keep_every_fire() 
 }
 
 /// Waits until the three jobs have run this many fires from the seam on, each fire in all three.
-async fn ran_with_their_parents(pair: &Pair, seam: i64, count: i64) {
+async fn wait_for_runs_with_parents(pair: &Pair, seam: i64, count: i64) {
     let api = pair.server.api();
     wait_until(LIMIT, "children of each fire", async || {
         let mut fires = Vec::new();

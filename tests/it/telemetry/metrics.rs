@@ -6,7 +6,7 @@ use std::path::Path;
 use rondel_tests::{Agent, Api, Backend, Server, scratch, wait_until};
 use serde_json::{Value, json};
 
-use crate::verdicts::{trigger, verdict};
+use crate::verdicts::{trigger, wait_for_verdict};
 
 /// The answer to a scrape.
 struct Scrape {
@@ -116,7 +116,7 @@ async fn runs_fires_and_jobs_are_counted() {
         .expect(201);
     let _agent = Agent::start(&server, "counted").await;
     for job in ["good", "bad", "bad", "third", "unserved"] {
-        verdict(&api, &trigger(&api, job).await).await;
+        wait_for_verdict(&api, &trigger(&api, job).await).await;
     }
     let scrape = wait_until(std::time::Duration::from_secs(10), "all is counted", async || {
         let scrape = Scrape::of(&api).await;

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use super::collector::{Collector, Span};
 use super::lines::{about, lines, saying};
-use crate::verdicts::verdict;
+use crate::verdicts::wait_for_verdict;
 
 const TRACE: &str = "4bf92f3577b34da6a3ce929d0e0e4736";
 const CALLER: &str = "00f067aa0ba902b7";
@@ -65,7 +65,7 @@ async fn one_trace_goes_from_the_call_to_the_script_and_each_line_has_the_runs_i
     api.post("/api/v1/jobs", job).await.expect(201);
 
     let run = ask(&api, "trail-of-one").await;
-    assert_eq!(verdict(&api, &run).await["status"], "succeeded");
+    assert_eq!(wait_for_verdict(&api, &run).await["status"], "succeeded");
 
     let names = ["POST /api/v1/jobs/{name}/runs", "fire trail-of-one", "dispatch", "run trail-of-one"];
     let spans = collector.spans(TRACE, &names.map(|name| (name, 1))).await;
@@ -137,8 +137,8 @@ async fn without_a_collector_the_callers_trace_is_handed_on_and_no_other_is_made
     let _agent = Agent::start_with(&server, "traced", &["--allow-scripts"]).await;
     let first = ask(&api, "asked").await;
     let second = api.post("/api/v1/jobs/plain/runs", json!({})).await.expect(201);
-    verdict(&api, &first).await;
-    verdict(&api, second["id"].as_str().expect("an id")).await;
+    wait_for_verdict(&api, &first).await;
+    wait_for_verdict(&api, second["id"].as_str().expect("an id")).await;
     let (trace, parent, sampled, _) = written(&asked);
     assert_eq!((trace.as_str(), parent.as_str(), sampled.as_str()), (TRACE, CALLER, "01"));
     let text = wait_until(Duration::from_secs(10), "the script wrote", async || std::fs::read_to_string(&plain)).await;

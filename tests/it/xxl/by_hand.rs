@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use super::stand_in::{Dialect, StandIn, hold};
-use super::{job, online, reaches, server, start, token};
+use super::{job, online, server, start, token, wait_for_status};
 use crate::on_each_database;
 
 /// An executor counts as online for half a minute after its last answer.
@@ -34,14 +34,14 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
     assert!(first["last_registered_at"].is_null() && found["items"].as_array().is_some_and(|all| all.len() == 1));
     assert!(!one.calls("beat").is_empty(), "it was asked before anything was sent to it");
     let run = start(&api, "echo", json!("x")).await;
-    reaches(&api, &run, "succeeded").await;
+    wait_for_status(&api, &run, "succeeded").await;
 
     server.kill().await;
     server.restart().await;
     let api = server.api();
     online(&api, "demo", 1).await;
     let run = start(&api, "echo", json!("y")).await;
-    reaches(&api, &run, "succeeded").await;
+    wait_for_status(&api, &run, "succeeded").await;
     assert_eq!(one.calls("run").len(), 2);
 
     let port = one.port();
@@ -57,7 +57,7 @@ async fn executors_by_hand_get_runs_while_they_answer(db: ScratchDb) {
     let two = StandIn::start_at(listener, Dialect::Go, server.url(), ("demo", &secret));
     online(&api, "demo", 1).await;
     let run = start(&api, "echo", json!("z")).await;
-    reaches(&api, &run, "succeeded").await;
+    wait_for_status(&api, &run, "succeeded").await;
     assert_eq!(two.calls("run").len(), 1);
 
     let path = format!("/api/v1/apps/demo/addresses?address={}", address.replace(':', "%3A").replace('/', "%2F"));
@@ -92,9 +92,9 @@ async fn a_removed_executor_finishes_its_runs() {
     api.post("/api/v1/apps/demo/addresses", added).await.expect(201);
     online(&api, "demo", 1).await;
     let mute = start(&api, "mute", Value::Null).await;
-    reaches(&api, &mute, "unknown").await;
+    wait_for_status(&api, &mute, "unknown").await;
     let run = start(&api, "sleep", Value::Null).await;
-    reaches(&api, &run, "running").await;
+    wait_for_status(&api, &run, "running").await;
     let sent: Vec<i64> = one.calls("run").iter().filter_map(|call| call["logId"].as_i64()).collect();
     assert_eq!(sent.len(), 2, "{sent:?}");
 
@@ -107,7 +107,7 @@ async fn a_removed_executor_finishes_its_runs() {
     .await;
     assert_eq!(left, ["draining"], "it has a run");
     one.finish(sent[1], 200, "good").await;
-    let ended = reaches(&api, &run, "succeeded").await;
+    let ended = wait_for_status(&api, &run, "succeeded").await;
     assert_eq!(ended["attempt"], 1, "{ended:#}");
 
     wait_until(LIMIT, "it is gone", async || {
@@ -116,7 +116,7 @@ async fn a_removed_executor_finishes_its_runs() {
     })
     .await;
     one.finish(sent[0], 200, "at last").await;
-    reaches(&api, &mute, "succeeded").await;
+    wait_for_status(&api, &mute, "succeeded").await;
 }
 
 #[tokio::test]

@@ -6,7 +6,7 @@ use rondel_tests::{Api, Backend, Method, scratch, wait_until};
 use serde_json::{Value, json};
 
 use super::stand_in::{Dialect, StandIn};
-use super::{LIMIT, job, online, reaches, server, start, token};
+use super::{LIMIT, job, online, server, start, token, wait_for_status};
 
 /// The counts, by call and outcome.
 async fn counts(api: &Api) -> BTreeMap<String, u64> {
@@ -54,7 +54,7 @@ async fn calls_are_counted_and_logged_once() {
     call("callback", &own, callback(log_id).to_string()).await;
     call("callback", &own, callback(7).to_string()).await;
     one.finish(log_id, 200, "good").await;
-    reaches(&api, &run, "succeeded").await;
+    wait_for_status(&api, &run, "succeeded").await;
     call("callback", &others, callback(log_id).to_string()).await;
     let expected: BTreeMap<String, u64> = [
         ("registry accepted", 1),

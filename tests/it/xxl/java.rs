@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use super::python::free_port;
-use super::{NETWORKS, job, log_has, online, reaches, reaches_end, start, token};
+use super::{NETWORKS, job, online, start, token, wait_for_end, wait_for_log, wait_for_status};
 
 /// Long enough for three Java virtual machines that start concurrently on two cores.
 const LIMIT: Duration = Duration::from_secs(60);
@@ -67,7 +67,7 @@ impl Executors {
     /// Runs a job to its end, and checks the verdict and the message.
     async fn ends(&self, api: &Api, (job, params): (&str, Value), status: &str, words: &str) {
         let run = self.start(api, job, params).await;
-        let ended = reaches_end(api, &run).await;
+        let ended = wait_for_end(api, &run).await;
         let message = ended["message"].as_str().unwrap_or_default();
         assert!(ended["status"] == status && message.contains(words), "{} {job}: {ended:#}", self.app);
     }
@@ -77,28 +77,28 @@ impl Executors {
         let one = self.launch(0);
         online(api, self.app, 1).await;
         let echo = self.start(api, "echo", json!("你好 <b>&")).await;
-        let ended = reaches(api, &echo, "succeeded").await;
+        let ended = wait_for_status(api, &echo, "succeeded").await;
         assert_eq!(ended["message"], "你好 <b>& 0/1", "{} {}", self.app, one.last_words());
-        log_has(api, &echo, "echo of 你好 <b>&").await;
+        wait_for_log(api, &echo, "echo of 你好 <b>&").await;
         self.ends(api, ("fail", Value::Null), "failed", "asked to fail").await;
         let thrown = self.start(api, "throw", Value::Null).await;
-        reaches(api, &thrown, "failed").await;
-        log_has(api, &thrown, "IllegalStateException: thrown").await;
+        wait_for_status(api, &thrown, "failed").await;
+        wait_for_log(api, &thrown, "IllegalStateException: thrown").await;
         self.ends(api, ("none", Value::Null), "failed", "job handler [nosuch] not found").await;
         self.ends(api, ("short", Value::Null), "timed_out", "").await;
         let shell = self.start(api, "shell", json!({"source": "echo script of $1\n", "param": "p"})).await;
-        reaches(api, &shell, "succeeded").await;
-        log_has(api, &shell, "script of p").await;
+        wait_for_status(api, &shell, "succeeded").await;
+        wait_for_log(api, &shell, "script of p").await;
         let sleep = self.start(api, "sleep", Value::Null).await;
-        reaches(api, &sleep, "running").await;
-        log_has(api, &sleep, "sleeping").await;
+        wait_for_status(api, &sleep, "running").await;
+        wait_for_log(api, &sleep, "sleeping").await;
         api.post(&format!("/api/v1/runs/{sleep}/cancel"), json!({})).await;
-        reaches(api, &sleep, "cancelled").await;
+        wait_for_status(api, &sleep, "cancelled").await;
 
         let two = self.launch(1);
         online(api, self.app, 2).await;
         let all = self.start(api, "all", json!("x")).await;
-        reaches(api, &all, "succeeded").await;
+        wait_for_status(api, &all, "succeeded").await;
         drop(two);
         one
     }
@@ -106,14 +106,14 @@ impl Executors {
     /// An executor dies during a run: the run ends as lost, and the next run succeeds once the executor is back.
     async fn die(&self, api: &Api, process: &mut Process) {
         let lost = self.start(api, "sleep", Value::Null).await;
-        reaches(api, &lost, "running").await;
+        wait_for_status(api, &lost, "running").await;
         process.kill().await;
         *process = self.launch(0);
-        let ended = reaches_end(api, &lost).await;
+        let ended = wait_for_end(api, &lost).await;
         assert_eq!(ended["status"], "unknown", "{} {ended:#}", self.app);
         wait_until(LIMIT, "it runs again", async || {
             let run = self.start(api, "echo", json!("again")).await;
-            let found = reaches_end(api, &run).await;
+            let found = wait_for_end(api, &run).await;
             if found["status"] == "succeeded" { Ok(()) } else { Err((found, process.last_words())) }
         })
         .await;
@@ -122,7 +122,7 @@ impl Executors {
 
 async fn cancel(api: &Api, run: &str) {
     api.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
-    reaches(api, run, "cancelled").await;
+    wait_for_status(api, run, "cancelled").await;
 }
 
 #[tokio::test]
@@ -149,13 +149,13 @@ async fn executors_in_java_work_as_they_are() {
         runs.push(executors.start(&api, "sleep", Value::Null).await);
     }
     for run in &runs {
-        reaches(&api, run, "running").await;
+        wait_for_status(&api, run, "running").await;
     }
     server.kill().await;
     server.restart().await;
     let api = server.api();
     for run in &runs {
-        let found = reaches(&api, run, "running").await;
+        let found = wait_for_status(&api, run, "running").await;
         assert_eq!(found["attempt"], 1, "{found:#}");
     }
     for run in &runs {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use rondel_tests::{Backend, Process, Server, left_out_without, scratch, variable, wait_until};
 use serde_json::{Value, json};
 
-use super::{job, log_has, online, reaches, server, start, token};
+use super::{job, online, server, start, token, wait_for_log, wait_for_status};
 
 const LIMIT: Duration = Duration::from_secs(60);
 
@@ -83,44 +83,44 @@ async fn pyxxl_works_as_it_is() {
     let mut one = begin(0, &server);
     online(&api, "pyxxl", 1).await;
     let run = start(&api, "echo", json!("你好")).await;
-    assert_eq!(reaches(&api, &run, "succeeded").await["message"], "你好 0/1", "{}", one.last_words());
-    log_has(&api, &run, "echo of 你好").await;
+    assert_eq!(wait_for_status(&api, &run, "succeeded").await["message"], "你好 0/1", "{}", one.last_words());
+    wait_for_log(&api, &run, "echo of 你好").await;
     let failed = start(&api, "fail", Value::Null).await;
-    let ended = reaches(&api, &failed, "failed").await;
+    let ended = wait_for_status(&api, &failed, "failed").await;
     assert!(ended["message"].as_str().is_some_and(|text| text.contains("asked to fail")), "{ended:#}");
     let none = start(&api, "none", Value::Null).await;
-    let ended = reaches(&api, &none, "failed").await;
+    let ended = wait_for_status(&api, &none, "failed").await;
     assert!(ended["message"].as_str().is_some_and(|text| text.contains("handler nosuch not found")), "{ended:#}");
     let short = start(&api, "short", Value::Null).await;
-    let ended = reaches(&api, &short, "failed").await;
+    let ended = wait_for_status(&api, &short, "failed").await;
     assert!(ended["message"].as_str().is_some_and(|text| text.contains("Timeout")), "{ended:#}");
     let sleep = start(&api, "sleep", Value::Null).await;
-    reaches(&api, &sleep, "running").await;
+    wait_for_status(&api, &sleep, "running").await;
     api.post(&format!("/api/v1/runs/{sleep}/cancel"), json!({})).await;
-    reaches(&api, &sleep, "cancelled").await;
+    wait_for_status(&api, &sleep, "cancelled").await;
 
     let two = begin(1, &server);
     online(&api, "pyxxl", 2).await;
     let all = start(&api, "all", json!("x")).await;
-    reaches(&api, &all, "succeeded").await;
+    wait_for_status(&api, &all, "succeeded").await;
     drop(two);
 
     // The server dies during a run, and the run continues.
     let sleep = start(&api, "sleep", Value::Null).await;
-    reaches(&api, &sleep, "running").await;
+    wait_for_status(&api, &sleep, "running").await;
     server.kill().await;
     server.restart().await;
     let api = server.api();
-    reaches(&api, &sleep, "running").await;
+    wait_for_status(&api, &sleep, "running").await;
     api.post(&format!("/api/v1/runs/{sleep}/cancel"), json!({})).await;
-    reaches(&api, &sleep, "cancelled").await;
+    wait_for_status(&api, &sleep, "cancelled").await;
 
     // The executor dies, and runs jobs again once it is back.
     one.kill().await;
     one = begin(0, &server);
     wait_until(LIMIT, "it runs again", async || {
         let run = start(&api, "echo", json!("again")).await;
-        let found = super::reaches_end(&api, &run).await;
+        let found = super::wait_for_end(&api, &run).await;
         if found["status"] == "succeeded" { Ok(()) } else { Err((found, one.last_words())) }
     })
     .await;

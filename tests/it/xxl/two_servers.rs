@@ -10,7 +10,7 @@ use tokio::task::JoinSet;
 use tokio::time::Instant;
 
 use super::stand_in::{Dialect, StandIn};
-use super::{LIMIT, NETWORKS, job, log_has, log_of, online, reaches, run_of, start, token};
+use super::{LIMIT, NETWORKS, job, log_of, online, run_of, start, token, wait_for_log, wait_for_status};
 
 /// A short lease: after its end, the other server has the jobs of a server that died.
 const CLUSTER: [&str; 6] = ["--lease", "2s", "--beat", "400ms", "--claim-strategy", "id_hash"];
@@ -56,25 +56,25 @@ async fn either_server_serves_an_executor(backend: Backend) {
     let mut logs = Vec::new();
     for (number, (api, called)) in [(&one, 1), (&two, 0)].into_iter().enumerate() {
         let run = start(api, &format!("sleep-{number}"), Value::Null).await;
-        reaches(api, &run, "running").await;
+        wait_for_status(api, &run, "running").await;
         let sent = sleeping(&executor, number).await;
         for line in 0..LINE_COUNT {
             executor.write(log_id(&sent), format!("line {line}."));
             // These lines are stored before more are written.
             if line % 10 == 9 && line + 1 < LINE_COUNT {
-                log_has(&two, &run, &format!("line {line}.")).await;
+                wait_for_log(&two, &run, &format!("line {line}.")).await;
             }
         }
         executor.finish_at(called, log_id(&sent), "done").await;
-        let ended = reaches(&two, &run, "succeeded").await;
+        let ended = wait_for_status(&two, &run, "succeeded").await;
         assert_eq!((&ended["message"], &ended["attempt"]), (&json!("done"), &json!(1)), "{ended:#}");
-        log_has(&two, &run, &format!("line {}.", LINE_COUNT - 1)).await;
+        wait_for_log(&two, &run, &format!("line {}.", LINE_COUNT - 1)).await;
         logs.push(run);
     }
 
     // The server with which the executor registers dies during a run. This run and all others continue.
     let run = start(&one, "sleep-2", Value::Null).await;
-    reaches(&two, &run, "running").await;
+    wait_for_status(&two, &run, "running").await;
     let sent = sleeping(&executor, 2).await;
     first.kill().await;
     let before = ticks(&executor);
@@ -85,9 +85,9 @@ async fn either_server_serves_an_executor(backend: Backend) {
     .await;
     assert_eq!(run_of(&two, &run).await["status"], "running");
     executor.finish(log_id(&sent), 200, "after all").await;
-    let ended = reaches(&two, &run, "succeeded").await;
+    let ended = wait_for_status(&two, &run, "succeeded").await;
     assert_eq!((&ended["message"], &ended["attempt"]), (&json!("after all"), &json!(1)), "{ended:#}");
-    log_has(&two, &run, "sleeping").await;
+    wait_for_log(&two, &run, "sleeping").await;
     for run in logs {
         let log = log_of(&two, &run).await;
         let counts: Vec<usize> = (0..LINE_COUNT).map(|line| log.matches(&format!("line {line}.")).count()).collect();
@@ -145,13 +145,13 @@ async fn a_stopped_run_is_cancelled_wherever_its_callback_goes(backend: Backend)
         runs.push(start(&one, name, Value::Null).await);
     }
     for run in &runs {
-        reaches(&one, run, "running").await;
+        wait_for_status(&one, run, "running").await;
     }
     for run in &runs {
         one.post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
     }
     for run in &runs {
-        reaches(&one, run, "cancelled").await;
+        wait_for_status(&one, run, "cancelled").await;
     }
 }
 
@@ -177,7 +177,7 @@ async fn a_stop_is_requested_once(backend: Backend) {
         runs.push(start(api, name, Value::Null).await);
     }
     for run in &runs {
-        reaches(&apis[0], run, "running").await;
+        wait_for_status(&apis[0], run, "running").await;
     }
     // By then each server knows the attempts of the other one.
     tokio::time::sleep(Duration::from_secs(16)).await;
@@ -185,7 +185,7 @@ async fn a_stop_is_requested_once(backend: Backend) {
         apis[0].post(&format!("/api/v1/runs/{run}/cancel"), json!({})).await;
     }
     for run in &runs {
-        reaches(&apis[0], run, "cancelled").await;
+        wait_for_status(&apis[0], run, "cancelled").await;
     }
     assert_eq!(executor.calls("kill").len(), runs.len());
 }
@@ -219,7 +219,7 @@ async fn runs_follow_each_other_wherever_the_executor_calls(backend: Backend) {
         runs.push(start(&api, "echo", Value::Null).await);
     }
     for run in &runs {
-        reaches(&api, run, "succeeded").await;
+        wait_for_status(&api, run, "succeeded").await;
     }
     let took = began.elapsed();
     assert!(took < Duration::from_secs(3) * RUN_COUNT, "{RUN_COUNT} runs took {took:?}");
@@ -264,7 +264,7 @@ async fn a_run_of_a_server_that_stood_still_is_sent_again(backend: Backend) {
     tokio::time::sleep(Duration::from_secs(6)).await;
     sleeper.process().signal(Signal::CONT);
     let run = request.join_next().await.expect("one request").expect("it is answered");
-    let ended = reaches(&api, &run, "succeeded").await;
+    let ended = wait_for_status(&api, &run, "succeeded").await;
     assert_eq!(ended["attempt"], 2, "{ended:#}");
     assert_eq!(executor.calls("run").len(), 1, "the first attempt was not sent");
 }

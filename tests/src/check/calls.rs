@@ -17,16 +17,16 @@ pub(super) fn check(evidence: &Evidence, _: Rules, report: &mut Report) {
     for call in evidence.calls.iter().filter(|call| call.is_acknowledged()) {
         let path = call.path.split('?').next().unwrap_or_default();
         match call.method.as_str() {
-            "POST" if path == "/api/v1/jobs" => created(evidence, call, report),
-            "POST" if path.ends_with("/runs") => triggered(call, &runs, report),
-            "GET" if path.starts_with("/api/v1/runs") => seen(call, &runs, report),
+            "POST" if path == "/api/v1/jobs" => check_created(evidence, call, report),
+            "POST" if path.ends_with("/runs") => check_triggered(call, &runs, report),
+            "GET" if path.starts_with("/api/v1/runs") => check_seen_verdicts(call, &runs, report),
             _ => {}
         }
     }
-    switched(evidence, report);
+    check_switched_off(evidence, report);
 }
 
-fn created(evidence: &Evidence, call: &Call, report: &mut Report) {
+fn check_created(evidence: &Evidence, call: &Call, report: &mut Report) {
     let name = call.answer["name"].as_str().unwrap_or_default();
     let was_deleted = evidence.calls.iter().any(|call| call.method == "DELETE" && concerns(call, name));
     if !was_deleted && !evidence.jobs.iter().any(|job| job.name == name) {
@@ -38,7 +38,7 @@ fn created(evidence: &Evidence, call: &Call, report: &mut Report) {
     }
 }
 
-fn triggered(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
+fn check_triggered(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
     let id = call.answer["id"].as_str().unwrap_or_default();
     if !runs.contains_key(id) {
         report.add(
@@ -50,7 +50,7 @@ fn triggered(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
 }
 
 /// Checks the verdicts that callers saw: each is final, unless its executor had not reported the end.
-fn seen(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
+fn check_seen_verdicts(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
     let one = [call.answer.clone()];
     let items: &[Value] = call.answer["items"].as_array().map_or(&one, Vec::as_slice);
     let is_final = |item: &RunRow| {
@@ -68,7 +68,7 @@ fn seen(call: &Call, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
 }
 
 /// Checks that the schedule of a job starts nothing while the job is off.
-fn switched(evidence: &Evidence, report: &mut Report) {
+fn check_switched_off(evidence: &Evidence, report: &mut Report) {
     let offs = evidence.calls.iter().filter(|call| call.is_acknowledged() && switch(call) == Some(true));
     for off in offs {
         let Some(job) = evidence.jobs.iter().map(|job| job.name.as_str()).find(|job| concerns(off, job)) else {

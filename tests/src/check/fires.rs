@@ -20,7 +20,7 @@ pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
     for job in evidence.jobs.iter().filter(|job| job.is_scheduled) {
         let rows = by_job.get(job.name.as_str()).map_or(&[][..], Vec::as_slice);
         one_row_each(job, rows, report);
-        match planned(evidence, job, rules) {
+        match planned_fires(evidence, job, rules) {
             Some(fires) => no_hole(job, &fires, rows, report),
             None => report.unplanned_jobs.push(job.name.clone()),
         }
@@ -29,7 +29,7 @@ pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
 }
 
 /// The instants that must have a row by now; `None` if the checker cannot enumerate the schedule.
-fn planned(evidence: &Evidence, job: &JobFacts, rules: Rules) -> Option<Vec<i64>> {
+fn planned_fires(evidence: &Evidence, job: &JobFacts, rules: Rules) -> Option<Vec<i64>> {
     let period = job.period_ms?;
     let changes = || evidence.calls.iter().filter(|call| concerns(call, &job.name));
     let edits_schedule = |call: &Call| {

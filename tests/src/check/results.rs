@@ -11,7 +11,7 @@ pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
     let starts: HashMap<(&str, i64), &Start> =
         evidence.starts.iter().map(|start| ((start.run.as_str(), start.attempt), start)).collect();
     for run in &evidence.runs {
-        durable(evidence, run, &starts, report);
+        check_durable(evidence, run, &starts, report);
         if run.is_open() && !rules.may_be_open {
             let is_due = run.fire_at_ms <= evidence.read_at_ms - rules.settle_ms;
             if is_due {
@@ -33,7 +33,7 @@ pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
 
 /// Checks that the ledger has the end that a handler reported, unless its process died before it could report it. Also
 /// checks that each success in the ledger was one.
-fn durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64), &Start>, report: &mut Report) {
+fn check_durable(evidence: &Evidence, run: &RunRow, starts: &HashMap<(&str, i64), &Start>, report: &mut Report) {
     let present =
         super::evidence::Attempt { number: run.attempt, status: run.status.clone(), reason: run.reason.clone() };
     let before = run.attempts.iter().filter(|attempt| attempt.number < run.attempt);

@@ -12,7 +12,7 @@ const SILENCE_MS: i64 = 15_000;
 pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
     let runs: HashMap<&str, &RunRow> = evidence.runs.iter().map(|run| (run.id.as_str(), run)).collect();
     let jobs: HashMap<&str, &JobFacts> = evidence.jobs.iter().map(|job| (job.name.as_str(), job)).collect();
-    early(evidence, rules, &runs, report);
+    check_not_early(evidence, rules, &runs, report);
     duplicates(evidence, &runs, &jobs, report);
     never_began(evidence, &jobs, report);
     for job in evidence.jobs.iter().filter(|job| job.is_serial) {
@@ -23,7 +23,7 @@ pub(super) fn check(evidence: &Evidence, rules: Rules, report: &mut Report) {
     }
 }
 
-fn early(evidence: &Evidence, rules: Rules, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
+fn check_not_early(evidence: &Evidence, rules: Rules, runs: &HashMap<&str, &RunRow>, report: &mut Report) {
     let too_early = |start: &&Start| start.begin_ms + rules.early_ms < start.fire_at_ms;
     let early: Vec<String> = evidence.starts.iter().filter(too_early).map(show).collect();
     if !early.is_empty() {

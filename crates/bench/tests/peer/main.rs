@@ -33,7 +33,7 @@ async fn measure(plan: &PeerPlan) -> Result<PeerReport, BenchError> {
 
 /// Asserts that nothing of the measurement is left at the server.
 #[track_caller]
-fn is_clean(fake: &FakeAdmin) {
+fn assert_clean(fake: &FakeAdmin) {
     let world = fake.world();
     assert!(world.groups.is_empty() && world.jobs.is_empty() && world.addresses.is_empty(), "{world:?}");
 }
@@ -44,7 +44,7 @@ async fn measured(dialect: Dialect) -> (FakeAdmin, PeerReport) {
         let fake = FakeAdmin::start(dialect).await;
         let report = measure(&plan(&fake)).await.expect("a report");
         if fake.fires_were_late() {
-            is_clean(&fake);
+            assert_clean(&fake);
             continue;
         }
         return (fake, report);
@@ -68,7 +68,7 @@ async fn each_fire_is_counted(dialect: Dialect, name: &str) {
     let lines = report.lines();
     let fires = lines.iter().find(|(name, _)| name == "fires").map(|(_, text)| text.as_str());
     assert_eq!(fires, Some("12 planned, 11 started, 1 missing, 1 repeated, 0 early"));
-    is_clean(&fake);
+    assert_clean(&fake);
     // The jobs were created stopped, started, stopped, and removed.
     let world = fake.world();
     assert_eq!([world.created, world.started, world.stopped, world.removed], [4, 4, 4, 4], "{world:?}");
@@ -106,7 +106,7 @@ async fn a_stop_leaves_nothing_behind() {
         stop.cancel();
         let ended = measured.join_next().await.expect("a task").expect("no panic");
         assert!(matches!(ended, Err(BenchError::Stopped)), "{ended:?}");
-        is_clean(&fake);
+        assert_clean(&fake);
     }
 }
 
@@ -127,7 +127,7 @@ async fn refusals_name_the_flag_and_the_answer() {
             text.contains("--peer-token") && text.contains("token is wrong") && !text.contains("another-one"),
             "{text}"
         );
-        is_clean(&fake);
+        assert_clean(&fake);
     }
 }
 

@@ -138,6 +138,6 @@ mod tests {
             log_format: LogFormat::Text,
         };
         let limits = dev.config().unwrap().http.limits;
-        assert_eq!(open_files::fitting(limits.clone(), 1_024), limits);
+        assert_eq!(open_files::limits_that_fit(limits.clone(), 1_024), limits);
     }
 }

@@ -43,7 +43,7 @@ impl<'a> Jobs<'a> {
         for (app, jobs) in self.jobs {
             let online: Vec<&Value> = self.online(app).collect();
             if online.is_empty() {
-                checks.extend(unserved(app, jobs, &overdue));
+                checks.extend(check_unserved_app(app, jobs, &overdue));
                 explained.extend(jobs.iter().filter_map(name));
                 continue;
             }
@@ -57,7 +57,9 @@ impl<'a> Jobs<'a> {
                     explained.insert(name);
                 }
             }
-            checks.extend(obstacles.into_iter().map(|(obstacle, names)| cannot_run(app, &names, obstacle, &overdue)));
+            checks.extend(
+                obstacles.into_iter().map(|(obstacle, names)| check_of_obstacle(app, &names, obstacle, &overdue)),
+            );
         }
         overdue.retain(|job, _| !explained.contains(job));
         checks.extend(check_overdue(&overdue, now));
@@ -78,7 +80,7 @@ fn is_scheduled(job: &Value) -> bool {
 }
 
 /// An app that has jobs but no executor for them.
-fn unserved(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
+fn check_unserved_app(app: &str, jobs: &[Value], overdue: &Overdue<'_>) -> Option<Check> {
     if jobs.is_empty() {
         return None;
     }
@@ -139,7 +141,7 @@ fn obstacle(app: &str, job: &Value, online: &[&Value]) -> Option<Obstacle> {
     Some((found, "start such an executor, or change the job's select".to_owned()))
 }
 
-fn cannot_run(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, overdue: &Overdue<'_>) -> Check {
+fn check_of_obstacle(app: &str, jobs: &[&str], (obstacle, remedy): Obstacle, overdue: &Overdue<'_>) -> Check {
     let noun = if jobs.len() == 1 { "job" } else { "jobs" };
     let mut found = format!("{noun} {} of app {app} cannot run: {obstacle}", listed(jobs));
     let run_count = run_count(jobs, overdue);

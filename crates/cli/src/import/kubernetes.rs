@@ -52,7 +52,7 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut ImportRe
     let words = |field: &str| container[field].as_array().cloned().unwrap_or_default();
     let argv: Vec<Value> = words("command").into_iter().chain(words("args")).collect();
     let env = environment(container, &mut entry);
-    let argv: Vec<Value> = argv.into_iter().map(|word| expanded(&word, &env, &mut entry)).collect();
+    let argv: Vec<Value> = argv.into_iter().map(|word| expand_variables(&word, &env, &mut entry)).collect();
     if words("command").is_empty() {
         return found
             .leave_out(entry, "has no command: what its image starts by itself is not known here; give it one");
@@ -108,7 +108,7 @@ fn read_one(object: &Value, is_of_several: bool, app: &str, found: &mut ImportRe
 
 /// Expands a word as the kubelet does: `$(NAME)` becomes the value in `env`, unknown names stay, and `$$(` becomes
 /// `$(`.
-fn expanded(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -> Value {
+fn expand_variables(word: &Value, env: &Map<String, Value>, entry: &mut Entry) -> Value {
     let Some(text) = word.as_str() else { return word.clone() };
     let (mut rest, mut whole) = (text, String::new());
     while let Some(place) = rest.find('$') {
@@ -252,7 +252,7 @@ fn environment(container: &Value, entry: &mut Entry) -> Map<String, Value> {
         let Some(name) = variable["name"].as_str() else { continue };
         if let Some(value) = variable["value"].as_str() {
             // The value may refer to the variables before this one.
-            let value = expanded(&value.into(), &env, entry);
+            let value = expand_variables(&value.into(), &env, entry);
             env.insert(name.to_owned(), value);
         } else if let Some(secret) = variable.pointer("/valueFrom/secretKeyRef") {
             let place = format!(

@@ -96,7 +96,7 @@ impl FileArgs {
         query.push(("dry_run", "true"));
         let body = Some(("application/json", document(entries)));
         let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
-        answer.map_err(|refusal| refused(client, entries, &refusal))
+        answer.map_err(|refusal| refusal_failure(client, entries, &refusal))
     }
 }
 
@@ -106,7 +106,7 @@ fn document(entries: &[Entry]) -> String {
 }
 
 /// The failure for a refusal, with places in the files instead of pointers into the list.
-fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
+fn refusal_failure(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
     let found = findings(&refusal.text);
     if refusal.status != StatusCode::UNPROCESSABLE_ENTITY || found.is_empty() {
         return client.failure(refusal);
@@ -124,7 +124,7 @@ fn refused(client: &Client, entries: &[Entry], refusal: &Refusal) -> Failure {
 /// An error with its place, `jobs.yaml:4:11: /schedule/cron: …`, and the other jobs with the same error.
 fn line(entries: &[Entry], finding: &Finding) -> String {
     let message = &finding.message;
-    let Some((place, pointer)) = located(entries, &finding.pointer) else { return message.clone() };
+    let Some((place, pointer)) = locate(entries, &finding.pointer) else { return message.clone() };
     let mut line = format!("{place}: {pointer}{}{message}", if pointer.is_empty() { "" } else { ": " });
     if finding.count > 1 {
         let others = finding.indexes.iter().skip(1).take(OTHERS_MAX);
@@ -140,7 +140,7 @@ fn line(entries: &[Entry], finding: &Finding) -> String {
 }
 
 /// Resolves `/3/schedule/cron` to a place in a file, and to the pointer below the job.
-fn located<'a>(entries: &[Entry], pointer: &'a str) -> Option<(String, &'a str)> {
+fn locate<'a>(entries: &[Entry], pointer: &'a str) -> Option<(String, &'a str)> {
     let rest = pointer.strip_prefix('/')?;
     let end = rest.find('/').unwrap_or(rest.len());
     let entry = entries.get(rest[..end].parse::<usize>().ok()?)?;
@@ -220,7 +220,7 @@ impl ApplyArgs {
             return self.in_one_piece(client, &entries, format).await;
         }
         let answer = client.post_for_lines(&PATH, &self.files.query(), document(&entries)).await?;
-        let mut answer = answer.map_err(|refusal| refused(client, &entries, &refusal))?;
+        let mut answer = answer.map_err(|refusal| refusal_failure(client, &entries, &refusal))?;
         let progress = Progress::new(entries.len(), "applying");
         let (mut items, mut summary) = (Vec::new(), None);
         while let Some(text) = answer.next().await? {
@@ -257,7 +257,7 @@ impl ApplyArgs {
     async fn in_one_piece(&self, client: &Client, entries: &[Entry], format: FormatArgs) -> Result<(), Failure> {
         let (query, body) = (self.files.query(), Some(("application/json", document(entries))));
         let answer = client.call(Call { method: Method::POST, path: &PATH, query: &query, body, headers: &[] }).await?;
-        let body = answer.map_err(|refusal| refused(client, entries, &refusal))?;
+        let body = answer.map_err(|refusal| refusal_failure(client, entries, &refusal))?;
         let written = output::document(body.text(), format.format);
         after_output(written, check_failures(parse_answer::<ApplyReport>(body.text())?.items.iter()))
     }
@@ -326,9 +326,9 @@ mod tests {
     #[test]
     fn a_pointer_becomes_a_place_in_the_file() {
         let entries = of_yaml("- name: a\n- name: b\n  schedule:\n    cron: x\n", "jobs.yaml").unwrap();
-        assert_eq!(located(&entries, "/1/schedule/cron"), Some(("jobs.yaml:4:11".to_owned(), "/schedule/cron")));
-        assert_eq!(located(&entries, "/0"), Some(("jobs.yaml:1:3".to_owned(), "")));
-        assert_eq!(located(&entries, "/7/name"), None);
-        assert_eq!(located(&entries, ""), None);
+        assert_eq!(locate(&entries, "/1/schedule/cron"), Some(("jobs.yaml:4:11".to_owned(), "/schedule/cron")));
+        assert_eq!(locate(&entries, "/0"), Some(("jobs.yaml:1:3".to_owned(), "")));
+        assert_eq!(locate(&entries, "/7/name"), None);
+        assert_eq!(locate(&entries, ""), None);
     }
 }

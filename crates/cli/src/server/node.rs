@@ -123,7 +123,7 @@ impl Node {
 
     fn serve(&self, listener: TcpListener, tls: Option<Arc<Tls>>) {
         let is_https = self.advertise.as_ref().is_some_and(|url| url.to_ascii_lowercase().starts_with("https://"));
-        let limits = open_files::fitting(self.http.limits.clone(), open_files::open_max());
+        let limits = open_files::limits_that_fit(self.http.limits.clone(), open_files::open_max());
         let config = WebConfig {
             tls: tls.is_some() || is_https,
             advertised: self.advertise.clone(),

@@ -83,7 +83,7 @@ impl FollowArgs {
             Some(last) => last,
             None => {
                 let since = local(&zone, clock::now().saturating_sub(self.since));
-                database.xxl_log_before(&since).await.map_err(|error| jobs::wrong(&error))?
+                database.xxl_log_before(&since).await.map_err(|error| jobs::database_failure(&error))?
             }
         };
         let mut names = Names::read(client).await?;
@@ -134,7 +134,7 @@ impl FollowArgs {
         names: &mut Names,
         (after, unknown): (&mut i64, &mut BTreeSet<String>),
     ) -> Result<PageResult, Failure> {
-        let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::wrong(&error))?;
+        let rows = database.xxl_logs(*after, PAGE_LEN).await.map_err(|error| jobs::database_failure(&error))?;
         let now = clock::now();
         if let Some((row, at)) =
             rows.iter().find_map(|row| Some((row, instant(zone, row)?)).filter(|(_, at)| *at > now + AHEAD_MAX))

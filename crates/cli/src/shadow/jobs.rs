@@ -26,9 +26,9 @@ pub(super) fn number(job: &Value) -> Option<i64> {
 }
 
 pub(super) async fn open(source: &str) -> Result<XxlDatabase, Failure> {
-    XxlDatabase::open(source).await.map_err(|error| wrong(&error))
+    XxlDatabase::open(source).await.map_err(|error| database_failure(&error))
 }
 
-pub(super) fn wrong(error: &ForeignError) -> Failure {
+pub(super) fn database_failure(error: &ForeignError) -> Failure {
     Failure::of("cannot use the database of XXL-JOB", error)
 }

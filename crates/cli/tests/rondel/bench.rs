@@ -14,7 +14,7 @@ fn measure(url: &str, more: &[&str]) -> Value {
 
 /// Every run was started once, ended once, and is in the ledger.
 #[track_caller]
-fn adds_up(report: &Value, planned: u64) {
+fn check_counts(report: &Value, planned: u64) {
     let counts = &report["counts"];
     for name in ["planned", "claimed", "started", "durable"] {
         assert_eq!(counts[name], planned, "{name}: {report:#}");
@@ -33,7 +33,7 @@ fn steady_adds_up_and_wants_an_empty_database() {
     let folder = tempdir().expect("make a folder");
     let url = format!("sqlite://{}", folder.path().join("bench.db").display());
     let report = measure(&url, &["--seconds", "3", "--warm-up", "1", "--executors", "2", "--probe", "100ms"]);
-    adds_up(&report, 60);
+    check_counts(&report, 60);
     let rate = report["runs_per_second"].as_f64().expect("a rate");
     assert!((10.0..=30.0).contains(&rate), "{rate}");
     assert!(report["probe"]["best"].as_f64() > Some(rate), "{report:#}");
@@ -48,7 +48,7 @@ fn burst_adds_up_with_executors_apart() {
     let folder = tempdir().expect("make a folder");
     let url = format!("sqlite://{}", folder.path().join("bench.db").display());
     let report = measure(&url, &["--mode", "burst", "--separate", "--executors", "2", "--probe", "0s"]);
-    adds_up(&report, 20);
+    check_counts(&report, 20);
     assert!(report["cpu"]["executors_s"].is_number() && report["memory"]["executor_peak_mb"].as_f64() > Some(0.0));
     assert!(report["probe"].is_null());
     assert!(report["durability"]["max_ms"].as_f64() > report["start_lateness"]["p50_ms"].as_f64());
@@ -59,7 +59,7 @@ fn idle_fires_nothing() {
     let folder = tempdir().expect("make a folder");
     let url = format!("sqlite://{}", folder.path().join("bench.db").display());
     let report = measure(&url, &["--mode", "idle", "--seconds", "1", "--warm-up", "0", "--executors", "0"]);
-    adds_up(&report, 0);
+    check_counts(&report, 0);
 }
 
 /// Each round has its own jobs, and those of the previous rounds have ended.
@@ -76,7 +76,7 @@ fn the_highest_rate_is_that_of_the_best_round() {
     assert_eq!(ended.stderr.lines().filter(|line| line.contains(" runs per second: ")).count(), rounds.len());
     for round in rounds {
         let (jobs, measured) = (round["jobs"].as_u64().expect("a rate"), &round["report"]);
-        adds_up(measured, jobs * 3);
+        check_counts(measured, jobs * 3);
     }
     let kept =
         rounds.iter().filter(|round| round["failure"].is_null()).filter_map(|round| round["jobs"].as_u64()).max();

@@ -139,7 +139,7 @@ pub(super) fn routes() -> Routes {
 }
 
 async fn list(call: Call) -> Result<Response, Problem> {
-    let records = visible(&call).await?;
+    let records = visible_rules(&call).await?;
     let mut items = Vec::with_capacity(records.len());
     for record in &records {
         items.push(show(&call, record).await?);
@@ -148,7 +148,7 @@ async fn list(call: Call) -> Result<Response, Problem> {
 }
 
 /// The rules that the caller may see. A caller who may see only some apps does not see rules about others.
-pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Problem> {
+pub(crate) async fn visible_rules<Q>(call: &Call<Q>) -> Result<Vec<RuleRecord>, Problem> {
     let mut shown = Vec::new();
     for record in call.engine().store().alert_rules(call.namespace.id).await? {
         let is_seen = match &record.spec.scope {
@@ -241,7 +241,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<RuleRecord, 
     if name::check(wanted).is_err() {
         return Err(missing());
     }
-    let found = visible(call).await?.into_iter().find(|record| record.spec.name == wanted).ok_or_else(missing)?;
+    let found = visible_rules(call).await?.into_iter().find(|record| record.spec.name == wanted).ok_or_else(missing)?;
     call.check(None, missing)?;
     Ok(found)
 }

@@ -346,7 +346,7 @@ impl From<CalendarError> for Problem {
                 Self::of_complaints(Code::InvalidBody, errors.into_iter().map(Complaint::from).collect())
             }
             CalendarError::Conflict { version } => mismatch(version),
-            CalendarError::Used { calendars, jobs, job_count } => used(&calendars, &jobs, job_count),
+            CalendarError::Used { calendars, jobs, job_count } => in_use_problem(&calendars, &jobs, job_count),
             error @ CalendarError::TooMany => Self::new(Code::TooManyCalendars, error.to_string()),
             CalendarError::NotFound => Self::new(Code::CalendarNotFound, "the calendar was deleted meanwhile"),
             CalendarError::Store(error) => error.into(),
@@ -354,7 +354,7 @@ impl From<CalendarError> for Problem {
     }
 }
 
-fn used(calendars: &[String], jobs: &[String], job_count: u64) -> Problem {
+fn in_use_problem(calendars: &[String], jobs: &[String], job_count: u64) -> Problem {
     let names = |kind: &str, names: &[String], count: u64| {
         let shown = names.iter().take(NAMED_COUNT_MAX).map(String::as_str).collect::<Vec<_>>().join(", ");
         let more = if count > u64::try_from(NAMED_COUNT_MAX).unwrap_or(0) { ", …" } else { "" };

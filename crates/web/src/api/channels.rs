@@ -209,12 +209,12 @@ async fn delete(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Res
     match call.engine().store().delete_channel(call.namespace.id, &name).await? {
         ChannelDeleted::Deleted => Ok(StatusCode::NO_CONTENT.into_response()),
         ChannelDeleted::NotFound => Err(missing(&call, &name)),
-        ChannelDeleted::Used(users) => Err(used(&name, &users)),
+        ChannelDeleted::Used(users) => Err(in_use_problem(&name, &users)),
     }
 }
 
 /// The refusal to delete a channel that something uses.
-fn used(channel: &str, users: &[ChannelUse]) -> Problem {
+fn in_use_problem(channel: &str, users: &[ChannelUse]) -> Problem {
     let is_cut = users.len() > CHANNEL_USE_COUNT_MAX;
     let users = &users[..users.len().min(CHANNEL_USE_COUNT_MAX)];
     let rules =
@@ -241,12 +241,12 @@ fn used(channel: &str, users: &[ChannelUse]) -> Problem {
 async fn test(call: Call, Named(name, ..): Named<path::Channel>) -> Result<Response, Problem> {
     let channel = find(&call, &name).await?;
     let delivery = channels::test(call.engine(), &call.namespace, &channel, call.caller.name()).await?;
-    call.note.changed_to(&tested(&delivery));
+    call.note.changed_to(&delivery_for_audit(&delivery));
     json(StatusCode::OK, &show_delivery(delivery))
 }
 
 /// The result of a test, for the audit log.
-pub(crate) fn tested(delivery: &Delivery) -> serde_json::Value {
+pub(crate) fn delivery_for_audit(delivery: &Delivery) -> serde_json::Value {
     json!({"done": delivery.verdict == AfterTry::Sent.as_str(), "status": delivery.status})
 }
 

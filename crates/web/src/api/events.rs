@@ -199,7 +199,7 @@ impl Format {
 
     /// The keep-alive that is sent while there are no events. It is not an event, but with server-sent events it also advances the
     /// client's position.
-    fn quiet(self, cursor: Option<Cursor>) -> String {
+    fn keep_alive(self, cursor: Option<Cursor>) -> String {
         match (self, cursor) {
             (Self::Events, Some(cursor)) => format!(": still here\nid: {cursor}\n\n"),
             (Self::Events, None) => ": still here\n\n".to_owned(),
@@ -281,7 +281,7 @@ impl Stream {
             }
             if self.last_sent_at.elapsed() >= QUIET_MAX {
                 self.last_sent_at = Instant::now();
-                return Some(Bytes::from(self.format.quiet(self.cursor)));
+                return Some(Bytes::from(self.format.keep_alive(self.cursor)));
             }
         }
         None

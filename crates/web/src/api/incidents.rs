@@ -279,14 +279,14 @@ async fn acknowledge(call: Call, Named(id, ..): Named<path::Incident>) -> Result
 
 /// Acknowledges an incident and records it in the audit log.
 pub(crate) async fn acknowledge_incident<Q>(call: &Call<Q>, record: &IncidentRecord) -> Result<Incident, Problem> {
-    call.note.before(&audited(&record.incident));
+    call.note.before(&audit_view(&record.incident));
     let id = record.incident.id;
     let incident = rules::acknowledge(call.engine(), call.namespace.id, id, call.caller.name()).await?;
-    call.note.changed_to(&audited(&incident));
+    call.note.changed_to(&audit_view(&incident));
     Ok(incident)
 }
 
-fn audited(incident: &Incident) -> serde_json::Value {
+fn audit_view(incident: &Incident) -> serde_json::Value {
     json!({"acknowledged_by": incident.acknowledged_by, "standing": incident.standing})
 }
 

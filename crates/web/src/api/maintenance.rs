@@ -102,7 +102,7 @@ pub(super) fn routes() -> Routes {
 }
 
 /// The windows that the caller may see.
-pub(crate) async fn visible<Q>(call: &Call<Q>) -> Result<Vec<MaintenanceRecord>, Problem> {
+pub(crate) async fn visible_windows<Q>(call: &Call<Q>) -> Result<Vec<MaintenanceRecord>, Problem> {
     let mut all = call.engine().store().maintenance(Some(call.namespace.id), call.engine().now()).await?;
     all.retain(|record| is_visible(call, record));
     Ok(all)
@@ -115,7 +115,7 @@ pub(crate) fn is_visible<Q>(call: &Call<Q>, record: &MaintenanceRecord) -> bool 
 
 async fn list(call: Call) -> Result<Response, Problem> {
     let now = call.engine().now();
-    let items = visible(&call).await?.into_iter().map(|record| show(record, now)).collect();
+    let items = visible_windows(&call).await?.into_iter().map(|record| show(record, now)).collect();
     json(StatusCode::OK, &Page::<MaintenanceJson> { items, next_cursor: None })
 }
 
@@ -160,7 +160,7 @@ pub(crate) async fn add_window<Q>(
     let request = MaintenanceRequest { app, starts_at, end, fires, reason };
     let record = rules::add_maintenance(call.engine(), call.namespace.id, request, call.caller.name()).await?;
     call.note.object(record.window.id.to_string());
-    call.note.changed_to(&audited(&record));
+    call.note.changed_to(&audit_view(&record));
     Ok(record)
 }
 
@@ -181,11 +181,11 @@ pub(crate) async fn end_window<Q>(call: &Call<Q>, wanted: &str) -> Result<(), Pr
     all.retain(|record| record.window.id == id && is_visible(call, record));
     let record = all.pop().ok_or_else(missing)?;
     call.check(record.window.app, missing)?;
-    call.note.before(&audited(&record));
+    call.note.before(&audit_view(&record));
     Ok(rules::end_maintenance(call.engine(), call.namespace.id, id).await?)
 }
 
-fn audited(record: &MaintenanceRecord) -> serde_json::Value {
+fn audit_view(record: &MaintenanceRecord) -> serde_json::Value {
     let window = &record.window;
     json!({
         "app": record.app_name, "starts_at": window.starts_at, "ends_at": window.ends_at, "fires": window.fires,

@@ -275,7 +275,7 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
 }
 
 async fn schedule(call: Call) -> Result<Response, Problem> {
-    let found = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| none(&call))?;
+    let found = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule(&call))?;
     json(StatusCode::OK, &show(&call, &found))
 }
 
@@ -292,7 +292,7 @@ async fn put_schedule(call: Call, body: JsonBody<ReportSchedule>) -> Result<Resp
 
 async fn delete_schedule(call: Call) -> Result<Response, Problem> {
     call.check(None, forbidden)?;
-    let before = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| none(&call))?;
+    let before = call.engine().store().report_schedule(call.namespace.id).await?.ok_or_else(|| no_schedule(&call))?;
     call.note.before(&before.spec);
     call.engine().store().delete_report_schedule(call.namespace.id).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
@@ -310,7 +310,7 @@ pub(crate) async fn send_weekly_report<Q>(call: &Call<Q>) -> Result<String, Prob
             call.note.changed_to(&json!({ "channel": channel }));
             Ok(channel)
         }
-        SendNowResult::NoSchedule => Err(none(call)),
+        SendNowResult::NoSchedule => Err(no_schedule(call)),
         SendNowResult::NoChannel(channel) => {
             let detail = format!("the channel {} of the weekly report does not exist", quoted(&channel));
             Err(Problem::new(Code::ChannelNotFound, detail))
@@ -318,7 +318,7 @@ pub(crate) async fn send_weekly_report<Q>(call: &Call<Q>) -> Result<String, Prob
     }
 }
 
-fn none<Q>(call: &Call<Q>) -> Problem {
+fn no_schedule<Q>(call: &Call<Q>) -> Problem {
     Problem::new(Code::ReportScheduleNotFound, format!("no weekly report of namespace {} is sent", call.namespace.name))
 }
 

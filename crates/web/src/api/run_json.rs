@@ -17,7 +17,7 @@ use super::run_tree::ChildJson;
 use super::schedules::Sentence;
 use crate::call::Call;
 use crate::problem::Problem;
-use crate::shown_runs::{Parts, attempts, named, params, rows_of_groups, shard_name, shard_runs};
+use crate::shown_runs::{Parts, attempts, params, rows_of_groups, shard_name, shard_runs, with_job_names};
 
 /// A run in a list.
 #[derive(Debug, Serialize, JsonSchema)]
@@ -199,7 +199,7 @@ pub(crate) async fn items<Q>(call: &Call<Q>, runs: Vec<Run>) -> Result<Vec<RunIt
         let part = parts.of(&run);
         RunItem::new(run, &name, part)
     };
-    Ok(named(call, runs).await?.into_iter().map(item).collect())
+    Ok(with_job_names(call, runs).await?.into_iter().map(item).collect())
 }
 
 /// A run with its attempts, its shards, and its parameters.

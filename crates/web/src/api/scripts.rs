@@ -277,7 +277,7 @@ async fn put(
     let existing = scripts::find(call.engine(), call.namespace.id, &name).await?;
     let expected = match &existing {
         Some(record) => {
-            call.note.before(&audited(record));
+            call.note.before(&audit_view(record));
             if_match.against(record.newest.version)?
         }
         None if if_match.is_given() => return Err(mismatch(0)),
@@ -314,7 +314,7 @@ pub(crate) async fn restore_version<Q>(
         ScriptError::NoVersion(_) => crate::body::refuse_value("/version", error.to_string()),
         error => error.into(),
     })?;
-    call.note.changed_to(&audited(&saved.record));
+    call.note.changed_to(&audit_view(&saved.record));
     Ok(saved)
 }
 
@@ -391,7 +391,7 @@ async fn of_query<Q>(
 }
 
 fn answer_saved<Q>(call: &Call<Q>, saved: &SavedScript, source: &str) -> Result<Response, Problem> {
-    call.note.changed_to(&audited(&saved.record));
+    call.note.changed_to(&audit_view(&saved.record));
     let status = if saved.is_new { StatusCode::CREATED } else { StatusCode::OK };
     answer(call, status, &saved.record, (&saved.record.newest, source))
 }
@@ -416,7 +416,7 @@ pub(crate) struct AuditedScript<'a> {
     note: &'a str,
 }
 
-pub(crate) fn audited(record: &ScriptRecord) -> AuditedScript<'_> {
+pub(crate) fn audit_view(record: &ScriptRecord) -> AuditedScript<'_> {
     AuditedScript {
         language: &record.language,
         version: record.newest.version,
@@ -432,7 +432,7 @@ pub(crate) async fn find<Q>(call: &Call<Q>, wanted: &str) -> Result<ScriptRecord
     let missing = || Problem::new(Code::ScriptNotFound, detail());
     let found = found.ok_or_else(missing)?;
     call.check(None, missing)?;
-    call.note.before(&audited(&found));
+    call.note.before(&audit_view(&found));
     Ok(found)
 }
 

@@ -30,14 +30,14 @@ pub(crate) const SOURCE: &str = "xxl-job";
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Maximum range of a report, in days.
 const DAYS_MAX: u32 = 31;
-const JOB_COUNT: u32 = 50;
+const JOB_COUNT_DEFAULT: u32 = 50;
 const JOB_COUNT_MAX: u32 = 200;
 /// The default of `tolerance`: with a delay up to this, a fire of the other scheduler still matches a planned fire.
-pub(crate) const TOLERANCE: Duration = Duration::from_secs(30);
+pub(crate) const TOLERANCE_DEFAULT: Duration = Duration::from_secs(30);
 /// The default of `late`: a fire with at least this delay counts as late.
-pub(crate) const LATE: Duration = Duration::from_secs(3);
+pub(crate) const LATE_DEFAULT: Duration = Duration::from_secs(3);
 /// Maximum of `tolerance` and of `late`.
-const LENGTH_MAX: Duration = Duration::from_secs(3_600);
+const DELAY_MAX: Duration = Duration::from_secs(3_600);
 
 /// Observed fires.
 #[derive(Deserialize, JsonSchema)]
@@ -145,13 +145,16 @@ impl FromQuery for ShadowReportQuery {
                 .parsed(
                     Parameter::text("tolerance")
                         .about("Up to how late a fire there counts as the same; `30s` if left out."),
-                    bounded,
+                    parse_delay,
                 )
-                .unwrap_or(TOLERANCE),
+                .unwrap_or(TOLERANCE_DEFAULT),
             late: reader
-                .parsed(Parameter::text("late").about("From how late on a fire is late; `3s` if left out."), bounded)
-                .unwrap_or(LATE),
-            limit: reader.limit(JOB_COUNT, JOB_COUNT_MAX),
+                .parsed(
+                    Parameter::text("late").about("From how late on a fire is late; `3s` if left out."),
+                    parse_delay,
+                )
+                .unwrap_or(LATE_DEFAULT),
+            limit: reader.limit(JOB_COUNT_DEFAULT, JOB_COUNT_MAX),
             cursor: reader.parsed(Parameter::cursor(), |text| name::check(text).map(|()| text.to_owned())),
         }
     }
@@ -174,9 +177,9 @@ fn check_source(text: &str) -> Result<(), String> {
     if is_fine { Ok(()) } else { Err(complaint()) }
 }
 
-fn bounded(text: &str) -> Result<Duration, String> {
+fn parse_delay(text: &str) -> Result<Duration, String> {
     let length = parse_duration(text).map_err(|error| error.to_string())?;
-    let is_fine = (Duration::from_secs(1)..=LENGTH_MAX).contains(&length);
+    let is_fine = (Duration::from_secs(1)..=DELAY_MAX).contains(&length);
     if is_fine { Ok(length) } else { Err(format!("{} is not from 1s to 1h", quoted(text))) }
 }
 
@@ -264,7 +267,7 @@ async fn add(call: Call, body: JsonBody<NewFires>) -> Result<Response, Problem> 
     let jobs = jobs_of_fires(&call, &fires).await?;
     let mut observed = Vec::with_capacity(fires.len());
     for (index, fire) in fires.into_iter().enumerate() {
-        observed.push(checked(&call, index, fire, &jobs)?);
+        observed.push(check_fire(&call, index, fire, &jobs)?);
     }
     let stored = call.engine().store().add_shadow_fires(call.namespace.id, &source, &observed).await?;
     json(StatusCode::OK, &StoredJson { stored })
@@ -279,7 +282,7 @@ async fn jobs_of_fires(call: &Call, fires: &[NewFire]) -> Result<BTreeMap<String
     Ok(found.into_iter().map(|job| (job.spec.name, (job.id, job.app))).collect())
 }
 
-fn checked(
+fn check_fire(
     call: &Call,
     index: usize,
     fire: NewFire,

@@ -185,7 +185,7 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let to = query.to.unwrap_or_else(|| call.engine().now());
     let from = query.from.unwrap_or(to.saturating_sub(DAY));
     if from >= to {
-        return Err(wrong("to", format!("{to} is not after from, which is {from}")));
+        return Err(invalid_parameter("to", format!("{to} is not after from, which is {from}")));
     }
     let is_of_jobs = !query.jobs.is_empty();
     let kind = if is_of_jobs { PointKind::Job } else { PointKind::App };
@@ -194,11 +194,11 @@ async fn get(call: Call<StatsQuery>) -> Result<Response, Problem> {
     let step = query.step.unwrap_or(default_step);
     if !steps.contains(&step) {
         let words = steps.iter().map(|step| word(*step)).collect::<Vec<_>>().join(", ");
-        return Err(wrong("step", format!("{} is not counted here; there are {words}", word(step))));
+        return Err(invalid_parameter("step", format!("{} is not counted here; there are {words}", word(step))));
     }
     let span = BucketRange::new(step, from, to);
     if span.bucket_count() > BUCKET_COUNT_MAX {
-        return Err(wrong(
+        return Err(invalid_parameter(
             "to",
             format!("the range has {} buckets; at most {BUCKET_COUNT_MAX} are possible", span.bucket_count()),
         ));
@@ -228,7 +228,10 @@ async fn groups(
     let (query, store) = (&call.query, call.engine().store());
     if kind == PointKind::Job {
         if query.jobs.len() > JOB_COUNT_MAX {
-            return Err(wrong("job", format!("{} jobs; at most {JOB_COUNT_MAX} can be named", query.jobs.len())));
+            return Err(invalid_parameter(
+                "job",
+                format!("{} jobs; at most {JOB_COUNT_MAX} can be named", query.jobs.len()),
+            ));
         }
         let names: Vec<&str> = query.jobs.iter().map(String::as_str).collect();
         let app = match &query.app {
@@ -244,7 +247,7 @@ async fn groups(
         return Ok((Some(groups), false));
     }
     if query.group.as_deref() == Some("job") {
-        return Err(wrong("group", "by job needs the jobs: name them with job".to_owned()));
+        return Err(invalid_parameter("group", "by job needs the jobs: name them with job".to_owned()));
     }
     if let Some(app) = &query.app {
         let id = find_app(call, app).await?.get();
@@ -303,6 +306,6 @@ const fn word(step: Step) -> &'static str {
     }
 }
 
-fn wrong(parameter: &'static str, message: String) -> Problem {
+fn invalid_parameter(parameter: &'static str, message: String) -> Problem {
     Problem::of_complaints(Code::InvalidQuery, vec![Complaint::query(parameter, "invalid_value", message)])
 }

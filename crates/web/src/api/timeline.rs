@@ -24,8 +24,8 @@ use crate::routes::Routes;
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// Maximum range of one timeline, in days.
 const DAYS_MAX: u32 = 31;
-const LANE_COUNT: u32 = 40;
-const FIRE_COUNT: u32 = 200;
+const LANE_COUNT_DEFAULT: u32 = 40;
+const FIRE_COUNT_DEFAULT: u32 = 200;
 const FIRE_COUNT_MAX: u32 = 1_000;
 /// The length of a bucket in the counts of upcoming fires.
 const DENSITY_STEP: Duration = Duration::from_secs(900);
@@ -66,7 +66,7 @@ impl FromQuery for TimelineQuery {
             app: reader.single(Parameter::name("app").about("Only this app.")),
             contains: reader
                 .parsed(Parameter::text("name_contains").about("Only jobs whose name contains this."), part),
-            limit: reader.limit(LANE_COUNT, LANE_COUNT_MAX),
+            limit: reader.limit(LANE_COUNT_DEFAULT, LANE_COUNT_MAX),
         }
     }
 }
@@ -83,7 +83,7 @@ impl FromQuery for ComingQuery {
         Self {
             to: reader
                 .parsed(Parameter::instant("to").about("The end; in 24 hours if left out, and at most."), instant),
-            limit: reader.limit(FIRE_COUNT, FIRE_COUNT_MAX),
+            limit: reader.limit(FIRE_COUNT_DEFAULT, FIRE_COUNT_MAX),
         }
     }
 }

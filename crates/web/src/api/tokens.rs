@@ -34,9 +34,9 @@ use crate::query::{FromQuery, Reader};
 use crate::routes::Routes;
 
 /// How long an API token works if the caller gives no time.
-const LIFETIME: Duration = Duration::from_secs(90 * 24 * 3600);
+const LIFETIME_DEFAULT: Duration = Duration::from_secs(90 * 24 * 3600);
 /// How long a replaced token keeps working: the default, and the maximum.
-const OVERLAP: Duration = Duration::from_secs(24 * 3600);
+const OVERLAP_DEFAULT: Duration = Duration::from_secs(24 * 3600);
 const OVERLAP_MAX: Duration = Duration::from_secs(30 * 24 * 3600);
 /// How many tokens are read at a time while searching for those that the caller may manage.
 const BATCH: u32 = 500;
@@ -221,11 +221,11 @@ async fn page(
     after: Option<TokenId>,
     limit: u32,
 ) -> Result<(Vec<TokenRecord>, bool), Problem> {
-    manageable(call, call.query.all, after, limit).await
+    manageable_tokens(call, call.query.all, after, limit).await
 }
 
 /// The caller's own tokens, or all tokens that it may manage; and whether there are more.
-pub(crate) async fn manageable<Q>(
+pub(crate) async fn manageable_tokens<Q>(
     call: &GlobalCall<Q>,
     all: bool,
     mut after: Option<TokenId>,
@@ -259,7 +259,7 @@ pub(crate) fn may_manage(caller: &Caller, token: &TokenRecord) -> bool {
 }
 
 /// The newest tokens of the caller's account that the caller may manage.
-pub(crate) async fn own<Q>(call: &GlobalCall<Q>, limit: u32) -> Result<Vec<TokenRecord>, Problem> {
+pub(crate) async fn own_tokens<Q>(call: &GlobalCall<Q>, limit: u32) -> Result<Vec<TokenRecord>, Problem> {
     let Some(owner) = call.caller.account else { return Ok(Vec::new()) };
     let query = TokenQuery { owner: Some(owner), limit, ..TokenQuery::default() };
     let mut found = call.engine().store().tokens(&query).await?;
@@ -274,13 +274,13 @@ pub(crate) async fn show_all<Q>(call: &GlobalCall<Q>, found: &[TokenRecord]) -> 
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewToken>) -> Result<Response, Problem> {
-    let made = make(&call, body.read()?).await?;
+    let made = create_token(&call, body.read()?).await?;
     json(StatusCode::CREATED, &made)
 }
 
 /// Creates a token. An API token belongs to its creator and never has more rights than the creator. A token for executors belongs to the
 /// server: it keeps working after its creator has left.
-pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<TokenJson, Problem> {
+pub(crate) async fn create_token<Q>(call: &GlobalCall<Q>, new: NewToken) -> Result<TokenJson, Problem> {
     let engine = call.engine();
     call.note.object(&new.name);
     token_name::check(&new.name)?;
@@ -402,7 +402,7 @@ fn only_namespace(grants: &[rondel_core::access::Grant]) -> Option<NamespaceId> 
 fn expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     match (kind, wanted) {
         (_, Some("never")) | (TokenKind::Executor | TokenKind::Xxl, None) => Ok(None),
-        (TokenKind::Api, None) => Ok(Some(now + LIFETIME)),
+        (TokenKind::Api, None) => Ok(Some(now + LIFETIME_DEFAULT)),
         (_, Some(text)) => {
             let refuse = |message: String| refuse_value("/expires_in", message);
             let length = parse_duration(text).map_err(|error| refuse(error.to_string()))?;
@@ -415,7 +415,7 @@ fn expiry(kind: TokenKind, wanted: Option<&str>, now: Timestamp) -> Result<Optio
 }
 
 fn overlap(wanted: Option<&str>) -> Result<Duration, Problem> {
-    let Some(text) = wanted else { return Ok(OVERLAP) };
+    let Some(text) = wanted else { return Ok(OVERLAP_DEFAULT) };
     let overlap = parse_duration(text).map_err(|error| refuse_value("/overlap", error.to_string()))?;
     if overlap > OVERLAP_MAX {
         return Err(refuse_value("/overlap", "two secrets can be valid at the same time for at most 30 days"));
@@ -437,7 +437,7 @@ async fn rotate(
 /// Replaces a token; the old one keeps working for the default overlap.
 pub(crate) async fn rotate_one<Q>(call: &GlobalCall<Q>, id: &str) -> Result<TokenJson, Problem> {
     let old = find(call, id).await?;
-    replace(call, old, OVERLAP).await
+    replace(call, old, OVERLAP_DEFAULT).await
 }
 
 async fn replace<Q>(call: &GlobalCall<Q>, old: TokenRecord, overlap: Duration) -> Result<TokenJson, Problem> {

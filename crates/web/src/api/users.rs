@@ -206,11 +206,11 @@ pub(crate) async fn page<Q>(call: &GlobalCall<Q>, after: Option<&str>, limit: u3
 }
 
 async fn create(call: GlobalCall, body: JsonBody<NewUser>) -> Result<Response, Problem> {
-    let account = make(&call, body.read()?).await?;
+    let account = create_user(&call, body.read()?).await?;
     json(StatusCode::CREATED, &show(&call, &account).await?)
 }
 
-pub(crate) async fn make<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result<Account, Problem> {
+pub(crate) async fn create_user<Q>(call: &GlobalCall<Q>, new: NewUser) -> Result<Account, Problem> {
     let engine = call.engine();
     call.note.object(&new.name);
     name::check_account(&new.name).map_err(|message| refuse_value("/name", message))?;
@@ -288,7 +288,7 @@ pub(crate) async fn apply<Q>(call: &GlobalCall<Q>, name: &str, wanted: ChangeUse
         false => ProviderLink::None,
     });
     let change = AccountChange { display_name, disabled: wanted.disabled, grants, provider_link };
-    changed(call.engine().store().change_account(account.id, &change).await?, name)?;
+    check_changed(call.engine().store().change_account(account.id, &change).await?, name)?;
     let shown = show(call, &find(call, name).await?).await?;
     call.note.changed_to(&shown);
     Ok(shown)
@@ -359,10 +359,10 @@ async fn delete(call: GlobalCall, Named(name, ..): Named<path::User>) -> Result<
 pub(crate) async fn remove<Q>(call: &GlobalCall<Q>, name: &str) -> Result<(), Problem> {
     let account = find(call, name).await?;
     call.note.before(&show(call, &account).await?);
-    changed(call.engine().store().delete_account(account.id).await?, name)
+    check_changed(call.engine().store().delete_account(account.id).await?, name)
 }
 
-fn changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
+fn check_changed(outcome: AccountChanged, name: &str) -> Result<(), Problem> {
     match outcome {
         AccountChanged::Done => Ok(()),
         AccountChanged::NotFound => Err(missing(name)),

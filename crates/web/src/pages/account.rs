@@ -157,7 +157,7 @@ async fn render_page(call: &PageCall, prefs: Prefs, status: StatusCode, state: P
         Some(account) => store.sign_ins(account.id).await?,
         None => Vec::new(),
     };
-    let found = tokens::own(call, LIMIT).await?;
+    let found = tokens::own_tokens(call, LIMIT).await?;
     let names = GrantNames::of(engine, caller.rights.grants().iter()).await?;
     let session = |one: WebSession| SessionRow {
         id: one.id.to_string(),
@@ -344,7 +344,7 @@ async fn create_token(call: &PageCall, fields: &Fields) -> Result<TokenJson, Pro
         "expires_in": Some(fields.get("expires_in")).filter(|text| !text.is_empty()),
     });
     let new: NewToken = read_value("", document)?;
-    tokens::make(call, new).await
+    tokens::create_token(call, new).await
 }
 
 pub(super) async fn revoke_token(

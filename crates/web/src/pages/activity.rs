@@ -172,7 +172,7 @@ fn api_pairs(query: &AuditQuery) -> Vec<(&'static str, String)> {
     pairs.into_iter().filter_map(|(key, value)| Some((key, value?))).collect()
 }
 
-fn address(path: &str, pairs: &[String]) -> String {
+fn url_with(path: &str, pairs: &[String]) -> String {
     if pairs.is_empty() { path.to_owned() } else { format!("{path}?{}", pairs.join("&")) }
 }
 
@@ -202,7 +202,7 @@ type PageCall = GlobalCall<WithLang<Filters>>;
 pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Problem> {
     let (engine, filters) = (call.engine(), call.query.0.clone());
     let (t, now) = (prefs.lang.texts(), engine.now());
-    let here = address("/activity", &filters.pairs());
+    let here = url_with("/activity", &filters.pairs());
     let shell = Shell::new(prefs, Nav::Activity, Some(User::of_global_call(&call).await), &here);
     let (query, error) = match filters.query(now, t) {
         Ok(query) => (query, None),
@@ -222,7 +222,7 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
     let shown = &found[..found.len().min(LIMIT as usize)];
     let next = shown.last().filter(|_| has_more).map(|last| {
         let cursor = pair("cursor", &listing.cursor(last.id));
-        address("/activity", &[filters.pairs(), vec![cursor]].concat())
+        url_with("/activity", &[filters.pairs(), vec![cursor]].concat())
     });
     let wanted = api_pairs(&query);
     let flags = wanted.iter().map(|(key, value)| format!(" --{key} {}", quoted(value))).collect::<String>();
@@ -235,10 +235,10 @@ pub(super) async fn page(call: PageCall, prefs: Prefs) -> Result<Response, Probl
         rows: shown.iter().map(|entry| formatter.row(entry)).collect(),
         first: here,
         next,
-        export: address("/activity.ndjson", &wanted),
+        export: url_with("/activity.ndjson", &wanted),
         is_first: filters.cursor.is_none(),
         is_filtered: !filters.is_empty(),
-        code: AsCode::without_namespace(("GET", &address("/api/v1/audit", &wanted)), None, &format!("audit{flags}")),
+        code: AsCode::without_namespace(("GET", &url_with("/api/v1/audit", &wanted)), None, &format!("audit{flags}")),
         error,
         filters,
         shell,
@@ -303,7 +303,7 @@ pub(super) async fn of_job(page: Page, Named(name, ..): Named<path::Job>) -> Res
         shell: page.shell(Nav::Jobs),
         t: page.t,
         rows: found.iter().map(|entry| formatter.row(entry)).collect(),
-        code: AsCode::without_namespace(("GET", &address("/api/v1/audit", &wanted)), None, &command),
+        code: AsCode::without_namespace(("GET", &url_with("/api/v1/audit", &wanted)), None, &command),
         may_see_all,
         name,
     };

@@ -207,7 +207,7 @@ pub(super) async fn render_page(
 ) -> Result<Response, Problem> {
     let (now, t) = (page.engine().now(), page.t);
     let silences = incidents::visible_silences(&page.call).await?;
-    let windows = crate::api::maintenance::visible(&page.call).await?;
+    let windows = crate::api::maintenance::visible_windows(&page.call).await?;
     let within = page.call.visible_app_names().await?;
     let query = open_query(&page.call, within.as_deref());
     let store = page.engine().store();
@@ -219,7 +219,7 @@ pub(super) async fn render_page(
     let channels = incidents::channel_names(&page.call).await?;
     let missing_roles = MissingRoleByApp::read(page).await?;
     let row = |record| incident_row(record, (&silences, &channels, &missing_roles), now, t);
-    let rules = alert_rules::visible(&page.call).await?;
+    let rules = alert_rules::visible_rules(&page.call).await?;
     let warnings = incidents::silence_warnings(&page.call, &silences).await?;
     let mut silence_rows = Vec::new();
     for (silence, warnings) in silences.iter().zip(&warnings) {

@@ -3,7 +3,7 @@
 use serde_json::Value;
 
 /// The line that ends the here-document of a command.
-const HERE: &str = "END";
+const DOCUMENT_END: &str = "END";
 
 /// An action as a `curl` call, and as a command.
 #[derive(Clone, Debug)]
@@ -36,8 +36,8 @@ impl AsCode {
         (command, document): (&str, &str),
     ) -> Self {
         let code = Self::new(namespace, request, Some(body), &format!("{command} -f -"));
-        // No line of these documents equals `HERE`, because their lines are indented.
-        let command = format!("{} <<'{HERE}'\n{}\n{HERE}", code.command, document.trim_end());
+        // No line of these documents equals `DOCUMENT_END`, because their lines are indented.
+        let command = format!("{} <<'{DOCUMENT_END}'\n{}\n{DOCUMENT_END}", code.command, document.trim_end());
         Self { command, ..code }
     }
 

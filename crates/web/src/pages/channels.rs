@@ -19,7 +19,7 @@ use super::moment::Moment;
 use super::sentences::localized;
 use super::shell::{LIMIT, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::channels::{find, subjects, tested};
+use crate::api::channels::{delivery_for_audit, find, subjects};
 use crate::cursor::Listing;
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
@@ -272,7 +272,7 @@ pub(super) async fn test(page: Page, Named(name, ..): Named<path::Channel>) -> R
     let channel = find(&page.call, &name).await?;
     let by = page.call.caller.name();
     let delivery = channels::test(page.engine(), &page.call.namespace, &channel, by).await?;
-    page.call.note.changed_to(&tested(&delivery));
+    page.call.note.changed_to(&delivery_for_audit(&delivery));
     let form = ChannelForm::new(channel.kind, Some(&channel), page.t);
     render_page(
         &page,

@@ -17,11 +17,11 @@ use crate::call::Call;
 use crate::problem::Problem;
 
 /// How many fires of each definition are shown.
-const COUNT: usize = 10;
+const SHOWN_FIRE_COUNT: usize = 10;
 /// The period in which the fires that vanish or appear are counted.
 const WINDOW: Duration = Duration::from_secs(7 * 86_400);
 /// Maximum number of fires that are computed for that period.
-const STEPS: u32 = 5_000;
+const COMPUTED_FIRE_COUNT_MAX: u32 = 5_000;
 
 /// The upcoming fires under both definitions.
 pub(super) struct EditEffect {
@@ -70,7 +70,7 @@ impl EditEffect {
                 timetable: &job.timetable,
                 anchor,
                 after: now,
-                count: COUNT,
+                count: SHOWN_FIRE_COUNT,
                 per_day_max: PER_DAY_MAX,
             };
             let found = preview(ask);
@@ -87,7 +87,7 @@ impl EditEffect {
             rows.entry(at).or_default().1 = true;
         }
         let planned = |job| AnchoredJob { job, anchor };
-        let mut steps = STEPS;
+        let mut steps = COMPUTED_FIRE_COUNT_MAX;
         let changes = fire_changes(old.as_ref().map(planned), Some(planned(&new)), (now, now + WINDOW), &mut steps);
         let row = |(at, (is_in_current, is_in_edited))| ComingRow {
             at: Moment::new(at, now, t),
@@ -96,7 +96,7 @@ impl EditEffect {
             is_in_edited,
         };
         Ok(Self {
-            rows: rows.into_iter().map(row).take(COUNT * 2).collect(),
+            rows: rows.into_iter().map(row).take(SHOWN_FIRE_COUNT * 2).collect(),
             vanishing: changes.vanishing.count,
             appearing: changes.appearing.count,
             is_cut: !changes.is_whole,

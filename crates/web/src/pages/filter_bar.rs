@@ -65,7 +65,7 @@ impl FilterBar {
         let terms = filter.as_ref().map(Filter::terms).unwrap_or_default();
         let without = |index: usize| {
             let others = terms.iter().enumerate().filter(|(place, _)| *place != index).map(|(_, term)| term.as_str());
-            address(action, &others.collect::<Vec<_>>().join(" "), &kept)
+            list_url(action, &others.collect::<Vec<_>>().join(" "), &kept)
         };
         let chips = terms.iter().enumerate().map(|(index, term)| Chip { term: term.clone(), href: without(index) });
         Self {
@@ -93,7 +93,7 @@ impl Fault {
 }
 
 /// The URL of a list with a filter.
-pub(super) fn address(action: &str, filter: &str, kept: &[(&'static str, String)]) -> String {
+pub(super) fn list_url(action: &str, filter: &str, kept: &[(&'static str, String)]) -> String {
     let mut pairs: Vec<String> = Vec::new();
     if !filter.is_empty() {
         pairs.push(pair("q", filter));
@@ -106,7 +106,7 @@ pub(super) fn address(action: &str, filter: &str, kept: &[(&'static str, String)
 pub(super) fn presets(action: &'static str, current: &str, filters: &[(&'static str, &'static str)]) -> Vec<Preset> {
     let preset = |(name, filter): &(&'static str, &'static str)| Preset {
         name: (*name).to_owned(),
-        href: address(action, filter, &[]),
+        href: list_url(action, filter, &[]),
         is_current: current == *filter,
     };
     filters.iter().map(preset).collect()

@@ -32,9 +32,9 @@ const AHEAD_COUNT: usize = 25;
 /// Longer messages are cut to this length, in characters. The page of the run shows them whole.
 const MESSAGE_LEN_MAX: usize = 200;
 /// If a day has too many fires, shorter ranges are read; this is the shortest.
-const SHORTEST: Duration = Duration::from_secs(1);
-/// If a range of the length [`SHORTEST`] has too many entries, at most this many further pages of it are read.
-const READ_ON_MAX: usize = 20;
+const SHORTEST_RANGE: Duration = Duration::from_secs(1);
+/// If a range of the length [`SHORTEST_RANGE`] has too many entries, at most this many further pages of it are read.
+const FURTHER_PAGE_COUNT_MAX: usize = 20;
 
 /// The query of the page: up to when to show past fires, and the question "why".
 #[derive(Debug)]
@@ -153,7 +153,7 @@ impl FireFormatter<'_> {
         When {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::moment(self.zone, at)),
-            why_url: super::why::address(self.name, Some(at)),
+            why_url: super::why::question_url(self.name, Some(at)),
         }
     }
 
@@ -336,7 +336,7 @@ async fn past(
             None => return Ok((from, history)),
             // The read ended at `next`. Most jobs fire evenly, so the end of the day should fit into one page if it is no longer than the
             // part that was read.
-            Some(next) if length > SHORTEST => length = (length / 2).min(next.since(from)).max(SHORTEST),
+            Some(next) if length > SHORTEST_RANGE => length = (length / 2).min(next.since(from)).max(SHORTEST_RANGE),
             Some(next) => return newest(page, record, (next, to), history).await,
         }
     }
@@ -349,7 +349,7 @@ async fn newest(
     (mut from, to): (Timestamp, Timestamp),
     mut history: FireHistory,
 ) -> Result<(Timestamp, FireHistory), StoreError> {
-    for _ in 0..READ_ON_MAX {
+    for _ in 0..FURTHER_PAGE_COUNT_MAX {
         let mut more = read(page, record, from, to).await?;
         history.entries.append(&mut more.entries);
         history.next = more.next;

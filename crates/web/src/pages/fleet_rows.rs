@@ -93,7 +93,7 @@ pub(super) struct ExecutorRow {
 
 impl ExecutorRow {
     /// The URL of its page or, with `verb`, of an action on it.
-    pub(super) fn address(&self, verb: &str) -> String {
+    pub(super) fn url_of(&self, verb: &str) -> String {
         format!("/executors/{}{verb}?app={}", self.name, self.app)
     }
 }

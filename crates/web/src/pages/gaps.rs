@@ -28,7 +28,7 @@ const SPAN_MAX: Duration = Duration::from_secs(8 * 24 * 3_600);
 /// Maximum number of reads. If a range has too many fires, a shorter one is read.
 const READ_COUNT_MAX: u32 = 4;
 /// Minimum length of a range.
-const SHORTEST: Duration = Duration::from_secs(60);
+const SHORTEST_RANGE: Duration = Duration::from_secs(60);
 
 /// The ends of the lane. The default is the last day.
 #[derive(Debug)]
@@ -91,7 +91,7 @@ pub(super) async fn of_job(page: Page<GapsQuery>, Named(name, ..): Named<path::J
         let Some(next) = history.next.filter(|next| *next <= to) else { break };
         // Only the newest part is shown. The read ended at `next`. If the fires are evenly spread, the end of the range fits into one read
         // if it is no longer than the part that was read.
-        let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST);
+        let length = (to.since(from) / 2).min(next.since(from)).max(SHORTEST_RANGE);
         from = to.saturating_sub(length).max(from);
     }
     let until = history.next.map_or(to, |next| next.min(to));

@@ -21,7 +21,7 @@ const RUN_COUNT: u32 = 10;
 /// How far back runs are searched for an incident about a missed deadline.
 const DAY: Duration = Duration::from_secs(24 * 3_600);
 /// How far back runs are searched at most, for an incident about a job that has had no success for some time.
-const BACK_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
+const LOOK_BACK_MAX: Duration = Duration::from_secs(31 * 24 * 3_600);
 
 /// A message about an incident.
 pub(super) struct MessageRow {
@@ -82,7 +82,7 @@ pub(super) async fn covered_runs<Q>(page: &Page<Q>, record: &IncidentRecord) -> 
     let (incident, t, now) = (&record.incident, page.t, page.engine().now());
     let back = match &record.spec.condition {
         Condition::NotSucceededBy { .. } => DAY,
-        Condition::NoSuccessFor { length } => (*length).min(BACK_MAX),
+        Condition::NoSuccessFor { length } => (*length).min(LOOK_BACK_MAX),
         _ => return Ok(None),
     };
     if incident.subject.kind != SubjectKind::Job {

@@ -20,7 +20,7 @@ use rondel_store::ledger::RunQuery;
 use serde_json::Value;
 
 use super::alerts::{self, IncidentRow};
-use super::filter_bar::address;
+use super::filter_bar::list_url;
 use super::fires::WhyForm;
 use super::form::Fields;
 use super::job_charts::{self, JobCharts};
@@ -239,7 +239,7 @@ fn label(key: &str, value: &str) -> (String, String) {
     let pattern = LabelTest { key: key.to_owned(), value: Some(value.to_owned()) };
     let labels = vec![LabelTerm { any: vec![pattern], is_not: false }];
     let filter = Filter { labels, ..Filter::default() };
-    (format!("{key}={value}"), address("/jobs", &filter.to_string(), &[]))
+    (format!("{key}={value}"), list_url("/jobs", &filter.to_string(), &[]))
 }
 
 /// The mark of the job's mode; `None` if the job is active without a start instant.

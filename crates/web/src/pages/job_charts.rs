@@ -28,7 +28,7 @@ const BAND_DAYS: u32 = 30;
 const BAND_HEIGHT: u128 = 90;
 const NEXT_COUNT: usize = 10;
 /// How far ahead fires are searched.
-const AHEAD: Duration = Duration::from_secs(366 * 24 * 3_600);
+const LOOK_AHEAD: Duration = Duration::from_secs(366 * 24 * 3_600);
 /// The side of a day's square in the year map, including the gap.
 const CELL: usize = 12;
 
@@ -79,7 +79,8 @@ pub(super) async fn read<Q>(
     // If the job moved to another app, only runs of apps that the caller sees are counted.
     let from = visible_from(call, record, year.from, year.to).await?;
     buckets.iter_mut().filter(|bucket| bucket.at < from).for_each(|bucket| *bucket = Bucket::empty(bucket.at));
-    let fires = next_fires(call.engine().node(), (record.id, record.version), (now, now + AHEAD), NEXT_COUNT).await?;
+    let fires =
+        next_fires(call.engine().node(), (record.id, record.version), (now, now + LOOK_AHEAD), NEXT_COUNT).await?;
     let fires = record.next_fire_at.filter(|at| *at > now).into_iter().chain(fires);
     let mut fires: Vec<Timestamp> = fires.filter(|_| record.spec.enabled).collect();
     fires.sort_unstable();

@@ -216,7 +216,7 @@ impl JobForm {
                 let of_key =
                     ["cron", "every", "delay", "after", "at"].into_iter().find(|kind| fields.contains_key(*kind));
                 of_key
-                    .filter(|kind| LeafFields::holds(kind, fields) && (*kind != "at" || is_plain_at))
+                    .filter(|kind| LeafFields::can_express(kind, fields) && (*kind != "at" || is_plain_at))
                     .unwrap_or("json")
             }
         };

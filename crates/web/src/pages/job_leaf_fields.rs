@@ -190,7 +190,7 @@ impl LeafFields {
     }
 
     /// Whether the fields for this kind of schedule can express the whole schedule.
-    pub(super) fn holds(kind: &str, schedule: &Map<String, Value>) -> bool {
+    pub(super) fn can_express(kind: &str, schedule: &Map<String, Value>) -> bool {
         let own: &[&str] = match kind {
             "cron" => &["cron", "time_zone"],
             "every" => &["every"],

@@ -19,7 +19,7 @@ use rondel_store::ledger::RunQuery;
 use rondel_store::rollups::ChartRun;
 use rondel_store::saved_filters::FilteredList;
 
-use super::filter_bar::{FilterBar, Preset, address};
+use super::filter_bar::{FilterBar, Preset, list_url};
 use super::moment::{Moment, length};
 use super::outcomes::{OUTCOME_COUNT, Outcomes};
 use super::saved_filters::SavedBar;
@@ -164,11 +164,11 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let slice = slice(&found, after.as_deref());
     let at = |entry: &Arc<BoardEntry>| {
         let cursor = vec![("cursor", listing.cursor(&entry.name))];
-        address("/jobs", &text, &[query.kept(), cursor].concat())
+        list_url("/jobs", &text, &[query.kept(), cursor].concat())
     };
     let next = slice.entries.last().filter(|_| slice.has_more).map(at);
     let is_first = after.is_none();
-    let first = address("/jobs", &text, &query.kept());
+    let first = list_url("/jobs", &text, &query.kept());
     let previous = match (&slice.previous, is_first) {
         (_, true) => None,
         (Some(entry), false) => Some(at(entry)),
@@ -177,7 +177,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let rows = rows(&page, (&*board, &found[..]), slice.entries, &mut offers).await?;
     let sort = |word: &'static str, name: &'static str| Preset {
         name: name.to_owned(),
-        href: address("/jobs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
+        href: list_url("/jobs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
         is_current: query.sort == word,
     };
     let may = |permission| page.call.apps_with(permission).is_none_or(|apps| !apps.is_empty());
@@ -236,7 +236,7 @@ fn state_presets(
     let kept = page.query().kept();
     let mut presets = vec![Preset {
         name: format!("{} {}", t.jobs_all, all.len()),
-        href: address("/jobs", &others.to_string(), &kept),
+        href: list_url("/jobs", &others.to_string(), &kept),
         is_current: chosen.is_open(),
     }];
     for (state, count) in board.count(&all, offers).into_iter().filter(|(_, count)| *count > 0) {
@@ -244,7 +244,7 @@ fn state_presets(
         with.states.any = vec![state];
         presets.push(Preset {
             name: format!("{} {count}", state_name(state, t)),
-            href: address("/jobs", &with.to_string(), &kept),
+            href: list_url("/jobs", &with.to_string(), &kept),
             is_current: chosen.any == [state],
         });
     }

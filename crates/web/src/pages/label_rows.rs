@@ -10,7 +10,7 @@ use super::form::Fields;
 /// Maximum number of rows that are shown. A job with that many labels is refused anyway.
 const SHOWN_COUNT_MAX: usize = 3 * LABEL_COUNT_MAX;
 /// The field that is sent together with the rows. Without it, a form leaves the labels unchanged.
-const MARK: &str = "labels";
+const ROWS_FIELD: &str = "labels";
 const PREFIX: &str = "label.";
 
 /// A label as the user typed it.
@@ -35,7 +35,7 @@ impl LabelRows {
 
     /// The rows that were sent, with errors. Empty rows are left out.
     pub(super) fn from_fields(fields: &Fields) -> Self {
-        if fields.get_if_sent(MARK).is_none() {
+        if fields.get_if_sent(ROWS_FIELD).is_none() {
             return Self(None);
         }
         let mut rows: BTreeMap<usize, LabelRow> = BTreeMap::new();

@@ -61,7 +61,7 @@ pub(super) fn fields(schema: &Value, params: &Value) -> Vec<ParamField> {
         let kind = kind(schema, property);
         let value = params.get(name).filter(|value| !value.is_null());
         // A value of another kind is shown as JSON, such as the name of a secret in place of a number.
-        let kind = if value.is_some_and(|value| !holds(&kind, value)) { FieldKind::Json } else { kind };
+        let kind = if value.is_some_and(|value| !can_show(&kind, value)) { FieldKind::Json } else { kind };
         let (prefix, value) = match (&kind, value) {
             (FieldKind::Text, value) => (TEXT, value.and_then(Value::as_str).unwrap_or_default().to_owned()),
             (FieldKind::TextOrJson, value) => (TEXT_OR_JSON, value.map(text_or_json).unwrap_or_default()),
@@ -85,7 +85,7 @@ fn hint<'a>(schema: &'a Value, property: &'a Value) -> &'a str {
     found.unwrap_or_default()
 }
 
-fn holds(kind: &FieldKind, value: &Value) -> bool {
+fn can_show(kind: &FieldKind, value: &Value) -> bool {
     match kind {
         FieldKind::Text => value.is_string(),
         FieldKind::TextOrJson => value.is_string() || value.is_object() || value.is_array(),

@@ -124,7 +124,7 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
     let mut items = view.page(after.as_deref(), &states, ITEM_COUNT + 1);
     let has_more = items.len() > ITEM_COUNT as usize;
     items.truncate(ITEM_COUNT as usize);
-    let first = address(&name, *state, None);
+    let first = items_url(&name, *state, None);
     let next = items.last().filter(|_| has_more).map(|last| listing.cursor(&last.item.name));
     let PumpView { root, groups, totals, .. } = &view;
     let template = PumpPage {
@@ -140,14 +140,14 @@ pub(super) async fn page(page: Page<ItemsQuery>, Named(name, ..): Named<path::Jo
         items: items.into_iter().map(|item| item_row(&page, &record, item, now)).collect(),
         is_first: after.is_none(),
         first,
-        next: next.map(|cursor| address(&name, *state, Some(&cursor))),
+        next: next.map(|cursor| items_url(&name, *state, Some(&cursor))),
         name,
         t,
     };
     html(StatusCode::OK, &template)
 }
 
-fn address(name: &str, state: Option<ItemState>, cursor: Option<&str>) -> String {
+fn items_url(name: &str, state: Option<ItemState>, cursor: Option<&str>) -> String {
     let given = [state.map(|state| pair("state", state.as_str())), cursor.map(|cursor| pair("cursor", cursor))];
     let query = given.into_iter().flatten().collect::<Vec<_>>().join("&");
     format!("/jobs/{name}/pump{}{query}", if query.is_empty() { "" } else { "?" })
@@ -157,7 +157,7 @@ fn choices(name: &str, chosen: Option<ItemState>, t: &Texts) -> Vec<Choice> {
     let states = std::iter::once(None).chain(ItemState::ALL.iter().copied().map(Some));
     let choice = |state: Option<ItemState>| Choice {
         word: state.map_or(t.pump_state_all, |state| class_and_word(state, t).1),
-        href: address(name, state, None),
+        href: items_url(name, state, None),
         is_on: state == chosen,
     };
     states.map(choice).collect()

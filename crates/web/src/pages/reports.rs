@@ -92,7 +92,7 @@ impl ReportChoices {
     }
 
     /// The URL of `path` with these choices and further parameters.
-    fn address(&self, path: &str, more: &[(&str, &str)]) -> String {
+    fn url(&self, path: &str, more: &[(&str, &str)]) -> String {
         let own = [
             ("by", &self.by),
             ("days", &self.days),
@@ -302,8 +302,8 @@ async fn render_page<Q: Sync>(
             .unwrap_or_default(),
         is_cut: computed.as_ref().is_some_and(|computed| computed.is_cut),
         in_parts,
-        csv: choices.address("/export/report.csv", &[]),
-        next: next_cursor.map(|cursor| choices.address("/reports", &[("cursor", &cursor)])),
+        csv: choices.url("/export/report.csv", &[]),
+        next: next_cursor.map(|cursor| choices.url("/reports", &[("cursor", &cursor)])),
         schedule: schedule.map(|saved| ShownSchedule {
             words: t.report_weekly_when(
                 &saved.spec.channel,

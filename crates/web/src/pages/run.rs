@@ -35,7 +35,7 @@ use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::redirect::to;
-use crate::shown_runs::{Parts, attempts, named, params, rows_of_groups, shard_name, shard_runs};
+use crate::shown_runs::{Parts, attempts, params, rows_of_groups, shard_name, shard_runs, with_job_names};
 
 /// The query of the page: the attempt whose log is shown, and the text to search in the log.
 #[derive(Debug)]
@@ -174,7 +174,7 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
         zones::set_job(&definition.spec);
     }
     let shown_attempt = chosen_attempt(page.query().attempt, &run)?;
-    let job = named(&page.call, vec![run.clone()]).await?.pop().map(|(job, _)| job).unwrap_or_default();
+    let job = with_job_names(&page.call, vec![run.clone()]).await?.pop().map(|(job, _)| job).unwrap_or_default();
     let is_broadcast = run.shard_index == ROOT_SHARD;
     let shards = if is_broadcast { shard_runs(&page.call, &run).await? } else { Vec::new() };
     let tried = attempts(&page.call, &run).await?;

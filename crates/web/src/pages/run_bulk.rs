@@ -23,7 +23,7 @@ use crate::problem::Problem;
 use crate::redirect::{own_path, to};
 use crate::run_bulk::{BULK_RUN_COUNT_MAX, RunAction, RunProblem, RunSelection, SelectedRuns, perform, select};
 use crate::run_filter;
-use crate::shown_runs::{Parts, named};
+use crate::shown_runs::{Parts, with_job_names};
 
 /// How many runs are shown before the action, and how many problems after it.
 const SHOWN_COUNT_MAX: usize = 20;
@@ -121,7 +121,7 @@ pub(super) async fn act(page: Page, fields: Fields) -> Result<Response, Problem>
     let shown: Vec<_> = runs.into_iter().rev().take(SHOWN_COUNT_MAX).collect();
     let parts = Parts::among(&page.call, shown.iter()).await?;
     let line = |(job, run): (String, Run)| RunLine::new(&run, job, parts.of(&run), now, t);
-    let rows: Vec<RunLine> = named(&page.call, shown).await?.into_iter().map(line).collect();
+    let rows: Vec<RunLine> = with_job_names(&page.call, shown).await?.into_iter().map(line).collect();
     let is_retry = action == RunAction::Retry;
     let template = BulkPage {
         shell: page.shell(Nav::Runs),

@@ -14,7 +14,7 @@ use crate::api::run_json;
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
 use crate::run_filter::{self, can_continue};
-use crate::shown_runs::named;
+use crate::shown_runs::with_job_names;
 
 /// Maximum number of runs in a file.
 const EXPORT_COUNT_MAX: usize = 10_000;
@@ -39,7 +39,7 @@ pub(super) async fn csv(page: Page<ExportQuery>) -> Result<Response, Problem> {
     let mut text = head.to_owned();
     let mut search = search(&page).await?;
     while let Some(runs) = next(&page, &mut search).await? {
-        for (job, run) in named(&page.call, runs).await? {
+        for (job, run) in with_job_names(&page.call, runs).await? {
             text.push_str(&line(&job, &run));
         }
     }

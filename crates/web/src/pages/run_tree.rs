@@ -7,7 +7,7 @@ use super::shell::Page;
 use super::view::RunRow;
 use crate::api::run_tree;
 use crate::problem::Problem;
-use crate::shown_runs::named;
+use crate::shown_runs::with_job_names;
 
 /// Runs deeper in the tree than this are not indented further.
 const INDENT_MAX: usize = 8;
@@ -40,7 +40,8 @@ impl RunTree {
             return Ok(None);
         }
         let root = found.branches.first().map(|branch| branch.run.id).filter(|root| *root != shown.id);
-        let named = named(&page.call, found.branches.iter().map(|branch| branch.run.clone()).collect()).await?;
+        let named =
+            with_job_names(&page.call, found.branches.iter().map(|branch| branch.run.clone()).collect()).await?;
         let line = |(branch, (job, run)): (RunInTree, (String, Run))| TreeLine {
             indent: branch.depth.min(INDENT_MAX),
             kind: branch.link.map(|link| t.link(link)),

@@ -9,7 +9,7 @@ use rondel_core::{RunStatus, Timestamp, words};
 use rondel_store::ledger::RunOrder;
 use rondel_store::saved_filters::FilteredList;
 
-use super::filter_bar::{FilterBar, Preset, address, presets};
+use super::filter_bar::{FilterBar, Preset, list_url, presets};
 use super::run_line::RunLine;
 use super::saved_filters::SavedBar;
 use super::shell::{LIMIT, Nav, Page, Shell, html};
@@ -21,7 +21,7 @@ use crate::query::{FromQuery, Reader};
 use crate::redirect::pair;
 use crate::run_bulk::BULK_RUN_COUNT_MAX;
 use crate::run_filter::{self, RunPosition, SearchedPage};
-use crate::shown_runs::{Parts, named};
+use crate::shown_runs::{Parts, with_job_names};
 
 /// The filter for failures that are not acknowledged.
 const DEAD: &str = "is:dead";
@@ -126,14 +126,14 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let kept = query.kept();
     let at = |place: RunPosition| {
         let cursor = listing.cursor(place);
-        address("/runs", &text, &[kept.clone(), vec![("cursor", cursor)]].concat())
+        list_url("/runs", &text, &[kept.clone(), vec![("cursor", cursor)]].concat())
     };
     let (previous, next) = (found.before.map(at), found.after.map(at));
     let parts = Parts::among(&page.call, found.runs.iter()).await?;
-    let rows = named(&page.call, found.runs).await?;
+    let rows = with_job_names(&page.call, found.runs).await?;
     let rows = rows.into_iter().map(|(job, run)| RunLine::new(&run, job, parts.of(&run), now, t)).collect();
     let sort = |order: RunOrder, word: &str| Sort {
-        href: address("/runs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
+        href: list_url("/runs", &text, &if word.is_empty() { Vec::new() } else { vec![("sort", word.to_owned())] }),
         is_current: query.order == order,
     };
     let template = RunsPage {
@@ -148,7 +148,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         is_live: place.is_none() && query.order == RunOrder::Newest && status == StatusCode::OK,
         previous,
         next,
-        first: address("/runs", &text, &kept),
+        first: list_url("/runs", &text, &kept),
         is_first: place.is_none(),
         notes: notes(&page, filter.as_ref(), found.searched_to).await?,
         no_bulk: page
@@ -186,7 +186,7 @@ async fn with_dead(page: &Page<ListRuns>, mut presets: Vec<Preset>, text: &str) 
         (_, true) => page.t.preset_dead_count(format!("{DEAD_COUNT_MAX}+")),
         (count, false) => page.t.preset_dead_count(count),
     };
-    presets.push(Preset { name, href: address("/runs", DEAD, &[]), is_current: text == DEAD });
+    presets.push(Preset { name, href: list_url("/runs", DEAD, &[]), is_current: text == DEAD });
     Ok(presets)
 }
 

@@ -6,7 +6,7 @@ use rondel_core::plain;
 use rondel_store::saved_filters::{FilterOwner, FilteredList, SAVED_FILTER_COUNT_MAX, SavedFilter};
 use serde_json::json;
 
-use super::filter_bar::address;
+use super::filter_bar::list_url;
 use super::form::Fields;
 use super::shell::Page;
 use super::toast::{self, Toast};
@@ -59,7 +59,7 @@ impl SavedBar {
             Some(_) => None,
         };
         let chip = |one: SavedFilter| SavedChip {
-            href: address(action(list), &one.filter, &[]),
+            href: list_url(action(list), &one.filter, &[]),
             is_current: one.filter == text,
             name: one.name,
             filter: one.filter,

@@ -17,7 +17,7 @@ use super::script_form::ScriptForm;
 use super::script_try;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::scripts::{audited, diff_versions, find, restore_version, version};
+use crate::api::scripts::{audit_view, diff_versions, find, restore_version, version};
 use crate::path::{self, Named};
 use crate::problem::{Code, Problem};
 use crate::query::{FromQuery, Reader};
@@ -148,7 +148,7 @@ pub(super) async fn save(
     let saved = scripts::save(page.engine(), place, &form.spec(), Some(seen), page.call.caller.name()).await;
     let problem = match saved.map_err(Problem::from) {
         Ok(saved) => {
-            page.call.note.changed_to(&audited(&saved.record));
+            page.call.note.changed_to(&audit_view(&saved.record));
             return Ok(to(&format!("/scripts/{name}")));
         }
         Err(problem) => problem,

@@ -14,7 +14,7 @@ use super::moment::Moment;
 use super::script_form::ScriptForm;
 use super::shell::{LIMIT, MissingRoles, Nav, Page, Shell, html};
 use super::texts::Texts;
-use crate::api::scripts::audited;
+use crate::api::scripts::audit_view;
 use crate::call::forbidden;
 use crate::cursor::{Listing, invalid};
 use crate::problem::{Code, Problem};
@@ -84,7 +84,7 @@ async fn create_script(page: &Page, form: &ScriptForm) -> Result<(), Problem> {
     let author = page.call.caller.name();
     let saved = scripts::save(page.engine(), (namespace, &form.name), &form.spec(), Some(0), author).await?;
     page.call.note.object(&form.name);
-    page.call.note.changed_to(&audited(&saved.record));
+    page.call.note.changed_to(&audit_view(&saved.record));
     Ok(())
 }
 

@@ -18,7 +18,7 @@ use super::sentences::localized;
 use super::shell::{LIMIT, Nav, NoQuery, Page, Shell, User, WithLang, html};
 use super::texts::Texts;
 use super::toast::{self, Toast};
-use crate::api::tokens::{manageable, show_all};
+use crate::api::tokens::{manageable_tokens, show_all};
 use crate::call::{GlobalCall, forbidden, visible_namespace, visible_namespaces};
 use crate::cursor::{Listing, invalid};
 use crate::path::{self, Named};
@@ -123,7 +123,7 @@ pub(super) async fn tokens(call: PageCall<TokensCursor>, prefs: Prefs) -> Result
         return Err(invalid("does not hold an id"));
     }
     let is_first = cursor.is_none();
-    let (mut found, has_more) = manageable(&call, true, after, LIMIT).await?;
+    let (mut found, has_more) = manageable_tokens(&call, true, after, LIMIT).await?;
     found.truncate(LIMIT as usize);
     let next = found.last().filter(|_| has_more);
     let next = next.map(|last| format!("/settings/tokens?{}", pair("cursor", &listing.cursor(last.id))));

@@ -158,16 +158,21 @@ pub(super) async fn enter(
             let (id, at) = (web.engine.new_id(), web.engine.now());
             match sign_in::begin_by_password(store, id, &account, &browser.client, at).await? {
                 Some(cookie) => welcome(&web, &browser, &cookie, next).await,
-                None => wrong(&web, prefs, &browser, (name, next)).await,
+                None => show_wrong_password(&web, prefs, &browser, (name, next)).await,
             }
         }
-        SignIn::Wrong => wrong(&web, prefs, &browser, (name, next)).await,
+        SignIn::Wrong => show_wrong_password(&web, prefs, &browser, (name, next)).await,
         SignIn::Blocked(until) => Err(too_many_attempts(until, now)),
     }
 }
 
 /// Shows the sign-in page again after a wrong name or password.
-async fn wrong(web: &Web, prefs: Prefs, browser: &Browser, (name, next): (&str, &str)) -> Result<Response, Problem> {
+async fn show_wrong_password(
+    web: &Web,
+    prefs: Prefs,
+    browser: &Browser,
+    (name, next): (&str, &str),
+) -> Result<Response, Problem> {
     // Names of accounts have no colon, so a reader of the audit log cannot mistake the typed name for an account.
     let entry = entry(web, browser, &format!("typed:{}", plain::cleaned(name)), AuthMethod::Anonymous);
     audit::add(web, &AuditEntry { verdict: Verdict::Denied, ..entry }).await;

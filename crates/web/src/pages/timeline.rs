@@ -109,7 +109,7 @@ impl TimelineQuery {
         Scale { from: to.saturating_sub(self.length()).max(Timestamp::EPOCH), to }
     }
 
-    fn address(&self, by: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
+    fn url(&self, by: LaneKind, zoom: usize, to: Option<Timestamp>) -> String {
         let mut pairs = vec![pair("by", by.word()), pair("zoom", ZOOMS.get(zoom).map_or("24h", |(name, _)| name))];
         pairs.extend(to.map(|to| pair("to", &to.to_string())));
         pairs.extend((!self.contains.is_empty()).then(|| pair("q", &self.contains)));
@@ -202,12 +202,12 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
     let step = query.length() / 2;
     let choice_by = |by: LaneKind| Choice {
         word: by_name(by, t).to_owned(),
-        href: query.address(by, query.zoom, query.to),
+        href: query.url(by, query.zoom, query.to),
         is_on: by == query.by,
     };
     let choice_zoom = |(place, (word, _)): (usize, &(&str, u32))| Choice {
         word: (*word).to_owned(),
-        href: query.address(query.by, place, query.to),
+        href: query.url(query.by, place, query.to),
         is_on: place == query.zoom,
     };
     let template = TimelinePage {
@@ -215,9 +215,9 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         t,
         by: LaneKind::ALL.into_iter().map(choice_by).collect(),
         zooms: ZOOMS.iter().enumerate().map(choice_zoom).collect(),
-        earlier: query.address(query.by, query.zoom, Some(scale.to.saturating_sub(step))),
-        later: query.address(query.by, query.zoom, Some(scale.to + step)),
-        present: query.to.is_some().then(|| query.address(query.by, query.zoom, None)),
+        earlier: query.url(query.by, query.zoom, Some(scale.to.saturating_sub(step))),
+        later: query.url(query.by, query.zoom, Some(scale.to + step)),
+        present: query.to.is_some().then(|| query.url(query.by, query.zoom, None)),
         from: Moment::new(scale.from, now, t),
         to: Moment::new(scale.to, now, t),
         contains: query.contains.clone(),
@@ -233,7 +233,7 @@ pub(super) async fn page(page: Page<TimelineQuery>) -> Result<Response, Problem>
         hours: (0..24).step_by(3).collect(),
         lane_max: query.lane_count(),
         more_lanes: (timeline.has_more && !query.has_many)
-            .then(|| format!("{}&{}", query.address(query.by, query.zoom, query.to), pair("lanes", MANY_LANES.0))),
+            .then(|| format!("{}&{}", query.url(query.by, query.zoom, query.to), pair("lanes", MANY_LANES.0))),
     };
     html(StatusCode::OK, &template)
 }

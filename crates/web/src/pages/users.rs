@@ -247,7 +247,7 @@ pub(super) async fn create(
             let name = fields.get("name").to_owned();
             let new =
                 NewUser { name, display_name: text("display_name"), password, grants: grants.unwrap_or_default() };
-            users::make(&call, new).await.map(drop)
+            users::create_user(&call, new).await.map(drop)
         }
     };
     if is_invited && outcome.is_ok() {

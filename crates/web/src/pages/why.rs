@@ -55,7 +55,7 @@ impl FromQuery for WhyQuery {
 }
 
 /// The URL of a question.
-pub(super) fn address(job: &str, at: Option<Timestamp>) -> String {
+pub(super) fn question_url(job: &str, at: Option<Timestamp>) -> String {
     match at {
         None => format!("/why?{}", pair("job", job)),
         Some(at) => format!("/why?{}&{}", pair("job", job), pair("at", &at.to_string())),
@@ -149,7 +149,7 @@ pub(super) async fn page(page: Page<WhyQuery>) -> Result<Response, Problem> {
         None => {
             let known = names(&page, SEARCH_COUNT).await?;
             let near = near_misses(&query.job, known.iter().map(String::as_str), NEAR_COUNT);
-            let link = |name: &&str| format!("{}&{}", address(name, None), pair("at", &query.at));
+            let link = |name: &&str| format!("{}&{}", question_url(name, None), pair("at", &query.at));
             shown.near = near.iter().map(|name| ((*name).to_owned(), link(name))).collect();
             shown.error = Some(t.why_no_job(&query.job));
             shown.jobs = known.into_iter().take(JOB_COUNT as usize).collect();
@@ -251,7 +251,7 @@ impl AnswerFormatter<'_> {
         When {
             at: Moment::new(at, self.now, self.t),
             local: (self.zone != Tz::UTC).then(|| words::moment(self.zone, at)),
-            why: address(self.job, Some(at)),
+            why: question_url(self.job, Some(at)),
         }
     }
 

@@ -184,7 +184,7 @@ struct Loader<'a> {
 
 impl Loader<'_> {
     fn next(&mut self) -> Result<(Event, Marker), YamlError> {
-        self.parser.next_token().map_err(|error: ScanError| wrong(*error.marker(), error.info()))
+        self.parser.next_token().map_err(|error: ScanError| error_at(*error.marker(), error.info()))
     }
 
     /// Reads the next node with everything below it. Uses no recursion: a text may be nested as deeply as it is long.
@@ -212,9 +212,9 @@ impl Loader<'_> {
                 Event::Alias(anchor) => Some((self.expand_alias(anchor, open.len(), at)?, 0)),
                 Event::SequenceEnd | Event::MappingEnd => match open.pop() {
                     Some(ended) => Some(self.close(ended)?),
-                    None => return Err(wrong(at, "an end without a beginning")),
+                    None => return Err(error_at(at, "an end without a beginning")),
                 },
-                Event::DocumentEnd | Event::StreamEnd => return Err(wrong(at, "the document breaks off")),
+                Event::DocumentEnd | Event::StreamEnd => return Err(error_at(at, "the document breaks off")),
                 Event::Nothing | Event::StreamStart | Event::DocumentStart => None,
             };
             if open.len() > DEPTH_MAX {
@@ -236,18 +236,18 @@ impl Loader<'_> {
         self.used = self.used.with(size);
         if self.used.node_count > NODE_COUNT_MAX {
             let message = format!("has more than {NODE_COUNT_MAX} values, with those that aliases repeat");
-            return Err(wrong(at, message));
+            return Err(error_at(at, message));
         }
         if self.used.text_len > TEXT_LEN_MAX {
             let message = format!("has more than {TEXT_LEN_MAX} bytes of text, with those that aliases repeat");
-            return Err(wrong(at, message));
+            return Err(error_at(at, message));
         }
         Ok(())
     }
 
     fn expand_alias(&mut self, anchor: usize, depth: usize, at: Marker) -> Result<Node, YamlError> {
         let Some(node) = self.anchors.get(&anchor).cloned() else {
-            return Err(wrong(at, "is an alias of something that is not complete before it"));
+            return Err(error_at(at, "is an alias of something that is not complete before it"));
         };
         // The depth is checked here as well, since aliases of aliases nest more deeply than the text.
         if depth + node.size.depth > DEPTH_MAX + 1 {
@@ -284,7 +284,7 @@ fn node_at(at: Marker, content: Content, size: Size) -> Node {
 }
 
 fn too_deep(at: Marker) -> YamlError {
-    wrong(at, format!("is nested deeper than {DEPTH_MAX} levels"))
+    error_at(at, format!("is nested deeper than {DEPTH_MAX} levels"))
 }
 
 /// Adds a node to a list, or to a map as a key or value.
@@ -294,7 +294,7 @@ fn add(parent: &mut Open, node: Node, at: Marker) -> Result<(), YamlError> {
         Open::Map { at: begin, fields, key, .. } => match key.take() {
             Some((name, place)) => {
                 if !fields.add(name.clone(), node) {
-                    return Err(wrong(place, format!("{name:?} occurs twice")));
+                    return Err(error_at(place, format!("{name:?} occurs twice")));
                 }
             }
             None => {
@@ -319,7 +319,7 @@ fn key_text(node: &Node, at: Marker) -> Result<String, YamlError> {
         },
         Content::List(_) | Content::Map(_) => None,
     };
-    text.ok_or_else(|| wrong(at, "a key is a word, not a list, a map or nothing"))
+    text.ok_or_else(|| error_at(at, "a key is a word, not a list, a map or nothing"))
 }
 
 /// Adds the fields of the maps that `<<` refers to. Fields of the map itself take precedence.
@@ -341,13 +341,13 @@ fn merged(mut fields: Fields) -> Result<Vec<(String, Node)>, YamlError> {
 fn scalar_value(text: String, style: TScalarStyle, tag: Option<&Tag>, at: Marker) -> Result<Value, YamlError> {
     check_tag(tag, at)?;
     let is_text = tag.is_some_and(|tag| tag.suffix == "str") || style != TScalarStyle::Plain;
-    if is_text { Ok(Value::String(text)) } else { scalar::plain(&text).map_err(|message| wrong(at, message)) }
+    if is_text { Ok(Value::String(text)) } else { scalar::plain(&text).map_err(|message| error_at(at, message)) }
 }
 
 fn check_tag(tag: Option<&Tag>, at: Marker) -> Result<(), YamlError> {
     match tag {
         Some(tag) if tag.handle != CORE_TAGS && tag.handle != "!!" => {
-            Err(wrong(at, format!("the tag {}{} is not understood", tag.handle, tag.suffix)))
+            Err(error_at(at, format!("the tag {}{} is not understood", tag.handle, tag.suffix)))
         }
         _ => Ok(()),
     }
@@ -357,7 +357,7 @@ fn place(at: Marker) -> (usize, usize) {
     (at.line(), at.col() + 1)
 }
 
-fn wrong(at: Marker, message: impl Into<String>) -> YamlError {
+fn error_at(at: Marker, message: impl Into<String>) -> YamlError {
     let (line, column) = place(at);
     YamlError { line, column, message: message.into() }
 }

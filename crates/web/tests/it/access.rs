@@ -20,7 +20,7 @@ fn fill(path: &str, name: &str) -> String {
 
 /// Calls of every route, with the name of an existing object, of a missing one and with an invalid one. Also calls of paths that are no
 /// routes.
-fn everything() -> Vec<(String, String)> {
+fn all_calls() -> Vec<(String, String)> {
     let mut calls = Vec::new();
     for route in route_table().iter().filter(|route| matches!(route.access, Access::Needs(_))) {
         for name in ["there", "nosuch", "%ff"] {
@@ -52,7 +52,7 @@ async fn without_a_good_token_everything_is_the_same() {
     ] {
         let expected = call(&server, "GET", "/api/v1/jobs", token).await;
         assert_eq!(expected.status, status, "{token:?}");
-        for (method, path) in everything() {
+        for (method, path) in all_calls() {
             let answer = call(&server, &method, &path, token).await;
             assert_eq!(answer.status, status, "{method} {path}");
             assert_eq!(answer.bytes, expected.bytes, "{method} {path}");

@@ -53,7 +53,7 @@ async fn the_first_account_is_made_by_a_link_that_works_once() {
 }
 
 #[tokio::test]
-async fn wrong_names_and_wrong_passwords_are_answered_alike_and_not_for_ever() {
+async fn wrong_names_and_wrong_passwords_are_answered_alike_until_they_are_blocked() {
     let server = Server::start().await;
     user(&server, "ann", json!([])).await;
     let visitor = Visitor::new(&server);
@@ -115,7 +115,7 @@ async fn a_session_is_new_at_each_sign_in_and_ends_by_hand() {
 }
 
 #[tokio::test]
-async fn locking_out_and_new_roles_hold_at_once() {
+async fn disabling_an_account_and_new_roles_take_effect_at_once() {
     let server = Server::start().await;
     user(&server, "ann", json!([{"role": "editor"}])).await;
     let token = {

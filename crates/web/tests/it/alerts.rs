@@ -13,7 +13,7 @@ use rondel_store::channels::{Channel, ChannelSaved};
 use serde_json::{Value, json};
 
 use crate::harness::Server;
-use crate::one_app_role::{Scoped, job};
+use crate::one_app_role::{ScopedCaller, job};
 use crate::visitor::{Visitor, location};
 
 const EVIL: &str = "<script>alert(1)</script>";
@@ -240,7 +240,7 @@ async fn a_complaint_stands_at_its_field_with_its_label() {
 }
 
 /// Waits until a job has an open incident, and returns it.
-pub(crate) async fn open(server: &Server, job: &str) -> Value {
+pub(crate) async fn wait_for_incident(server: &Server, job: &str) -> Value {
     for _ in 0..300 {
         let found = server.get(&format!("/api/v1/incidents?standing=firing&job={job}")).await.expect(200);
         if let Some(found) = found["items"].get(0) {
@@ -256,7 +256,7 @@ async fn an_incident_without_a_channel_is_not_shown_as_reported() {
     let server = Server::start().await;
     let job = json!({"name": "lonely", "app": "x", "handler": "h", "expect": {"no_success_for": "1s"}});
     server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
-    let found = open(&server, "lonely").await;
+    let found = wait_for_incident(&server, "lonely").await;
     assert_eq!((&found["fired_at"], &found["missing_channels"]), (&Value::Null, &json!(["default"])), "{found}");
     let visitor = Visitor::signed_in(&server).await;
     for path in ["/alerts", &format!("/alerts/incidents/{}", found["id"].as_str().unwrap())] {
@@ -292,7 +292,7 @@ async fn run_failed(server: &Server) -> (AlertRuleId, RuleSpec) {
 }
 
 /// An open incident of a rule.
-fn firing(
+fn firing_incident(
     server: &Server,
     (rule, spec): (AlertRuleId, &RuleSpec),
     subject: Subject,
@@ -341,7 +341,7 @@ async fn an_incident_about_an_app_is_silenced_for_that_app_alone() {
     let server = Server::start().await;
     let rule = run_failed(&server).await;
     let subject = Subject { kind: SubjectKind::App, id: 1, name: "orders".to_owned(), app: None };
-    write(&server, &[firing(&server, (rule.0, &rule.1), subject, None)]).await;
+    write(&server, &[firing_incident(&server, (rule.0, &rule.1), subject, None)]).await;
     let page = Visitor::signed_in(&server).await.get("/alerts").await.text();
     let fields = "name=\"rule\" value=\"run-failed\"><input type=\"hidden\" name=\"app\" value=\"orders\">";
     assert!(page.contains(fields), "{page}");
@@ -350,12 +350,12 @@ async fn an_incident_about_an_app_is_silenced_for_that_app_alone() {
 #[tokio::test]
 async fn an_operator_of_one_app_acts_on_its_incidents() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "operator").await;
+    let scoped = ScopedCaller::new(&server, "operator").await;
     job(&server, "own-job", "mine", json!({})).await;
     server.with_body("PUT", "/api/v1/alert-rules/failing", json!({"condition": {"failed": {}}})).await.expect(201);
     let run = server.trigger("own-job").await;
     server.finish(run, Outcome::Failed { retryable: true }).await;
-    let found = open(&server, "own-job").await;
+    let found = wait_for_incident(&server, "own-job").await;
     let own = format!("/alerts/incidents/{}", found["id"].as_str().unwrap());
     let silence = json!({"app": "theirs", "ends_at": server.engine.now() + Duration::from_secs(3600)});
     server.with_body("POST", "/api/v1/silences", silence).await.expect(201);
@@ -379,13 +379,13 @@ async fn an_operator_of_one_app_acts_on_its_incidents() {
 async fn deliveries_name_no_job_of_another_app() {
     let server = Server::start().await;
     channel(&server, "ops").await;
-    let scoped = Scoped::new(&server, "viewer").await;
+    let scoped = ScopedCaller::new(&server, "viewer").await;
     let rule = json!({"condition": {"failed": {}}, "channels": ["ops"]});
     server.with_body("PUT", "/api/v1/alert-rules/failing", rule).await.expect(201);
     for (name, app) in [("own-job", "mine"), ("vault", "theirs")] {
         job(&server, name, app, json!({})).await;
         server.fail(server.trigger(name).await, "no key").await;
-        open(&server, name).await;
+        wait_for_incident(&server, name).await;
     }
     let path = "/api/v1/channels/ops/deliveries";
     let subjects = |page: Value| -> Vec<String> {
@@ -416,7 +416,7 @@ async fn the_members_of_a_group_push_no_other_incident_off_the_pages() {
     let record = |kind: SubjectKind, number: i64, group: Option<IncidentId>| {
         let app = (kind == SubjectKind::Job).then(|| "app".to_owned());
         let subject = Subject { kind, id: number, name: format!("subject-{number}"), app };
-        firing(&server, (rule.0, &rule.1), subject, group)
+        firing_incident(&server, (rule.0, &rule.1), subject, group)
     };
     let group = record(SubjectKind::Group, 0, None);
     let group_id = group.incident.id;

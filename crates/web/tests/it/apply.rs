@@ -28,7 +28,7 @@ fn check(answer: &Value, expected: &[(&str, &str)]) {
 }
 
 #[tokio::test]
-async fn a_list_is_made_so_and_then_is_so() {
+async fn an_applied_list_needs_no_further_change() {
     let server = Server::start().await;
     server.job("old").await;
     server.with_body("POST", "/api/v1/jobs", job("elsewhere", json!({"app": "y"}))).await.expect(201);

@@ -18,13 +18,13 @@ use crate::visitor::Visitor;
 
 /// A store in which chosen calls fail.
 #[derive(Debug)]
-struct Failing {
+struct FailingStore {
     inner: MemStore,
     /// The names of the calls that fail.
     calls: Mutex<Vec<&'static str>>,
 }
 
-impl Failing {
+impl FailingStore {
     fn new() -> Arc<Self> {
         Arc::new(Self { inner: MemStore::new(Arc::new(clock)), calls: Mutex::default() })
     }
@@ -45,10 +45,10 @@ impl Failing {
     }
 }
 
-rondel_store::delegate_store!(Failing);
+rondel_store::delegate_store!(FailingStore);
 
-async fn server() -> (Arc<Failing>, Server) {
-    let store = Failing::new();
+async fn server() -> (Arc<FailingStore>, Server) {
+    let store = FailingStore::new();
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     (store, server)
 }
@@ -124,7 +124,7 @@ async fn every_change_records_the_state_before_and_after() {
         if route.method.is_safe() || route.access == Access::Open || is_question {
             continue;
         }
-        let things = world.things("root", OBJECTS[0]).await;
+        let things = world.create_objects("root", OBJECTS[0]).await;
         let answer = world.call(&route, "root", &things).await;
         let entry = newest(store).await;
         let is_done = answer.status.is_success() || answer.status.is_redirection();
@@ -257,7 +257,7 @@ async fn an_export_that_the_servers_stop_cuts_ends_with_the_reason() {
 /// During an outage of the database, a monitoring system can read the metrics with the metrics secret. The secret opens nothing else.
 #[tokio::test]
 async fn metrics_are_read_while_no_token_can_be_looked_up() {
-    let (secret, store) = (Token::generate(), Failing::new());
+    let (secret, store) = (Token::generate(), FailingStore::new());
     let config = WebConfig { metrics_token: Some(secret.clone()), ..WebConfig::default() };
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, config).await;
     let read = async |token: &Token, path: &str| {

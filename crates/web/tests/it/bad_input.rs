@@ -300,7 +300,7 @@ async fn a_body_that_never_arrives_times_out() {
 }
 
 #[tokio::test]
-async fn too_many_requests_are_sent_away() {
+async fn too_many_requests_are_refused() {
     let server = Server::start_with(WebConfig {
         limits: HttpLimits { requests: 0, ..HttpLimits::default() },
         ..WebConfig::default()

@@ -77,7 +77,7 @@ async fn a_job_follows_its_calendar_and_the_calendars_in_it() {
 }
 
 #[tokio::test]
-async fn a_used_calendar_stays() {
+async fn a_calendar_in_use_is_not_deleted() {
     let server = Server::start().await;
     holidays(&server).await;
     server.with_body("PUT", "/api/v1/calendars/cn-work", json!({"rule": workdays()})).await.expect(201);

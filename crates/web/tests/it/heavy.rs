@@ -16,7 +16,7 @@ use serde_json::{Value, json};
 use tower::ServiceExt as _;
 
 use crate::harness::Server;
-use crate::holding::Holding;
+use crate::holding::HoldingStore;
 
 struct TestUser {
     id: TokenId,
@@ -244,7 +244,7 @@ async fn answers_that_are_not_read_are_counted() {
 
 #[tokio::test]
 async fn followed_logs_are_read_in_the_turns_of_their_caller() {
-    let store = Holding::new();
+    let store = HoldingStore::new();
     let limits = HttpLimits { reads_per_caller: 1, ..HttpLimits::default() };
     let config = WebConfig { limits, ..WebConfig::default() };
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, config).await;

@@ -9,7 +9,7 @@ use crate::harness::clock;
 
 /// The in-memory store with one delayed call.
 #[derive(Debug)]
-pub(crate) struct Holding {
+pub(crate) struct HoldingStore {
     inner: MemStore,
     held: Mutex<Option<&'static str>>,
     /// Notified when the delayed call has been made.
@@ -20,7 +20,7 @@ pub(crate) struct Holding {
     pub(crate) ended: Notify,
 }
 
-impl Holding {
+impl HoldingStore {
     pub(crate) fn new() -> Arc<Self> {
         let inner = MemStore::new(Arc::new(clock));
         let (reached, released, ended) = (Notify::new(), Notify::new(), Notify::new());
@@ -49,4 +49,4 @@ impl Holding {
     }
 }
 
-rondel_store::delegate_store!(Holding);
+rondel_store::delegate_store!(HoldingStore);

@@ -150,12 +150,12 @@ async fn the_console_shows_the_state_in_colour_only_for_an_error() {
 
 /// A store that counts how often states are read.
 #[derive(Debug)]
-struct Counting {
+struct CountingStore {
     store: MemStore,
     read_count: AtomicUsize,
 }
 
-impl Counting {
+impl CountingStore {
     fn inner(&self) -> &MemStore {
         &self.store
     }
@@ -168,12 +168,12 @@ impl Counting {
     }
 }
 
-rondel_store::delegate_store!(Counting);
+rondel_store::delegate_store!(CountingStore);
 
 /// The states of all jobs on a page are read in one call. The page reads jobs twice, so it makes two calls.
 #[tokio::test]
 async fn the_states_of_a_page_are_read_together() {
-    let store = Arc::new(Counting { store: MemStore::new(Arc::new(clock)), read_count: AtomicUsize::new(0) });
+    let store = Arc::new(CountingStore { store: MemStore::new(Arc::new(clock)), read_count: AtomicUsize::new(0) });
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     let jobs: Vec<Value> =
         (0..120).map(|n| json!({"name": format!("job-{n:03}"), "app": "app", "handler": "handler"})).collect();

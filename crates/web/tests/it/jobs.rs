@@ -9,7 +9,7 @@ use rondel_web::WebConfig;
 use serde_json::{Value, json};
 
 use crate::harness::{Answer, Server};
-use crate::holding::Holding;
+use crate::holding::HoldingStore;
 
 async fn send_if(server: &Server, method: &str, path: &str, if_match: &str, body: Value) -> Answer {
     let request = server.request(method, path).header("content-type", "application/json");
@@ -87,7 +87,7 @@ async fn an_instant_in_the_past_runs_once_however_often_it_is_sent() {
 /// The second call has already read the job when the first one saves it.
 #[tokio::test]
 async fn an_instant_in_the_past_runs_once_though_two_calls_meet() {
-    let store = Holding::new();
+    let store = HoldingStore::new();
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     let once = |name: &str| {
         let schedule = json!({"at": "2020-01-01T00:00:00Z", "if_past": "run"});

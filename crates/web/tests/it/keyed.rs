@@ -9,7 +9,7 @@ use rondel_web::{Rate, WebConfig, route_table};
 use serde_json::json;
 
 use crate::harness::{Answer, Server, clock};
-use crate::holding::Holding;
+use crate::holding::HoldingStore;
 use crate::matrix::{OBJECTS, World};
 
 /// A store that loses the answers to chosen calls. The calls take effect.
@@ -78,7 +78,7 @@ async fn every_route_that_changes_something_stores_a_key_or_refuses_it() {
     let (mut kept, mut refused) = (0, 0);
     let routes = route_table().into_iter().filter(|route| !route.method.is_safe() && !QUESTIONS.contains(&route.path));
     for (number, route) in routes.enumerate() {
-        let things = world.things("root", OBJECTS[0]).await;
+        let things = world.create_objects("root", OBJECTS[0]).await;
         let mut answers = Vec::new();
         let key = format!("k{number}");
         for key in [key.as_str(), key.as_str(), "no key"] {
@@ -125,7 +125,7 @@ async fn two_concurrent_calls_are_made_once() {
 
 #[tokio::test]
 async fn a_call_continues_after_its_client_hung_up() {
-    let store = Holding::new();
+    let store = HoldingStore::new();
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     server.job("a").await;
     let path = "/api/v1/jobs/a/runs";

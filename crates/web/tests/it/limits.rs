@@ -109,14 +109,14 @@ async fn one_viewer_does_not_hold_all_event_streams() {
 }
 
 /// A server with these limits, listening on its own port.
-struct Listening {
+struct ListeningServer {
     server: Server,
     address: std::net::SocketAddr,
     shutdown: CancellationToken,
     serving: tokio::task::JoinHandle<()>,
 }
 
-impl Listening {
+impl ListeningServer {
     async fn start(limits: HttpLimits, trusted: &[&str]) -> Self {
         let server = Server::start_with(WebConfig { limits: limits.clone(), ..WebConfig::default() }).await;
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
@@ -175,7 +175,7 @@ async fn half_sent_bodies_hold_no_permit() {
         body_timeout: Duration::from_secs(600),
         ..HttpLimits::default()
     };
-    let listening = Listening::start(limits, &[]).await;
+    let listening = ListeningServer::start(limits, &[]).await;
     let half = half_a_form();
     let mut slow = Vec::new();
     for _ in 0..40 {
@@ -205,7 +205,7 @@ async fn half_sent_bodies_hold_no_permit() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_half_sent_form_is_dropped() {
     let limits = HttpLimits { body_timeout: Duration::from_secs(1), ..HttpLimits::default() };
-    let listening = Listening::start(limits, &[]).await;
+    let listening = ListeningServer::start(limits, &[]).await;
     let late = listening.call(&half_a_form()).await;
     assert!(late.starts_with("HTTP/1.1 408"), "{late}");
     listening.stop().await;
@@ -215,7 +215,7 @@ async fn a_half_sent_form_is_dropped() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_body_that_never_arrives_leaves_no_row() {
     let limits = HttpLimits { body_timeout: Duration::from_secs(1), ..HttpLimits::default() };
-    let listening = Listening::start(limits, &[]).await;
+    let listening = ListeningServer::start(limits, &[]).await;
     let bearer = listening.server.admin.reveal();
     let answer = listening
         .call(&format!(
@@ -231,8 +231,8 @@ async fn a_body_that_never_arrives_leaves_no_row() {
 
 /// After a refusal before the body was read, either the connection remains usable, or the answer announces that it closes.
 #[tokio::test(flavor = "multi_thread")]
-async fn a_refused_body_does_not_end_the_connection_unsaid() {
-    let listening = Listening::start(HttpLimits::default(), &[]).await;
+async fn a_refused_body_does_not_end_the_connection_unannounced() {
+    let listening = ListeningServer::start(HttpLimits::default(), &[]).await;
     let post = |headers: &str, len: usize| {
         format!(
             "POST /api/v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer unknown\r\ncontent-type: application/json\r\n\
@@ -258,7 +258,7 @@ async fn a_refused_body_does_not_end_the_connection_unsaid() {
 #[tokio::test(flavor = "multi_thread")]
 async fn idle_connections_of_one_address_make_room() {
     let limits = HttpLimits { connections: 40, connections_per_address: 8, ..HttpLimits::default() };
-    let listening = Listening::start(limits, &[]).await;
+    let listening = ListeningServer::start(limits, &[]).await;
     let bearer = listening.server.admin.reveal();
     let head = format!("GET /api/v1/jobs HTTP/1.1\r\nhost: x\r\nauthorization: Bearer {bearer}\r\n\r\n");
     let mut known = listening.connect(&head).await;
@@ -286,7 +286,7 @@ async fn a_proxy_that_is_trusted_names_the_client() {
         (&["127.0.0.0/8"][..], "forwarded: for=203.0.113.7;proto=http\r\n", "203.0.113.7"),
         (&["127.0.0.0/8"][..], "forwarded: for=1.2.3.4\r\nx-forwarded-for: 203.0.113.7\r\n", "127.0.0.1"),
     ] {
-        let listening = Listening::start(HttpLimits::default(), trusted).await;
+        let listening = ListeningServer::start(HttpLimits::default(), trusted).await;
         let wrong = listening.call(&form(headers, "name=ann&password=wrong+horse")).await;
         assert!(wrong.starts_with("HTTP/1.1 401"), "{wrong}");
         let entries: Value = listening.server.get("/api/v1/audit").await.expect(200);
@@ -304,7 +304,7 @@ async fn a_proxy_that_is_trusted_names_the_origin() {
         (&[][..], "x-forwarded-host: elsewhere\r\n", "401"),
         (&["127.0.0.0/8"][..], "x-forwarded-host: elsewhere\r\n", "403"),
     ] {
-        let listening = Listening::start(HttpLimits::default(), trusted).await;
+        let listening = ListeningServer::start(HttpLimits::default(), trusted).await;
         let answer = listening.call(&form(headers, "name=ann&password=wrong+horse")).await;
         assert_eq!(answer.split(' ').nth(1), Some(status), "{trusted:?} {headers}: {answer}");
         listening.stop().await;
@@ -314,7 +314,7 @@ async fn a_proxy_that_is_trusted_names_the_origin() {
 /// Behind a proxy, the attempts of each client are counted separately.
 #[tokio::test(flavor = "multi_thread")]
 async fn sign_ins_behind_a_proxy_are_counted_by_client() {
-    let listening = Listening::start(HttpLimits::default(), &["127.0.0.1"]).await;
+    let listening = ListeningServer::start(HttpLimits::default(), &["127.0.0.1"]).await;
     let user = json!({"name": "ann", "password": "correct horse", "grants": [{"role": "viewer"}]});
     listening.server.with_body("POST", "/api/v1/users", user).await.expect(201);
     let attempt = async |client: &str, name: &str, password: &str| {

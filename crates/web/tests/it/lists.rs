@@ -14,7 +14,7 @@ async fn job(server: &Server, name: &str, app: &str, labels: Value) {
 }
 
 /// Three jobs in two apps. Each has one failed run, one successful run, and one open run.
-async fn ledger(server: &Server) {
+async fn create_jobs_and_runs(server: &Server) {
     for (name, app, labels) in [
         ("orders.close", "orders", json!({"team": "pay"})),
         ("orders.export", "orders", json!({"team": "ops"})),
@@ -39,7 +39,7 @@ async fn found(server: &Server, q: &str) -> usize {
 #[tokio::test]
 async fn runs_are_filtered_by_all_that_the_grammar_names() {
     let server = Server::start().await;
-    ledger(&server).await;
+    create_jobs_and_runs(&server).await;
     for (q, count) in [
         ("", 9),
         ("status:failed", 3),
@@ -77,7 +77,7 @@ async fn runs_are_filtered_by_all_that_the_grammar_names() {
 #[tokio::test]
 async fn pages_of_runs_go_forwards_and_back() {
     let server = Server::start().await;
-    ledger(&server).await;
+    create_jobs_and_runs(&server).await;
     for sort in ["newest", "longest", "latest"] {
         let path = |cursor: &str| format!("/api/v1/runs?q=since:1d&limit=2&sort={sort}{cursor}");
         let ids = |page: &Value| -> Vec<Value> {
@@ -101,7 +101,7 @@ async fn pages_of_runs_go_forwards_and_back() {
 #[tokio::test]
 async fn the_page_of_runs_keeps_its_input() {
     let server = Server::start().await;
-    ledger(&server).await;
+    create_jobs_and_runs(&server).await;
     let mut visitor = Visitor::signed_in(&server).await;
     let page = visitor.get("/runs?q=status:failed+app:orders").await;
     assert_eq!(page.status, 200);
@@ -134,7 +134,7 @@ async fn the_page_of_runs_keeps_its_input() {
 #[tokio::test]
 async fn many_runs_are_retried_after_they_were_counted() {
     let server = Server::start().await;
-    ledger(&server).await;
+    create_jobs_and_runs(&server).await;
     let count = json!({"action": "retry", "q": "status:failed app:orders", "dry_run": true});
     let counted = server.with_body("POST", "/api/v1/runs:bulk", count).await.expect(200);
     assert_eq!((&counted["matched"], &counted["done"]), (&json!(2), &json!(0)));
@@ -182,7 +182,7 @@ fn hidden(page: &str, action: &str) -> String {
 #[tokio::test]
 async fn an_action_on_many_is_for_those_that_were_shown() {
     let server = Server::start().await;
-    ledger(&server).await;
+    create_jobs_and_runs(&server).await;
     let pause = async |name: &str| server.bare("POST", &format!("/api/v1/jobs/{name}/pause")).await.expect(200);
     let visitor = Visitor::signed_in(&server).await;
     pause("orders.close").await;
@@ -205,7 +205,7 @@ async fn an_action_on_many_is_for_those_that_were_shown() {
 #[tokio::test]
 async fn runs_are_exported() {
     let server = Server::start().await;
-    ledger(&server).await;
+    create_jobs_and_runs(&server).await;
     let visitor = Visitor::signed_in(&server).await;
     let csv = visitor.get("/export/runs.csv?q=status:failed").await;
     assert_eq!(csv.headers["content-type"], "text/csv; charset=utf-8");
@@ -218,7 +218,7 @@ async fn runs_are_exported() {
 #[tokio::test]
 async fn jobs_are_filtered_and_changed_together() {
     let server = Server::start().await;
-    ledger(&server).await;
+    create_jobs_and_runs(&server).await;
     let last = server.trigger("mail.send").await;
     server.finish(last, FAILED).await;
     server.count_runs().await;

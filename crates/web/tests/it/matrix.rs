@@ -150,7 +150,7 @@ impl World {
     }
 
     /// Creates the objects again that the previous call has removed.
-    pub(crate) async fn things(
+    pub(crate) async fn create_objects(
         &self,
         caller: &str,
         (object, namespace, app): (&str, &'static str, &'static str),
@@ -397,7 +397,7 @@ async fn table() -> String {
         for object in OBJECTS {
             write!(text, "{}\t{}\t{}", route.method, route.path, object.0).unwrap();
             for (caller, _) in CALLERS {
-                let things = world.things(caller, object).await;
+                let things = world.create_objects(caller, object).await;
                 let answer = world.call(route, caller, &things).await;
                 write!(text, "\t{}", word(&answer)).unwrap();
                 // The next call gets new credentials and objects, since this one may have signed out or revoked them.

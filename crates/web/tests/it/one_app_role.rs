@@ -16,13 +16,13 @@ use crate::harness::{Answer, Server};
 use crate::visitor::Visitor;
 
 /// A caller with this role on the app `mine`. The namespace also has the app `theirs`.
-pub(crate) struct Scoped<'s> {
+pub(crate) struct ScopedCaller<'s> {
     server: &'s Server,
     bearer: String,
     pub(crate) token: String,
 }
 
-impl<'s> Scoped<'s> {
+impl<'s> ScopedCaller<'s> {
     pub(crate) async fn new(server: &'s Server, role: &str) -> Self {
         for app in ["mine", "theirs"] {
             server.with_body("POST", "/api/v1/apps", json!({"name": app})).await;
@@ -71,7 +71,7 @@ async fn users_of_a_calendar_are_those_that_the_caller_sees() {
     let server = Server::start().await;
     let rule = json!({"rule": {"weekdays": ["mon"]}});
     server.with_body("PUT", "/api/v1/calendars/cal", &rule).await.expect(201);
-    let scoped = Scoped::new(&server, "viewer").await;
+    let scoped = ScopedCaller::new(&server, "viewer").await;
     let used = json!({"schedule": {"cron": "0 0 1 * * ?"}, "calendar": {"name": "cal", "rule": "only"}});
     for (name, app) in [("a-theirs", "theirs"), ("b-mine", "mine"), ("c-theirs", "theirs"), ("d-mine", "mine")] {
         job(&server, name, app, used.clone()).await;
@@ -94,7 +94,7 @@ async fn users_of_a_calendar_are_those_that_the_caller_sees() {
 #[tokio::test]
 async fn refusals_name_no_job_of_another_app() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "editor").await;
+    let scoped = ScopedCaller::new(&server, "editor").await;
     job(&server, "parent", "mine", json!({})).await;
     job(&server, "own-child", "mine", follows("parent")).await;
     job(&server, "secret-child", "theirs", follows("parent")).await;
@@ -122,7 +122,7 @@ async fn refusals_name_no_job_of_another_app() {
 #[tokio::test]
 async fn only_editors_of_the_app_may_reset_a_declared_job() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "editor").await;
+    let scoped = ScopedCaller::new(&server, "editor").await;
     let namespace = server.engine.store().namespace("default").await.unwrap().unwrap().id;
     let declare = async |name: &str, change: Value| {
         job(&server, name, "mine", json!({"description": "edited"})).await;
@@ -151,7 +151,7 @@ async fn only_editors_of_the_app_may_reset_a_declared_job() {
 #[tokio::test]
 async fn a_followed_log_ends_with_the_token_of_its_reader() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "viewer").await;
+    let scoped = ScopedCaller::new(&server, "viewer").await;
     job(&server, "a", "mine", json!({})).await;
     let run = server.trigger("a").await;
     let path = format!("/api/v1/runs/{run}/logs?follow=true");
@@ -170,7 +170,7 @@ async fn a_job_that_moved_leaves_its_past_behind() {
     job(&server, "moving", "theirs", json!({"params": {"key": "secret"}})).await;
     let old: RunId = server.trigger("moving").await;
     server.finish(old, Outcome::Succeeded).await;
-    let scoped = Scoped::new(&server, "editor").await;
+    let scoped = ScopedCaller::new(&server, "editor").await;
     let moved = json!({"app": "mine", "params": {"key": null}});
     server.with_body("PATCH", "/api/v1/jobs/moving", moved).await.expect(200);
     let new = server.trigger("moving").await;
@@ -224,7 +224,7 @@ async fn an_account_has_a_bounded_number_of_tokens() {
 #[tokio::test]
 async fn all_tokens_are_those_within_reach() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "admin").await;
+    let scoped = ScopedCaller::new(&server, "admin").await;
     let make = async |name: &str, apps: &[&str]| {
         let grant = |app: &&str| json!({"role": "executor", "namespace": "default", "app": app});
         let grants: Vec<Value> = apps.iter().map(grant).collect();
@@ -253,7 +253,7 @@ async fn likely_secrets_in_a_run_are_for_editors() {
     let own: RunId = own["id"].as_str().unwrap().parse().unwrap();
     server.with_body("PATCH", "/api/v1/jobs/a", json!({"params": {"password": null, "argv": null}})).await.expect(200);
     for (role, is_shown) in [("viewer", false), ("operator", false), ("editor", true)] {
-        let scoped = Scoped::new(&server, role).await;
+        let scoped = ScopedCaller::new(&server, role).await;
         let visitor = scoped.visitor().await;
         for (run, rows) in [(of_job, 7), (own, 8)] {
             let shown = scoped.get(&format!("/api/v1/runs/{run}")).await;

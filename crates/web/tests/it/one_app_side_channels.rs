@@ -10,9 +10,9 @@ use rondel_core::{NamespaceId, RunId};
 use rondel_store::access::{AccountChange, TokenKind, TokenRecord};
 use serde_json::{Value, json};
 
-use crate::alerts::open;
+use crate::alerts::wait_for_incident;
 use crate::harness::Server;
-use crate::one_app_role::{Scoped, follows, job};
+use crate::one_app_role::{ScopedCaller, follows, job};
 use crate::visitor::Visitor;
 
 #[tokio::test]
@@ -22,7 +22,7 @@ async fn a_moved_job_neither_shows_nor_gives_away_runs_of_its_old_app() {
     let ended: RunId = server.trigger("moving").await;
     server.finish(ended, Outcome::Succeeded).await;
     let open: RunId = server.trigger("moving").await;
-    let scoped = Scoped::new(&server, "editor").await;
+    let scoped = ScopedCaller::new(&server, "editor").await;
     server.with_body("PATCH", "/api/v1/jobs/moving", json!({"app": "mine"})).await.expect(200);
 
     for path in ["why", "fires", "stats"] {
@@ -49,7 +49,7 @@ async fn a_moved_job_neither_shows_nor_gives_away_runs_of_its_old_app() {
 #[tokio::test]
 async fn the_picker_of_roles_offers_no_app_that_the_caller_does_not_see() {
     let server = Server::start().await;
-    let visitor = Scoped::new(&server, "operator").await.visitor().await;
+    let visitor = ScopedCaller::new(&server, "operator").await.visitor().await;
     for path in ["/account", "/settings/tokens"] {
         let page = visitor.get(path).await.text();
         assert!(page.contains("value=\"default/mine\"") && !page.contains("theirs"), "{path}: {page}");
@@ -59,7 +59,7 @@ async fn the_picker_of_roles_offers_no_app_that_the_caller_does_not_see() {
 #[tokio::test]
 async fn params_from_parents_are_for_callers_who_may_see_the_parents() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "editor").await;
+    let scoped = ScopedCaller::new(&server, "editor").await;
     job(&server, "pay-parent", "theirs", json!({"params": {"password": "hunter2"}})).await;
     job(&server, "follower", "mine", json!({"schedule": {"after": ["pay-parent"]}, "overrides": "all"})).await;
     let parent: RunId = server.trigger("pay-parent").await;
@@ -104,7 +104,7 @@ async fn params_from_parents_are_for_callers_who_may_see_the_parents() {
 #[tokio::test]
 async fn a_name_in_a_message_is_not_found_out_by_searches_reports_or_incidents() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "viewer").await;
+    let scoped = ScopedCaller::new(&server, "viewer").await;
     job(&server, "vault-2", "theirs", json!({})).await;
     job(&server, "follower", "mine", follows("vault-2")).await;
     job(&server, "patient", "mine", json!({})).await;
@@ -131,7 +131,7 @@ async fn a_name_in_a_message_is_not_found_out_by_searches_reports_or_incidents()
     let own = scoped.get("/api/v1/reports").await.expect(200);
     assert_eq!(own["failures"][0]["message"], "a child failed", "{own:#}");
 
-    let incident = open(&server, "patient").await;
+    let incident = wait_for_incident(&server, "patient").await;
     assert_eq!(incident["samples"][0]["message"], "vault-2 failed", "{incident:#}");
     let own = scoped.get("/api/v1/incidents?job=patient").await.expect(200);
     assert_eq!(own["items"][0]["samples"][0]["message"], "a child failed", "{own:#}");
@@ -148,7 +148,7 @@ async fn a_name_in_a_message_is_not_found_out_by_searches_reports_or_incidents()
 #[tokio::test]
 async fn a_follower_of_another_app_holds_no_job_fast() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "editor").await;
+    let scoped = ScopedCaller::new(&server, "editor").await;
     job(&server, "parent", "mine", json!({})).await;
     job(&server, "secret-child", "theirs", follows("parent")).await;
     let refused = scoped.ask("DELETE", "/api/v1/jobs/parent", Value::Null).await.expect(409).to_string();
@@ -162,7 +162,7 @@ async fn a_follower_of_another_app_holds_no_job_fast() {
 #[tokio::test]
 async fn tokens_of_one_line_are_one_caller_and_have_names_of_their_own() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "editor").await;
+    let scoped = ScopedCaller::new(&server, "editor").await;
     let one = |name: &str| json!({"kind": "api", "name": name, "grants": [{"role": "viewer", "namespace": "default", "app": "mine"}]});
     for name in ["admin", "ADMIN", "a\u{202e}b", "a\u{1b}[2J", "a\nb"] {
         scoped.ask("POST", "/api/v1/tokens", one(name)).await.expect(422);
@@ -189,7 +189,7 @@ async fn tokens_of_one_line_are_one_caller_and_have_names_of_their_own() {
 #[tokio::test]
 async fn tokens_do_not_reveal_which_apps_exist() {
     let server = Server::start().await;
-    let scoped = Scoped::new(&server, "viewer").await;
+    let scoped = ScopedCaller::new(&server, "viewer").await;
     let ask = async |app: &str| {
         let grants = json!([{"role": "viewer", "namespace": "default", "app": app}]);
         let body = json!({"kind": "api", "name": "one", "grants": grants});

@@ -13,7 +13,7 @@ use rondel_web::{Access, route_table};
 use serde_json::{Value, json};
 
 use crate::harness::Server;
-use crate::one_app_role::{Scoped, job};
+use crate::one_app_role::{ScopedCaller, job};
 use crate::visitor::Visitor;
 
 async fn failed(server: &Server, name: &str) -> RunId {
@@ -194,7 +194,7 @@ async fn the_page_of_a_job_links_its_parents_and_its_children() {
     assert!(links(&visitor, "report").await.unwrap().contains("on failure"));
     job(&server, "alone", "mine", json!({})).await;
     assert_eq!(links(&visitor, "alone").await, None);
-    let scoped = Scoped::new(&server, "viewer").await;
+    let scoped = ScopedCaller::new(&server, "viewer").await;
     let seen = links(&scoped.visitor().await, "load").await.unwrap();
     assert!(seen.contains(">extract</a>") && seen.contains(">report</a>") && !seen.contains("secret"), "{seen}");
 }
@@ -256,7 +256,7 @@ async fn a_caller_with_one_app_sees_nothing_of_the_others() {
     failed(&server, "secret-job").await;
     failed(&server, "own-job").await;
     server.count_runs().await;
-    let scoped = Scoped::new(&server, "viewer").await;
+    let scoped = ScopedCaller::new(&server, "viewer").await;
     for path in ["stats?group=app", "timeline", "timeline?by=app", "timeline?by=executor", "fires"] {
         let text = scoped.get(&format!("/api/v1/{path}")).await.text();
         assert!(!text.contains("secret-job") && !text.contains("theirs"), "{path}: {text}");
@@ -279,7 +279,7 @@ async fn the_next_fire_is_found_behind_many_of_other_apps() {
         job(&server, &format!("theirs-{number}"), "theirs", json!({"schedule": {"every": "1h"}})).await;
     }
     job(&server, "own-job", "mine", json!({"schedule": {"cron": "0 0 0 1 1 ?"}})).await;
-    let page = Scoped::new(&server, "viewer").await.visitor().await.get("/").await.text();
+    let page = ScopedCaller::new(&server, "viewer").await.visitor().await.get("/").await.text();
     assert!(page.contains("next fire <b class=\"rel\" data-at="), "{page}");
 }
 

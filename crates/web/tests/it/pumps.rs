@@ -12,7 +12,7 @@ use rondel_store::ledger::RunAtExecutor;
 use serde_json::{Value, json};
 
 use crate::harness::Server;
-use crate::one_app_role::Scoped;
+use crate::one_app_role::ScopedCaller;
 use crate::visitor::Visitor;
 
 /// The definition of a pump job with two groups and these items.
@@ -21,7 +21,7 @@ pub(crate) fn definition(items: &Value) -> Value {
 }
 
 /// Creates a pump job whose groups are running on an executor. Returns the job and the runs of the groups.
-pub(crate) async fn working(server: &Server, items: &Value) -> (JobId, Vec<RunId>) {
+pub(crate) async fn running_pump(server: &Server, items: &Value) -> (JobId, Vec<RunId>) {
     server.with_body("POST", "/api/v1/jobs", definition(items)).await.expect(201);
     let store = server.engine.store();
     let namespace = store.namespace("default").await.unwrap().unwrap();
@@ -99,7 +99,7 @@ pub(crate) fn deal(name: &str, to: Owner) -> (String, ItemChange) {
 #[tokio::test]
 async fn items_have_groups_counts_and_states() {
     let server = Server::start().await;
-    let (job, groups) = working(&server, &json!({"count": 3})).await;
+    let (job, groups) = running_pump(&server, &json!({"count": 3})).await;
     let owner = |index: usize| Owner { run: groups[index], attempt: 1 };
     let oldest_at = server.engine.now() - Duration::from_secs(60);
     let changes = [
@@ -195,11 +195,11 @@ async fn other_jobs_have_no_items() {
 #[tokio::test]
 async fn a_checkpoint_is_shown_like_parameters() {
     let server = Server::start().await;
-    let (job, groups) = working(&server, &json!({"count": 2})).await;
+    let (job, groups) = running_pump(&server, &json!({"count": 2})).await;
     let owner = Owner { run: groups[0], attempt: 1 };
     change(&server, job, &[deal("0", owner), ("0".to_owned(), progress(owner, 1, 1, None))]).await;
     for (role, is_shown) in [("viewer", false), ("operator", false), ("editor", true)] {
-        let scoped = Scoped::new(&server, role).await;
+        let scoped = ScopedCaller::new(&server, role).await;
         let view = scoped.get("/api/v1/jobs/orders/items").await.expect(200);
         let checkpoint = view["items"][0]["checkpoint"].as_str().unwrap();
         assert_eq!(checkpoint.contains("hunter2"), is_shown, "{role}: {checkpoint}");
@@ -227,7 +227,7 @@ async fn options_that_no_pump_can_have_are_refused() {
 #[tokio::test]
 async fn a_page_shows_the_owner_of_each_item() {
     let server = Server::start().await;
-    let (job, groups) = working(&server, &json!({"count": 3})).await;
+    let (job, groups) = running_pump(&server, &json!({"count": 3})).await;
     let owner = |index: usize| Owner { run: groups[index], attempt: 1 };
     let oldest_at = server.engine.now() - Duration::from_secs(60);
     let changes = [
@@ -273,7 +273,7 @@ async fn a_page_shows_the_owner_of_each_item() {
 #[tokio::test]
 async fn the_runs_of_a_pump_are_named_as_its_root_and_its_groups() {
     let server = Server::start().await;
-    let (_, groups) = working(&server, &json!({"count": 3})).await;
+    let (_, groups) = running_pump(&server, &json!({"count": 3})).await;
     let listed = server.get("/api/v1/runs").await.expect(200);
     let mut parts: Vec<&Value> = listed["items"].as_array().unwrap().iter().map(|run| &run["part"]).collect();
     parts.sort_by_key(|part| part.to_string());
@@ -312,7 +312,7 @@ async fn a_page_of_many_items_stays_small() {
 #[tokio::test]
 async fn groups_of_the_app_that_the_job_left_are_not_shown_to_callers_of_its_new_app() {
     let server = Server::start().await;
-    let (job, groups) = working(&server, &json!({"count": 3})).await;
+    let (job, groups) = running_pump(&server, &json!({"count": 3})).await;
     change(&server, job, &[deal("0", Owner { run: groups[0], attempt: 1 })]).await;
     assert!(items_of(&server, "").await.to_string().contains("\"w1\""));
     server.with_body("POST", "/api/v1/apps", json!({"name": "theirs"})).await.expect(201);
@@ -330,7 +330,7 @@ async fn groups_of_the_app_that_the_job_left_are_not_shown_to_callers_of_its_new
 #[tokio::test]
 async fn an_ended_run_has_the_rows_of_all_groups_and_attempts() {
     let server = Server::start().await;
-    let (_, groups) = working(&server, &json!({"count": 3})).await;
+    let (_, groups) = running_pump(&server, &json!({"count": 3})).await;
     let root = server.engine.store().runs(&groups[..1]).await.unwrap()[0].parent.unwrap();
     let rows = async || server.get(&format!("/api/v1/runs/{root}")).await.expect(200)["rows"].clone();
     server.end_group((groups[0], 1), Outcome::Yielded, "fetched 10, done 8, failed 2").await;
@@ -343,7 +343,7 @@ async fn an_ended_run_has_the_rows_of_all_groups_and_attempts() {
 #[tokio::test]
 async fn a_run_has_the_rows_of_the_attempts_before_one_that_was_lost() {
     let server = Server::start().await;
-    let (_, groups) = working(&server, &json!({"count": 3})).await;
+    let (_, groups) = running_pump(&server, &json!({"count": 3})).await;
     let root = server.engine.store().runs(&groups[..1]).await.unwrap()[0].parent.unwrap();
     server.end_group((groups[0], 1), Outcome::Yielded, "fetched 10, done 8, failed 2").await;
     server.end_group((groups[0], 2), Outcome::Cancelled, "").await;

@@ -9,11 +9,11 @@ use rondel_web::WebConfig;
 use serde_json::json;
 
 use crate::harness::Server;
-use crate::holding::Holding;
+use crate::holding::HoldingStore;
 
 #[tokio::test]
 async fn a_change_is_saved_only_to_the_version_that_was_checked() {
-    let store = Holding::new();
+    let store = HoldingStore::new();
     let server = Server::start_on(Arc::clone(&store) as Arc<dyn Store>, WebConfig::default()).await;
     for app in ["mine", "theirs"] {
         server.with_body("POST", "/api/v1/apps", json!({"name": app})).await.expect(201);

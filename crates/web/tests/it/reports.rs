@@ -30,7 +30,7 @@ async fn channel(server: &Server, name: &str) {
 }
 
 /// Two jobs, one with two successful runs and one with a failed run. The runs are already counted.
-async fn world() -> Server {
+async fn server_with_runs() -> Server {
     let server = Server::start().await;
     for (name, label) in [("good", EVIL), ("bad", "=2+3")] {
         let body = json!({"name": name, "app": "app", "handler": "handler", "labels": {"team": label}});
@@ -53,7 +53,7 @@ fn items(report: &Value) -> Vec<(String, u64)> {
 
 #[tokio::test]
 async fn runs_are_reported_by_namespace_app_job_and_label() {
-    let server = world().await;
+    let server = server_with_runs().await;
     for (query, expected) in [
         ("by=namespace", vec![("default", 3)]),
         ("", vec![("app", 3)]),
@@ -145,7 +145,7 @@ async fn a_weekly_report_is_set_changed_and_ended() {
 
 #[tokio::test]
 async fn the_page_shows_hostile_names_as_text_and_saves_the_weekly_report() {
-    let server = world().await;
+    let server = server_with_runs().await;
     let mut visitor = Visitor::signed_in(&server).await;
     for (language, words) in [("en", ["Most frequent failures", "Weekly report"]), ("zh", ["最常见的失败", "周报"])]
     {

@@ -11,7 +11,7 @@ use crate::visitor::{Visitor, location};
 
 const FAILED: Outcome = Outcome::Failed { retryable: false };
 
-async fn again(server: &Server, job: &str, params: &str) -> RunId {
+async fn run_again(server: &Server, job: &str, params: &str) -> RunId {
     // Runs with the same millisecond would be listed in another order.
     tokio::time::sleep(Duration::from_millis(5)).await;
     let path = format!("/api/v1/jobs/{job}/runs");
@@ -24,13 +24,13 @@ async fn a_failed_run_is_compared_with_the_last_good_one() {
     let server = Server::start().await;
     let job = json!({"name": "a", "app": "app", "handler": "handler", "overrides": "all"});
     server.with_body("POST", "/api/v1/jobs", job).await.expect(201);
-    let good = again(&server, "a", "{\"day\": \"monday\"}").await;
+    let good = run_again(&server, "a", "{\"day\": \"monday\"}").await;
     server.finish(good, Outcome::Succeeded).await;
-    let between = again(&server, "a", "{\"day\": \"tuesday\"}").await;
+    let between = run_again(&server, "a", "{\"day\": \"tuesday\"}").await;
     server.finish(between, FAILED).await;
-    let bad = again(&server, "a", "{\"day\": \"wednesday\"}").await;
+    let bad = run_again(&server, "a", "{\"day\": \"wednesday\"}").await;
     server.finish(bad, FAILED).await;
-    let after = again(&server, "a", "{\"day\": \"thursday\"}").await;
+    let after = run_again(&server, "a", "{\"day\": \"thursday\"}").await;
     let visitor = Visitor::signed_in(&server).await;
     let page = visitor.get(&format!("/runs/{bad}")).await.text();
     assert!(page.contains(&format!("rel=\"prev\" id=\"older\" href=\"/runs/{between}\"")), "{page}");

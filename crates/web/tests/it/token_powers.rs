@@ -181,7 +181,7 @@ async fn call_and_describe(
     let accounts = Accounts::new(world, grant).await;
     let store = world.server.engine.store();
     let (before, marks) = (accounts.protected_state(store).await, accounts.marks(store).await);
-    let things = world.things("root", OBJECTS[0]).await;
+    let things = world.create_objects("root", OBJECTS[0]).await;
     let own = store.token_by_id(accounts.own_token).await.unwrap();
     let marker = TokenId::new(world.server.engine.new_id());
     let answer = accounts.call(world, route, target, things).await;
@@ -200,7 +200,7 @@ async fn call_and_describe(
     if let Some(grant) = grant {
         assert!(effects.is_empty() || grant == EVERYTHING, "{place}");
         let link = link_in(&text);
-        // A link works only once. It is used here if the token has every right. For weaker tokens, `check_made` only checks that it ends
+        // A link works only once. It is used here if the token has every right. For weaker tokens, `check_created_objects` only checks that it ends
         // with the token.
         let signed_in = match link.filter(|_| grant == EVERYTHING) {
             Some(link) => try_to_set_password(world, link, &place).await,
@@ -208,7 +208,7 @@ async fn call_and_describe(
         };
         let boss = store.account(accounts.boss.id).await.unwrap();
         assert!(boss.is_none_or(|boss| boss.password.is_none()), "{place}: a token set the password of its account");
-        check_made(world, &accounts, (marker, link), &place).await;
+        check_created_objects(world, &accounts, (marker, link), &place).await;
         if let Some(signed_in) = signed_in {
             let page = signed_in.get("/account").await;
             assert_ne!(page.status, 200, "{place}: a sign-in outlives the token that made it");
@@ -239,7 +239,12 @@ async fn try_to_set_password<'w>(world: &'w World, link: &str, place: &str) -> O
 }
 
 /// Checks that a call created nothing with more rights than the caller, and nothing that outlives the caller's token.
-async fn check_made(world: &World, accounts: &Accounts, (marker, link): (TokenId, Option<&str>), place: &str) {
+async fn check_created_objects(
+    world: &World,
+    accounts: &Accounts,
+    (marker, link): (TokenId, Option<&str>),
+    place: &str,
+) {
     let engine = &world.server.engine;
     let (store, now) = (engine.store(), engine.now());
     let newest = store.tokens(&TokenQuery { limit: 20, ..TokenQuery::default() }).await.unwrap();

@@ -147,7 +147,7 @@ fn read_line(
     let identity = format!("{} {}", line.user.as_deref().unwrap_or_default(), line.command);
     let name = found.names.make(&subject(&command), &[&identity, &format!("{identity} {}", line.cron)]);
     let mut entry = entry(&command);
-    note(&mut entry, &command, line.user.as_deref(), variables);
+    add_notes(&mut entry, &command, line.user.as_deref(), variables);
     let mut job = Map::new();
     for (field, value) in [
         ("name", json!(name)),
@@ -174,7 +174,7 @@ fn read_line(
     Ok(())
 }
 
-fn note(entry: &mut Entry, command: &str, user: Option<&str>, variables: &Variables) {
+fn add_notes(entry: &mut Entry, command: &str, user: Option<&str>, variables: &Variables) {
     if let Some(user) = user {
         entry.changed(format!("ran as user {user}: runs have the agent's user (its --run-as)"));
     }

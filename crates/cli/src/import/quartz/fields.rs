@@ -38,11 +38,11 @@ pub(super) fn add(source: &Source<'_>, found: &mut ImportResult) {
     let mut draft = Draft { source, entry, job: Map::new(), is_enabled: true };
     draft.set("name", name.clone());
     draft.set("app", source.options.app);
-    draft.labels(&naming, &name);
+    draft.set_labels(&naming, &name);
     draft.set_handler();
     draft.set_params();
-    let scheduled = draft.schedule();
-    draft.policies();
+    let scheduled = draft.set_schedule();
+    draft.set_policies();
     draft.record_rest(if scheduled.is_ok() { "has no counterpart" } else { "is left out with its trigger" });
     draft.set("enabled", draft.is_enabled);
     match scheduled {
@@ -86,7 +86,7 @@ impl Draft<'_> {
         matches!(self.job_text(column).to_ascii_lowercase().as_str(), "1" | "true" | "t" | "y")
     }
 
-    fn labels(&mut self, naming: &Naming, name: &str) {
+    fn set_labels(&mut self, naming: &Naming, name: &str) {
         for column in ["job_name", "job_group"] {
             self.record_job(column, Kept, format!("name {name}"));
         }
@@ -148,7 +148,7 @@ impl Draft<'_> {
         }
     }
 
-    fn policies(&mut self) {
+    fn set_policies(&mut self) {
         let is_alone = self.is_set("is_nonconcurrent");
         let policy = if is_alone { "serial" } else { "allow" };
         let here = format!("overlap.policy {policy}");

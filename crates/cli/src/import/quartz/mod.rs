@@ -126,11 +126,11 @@ pub(super) fn convert(tables: &Tables, options: &Options<'_>) -> ImportResult {
         let (_, group, name) = key(row, "trigger");
         found.leave_out(Entry::new(format!("trigger {group}.{name}"), name), "its job is not there");
     }
-    remarks(tables, &mut found);
+    add_remarks(tables, &mut found);
     found
 }
 
-fn remarks(tables: &Tables, found: &mut ImportResult) {
+fn add_remarks(tables: &Tables, found: &mut ImportResult) {
     let schedulers: Vec<&str> = tables.schedulers().into_iter().collect();
     if schedulers.len() > 1 {
         found.remarks.push(format!(

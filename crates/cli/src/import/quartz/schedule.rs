@@ -23,7 +23,7 @@ enum Timing<'a> {
 
 impl<'a> Draft<'a> {
     /// Sets the schedule, or returns why there is none.
-    pub(super) fn schedule(&mut self) -> Result<(), String> {
+    pub(super) fn set_schedule(&mut self) -> Result<(), String> {
         if self.source.trigger.is_none() {
             return Ok(());
         }
@@ -39,11 +39,11 @@ impl<'a> Draft<'a> {
             Kept,
             if matches!(timing, Timing::Once) { "schedule.at" } else { "schedule" },
         );
-        self.state();
+        self.record_state();
         if let Timing::Once = timing {
-            self.once(start);
+            self.record_once(start);
         } else {
-            self.bounds([("start_time", "start_at", start), ("end_time", "end_at", end)], &mut schedule);
+            self.set_bounds([("start_time", "start_at", start), ("end_time", "end_at", end)], &mut schedule);
         }
         self.set("schedule", schedule);
         Ok(())
@@ -140,7 +140,7 @@ impl<'a> Draft<'a> {
         schedule
     }
 
-    fn bounds(&mut self, bounds: [(&str, &str, Option<Timestamp>); 2], schedule: &mut Map<String, Value>) {
+    fn set_bounds(&mut self, bounds: [(&str, &str, Option<Timestamp>); 2], schedule: &mut Map<String, Value>) {
         for (column, field, at) in bounds {
             let here = at.map_or_else(|| "no bound".to_owned(), |at| format!("schedule.{field} {at}"));
             self.record_trigger(column, Kept, here);
@@ -151,7 +151,7 @@ impl<'a> Draft<'a> {
     }
 
     /// Records the outcome for the instant of a trigger that fires once and has not fired yet.
-    fn once(&mut self, at: Option<Timestamp>) {
+    fn record_once(&mut self, at: Option<Timestamp>) {
         self.record_trigger("end_time", NotNeeded, "it fires once");
         let is_over = at.is_some_and(|at| at <= self.source.options.now);
         match (is_over, self.is_enabled) {
@@ -169,7 +169,7 @@ impl<'a> Draft<'a> {
         }
     }
 
-    fn state(&mut self) {
+    fn record_state(&mut self) {
         for column in ["next_fire_time", "prev_fire_time"] {
             self.record_trigger(column, NotNeeded, "follows from the schedule; the past stays there");
         }

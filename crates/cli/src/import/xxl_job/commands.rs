@@ -52,7 +52,7 @@ const SMTP_OPTIONS: &str = "--set security=\"${SMTP_SECURITY:-starttls}\" ${SMTP
 
 /// Adds a channel for each list of recipients, with two rules: one for failed runs and one for fires without an executor. XXL-JOB sends
 /// mail about both. If the namespace has no room for two rules per list, the rules for failed runs come first.
-pub(super) fn alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: &mut ImportResult) {
+pub(super) fn add_alarms(parts: &[JobDraft<'_>], options: ImportOptions<'_>, found: &mut ImportResult) {
     found.commands.push(format!("export RONDEL_NAMESPACE={}", quoted(options.namespace)));
     let all: BTreeMap<String, Vec<String>> = parts
         .iter()
@@ -206,14 +206,14 @@ const EXISTING: &str = "an account of this name that is there already stays as i
 const NO_COLUMN: &str = "is no column of XXL-JOB 2.x or 3.x: of a version of your own?";
 
 /// Records the columns of a row that no version of XXL-JOB has.
-pub(super) fn unknown(row: &Row, entry: &mut Entry) {
+pub(super) fn record_unknown_columns(row: &Row, entry: &mut Entry) {
     let known: Vec<String> = entry.fields.iter().map(|field| field.name.clone()).collect();
     for (column, value) in row.iter().filter(|(column, _)| !known.contains(column)) {
         entry.field(column, value, NotSupported, NO_COLUMN);
     }
 }
 
-pub(super) fn remarks(tables: &Tables, found: &mut ImportResult) {
+pub(super) fn add_remarks(tables: &Tables, found: &mut ImportResult) {
     found.remarks.extend(tables.missing.iter().cloned());
     found.remarks.push("not read: xxl_job_log and xxl_job_log_report (the runs of XXL-JOB stay there), xxl_job_registry (executors register anew), xxl_job_lock".to_owned());
 }

@@ -31,11 +31,11 @@ pub(super) fn convert_row<'a>(row: &'a Row, context: &ImportContext<'_>) -> JobD
         draft.record(column, Kept, "description");
     }
     draft.set("description", title);
-    let app = app(&mut draft, context);
+    let app = set_app(&mut draft, context);
     let handler_set = set_handler(&mut draft, context, id);
-    labels(&mut draft, id);
-    schedule(&mut draft, context);
-    policies(&mut draft);
+    set_labels(&mut draft, id);
+    set_schedule(&mut draft, context);
+    set_policies(&mut draft);
     for (column, why) in [
         ("add_time", "the versions of a job have their own instants"),
         ("update_time", "the versions of a job have their own instants"),
@@ -78,7 +78,7 @@ impl<'a> Draft<'a> {
     }
 }
 
-fn app(draft: &mut Draft<'_>, context: &ImportContext<'_>) -> Result<(), String> {
+fn set_app(draft: &mut Draft<'_>, context: &ImportContext<'_>) -> Result<(), String> {
     let group = draft.text("job_group").unwrap_or("?").to_owned();
     let Some(app) = context.apps.get(group.as_str()).copied() else {
         draft.record("job_group", NotSupported, "there is no such group");
@@ -170,7 +170,7 @@ fn set_handler(draft: &mut Draft<'_>, context: &ImportContext<'_>, id: &str) -> 
     Ok(())
 }
 
-fn labels(draft: &mut Draft<'_>, id: &str) {
+fn set_labels(draft: &mut Draft<'_>, id: &str) {
     let mut labels = json!({"xxl-job-id": id});
     let author: String = draft.text("author").unwrap_or_default().trim().chars().take(LABEL_VALUE_LEN_MAX).collect();
     if check_value(&author).is_ok() {
@@ -195,7 +195,7 @@ fn labels(draft: &mut Draft<'_>, id: &str) {
     draft.set("labels", labels);
 }
 
-fn schedule(draft: &mut Draft<'_>, context: &ImportContext<'_>) {
+fn set_schedule(draft: &mut Draft<'_>, context: &ImportContext<'_>) {
     let cron = draft.text("job_cron");
     let kind = draft.text("schedule_type").unwrap_or(if cron.is_some() { "CRON" } else { "NONE" });
     match (kind, draft.text("schedule_conf").or(cron)) {
@@ -208,7 +208,7 @@ fn schedule(draft: &mut Draft<'_>, context: &ImportContext<'_>) {
         }
         ("FIX_RATE", Some(seconds)) => {
             draft.record("schedule_type", Kept, "schedule.every");
-            rate(draft, seconds.trim());
+            set_rate(draft, seconds.trim());
         }
         ("CRON" | "FIX_RATE", None) => {
             draft.record("schedule_type", NotSupported, "schedule_conf is empty: the job is only triggered");
@@ -231,7 +231,7 @@ fn schedule(draft: &mut Draft<'_>, context: &ImportContext<'_>) {
 }
 
 /// Sets a fixed rate whose instants have the same phase as in XXL-JOB.
-fn rate(draft: &mut Draft<'_>, seconds: &str) {
+fn set_rate(draft: &mut Draft<'_>, seconds: &str) {
     let mut schedule = json!({"every": format!("{seconds}s")});
     match phase(draft.number("trigger_next_time"), seconds.parse().unwrap_or_default()) {
         Some(start) => {
@@ -256,7 +256,7 @@ fn phase(next_ms: u64, every: u64) -> Option<Timestamp> {
     Some(Timestamp::from_secs(i64::try_from(PHASE_ORIGIN_S + after).ok()?))
 }
 
-fn policies(draft: &mut Draft<'_>) {
+fn set_policies(draft: &mut Draft<'_>) {
     let (route, outcome) = match draft.text("executor_route_strategy").unwrap_or_default() {
         // XXL-JOB goes by the order of its addresses, Rondel by the names of executors: another host may come first.
         "FIRST" => ("first", Changed),

@@ -25,9 +25,9 @@ pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> ImportResu
     let context = import_context(tables, options, &mut found);
     let mut parts: Vec<JobDraft<'_>> = tables.jobs.iter().map(|row| fields::convert_row(row, &context)).collect();
     family::set_parents(&mut parts, &context);
-    commands::alarms(&parts, options, &mut found);
+    commands::add_alarms(&parts, options, &mut found);
     for mut part in parts {
-        commands::unknown(part.row, &mut part.entry);
+        commands::record_unknown_columns(part.row, &mut part.entry);
         match part.job {
             Ok(job) => found.add(part.entry, job),
             Err(why) => found.leave_out(part.entry, why),
@@ -35,7 +35,7 @@ pub(super) fn convert(tables: &Tables, options: ImportOptions<'_>) -> ImportResu
     }
     tables.groups.iter().for_each(|row| found.entries.push(commands::group(row, options)));
     tables.users.iter().for_each(|row| found.entries.push(commands::user(row, &context)));
-    commands::remarks(tables, &mut found);
+    commands::add_remarks(tables, &mut found);
     found
 }
 

@@ -113,7 +113,7 @@ async fn stop<'a>(switch: &Switchover<'_>, job: &'a Job, ahead: Duration) -> Res
         // An earlier command stopped the job: its first fire is the earliest one that XXL-JOB can still run.
         let soon = clock::now() + FIRST_FIRE_LEAD_MIN;
         let seam = job.mode_from.unwrap_or(soon);
-        let gap = (seam < soon).then(|| neither_side(job, seam, soon));
+        let gap = (seam < soon).then(|| neither_side_text(job, seam, soon));
         return with_first_fire(switch, job, (seam, seam.max(soon)), gap).await;
     }
     let seam = clock::now() + ahead;
@@ -146,10 +146,10 @@ async fn with_first_fire<'a>(
 ) -> Result<StoppedJob<'a>, Outcome> {
     let found = match first_fire(switch, job, from).await {
         Ok(found) => found,
-        Err(failure) => return Err(not_started(seam, failure.message()).repeatable()),
+        Err(failure) => return Err(not_started_outcome(seam, failure.message()).repeatable()),
     };
     let until = found.first.unwrap_or_else(clock::now);
-    let missed = found.missed.map(|missed| neither_side(job, missed, until));
+    let missed = found.missed.map(|missed| neither_side_text(job, missed, until));
     let gap = [gap, missed].into_iter().flatten().reduce(|all, one| format!("{all}; {one}"));
     match found.first {
         Some(first) => Ok(StoppedJob { job, seam, first, gap }),
@@ -160,7 +160,7 @@ async fn with_first_fire<'a>(
     }
 }
 
-fn not_started(seam: Timestamp, why: &str) -> Outcome {
+fn not_started_outcome(seam: Timestamp, why: &str) -> Outcome {
     let result = format!("stopped here at the seam, and not started in XXL-JOB ({why})");
     Outcome::half_done(RunsIn::Neither, seam, result)
 }
@@ -200,9 +200,9 @@ async fn start<'a>(
                     continue;
                 }
                 Some(StartOutcome::TooLate) => {
-                    not_started(one.seam, "its first fire had passed each time").repeatable()
+                    not_started_outcome(one.seam, "its first fire had passed each time").repeatable()
                 }
-                None => not_started(one.seam, "XXL-JOB does not have it any more"),
+                None => not_started_outcome(one.seam, "XXL-JOB does not have it any more"),
                 Some(StartOutcome::From(_)) => started_outcome(switch, &one, committed_at),
                 Some(StartOutcome::AlreadyRunning(_)) => {
                     let gap = "its fires until the seam ran on both sides";
@@ -227,8 +227,11 @@ async fn start<'a>(
 /// Finds a later fire to start with: the first one had passed when XXL-JOB released its lock.
 async fn with_later_fire<'a>(switch: &Switchover<'_>, one: StoppedJob<'a>) -> Result<StoppedJob<'a>, Outcome> {
     let soon = clock::now() + FIRST_FIRE_LEAD_MIN;
-    let gap =
-        [one.gap, Some(neither_side(one.job, one.first, soon))].into_iter().flatten().collect::<Vec<_>>().join("; ");
+    let gap = [one.gap, Some(neither_side_text(one.job, one.first, soon))]
+        .into_iter()
+        .flatten()
+        .collect::<Vec<_>>()
+        .join("; ");
     with_first_fire(switch, one.job, (one.seam, soon), Some(gap)).await
 }
 
@@ -264,13 +267,13 @@ async fn stop_children(switch: &Switchover<'_>, mut open: Vec<&Job>, outcomes: &
             step = std::mem::take(&mut open);
         }
         for chunk in step.chunks(CALL_COUNT_MAX) {
-            let ended = join_all(chunk.iter().map(|job| child(switch, job, seam, outcomes))).await;
+            let ended = join_all(chunk.iter().map(|job| demote_child(switch, job, seam, outcomes))).await;
             outcomes.extend(chunk.iter().map(|job| job.name.clone()).zip(ended));
         }
     }
 }
 
-async fn child(switch: &Switchover<'_>, job: &Job, seam: Timestamp, outcomes: &Outcomes) -> Outcome {
+async fn demote_child(switch: &Switchover<'_>, job: &Job, seam: Timestamp, outcomes: &Outcomes) -> Outcome {
     let parents = job.parents.iter().filter_map(|name| Some((name, outcomes.get(name)?)));
     if let Some((name, parent)) = parents.into_iter().find(|(_, outcome)| !outcome.is_done) {
         let result = format!("is unchanged, and runs where its parent {name} does, which was not switched");
@@ -338,7 +341,7 @@ fn items(page: &Value) -> Vec<Value> {
     page["items"].as_array().cloned().unwrap_or_default()
 }
 
-fn neither_side(job: &Job, from: Timestamp, to: Timestamp) -> String {
+fn neither_side_text(job: &Job, from: Timestamp, to: Timestamp) -> String {
     let name = &job.name;
     format!(
         "its fires from {from} to {to} ran on neither side, or some of them: rondel job fires {name} --from {from} names them"

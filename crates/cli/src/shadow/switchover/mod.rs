@@ -84,7 +84,7 @@ impl SwitchoverArgs {
         let mut database = jobs::open(&self.source).await?;
         let denied = database.xxl_check_rights().await.err().map(|error| chain_in_one_line(&error));
         let numbers: Vec<i64> = found.iter().map(|job| job.number).collect();
-        let xxl_status = database.xxl_jobs(&numbers).await.map_err(|error| jobs::wrong(&error))?;
+        let xxl_status = database.xxl_jobs(&numbers).await.map_err(|error| jobs::database_failure(&error))?;
         let others = relatives::read(client, &found).await?;
         let switch = Switchover { client, jobs: found, others, xxl_status };
         let mut refused = relatives::refusals(direction, &switch);
@@ -102,7 +102,7 @@ impl SwitchoverArgs {
                 Direction::Demote => demote::demote(&switch, &mut database, &refused, pace).await,
             }
         } else {
-            planned(direction, &switch, &refused)
+            plan_outcomes(direction, &switch, &refused)
         };
         report(&switch, &outcomes, (self.yes, format))?;
         if !self.yes {
@@ -146,7 +146,7 @@ fn planned_row(one: &Value, _: Timestamp) -> Vec<String> {
 }
 
 /// Describes what the command would do.
-fn planned(direction: Direction, switch: &Switchover<'_>, refused: &BTreeMap<String, String>) -> Outcomes {
+fn plan_outcomes(direction: Direction, switch: &Switchover<'_>, refused: &BTreeMap<String, String>) -> Outcomes {
     let mut outcomes = Outcomes::new();
     for job in &switch.jobs {
         let status = switch.xxl_status.get(&job.number);

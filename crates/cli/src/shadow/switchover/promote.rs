@@ -67,7 +67,8 @@ pub(super) async fn promote(
                 .partition(|job| is_waiting && matches!(stopped.get(&job.number), Some(StopOutcome::TooNear(_))));
             later.extend(waiting);
             let began = Instant::now();
-            let ended = join_all(batch.iter().map(|job| one(switch, job, stopped.get(&job.number), allowance))).await;
+            let ended =
+                join_all(batch.iter().map(|job| promote_one(switch, job, stopped.get(&job.number), allowance))).await;
             if !batch.is_empty() {
                 pace.measured(began.elapsed());
             }
@@ -158,14 +159,16 @@ enum End {
     Refused(Timestamp, Failure),
 }
 
-async fn one(switch: &Switchover<'_>, job: &Job, stopped: Option<&StopOutcome>, allowance: Duration) -> End {
+async fn promote_one(switch: &Switchover<'_>, job: &Job, stopped: Option<&StopOutcome>, allowance: Duration) -> End {
     match stopped {
         None => End::Settled(Outcome::unchanged(switch.runs_in(job), format!("XXL-JOB has no job {}", job.number))),
         Some(StopOutcome::TooNear(at)) => {
-            End::Settled(Outcome::unchanged(switch.runs_in(job), too_near(*at, allowance)))
+            End::Settled(Outcome::unchanged(switch.runs_in(job), too_near_text(*at, allowance)))
         }
         Some(StopOutcome::At(at)) => take_over(switch, job, seam_at(*at)).await,
-        Some(StopOutcome::AlreadyStopped(status)) if !job.is_shadow => End::Settled(switched_before(job, *status)),
+        Some(StopOutcome::AlreadyStopped(status)) if !job.is_shadow => {
+            End::Settled(earlier_switch_outcome(job, *status))
+        }
         Some(StopOutcome::AlreadyStopped(status)) => {
             End::Settled(take_over_stopped(switch, job, *status, allowance).await)
         }
@@ -210,17 +213,17 @@ async fn mark(
 async fn take_over(switch: &Switchover<'_>, job: &Job, seam: Timestamp) -> End {
     match save(switch.client, job, "active", seam).await {
         Saved::HoldsFrom(from) => {
-            let gap = (from > seam).then(|| neither_side(job, seam, from));
+            let gap = (from > seam).then(|| neither_side_text(job, seam, from));
             End::Settled(
                 Outcome::done(RunsIn::Rondel, Some(seam), "runs here from the seam on").with_gap(gap.as_deref()),
             )
         }
         Saved::Refused(failure) => End::Refused(seam, failure),
-        Saved::Unclear(failure) => End::Settled(unclear(seam, &failure)),
+        Saved::Unclear(failure) => End::Settled(unclear_outcome(seam, &failure)),
     }
 }
 
-fn unclear(seam: Timestamp, failure: &Failure) -> Outcome {
+fn unclear_outcome(seam: Timestamp, failure: &Failure) -> Outcome {
     let message = failure.message();
     Outcome::half_done(
         RunsIn::Unknown,
@@ -265,9 +268,9 @@ async fn take_over_stopped(switch: &Switchover<'_>, job: &Job, status: JobStatus
             let holds_from = seam.max(from);
             let gap = match stopped_at {
                 _ if !job.is_firing() => None,
-                Some(at) if at < holds_from => Some(neither_side(job, at, holds_from)),
+                Some(at) if at < holds_from => Some(neither_side_text(job, at, holds_from)),
                 Some(_) => None,
-                None => (from > seam).then(|| neither_side(job, seam, from)),
+                None => (from > seam).then(|| neither_side_text(job, seam, from)),
             };
             let (runs, result) = match (job.is_enabled, job.has_schedule) {
                 (false, _) => (RunsIn::Neither, STAYS_PAUSED),
@@ -280,13 +283,13 @@ async fn take_over_stopped(switch: &Switchover<'_>, job: &Job, status: JobStatus
             let result = format!("{}; stopped in XXL-JOB, and in shadow mode here", failure.message());
             Outcome::half_done(RunsIn::Neither, stopped_at.unwrap_or(seam), result).repeatable()
         }
-        Saved::Unclear(failure) => unclear(seam, &failure),
+        Saved::Unclear(failure) => unclear_outcome(seam, &failure),
     }
 }
 
 /// The outcome for a job that already runs in Rondel. If it was saved too late for its seam, the gap is reported again:
 /// the command that saved it may have lost the answer.
-fn switched_before(job: &Job, status: JobStatus) -> Outcome {
+fn earlier_switch_outcome(job: &Job, status: JobStatus) -> Outcome {
     if !job.is_enabled {
         return Outcome::done(RunsIn::Neither, job.mode_from, "was switched before, and is paused here");
     }
@@ -294,10 +297,10 @@ fn switched_before(job: &Job, status: JobStatus) -> Outcome {
     let (Some(seam), Some(saved_at)) = (job.mode_from, job.updated_at) else { return outcome };
     let holds_from = saved_at + HOLDS_AFTER;
     let is_late = seam_at(status.next_ms) == seam && holds_from > seam && saved_at < seam + SAME_SWITCH_WITHIN;
-    outcome.with_gap(is_late.then(|| neither_side(job, seam, holds_from)).as_deref())
+    outcome.with_gap(is_late.then(|| neither_side_text(job, seam, holds_from)).as_deref())
 }
 
-fn neither_side(job: &Job, from: Timestamp, to: Timestamp) -> String {
+fn neither_side_text(job: &Job, from: Timestamp, to: Timestamp) -> String {
     let name = &job.name;
     format!(
         "its fires from {from} to {to} ran on neither side, or some of them: rondel job fires {name} --from {from} names those that were \
@@ -305,7 +308,7 @@ fn neither_side(job: &Job, from: Timestamp, to: Timestamp) -> String {
     )
 }
 
-fn too_near(at: i64, allowance: Duration) -> String {
+fn too_near_text(at: i64, allowance: Duration) -> String {
     if at <= 0 {
         return "it runs in XXL-JOB without a next fire: its servers do not run, or have not looked at it yet; nothing was changed"
             .to_owned();

@@ -24,7 +24,7 @@ pub(super) async fn refuse_unready(
     refused: &mut BTreeMap<String, String>,
 ) -> Result<(), Failure> {
     let numbers: Vec<i64> = switch.jobs.iter().map(|job| job.number).collect();
-    let there = database.xxl_handlers(&numbers).await.map_err(|error| jobs::wrong(&error))?;
+    let there = database.xxl_handlers(&numbers).await.map_err(|error| jobs::database_failure(&error))?;
     let online = OnlineHandlers::read(switch.client, &switch.jobs).await?;
     for job in switch.jobs.iter().filter(|job| job.is_shadow) {
         let reason = other_handler(job, there.get(&job.number)).or_else(|| online.obstacle(job));

@@ -46,7 +46,7 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
         }
         was_unclear = true;
         // The edit may have been saved although a proxy answered or an error was returned.
-        if holds(client, job, mode, seam).await {
+        if is_saved(client, job, mode, seam).await {
             return Saved::HoldsFrom(clock::now() + HOLDS_AFTER);
         }
         if is_certain || began.elapsed() >= TRY_FOR {
@@ -57,7 +57,7 @@ pub(super) async fn save(client: &Client, job: &Job, mode: &str, seam: Timestamp
 }
 
 /// Whether the stored job has this mode from the seam on.
-async fn holds(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> bool {
+async fn is_saved(client: &Client, job: &Job, mode: &str, seam: Timestamp) -> bool {
     let Ok(found) = client.get(&["jobs", &job.name], &[]).await.and_then(|body| body.value()) else { return false };
     let found_from = found["mode_from"].as_str().and_then(|at| at.parse::<Timestamp>().ok());
     (found["mode"] == "shadow") == (mode == "shadow") && found_from == Some(seam)

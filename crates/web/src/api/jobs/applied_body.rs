@@ -23,7 +23,7 @@ const PIECE_LEN: usize = 64 * 1024;
 pub(super) struct Items {
     pieces: Pieces,
     /// How many items were added.
-    seen: usize,
+    added_count: usize,
     /// How many of them are in `pieces`.
     count: usize,
     /// Serialized items that wait for an item before them, by their index in the list. Items that are not in the list come last, in the
@@ -38,9 +38,9 @@ impl Items {
         let text = serde_json::to_vec(item).unwrap_or_default();
         match item.index {
             Some(index) if index == self.count => self.append(&text),
-            index => drop(self.early.insert((index.unwrap_or(usize::MAX), self.seen), text)),
+            index => drop(self.early.insert((index.unwrap_or(usize::MAX), self.added_count), text)),
         }
-        self.seen += 1;
+        self.added_count += 1;
         while let Some(entry) = self.early.first_entry()
             && entry.key().0 == self.count
         {

@@ -104,13 +104,13 @@ impl FromRequest<Web> for Documents {
 
 fn check_count(count: usize) -> Result<(), Problem> {
     match count {
-        0 => Err(refused("", "has no jobs; to remove all jobs of an app, delete them")),
+        0 => Err(refuse_at("", "has no jobs; to remove all jobs of an app, delete them")),
         1..=COUNT_MAX => Ok(()),
-        count => Err(refused("", format!("has {count} jobs, of which one list can have {COUNT_MAX}"))),
+        count => Err(refuse_at("", format!("has {count} jobs, of which one list can have {COUNT_MAX}"))),
     }
 }
 
-fn refused(pointer: &str, message: impl Into<String>) -> Problem {
+fn refuse_at(pointer: &str, message: impl Into<String>) -> Problem {
     Problem::of_complaints(Code::InvalidBody, vec![Complaint::body(pointer, "invalid_value", message)])
 }
 
@@ -229,7 +229,7 @@ async fn post(call: Call<ApplyQuery>, headers: HeaderMap, mut body: Documents) -
     }
     let plan = match jobs::plan(call.engine(), wanted).await {
         Ok(plan) => plan,
-        Err(error) => return Err(not_planned(&call, &body, error).await?),
+        Err(error) => return Err(plan_problem(&call, &body, error).await?),
     };
     plan.jobs().try_for_each(|job| check_existing(&call, job))?;
     note_plan(&call, &plan);
@@ -261,7 +261,7 @@ async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: ApplyReques
         items.add(&Item::planned(job));
     };
     if let Err(error) = jobs::dry_run(call.engine(), wanted, report).await {
-        return Err(not_planned(call, body, error).await?);
+        return Err(plan_problem(call, body, error).await?);
     }
     if let Some(problem) = hidden {
         return Err(problem);
@@ -272,7 +272,7 @@ async fn try_list(call: &Call<ApplyQuery>, body: &Documents, wanted: ApplyReques
     Ok(response)
 }
 
-async fn not_planned(call: &Call<ApplyQuery>, body: &Documents, error: ApplyError) -> Result<Problem, Problem> {
+async fn plan_problem(call: &Call<ApplyQuery>, body: &Documents, error: ApplyError) -> Result<Problem, Problem> {
     match error {
         ApplyError::Invalid(errors) => Ok(body.refuse_all(call.complaints(errors).await?)),
         ApplyError::Store(error) => Ok(error.into()),
@@ -321,7 +321,7 @@ async fn check_apps(call: &Call<ApplyQuery>, specs: &[JobSpec]) -> Result<Vec<Op
         for parent in spec.parents() {
             if !listed.contains(parent.name) && !call.may_view_job(parent.name).await? {
                 let message = format!("there is no job {} that you may see", quoted(parent.name));
-                return Err(refused(&format!("/{index}{}", parent.pointer), message));
+                return Err(refuse_at(&format!("/{index}{}", parent.pointer), message));
             }
         }
     }

@@ -54,7 +54,7 @@ pub(super) async fn save_edit<Q>(
         match jobs::change(call.engine(), &record, spec, Some(record.version), call.caller.name()).await {
             Ok(changed) => return Ok(changed),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
-            Err(error) => return Err(refused(call, error).await),
+            Err(error) => return Err(edit_problem(call, error).await),
         }
     }
     Err(changed_too_often())
@@ -64,7 +64,7 @@ pub(super) fn changed_too_often() -> Problem {
     Problem::new(Code::EditConflict, "the job changed under each of several tries; try again")
 }
 
-pub(super) async fn refused<Q>(call: &Call<Q>, error: JobError) -> Problem {
+pub(super) async fn edit_problem<Q>(call: &Call<Q>, error: JobError) -> Problem {
     match error {
         JobError::Conflict { version } => mismatch(version),
         error => call.job_problem(error).await,

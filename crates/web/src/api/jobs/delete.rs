@@ -6,7 +6,7 @@ use rondel_admin::jobs::{self, JobError, QueuedRuns};
 use rondel_core::access::Permission::Edit;
 use rondel_core::queued::QueuedRunsPolicy;
 
-use super::change::{TRY_COUNT, changed_too_often, refused};
+use super::change::{TRY_COUNT, changed_too_often, edit_problem};
 use super::find::{JobOfRuns, find, find_for_runs, missing};
 use super::queued::DeletedJson;
 use crate::answer::json;
@@ -86,7 +86,7 @@ pub(crate) async fn remove<Q>(
             Ok(Some(runs)) => return Ok(runs),
             Ok(None) => return Err(missing(call, name)),
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
-            Err(error) => return Err(refused(call, error).await),
+            Err(error) => return Err(edit_problem(call, error).await),
         }
     }
     Err(changed_too_often())

@@ -29,11 +29,11 @@ use crate::state::Web;
 use crate::yaml;
 
 /// Maximum number of jobs in a page.
-const PAGE: u32 = 200;
+const PAGE_JOB_COUNT_MAX: u32 = 200;
 /// About how many bytes a page has.
 const PAGE_LEN: usize = 256 * 1024;
 /// How many jobs the first page has: few, since the length of the jobs is not known yet.
-const FIRST_PAGE: u32 = 8;
+const FIRST_PAGE_JOB_COUNT: u32 = 8;
 
 /// The query of an export.
 #[derive(Debug)]
@@ -114,7 +114,7 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
         namespace: call.namespace.id,
         app,
         format,
-        page: FIRST_PAGE,
+        page: FIRST_PAGE_JOB_COUNT,
         after_name: None,
         has_begun: false,
         is_over: false,
@@ -223,7 +223,7 @@ impl Exporter {
 /// How many jobs to read next, after a page of `count` jobs with `len` bytes. Assumes that the mean length stays the same.
 fn next_count(count: usize, len: usize) -> u32 {
     let count = PAGE_LEN.saturating_mul(count) / len.max(1);
-    u32::try_from(count).unwrap_or(PAGE).clamp(1, PAGE)
+    u32::try_from(count).unwrap_or(PAGE_JOB_COUNT_MAX).clamp(1, PAGE_JOB_COUNT_MAX)
 }
 
 fn as_json(records: &[JobRecord], is_first: bool, is_last: bool) -> String {

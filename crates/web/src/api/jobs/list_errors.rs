@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use crate::problem::{Code, Complaint, Problem};
 
 /// Maximum number of different errors that are reported for a list.
-const DIFFERENT_MAX: usize = 200;
+const ERROR_COUNT_MAX: usize = 200;
 /// Maximum number of indexes that one error names.
 const INDEX_COUNT_MAX: usize = 100;
 
@@ -34,7 +34,7 @@ impl ListErrors {
                 if known.indexes.len() < INDEX_COUNT_MAX {
                     known.indexes.push(index);
                 }
-            } else if self.complaints.len() < DIFFERENT_MAX {
+            } else if self.complaints.len() < ERROR_COUNT_MAX {
                 self.known.insert(key, self.complaints.len());
                 let pointer = Some(format!("/{index}{}", complaint.pointer.as_deref().unwrap_or_default()));
                 self.complaints.push(Complaint { pointer, indexes: vec![index], count: Some(1), ..complaint });

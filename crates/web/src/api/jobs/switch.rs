@@ -6,7 +6,7 @@ use rondel_admin::jobs::{self, JobError};
 use rondel_core::JobSpec;
 use rondel_core::access::Permission::Operate;
 
-use super::change::{EDIT_REFUSALS, TRY_COUNT, change, changed_too_often, refused};
+use super::change::{EDIT_REFUSALS, TRY_COUNT, change, changed_too_often, edit_problem};
 use super::find::find;
 use super::job_json::{JobJson, answer_with};
 use super::queued::QueuedQuery;
@@ -53,7 +53,7 @@ async fn pause(
         match jobs::pause(call.engine(), &record, call.caller.name(), call.query.queued).await {
             Ok((paused, runs)) => return answer_with(&call, StatusCode::OK, &paused, (None, Some(runs.into()))).await,
             Err(JobError::Conflict { .. }) if !if_match.is_given() => {}
-            Err(error) => return Err(refused(&call, error).await),
+            Err(error) => return Err(edit_problem(&call, error).await),
         }
     }
     Err(changed_too_often())

@@ -45,7 +45,7 @@ const LATE_WITHIN: Duration = Duration::from_secs(15 * 60);
 /// How far back the usual durations of a job are measured.
 const USUAL_WITHIN: Duration = Duration::from_secs(7 * 24 * 3600);
 /// How far ahead the next fire is searched.
-const AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
+const LOOK_AHEAD: Duration = Duration::from_secs(366 * 24 * 3600);
 
 /// The state of the system in numbers.
 #[derive(Clone, Debug, Default)]
@@ -152,7 +152,7 @@ async fn health<Q: Sync>(call: &Call<Q>, now: Timestamp) -> Result<Health, Probl
 /// The next fire of a job that the caller may see. Jobs that the caller may not see may fire earlier.
 async fn next_fire<Q>(call: &Call<Q>, now: Timestamp) -> Result<Option<Timestamp>, Problem> {
     for limit in [JOB_COUNT, COMING_JOB_COUNT_MAX] {
-        let coming = call.engine().store().coming_jobs(call.namespace.id, now + AHEAD, limit).await?;
+        let coming = call.engine().store().coming_jobs(call.namespace.id, now + LOOK_AHEAD, limit).await?;
         let next = coming.iter().find(|job| call.may_view(job.app)).map(|job| job.next_fire_at);
         if next.is_some() || coming.len() < usize::try_from(limit).unwrap_or(usize::MAX) {
             return Ok(next);
