@@ -379,7 +379,7 @@ impl AdoptLoop {
         while let Some(OwedRollCall { lease, mut runs, from }) = self.owed.pop() {
             if lease != held.token {
                 // Whoever has the runs now finds them as runs of an ended lease.
-                self.shared.in_memory.forget_of(runs.iter().map(|run| (run.id, lease)));
+                self.shared.in_memory.forget_under_lease(runs.iter().map(|run| (run.id, lease)));
                 continue;
             }
             // A result may have arrived since the first try; then the run's next attempt may be in memory.

@@ -73,7 +73,7 @@ impl Active {
 
     /// Handles a step back of the clock to `now`: it was sent, and its row was read, now at the latest.
     pub(crate) fn step_back(&mut self, now: Timestamp) {
-        self.sent_at = now.min(self.sent_at);
+        self.sent_or_chosen_at = now.min(self.sent_or_chosen_at);
         self.looked_at = now.min(self.looked_at);
     }
 

@@ -208,7 +208,7 @@ mod tests {
     fn namespaces_without_end_share_one_count() {
         let namespaces = Namespaces::default();
         for id in 1..=2_000 {
-            namespaces.of(NamespaceId::new(id), &format!("n{id}")).run(RunStatus::Succeeded);
+            namespaces.of(NamespaceId::new(id), &format!("n{id}")).count_run(RunStatus::Succeeded);
         }
         let all = namespaces.all();
         assert_eq!(all.len(), NAMESPACE_COUNT_MAX + 1);
