@@ -59,7 +59,7 @@ pub struct After {
     pub on: AfterWhat,
 }
 
-/// How much later than planned runs start.
+/// A delay between a fire's planned instant and the start of its run, so that the runs of many jobs do not start together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Jitter {
     /// The longest delay.

@@ -93,8 +93,8 @@ pub struct JobSpec {
     /// Which executors of the app may get a run at all.
     #[serde(default, skip_serializing_if = "SelectSpec::is_any")]
     pub select: SelectSpec,
-    /// The shards of a fire, which the route gives to executors one by one: their number, or a list with the name and parameters of
-    /// each. Left out for an unsharded job. A broadcast has one for each executor instead.
+    /// The shards of a fire: their number, or a list with the name and parameters of each. The route chooses an executor for each shard.
+    /// Left out for an unsharded job. A broadcast has a shard for each executor instead.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub shards: Option<ItemsSpec>,
     /// A pump job: groups that fetch and execute rows of their items until it ends, instead of one run of the handler for each fire.

@@ -2,8 +2,9 @@
 
 use tonic::{Code, Status};
 
-/// A reason that an executor acts on. It is sent as the metadata [`Refusal::METADATA_KEY`] of the status that ends the
-/// stream. Older servers send no code: then only the message describes the refusal.
+/// Why a server refused a session, for executors: a code beside the status's message. It is in the metadata
+/// [`Refusal::METADATA_KEY`] of the status that ends the stream. Older servers send no code: then only the message
+/// describes the refusal. An executor adds to the message of [`Self::Token`] which token it sent.
 ///
 /// ```
 /// use rondel_proto::Refusal;

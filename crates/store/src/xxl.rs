@@ -119,7 +119,7 @@ pub struct XxlRun {
     pub sent_at: Timestamp,
     /// How much is known of its end.
     pub state: XxlRunState,
-    /// The code of the end: the executor's, [`XXL_STOPPED`], or a lower one if the server assumed the end.
+    /// The code of the end: the executor's (0 or more), [`XXL_STOPPED`], or one below it if the server assumed the end.
     pub code: Option<i32>,
     /// The message of the end.
     pub message: Option<String>,

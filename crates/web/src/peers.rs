@@ -1,6 +1,6 @@
 //! The open connections by address. A connection is unauthenticated until one of its requests is authenticated. The number of
-//! unauthenticated connections per address is limited. One of them is closed to make room for a newer connection, unless the server is
-//! working on one of its requests.
+//! unauthenticated connections per address is limited, and so is the number of all connections together. To make room for a newer
+//! connection, the oldest unauthenticated one is closed that has no request in work.
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;

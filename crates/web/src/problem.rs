@@ -275,7 +275,7 @@ struct Document<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     instance: Option<&'a str>,
     /// The kind of the error, in a word that does not change between releases.
-    #[schemars(schema_with = "codes")]
+    #[schemars(schema_with = "code_schema")]
     code: &'static str,
     /// The id of the request in the server's log.
     request_id: &'a str,
@@ -286,7 +286,7 @@ struct Document<'a> {
     errors: &'a [Complaint],
 }
 
-fn codes(_: &mut SchemaGenerator) -> Schema {
+fn code_schema(_: &mut SchemaGenerator) -> Schema {
     let words: Vec<&str> = Code::ALL.iter().map(|code| code.as_str()).collect();
     schemars::json_schema!({"type": "string", "enum": words})
 }

@@ -69,8 +69,8 @@ fn english(condition: &Condition) -> String {
         Condition::FailuresInRow { count: 1 } => "failed".to_owned(),
         Condition::FailuresInRow { count } => format!("failed {count} times in a row"),
         Condition::FailureRate { percent, window, min_runs } => {
-            let least = if *min_runs > 1 { format!(" (of at least {min_runs})") } else { String::new() };
-            format!("failed in {percent}% or more of the runs of the last {}{least}", length(*window, Lang::En))
+            let min_runs_text = if *min_runs > 1 { format!(" (of at least {min_runs})") } else { String::new() };
+            format!("failed in {percent}% or more of the runs of the last {}{min_runs_text}", length(*window, Lang::En))
         }
         Condition::Skipped { reasons } if reasons.is_empty() => "was skipped".to_owned(),
         Condition::Skipped { reasons } => {
@@ -114,8 +114,9 @@ fn chinese(condition: &Condition) -> String {
         Condition::FailuresInRow { count: 1 } => "失败".to_owned(),
         Condition::FailuresInRow { count } => format!("连续失败 {count} 次"),
         Condition::FailureRate { percent, window, min_runs } => {
-            let least = if *min_runs > 1 { format!("（至少 {min_runs} 次运行）") } else { String::new() };
-            format!("最近{}的失败率达到 {percent}%{least}", length(*window, Lang::Zh))
+            let min_runs_text =
+                if *min_runs > 1 { format!("（至少 {min_runs} 次运行）") } else { String::new() };
+            format!("最近{}的失败率达到 {percent}%{min_runs_text}", length(*window, Lang::Zh))
         }
         Condition::Skipped { reasons } if reasons.is_empty() => "被跳过".to_owned(),
         Condition::Skipped { reasons } => {

@@ -69,7 +69,7 @@ pub struct ScheduleSpec {
     pub jitter: Option<JitterSpec>,
 }
 
-/// How much later than planned runs start.
+/// A delay between a fire's planned instant and the start of its run, so that the runs of many jobs do not start together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(deny_unknown_fields)]
 pub struct JitterSpec {

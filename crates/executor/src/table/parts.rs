@@ -84,7 +84,7 @@ pub enum LinkItem {
     Log(LogChunk),
     /// The end of an attempt.
     Result(v1::Result),
-    /// Jobs that could start a run here immediately.
+    /// The answer to a probe: which of its jobs could start a run here immediately.
     Probe(ProbeReplies),
     /// The attempts that the executor holds or has finished, as the answer to a fence.
     Fence(FenceReply),

@@ -149,13 +149,13 @@ pub(crate) async fn set_switch<Q>(
     (name, app): (&str, Option<&str>),
     switch: Switch,
 ) -> Result<(ExecutorJson, Switch), Problem> {
-    let stable = given_name(name);
+    let given = given_name(name);
     let missing = || Problem::new(Code::NotFound, format!("there is no executor {}", quoted(name)));
-    name::check(stable).map_err(|_| missing())?;
+    name::check(given).map_err(|_| missing())?;
     let store = call.engine().store();
     let switches = store.switches().await?;
     let mut named = listed_executors(call, &switches, call.engine().now() - SHOWN_FOR).await?;
-    named.retain(|one| given_name(&one.position.1) == stable && app.is_none_or(|app| one.position.0 == app));
+    named.retain(|one| given_name(&one.position.1) == given && app.is_none_or(|app| one.position.0 == app));
     let apps: BTreeMap<String, AppId> = named.into_iter().map(|one| (one.position.0, one.app)).collect();
     if apps.len() > 1 {
         let apps: Vec<&str> = apps.keys().map(String::as_str).collect();
@@ -163,7 +163,7 @@ pub(crate) async fn set_switch<Q>(
     }
     let (app_name, app) = apps.into_iter().next().ok_or_else(missing)?;
     call.check(Some(app), missing)?;
-    let before = switches.of_executor(app, stable).map_or(Switch::Active, |one| one.switch);
+    let before = switches.of_executor(app, given).map_or(Switch::Active, |one| one.switch);
     let its_count = switches.executors.iter().filter(|one| one.app == app).count();
     if before == Switch::Active && switch != Switch::Active && its_count >= SWITCH_COUNT_MAX {
         let message = format!("{SWITCH_COUNT_MAX} executors of app {app_name} are switched off, which is the most");
@@ -171,12 +171,12 @@ pub(crate) async fn set_switch<Q>(
     }
     call.note.before(&json!({"app": app_name, "state": before.as_str()}));
     call.note.changed_to(&json!({"app": app_name, "state": switch.as_str()}));
-    store.set_executor_switch(app, stable, switch, call.engine().now()).await?;
+    store.set_executor_switch(app, given, switch, call.engine().now()).await?;
     call.engine().poke_beat();
     match find(call, name, Some(&app_name)).await? {
         Some((_, executor)) => Ok((executor, before)),
         // The executor was listed only because it was switched off. Now that it is active, it is no longer listed.
-        None => Ok((ExecutorJson::absent(stable.to_owned(), app_name, call.engine().now()), before)),
+        None => Ok((ExecutorJson::absent(given.to_owned(), app_name, call.engine().now()), before)),
     }
 }
 

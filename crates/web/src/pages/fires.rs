@@ -136,7 +136,7 @@ struct FiresPage {
     has_more: bool,
     /// The URL of the page with earlier fires.
     earlier: String,
-    /// Whether the past ends at the current instant, not at an earlier one that the user chose.
+    /// Whether `past` reaches up to now, because the user chose no other end. Only then the page reloads its lists.
     is_present: bool,
 }
 

@@ -163,11 +163,11 @@ impl World {
             Some(record) => record,
             None => {
                 let spec: JobSpec = serde_json::from_value(json!({"name": job, "app": app, "handler": "h"})).unwrap();
-                jobs::create(engine, id, spec, "test").await.unwrap()
+                Box::pin(jobs::create(engine, id, spec, "test")).await.unwrap()
             }
         };
         let request = jobs::RunRequest::by(rondel_core::Trigger::Api);
-        let run = jobs::request_run(engine, &record, request).await.unwrap().id.to_string();
+        let run = Box::pin(jobs::request_run(engine, &record, request)).await.unwrap().id.to_string();
         if calendars::find(engine, id, "cal").await.unwrap().is_none() {
             let spec: CalendarSpec =
                 serde_json::from_value(json!({"name": "cal", "rule": {"weekdays": ["mon"]}})).unwrap();

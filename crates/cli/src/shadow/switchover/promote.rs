@@ -55,9 +55,9 @@ pub(super) async fn promote(
                 Err(error) => {
                     let why = chain_in_one_line(&error);
                     let is_known = matches!(error, ForeignError::NoLock);
-                    let (unclear, unchanged) = if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
-                    let not_tried = unchanged.iter().chain(&open).chain(&later).copied();
-                    outcomes.extend(unreachable_database_outcomes(switch, unclear, not_tried, &why, !is_known));
+                    let (unclear, unlocked) = if is_known { (&[][..], &batch[..]) } else { (&batch[..], &[][..]) };
+                    let unchanged = unlocked.iter().chain(&open).chain(&later).copied();
+                    outcomes.extend(unreachable_database_outcomes(switch, unclear, unchanged, &why, !is_known));
                     return with_children(switch, outcomes, &refused);
                 }
             };
@@ -136,8 +136,8 @@ fn with_children(switch: &Switchover<'_>, mut outcomes: Outcomes, refused: &BTre
 
 fn unreachable_database_outcomes<'a>(
     switch: &Switchover<'_>,
-    batch: &[&'a Job],
-    not_tried: impl Iterator<Item = &'a Job>,
+    unclear_jobs: &[&'a Job],
+    unchanged_jobs: impl Iterator<Item = &'a Job>,
     why: &str,
     is_repeatable: bool,
 ) -> Outcomes {
@@ -150,7 +150,7 @@ fn unreachable_database_outcomes<'a>(
         let outcome = Outcome::unchanged(switch.runs_in(job), result);
         (job.name.clone(), if is_repeatable { outcome.repeatable() } else { outcome })
     };
-    batch.iter().map(unclear).chain(not_tried.map(unchanged)).collect()
+    unclear_jobs.iter().map(unclear).chain(unchanged_jobs.map(unchanged)).collect()
 }
 
 enum End {
