@@ -73,7 +73,7 @@ pub mod server_message {
         ScriptReply(super::ScriptReply),
     }
 }
-/// The identity of an executor, and the runs it holds.
+/// The identity of an executor, and the runs that it has.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct Hello {
     #[prost(string, tag = "1")]
@@ -103,16 +103,16 @@ pub struct Hello {
     pub slots: u32,
     #[prost(string, repeated, tag = "10")]
     pub handlers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
-    /// Everything that it has accepted and not finished, from any server.
+    /// The attempts that it has accepted and not finished, from any server.
     #[prost(message, repeated, tag = "11")]
     pub held: ::prost::alloc::vec::Vec<RunRef>,
-    /// Every attempt that is finished and not acknowledged; the results follow.
+    /// The attempts that it has finished and that no server has acknowledged; their results follow.
     #[prost(message, repeated, tag = "12")]
     pub finished: ::prost::alloc::vec::Vec<RunRef>,
-    /// The parameters that handlers declare; handlers that declare none may be left out.
+    /// The schemas of the handlers' parameters; handlers without one may be left out.
     #[prost(message, repeated, tag = "13")]
     pub handler_infos: ::prost::alloc::vec::Vec<HandlerInfo>,
-    /// The jobs that the executor's code declares: every one, at each hello.
+    /// All jobs that the executor's code declares. Each hello has all of them.
     #[prost(message, repeated, tag = "14")]
     pub declared: ::prost::alloc::vec::Vec<DeclaredJob>,
     /// The version of this protocol that the executor speaks: 1. A server refuses versions that it does not know.
@@ -125,19 +125,19 @@ pub struct Hello {
     /// The secret of the predecessor, from the executor's data directory: without it an executor that had one has no successor.
     #[prost(bytes = "vec", tag = "17")]
     pub predecessor_secret: ::prost::alloc::vec::Vec<u8>,
-    /// The process on its host, so that a server on the same host sees that it has died. Left out by executors with a data
-    /// directory: what that holds comes with the next start.
+    /// The process on its host, so that a server on the same host sees that it has died. Executors with a data directory leave it out: the
+    /// next start of such an executor reports the results in that directory.
     #[prost(message, optional, tag = "18")]
     pub process: ::core::option::Option<HostProcess>,
     /// How long before its instant a trigger may come: the executor starts the handler on time. 0 from executors that start each run at once.
     #[prost(uint32, tag = "19")]
     pub ahead_max_ms: u32,
-    /// How many hellos this process has sent to any server, with this one. A server that stood still may read the hellos of several streams in
-    /// any order: the one with the highest number is the newest. 0 from executors that do not count.
+    /// How many hellos this process has sent to all servers, including this one. A server that stood still may read the hellos of several
+    /// streams in any order: the one with the highest number is the newest. 0 from executors that do not count.
     #[prost(uint64, tag = "20")]
     pub hello_number: u64,
-    /// The nodes that it has streams to. Its URLs may lead to one node by several ways, and a second stream to a node has no use: a run that comes
-    /// on the first one may be missing in this hello. Empty from executors that do not know this field.
+    /// The nodes to which it has streams. Several of its URLs may lead to one node, but one stream to each node is enough. A run that the node
+    /// sends on the other stream meanwhile may be missing in this hello. Empty from executors that do not know this field.
     #[prost(int64, repeated, tag = "21")]
     pub connected_nodes: ::prost::alloc::vec::Vec<i64>,
 }
@@ -176,12 +176,12 @@ pub struct RunRef {
     pub run_id: i64,
     #[prost(int32, tag = "2")]
     pub attempt: i32,
-    /// Of a run that is held: its handler has not begun, for the run waits for a slot. Executors that do not know this field
-    /// leave it out, so a run without it counts as begun.
+    /// For a run in `held`: whether it waits for a slot, so that its handler has not begun. Executors that do not know this field leave
+    /// it out, so a run without it counts as begun.
     #[prost(bool, tag = "3")]
     pub not_begun: bool,
-    /// Of a run that is held: when its handler began, by the server's clock as the executor carries it on; 0 where that is not
-    /// known.
+    /// For a run in `held`: when its handler began. The executor computes this in the server's time, from the server's clock at the last
+    /// heartbeat; 0 if it is not known.
     #[prost(int64, tag = "4")]
     pub started_at_ms: i64,
 }
@@ -197,15 +197,15 @@ pub struct Welcome {
     pub server_version: ::prost::alloc::string::String,
     #[prost(int64, tag = "5")]
     pub now_at_ms: i64,
-    /// Where the living servers can be reached; empty where only this one is known.
+    /// The URLs of the living servers; empty if only this one is known.
     #[prost(string, repeated, tag = "6")]
     pub servers: ::prost::alloc::vec::Vec<::prost::alloc::string::String>,
     #[prost(uint32, tag = "7")]
     pub heartbeat_ms: u32,
-    /// Without any server's answer for this long, the executor stops what must not run twice.
+    /// If no server answers for this long, the executor stops the runs that must not run twice.
     #[prost(uint32, tag = "8")]
     pub silence_ms: u32,
-    /// Leases that have ended: their triggers are refused from now on. None of these is answered.
+    /// Leases that have ended: the executor refuses their triggers from now on. It sends no FenceReply for these.
     #[prost(message, repeated, tag = "9")]
     pub fences: ::prost::alloc::vec::Vec<Fence>,
     /// The version of this protocol that the server speaks: 1. An executor leaves a server with an older one.
@@ -278,42 +278,42 @@ pub struct Trigger {
     pub fence_n: i64,
     #[prost(bool, tag = "15")]
     pub at_most_once: bool,
-    /// Whether an earlier run of the job must be over before this one starts.
+    /// Whether this run may start only after the earlier runs of the job have ended.
     #[prost(bool, tag = "16")]
     pub serial: bool,
     #[prost(string, tag = "17")]
     pub trigger: ::prost::alloc::string::String,
-    /// The span of the server's that sends it, as W3C Trace Context writes it; empty for none.
+    /// The server's span that sends the trigger, in the format of W3C Trace Context; empty for none.
     #[prost(string, tag = "18")]
     pub traceparent: ::prost::alloc::string::String,
-    /// What is left of its queue time, counted from receipt: a run that has not begun by then is handed back as one for which
-    /// there was no room. 0 for no limit.
+    /// What is left of the run's queue time, counted from receipt. If the run has not begun by then, the executor hands it back as FULL.
+    /// 0 for no limit.
     #[prost(int64, tag = "19")]
     pub begin_within_ms: i64,
-    /// What happens to it while no server answers. Executors that do not know this field stop it after Welcome.silence_ms
-    /// where it is serial or at_most_once.
+    /// What happens to the run while no server answers. Executors that do not know this field stop it after Welcome.silence_ms if it is
+    /// serial or at_most_once.
     #[prost(enumeration = "OnSilence", tag = "20")]
     pub on_silence: i32,
-    /// With CONTINUE: without any server's answer for this long it is stopped all the same; 0 for no limit.
+    /// With CONTINUE: the run is stopped if no server has answered for this long; 0 for no limit.
     #[prost(int64, tag = "21")]
     pub silence_max_ms: i64,
-    /// What happens to it where the executor still has a run of the job, though the server decided that it may start: that is so while
-    /// a run is being stopped. Executors of Rondel start it.
+    /// What the executor does if it still has another run of the job. The server has decided that this run may start, but the executor may
+    /// still be stopping the other one. Rondel's own executors start the run.
     #[prost(enumeration = "Overlap", tag = "22")]
     pub overlap: i32,
-    /// Of a group of a pump job: how it works. Executors that do not know this field run the handler once.
+    /// For a group of a pump job: how the group works. Executors that do not know this field run the handler once.
     #[prost(message, optional, tag = "23")]
     pub pump: ::core::option::Option<Pump>,
-    /// Of a shard with a name: that, and its own parameters as JSON text, empty for none. They are in params already.
+    /// For a shard with a name: the name, and the shard's own parameters as JSON text, empty for none. `params` contains them already.
     #[prost(string, tag = "24")]
     pub shard_name: ::prost::alloc::string::String,
     #[prost(string, tag = "25")]
     pub shard_params: ::prost::alloc::string::String,
-    /// The time until the handler may begin, counted from receipt; 0 for at once. Only executors that name an ahead_max_ms get another value.
+    /// The time until the handler may begin, counted from receipt; 0 for at once. Only executors with an ahead_max_ms get another value.
     #[prost(int64, tag = "26")]
     pub start_in_us: i64,
 }
-/// How a group of a pump job works off the rows of its items.
+/// How a group of a pump job processes the rows of its items.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Pump {
     /// How many workers execute rows at the same time.
@@ -325,7 +325,7 @@ pub struct Pump {
     /// How many rows one execute gets.
     #[prost(uint32, tag = "3")]
     pub batch: u32,
-    /// Each worker that runs dry fetches at once; else only the last one that runs dry does.
+    /// Whether each worker that has no more rows fetches at once. Otherwise only the last worker that runs out of rows fetches.
     #[prost(bool, tag = "4")]
     pub not_sleep: bool,
     /// The wait after a select without rows.
@@ -334,10 +334,11 @@ pub struct Pump {
     /// The wait after each select with rows.
     #[prost(int64, tag = "6")]
     pub pause_ms: i64,
-    /// How long an item that is asked back may take to be released.
+    /// How long the group may take to release an item after the server has asked for it.
     #[prost(int64, tag = "7")]
     pub hand_over_ms: i64,
-    /// How often a row that failed is tried again, and how long to wait: doubled for each further time, up to the second.
+    /// How often a row that failed is tried again, and the wait before the first retry. The wait doubles for each further retry, up to
+    /// row_backoff_max_ms.
     #[prost(uint32, tag = "8")]
     pub row_retry_max: u32,
     #[prost(int64, tag = "9")]
@@ -368,11 +369,11 @@ pub struct Reply {
     pub done: u64,
     #[prost(uint64, tag = "7")]
     pub total: u64,
-    /// Of a refusal: the trigger's, for another one of the same attempt may have followed it. 0 where a run that was accepted is
-    /// handed back.
+    /// For a refusal: the number of the refused trigger, because another trigger of the same attempt may have followed it. 0 if an accepted
+    /// run is handed back.
     #[prost(int64, tag = "8")]
     pub fence_n: i64,
-    /// Of a start: when it was, by the server's clock as the executor carries it on; 0 where that is not known.
+    /// For a start: when the handler began, as in RunRef.started_at_ms; 0 if it is not known.
     #[prost(int64, tag = "9")]
     pub started_at_ms: i64,
 }
@@ -392,11 +393,11 @@ pub mod reply {
     #[repr(i32)]
     pub enum Kind {
         Unspecified = 0,
-        /// The executor holds it.
+        /// The executor has accepted the run.
         Accepted = 1,
-        /// It never began and will not begin.
+        /// The run has not begun, and will not begin.
         Refused = 2,
-        /// The handler began. Sent on every stream of the executor, and again on each new one while the run goes on: any of these
+        /// The handler began. Sent on every stream of the executor, and again on each new stream while the run continues: any of these
         /// servers may own the run by now.
         Started = 3,
         /// The handler reported its progress.
@@ -457,15 +458,15 @@ pub struct Result {
     pub finished_at_ms: i64,
     #[prost(int64, tag = "9")]
     pub job_id: i64,
-    /// The executor stopped it since no server had answered for this long; 0 for any other end. The status is FAILED, for
-    /// servers that do not know this field.
+    /// The executor stopped the run because no server had answered for this long; 0 for any other end. The status is FAILED, for servers
+    /// that do not know this field.
     #[prost(int64, tag = "10")]
     pub silent_ms: i64,
-    /// Nothing was heard of the attempt for this long, and how it ended is not known; 0 for any other end. The status is FAILED, for
-    /// servers that do not know this field. With `retryable` it may never have begun, and counts as lost with its executor.
+    /// Nothing was heard of the attempt for this long, and it is not known how it ended; 0 for any other end. The status is FAILED, for
+    /// servers that do not know this field. If `retryable` is true, the attempt may never have begun, and counts as lost with its executor.
     #[prost(int64, tag = "11")]
     pub unreported_ms: i64,
-    /// Of a group of a pump job: rows that failed for good were still there, or its last select failed.
+    /// For a group of a pump job: whether rows that failed on their last try remained, or its last select failed.
     #[prost(bool, tag = "12")]
     pub unfinished: bool,
 }
@@ -491,7 +492,8 @@ pub mod result {
         Cancelled = 4,
         /// The handler skipped the run.
         Skipped = 5,
-        /// A group of a pump job gave its items back, since it was ordered to or its executor stops: it goes on elsewhere.
+        /// A group of a pump job released its items because an order asked for it or because its executor stops. Another executor continues
+        /// the group.
         Yielded = 6,
     }
     impl Status {
@@ -525,7 +527,7 @@ pub mod result {
         }
     }
 }
-/// One answer for each result: the executor forgets the result once it has it.
+/// Each result gets one answer. The executor forgets the result when the answer arrives.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct ResultAcks {
     #[prost(message, repeated, tag = "1")]
@@ -560,9 +562,9 @@ pub mod result_ack {
         Stored = 1,
         /// Already stored.
         Duplicate = 2,
-        /// A later attempt exists; kept beside it.
+        /// A later attempt exists; this result is stored in addition to that attempt.
         Superseded = 3,
-        /// No executor had reported the verdict that stood there; it is the true one now.
+        /// The stored verdict had not come from an executor; this result has replaced it.
         Late = 4,
         NoSuchRun = 5,
     }
@@ -654,7 +656,7 @@ pub struct Cancel {
     #[prost(string, tag = "3")]
     pub by: ::prost::alloc::string::String,
 }
-/// "Are you free for these jobs?": one message per executor and tick.
+/// Asks an executor for which of these jobs it is free. One message for each executor and tick.
 #[derive(Clone, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Probes {
     #[prost(int64, tag = "1")]
@@ -669,7 +671,7 @@ pub struct ProbeReplies {
     #[prost(int64, repeated, tag = "2")]
     pub free_job_ids: ::prost::alloc::vec::Vec<i64>,
 }
-/// Triggers of this node up to this epoch are refused from now on. Answered by a FenceReply each time it arrives.
+/// The executor refuses triggers of this node up to this epoch from now on. It answers each copy of this message with a FenceReply.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Fence {
     #[prost(int64, tag = "1")]
@@ -677,8 +679,8 @@ pub struct Fence {
     #[prost(int64, tag = "2")]
     pub node_epoch: i64,
 }
-/// The fence stands, and this is everything that the executor had in hand at that moment, from whatever server: what of
-/// the fenced lease is not here never came, and never will be taken.
+/// The executor applies the fence. The lists contain every attempt that it had at that moment, from any server: an attempt of the fenced
+/// lease that is missing here never arrived, and the executor will not accept it.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct FenceReply {
     #[prost(int64, tag = "1")]
@@ -714,11 +716,11 @@ pub struct Drain {
     #[prost(uint32, tag = "1")]
     pub grace_ms: u32,
 }
-/// The executor stops: it accepts no more triggers and finishes the runs it holds.
+/// The executor stops: it accepts no more triggers and finishes the runs that it has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Draining {}
-/// The executor has ended in order: it holds no run, and every result is acknowledged. It is the last message on the stream. A stream that ends
-/// without it has only ended: its executor may go on, also while it stops.
+/// The executor has ended in order: it has no run, and every result is acknowledged. It is the last message on the stream. If a stream ends
+/// without it, the executor may still run, even one that had sent Draining.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct Goodbye {}
 /// Which items groups of pump jobs have from now on. An executor ignores orders of a lease that has been fenced.
@@ -742,10 +744,10 @@ pub struct PumpOrder {
     pub term: i64,
     #[prost(int64, tag = "4")]
     pub number: i64,
-    /// The group's items. One that is missing is no longer the group's: what it has of it is dropped.
+    /// The group's items. An item that is missing no longer belongs to the group, which drops the rows that it has fetched for the item.
     #[prost(message, repeated, tag = "5")]
     pub items: ::prost::alloc::vec::Vec<PumpItem>,
-    /// The group works off what it has fetched, releases every item and ends as YIELDED.
+    /// The group executes the rows that it has fetched, releases every item and ends as YIELDED.
     #[prost(bool, tag = "6")]
     pub r#yield: bool,
 }
@@ -759,14 +761,15 @@ pub struct PumpItem {
     /// JSON text; empty for none.
     #[prost(string, tag = "3")]
     pub params: ::prost::alloc::string::String,
-    /// Where the owner before this one stopped; empty for the beginning.
+    /// The last checkpoint that an owner of the item stored; empty for none.
     #[prost(string, tag = "4")]
     pub checkpoint: ::prost::alloc::string::String,
-    /// The group fetches nothing more for it, works off what it has fetched and reports it as released.
+    /// The group fetches nothing more for the item, executes the rows that it has fetched and reports the item as released.
     #[prost(bool, tag = "5")]
     pub release: bool,
 }
-/// The state of groups, each in full: whenever it changes, at most once a second, and repeated until an order answers it.
+/// The complete state of groups. Sent whenever it changes, at most once a second. Released items are reported again until an order no longer
+/// names them.
 #[derive(Clone, PartialEq, ::prost::Message)]
 pub struct PumpReports {
     #[prost(message, repeated, tag = "1")]
@@ -795,7 +798,7 @@ pub struct PumpProgress {
     pub name: ::prost::alloc::string::String,
     #[prost(int64, tag = "2")]
     pub epoch: i64,
-    /// Rises with each change; what has a lower one than the last is ignored.
+    /// Rises with each change; a report with a lower number than the last one is ignored.
     #[prost(int64, tag = "3")]
     pub sequence: i64,
     /// Selects that asked for the item.
@@ -810,28 +813,28 @@ pub struct PumpProgress {
     /// Rows of the last minute that are done.
     #[prost(uint32, tag = "8")]
     pub per_minute: u32,
-    /// When the oldest row that is in work was fetched, by the server's clock; 0 where none is.
+    /// When the oldest row that the group has not finished was fetched, by the server's clock; 0 for none.
     #[prost(int64, tag = "9")]
     pub oldest_at_ms: i64,
-    /// The last select for it returned no rows, and none is in work.
+    /// Whether the last select for the item returned no rows, and the group has none of it left.
     #[prost(bool, tag = "10")]
     pub dry: bool,
     /// Empty for none.
     #[prost(string, tag = "11")]
     pub checkpoint: ::prost::alloc::string::String,
-    /// It is given back: the group has no row of it in work and fetches none. Repeated until an order does not name the item.
+    /// Whether the item is released: the group has no row of it and fetches none. Repeated until an order no longer names the item.
     #[prost(bool, tag = "12")]
     pub released: bool,
 }
-/// "Which script does this run name?" The server reads the run's parameters itself, and answers only the executor that has the run.
-/// Asked again while no answer comes.
+/// Asks for the script that a run names. The server reads the run's parameters itself, and answers only the executor that has the run. Sent
+/// again until an answer arrives.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, ::prost::Message)]
 pub struct ScriptRequest {
     #[prost(int64, tag = "1")]
     pub run_id: i64,
     #[prost(int32, tag = "2")]
     pub attempt: i32,
-    /// The executor does not have the source: the answer brings it.
+    /// Whether the answer shall contain the source, because the executor does not have it.
     #[prost(bool, tag = "3")]
     pub with_source: bool,
 }
@@ -856,21 +859,21 @@ pub struct ScriptReply {
     /// A signature of the source in base64; empty for none.
     #[prost(string, tag = "8")]
     pub signature: ::prost::alloc::string::String,
-    /// Empty where it was not asked for.
+    /// Empty if it was not asked for.
     #[prost(string, tag = "9")]
     pub source: ::prost::alloc::string::String,
-    /// Why there is no script; empty where there is one.
+    /// Why there is no script; empty if there is one.
     #[prost(string, tag = "10")]
     pub error: ::prost::alloc::string::String,
 }
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum Overlap {
-    /// It begins after that run, or beside it.
+    /// The new run begins, after the other run or beside it.
     Unspecified = 0,
-    /// It does not begin.
+    /// The new run does not begin.
     Discard = 1,
-    /// That run is stopped.
+    /// The other run is stopped.
     Cover = 2,
 }
 impl Overlap {
@@ -898,7 +901,7 @@ impl Overlap {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, ::prost::Enumeration)]
 #[repr(i32)]
 pub enum OnSilence {
-    /// It stops after Welcome.silence_ms if it is serial or at_most_once, and goes on if not.
+    /// The run is stopped after Welcome.silence_ms if it is serial or at_most_once; otherwise it continues.
     Unspecified = 0,
     Stop = 1,
     Continue = 2,
