@@ -378,7 +378,7 @@ impl AdoptLoop {
     async fn call_owed(&mut self, held: &HeldLease) -> Result<(), StoreError> {
         while let Some(OwedRollCall { lease, mut runs, from }) = self.owed.pop() {
             if lease != held.token {
-                // Whoever has the runs now finds them as runs of an ended lease.
+                // The server that adopts them finds them as runs of an ended lease.
                 self.shared.in_memory.forget_under_lease(runs.iter().map(|run| (run.id, lease)));
                 continue;
             }
