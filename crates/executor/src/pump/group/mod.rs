@@ -32,15 +32,15 @@ use crate::table::RunKey;
 /// The next step of a group.
 #[derive(Debug)]
 pub enum Step<R> {
-    /// Select rows of these items. Report the end to [`Group::fetched`], [`Group::fetch_failed`] or
-    /// [`Group::fetch_aborted`].
+    /// Select rows of these items. Report the end to [`Group::accept_fetched`], [`Group::end_failed_fetch`] or
+    /// [`Group::end_aborted_fetch`].
     Fetch {
         /// The items to select for.
         items: Vec<Item>,
         /// How many rows the select may return.
         limit: usize,
     },
-    /// Execute rows. Report the end to [`Group::executed`].
+    /// Execute rows. Report the end to [`Group::end_execution`].
     Execute(Execution<R>),
     /// Abort this task. Its end must still be reported.
     Abort(Task),
