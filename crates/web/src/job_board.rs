@@ -35,7 +35,7 @@ const SAVED_COUNT_MAX: u32 = 500;
 const SAVE_OVERLAP: Duration = Duration::from_secs(10);
 /// How long a board caches facts about runs.
 const WATCH_PERIOD: Duration = Duration::from_secs(10);
-/// Maximum number of failing jobs, and maximum number of late runs, that are read.
+/// At most this many failing jobs are read, and at most this many late runs.
 const WATCHED_RUN_COUNT: u32 = 1000;
 /// How far back late runs are searched.
 const LATE_WITHIN: Duration = Duration::from_secs(3600);
