@@ -3,6 +3,8 @@
 
 use serde_json::Value;
 
+use crate::field_error::child_pointer;
+
 /// Maximum number of pairs of lines that are compared; for longer texts, all lines from the first difference to the last are
 /// shown as one block.
 const PAIRS_MAX: usize = 4_000_000;
@@ -43,8 +45,7 @@ fn compare(pointer: String, from: Option<&Value>, to: Option<&Value>, found: &mu
     if let (Some(Value::Object(before)), Some(Value::Object(after))) = (from, to) {
         let gone = before.keys().filter(|key| !after.contains_key(*key));
         for key in gone.chain(after.keys()) {
-            let below = format!("{pointer}/{}", key.replace('~', "~0").replace('/', "~1"));
-            compare(below, before.get(key), after.get(key), found);
+            compare(child_pointer(&pointer, key), before.get(key), after.get(key), found);
         }
     } else if from != to {
         found.push(Change { pointer, from: from.cloned(), to: to.cloned() });

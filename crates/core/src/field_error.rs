@@ -28,6 +28,18 @@ impl FieldError {
     }
 }
 
+/// The JSON pointer to a field of the object at `pointer`. Slashes and tildes in its name are escaped.
+///
+/// ```
+/// use rondel_core::field_error::child_pointer;
+///
+/// assert_eq!(child_pointer("/params", "a/b"), "/params/a~1b");
+/// ```
+#[must_use]
+pub fn child_pointer(pointer: &str, name: &str) -> String {
+    format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
+}
+
 impl fmt::Display for FieldError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}: {}", self.pointer, self.message)

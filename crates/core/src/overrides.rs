@@ -14,7 +14,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::{Map, Value};
 
 use crate::agent_handlers;
-use crate::field_error::FieldError;
+use crate::field_error::{FieldError, child_pointer};
 use crate::spec::JobSpec;
 
 /// Maximum number of pointers in one list.
@@ -84,8 +84,9 @@ impl Overrides {
             return self.reaches_below(pointer).then(|| value.clone());
         }
         let fields = value.as_object()?.iter();
-        let kept = fields
-            .filter_map(|(name, field)| Some((name.clone(), self.replaceable_part_at(&below(pointer, name), field)?)));
+        let kept = fields.filter_map(|(name, field)| {
+            Some((name.clone(), self.replaceable_part_at(&child_pointer(pointer, name), field)?))
+        });
         let kept: Map<String, Value> = kept.collect();
         (!kept.is_empty()).then_some(Value::Object(kept))
     }
@@ -158,7 +159,7 @@ impl Overrides {
         let mut merged = Map::new();
         for name in names {
             let (job_params, given) = (of_job.and_then(|all| all.get(name)), given.and_then(|all| all.get(name)));
-            if let Some(value) = self.merge_at(&below(pointer, name), job_params, given, refused) {
+            if let Some(value) = self.merge_at(&child_pointer(pointer, name), job_params, given, refused) {
                 merged.insert(name.clone(), value);
             }
         }
@@ -213,10 +214,6 @@ fn is_at_or_below(pointer: &str, above: &str) -> bool {
     pointer.strip_prefix(above).is_some_and(|rest| rest.is_empty() || rest.starts_with('/'))
 }
 
-fn below(pointer: &str, name: &str) -> String {
-    format!("{pointer}/{}", name.replace('~', "~0").replace('/', "~1"))
-}
-
 fn has_bad_escape(pointer: &str) -> bool {
     pointer.split('~').skip(1).any(|rest| !rest.starts_with(['0', '1']))
 }
@@ -247,7 +244,7 @@ fn texts(value: &Value) -> Vec<(String, &str)> {
                 open.extend(items.iter().enumerate().map(|(index, item)| (format!("{pointer}/{index}"), item)));
             }
             Value::Object(fields) => {
-                open.extend(fields.iter().map(|(name, field)| (below(&pointer, name), field)));
+                open.extend(fields.iter().map(|(name, field)| (child_pointer(&pointer, name), field)));
             }
             Value::Null | Value::Bool(_) | Value::Number(_) => {}
         }

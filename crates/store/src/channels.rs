@@ -251,10 +251,10 @@ pub trait Channels {
 
     /// Records a try. The state of the message changes only if the message still waits and no other try of it was recorded since this one
     /// began. Returns whether the state changed.
-    async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool>;
+    async fn record_try(&self, delivery: &Delivery, after: AfterTry) -> Result<bool>;
 
     /// Records a try of a message that is not stored, such as a test.
-    async fn note_delivery(&self, delivery: &Delivery) -> Result<()>;
+    async fn record_test(&self, delivery: &Delivery) -> Result<()>;
 
     /// Deliveries to a channel with ids below `before`, the latest first, at most `limit`.
     async fn deliveries(&self, channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Result<Vec<Delivery>>;

@@ -262,7 +262,7 @@ macro_rules! delegate_store {
                 fn list_runs(namespace: NamespaceId, query: &RunQuery) -> Vec<Run>;
                 fn count_held(namespace: NamespaceId) -> Vec<HeldCount>;
                 fn held_runs(namespace: NamespaceId, app: AppId, executor: &str, limit: u32) -> Vec<Run>;
-                fn next_of_job(run: &Run) -> Option<Run>;
+                fn next_fire_after(run: &Run) -> Option<Run>;
                 fn runs_below(parents: &[RunId], limit: u32) -> Vec<Run>;
                 fn planned_rows(job: JobId, from: Timestamp, to: Timestamp, limit: u32) -> Vec<Run>;
                 fn attempts(run: RunId) -> Vec<Attempt>;
@@ -332,8 +332,8 @@ macro_rules! delegate_store {
                 fn write_messages(messages: &[NewMessage]) -> u64;
                 fn lease_channels(lease: LeaseChannels<'_>) -> Vec<LeasedChannel>;
                 fn free_channel(channel: ChannelId, held_until: Timestamp, free_at: Timestamp) -> ();
-                fn finish_message(delivery: &Delivery, after: AfterTry) -> bool;
-                fn note_delivery(delivery: &Delivery) -> ();
+                fn record_try(delivery: &Delivery, after: AfterTry) -> bool;
+                fn record_test(delivery: &Delivery) -> ();
                 fn deliveries(channel: ChannelId, before: Option<DeliveryId>, limit: u32) -> Vec<Delivery>;
                 fn incident_messages(incident: IncidentId, limit: u32) -> Vec<IncidentMessage>;
                 fn message_subjects(messages: &[MessageId]) -> Vec<(MessageId, String)>;

@@ -269,8 +269,8 @@ fn range(query: &ReportQuery, now: Timestamp) -> Result<ReportRange, Problem> {
             "is missing: by=label needs the key of a label, such as label=team".to_owned(),
         ));
     }
-    let on_time = query.on_time.unwrap_or(ON_TIME_DEFAULT);
-    Ok(ReportRange { from, to, period: query.period, on_time })
+    let on_time_within = query.on_time.unwrap_or(ON_TIME_DEFAULT);
+    Ok(ReportRange { from, to, period: query.period, on_time_within })
 }
 
 async fn find<Q: Sync>(

@@ -63,7 +63,7 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("remove_logs", "as the purge"),
     ("roll_up", "as the purge, of which it is the first step: once a minute elsewhere"),
     ("delete_channel", CHANNELS),
-    ("finish_message", CHANNELS),
+    ("record_try", CHANNELS),
     ("save_channel", CHANNELS),
     ("write_messages", CHANNELS),
     ("alert_send", CHANNELS),

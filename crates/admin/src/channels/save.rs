@@ -228,7 +228,7 @@ pub async fn test(node: &Node, namespace: &Namespace, channel: &Channel, by: &st
         Err(text) => Err(DeliveryError { is_final: true, status: 0, text, wait: None }),
     };
     let delivery = delivery(shared, (channel, message), (at, began), &done);
-    node.store().note_delivery(&delivery).await?;
+    node.store().record_test(&delivery).await?;
     Ok(delivery)
 }
 

@@ -117,7 +117,7 @@ impl Sender {
             let Some(delivered) = self.try_once(&channel, message).await else { break };
             rondel_failpoint::pass("alert_send.sent");
             let (delivery, after) = delivered;
-            store.finish_message(&delivery, after).await?;
+            store.record_try(&delivery, after).await?;
             rondel_failpoint::pass("alert_send.recorded");
             pause = match after {
                 AfterTry::Retry(at) => Some(channel_pause(at, delivery.status, self.shared.clock.now())),

@@ -176,7 +176,7 @@ impl Hand {
 pub(crate) struct OpenRuns {
     /// Attempts that wait.
     runs: HashMap<RunId, Entry>,
-    /// Runs that have been taken out since decisions were last [closed](Self::close_decisions).
+    /// Runs that have been taken out since ended runs were last [removed](Self::remove_ended).
     taken: Vec<RunId>,
     /// Attempts that executors have or may have.
     in_hand: HashMap<RunId, Hand>,
@@ -293,8 +293,9 @@ impl OpenRuns {
         Some(*open)
     }
 
-    /// Closes the decisions made since the last call. Returns the runs that they have neither put back nor handed on.
-    pub(crate) fn close_decisions(&mut self) -> Vec<RunId> {
+    /// Removes the runs that were taken out since the last call, and neither put back nor given to an executor: they have
+    /// ended. Returns them.
+    pub(crate) fn remove_ended(&mut self) -> Vec<RunId> {
         let mut taken = std::mem::take(&mut self.taken);
         taken.retain(|run| {
             let is_left = matches!(self.runs.get(run), Some(Entry::Deciding));

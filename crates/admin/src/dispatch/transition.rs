@@ -30,7 +30,7 @@ pub(crate) fn on(state: &mut State, event: Event, facts: Facts<'_>) -> Vec<Effec
     switches::apply_switches(&mut decision);
     decide(&mut decision, event);
     let Decision { state, effects, .. } = decision;
-    for run in state.runs.close_decisions() {
+    for run in state.runs.remove_ended() {
         debug_assert!(effects.iter().any(|effect| effect.ends(run)), "run {run} is lost");
     }
     effects

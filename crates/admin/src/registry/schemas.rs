@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use jsonschema::error::{TypeKind, ValidationErrorKind as Kind};
 use jsonschema::{JsonType, PatternOptions, ValidationError, Validator};
+use rondel_core::field_error::child_pointer;
 use rondel_core::{AppId, FieldError};
 use serde_json::{Map, Value};
 
@@ -130,11 +131,12 @@ impl ParamsSchema {
         match error.kind() {
             Kind::Required { property } => {
                 let field = property.as_str().unwrap_or_default();
-                vec![FieldError::new(below(&place, field), "is missing: the handler cannot do without it")]
+                vec![FieldError::new(child_pointer(&place, field), "is missing: the handler cannot do without it")]
             }
             Kind::AdditionalProperties { unexpected } | Kind::UnevaluatedProperties { unexpected } => {
                 let known = self.siblings(error);
-                let refuse = |field: &String| FieldError::new(below(&place, field), format!("is unknown{known}"));
+                let refuse =
+                    |field: &String| FieldError::new(child_pointer(&place, field), format!("is unknown{known}"));
                 unexpected.iter().map(refuse).collect()
             }
             Kind::AnyOf { context } | Kind::OneOfNotValid { context } => self.none_of(error, &place, context),
@@ -320,10 +322,6 @@ fn cut(text: &str, len_max: usize) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
-}
-
-fn below(pointer: &str, field: &str) -> String {
-    format!("{pointer}/{}", field.replace('~', "~0").replace('/', "~1"))
 }
 
 #[cfg(test)]

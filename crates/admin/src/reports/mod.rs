@@ -87,7 +87,7 @@ pub struct ReportRange {
     /// How it is divided.
     pub period: Period,
     /// A fire that starts at most this late is on time.
-    pub on_time: Duration,
+    pub on_time_within: Duration,
 }
 
 impl ReportRange {
@@ -215,7 +215,7 @@ pub async fn rows(node: &Node, kind: PointKind, groups: &[Group], range: ReportR
             }
         }
     }
-    Ok(made.into_values().map(|row| row.finish(range.on_time)).collect())
+    Ok(made.into_values().map(|row| row.finish(range.on_time_within)).collect())
 }
 
 /// The most frequent messages of failed runs; equal messages of several jobs are joined.

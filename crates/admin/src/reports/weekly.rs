@@ -200,7 +200,7 @@ async fn notice(
 ) -> Result<Notice, StoreError> {
     let group = Group { name: name.to_owned(), app: None, owners: vec![(namespace.get(), Timestamp::EPOCH)] };
     let groups = [group];
-    let range = |from, to| ReportRange { from, to, period: Period::Total, on_time: ON_TIME_DEFAULT };
+    let range = |from, to| ReportRange { from, to, period: Period::Total, on_time_within: ON_TIME_DEFAULT };
     let this = rows(node, PointKind::Namespace, &groups, range(from, to)).await?;
     let before = rows(node, PointKind::Namespace, &groups, range(earlier, from)).await?;
     let query = FailureQuery { namespace, jobs: None, apps: None, from: first_day(from), to, limit: NAMED_COUNT };

@@ -54,7 +54,7 @@ impl TableRun for HeldRun {
     }
 
     fn started_after_ms(&self) -> i64 {
-        millis(self.0.started_after())
+        millis(self.0.start_delay())
     }
 
     fn should_end(&self, now: Instant) -> bool {

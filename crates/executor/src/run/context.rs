@@ -296,7 +296,7 @@ impl RunContext {
     }
 
     /// The delay between the trigger's arrival and the handler's start.
-    pub(crate) fn started_after(&self) -> Duration {
+    pub(crate) fn start_delay(&self) -> Duration {
         let arrived = self.inner.arrived;
         self.inner.started.get().map_or(Duration::ZERO, |(started, _)| started.duration_since(arrived))
     }

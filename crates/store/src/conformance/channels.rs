@@ -226,7 +226,7 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     assert_eq!(turn(now).await, [firing.id, other.id]);
     let later = now + Duration::from_secs(5);
     let retry = AfterTry::Retry(later);
-    assert!(store.finish_message(&try_of(&firing, 1, retry), retry).await.unwrap());
+    assert!(store.record_try(&try_of(&firing, 1, retry), retry).await.unwrap());
     assert_eq!(turn(now).await, [other.id]);
     let messages_of = async |incident| {
         let messages = store.incident_messages(incident, 10).await.unwrap();
@@ -244,13 +244,13 @@ pub async fn messages_of_an_incident_keep_their_order(store: &dyn Store) {
     // The id is higher than those above, as on a server, where ids rise with time.
     let id = DeliveryId::new(IdGen::first_at(now + Duration::from_secs(1)) + next_id() % 1_000_000);
     let given_up = Delivery { id, ..try_of(&other, 1, AfterTry::GivenUp) };
-    assert!(store.finish_message(&given_up, AfterTry::GivenUp).await.unwrap());
+    assert!(store.record_try(&given_up, AfterTry::GivenUp).await.unwrap());
     assert_eq!(messages_of(two).await, [(other.id, "given_up".to_owned(), 1, now, reason)]);
     assert_eq!(turn(later).await, [firing.id]);
-    assert!(store.finish_message(&try_of(&firing, 2, AfterTry::Sent), AfterTry::Sent).await.unwrap());
+    assert!(store.record_try(&try_of(&firing, 2, AfterTry::Sent), AfterTry::Sent).await.unwrap());
     assert_eq!(messages_of(one).await[1], (firing.id, "sent".to_owned(), 2, now, None));
     assert_eq!(turn(later).await, [resolved.id]);
-    assert!(store.finish_message(&try_of(&resolved, 1, AfterTry::Sent), AfterTry::Sent).await.unwrap());
+    assert!(store.record_try(&try_of(&resolved, 1, AfterTry::Sent), AfterTry::Sent).await.unwrap());
     assert!(lease(store, later + HOLD, &only).await.is_empty());
     store.delete_channel(DEFAULT, &channel.name).await.unwrap();
 }
@@ -263,11 +263,11 @@ pub async fn tries_are_recorded_once_and_forgotten_with_age(store: &dyn Store) {
     store.write_messages(std::slice::from_ref(&written)).await.unwrap();
     let retry = AfterTry::Retry(now);
     let (sent, late) = (try_of(&written, 1, AfterTry::Sent), try_of(&written, 1, retry));
-    assert!(store.finish_message(&sent, AfterTry::Sent).await.unwrap());
-    assert!(!store.finish_message(&late, retry).await.unwrap());
+    assert!(store.record_try(&sent, AfterTry::Sent).await.unwrap());
+    assert!(!store.record_try(&late, retry).await.unwrap());
     assert!(lease(store, now + HOLD, &[channel.id]).await.is_empty());
     let test = Delivery { incident: None, kind: NoticeKind::Test, error: None, ..try_of(&written, 1, AfterTry::Sent) };
-    store.note_delivery(&test).await.unwrap();
+    store.record_test(&test).await.unwrap();
     assert_eq!(store.deliveries(channel.id, None, 2).await.unwrap(), [test.clone(), late.clone()]);
     assert_eq!(store.deliveries(channel.id, Some(late.id), 9).await.unwrap(), [sent]);
     assert_eq!(store.deliveries(idle.id, None, 9).await.unwrap(), []);
@@ -296,7 +296,7 @@ async fn messages_of_an_open_incident_are_kept(store: &dyn Store, channel: &Chan
     assert!(alerts::write(store, &rule, version, std::slice::from_ref(&open)).await);
     let sent = message(channel, open.incident.id, NoticeKind::Firing, now);
     store.write_messages(std::slice::from_ref(&sent)).await.unwrap();
-    assert!(store.finish_message(&try_of(&sent, 1, AfterTry::Sent), AfterTry::Sent).await.unwrap());
+    assert!(store.record_try(&try_of(&sent, 1, AfterTry::Sent), AfterTry::Sent).await.unwrap());
     let kept = async || {
         while store.forget_messages(Timestamp::MAX, 500).await.unwrap() > 0 {}
         store.incident_messages(open.incident.id, 10).await.unwrap().len()

@@ -82,10 +82,10 @@ pub async fn pages_keep_to_their_filters(store: &dyn Store) {
     let upto: Vec<RunId> = rows[..=7].iter().rev().map(|run| run.id).collect();
     assert_eq!(all_pages(store, job.namespace, until(&rows[7])).await, upto, "planned up to an instant, inclusive");
     for pair in rows.windows(2) {
-        let next = store.next_of_job(&pair[0]).await.unwrap().expect("a later fire");
+        let next = store.next_fire_after(&pair[0]).await.unwrap().expect("a later fire");
         assert_eq!(next.id, pair[1].id);
     }
-    assert_eq!(store.next_of_job(rows.last().unwrap()).await.unwrap(), None);
+    assert_eq!(store.next_fire_after(rows.last().unwrap()).await.unwrap(), None);
     pages_of_many_runs_keep_to_their_filters(store).await;
 }
 

@@ -231,7 +231,7 @@ pub async fn a_weekly_report_is_written_once(store: &dyn Store) {
         status: 200,
         error: None,
     };
-    assert!(store.finish_message(&delivery, AfterTry::Sent).await.unwrap());
+    assert!(store.record_try(&delivery, AfterTry::Sent).await.unwrap());
     assert_eq!(store.deliveries(channel.id, None, 10).await.unwrap(), [delivery]);
 
     // The schedule was changed in the meantime: a report made from the earlier schedule is not written.

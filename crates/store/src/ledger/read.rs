@@ -101,7 +101,7 @@ pub trait Runs {
 
     /// The job's next fire after this one: the run with the next planned instant, or the next request for the same instant. A broadcast is
     /// represented by the row for all its shards.
-    async fn next_of_job(&self, run: &Run) -> Result<Option<Run>>;
+    async fn next_fire_after(&self, run: &Run) -> Result<Option<Run>>;
 
     /// The runs that have one of these runs (at most a few hundred) as their parent: shards, children, and retries by hand. In the order of
     /// their ids, at most `limit`.

@@ -102,7 +102,7 @@ impl Channels for MemStore {
         Ok(())
     }
 
-    async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool> {
+    async fn record_try(&self, delivery: &Delivery, after: AfterTry) -> Result<bool> {
         let mut state = self.state();
         state.channel_rows.deliveries.insert(delivery.id, delivery.clone());
         let is_this_try = |it: &&mut StoredMessage| it.is_waiting && it.try_count + 1 == delivery.try_number;
@@ -120,7 +120,7 @@ impl Channels for MemStore {
         Ok(true)
     }
 
-    async fn note_delivery(&self, delivery: &Delivery) -> Result<()> {
+    async fn record_test(&self, delivery: &Delivery) -> Result<()> {
         self.state().channel_rows.deliveries.insert(delivery.id, delivery.clone());
         Ok(())
     }

@@ -106,7 +106,7 @@ pub(super) const READ_DUE_MESSAGES: Statement = Statement {
            AND earlier.state = 'waiting' AND earlier.id < alert_message.id) ORDER BY next_try_at_ms, id LIMIT ?",
 };
 const FINISH_MESSAGE: Statement = Statement {
-    name: "finish_message",
+    name: "record_try",
     text: "UPDATE alert_message SET state = ?, try_count = ?, next_try_at_ms = ? \
            WHERE id = ? AND state = 'waiting' AND try_count = ?",
 };
@@ -186,11 +186,11 @@ impl Channels for SqlStore {
         // No channel has this id. It is in the list because a list needs at least one.
         let mut without = vec![0];
         without.extend(lease.without.iter().take(max).map(|channel| channel.get()));
-        let due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(without.into_iter());
-        let due = due.at(lease.now).int(limit.into());
+        let find_due = Query::new(&FIND_DUE_CHANNELS).at(lease.now).int(lease.node.get()).list(without.into_iter());
+        let find_due = find_due.at(lease.now).int(limit.into());
         let held_until = lease.now + lease.hold;
         let mut leased = Vec::new();
-        for id in read_ids(&self.rows(due).await?, "alert_channel", "id")? {
+        for id in read_ids(&self.rows(find_due).await?, "alert_channel", "id")? {
             let node = lease.node.get();
             let take = Query::new(&LEASE_CHANNEL).int(node).at(held_until).int(id).at(lease.now).int(node);
             if self.execute(take).await? == 0 {
@@ -213,14 +213,14 @@ impl Channels for SqlStore {
         Ok(())
     }
 
-    async fn finish_message(&self, delivery: &Delivery, after: AfterTry) -> Result<bool> {
+    async fn record_try(&self, delivery: &Delivery, after: AfterTry) -> Result<bool> {
         let (state, next) = match after {
             AfterTry::Sent => ("sent", delivery.at),
             AfterTry::Retry(at) => ("waiting", at),
             AfterTry::GivenUp => ("given_up", delivery.at),
         };
         let tried = i64::from(delivery.try_number);
-        transact!(self, "finish_message", |tx| {
+        transact!(self, "record_try", |tx| {
             let update = Query::new(&FINISH_MESSAGE)
                 .text(state)
                 .int(tried)
@@ -233,7 +233,7 @@ impl Channels for SqlStore {
         })
     }
 
-    async fn note_delivery(&self, delivery: &Delivery) -> Result<()> {
+    async fn record_test(&self, delivery: &Delivery) -> Result<()> {
         self.execute(insert_delivery(delivery)).await?;
         Ok(())
     }

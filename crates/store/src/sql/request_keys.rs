@@ -28,8 +28,8 @@ const RENEW_CALL: Statement = Statement {
     text: "UPDATE request_key SET began_at_ms = ? WHERE scope = ? AND request_key = ? AND fingerprint = ? \
            AND status IS NULL",
 };
-const ANSWER_CALL: Statement = Statement {
-    name: "answer_call",
+const STORE_ANSWER: Statement = Statement {
+    name: "store_answer",
     text: "UPDATE request_key SET status = ?, headers = ?, body = ? WHERE scope = ? AND request_key = ? \
            AND fingerprint = ? AND status IS NULL",
 };
@@ -90,7 +90,9 @@ impl RequestKeys for SqlStore {
         let seal = |answer: &StoredAnswer| self.sealer.seal(&seal_context(call), &answer.body);
         let body = answer.map(seal).transpose().map_err(|message| failure::refused("end_call", &message))?;
         let query = match answer.zip(body.as_ref()) {
-            Some((answer, body)) => Query::new(&ANSWER_CALL).int(answer.status.into()).text(&answer.headers).text(body),
+            Some((answer, body)) => {
+                Query::new(&STORE_ANSWER).int(answer.status.into()).text(&answer.headers).text(body)
+            }
             None => Query::new(&DELETE_CALL),
         };
         self.execute(query.text(call.scope).text(call.key).text(call.fingerprint)).await.map(drop)

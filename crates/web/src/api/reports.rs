@@ -264,7 +264,7 @@ async fn get(call: Call<FormattedReportQuery>) -> Result<Response, Problem> {
         from: range.from,
         to: range.to,
         period: range.period.as_str(),
-        on_time_ms: u64::try_from(range.on_time.as_millis()).unwrap_or(u64::MAX),
+        on_time_ms: u64::try_from(range.on_time_within.as_millis()).unwrap_or(u64::MAX),
         total: total.into(),
         items: rows.into_iter().map(RowJson::from).collect(),
         failures: failures.into_iter().map(FailureJson::from).collect(),

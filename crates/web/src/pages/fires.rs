@@ -137,7 +137,7 @@ struct FiresPage {
     /// The URL of the page with earlier fires.
     earlier: String,
     /// Whether `past` reaches up to now, because the user chose no other end. Only then the page reloads its lists.
-    is_present: bool,
+    is_live: bool,
 }
 
 /// Formats instants, entries and answers of one job.
@@ -292,7 +292,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         ahead: coming.entries.iter().map(|entry| formatter.row(entry, &messages)).collect(),
         has_more: coming.next.is_some(),
         earlier: format!("/jobs/{}/fires?{}", record.spec.name, pair("to", &before(from).to_string())),
-        is_present: query.to.is_none(),
+        is_live: query.to.is_none(),
     };
     html(status, &template)
 }

@@ -1,6 +1,7 @@
 //! Parameters as fields of a form, generated from the schema that a handler declares. The form works without a script. The name of each
 //! field determines how its text is read, so a submitted form keeps its meaning even if the schema has changed since.
 
+use rondel_core::field_error::child_pointer;
 use serde_json::{Map, Value};
 
 use super::form::Fields;
@@ -36,7 +37,7 @@ pub(super) struct ParamField {
 impl ParamField {
     /// A JSON pointer to the parameter.
     pub(super) fn pointer(&self) -> String {
-        format!("/{}", self.name.replace('~', "~0").replace('/', "~1"))
+        child_pointer("", &self.name)
     }
 }
 

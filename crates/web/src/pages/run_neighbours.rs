@@ -76,7 +76,7 @@ impl Neighbours {
             earlier = broadcasts_before(page, run).await?;
         }
         page.call.conceal(&mut earlier).await?;
-        let next = store.next_of_job(run).await?;
+        let next = store.next_fire_after(run).await?;
         let next = next.filter(|next| {
             page.call.check(Some(next.app), || Problem::new(crate::problem::Code::RunNotFound, "")).is_ok()
         });

@@ -74,7 +74,7 @@ impl Runs for MemStore {
         Ok(state.runs.values().filter(is_held).take(size(limit)).cloned().collect())
     }
 
-    async fn next_of_job(&self, run: &Run) -> Result<Option<Run>> {
+    async fn next_fire_after(&self, run: &Run) -> Result<Option<Run>> {
         let state = self.state();
         let key = |run: &Run| (run.fire_at, run.cause);
         let later = state.runs.values().filter(|one| one.job == run.job && key(one) > key(run));

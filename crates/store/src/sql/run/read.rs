@@ -275,7 +275,7 @@ impl Runs for SqlStore {
         rows::runs(&self.rows(query).await?)
     }
 
-    async fn next_of_job(&self, run: &Run) -> Result<Option<Run>> {
+    async fn next_fire_after(&self, run: &Run) -> Result<Option<Run>> {
         let query = Query::new(&READ_NEXT_OF_JOB).int(run.job.get()).at(run.fire_at).at(run.fire_at).int(run.cause);
         self.row(query).await?.as_ref().map(rows::run).transpose()
     }
