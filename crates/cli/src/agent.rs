@@ -79,7 +79,7 @@ impl AgentArgs {
         self.failpoints.arm()?;
         runtime::serve(|stop| async move {
             let telemetry = telemetry::start_with_runs(config.telemetry())?;
-            handover::close_to_others();
+            handover::deny_other_processes();
             let served = serve(config, &handover, stop).await;
             telemetry.end().await;
             served

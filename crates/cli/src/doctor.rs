@@ -61,7 +61,7 @@ struct Check {
     remedy: String,
 }
 
-fn good(name: &'static str, found: impl Into<String>) -> Check {
+fn passed_check(name: &'static str, found: impl Into<String>) -> Check {
     Check { name, verdict: Verdict::Good, found: found.into(), remedy: String::new() }
 }
 
@@ -69,7 +69,7 @@ fn warning(name: &'static str, found: impl Into<String>, remedy: impl Into<Strin
     Check { name, verdict: Verdict::Warning, found: found.into(), remedy: remedy.into() }
 }
 
-fn wrong(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
+fn failed_check(name: &'static str, found: impl Into<String>, remedy: impl Into<String>) -> Check {
     Check { name, verdict: Verdict::Wrong, found: found.into(), remedy: remedy.into() }
 }
 
@@ -77,7 +77,7 @@ fn wrong(name: &'static str, found: impl Into<String>, remedy: impl Into<String>
 /// remedy for a message without one.
 fn failed(name: &'static str, failure: &Failure, otherwise: &str) -> Check {
     let (found, remedy) = failure.message().split_once("; ").unwrap_or((failure.message(), otherwise));
-    wrong(name, found, remedy)
+    failed_check(name, found, remedy)
 }
 
 impl DoctorArgs {
@@ -87,7 +87,7 @@ impl DoctorArgs {
         match self.client.client() {
             Ok(client) => checks.extend(check_server(&client).await),
             Err(failure) => {
-                checks.push(wrong("client", failure.message(), "mend the flag, variable or file that it names"))
+                checks.push(failed_check("client", failure.message(), "mend the flag, variable or file that it names"))
             }
         }
         if self.file.is_given() {
@@ -105,10 +105,12 @@ impl DoctorArgs {
 fn contexts() -> Check {
     match Contexts::read() {
         Ok(contexts) => match contexts.current() {
-            Some(name) => good("contexts", format!("{name} is in use")),
-            None => good("contexts", "none is in use: flags and the environment decide"),
+            Some(name) => passed_check("contexts", format!("{name} is in use")),
+            None => passed_check("contexts", "none is in use: flags and the environment decide"),
         },
-        Err(failure) => wrong("contexts", failure.message(), "mend the file, or remove it and add the contexts again"),
+        Err(failure) => {
+            failed_check("contexts", failure.message(), "mend the file, or remove it and add the contexts again")
+        }
     }
 }
 
@@ -121,21 +123,21 @@ async fn check_server(client: &Client) -> Vec<Check> {
             return vec![failed("server", &failure, "start it, or name another one with --server")];
         }
     };
-    checks.push(good("server", format!("{place} answers")));
-    checks.push(if ready.status.is_success() { good("readiness", "ready") } else { not_ready(&ready.text) });
+    checks.push(passed_check("server", format!("{place} answers")));
+    checks.push(if ready.status.is_success() { passed_check("readiness", "ready") } else { not_ready(&ready.text) });
     checks.extend(history(&ready.text));
     checks.extend(ready.date.map(skew));
     let call = Call { method: Method::GET, path: &["nodes"], query: &[], body: None, headers: &[] };
     match client.call(call).await {
         Ok(Ok(body)) => {
-            checks.push(good("token", "is good"));
+            checks.push(passed_check("token", "is good"));
             checks.extend(body.value().ok().map(|nodes| versions(&nodes)));
             checks.extend(cluster::checks(client).await);
         }
         Ok(Err(refusal)) => {
             checks.push(failed("token", &client.failure(&refusal), "ask for a token with the role viewer"))
         }
-        Err(failure) => checks.push(wrong("token", failure.message(), "see above")),
+        Err(failure) => checks.push(failed_check("token", failure.message(), "see above")),
     }
     checks
 }
@@ -151,7 +153,11 @@ fn not_ready(answer: &str) -> Check {
     };
     let failed: Vec<String> = details.iter().filter(is_failed).map(words).collect();
     let found = if failed.is_empty() { answer.trim().to_owned() } else { failed.join("; ") };
-    wrong("readiness", found, "the server's log has the cause; rondel node activate NAME turns a switch on again")
+    failed_check(
+        "readiness",
+        found,
+        "the server's log has the cause; rondel node activate NAME turns a switch on again",
+    )
 }
 
 /// A warning if the server reports that its database went back in time.
@@ -168,7 +174,7 @@ fn skew(server: Timestamp) -> Check {
     let now = clock::now();
     let apart = if server > now { server.since(now) } else { now.since(server) };
     if apart <= SKEW_MAX {
-        good("clock", "within 2s of the server's")
+        passed_check("clock", "within 2s of the server's")
     } else {
         let found = format!("{} apart from the server's", clock::rough(apart));
         warning("clock", found, "times relative to now are off by that much; let NTP set both clocks")
@@ -182,7 +188,7 @@ fn versions(nodes: &Value) -> Check {
     others.sort_unstable();
     others.dedup();
     match others.as_slice() {
-        [one] if *one == own => good("versions", format!("{own} here and there")),
+        [one] if *one == own => passed_check("versions", format!("{own} here and there")),
         [] => warning("versions", "the server names no nodes", "is its lease held? see readiness"),
         several => {
             let found = format!("{own} here, {} there", several.join(" and "));
@@ -195,9 +201,11 @@ fn versions(nodes: &Value) -> Check {
 async fn check_config(file: &ConfigFileArgs) -> Vec<Check> {
     let config = match server_config(file) {
         Ok(config) => config,
-        Err(failure) => return vec![wrong("settings", failure.message(), "rondel config-reference has every setting")],
+        Err(failure) => {
+            return vec![failed_check("settings", failure.message(), "rondel config-reference has every setting")];
+        }
     };
-    let mut checks = vec![good("settings", "are right")];
+    let mut checks = vec![passed_check("settings", "are right")];
     checks.push(database(&config).await);
     checks.push(disk(&config.settings.data_dir));
     checks
@@ -231,34 +239,40 @@ async fn database(config: &ServerConfig) -> Check {
     if let Some(file) = config.database.0.sqlite_path() {
         let folder = file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
         return match (file.is_file(), folder.is_dir()) {
-            (true, _) => good("database", shown),
-            (false, true) => good("database", format!("{shown} will be made at the first start")),
+            (true, _) => passed_check("database", shown),
+            (false, true) => passed_check("database", format!("{shown} will be made at the first start")),
             (false, false) => {
                 let found = format!("there is no folder {}", folder.display());
                 // A start creates the data folder, but no other folder.
                 if folder == config.settings.data_dir {
                     warning("database", found, "it is made at the first start; is the path right?")
                 } else {
-                    wrong("database", found, "make it for the server's user, or correct the path in server.database")
+                    failed_check(
+                        "database",
+                        found,
+                        "make it for the server's user, or correct the path in server.database",
+                    )
                 }
             }
         };
     }
-    let Ok(url) = reqwest::Url::parse(&shown) else { return good("database", shown) };
+    let Ok(url) = reqwest::Url::parse(&shown) else { return passed_check("database", shown) };
     if let Some(socket) = socket(&url) {
         return match Path::new(&socket).exists() {
-            true => good("database", format!("{shown}, by the socket of this machine at {socket}")),
-            false => {
-                wrong("database", format!("{shown}: there is no {socket}"), "does the database run on this machine?")
-            }
+            true => passed_check("database", format!("{shown}, by the socket of this machine at {socket}")),
+            false => failed_check(
+                "database",
+                format!("{shown}: there is no {socket}"),
+                "does the database run on this machine?",
+            ),
         };
     }
     let place = host_and_port(&url);
     let remedy = "check host, port and firewall of server.database, and whether the database runs";
     match tokio::time::timeout(DATABASE_TIMEOUT, tokio::net::TcpStream::connect(place)).await {
-        Ok(Ok(_)) => good("database", format!("a server listens at {shown}")),
-        Ok(Err(error)) => wrong("database", format!("{shown}: {error}"), remedy),
-        Err(_) => wrong("database", format!("{shown} does not answer within {DATABASE_TIMEOUT:?}"), remedy),
+        Ok(Ok(_)) => passed_check("database", format!("a server listens at {shown}")),
+        Ok(Err(error)) => failed_check("database", format!("{shown}: {error}"), remedy),
+        Err(_) => failed_check("database", format!("{shown} does not answer within {DATABASE_TIMEOUT:?}"), remedy),
     }
 }
 
@@ -291,7 +305,7 @@ fn disk(folder: &Path) -> Check {
             let free = stats.f_bavail.saturating_mul(stats.f_frsize);
             let found = format!("{} MiB free at {}", free / 1024 / 1024, there.display());
             if free >= DISK_MIN {
-                good("disk", found)
+                passed_check("disk", found)
             } else {
                 warning("disk", found, "make room, or move server.data_dir")
             }

@@ -83,7 +83,7 @@ fn row(executor: &Value, now: Timestamp) -> Vec<String> {
         text_of(&executor["status"]),
         text_of(&executor["state"]),
         text_of(&executor["run_count"]),
-        busy(executor),
+        slots_text(executor),
         handlers.unwrap_or_default(),
         labels.unwrap_or_default(),
         time_of(&executor["last_seen_at"], now),
@@ -91,7 +91,7 @@ fn row(executor: &Value, now: Timestamp) -> Vec<String> {
 }
 
 /// The runs and the slots of an executor: `2 of 16`, or `? of 16` if it is not connected to this server.
-fn busy(executor: &Value) -> String {
+fn slots_text(executor: &Value) -> String {
     let slots = text_of(&executor["slots"]);
     match &executor["running"] {
         Value::Null => format!("? of {slots}"),

@@ -2,7 +2,7 @@
 //!
 //! `/proc/PID/environ` keeps the environment that a process started with, whatever the process does later. Root can read
 //! it. So can all processes of the same user, such as the programs that the agent runs, until the process has closed
-//! itself to them ([`close_to_others`]). An agent that finds a token or secrets in its environment therefore starts again
+//! itself to them ([`deny_other_processes`]). An agent that finds a token or secrets in its environment therefore starts again
 //! without them, and reads them from its standard input: a file in memory, which it then empties and closes.
 
 use std::collections::BTreeMap;
@@ -138,7 +138,7 @@ fn file_in_memory() -> std::io::Result<File> {
 
 /// Denies other processes of the same user, and debuggers, access to this process's environment, memory and open files
 /// (`/proc/PID`). Root still has access.
-pub(crate) fn close_to_others() {
+pub(crate) fn deny_other_processes() {
     #[cfg(target_os = "linux")]
     if let Err(error) = rustix::process::set_dumpable_behavior(rustix::process::DumpableBehavior::NotDumpable) {
         tracing::warn!(%error, "programs of this agent's user can look into its memory");

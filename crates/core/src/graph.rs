@@ -100,7 +100,7 @@ impl Graph {
         let complete = jobs.iter().find(|job| chains.above_len(**job) > DEPTH_MAX);
         let part = || jobs.iter().rev().find(|job| chains.len_through(**job) > DEPTH_MAX);
         match (complete, complete.is_none().then(part).flatten()) {
-            (Some(job), _) => Err(BadGraph::TooDeep(chains.above(*job))),
+            (Some(job), _) => Err(BadGraph::TooDeep(chains.longest_chain_to(*job))),
             (None, Some(job)) => Err(BadGraph::TooDeep(chains.longest_chain_through(*job))),
             (None, None) => Ok(()),
         }
@@ -243,7 +243,7 @@ impl Chains {
     }
 
     /// The longest chain that ends with a job.
-    fn above(&self, job: JobId) -> Vec<JobId> {
+    fn longest_chain_to(&self, job: JobId) -> Vec<JobId> {
         let mut chain = follow_chain(&self.above, job);
         chain.reverse();
         chain
@@ -251,7 +251,7 @@ impl Chains {
 
     /// The longest chain that a job is part of.
     fn longest_chain_through(&self, job: JobId) -> Vec<JobId> {
-        let mut chain = self.above(job);
+        let mut chain = self.longest_chain_to(job);
         chain.extend(follow_chain(&self.below, job).into_iter().skip(1));
         chain
     }

@@ -95,7 +95,7 @@ impl ClaimStrategy {
                 let elsewhere = jobs.iter().zip(owners).filter_map(|(job, owner)| Some((job.job, owner?)));
                 elsewhere.filter(|(_, owner)| *owner != this).collect()
             }
-            Self::LeastCount => surplus(this, jobs, nodes),
+            Self::LeastCount => jobs_to_give_away(this, jobs, nodes),
         }
     }
 }
@@ -142,7 +142,7 @@ const SLACK_PART: u64 = 20;
 const SLACK_COUNT: u64 = 2;
 
 /// The jobs that `this` gives away under `least_count`, each with the node that gets it.
-fn surplus(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
+fn jobs_to_give_away(this: NodeId, jobs: &[JobShare], nodes: &[NodeShare]) -> Vec<(JobId, NodeId)> {
     let Some(own) = nodes.iter().find(|share| share.node == this) else { return Vec::new() };
     let count = u64::try_from(nodes.len()).unwrap_or(1).max(1);
     let level = nodes.iter().map(NodeShare::load).fold(0, u64::saturating_add) / count;

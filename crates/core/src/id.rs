@@ -123,7 +123,7 @@ impl JobId {
 impl RunId {
     /// When its row was created, according to the id.
     #[must_use]
-    pub const fn made_at(self) -> Timestamp {
+    pub const fn created_at(self) -> Timestamp {
         Timestamp::from_millis((self.0 >> (SEQUENCE_BITS + ORDINAL_BITS)).saturating_add(ID_EPOCH_MS))
     }
 }
@@ -221,7 +221,7 @@ mod tests {
         let first = IdGen::first_at(at);
         assert!(IdGen::new(1023).next(Timestamp::from_millis(at.as_millis() - 1)) < first);
         assert!(IdGen::new(0).next(at) >= first);
-        assert_eq!(RunId::new(IdGen::new(7).next(at)).made_at(), at);
+        assert_eq!(RunId::new(IdGen::new(7).next(at)).created_at(), at);
         assert_eq!(IdGen::first_at(Timestamp::EPOCH), 0);
         assert!(IdGen::first_at(Timestamp::MAX) > first);
     }

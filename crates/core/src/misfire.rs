@@ -165,7 +165,7 @@ pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, Misfi
             }
             MisfireKeep::Oldest => plan.catch_up.split_off(kept_count),
         };
-        plan.span = joined(plan.span, span(&passed));
+        plan.span = join_spans(plan.span, span(&passed));
     };
     match keep {
         MisfireKeep::Newest => plans.iter_mut().rev().for_each(bound),
@@ -174,7 +174,7 @@ pub(crate) fn keep_in_all(plans: &mut [MissedPlan], (count, keep): (usize, Misfi
 }
 
 /// One span for all fires of two spans that follow each other, given in either order.
-fn joined(one: Option<MissedSpan>, other: Option<MissedSpan>) -> Option<MissedSpan> {
+fn join_spans(one: Option<MissedSpan>, other: Option<MissedSpan>) -> Option<MissedSpan> {
     let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
     let (earlier, later) = if one.first <= other.first { (one, other) } else { (other, one) };
     Some(MissedSpan { last: later.last, count: earlier.count + later.count, ..earlier })

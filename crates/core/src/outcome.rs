@@ -220,8 +220,8 @@ pub fn decide_next(
         Outcome::TimedOut => {
             retry(policy, ended, true, now, jitter).unwrap_or_else(|| verdict(RunStatus::TimedOut, None))
         }
-        Outcome::Lost(reason) => lost(policy, ended, reason, now),
-        Outcome::Silenced { has_begun } => silenced(policy, ended, has_begun, now, jitter),
+        Outcome::Lost(reason) => after_loss(policy, ended, reason, now),
+        Outcome::Silenced { has_begun } => after_silence(policy, ended, has_begun, now, jitter),
         Outcome::Unreported => match ended.cancel_request_reason {
             Some(_) => verdict(RunStatus::Cancelled, Some(Reason::ExecutorLost)),
             None => verdict(RunStatus::Unknown, None),
@@ -249,21 +249,27 @@ fn retry(
 
 /// What follows when an executor stopped an attempt because no server answered. That is not the run's fault: where the delivery policy
 /// allows it, the run is sent again without being counted as a retry.
-fn silenced(policy: NextStepPolicy, ended: AttemptFacts, has_begun: bool, now: Timestamp, jitter: f64) -> NextStep {
+fn after_silence(
+    policy: NextStepPolicy,
+    ended: AttemptFacts,
+    has_begun: bool,
+    now: Timestamp,
+    jitter: f64,
+) -> NextStep {
     if !has_begun {
         // The executor itself reports that the handler never began, so neither the mark nor the delivery policy forbids another send.
-        return lost(policy, AttemptFacts { is_marked: false, ..ended }, Reason::NotReceived, now);
+        return after_loss(policy, AttemptFacts { is_marked: false, ..ended }, Reason::NotReceived, now);
     }
     match ended.cancel_request_reason {
         Some(asked) => NextStep::Verdict { status: RunStatus::Cancelled, reason: Some(asked) },
-        None if policy.at_least_once => lost(policy, ended, Reason::ExecutorLost, now),
+        None if policy.at_least_once => after_loss(policy, ended, Reason::ExecutorLost, now),
         // The handler began, and must not begin again unless the job's own retries allow that.
         None => retry(policy, ended, true, now, jitter)
             .unwrap_or(NextStep::Verdict { status: RunStatus::Failed, reason: None }),
     }
 }
 
-fn lost(policy: NextStepPolicy, ended: AttemptFacts, reason: Reason, now: Timestamp) -> NextStep {
+fn after_loss(policy: NextStepPolicy, ended: AttemptFacts, reason: Reason, now: Timestamp) -> NextStep {
     if let Some(asked) = ended.cancel_request_reason {
         // A run that no executor received is cancelled for certain. A handler on a lost executor may have succeeded.
         let reason = if reason == Reason::NotReceived { asked } else { reason };

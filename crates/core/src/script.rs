@@ -65,7 +65,7 @@ impl ScriptSpec {
         let mut errors = Vec::new();
         if !LANGUAGES.contains(&self.language.as_str()) {
             let known = LANGUAGES.join(", ");
-            let message = format!("{:?} is not a language of scripts: one of {known}", shortened(&self.language));
+            let message = format!("{:?} is not a language of scripts: one of {known}", shorten(&self.language));
             errors.push(FieldError::new("/language", message));
         }
         if self.source.is_empty() {
@@ -94,7 +94,7 @@ impl ScriptSpec {
     }
 }
 
-fn shortened(text: &str) -> String {
+fn shorten(text: &str) -> String {
     text.chars().take(40).collect()
 }
 

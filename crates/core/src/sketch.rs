@@ -73,7 +73,7 @@ impl Sketch {
         for (bucket, count) in &self.counts {
             seen += u128::from(*count);
             if seen >= rank {
-                return Some(Duration::from_millis(middle(*bucket)));
+                return Some(Duration::from_millis(bucket_middle(*bucket)));
             }
         }
         None
@@ -126,7 +126,7 @@ fn bucket(value: u64) -> u32 {
 }
 
 /// The value in the middle of a bucket.
-fn middle(bucket: u32) -> u64 {
+fn bucket_middle(bucket: u32) -> u64 {
     let (octave, offset) = (bucket >> BITS, u64::from(bucket & ((1 << BITS) - 1)));
     if octave < 2 {
         return u64::from(bucket);

@@ -38,7 +38,7 @@ pub fn child_ended(name: Option<&str>, status: RunStatus) -> String {
 }
 
 /// The job that a message of [`child_ended`] names, and the rest of the message.
-fn child_in(message: &str) -> Option<(&str, &str)> {
+fn child_named_in(message: &str) -> Option<(&str, &str)> {
     let (name, end) = message.split_once(' ')?;
     END_WORDS.iter().any(|(_, one)| *one == end).then_some((name, end))
 }
@@ -61,7 +61,7 @@ fn parent_in(message: &str) -> Option<&str> {
 /// ```
 #[must_use]
 pub fn job_in(message: &str) -> Option<&str> {
-    parent_in(message).or_else(|| child_in(message).map(|(name, _)| name))
+    parent_in(message).or_else(|| child_named_in(message).map(|(name, _)| name))
 }
 
 /// The jobs of a namespace for a caller who may not view all of them, by name.
@@ -82,7 +82,7 @@ impl VisibleJobs {
             let is_seen = self.seen.contains(parent);
             return (!is_seen).then(|| because(Reason::Parent, &ReasonDetail::default(), Lang::En));
         }
-        let (_, end) = child_in(message).filter(|(name, _)| self.hidden.contains(*name))?;
+        let (_, end) = child_named_in(message).filter(|(name, _)| self.hidden.contains(*name))?;
         Some(format!("{A_CHILD} {end}"))
     }
 }
@@ -91,7 +91,7 @@ impl VisibleJobs {
 #[must_use]
 pub fn named_jobs(runs: &[Run]) -> BTreeSet<String> {
     let parents = runs.iter().filter_map(|run| run.detail.as_ref()?.parent.as_deref());
-    let children = runs.iter().filter_map(|run| child_in(run.message.as_deref()?).map(|(name, _)| name));
+    let children = runs.iter().filter_map(|run| child_named_in(run.message.as_deref()?).map(|(name, _)| name));
     parents.chain(children).map(str::to_owned).collect()
 }
 
@@ -109,7 +109,7 @@ pub fn conceal(run: &mut Run, seen: &BTreeSet<String>, hidden: &BTreeSet<String>
     if let Some((_, after)) = texts.filter(|(before, _)| run.message.as_ref() == Some(before)) {
         run.message = Some(after);
     }
-    let child = run.message.as_deref().and_then(child_in).filter(|(name, _)| hidden.contains(*name));
+    let child = run.message.as_deref().and_then(child_named_in).filter(|(name, _)| hidden.contains(*name));
     if let Some(message) = child.map(|(_, end)| format!("{A_CHILD} {end}")) {
         run.message = Some(message);
     }
@@ -162,10 +162,10 @@ mod tests {
         for (status, end) in END_WORDS {
             let message = child_ended(Some("load"), status);
             assert_eq!(message, format!("load {end}"));
-            assert_eq!(child_in(&message), Some(("load", end)));
+            assert_eq!(child_named_in(&message), Some(("load", end)));
         }
         assert_eq!(child_ended(None, RunStatus::Running), format!("{A_CHILD} has not ended"));
-        assert_eq!(child_in("load exploded"), None);
+        assert_eq!(child_named_in("load exploded"), None);
     }
 
     #[test]

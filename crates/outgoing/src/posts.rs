@@ -42,7 +42,7 @@ type Connector = MapFuture<Https, fn(Connecting) -> Connecting>;
 type Https = HttpsConnector<HttpConnector<Names>>;
 type Connecting = <Https as Service<Uri>>::Future;
 
-fn in_time(connecting: Connecting) -> Connecting {
+fn with_timeout(connecting: Connecting) -> Connecting {
     Box::pin(async {
         let late = |_| Err(io::Error::new(io::ErrorKind::TimedOut, "not established in time").into());
         tokio::time::timeout(CONNECT_TIMEOUT, connecting).await.unwrap_or_else(late)
@@ -112,7 +112,7 @@ impl PostClient {
         let client = Client::builder(TokioExecutor::new())
             .pool_idle_timeout(idle_timeout)
             .pool_timer(TokioTimer::new())
-            .build(MapFuture::new(https.wrap_connector(http), in_time as fn(Connecting) -> Connecting));
+            .build(MapFuture::new(https.wrap_connector(http), with_timeout as fn(Connecting) -> Connecting));
         Ok(Self { client, allowed, user_agent: HeaderValue::from_static(user_agent) })
     }
 

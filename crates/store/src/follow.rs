@@ -315,9 +315,9 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
     let (mut results_left, mut params_left) = (PASSED_LEN_MAX, PASSED_LEN_MAX);
     let mut passed = Map::new();
     for parent in parents {
-        let result = bounded(parent.run, parent.result.as_deref().unwrap_or("null"), &mut results_left);
-        let given = own_params(&parent).to_string();
-        let given = bounded(parent.run, &given, &mut params_left);
+        let result = json_within(parent.run, parent.result.as_deref().unwrap_or("null"), &mut results_left);
+        let given = params_without_parents(&parent).to_string();
+        let given = json_within(parent.run, &given, &mut params_left);
         let entry = json!({
             "run_id": parent.run.to_string(),
             "status": parent.status.as_str(),
@@ -331,7 +331,7 @@ pub(crate) fn params(job_params: &Value, mut parents: Vec<ParentResult>) -> Stri
 }
 
 /// The parameters of a parent without those that it got from its own parents. With those, the parameters would grow along a chain.
-fn own_params(parent: &ParentResult) -> Value {
+fn params_without_parents(parent: &ParentResult) -> Value {
     let own = parent.params.as_deref().and_then(|text| serde_json::from_str(text).ok());
     match own.unwrap_or_else(|| parent.job_params.clone()) {
         Value::Object(mut given) if parent.is_follower => {
@@ -344,7 +344,7 @@ fn own_params(parent: &ParentResult) -> Value {
 
 /// The text as a JSON value, if it fits into `bytes_left`, the number of bytes that are still free. Otherwise a note that names the run where
 /// the text can be read.
-fn bounded(run: RunId, text: &str, bytes_left: &mut usize) -> Value {
+fn json_within(run: RunId, text: &str, bytes_left: &mut usize) -> Value {
     if text.len() > *bytes_left {
         return json!({"omitted": format!("{} bytes of JSON; read run {run}", text.len())});
     }

@@ -205,7 +205,7 @@ pub(crate) async fn signed_in(
     client: Option<IpAddr>,
 ) -> Result<Option<Caller>, Problem> {
     let Some(cookie) = cookie else { return Ok(None) };
-    let found = web.engine.signed_in(cookie, client).await.map_err(|error| not_looked_up(web, error, client))?;
+    let found = web.engine.signed_in(cookie, client).await.map_err(|error| lookup_problem(web, error, client))?;
     Ok(found.map(Caller::from))
 }
 
@@ -246,11 +246,11 @@ pub(crate) struct CalledBy {
 
 async fn authenticate(web: &Web, authorization: Option<String>, client: Option<IpAddr>) -> Result<Caller, Problem> {
     let found = web.engine.bearer(authorization.as_deref(), client).await;
-    let token = found.map_err(|error| not_looked_up(web, error, client))?;
+    let token = found.map_err(|error| lookup_problem(web, error, client))?;
     token.map(Caller::from).ok_or_else(unauthenticated)
 }
 
-fn not_looked_up(web: &Web, error: LookupError, client: Option<IpAddr>) -> Problem {
+fn lookup_problem(web: &Web, error: LookupError, client: Option<IpAddr>) -> Problem {
     match error {
         LookupError::Store(error) => error.into(),
         LookupError::Busy => {

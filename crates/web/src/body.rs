@@ -157,7 +157,7 @@ async fn collect(request: Request, web: &Web) -> Result<Bytes, Problem> {
 
 /// The bytes of a body that has arrived, if it has at most `len_max`.
 pub(crate) async fn collect_within(request: Request, len_max: usize) -> Result<Bytes, Problem> {
-    let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| broken_off())?;
+    let bytes = to_bytes(request.into_body(), usize::MAX).await.map_err(|_| interrupted_body())?;
     if bytes.len() > len_max { Err(too_large(len_max)) } else { Ok(bytes) }
 }
 
@@ -165,7 +165,7 @@ fn too_large(len_max: usize) -> Problem {
     Problem::new(Code::BodyTooLarge, format!("a body has at most {len_max} bytes"))
 }
 
-fn broken_off() -> Problem {
+fn interrupted_body() -> Problem {
     Problem::new(Code::InvalidJson, "the body broke off")
 }
 
@@ -220,7 +220,7 @@ async fn pieces(
     let room = declared.filter(|_| bound.caller.is_some()).unwrap_or_default();
     let (mut bytes, mut shares, mut counted) = (BytesMut::with_capacity(room), Vec::new(), 0);
     while let Some(frame) = poll_fn(|cx| Pin::new(&mut body).poll_frame(cx)).await {
-        let Ok(data) = frame.map_err(|_| broken_off())?.into_data() else { continue };
+        let Ok(data) = frame.map_err(|_| interrupted_body())?.into_data() else { continue };
         if bytes.len() + data.len() > bound.len_max {
             return Err(too_large(bound.len_max));
         }
@@ -242,7 +242,7 @@ async fn pieces(
 
 /// Reads a whole body as `T`.
 pub(crate) fn read<T: DeserializeOwned + JsonSchema + 'static>(bytes: &[u8]) -> Result<T, Problem> {
-    fit("", parse(bytes)?)
+    deserialize("", parse(bytes)?)
 }
 
 /// Reads `T` from a value that is at `pointer` in the body.
@@ -250,12 +250,12 @@ pub(crate) fn read_value<T: DeserializeOwned + JsonSchema + 'static>(
     pointer: &str,
     value: serde_json::Value,
 ) -> Result<T, Problem> {
-    fit(pointer, value.into())
+    deserialize(pointer, value.into())
 }
 
 /// Reads `T` from a document.
 pub(crate) fn read_document<T: DeserializeOwned + JsonSchema + 'static>(document: Document) -> Result<T, Problem> {
-    fit("", document)
+    deserialize("", document)
 }
 
 /// Parses a whole body as JSON, whatever its structure.
@@ -284,7 +284,7 @@ fn value_count(bytes: &[u8]) -> usize {
     count
 }
 
-fn fit<T: DeserializeOwned + JsonSchema + 'static>(base: &str, document: Document) -> Result<T, Problem> {
+fn deserialize<T: DeserializeOwned + JsonSchema + 'static>(base: &str, document: Document) -> Result<T, Problem> {
     shape::read(document).map_err(|shape_errors| {
         let complaints = shape_errors.errors.iter().map(|error| complaint(base, error)).collect();
         Problem::of_some_complaints(Code::InvalidBody, complaints, shape_errors.count)

@@ -61,7 +61,7 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     if let Some(namespace) = namespace {
         response = namespace.add_to(response).await;
     }
-    harden(response.headers_mut(), &request_id);
+    add_security_headers(response.headers_mut(), &request_id);
     if web.config.hsts {
         response.headers_mut().insert(STRICT_TRANSPORT_SECURITY, HeaderValue::from_static(HSTS));
     }
@@ -80,7 +80,8 @@ pub(crate) async fn outermost_layer(State(web): State<Web>, mut request: Request
     let cause = problem.as_ref().and_then(Problem::cause);
     let is_counted = (cause.is_some() || !is_probe(&path)) && is_bounded(response.status(), &by);
     if !is_counted || web.refused_lines.take(client, response.status()) {
-        let line = Line { method: shown(&method), path: &path, status, elapsed: took, by: &by, code, is_routine };
+        let line =
+            Line { method: method_for_log(&method), path: &path, status, elapsed: took, by: &by, code, is_routine };
         line.write(&request_id, cause);
     }
     response
@@ -128,7 +129,7 @@ fn report_unlogged(web: &Web) {
 
 /// The method of a request for the log. An unknown method is not logged as it is: a client can send any text as the method, of any
 /// length.
-fn shown(method: &Method) -> &str {
+fn method_for_log(method: &Method) -> &str {
     const KNOWN: [Method; 9] = [
         Method::GET,
         Method::HEAD,
@@ -150,7 +151,7 @@ fn request_id(headers: &HeaderMap) -> Option<String> {
     ((1..=REQUEST_ID_LEN_MAX).contains(&id.len()) && id.chars().all(plain)).then(|| id.to_owned())
 }
 
-fn harden(headers: &mut HeaderMap, request_id: &str) {
+fn add_security_headers(headers: &mut HeaderMap, request_id: &str) {
     if let Ok(id) = HeaderValue::from_str(request_id) {
         headers.insert(REQUEST_ID, id);
     }

@@ -86,7 +86,7 @@ impl BulkJobAction {
     }
 
     /// Whether the action would leave this job unchanged, by the job's entry on the board.
-    fn is_done_for(&self, entry: &BoardEntry) -> bool {
+    fn is_without_effect_on(&self, entry: &BoardEntry) -> bool {
         match (self.action, &self.label) {
             (JobAction::Pause, _) => !entry.enabled,
             (JobAction::Resume, _) => entry.enabled,
@@ -135,11 +135,11 @@ pub(crate) async fn select_named<Q>(call: &Call<Q>, names: &[String]) -> Result<
     let selected: Vec<String> =
         found.into_iter().filter(|job| call.may_view(job.app)).map(|job| job.spec.name).collect();
     let missing: BTreeSet<&String> = names.iter().filter(|name| !selected.contains(name)).collect();
-    let missing = missing.into_iter().map(|name| JobProblem::new(name, &gone(name))).collect();
+    let missing = missing.into_iter().map(|name| JobProblem::new(name, &deleted_problem(name))).collect();
     Ok(SelectedJobs { names: selected, has_more: false, after: None, missing })
 }
 
-fn gone(name: &str) -> Problem {
+fn deleted_problem(name: &str) -> Problem {
     Problem::new(Code::JobNotFound, format!("there is no job {name:?} any more"))
 }
 
@@ -164,8 +164,8 @@ pub(crate) async fn select_matching<Q>(
 ) -> Result<SelectedJobs, Problem> {
     let mut found = matching(call, filter).await?;
     found.retain(|entry| after.is_none_or(|after| entry.name.as_str() > after));
-    found.sort_by_key(|entry| bulk.is_done_for(entry));
-    let has_more = found.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_done_for(entry));
+    found.sort_by_key(|entry| bulk.is_without_effect_on(entry));
+    let has_more = found.get(BULK_JOB_COUNT_MAX).is_some_and(|entry| !bulk.is_without_effect_on(entry));
     let names: Vec<String> = found.iter().take(BULK_JOB_COUNT_MAX).map(|entry| entry.name.clone()).collect();
     let after = names.last().filter(|_| has_more).cloned();
     Ok(SelectedJobs { names, has_more, after, missing: Vec::new() })
@@ -255,7 +255,7 @@ enum ChangeOutcome {
 }
 
 async fn apply_to_job<Q>(call: &Call<Q>, bulk: &BulkJobAction, name: &str) -> Result<ChangeOutcome, Problem> {
-    let gone = || gone(name);
+    let gone = || deleted_problem(name);
     let (engine, author) = (call.engine(), call.caller.name());
     for _ in 0..TRY_COUNT {
         let record = engine.store().job(call.namespace.id, name).await?.ok_or_else(gone)?;

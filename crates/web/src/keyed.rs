@@ -161,7 +161,7 @@ async fn make(web: &Web, call: KeyedCall<'_>, request: Request, next: Next) -> R
     let store = web.engine.store();
     let answered = async {
         let response = AssertUnwindSafe(next.run(request)).catch_unwind().await.unwrap_or_else(panicked);
-        keep(response).await
+        to_stored(response).await
     };
     let (response, kept) = with_renewal(answered, || store.renew_call(call, web.engine.now())).await;
     if let Err(error) = store_end(|| store.end_call(call, kept.as_ref())).await {
@@ -221,7 +221,7 @@ fn digest(parts: &[&[u8]]) -> String {
 
 /// The parts of an answer that are stored. Refusals are not stored: nothing was done, so the client may correct the call and repeat it.
 /// Server errors and answers that are too long are not stored either.
-async fn keep(response: Response) -> (Response, Option<StoredAnswer>) {
+async fn to_stored(response: Response) -> (Response, Option<StoredAnswer>) {
     if !response.status().is_success() {
         return (response, None);
     }

@@ -55,13 +55,13 @@ impl ProxiedOrigin {
             values.next().map(|(_, value)| value.trim().trim_matches('"'))
         };
         Self {
-            host: agreed(pair("host"), last(&FORWARDED_HOST)),
-            scheme: agreed(pair("proto"), last(&FORWARDED_PROTO)),
+            host: common_value(pair("host"), last(&FORWARDED_HOST)),
+            scheme: common_value(pair("proto"), last(&FORWARDED_PROTO)),
         }
     }
 }
 
-fn agreed(one: Option<&str>, other: Option<&str>) -> Option<String> {
+fn common_value(one: Option<&str>, other: Option<&str>) -> Option<String> {
     let text = match (one, other) {
         (Some(one), Some(other)) if !one.eq_ignore_ascii_case(other) => return None,
         (one, other) => one.or(other)?,

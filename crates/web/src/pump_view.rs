@@ -61,7 +61,7 @@ impl PumpView {
     /// At most `limit` items in these states, beginning after the item `after`. An empty list of states means all.
     pub(crate) fn page(&self, after: Option<&str>, states: &[ItemState], limit: u32) -> Vec<&ItemView> {
         let is_behind =
-            |one: &&ItemView| after.is_none_or(|after| in_order(&one.item.name, after) == Ordering::Greater);
+            |one: &&ItemView| after.is_none_or(|after| compare_names(&one.item.name, after) == Ordering::Greater);
         let is_asked_for = |one: &&ItemView| states.is_empty() || states.contains(&one.item.state());
         let limit = usize::try_from(limit).unwrap_or(usize::MAX);
         self.items.iter().filter(is_behind).filter(is_asked_for).take(limit).collect()
@@ -137,7 +137,7 @@ fn with_new(mut items: Vec<Item>, pump: &Pump, saved_at: Timestamp) -> Vec<Item>
     let known: BTreeSet<String> = items.iter().map(|item| item.name.clone()).collect();
     let new = pump.items.keys().filter(|name| !known.contains(*name));
     items.extend(new.map(|name| Item::new(name, saved_at)));
-    items.sort_by(|one, other| in_order(&one.name, &other.name));
+    items.sort_by(|one, other| compare_names(&one.name, &other.name));
     items
 }
 
@@ -176,7 +176,7 @@ fn with_items(runs: Vec<Run>, items: &[ItemView]) -> Vec<GroupView> {
 }
 
 /// Compares names. Numbers are in the order of their values, and before all other names.
-fn in_order(one: &str, other: &str) -> Ordering {
+fn compare_names(one: &str, other: &str) -> Ordering {
     let place = |name: &str| if name.bytes().all(|byte| byte.is_ascii_digit()) { name.len() } else { usize::MAX };
     place(one).cmp(&place(other)).then_with(|| one.cmp(other))
 }
@@ -188,7 +188,7 @@ mod tests {
     #[test]
     fn numbers_are_in_the_order_of_their_values() {
         let mut names = ["eu", "10", "2", "a1", "0", "1"];
-        names.sort_by(|one, other| in_order(one, other));
+        names.sort_by(|one, other| compare_names(one, other));
         assert_eq!(names, ["0", "1", "2", "10", "a1", "eu"]);
     }
 }

@@ -64,32 +64,32 @@ impl Buckets {
     fn take(&self, caller: CallerKey, rate: Rate, now: Instant) -> BucketState {
         let mut by_caller = self.by_caller.lock().unwrap_or_else(PoisonError::into_inner);
         if by_caller.len() >= CALLER_COUNT_MAX && !by_caller.contains_key(&caller) {
-            by_caller.retain(|_, bucket| bucket.filled(rate, now) < f64::from(rate.burst));
+            by_caller.retain(|_, bucket| bucket.tokens_at(rate, now) < f64::from(rate.burst));
             if by_caller.len() >= CALLER_COUNT_MAX {
                 by_caller.clear();
             }
         }
         let bucket = by_caller.entry(caller).or_insert(Bucket { left: f64::from(rate.burst), at: now });
-        let left = bucket.filled(rate, now);
+        let left = bucket.tokens_at(rate, now);
         if left < 1.0 {
             *bucket = Bucket { left, at: now };
             let wait = Duration::from_secs_f64((1.0 - left) / f64::from(rate.per_second.max(1)));
             return BucketState { left: 0, wait: Some(wait) };
         }
         *bucket = Bucket { left: left - 1.0, at: now };
-        BucketState { left: whole(left - 1.0), wait: None }
+        BucketState { left: whole_tokens(left - 1.0), wait: None }
     }
 }
 
 impl Bucket {
-    fn filled(self, rate: Rate, now: Instant) -> f64 {
+    fn tokens_at(self, rate: Rate, now: Instant) -> f64 {
         let added = now.saturating_duration_since(self.at).as_secs_f64() * f64::from(rate.per_second);
         (self.left + added).min(f64::from(rate.burst))
     }
 }
 
 #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "between 0 and the burst")]
-fn whole(left: f64) -> u32 {
+fn whole_tokens(left: f64) -> u32 {
     left as u32
 }
 

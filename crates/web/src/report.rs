@@ -356,7 +356,7 @@ async fn jobs<Q: Sync>(
         after = page.last().map_or(after, |last| last.name.clone());
         seen.extend(page.into_iter().filter(|job| call.may_view(job.app)));
     }
-    let from = from_of(call, &seen, range).await?;
+    let from = visible_since(call, &seen, range).await?;
     let group = |job: WatchedJob| Group {
         owners: vec![(job.id.get(), from.get(&job.id).copied().unwrap_or(range.from))],
         name: job.name,
@@ -367,7 +367,7 @@ async fn jobs<Q: Sync>(
 }
 
 /// The instants from which the caller may see the counts of these jobs. Empty for a caller who may see the whole namespace.
-async fn from_of<Q: Sync>(
+async fn visible_since<Q: Sync>(
     call: &Call<Q>,
     jobs: &[WatchedJob],
     range: ReportRange,
@@ -413,7 +413,7 @@ async fn labels<Q: Sync>(
             break;
         }
     }
-    let from = from_of(call, &found, range).await?;
+    let from = visible_since(call, &found, range).await?;
     let mut groups: BTreeMap<String, Group> = BTreeMap::new();
     for job in found {
         let Some(value) = job.labels.get(key) else { continue };

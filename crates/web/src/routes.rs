@@ -170,7 +170,7 @@ impl Routes {
         for (path, methods) in self.by_path(web) {
             router = router.route(path, methods);
         }
-        router.fallback(nothing_here).with_state(web.clone())
+        router.fallback(no_such_route).with_state(web.clone())
     }
 
     /// One method router per path, behind its gates. Other methods get a 405.
@@ -216,7 +216,7 @@ fn is_api(uri: &Uri) -> bool {
     uri.path() == "/api" || uri.path().starts_with("/api/")
 }
 
-async fn nothing_here(State(web): State<Web>, request: Request) -> Problem {
+async fn no_such_route(State(web): State<Web>, request: Request) -> Problem {
     if !is_api(request.uri()) {
         return Problem::new(Code::NotFound, "the console begins at /, the API at /api/v1");
     }

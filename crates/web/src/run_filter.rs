@@ -121,7 +121,7 @@ pub(crate) async fn page<Q>(call: &Call<Q>, mut search: RunSearch, limit: u32) -
         }
         _ => None,
     };
-    let mut searched_to = stopped_at.map(RunId::made_at);
+    let mut searched_to = stopped_at.map(RunId::created_at);
     if search.is_backward && can_continue(&search) {
         // In a backward search, the runs that were not searched are newer ones.
         searched_to = None;

@@ -74,7 +74,7 @@ pub(crate) async fn move_jobs_on(node: &Node) -> Result<u64, StoreError> {
         }
         let calendars = calendars_of(node, &behind).await?;
         for group in behind.chunks(PARALLEL_COUNT) {
-            let moves: Vec<_> = group.iter().map(|record| move_on(node, record, &calendars).boxed()).collect();
+            let moves: Vec<_> = group.iter().map(|record| replan(node, record, &calendars).boxed()).collect();
             for (record, result) in group.iter().zip(join_all(moves).await) {
                 *tries.entry(record.id).or_default() += 1;
                 match result {
@@ -109,7 +109,7 @@ async fn calendars_of(
 }
 
 /// Moves one job; false if another caller changed it first, so that it must be read again.
-async fn move_on(
+async fn replan(
     node: &Node,
     record: &JobRecord,
     calendars: &BTreeMap<(NamespaceId, String), CurrentCalendar>,

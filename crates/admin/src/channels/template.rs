@@ -87,7 +87,7 @@ fn check_words(template: &str) -> Result<(), String> {
             rest = after.split_once("#}").map_or("", |(_, rest)| rest);
             continue;
         }
-        let (inside, behind) = inside_of(after, if mark == "{%" { "%}" } else { "}}" });
+        let (inside, behind) = split_at_end(after, if mark == "{%" { "%}" } else { "}}" });
         let words = without_texts(inside);
         let first = words.trim_start_matches(['-', '+']).split_whitespace().next().unwrap_or_default();
         if mark == "{%" && !TAGS.contains(&first) {
@@ -105,7 +105,7 @@ fn check_words(template: &str) -> Result<(), String> {
 }
 
 /// Splits the text at the end mark, ignoring end marks in quoted texts; returns the parts before and after it.
-fn inside_of<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
+fn split_at_end<'t>(text: &'t str, end: &str) -> (&'t str, &'t str) {
     let mut quote = None;
     let mut is_escaped = false;
     for (at, c) in text.char_indices() {

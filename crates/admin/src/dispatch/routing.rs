@@ -188,13 +188,13 @@ fn route_request<'a>(
         executor: run.executor.as_deref(),
         candidates,
         now,
-        draw: draw(run),
+        draw: pseudo_random(run),
         is_wait_over: is_past_deadline,
     }
 }
 
 /// A pseudo-random number from the run's id, the same for all shards of a fire.
-fn draw(run: &Run) -> u32 {
+fn pseudo_random(run: &Run) -> u32 {
     match run.parent.filter(|_| run.shard_total.is_some_and(|total| total > 1)) {
         Some(fire) => spread(fire),
         None => spread(run.id).wrapping_add(run.attempt.unsigned_abs().wrapping_mul(0x9E37_79B9)),

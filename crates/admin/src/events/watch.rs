@@ -211,7 +211,7 @@ impl State {
         if is_stale {
             self.last_snapshot = fresh;
             self.since = None;
-            self.keep(now, None, EventKind::Gap);
+            self.record(now, None, EventKind::Gap);
         }
         self.since = self.since.or(Some(now));
         self.last_snapshot.apply(seen, now);
@@ -229,11 +229,11 @@ impl State {
                 Change::Gap => EventKind::Gap,
             };
             let app = kind.place().and_then(|(_, app)| self.apps.get(&app).cloned());
-            self.keep(now, app, kind);
+            self.record(now, app, kind);
         }
     }
 
-    fn keep(&mut self, at: Timestamp, app: Option<String>, kind: EventKind) {
+    fn record(&mut self, at: Timestamp, app: Option<String>, kind: EventKind) {
         self.last_number += 1;
         self.recent_events.push_back(Arc::new(Event { number: self.last_number, at, app, kind }));
         if self.recent_events.len() > KEPT_COUNT
@@ -472,13 +472,13 @@ mod tests {
         {
             let mut state = events.state.lock().await;
             for _ in 0..KEPT_COUNT {
-                state.keep(Timestamp::EPOCH, None, EventKind::Gap);
+                state.record(Timestamp::EPOCH, None, EventKind::Gap);
             }
         }
         let ListenResult::Events(heard, _) = slow.take_events(&store, Timestamp::EPOCH).await else { unreachable!() };
         assert_eq!(heard.len(), BATCH, "as many as fit are kept");
         let mut slower = Listener { last_delivered: Some(0), ..slow.clone() };
-        events.state.lock().await.keep(Timestamp::EPOCH, None, EventKind::Gap);
+        events.state.lock().await.record(Timestamp::EPOCH, None, EventKind::Gap);
         assert_eq!(slower.take_events(&store, Timestamp::EPOCH).await, ListenResult::TooSlow);
         assert!(events.state.lock().await.recent_events.len() <= KEPT_COUNT);
     }

@@ -255,7 +255,7 @@ impl LogLoop {
         ids.dedup();
         let mut runs = HashMap::new();
         for part in ids.chunks(PART_MAX) {
-            let found = unless_refused(self.shared.store.runs(part).await)?;
+            let found = empty_if_refused(self.shared.store.runs(part).await)?;
             runs.extend(found.into_iter().map(|run| (run.id, run)));
         }
         let mut left = EARLIER_COUNT_MAX;
@@ -265,7 +265,7 @@ impl LogLoop {
             let attempts = match run.filter(|run| run.app == *app && held.1 < run.attempt && left > 0) {
                 Some(run) => {
                     left -= 1;
-                    unless_refused(self.shared.store.attempts(run.id).await)?
+                    empty_if_refused(self.shared.store.attempts(run.id).await)?
                 }
                 None => Vec::new(),
             };
@@ -284,7 +284,7 @@ impl LogLoop {
 }
 
 /// The rows that were read; none if the database refuses the read, because a retry would be refused again.
-fn unless_refused<T>(read: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
+fn empty_if_refused<T>(read: Result<Vec<T>, StoreError>) -> Result<Vec<T>, StoreError> {
     match read {
         Err(error) if !error.is_transient() => {
             tracing::error!(error = %chain(&error), "cannot read the runs of logs; their lines are dropped");

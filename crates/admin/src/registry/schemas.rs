@@ -166,7 +166,7 @@ impl ParamsSchema {
             if deeper.is_empty() { one.message } else { format!("{deeper} {}", one.message) }
         };
         let choices: Vec<_> = branches.take(ERROR_COUNT_MAX).map(relative).collect();
-        let message = format!("{} fits none of its choices: {}", shown(error.instance()), choices.join("; "));
+        let message = format!("{} fits none of its choices: {}", value_text(error.instance()), choices.join("; "));
         vec![FieldError::new(place, cut(&message, MESSAGE_LEN_MAX))]
     }
 
@@ -310,10 +310,10 @@ fn misses_parents(error: &ValidationError<'_>) -> bool {
 /// The library's message. The value in it is shortened, because the schema's expectation follows the value, and a long value would displace
 /// it.
 fn sentence(error: &ValidationError<'_>) -> String {
-    cut(&error.masked_with(shown(error.instance())).to_string(), MESSAGE_LEN_MAX)
+    cut(&error.masked_with(value_text(error.instance())).to_string(), MESSAGE_LEN_MAX)
 }
 
-fn shown(value: &Value) -> String {
+fn value_text(value: &Value) -> String {
     cut(&value.to_string(), SHOWN_LEN_MAX)
 }
 

@@ -291,14 +291,14 @@ pub(super) async fn sweep(node: &Node, rule: &RuleRecord, now: Timestamp) -> Res
     let is_day = day_filter(node, rule.namespace, &rule.spec).await?;
     let from = rule.check_at.unwrap_or(now);
     let begun = |at| RuleProgress { at, after: String::new(), next: None };
-    let sweep = rule.progress.clone().or_else(|| last_passed(&rule.spec, from, now, &is_day).map(begun));
+    let sweep = rule.progress.clone().or_else(|| last_deadline(&rule.spec, from, now, &is_day).map(begun));
     let Some(mut sweep) = sweep else {
         let check = RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, None), progress: None };
         return Ok(SweepResult { seen: Vec::new(), check, is_more: false });
     };
     let (jobs, last) = page(node, rule.namespace, &rule.spec.scope, &sweep.after).await?;
     let (seen, next) = observe_page(node, &rule.spec, &jobs, (sweep.at, now)).await?;
-    sweep.next = earlier(sweep.next, next);
+    sweep.next = earlier_of(sweep.next, next);
     let check = match last {
         Some(after) => RuleCheck { rule: rule.id, at: Some(now), progress: Some(RuleProgress { after, ..sweep }) },
         None => RuleCheck { rule: rule.id, at: next_check(&rule.spec, now, sweep.next), progress: None },
@@ -331,7 +331,7 @@ pub(super) fn first_check(spec: &RuleSpec, now: Timestamp) -> Option<Timestamp> 
 
 /// The instant that a check due at `from` evaluates: the last deadline since `from` on a day of the calendar; `None` if there is none. For
 /// a condition without a deadline, it is the present.
-fn last_passed(
+fn last_deadline(
     spec: &RuleSpec,
     from: Timestamp,
     now: Timestamp,
@@ -393,7 +393,7 @@ pub(super) async fn observe_page(
             Some(length) => {
                 let base = succeeded.unwrap_or(job.created_at);
                 let state = judge::overdue(Some(base), length, now);
-                next = earlier(next, state.is_clear().then_some(base + length));
+                next = earlier_of(next, state.is_clear().then_some(base + length));
                 state
             }
         };
@@ -402,7 +402,7 @@ pub(super) async fn observe_page(
     Ok((seen, next))
 }
 
-fn earlier(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
+fn earlier_of(a: Option<Timestamp>, b: Option<Timestamp>) -> Option<Timestamp> {
     match (a, b) {
         (Some(a), Some(b)) => Some(a.min(b)),
         (a, b) => a.or(b),

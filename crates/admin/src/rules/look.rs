@@ -226,7 +226,7 @@ impl<'a> LookContext<'a> {
         let mut drafts = decision.messages;
         self.add_former_channels(rule, &before, &mut drafts).await?;
         let place = (self.namespace, &self.channels);
-        findings.messages.extend(addressed(self.node, place, drafts, self.now));
+        findings.messages.extend(address_messages(self.node, place, drafts, self.now));
         Ok(())
     }
 
@@ -275,7 +275,7 @@ pub(super) async fn acknowledge_once(
     let missing = missing_channels(&record.spec, &channels);
     let view = RuleView { spec: &record.spec, namespace: &name, missing_channels: &missing };
     let drafts = acknowledge(view, (&mut record.incident, by), &silences, now);
-    let messages = addressed(node, (namespace, &channels), drafts, now);
+    let messages = address_messages(node, (namespace, &channels), drafts, now);
     let write = AlertWrite {
         namespace,
         version,
@@ -303,7 +303,7 @@ fn missing_channels(spec: &RuleSpec, channels: &HashMap<String, ChannelId>) -> V
 }
 
 /// The messages to channels that exist; messages to deleted channels are dropped.
-fn addressed(
+fn address_messages(
     node: &Node,
     (namespace, channels): (NamespaceId, &HashMap<String, ChannelId>),
     drafts: Vec<MessageDraft>,

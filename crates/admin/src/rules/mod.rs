@@ -67,7 +67,7 @@ impl RuleLoop {
 
     /// Looks at these namespaces in turn until nothing is due. A flood of events or an unreadable row in one namespace does not delay the
     /// others: the error is returned after the others had their turns. Returns the number of incidents changed.
-    async fn work_off(
+    async fn look_until_done(
         &mut self,
         mut due: Vec<NamespaceId>,
         stop: &CancellationToken,
@@ -143,7 +143,7 @@ impl Background for RuleLoop {
         }
         let end = Instant::now() + self.period_length().max(Duration::from_secs(1)) * 5;
         let forgotten = self.forget(now).await?;
-        let changed = self.work_off(due, stop, end).await?;
+        let changed = self.look_until_done(due, stop, end).await?;
         postponed?;
         Ok(forgotten + changed)
     }

@@ -360,7 +360,7 @@ impl InMemory {
     }
 
     /// Whether this attempt of the run, or an earlier one, is here.
-    pub(crate) fn has_up_to(&self, run: RunId, attempt: i32) -> bool {
+    pub(crate) fn has_attempt_up_to(&self, run: RunId, attempt: i32) -> bool {
         let contents = self.lock();
         contents.runs.get(&run).is_some_and(|open| open.attempt <= attempt)
     }

@@ -126,8 +126,16 @@ impl HttpSettings {
         let requests = count("requests", settings.requests)?;
         let limits = HttpLimits {
             connections,
-            connections_per_address: within("connections_per_address", settings.connections_per_address, connections)?,
-            connections_per_caller: within("connections_per_caller", settings.connections_per_caller, connections)?,
+            connections_per_address: connection_limit(
+                "connections_per_address",
+                settings.connections_per_address,
+                connections,
+            )?,
+            connections_per_caller: connection_limit(
+                "connections_per_caller",
+                settings.connections_per_caller,
+                connections,
+            )?,
             requests_per_connection: at_least_one("requests_per_connection", settings.requests_per_connection)?,
             requests,
             requests_reserved: reserved(settings.requests_reserved, requests)?,
@@ -163,7 +171,7 @@ fn count(key: &str, number: u32) -> Result<usize, Failure> {
     Ok(usize::try_from(at_least_one(key, number)?).unwrap_or(usize::MAX))
 }
 
-fn within(key: &str, number: u32, connections: usize) -> Result<usize, Failure> {
+fn connection_limit(key: &str, number: u32, connections: usize) -> Result<usize, Failure> {
     match count(key, number)? {
         number if number > connections => {
             Err(wrong(SECTION, key, format!("{number} is more than http.connections, which is {connections}")))

@@ -7,7 +7,7 @@ use serde_json::Value;
 
 use super::alerts::Alerts;
 use super::jobs::Jobs;
-use super::{Check, good, warning, wrong};
+use super::{Check, failed_check, passed_check, warning};
 use crate::client::{Client, text_of};
 use crate::clock;
 use crate::exit::Failure;
@@ -37,7 +37,7 @@ struct ClusterState {
 pub(super) async fn checks(client: &Client) -> Vec<Check> {
     match ClusterState::read(client).await {
         Ok(cluster) => cluster.checks(clock::now()),
-        Err(failure) => vec![wrong("executors", failure.message(), "see above")],
+        Err(failure) => vec![failed_check("executors", failure.message(), "see above")],
     }
 }
 
@@ -71,7 +71,7 @@ impl ClusterState {
         checks.extend(Jobs { executors: &self.executors, jobs: &self.jobs, pending: &self.pending }.checks(now));
         checks.extend(self.check_declarations());
         let found = self.alerts.iter().flat_map(|alerts| alerts.checks(&self.jobs));
-        checks.extend(found.map(|one| wrong("alerts", one.found, one.remedy)));
+        checks.extend(found.map(|one| failed_check("alerts", one.found, one.remedy)));
         if self.apps.len() > APP_COUNT_MAX {
             let found = format!("{APP_COUNT_MAX} of {} apps were checked", self.apps.len());
             checks.push(warning("apps", found, "rondel status shows the executors of all"));
@@ -98,7 +98,7 @@ impl ClusterState {
             left.insert(0, format!("{} active", self.nodes.len() - left.len()));
         }
         if !left.is_empty() {
-            checks.push(good("nodes", left.join(", ")));
+            checks.push(passed_check("nodes", left.join(", ")));
         }
         checks
     }
@@ -111,7 +111,7 @@ impl ClusterState {
                 "none is online",
                 "start one: rondel agent --server URL --app NAME, or from the SDK",
             ),
-            (online, 0) => good("executors", format!("{online} online")),
+            (online, 0) => passed_check("executors", format!("{online} online")),
             (online, draining) => {
                 let found = format!("{online} online, {draining} draining");
                 warning("executors", found, "draining executors take no new runs; they end when theirs have ended")
@@ -143,7 +143,11 @@ impl ClusterState {
                 (text_of(&problem["job"]), text_of(&problem["pointer"]), text_of(&problem["message"]));
             let separator = if pointer.is_empty() { "" } else { ": " };
             let found = format!("job {job:?} as the code of app {app} declares it: {pointer}{separator}{message}");
-            wrong("declarations", found, "correct the declaration, or the server's side of it; the server retries it")
+            failed_check(
+                "declarations",
+                found,
+                "correct the declaration, or the server's side of it; the server retries it",
+            )
         };
         problems.map(check).collect()
     }
@@ -172,7 +176,7 @@ fn dead_node(name: &str, node: &Value, now: Timestamp) -> Vec<Check> {
     let found =
         format!("{name} answers, and has had no lease{since}: it cannot write to its database, and runs nothing");
     let remedy = "look at its database (locked, full, read-only or away) and at its log";
-    let mut checks = vec![wrong("nodes", found, remedy)];
+    let mut checks = vec![failed_check("nodes", found, remedy)];
     checks.extend(failing_loops(name, &node["loops"], now));
     checks
 }
@@ -185,7 +189,7 @@ fn failing_loops(node: &str, loops: &Value, now: Timestamp) -> Vec<Check> {
         let since = one["failing_since"].as_str().and_then(|text| text.parse::<Timestamp>().ok());
         let since = since.map(|at| format!(" since {}", clock::relative(at, now))).unwrap_or_default();
         let found = format!("{node}: the loop {name} fails{since}: {error}");
-        wrong("nodes", found, "look at the log of that server, and at its database")
+        failed_check("nodes", found, "look at the log of that server, and at its database")
     };
     failing.map(check).collect()
 }
@@ -212,7 +216,7 @@ mod tests {
             ..ClusterState::default()
         };
         let good = |text: &str| (Verdict::Good, text.to_owned());
-        assert_eq!(found(&cluster), [good("nodes: 1 active"), good("executors: 1 online")]);
+        assert_eq!(found(&cluster), [passed_check("nodes: 1 active"), passed_check("executors: 1 online")]);
     }
 
     #[test]

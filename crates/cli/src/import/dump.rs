@@ -316,9 +316,9 @@ impl Tokens<'_> {
         Ok(Some(match first {
             '\'' | '"' => Token::Text(self.quoted(first, true)?),
             '`' => Token::Name(self.quoted('`', false)?),
-            c if is_of_word(c) => {
+            c if is_word_char(c) => {
                 let mut word = String::from(c);
-                while let Some(next) = self.rest.next_if(|c| is_of_word(*c)) {
+                while let Some(next) = self.rest.next_if(|c| is_word_char(*c)) {
                     word.push(next);
                 }
                 Token::Word(word)
@@ -409,7 +409,7 @@ impl Tokens<'_> {
     }
 }
 
-const fn is_of_word(c: char) -> bool {
+const fn is_word_char(c: char) -> bool {
     c.is_ascii_alphanumeric() || matches!(c, '_' | '.' | '$' | '+')
 }
 

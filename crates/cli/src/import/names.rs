@@ -44,7 +44,7 @@ impl Names {
     /// appended, so that the name does not depend on other jobs. If another job has the same first identity, the hash
     /// of the next one is used. A number is appended only if all of these are taken.
     pub(super) fn make(&mut self, text: &str, identities: &[&str]) -> String {
-        let room = self.room();
+        let room = self.free_len();
         let stem = format!("{}{}", self.prefix, cut(&slug(text), room));
         let hashed: Vec<String> = identities.iter().map(|identity| format!("{stem}-{:08x}", hash(identity))).collect();
         let is_known = identities.first().is_some_and(|identity| !self.known.insert((*identity).to_owned()));
@@ -59,11 +59,11 @@ impl Names {
 
     /// The name of a job that has its own id: the text, cut if it is long, and the id.
     pub(super) fn make_with_id(&mut self, text: &str, id: &str) -> String {
-        let room = self.room().saturating_sub(id.len() + 1);
+        let room = self.free_len().saturating_sub(id.len() + 1);
         self.make(&format!("{}-{id}", cut(&slug(text), room)), &[id])
     }
 
-    const fn room(&self) -> usize {
+    const fn free_len(&self) -> usize {
         STEM_LEN_MAX.saturating_sub(self.prefix.len())
     }
 }

@@ -30,13 +30,13 @@ impl ImportResult {
         write!(
             page,
             "<title>Import from {0}</title><style>{STYLE}</style></head><body>\n<h1>Import from {0}</h1>\n",
-            safe(from)
+            escape(from)
         )
         .ok();
-        writeln!(page, "<p>{}.</p>", safe(&self.sums())).ok();
+        writeln!(page, "<p>{}.</p>", escape(&self.sums())).ok();
         if !self.remarks.is_empty() {
             page.push_str("<h2>Not read, and what else to know</h2>\n<ul>");
-            self.remarks.iter().for_each(|remark| write!(page, "<li>{}</li>", safe(remark)).unwrap_or_default());
+            self.remarks.iter().for_each(|remark| write!(page, "<li>{}</li>", escape(remark)).unwrap_or_default());
             page.push_str("</ul>\n");
         }
         for (title, is_in) in SECTIONS {
@@ -48,7 +48,7 @@ impl ImportResult {
         }
         let script = self.script();
         if !script.is_empty() {
-            writeln!(page, "<h2>Commands for what is no definition</h2>\n<pre>{}</pre>", safe_lines(&script)).ok();
+            writeln!(page, "<h2>Commands for what is no definition</h2>\n<pre>{}</pre>", escape_lines(&script)).ok();
         }
         page.push_str("</body></html>\n");
         page
@@ -65,16 +65,17 @@ const SECTIONS: [Section; 4] = [
 
 fn write_entry(page: &mut String, entry: &Entry) {
     let name = entry.name();
-    write!(page, "<details><summary><strong>{}</strong> <span class=\"faint\">{}", safe(name), safe(&entry.from)).ok();
+    write!(page, "<details><summary><strong>{}</strong> <span class=\"faint\">{}", escape(name), escape(&entry.from))
+        .ok();
     if !entry.title.is_empty() && entry.title != name {
-        write!(page, ", {}", safe(&entry.title)).ok();
+        write!(page, ", {}", escape(&entry.title)).ok();
     }
     page.push_str("</span>");
     if !entry.notes.is_empty() {
         page.push_str("<ul>");
         for note in &entry.notes {
             let (class, word) = entry.word(note);
-            write!(page, "<li><span class=\"{class}\">{word}</span>: {}</li>", safe(&note.text)).ok();
+            write!(page, "<li><span class=\"{class}\">{word}</span>: {}</li>", escape(&note.text)).ok();
         }
         page.push_str("</ul>");
     }
@@ -93,10 +94,10 @@ fn write_entry(page: &mut String, entry: &Entry) {
             writeln!(
                 page,
                 "<tr><td><code>{}</code></td><td><code>{}</code></td><td class=\"{class}\">{}</td><td>{}</td></tr>",
-                safe(&field.name),
-                safe(&field.value),
+                escape(&field.name),
+                escape(&field.value),
                 field.outcome.words(),
-                safe(&field.here)
+                escape(&field.here)
             )
             .ok();
         }
@@ -106,7 +107,7 @@ fn write_entry(page: &mut String, entry: &Entry) {
 }
 
 /// Escapes a text, so that nothing in it is markup.
-fn safe(text: &str) -> String {
+fn escape(text: &str) -> String {
     let mut safe = String::with_capacity(text.len());
     for c in harmless(text).chars() {
         match c {
@@ -121,8 +122,8 @@ fn safe(text: &str) -> String {
     safe
 }
 
-fn safe_lines(text: &str) -> String {
-    text.lines().map(|line| safe(line) + "\n").collect()
+fn escape_lines(text: &str) -> String {
+    text.lines().map(|line| escape(line) + "\n").collect()
 }
 
 #[cfg(test)]

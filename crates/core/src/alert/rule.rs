@@ -311,7 +311,7 @@ pub struct RuleSpec {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub escalate: Option<Escalation>,
     /// Whether the rule is checked.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     pub enabled: bool,
 }
 
@@ -327,7 +327,7 @@ const fn group_over() -> u32 {
     GROUP_OVER_DEFAULT
 }
 
-const fn yes() -> bool {
+const fn default_true() -> bool {
     true
 }
 

@@ -59,11 +59,11 @@ pub(super) fn clock_changes(
             (false, true, false) => ClockEffect::First,
             (false, false, _) => ClockEffect::Second,
         };
-        Some(ClockChange { at: Timestamp::from_secs(start), local: shown(found), effect })
+        Some(ClockChange { at: Timestamp::from_secs(start), local: wall_time(found), effect })
     });
     touched.take(CHANGE_COUNT_MAX).collect()
 }
 
-fn shown(local: WallSeconds) -> NaiveDateTime {
+fn wall_time(local: WallSeconds) -> NaiveDateTime {
     DateTime::from_timestamp(local, 0).unwrap_or_default().naive_utc()
 }

@@ -40,7 +40,7 @@ pub(super) fn expression(text: &str) -> Result<CronExpr, CronError> {
             Err(wrong_count(text, other, "5 fields (Unix cron), 6 or 7 fields (Quartz) or a macro such as @daily"))
         }
     }?;
-    Ok(joined(text, compiled))
+    Ok(to_expression(text, compiled))
 }
 
 pub(super) fn quartz_expression(text: &str) -> Result<CronExpr, CronError> {
@@ -51,7 +51,7 @@ pub(super) fn quartz_expression(text: &str) -> Result<CronExpr, CronError> {
         }
         other => Err(wrong_count(text, other, "6 or 7 fields (Quartz)")),
     }?;
-    Ok(joined(text, compiled))
+    Ok(to_expression(text, compiled))
 }
 
 fn fields_of(text: &str) -> Result<Vec<Token<'_>>, CronError> {
@@ -69,7 +69,7 @@ fn wrong_count(text: &str, fields: &[Token<'_>], allowed: &str) -> CronError {
     at.refuse(CronField::Expression, format!("{allowed}; it has {count}"))
 }
 
-fn joined(text: &str, Compiled { dialect, hour_form, fields }: Compiled) -> CronExpr {
+fn to_expression(text: &str, Compiled { dialect, hour_form, fields }: Compiled) -> CronExpr {
     CronExpr { source: text.to_owned(), dialect, hour_form, fields }
 }
 

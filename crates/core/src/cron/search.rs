@@ -152,11 +152,11 @@ impl Fields {
             {
                 return Some((hour, minute, second));
             }
-            if let Some(minute) = below(self.minutes, minute) {
+            if let Some(minute) = greatest_below(self.minutes, minute) {
                 return Some((hour, minute, last_second));
             }
         }
-        below(self.hours, hour).map(|hour| (hour, last_minute, last_second))
+        greatest_below(self.hours, hour).map(|hour| (hour, last_minute, last_second))
     }
 }
 
@@ -197,7 +197,7 @@ fn at_or_below(set: u64, value: u32) -> Option<u32> {
 }
 
 /// The greatest element below `value`.
-fn below(set: u64, value: u32) -> Option<u32> {
+fn greatest_below(set: u64, value: u32) -> Option<u32> {
     at_or_below(set, value.checked_sub(1)?)
 }
 

@@ -101,7 +101,9 @@ pub(super) fn parse(text: &str, scope: Scope) -> Result<Filter, FilterError> {
         match key.as_deref().map(|key| (key, key.parse::<Key>().ok())) {
             Some((_, Some(key))) if scope.keys().contains(&key) => add(&mut filter, token, (key, scope))?,
             Some((_, Some(key))) => return Err(token.refuse(0, FilterProblem::OtherList(key))),
-            Some((word, None)) if let Some(meant) = near(word, scope.keys().iter().map(|key| (*key, key.as_str()))) => {
+            Some((word, None))
+                if let Some(meant) = nearest_word(word, scope.keys().iter().map(|key| (*key, key.as_str()))) =>
+            {
                 return Err(token.refuse(0, FilterProblem::Key { key: word.to_owned(), meant }));
             }
             _ => {
@@ -176,7 +178,7 @@ fn words<T: FromStr + PartialEq>(
         match word.parse() {
             Ok(word) => push(if token.is_not { &mut choice.none } else { &mut choice.any }, word),
             Err(_) => {
-                let meant = near(&word, known.iter().map(|word| (*word, *word)));
+                let meant = nearest_word(&word, known.iter().map(|word| (*word, *word)));
                 let length = value.chars().count();
                 let error = token.refuse(from, FilterProblem::Word { key, value, known, meant });
                 return Err(FilterError { length: length.min(error.length), ..error });
@@ -221,7 +223,7 @@ fn lengths(range: &mut LengthRange, token: &Token, key: Key) -> Result<(), Filte
 }
 
 /// The known word that differs from `word` only by a typing error: by one letter for short words, by two for long ones.
-fn near<T>(word: &str, known: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
+fn nearest_word<T>(word: &str, known: impl Iterator<Item = (T, &'static str)>) -> Option<T> {
     let least = known.map(|(value, other)| (distance(word, other), value, other));
     let least = least.min_by_key(|(distance, ..)| *distance)?;
     let allowed = if least.2.len() <= 4 { 1 } else { 2 };

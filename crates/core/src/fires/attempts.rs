@@ -1,7 +1,7 @@
 //! Sentences about two kinds of runs: those whose last attempt never began although an earlier one did, and those whose end no
 //! executor reported.
 
-use super::bilingual::{Bilingual, both, executor_named};
+use super::bilingual::{Bilingual, bilingual, executor_named};
 use crate::reason::ReasonDetail;
 use crate::reason::message::translate;
 use crate::reason::unknown::unconfirmed_cancel;
@@ -23,8 +23,8 @@ pub(super) fn not_begun(
     why: &Bilingual,
     moment: impl Fn(Timestamp) -> String,
 ) -> Bilingual {
-    let (ran, number) = (ran(begun, moment), row.attempt);
-    both(
+    let (ran, number) = (ran_text(begun, moment), row.attempt);
+    bilingual(
         format!("{}; attempt {number} did not begin: {}.", ran.0, why.0),
         format!("{}；第 {number} 次尝试没有开始：{}。", ran.1, why.1),
     )
@@ -39,24 +39,27 @@ pub(super) fn unconfirmed_cancel_sentence(
 ) -> Bilingual {
     let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
-    let why = both(unconfirmed_cancel(detail, Lang::En), unconfirmed_cancel(detail, Lang::Zh));
+    let why = bilingual(unconfirmed_cancel(detail, Lang::En), unconfirmed_cancel(detail, Lang::Zh));
     let began = match row.and_then(|row| row.started_at).map(moment) {
-        Some(at) => both(format!("It ran at {at}{}", on.0), format!("已于 {at} 执行{}", on.1)),
-        None => both(format!("It may have run{}", on.0), format!("可能执行过{}", on.1)),
+        Some(at) => bilingual(format!("It ran at {at}{}", on.0), format!("已于 {at} 执行{}", on.1)),
+        None => bilingual(format!("It may have run{}", on.0), format!("可能执行过{}", on.1)),
     };
-    both(
+    bilingual(
         format!("{}, and a cancel was requested{}: {}. A late report replaces this verdict.", began.0, by.0, why.0),
         format!("{}，已请求取消{}：{}。迟到的报告会更正这一结论。", began.1, by.1, why.1),
     )
 }
 
-fn ran(attempt: &Attempt, moment: impl Fn(Timestamp) -> String) -> Bilingual {
+fn ran_text(attempt: &Attempt, moment: impl Fn(Timestamp) -> String) -> Bilingual {
     let (number, on) = (attempt.attempt, executor_named(attempt.executor.as_deref()));
     let began = match attempt.started_at.map(moment) {
-        Some(at) => {
-            both(format!("Attempt {number} ran at {at}{}", on.0), format!("第 {number} 次尝试已于 {at} 执行{}", on.1))
+        Some(at) => bilingual(
+            format!("Attempt {number} ran at {at}{}", on.0),
+            format!("第 {number} 次尝试已于 {at} 执行{}", on.1),
+        ),
+        None => {
+            bilingual(format!("Attempt {number} may have run{}", on.0), format!("第 {number} 次尝试可能执行过{}", on.1))
         }
-        None => both(format!("Attempt {number} may have run{}", on.0), format!("第 {number} 次尝试可能执行过{}", on.1)),
     };
     let ended = match attempt.status {
         RunStatus::Failed => (" and failed", "，失败"),
@@ -67,7 +70,7 @@ fn ran(attempt: &Attempt, moment: impl Fn(Timestamp) -> String) -> Bilingual {
         RunStatus::Skipped | RunStatus::Pending | RunStatus::Waiting | RunStatus::Running => ("", ""),
     };
     let cause = cause(attempt).unwrap_or_default();
-    both(format!("{}{}{}", began.0, ended.0, cause.0), format!("{}{}{}", began.1, ended.1, cause.1))
+    bilingual(format!("{}{}{}", began.0, ended.0, cause.0), format!("{}{}{}", began.1, ended.1, cause.1))
 }
 
 fn cause(attempt: &Attempt) -> Option<Bilingual> {
@@ -76,9 +79,9 @@ fn cause(attempt: &Attempt) -> Option<Bilingual> {
         Some(reason) => {
             let none = ReasonDetail::default();
             let detail = attempt.detail.as_deref().unwrap_or(&none);
-            both(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh))
+            bilingual(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh))
         }
-        None => message.map(|text| both(text, translate(text, Lang::Zh)))?,
+        None => message.map(|text| bilingual(text, translate(text, Lang::Zh)))?,
     };
-    Some(both(format!(": {en}"), format!("：{zh}")))
+    Some(bilingual(format!(": {en}"), format!("：{zh}")))
 }

@@ -6,27 +6,27 @@ use crate::status::Trigger;
 /// A text in English and in Chinese.
 pub(super) type Bilingual = (String, String);
 
-pub(super) fn both(en: impl Into<String>, zh: impl Into<String>) -> Bilingual {
+pub(super) fn bilingual(en: impl Into<String>, zh: impl Into<String>) -> Bilingual {
     (en.into(), zh.into())
 }
 
 pub(super) fn nothing() -> Bilingual {
-    both("", "")
+    bilingual("", "")
 }
 
 pub(super) fn executor_named(name: Option<&str>) -> Bilingual {
     let name = name.filter(|name| !name.is_empty());
-    name.map_or_else(nothing, |name| both(format!(" on {name}"), format!("（执行器 {name}）")))
+    name.map_or_else(nothing, |name| bilingual(format!(" on {name}"), format!("（执行器 {name}）")))
 }
 
 /// Describes what a maintenance window does to a fire.
 pub(super) fn in_maintenance_window(at: &str, end: &str, fires: FiresInside) -> Bilingual {
     match fires {
-        FiresInside::Skip => both(
+        FiresInside::Skip => bilingual(
             format!("It does not run: {at} is in a maintenance window, up to {end}."),
             format!("不会执行：{at} 处于维护窗口内（至 {end}）。"),
         ),
-        FiresInside::Hold => both(
+        FiresInside::Hold => bilingual(
             format!(
                 "It does not run at {at}: a maintenance window holds it back until {end}; the misfire policy decides then."
             ),
@@ -42,18 +42,18 @@ pub(super) fn taken_by_calendar(
     moved_to: Option<&str>,
     ahead: Option<&str>,
 ) -> Bilingual {
-    let name = day.map_or_else(nothing, |day| both(format!(" ({day})"), format!("（{day}）")));
+    let name = day.map_or_else(nothing, |day| bilingual(format!(" ({day})"), format!("（{day}）")));
     let (en, zh) = match (ahead, moved_to) {
-        (Some(at), _) => both(format!("It will not run at {at}"), format!("{at} 不会执行")),
-        (None, Some(_)) => both("It did not run then", "当时没有执行"),
-        (None, None) => both("It did not run", "没有执行"),
+        (Some(at), _) => bilingual(format!("It will not run at {at}"), format!("{at} 不会执行")),
+        (None, Some(_)) => bilingual("It did not run then", "当时没有执行"),
+        (None, None) => bilingual("It did not run", "没有执行"),
     };
     match moved_to {
-        Some(to) => both(
+        Some(to) => bilingual(
             format!("{en}: the calendar {calendar:?}{} moves this fire to {to}.", name.0),
             format!("{zh}：日历 {calendar:?}{} 把这次触发移到了 {to}。", name.1),
         ),
-        None => both(
+        None => bilingual(
             format!("{en}: the calendar {calendar:?} removes this fire{}.", name.0),
             format!("{zh}：日历 {calendar:?} 排除了这次触发{}。", name.1),
         ),
@@ -62,7 +62,10 @@ pub(super) fn taken_by_calendar(
 
 /// The sentence about a future fire of a job in shadow mode.
 pub(super) fn in_shadow_mode(at: &str) -> Bilingual {
-    both(format!("It will not run at {at}: the job is in shadow mode."), format!("{at} 不会执行：任务处于影子模式。"))
+    bilingual(
+        format!("It will not run at {at}: the job is in shadow mode."),
+        format!("{at} 不会执行：任务处于影子模式。"),
+    )
 }
 
 /// What triggered a run.

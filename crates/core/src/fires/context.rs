@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use super::bilingual::{Bilingual, both, executor_named, nothing};
+use super::bilingual::{Bilingual, bilingual, executor_named, nothing};
 use crate::homes::Switch;
 use crate::reason::message::translate;
 use crate::reason::words::{because_of_end, outcome, wait_zh, waits_for};
@@ -83,8 +83,8 @@ impl OtherRun {
     fn name(&self) -> Bilingual {
         let id = self.run.id;
         match &self.job {
-            Some(job) => both(format!("run {id} of job {job}"), format!("任务 {job} 的运行 {id}")),
-            None => both("a run of a job that you may not see", "您无权查看的任务的一个运行"),
+            Some(job) => bilingual(format!("run {id} of job {job}"), format!("任务 {job} 的运行 {id}")),
+            None => bilingual("a run of a job that you may not see", "您无权查看的任务的一个运行"),
         }
     }
 
@@ -106,10 +106,10 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     /// executor if none takes runs.
     pub(super) fn default_wait(&self) -> Option<Bilingual> {
         if self.context.lease_ended.is_some() {
-            return Some(both("for a server with a lease", "持有租约的服务器"));
+            return Some(bilingual("for a server with a lease", "持有租约的服务器"));
         }
         let is_executor = !self.context.has_taker && !self.context.executors.is_empty();
-        is_executor.then(|| both("for an executor", "执行器"))
+        is_executor.then(|| bilingual("for an executor", "执行器"))
     }
 
     /// Sentences to add to the answer.
@@ -141,7 +141,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     fn server(&self) -> Option<Bilingual> {
         if let Some((name, since)) = &self.context.lease_ended {
             let since = (self.moment)(*since);
-            return Some(both(
+            return Some(bilingual(
                 format!(
                     "Server {name}, which has the run, has had no lease since {since}: it starts nothing until it can write \
                      to its database again, unless another server takes the run over."
@@ -152,7 +152,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
             ));
         }
         let name = &self.context.server.as_ref().filter(|server| server.is_draining)?.name;
-        Some(both(
+        Some(bilingual(
             format!("Server {name}, which has the run, is draining (sends nothing new)."),
             format!("负责该运行的服务器 {name} 正在排空（不再发送新的运行）。"),
         ))
@@ -169,7 +169,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
             return None;
         }
         let (name, since) = (&server.name, (self.moment)(server.since));
-        Some(both(
+        Some(bilingual(
             format!("Server {name}, which sent it, began its work at {since}."),
             format!("发送它的服务器 {name} 于 {since} 才开始工作。"),
         ))
@@ -193,7 +193,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         let more = states.clone().count().saturating_sub(NAMED_COUNT_MAX);
         let mut parts: Vec<Bilingual> = states.take(NAMED_COUNT_MAX).map(|state| self.executor(state)).collect();
         parts.extend((more > 0).then(|| {
-            both(
+            bilingual(
                 format!("{more} more executors are draining or silent."),
                 format!("另有 {more} 个执行器正在排空或没有音讯。"),
             )
@@ -204,22 +204,22 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
     fn executor(&self, ExecutorState { name, silent, switch }: &ExecutorState) -> Bilingual {
         let Some((since, until)) = silent else {
             return match switch {
-                Switch::Active => both(
+                Switch::Active => bilingual(
                     format!("Executor {name} is draining (takes nothing new)."),
                     format!("执行器 {name} 正在排空（不再接收新的运行）。"),
                 ),
-                Switch::Draining => both(
+                Switch::Draining => bilingual(
                     format!("Executor {name} is switched to draining (takes nothing new until it is activated)."),
                     format!("执行器 {name} 的开关设为排空（重新启用前不再接收新的运行）。"),
                 ),
-                Switch::Stopped => both(
+                Switch::Stopped => bilingual(
                     format!("Executor {name} is switched to stopped (takes nothing new until it is activated)."),
                     format!("执行器 {name} 的开关设为停用（重新启用前不再接收新的运行）。"),
                 ),
             };
         };
         let (since, until) = ((self.moment)(*since), (self.moment)(*until));
-        both(
+        bilingual(
             format!("Executor {name} is silent since {since}, and is given up at {until} if it stays silent."),
             format!("执行器 {name} 自 {since} 起没有音讯，若一直如此，将在 {until} 视为失联。"),
         )
@@ -231,7 +231,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         let (run, on) = (&ahead.run, ahead.executor());
         let id = run.id;
         if let Some(since) = run.started_at.filter(|_| run.status == RunStatus::Running).map(&self.moment) {
-            return Some(both(
+            return Some(bilingual(
                 format!("Run {id} has been running since {since}{}.", on.0),
                 format!("运行 {id} 自 {since} 起一直在执行{}。", on.1),
             ));
@@ -239,7 +239,7 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         let waits = |lang| run.detail.as_deref().and_then(|detail| waits_for(detail, lang));
         let (en, zh) = waits(Lang::En).zip(waits(Lang::Zh)).filter(|_| !run.status.is_terminal())?;
         let since = (self.moment)(run.due_at);
-        Some(both(
+        Some(bilingual(
             format!("Run {id} itself has been due since {since}, and waits {en}."),
             format!("运行 {id} 本身已于 {since} 到期，正在{}。", wait_zh(&zh)),
         ))
@@ -251,14 +251,14 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         let named = |holder: &OtherRun| {
             let (name, on) = (holder.name(), holder.executor());
             let since = (self.moment)(holder.run.started_at.unwrap_or(holder.run.due_at));
-            both(format!("{}{} since {since}", name.0, on.0), format!("{}{}，自 {since} 起", name.1, on.1))
+            bilingual(format!("{}{} since {since}", name.0, on.0), format!("{}{}，自 {since} 起", name.1, on.1))
         };
         let (mut en, mut zh): (Vec<String>, Vec<String>) = holders.iter().map(named).unzip();
         if *holders_more > 0 {
             en.push(format!("{holders_more} more"));
             zh.push(format!("另外 {holders_more} 个"));
         }
-        Some(both(
+        Some(bilingual(
             format!("Limit {key:?} is held by {}.", en.join("; ")),
             format!("限制 {key:?} 被占用：{}。", zh.join("；")),
         ))
@@ -270,18 +270,18 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
         let names: Vec<&str> = between.iter().rev().filter_map(|cause| cause.job.as_deref()).collect();
         let way = match names.len() {
             0 => nothing(),
-            _ => both(format!(" (by way of {})", names.join(", ")), format!("（经由 {}）", names.join("、"))),
+            _ => bilingual(format!(" (by way of {})", names.join(", ")), format!("（经由 {}）", names.join("、"))),
         };
         let name = last.name();
         let (en, zh) = (last.run.status, outcome(last.run.status, Lang::Zh));
         let tail = cause(&last.run);
         if last.run.reason == Some(Reason::Parent) {
-            return Some(both(
+            return Some(bilingual(
                 format!("The chain of causes goes on beyond {}, which ended as {en}{}{}.", name.0, tail.0, way.0),
                 format!("原因链在{}（{zh}）之前还有更早的环节{}{}。", name.1, tail.1, way.1),
             ));
         }
-        Some(both(
+        Some(bilingual(
             format!("The first cause is {}, which ended as {en}{}{}.", name.0, tail.0, way.0),
             format!("最初的原因是{}：{zh}{}{}。", name.1, tail.1, way.1),
         ))
@@ -290,13 +290,13 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
 
 /// The sentence about a fire that is due but that no server has claimed.
 pub(super) fn undecided(at: &str, context: Option<&AnswerContext>, moment: impl Fn(Timestamp) -> String) -> Bilingual {
-    let (en, zh) = both(
+    let (en, zh) = bilingual(
         format!("It has not run yet: it was due at {at}, and no server has taken it up so far."),
         format!("尚未执行：应在 {at} 执行，目前还没有服务器接手。"),
     );
     let Some((name, ended)) = context.and_then(|context| context.lease_ended.as_ref()) else { return (en, zh) };
     let ended = moment(*ended);
-    both(
+    bilingual(
         format!(
             "{en} No server holds a lease: that of server {name} ended at {ended}. Without one no fire is taken up; look at \
              its log, and whether its database can be written to."
@@ -311,7 +311,7 @@ pub(super) fn undecided(at: &str, context: Option<&AnswerContext>, moment: impl 
 fn shard(shard: &OtherRun) -> Bilingual {
     let (run, on, tail) = (&shard.run, shard.executor(), cause(&shard.run));
     let (id, number, total) = (run.id, run.shard_index + 1, run.shard_total.unwrap_or(1));
-    both(
+    bilingual(
         format!("Shard {number}/{total} (run {id}){} ended as {}{}.", on.0, run.status, tail.0),
         format!("分片 {number}/{total}（运行 {id}）{}：{}{}。", on.1, outcome(run.status, Lang::Zh), tail.1),
     )
@@ -325,8 +325,8 @@ fn cause(run: &Run) -> Bilingual {
             let end = (run.status, reason);
             (because_of_end(end, detail, Lang::En), because_of_end(end, detail, Lang::Zh))
         }
-        (None, Some(message)) => both(message, translate(message, Lang::Zh)),
+        (None, Some(message)) => bilingual(message, translate(message, Lang::Zh)),
         (None, None) => return nothing(),
     };
-    both(format!(": {en}"), format!("：{zh}"))
+    bilingual(format!(": {en}"), format!("：{zh}"))
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::attempts::{last_begun, not_begun, unconfirmed_cancel_sentence};
 use super::bilingual::{
-    Bilingual, both, executor_named, in_maintenance_window, in_shadow_mode, nothing, taken_by_calendar, triggered,
+    Bilingual, bilingual, executor_named, in_maintenance_window, in_shadow_mode, nothing, taken_by_calendar, triggered,
 };
 use super::context::{RunInContext, undecided};
 use super::history::{FireInput, FireVerdict};
@@ -52,13 +52,13 @@ impl<'a> SentenceWriter<'a> {
     pub(super) fn lead(&self, about: AnswerSubject) -> Bilingual {
         let at = self.moment(self.at);
         match about {
-            AnswerSubject::OpenRun => both(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
-            AnswerSubject::LastFire => both(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
+            AnswerSubject::OpenRun => bilingual(format!("Open run of {at}: "), format!("未结束的运行 {at}：")),
+            AnswerSubject::LastFire => bilingual(format!("Last fire {at}: "), format!("最近一次触发 {at}：")),
             AnswerSubject::NearRun(trigger) => {
                 let (en, zh) = triggered(trigger);
-                both(format!("Run of {at}, {en}: "), format!("{at} 的运行（{zh}）："))
+                bilingual(format!("Run of {at}, {en}: "), format!("{at} 的运行（{zh}）："))
             }
-            AnswerSubject::NextFire => both("No fire so far. ", "至今没有触发。"),
+            AnswerSubject::NextFire => bilingual("No fire so far. ", "至今没有触发。"),
             AnswerSubject::Instant | AnswerSubject::Nothing => nothing(),
         }
     }
@@ -78,18 +78,19 @@ impl<'a> SentenceWriter<'a> {
                     is_ahead.then_some(at.as_str()),
                 )
             }
-            FireVerdict::Paused if is_ahead => {
-                both(format!("It will not run at {at}: the job is paused."), format!("{at} 不会执行：任务已暂停。"))
-            }
-            FireVerdict::Paused => both("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
+            FireVerdict::Paused if is_ahead => bilingual(
+                format!("It will not run at {at}: the job is paused."),
+                format!("{at} 不会执行：任务已暂停。"),
+            ),
+            FireVerdict::Paused => bilingual("It did not run: the job was paused.", "没有执行：当时任务已暂停。"),
             FireVerdict::Maintenance { ends_at, fires } => in_maintenance_window(&at, &self.moment(*ends_at), *fires),
             FireVerdict::Undecided => undecided(&at, self.facts.context, |at| self.moment(at)),
             FireVerdict::Planned if self.is_shadow(Trigger::Cron) => in_shadow_mode(&at),
-            FireVerdict::Planned => both(format!("It will run at {at}."), format!("将在 {at} 执行。")),
+            FireVerdict::Planned => bilingual(format!("It will run at {at}."), format!("将在 {at} 执行。")),
             FireVerdict::Removed => {
-                both("Unknown: records of that time have been removed.", "已无法查证：这么久以前的记录已被清理。")
+                bilingual("Unknown: records of that time have been removed.", "已无法查证：这么久以前的记录已被清理。")
             }
-            FireVerdict::Missing => both(
+            FireVerdict::Missing => bilingual(
                 format!("There is no record of the fire of {at}, although there should be one: please report it."),
                 format!("没有 {at} 这次触发的记录，而本应有记录：请反馈此问题。"),
             ),
@@ -103,7 +104,7 @@ impl<'a> SentenceWriter<'a> {
 
     fn row(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>), planned: bool) -> Bilingual {
         let (mut en, mut zh) = match status {
-            _ if row.is_some_and(Run::awaits_roll_call) => both(
+            _ if row.is_some_and(Run::awaits_roll_call) => bilingual(
                 "It is not known yet whether it began: its server stopped and handed nothing over. The executors are being \
                  asked; it is known when each of them has answered or counts as lost.",
                 "尚不清楚是否已经开始：原服务器中断，没有移交。正在询问各执行器，等它们都答复或被视为失联后即可确定。",
@@ -137,29 +138,29 @@ impl<'a> SentenceWriter<'a> {
     fn open(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let due_at = row.map_or(self.at, |row| row.due_at);
         let due = self.moment(due_at);
-        let again = again(row, reason);
+        let again = retry_reason_text(row, reason);
         if due_at > self.facts.now && row.is_some_and(|row| self.is_shadow(row.trigger)) {
             return in_shadow_mode(&due);
         }
         if due_at > self.facts.now {
-            return both(format!("It will run at {due}{}.", again.0), format!("将在 {due} 执行{}。", again.1));
+            return bilingual(format!("It will run at {due}{}.", again.0), format!("将在 {due} 执行{}。", again.1));
         }
         let waits = |lang| row.and_then(|row| row.detail.as_deref()).and_then(|detail| waits_for(detail, lang));
         let for_what = waits(Lang::En).zip(waits(Lang::Zh));
         let for_what = for_what.or_else(|| self.in_context(row)?.default_wait());
-        let (en, zh) = for_what.unwrap_or_else(|| both("for its turn or for an executor", "轮到它或有执行器"));
+        let (en, zh) = for_what.unwrap_or_else(|| bilingual("for its turn or for an executor", "轮到它或有执行器"));
         let waited = self.facts.now.since(due_at);
         let (long_en, long_zh) = (short(waited, Lang::En), short(waited, Lang::Zh));
-        both(
+        bilingual(
             format!("It has not begun yet: it has been due for {long_en}, since {due}, and waits {en}{}.", again.0),
             format!("尚未开始：{due} 已到期 {long_zh}，正在{}{}。", wait_zh(&zh), again.1),
         )
     }
 
     fn running(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
-        let (on, started, late, again) = (executor(row), self.started(row), late(row), again(row, reason));
+        let (on, started, late, again) = (executor(row), self.started(row), late(row), retry_reason_text(row, reason));
         if row.is_some_and(Run::awaits_children) {
-            return both(
+            return bilingual(
                 format!("It ran at {started}{}{}, and waits for the runs that follow from it to end.", on.0, late.0),
                 format!("已于 {started} 执行{}{}，正在等待由它引出的运行结束。", on.1, late.1),
             );
@@ -167,12 +168,12 @@ impl<'a> SentenceWriter<'a> {
         if row.is_some_and(|row| row.started_at.is_none() && !row.is_root()) {
             // Either the server of the run ended, and an executor that may have the run has not answered yet; or the executor that has the
             // run reports no start.
-            return both(
+            return bilingual(
                 format!("It may be running{}: it was sent, and when it began is not known{}.", on.0, again.0),
                 format!("可能正在执行{}：已发送，尚不知何时开始{}。", on.1, again.1),
             );
         }
-        both(
+        bilingual(
             format!("It is running: it began at {started}{}{}{}.", on.0, late.0, again.0),
             format!("正在执行：{started} 开始{}{}{}。", on.1, late.1, again.1),
         )
@@ -182,21 +183,21 @@ impl<'a> SentenceWriter<'a> {
     fn not_begun(&self, row: Option<&Run>, why: &Bilingual) -> Bilingual {
         match row.and_then(|row| Some((last_begun(self.facts.attempts, row)?, row))) {
             Some((begun, row)) => not_begun(begun, row, why, |at| self.moment(at)),
-            None => both(format!("It did not run: {}.", why.0), format!("没有执行：{}。", why.1)),
+            None => bilingual(format!("It did not run: {}.", why.0), format!("没有执行：{}。", why.1)),
         }
     }
 
     fn skipped(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let because = clause(row, reason);
-        let Some((en, zh)) = because else { return both("It did not run.", "没有执行。") };
+        let Some((en, zh)) = because else { return bilingual("It did not run.", "没有执行。") };
         if row.is_some_and(|row| row.started_at.is_some()) {
             let (on, started) = (executor(row), self.started(row));
-            return both(
+            return bilingual(
                 format!("It began at {started}{}, and {en}.", on.0),
                 format!("已于 {started} 开始{}，{zh}。", on.1),
             );
         }
-        self.not_begun(row, &both(en, zh))
+        self.not_begun(row, &bilingual(en, zh))
     }
 
     fn ended(&self, row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bilingual {
@@ -217,21 +218,21 @@ impl<'a> SentenceWriter<'a> {
         let is_sent_only = status == RunStatus::Unknown && reason == Some(Reason::NotReceived);
         if is_sent_only || row.is_some_and(|row| row.started_at.is_none()) && status != RunStatus::Succeeded {
             return match (status, reason) {
-                (RunStatus::Unknown, _) => both(
+                (RunStatus::Unknown, _) => bilingual(
                     format!("It may have run{}, and its outcome is unknown{}.", on.0, tail.0),
                     format!("可能执行过{}，结果未知{}。", on.1, tail.1),
                 ),
                 (_, Some(Reason::ExecutorLost)) => {
-                    both(format!("It may have run{}{}.", on.0, tail.0), format!("可能执行过{}{}。", on.1, tail.1))
+                    bilingual(format!("It may have run{}{}.", on.0, tail.0), format!("可能执行过{}{}。", on.1, tail.1))
                 }
                 _ => match clause(row, reason) {
                     Some(why) if row.is_some_and(|row| row.attempt > 1) => self.not_begun(row, &why),
-                    _ => both(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
+                    _ => bilingual(format!("It did not run: {en}{}.", tail.0), format!("没有执行：{zh}{}。", tail.1)),
                 },
             };
         }
         let (late, attempts) = (late(row), attempts(row));
-        both(
+        bilingual(
             format!("It ran at {started}{}{}, {en}{}{}.", on.0, late.0, attempts.0, tail.0),
             format!("已于 {started} 执行{}{}，{zh}{}{}。", on.1, late.1, attempts.1, tail.1),
         )
@@ -239,28 +240,28 @@ impl<'a> SentenceWriter<'a> {
 
     fn cancelled(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
         let by = row.and_then(|row| row.cancel_by.as_deref());
-        let by = by.map_or_else(nothing, |who| both(format!(" by {who}"), format!("（操作人 {who}）")));
+        let by = by.map_or_else(nothing, |who| bilingual(format!(" by {who}"), format!("（操作人 {who}）")));
         if reason == Some(Reason::ExecutorLost) {
             return unconfirmed_cancel_sentence(row, &by, &executor(row), |at| self.moment(at));
         }
         let reason = reason.filter(|reason| *reason != Reason::Requested);
         let because = clause(row, reason);
         let (en, zh) =
-            because.unwrap_or_else(|| both(format!("it was cancelled{}", by.0), format!("已被取消{}", by.1)));
+            because.unwrap_or_else(|| bilingual(format!("it was cancelled{}", by.0), format!("已被取消{}", by.1)));
         if row.is_some_and(|row| row.started_at.is_some()) {
             let (on, started) = (executor(row), self.started(row));
             return match reason {
-                Some(_) => both(
+                Some(_) => bilingual(
                     format!("It ran at {started}{} and was cancelled: {en}.", on.0),
                     format!("已于 {started} 执行{}，后被取消：{zh}。", on.1),
                 ),
-                None => both(
+                None => bilingual(
                     format!("It ran at {started}{} and was cancelled{}.", on.0, by.0),
                     format!("已于 {started} 执行{}，后被取消{}。", on.1, by.1),
                 ),
             };
         }
-        self.not_begun(row, &both(en, zh))
+        self.not_begun(row, &bilingual(en, zh))
     }
 
     fn span(&self, row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
@@ -285,14 +286,14 @@ impl<'a> SentenceWriter<'a> {
         let (mut en, mut zh) = match (self.facts.deleted_at, first) {
             (Some(deleted), _) if self.at > deleted => {
                 let deleted = self.moment(deleted);
-                both(
+                bilingual(
                     format!("Nothing was planned at {at}: the job was deleted at {deleted}"),
                     format!("{at} 没有安排：任务已于 {deleted} 删除"),
                 )
             }
             (_, Some(first)) if self.at <= first => {
                 let first = self.moment(first);
-                both(
+                bilingual(
                     format!("Nothing was planned at {at}: the first known definition was saved at {first}"),
                     format!("{at} 没有安排：已知最早的定义保存于 {first}"),
                 )
@@ -300,7 +301,7 @@ impl<'a> SentenceWriter<'a> {
             _ => {
                 let was = if self.at <= self.facts.now { "was" } else { "is" };
                 let (en, zh) = self.unplanned().map_or_else(nothing, |(en, zh)| (format!(": {en}"), format!("：{zh}")));
-                both(format!("Nothing {was} planned at {at}{en}"), format!("{at} 没有安排{zh}"))
+                bilingual(format!("Nothing {was} planned at {at}{en}"), format!("{at} 没有安排{zh}"))
             }
         };
         for (moment, words) in
@@ -315,27 +316,27 @@ impl<'a> SentenceWriter<'a> {
     }
 
     pub(super) fn never(&self) -> Bilingual {
-        let (en, zh) = self.unplanned().unwrap_or_else(|| both("no fire is planned", "没有安排任何触发"));
-        both(format!("It has not run so far: {en}."), format!("至今没有执行过：{zh}。"))
+        let (en, zh) = self.unplanned().unwrap_or_else(|| bilingual("no fire is planned", "没有安排任何触发"));
+        bilingual(format!("It has not run so far: {en}."), format!("至今没有执行过：{zh}。"))
     }
 
     /// Why the definition alone plans no instants.
     fn unplanned(&self) -> Option<Bilingual> {
         let schedules = self.job.map_or(&[][..], |job| &job.timetable.schedules);
         match schedules.first().map(|schedule| &schedule.kind) {
-            None if self.job.is_some_and(|job| job.pump.is_some()) => Some(both(
+            None if self.job.is_some_and(|job| job.pump.is_some()) => Some(bilingual(
                 "the pump has no schedule: it begins when it is saved or resumed, and goes on until it ends",
                 "泵任务没有调度：保存或恢复时开始，一直运行到结束",
             )),
-            None => Some(both(
+            None => Some(bilingual(
                 "the job has no schedule and runs only when it is triggered",
                 "任务没有调度，只在被触发时执行",
             )),
             Some(Kind::After(after)) => {
                 let (en, zh) = (after.parents.join(", "), after.parents.join("、"));
-                Some(both(format!("the job follows {en}"), format!("任务跟在 {zh} 之后执行")))
+                Some(bilingual(format!("the job follows {en}"), format!("任务跟在 {zh} 之后执行")))
             }
-            Some(Kind::Delay(_)) => Some(both(
+            Some(Kind::Delay(_)) => Some(bilingual(
                 "the job runs a fixed time after the end of its previous run",
                 "任务在上一次执行结束一段时间后执行",
             )),
@@ -349,7 +350,7 @@ impl<'a> SentenceWriter<'a> {
         let calendar = table.calendar.as_ref()?.calendar.name();
         let is_planned = table.uncalendared_after(anchor, now).is_some();
         (is_planned && table.next_after(anchor, now).is_none()).then(|| {
-            both(
+            bilingual(
                 format!("the calendar {calendar:?} removes every fire of the schedule"),
                 format!("日历 {calendar:?} 排除了调度的所有触发"),
             )
@@ -377,8 +378,8 @@ fn tail(row: Option<&Run>, (status, reason): (RunStatus, Option<Reason>)) -> Bil
     };
     let child = message.filter(|_| row.is_some_and(|row| row.open_children.is_some())).and_then(failed_child);
     let chinese = |text| child.unwrap_or_else(|| translate(text, Lang::Zh));
-    let cause = unknown.or_else(|| clause(row, reason)).or_else(|| message.map(|text| both(text, chinese(text))));
-    cause.map_or_else(nothing, |(en, zh)| both(format!(": {en}"), format!("：{zh}")))
+    let cause = unknown.or_else(|| clause(row, reason)).or_else(|| message.map(|text| bilingual(text, chinese(text))));
+    cause.map_or_else(nothing, |(en, zh)| bilingual(format!(": {en}"), format!("：{zh}")))
 }
 
 /// The clause of the run's reason in both languages.
@@ -386,14 +387,16 @@ fn clause(row: Option<&Run>, reason: Option<Reason>) -> Option<Bilingual> {
     let none = ReasonDetail::default();
     let detail = row.and_then(|row| row.detail.as_deref()).unwrap_or(&none);
     let reason = reason?;
-    let (en, zh) = both(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
+    let (en, zh) = bilingual(because(reason, detail, Lang::En), because(reason, detail, Lang::Zh));
     let message = row.and_then(|row| row.message.as_deref()).filter(|message| !message.is_empty());
     let is_folded = row.is_some_and(|row| row.reason_in_words().is_none());
     Some(match (reason, message) {
         // A handler gives its own reason to skip, which is added to the clause of the server.
-        (Reason::Handler, Some(text)) => both(format!("{en}: {text}"), format!("{zh}：{}", translate(text, Lang::Zh))),
+        (Reason::Handler, Some(text)) => {
+            bilingual(format!("{en}: {text}"), format!("{zh}：{}", translate(text, Lang::Zh)))
+        }
         // A broadcast has the reason of its shards, but not the parameters of that reason.
-        (_, Some(text)) if is_folded => both(text, translate(text, Lang::Zh)),
+        (_, Some(text)) if is_folded => bilingual(text, translate(text, Lang::Zh)),
         _ => (en, zh),
     })
 }
@@ -403,12 +406,12 @@ fn executor(row: Option<&Run>) -> Bilingual {
 }
 
 /// Why an open run has a further attempt; empty for the first attempt.
-fn again(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
+fn retry_reason_text(row: Option<&Run>, reason: Option<Reason>) -> Bilingual {
     let Some((row, reason)) = row.filter(|row| row.attempt > 1).zip(reason) else { return nothing() };
     let none = ReasonDetail::default();
     let detail = row.detail.as_deref().unwrap_or(&none);
     let attempt = row.attempt;
-    both(
+    bilingual(
         format!(" (attempt {attempt}: {})", because_again(reason, detail, Lang::En)),
         format!("（第 {attempt} 次尝试：{}）", because_again(reason, detail, Lang::Zh)),
     )
@@ -419,12 +422,12 @@ fn attempts(row: Option<&Run>) -> Bilingual {
     let Some(row) = row.filter(|row| row.attempt > 1) else { return nothing() };
     let (attempt, lost) = (row.attempt, row.lost_count);
     match lost {
-        0 => both(format!(" on attempt {attempt}"), format!("（第 {attempt} 次尝试）")),
-        1 => both(
+        0 => bilingual(format!(" on attempt {attempt}"), format!("（第 {attempt} 次尝试）")),
+        1 => bilingual(
             format!(" on attempt {attempt} (an executor was lost during an earlier one)"),
             format!("（第 {attempt} 次尝试，此前有 1 次尝试因执行器失联而中断）"),
         ),
-        _ => both(
+        _ => bilingual(
             format!(" on attempt {attempt} (executors were lost during {lost} earlier ones)"),
             format!("（第 {attempt} 次尝试，此前有 {lost} 次尝试因执行器失联而中断）"),
         ),
@@ -448,12 +451,15 @@ fn late(row: Option<&Run>) -> Bilingual {
     }
     let is_known = row.trace.is_some() || row.detail.as_ref().is_some_and(|detail| detail.waits_for.is_some());
     let why = if is_known { waited(waits, row.detail.as_deref()) } else { nothing() };
-    both(format!(", {} late{}", short(late, Lang::En), why.0), format!("，晚了 {}{}", short(late, Lang::Zh), why.1))
+    bilingual(
+        format!(", {} late{}", short(late, Lang::En), why.0),
+        format!("，晚了 {}{}", short(late, Lang::Zh), why.1),
+    )
 }
 
 fn waited(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&ReasonDetail>) -> Bilingual {
     if let Some(Lateness { because: LateBecause::Overload, by }) = server.filter(|late| late.by > turn + executor) {
-        return both(
+        return bilingual(
             format!(
                 " (servers had more fires to start than they could, and took it up {} after it was due)",
                 short(by, Lang::En)
@@ -467,17 +473,17 @@ fn waited(WaitTimes { server, turn, executor }: WaitTimes, detail: Option<&Reaso
         let is_before_routing = detail.is_some_and(|detail| matches!(detail.waits_for, Some(WaitFor::Run)));
         let length = if is_before_routing { turn } else { executor };
         let length = if length < WAIT_FROM { turn + executor } else { length };
-        return both(
+        return bilingual(
             format!(" (waited {} {en})", short(length, Lang::En)),
             format!("（{}用了 {}）", wait_zh(&zh), short(length, Lang::Zh)),
         );
     }
     match (turn >= WAIT_FROM, executor >= WAIT_FROM) {
-        (_, true) => both(
+        (_, true) => bilingual(
             format!(" (waited {} for an executor)", short(executor, Lang::En)),
             format!("（等待执行器用了 {}）", short(executor, Lang::Zh)),
         ),
-        (true, false) => both(
+        (true, false) => bilingual(
             format!(" (the server took it up {} after it was due)", short(turn, Lang::En)),
             format!("（服务器在到期 {}后才处理它）", short(turn, Lang::Zh)),
         ),

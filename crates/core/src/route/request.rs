@@ -90,7 +90,7 @@ impl RouteRequest<'_> {
     }
 
     /// A random number that differs between the shards of a fire, and between attempts.
-    pub(super) fn chance(&self) -> u32 {
+    pub(super) fn random_number(&self) -> u32 {
         let step =
             u32::try_from(self.shard_offset()).unwrap_or(0).wrapping_add(self.attempt.unsigned_abs().saturating_sub(1));
         self.draw.wrapping_add(step.wrapping_mul(0x9E37_79B9))
@@ -99,7 +99,7 @@ impl RouteRequest<'_> {
     /// The open candidate with the lowest value; a random one of them if several have it.
     pub(super) fn least(&self, value: impl Fn(usize) -> u64) -> Option<usize> {
         let least = self.open().map(&value).min()?;
-        let start = usize::try_from(self.chance()).unwrap_or(0);
+        let start = usize::try_from(self.random_number()).unwrap_or(0);
         nth_wrapping(self.open().filter(|index| value(*index) == least), start)
     }
 }

@@ -10,7 +10,7 @@ pub(super) fn pick(request: &RouteRequest<'_>, _: &mut Memory) -> Choice {
     if total == 0 {
         return request.candidate_in_turn(request.draw).into();
     }
-    let mut left = (u128::from(request.chance()) * total) >> 32;
+    let mut left = (u128::from(request.random_number()) * total) >> 32;
     let hit = request.open().find(|index| match left.checked_sub(weight(*index)) {
         Some(rest) => {
             left = rest;

@@ -193,7 +193,7 @@ impl Range {
 pub fn compare(mut own: Vec<RondelFire>, mut old: Vec<OldFire>, range: Range) -> Comparison {
     own.sort_by_key(|fire| (fire.fire_at, fire.run));
     old.sort_by_key(|fire| (fire.at(), fire.source_id));
-    let near = near(&own);
+    let near = same_fire_within(&own);
     let mut pairs: Vec<Option<usize>> = vec![None; own.len()];
     let mut left = Vec::new();
     for (index, fire) in old.iter().enumerate() {
@@ -235,7 +235,7 @@ pub fn compare(mut own: Vec<RondelFire>, mut old: Vec<OldFire>, range: Range) ->
 
 /// How far apart the instants of one fire may be: [`SAME_FIRE_WITHIN`], but at most half of the shortest gap between fires, so that no fire is taken
 /// for its neighbour.
-fn near(own: &[RondelFire]) -> Duration {
+fn same_fire_within(own: &[RondelFire]) -> Duration {
     let gaps = own.windows(2).map(|pair| pair[1].fire_at.since(pair[0].fire_at)).filter(|gap| !gap.is_zero());
     gaps.min().map_or(SAME_FIRE_WITHIN, |gap| SAME_FIRE_WITHIN.min(gap / 2))
 }

@@ -46,7 +46,7 @@ impl<'s> Checker<'s> {
                     "expected {}, found {}{}",
                     expected(self.root, schema),
                     quoted(word),
-                    proposal(word, &known)
+                    closest_word(word, &known)
                 );
                 self.refuse(ErrorKind::InvalidValue, message)
             };
@@ -67,7 +67,7 @@ impl<'s> Checker<'s> {
                 if let Some(of_item) = schema.get("items") {
                     for (index, item) in items.iter_mut().enumerate() {
                         if !self.within(&index.to_string(), |checker| checker.check(of_item, item)) {
-                            *item = stand_in(self.root, of_item, 0);
+                            *item = placeholder(self.root, of_item, 0);
                         }
                     }
                 }
@@ -134,7 +134,7 @@ impl<'s> Checker<'s> {
             if let Some(of_value @ Value::Object(_)) = schema.get("additionalProperties") {
                 for (key, value) in fields.iter_mut() {
                     if !self.within(key, |checker| checker.check(of_value, value)) {
-                        *value = stand_in(self.root, of_value, 0);
+                        *value = placeholder(self.root, of_value, 0);
                     }
                 }
             }
@@ -159,7 +159,7 @@ impl<'s> Checker<'s> {
         for (key, of_field) in missing {
             let message = format!("required field {key:?} is missing; expected {}", expected(self.root, of_field));
             self.within(key, |checker| checker.refuse(ErrorKind::MissingField, message));
-            fields.insert(key.clone(), stand_in(self.root, of_field, 0));
+            fields.insert(key.clone(), placeholder(self.root, of_field, 0));
         }
         for (key, of_field) in known {
             let Some(value) = fields.get_mut(key) else { continue };
@@ -167,7 +167,7 @@ impl<'s> Checker<'s> {
                 continue;
             }
             if required.iter().any(|name| name == key) {
-                *value = stand_in(self.root, of_field, 0);
+                *value = placeholder(self.root, of_field, 0);
             } else {
                 fields.remove(key);
             }
@@ -216,11 +216,11 @@ fn tag(branch: &Value) -> Option<(&str, &Value)> {
 
 fn unknown_field(key: &str, known: &[&str]) -> String {
     let fields = if known.is_empty() { "there are none".to_owned() } else { known.join(", ") };
-    format!("unknown field {}{}; known fields: {fields}", quoted(key), proposal(key, known))
+    format!("unknown field {}{}; known fields: {fields}", quoted(key), closest_word(key, known))
 }
 
 /// The known word closest to `word`, if one is close enough to suggest.
-fn proposal(word: &str, known: &[&str]) -> String {
+fn closest_word(word: &str, known: &[&str]) -> String {
     let len = word.chars().count();
     if len > 100 {
         return String::new();
@@ -234,7 +234,7 @@ fn proposal(word: &str, known: &[&str]) -> String {
 }
 
 /// A value of the right shape for a field whose value is wrong or missing.
-fn stand_in(root: &Value, schema: &Value, depth: usize) -> Value {
+fn placeholder(root: &Value, schema: &Value, depth: usize) -> Value {
     let schema = resolve(root, schema);
     if let Some(word) = allowed_words(root, schema).first() {
         return json!(word);
@@ -243,7 +243,7 @@ fn stand_in(root: &Value, schema: &Value, depth: usize) -> Value {
         return Value::Null;
     }
     if let Some(branches) = branches(schema) {
-        return branches.first().map(|branch| stand_in(root, branch, depth + 1)).unwrap_or_default();
+        return branches.first().map(|branch| placeholder(root, branch, depth + 1)).unwrap_or_default();
     }
     let kind = match schema.get("type") {
         Some(Value::Array(kinds)) => kinds.first().and_then(Value::as_str),
@@ -261,7 +261,7 @@ fn stand_in(root: &Value, schema: &Value, depth: usize) -> Value {
             let field = |name: &Value| {
                 let name = name.as_str()?;
                 let of_field = schema.get("properties")?.get(name)?;
-                Some((name.to_owned(), stand_in(root, of_field, depth + 1)))
+                Some((name.to_owned(), placeholder(root, of_field, depth + 1)))
             };
             required.iter().filter_map(field).collect::<Map<_, _>>().into()
         }

@@ -174,11 +174,11 @@ fn of_serde(error: &serde_path_to_error::Error<serde_json::Error>) -> ShapeError
         let message = format!("required field {name:?} is missing");
         return ShapeError { pointer, kind: ErrorKind::MissingField, message };
     }
-    ShapeError { pointer, kind: ErrorKind::InvalidValue, message: plain(&message) }
+    ShapeError { pointer, kind: ErrorKind::InvalidValue, message: readable_message(&message) }
 }
 
 /// serde's message, or a general one if the message names Rust types.
-fn plain(message: &str) -> String {
+fn readable_message(message: &str) -> String {
     let names_type = ["struct ", "enum ", "variant ", "tuple ", "unit ", "newtype "];
     if names_type.iter().any(|word| message.contains(word)) {
         return "does not have the expected form; see the description of the API for it".to_owned();

@@ -48,11 +48,11 @@ pub fn asked_instants(zone: Tz, text: &str, now: Timestamp) -> Option<Vec<Timest
     if let Some(time) = time_of_day(&lower) {
         return last_shown(zone, time, (clock, now));
     }
-    shown(zone, day_and_time(&lower, clock.date()).or_else(|| date_and_time(text))?)
+    instants_showing(zone, day_and_time(&lower, clock.date()).or_else(|| date_and_time(text))?)
 }
 
 /// The instants at which the clock shows this local time.
-fn shown(zone: Tz, local: NaiveDateTime) -> Option<Vec<Timestamp>> {
+fn instants_showing(zone: Tz, local: NaiveDateTime) -> Option<Vec<Timestamp>> {
     instants(zone, &local.format("%Y-%m-%dT%H:%M:%S%.f").to_string())
 }
 
@@ -81,11 +81,11 @@ fn day_and_time(text: &str, today: NaiveDate) -> Option<NaiveDateTime> {
 fn last_shown(zone: Tz, time: NaiveTime, (clock, now): (NaiveDateTime, Timestamp)) -> Option<Vec<Timestamp>> {
     let today = clock.date().and_time(time);
     if today <= clock {
-        return shown(zone, today);
+        return instants_showing(zone, today);
     }
     // If the clock was set back, it may have shown this time already, and show it again later.
-    let passed: Vec<Timestamp> = shown(zone, today)?.into_iter().filter(|at| *at <= now).collect();
-    if passed.is_empty() { shown(zone, today.checked_sub_days(Days::new(1))?) } else { Some(passed) }
+    let passed: Vec<Timestamp> = instants_showing(zone, today)?.into_iter().filter(|at| *at <= now).collect();
+    if passed.is_empty() { instants_showing(zone, today.checked_sub_days(Days::new(1))?) } else { Some(passed) }
 }
 
 fn time_of_day(text: &str) -> Option<NaiveTime> {

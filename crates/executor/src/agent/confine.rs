@@ -112,7 +112,10 @@ impl Confinement {
     pub(super) fn new(config: &AgentConfig) -> Self {
         Self {
             pass_env: config.pass_env.clone(),
-            allowed: config.allow_programs.as_ref().map(|all| all.iter().map(|path| in_real_folder(path)).collect()),
+            allowed: config
+                .allow_programs
+                .as_ref()
+                .map(|all| all.iter().map(|path| with_resolved_folder(path)).collect()),
             signed_only: !config.script_keys.is_empty(),
             run_as: config.run_as.clone(),
         }
@@ -284,12 +287,12 @@ fn is_loader(name: &str) -> bool {
 /// The absolute path of a program, resolved as the system would.
 fn resolve(program: &str, path: &OsStr, cwd: &Path) -> Option<PathBuf> {
     if program.contains('/') {
-        return Some(in_real_folder(&cwd.join(program))).filter(|found| is_program(found));
+        return Some(with_resolved_folder(&cwd.join(program))).filter(|found| is_program(found));
     }
     std::env::split_paths(path)
         .map(|folder| folder.join(program))
         .find(|found| is_program(found))
-        .map(|path| in_real_folder(&path))
+        .map(|path| with_resolved_folder(&path))
 }
 
 pub(super) fn is_program(path: &Path) -> bool {
@@ -298,7 +301,7 @@ pub(super) fn is_program(path: &Path) -> bool {
 
 /// The path with the symbolic links of its folder resolved. The file name stays, because a program with several names
 /// (busybox) does something different under each of them.
-fn in_real_folder(path: &Path) -> PathBuf {
+fn with_resolved_folder(path: &Path) -> PathBuf {
     match (path.parent().and_then(|folder| folder.canonicalize().ok()), path.file_name()) {
         (Some(folder), Some(name)) => folder.join(name),
         _ => path.to_owned(),

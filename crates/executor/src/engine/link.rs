@@ -170,14 +170,14 @@ impl Round {
         let replies = (!replies.is_empty()).then_some(Body::Replies(Replies { replies }));
         let logs = (!chunks.is_empty()).then_some(Body::Logs(Logs { chunks }));
         let results = (!results.is_empty()).then_some(Body::Results(Results { results }));
-        let pumps = bounded(pumps).into_iter().map(|reports| Body::PumpReports(PumpReports { reports }));
+        let pumps = split_reports(pumps).into_iter().map(|reports| Body::PumpReports(PumpReports { reports }));
         let bodies = replies.into_iter().chain(logs).chain(pumps).chain(results).chain(others);
         bodies.map(|body| ExecutorMessage { body: Some(body) }).collect()
     }
 }
 
 /// Splits reports into messages within a server's limits on the items and the bytes of one message.
-fn bounded(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
+fn split_reports(reports: Vec<PumpReport>) -> Vec<Vec<PumpReport>> {
     let mut messages: Vec<Vec<PumpReport>> = Vec::new();
     let (mut items, mut bytes) = (0, 0);
     for report in reports {

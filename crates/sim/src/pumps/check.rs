@@ -166,7 +166,7 @@ fn begun(facts: &Facts) -> Vec<String> {
         let Ok(compiled) = record.spec.compile() else { continue };
         for (place, root) in roots.iter().enumerate().filter(|(_, root)| root.cause == 0) {
             // A root run planned at the same moment, or later, may not have been known when this one began.
-            let is_known = |before: &Run| before.id.made_at() + AT_ONCE < root.id.made_at();
+            let is_known = |before: &Run| before.id.created_at() + AT_ONCE < root.id.created_at();
             let known_at = roots[..place].iter().rposition(|before| is_known(before));
             let Some(last) = roots[..place].last() else { continue };
             let may_follow = |before: &Run| was_interrupted(before) || root.job_version > before.job_version;

@@ -29,7 +29,7 @@ impl SqlStore {
     /// See [`OpenError`].
     pub async fn open(config: &StoreConfig) -> Result<Self, OpenError> {
         sqlx::any::install_default_drivers();
-        let url = absolute(&config.url)?;
+        let url = with_absolute_path(&config.url)?;
         let file_lock = url.sqlite_path().map(lock_file).transpose()?;
         let options = AnyConnectOptions::connect_options(&url)?;
         let dialect = url.dialect();
@@ -130,7 +130,7 @@ async fn connect(
 
 fn not_connected(url: &DatabaseUrl, source: sqlx::Error) -> OpenError {
     match url.sqlite_path() {
-        Some(path) => OpenError::File { path: shown(path), source: std::io::Error::other(source) },
+        Some(path) => OpenError::File { path: path_text(path), source: std::io::Error::other(source) },
         None => refused(url, &source).unwrap_or_else(|| OpenError::Unreachable { url: url.to_string(), source }),
     }
 }
@@ -158,19 +158,19 @@ fn not_migrated(url: &DatabaseUrl, error: OpenError) -> OpenError {
     OpenError::Refused { url: url.to_string(), reason: database.message().to_owned(), hint }
 }
 
-fn shown(path: &Path) -> String {
+fn path_text(path: &Path) -> String {
     path.display().to_string()
 }
 
-fn absolute(url: &DatabaseUrl) -> Result<DatabaseUrl, OpenError> {
+fn with_absolute_path(url: &DatabaseUrl) -> Result<DatabaseUrl, OpenError> {
     let Some(path) = url.sqlite_path() else { return Ok(url.clone()) };
-    let path = std::path::absolute(path).map_err(|source| OpenError::File { path: shown(path), source })?;
+    let path = std::path::absolute(path).map_err(|source| OpenError::File { path: path_text(path), source })?;
     Ok(DatabaseUrl::sqlite_file(path))
 }
 
 /// Takes the lock that reserves the file for this server. The lock lives as long as the returned file.
 fn lock_file(path: &Path) -> Result<File, OpenError> {
-    let failed = |path: &Path, source| OpenError::File { path: shown(path), source };
+    let failed = |path: &Path, source| OpenError::File { path: path_text(path), source };
     let open = |path: &Path| owner_only().open(path).map_err(|source| failed(path, source));
     let beside = |ending: &str| {
         let mut name = path.as_os_str().to_owned();
@@ -183,11 +183,11 @@ fn lock_file(path: &Path) -> Result<File, OpenError> {
     let lock = open(&lock_path)?;
     match lock.try_lock() {
         Ok(()) => {}
-        Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: shown(path) }),
+        Err(TryLockError::WouldBlock) => return Err(OpenError::InUse { path: path_text(path) }),
         Err(TryLockError::Error(source)) => return Err(failed(&lock_path, source)),
     }
     for ending in ["", ".lock", "-journal", "-wal", "-shm"] {
-        close_to_others(&beside(ending));
+        remove_access_of_others(&beside(ending));
     }
     Ok(lock)
 }
@@ -203,7 +203,7 @@ fn owner_only() -> OpenOptions {
 
 /// Removes the access of other users to a file that an older server made readable for all.
 #[cfg(unix)]
-fn close_to_others(path: &Path) {
+fn remove_access_of_others(path: &Path) {
     use std::os::unix::fs::PermissionsExt as _;
     let Ok(found) = std::fs::metadata(path) else { return };
     if found.permissions().mode() & 0o077 == 0 {
@@ -215,4 +215,4 @@ fn close_to_others(path: &Path) {
 }
 
 #[cfg(not(unix))]
-fn close_to_others(_path: &Path) {}
+fn remove_access_of_others(_path: &Path) {}

@@ -272,8 +272,8 @@ impl SqlStore {
             let namespace = NamespaceId::new(columns.int("namespace_id").map_err(not_sealed)?);
             let url = columns.text("url").map_err(not_sealed)?;
             let secret = columns.text("secret").map_err(not_sealed)?;
-            let sealed_url = self.sealed_anew(SealedColumn::Url, namespace, &url)?;
-            let sealed_secret = self.sealed_anew(SealedColumn::Secret, namespace, &secret)?;
+            let sealed_url = self.sealed_again(SealedColumn::Url, namespace, &url)?;
+            let sealed_secret = self.sealed_again(SealedColumn::Secret, namespace, &secret)?;
             if sealed_url == url && sealed_secret == secret {
                 continue;
             }
@@ -284,7 +284,7 @@ impl SqlStore {
     }
 
     /// The text that replaces `stored`. The same text, unless it is plain or sealed with an old key.
-    fn sealed_anew(
+    fn sealed_again(
         &self,
         column: SealedColumn,
         namespace: NamespaceId,

@@ -87,7 +87,7 @@ pub(super) struct NewChannelJson {
     #[serde(default = "english")]
     lang: Lang,
     /// `true` if left out.
-    #[serde(default = "yes")]
+    #[serde(default = "default_true")]
     enabled: bool,
     /// All settings.
     #[serde(default)]
@@ -101,7 +101,7 @@ const fn english() -> Lang {
     Lang::En
 }
 
-const fn yes() -> bool {
+const fn default_true() -> bool {
     true
 }
 

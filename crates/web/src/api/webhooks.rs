@@ -112,7 +112,7 @@ async fn put(
 ) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
     let new = body.read()?;
-    note_before(&call, namespace.id, &name).await?;
+    audit_before(&call, namespace.id, &name).await?;
     call.note.changed_to(&serde_json::json!({"url": new.url}));
     match call.engine().put_failure_webhook(namespace.id, &new.url).await {
         Ok(SavedWebhook::Created(webhook)) => {
@@ -130,7 +130,7 @@ async fn put(
 
 async fn delete(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Response, Problem> {
     let namespace = administered_namespace(&call, &name).await?;
-    note_before(&call, namespace.id, &name).await?;
+    audit_before(&call, namespace.id, &name).await?;
     match call.engine().store().delete_failure_webhook(namespace.id).await? {
         true => Ok(StatusCode::NO_CONTENT.into_response()),
         false => Err(missing(&name)),
@@ -148,7 +148,7 @@ async fn test(call: Call, Named(name, ..): Named<path::Namespace>) -> Result<Res
 }
 
 /// Records the namespace and the current URL in the audit log.
-async fn note_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<(), Problem> {
+async fn audit_before(call: &Call, namespace: NamespaceId, name: &str) -> Result<(), Problem> {
     call.note.namespace(name);
     if let Some(webhook) = call.engine().store().failure_webhook(namespace).await? {
         call.note.before(&serde_json::json!({"url": webhook.url}));

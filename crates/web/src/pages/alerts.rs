@@ -441,7 +441,7 @@ pub(super) async fn acknowledge(
 ) -> Result<Response, Problem> {
     let record = incidents::find(&page.call, &id).await?;
     incidents::acknowledge_incident(&page.call, &record).await?;
-    Ok(back(&fields))
+    Ok(redirect_back(&fields))
 }
 
 pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Problem> {
@@ -455,7 +455,7 @@ pub(super) async fn silence(page: Page, fields: Fields) -> Result<Response, Prob
         }
     };
     match done {
-        Ok(()) => Ok(back(&fields)),
+        Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts) => {
             let errors = super::calendar_form::messages(&problem, page.t.lang());
             let forms = Forms { silence: form, ..Forms::default() };
@@ -471,10 +471,10 @@ pub(super) async fn end_silence(
     fields: Fields,
 ) -> Result<Response, Problem> {
     incidents::end_silence_by_id(&page.call, &id).await?;
-    Ok(back(&fields))
+    Ok(redirect_back(&fields))
 }
 
-fn back(fields: &Fields) -> Response {
+fn redirect_back(fields: &Fields) -> Response {
     to(own_path(fields.get("back")).unwrap_or("/alerts"))
 }
 

@@ -183,7 +183,7 @@ fn switch(fields: &Fields) -> Result<Switch, Problem> {
     fields.get("state").parse().map_err(|message: String| refuse_value("/state", message))
 }
 
-fn back(fields: &Fields) -> Response {
+fn redirect_back(fields: &Fields) -> Response {
     own_path(fields.get("back")).map_or_else(|| to("/executors"), to)
 }
 
@@ -200,7 +200,7 @@ pub(super) async fn switch_app(
     page.call.note.changed_to(&json!({"state": switch.as_str()}));
     store.set_app_switch(id, switch).await?;
     page.engine().poke_beat();
-    Ok(back(&fields))
+    Ok(redirect_back(&fields))
 }
 
 /// Sets the switch of a server.
@@ -220,5 +220,5 @@ pub(super) async fn switch_node(
         return Err(missing());
     }
     page.engine().poke_beat();
-    Ok(back(&fields))
+    Ok(redirect_back(&fields))
 }

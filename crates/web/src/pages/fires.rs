@@ -74,7 +74,7 @@ impl WhyForm {
     }
 
     /// The form with the question that was asked.
-    fn asked(mut self, at: &str, zone: &str) -> Self {
+    fn with_question(mut self, at: &str, zone: &str) -> Self {
         at.clone_into(&mut self.at);
         if !self.zones.iter().any(|(name, _)| name == zone) && parse_zone(zone).is_ok() {
             self.zones.push((zone.to_owned(), false));
@@ -257,7 +257,7 @@ pub(super) async fn page(page: Page<FiresQuery>, Named(name, ..): Named<path::Jo
         answers.push(formatter.answer(why.at, &why));
     } else if let Some(at) = query.at.as_deref() {
         let zone = query.zone.as_deref().unwrap_or(formatter.zone.name());
-        form = form.asked(at, zone);
+        form = form.with_question(at, zone);
         match question(at, zone, t) {
             Ok(Question { instants, zone }) => {
                 for at in &instants {

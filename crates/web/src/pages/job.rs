@@ -294,17 +294,17 @@ pub(super) fn pretty(value: &Value) -> String {
 pub(super) async fn pause(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch(&page, &name, false).await?;
     let undo = Some(format!("/jobs/{name}/resume"));
-    toast::answer(&page, Toast { text: page.t.toast_paused(&name), undo, link: None }, &back(&fields, &name))
+    toast::answer(&page, Toast { text: page.t.toast_paused(&name), undo, link: None }, &return_path(&fields, &name))
 }
 
 pub(super) async fn resume(page: Page, Named(name, ..): Named<path::Job>, fields: Fields) -> Result<Response, Problem> {
     switch(&page, &name, true).await?;
     let undo = Some(format!("/jobs/{name}/pause"));
-    toast::answer(&page, Toast { text: page.t.toast_resumed(&name), undo, link: None }, &back(&fields, &name))
+    toast::answer(&page, Toast { text: page.t.toast_resumed(&name), undo, link: None }, &return_path(&fields, &name))
 }
 
 /// The path to return to: the page that has the form, or the page of the job.
-fn back(fields: &Fields, name: &str) -> String {
+fn return_path(fields: &Fields, name: &str) -> String {
     own_path(fields.get("back")).map_or_else(|| format!("/jobs/{name}"), str::to_owned)
 }
 
@@ -343,7 +343,7 @@ pub(super) async fn trigger(
     fields: Fields,
 ) -> Result<Response, Problem> {
     let record = find(&page.call, &name).await?;
-    let params = own_params(&page, &fields, &record)?;
+    let params = chosen_params(&page, &fields, &record)?;
     let executor = match fields.get("executor").trim() {
         "" => None,
         name => Some(only_executor(&page.call, &record, ("/executor", name)).await?),
@@ -380,7 +380,7 @@ pub(super) async fn trigger(
 }
 
 /// The parameters for this run; `None` if it has those of the job.
-fn own_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option<RunParams>, Problem> {
+fn chosen_params(page: &Page, fields: &Fields, record: &JobRecord) -> Result<Option<RunParams>, Problem> {
     let given = match (params_form::from_fields(fields, &record.spec.params)?, fields.get("params")) {
         (Some(value), _) => value,
         (None, "") => return Ok(None),

@@ -18,7 +18,7 @@ pub(crate) struct JobLinks {
 impl JobLinks {
     pub(super) async fn read<Q>(call: &Call<Q>, record: &JobRecord, t: &Texts) -> Result<Self, Problem> {
         let named = record.spec.parents();
-        let mut parents: Vec<_> = named.iter().map(|one| (one.name.to_owned(), how(one.on, t))).collect();
+        let mut parents: Vec<_> = named.iter().map(|one| (one.name.to_owned(), relation_text(one.on, t))).collect();
         let mut children = call.engine().store().child_names(record.id).await?;
         let names: Vec<String> = parents.iter().map(|(name, _)| name).chain(&children).cloned().collect();
         let hidden = call.hidden_jobs(&names).await?;
@@ -32,7 +32,7 @@ impl JobLinks {
     }
 }
 
-const fn how(on: AfterWhat, t: &Texts) -> &'static str {
+const fn relation_text(on: AfterWhat, t: &Texts) -> &'static str {
     match on {
         AfterWhat::Success => t.on_success,
         AfterWhat::Failure => t.on_failure,

@@ -65,7 +65,7 @@ impl FromQuery for ListJobs {
 }
 
 impl ListJobs {
-    fn kept(&self) -> Vec<(&'static str, String)> {
+    fn other_parameters(&self) -> Vec<(&'static str, String)> {
         if self.sort.is_empty() { Vec::new() } else { vec![("sort", self.sort.to_owned())] }
     }
 }
@@ -142,7 +142,7 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let (query, t) = (page.query(), page.t);
     let namespace = page.call.namespace.id;
     let filter = Filter::parse(&query.text, Scope::Jobs);
-    let bar = FilterBar::new(("/jobs", "/suggest/jobs"), (&query.text, &filter), query.kept(), t);
+    let bar = FilterBar::new(("/jobs", "/suggest/jobs"), (&query.text, &filter), query.other_parameters(), t);
     let status = if filter.is_err() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
     let listing = Listing::new("jobs page", (namespace, &text, query.order));
@@ -164,11 +164,11 @@ pub(super) async fn list(page: Page<ListJobs>) -> Result<Response, Problem> {
     let slice = slice(&found, after.as_deref());
     let at = |entry: &Arc<BoardEntry>| {
         let cursor = vec![("cursor", listing.cursor(&entry.name))];
-        list_url("/jobs", &text, &[query.kept(), cursor].concat())
+        list_url("/jobs", &text, &[query.other_parameters(), cursor].concat())
     };
     let next = slice.entries.last().filter(|_| slice.has_more).map(at);
     let is_first = after.is_none();
-    let first = list_url("/jobs", &text, &query.kept());
+    let first = list_url("/jobs", &text, &query.other_parameters());
     let previous = match (&slice.previous, is_first) {
         (_, true) => None,
         (Some(entry), false) => Some(at(entry)),
@@ -233,7 +233,7 @@ fn state_presets(
     let mut others = filter.clone().unwrap_or_default();
     others.states = Default::default();
     let all = board.matching(&others, seen, JobOrder::Name, offers);
-    let kept = page.query().kept();
+    let kept = page.query().other_parameters();
     let mut presets = vec![Preset {
         name: format!("{} {}", t.jobs_all, all.len()),
         href: list_url("/jobs", &others.to_string(), &kept),

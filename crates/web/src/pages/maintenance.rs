@@ -64,7 +64,7 @@ pub(super) async fn add(page: Page, fields: Fields) -> Result<Response, Problem>
         }
     };
     match done {
-        Ok(()) => Ok(back(&fields)),
+        Ok(()) => Ok(redirect_back(&fields)),
         Err(problem) if matches!(problem.code(), Code::InvalidBody | Code::TooManyAlerts | Code::AppNotFound) => {
             let errors = super::calendar_form::messages(&problem, page.t.lang());
             let forms = Forms { window: form, ..Forms::default() };
@@ -80,9 +80,9 @@ pub(super) async fn end(
     fields: Fields,
 ) -> Result<Response, Problem> {
     maintenance::end_window(&page.call, &id).await?;
-    Ok(back(&fields))
+    Ok(redirect_back(&fields))
 }
 
-fn back(fields: &Fields) -> Response {
+fn redirect_back(fields: &Fields) -> Response {
     to(own_path(fields.get("back")).unwrap_or("/alerts"))
 }

@@ -62,7 +62,7 @@ impl Moment {
             day,
             time,
             millis,
-            title: zones::in_all(at),
+            title: zones::in_all_zones(at),
             zone: zone.name(),
             zone_note: None,
             relative: relative(at, now, t),
@@ -72,11 +72,11 @@ impl Moment {
 
 /// `in 5 s`, `5 s ago`.
 fn relative(at: Timestamp, now: Timestamp, t: &Texts) -> String {
-    if at > now { t.rel_in(coarse(at.since(now), t)) } else { t.rel_ago(coarse(now.since(at), t)) }
+    if at > now { t.rel_in(in_largest_unit(at.since(now), t)) } else { t.rel_ago(in_largest_unit(now.since(at), t)) }
 }
 
 /// A duration in its largest unit. The page's script updates it and must use the same format.
-fn coarse(length: Duration, t: &Texts) -> String {
+fn in_largest_unit(length: Duration, t: &Texts) -> String {
     let seconds = length.as_secs();
     let (count, unit) = match seconds {
         0..=89 => (seconds, t.unit_s),

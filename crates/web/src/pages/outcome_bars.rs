@@ -53,7 +53,7 @@ pub(crate) struct OutcomeChart {
 
 impl OutcomeChart {
     pub(crate) fn new(buckets: &[Bucket], span: BucketRange, (now, t): (Timestamp, &'static Texts)) -> Self {
-        let largest = buckets.iter().map(|bucket| above(bucket.verdicts)).max().unwrap_or(0).max(1);
+        let largest = buckets.iter().map(|bucket| count_above_axis(bucket.verdicts)).max().unwrap_or(0).max(1);
         // Failures are few, so the part below the axis has its own scale, which is at most four times as large as the one above.
         let worst = buckets.iter().map(|bucket| bucket.verdicts.failure_count()).max().unwrap_or(0).max(1);
         let worst = worst.max(largest / 8).max(1);
@@ -79,7 +79,7 @@ impl OutcomeChart {
     }
 }
 
-const fn above(verdicts: Verdicts) -> u64 {
+const fn count_above_axis(verdicts: Verdicts) -> u64 {
     verdicts.total() - verdicts.failure_count()
 }
 

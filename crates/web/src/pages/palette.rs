@@ -64,7 +64,7 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
     let jobs = jobs(&page, rest).await?;
     let mut hits = Vec::new();
     match verb {
-        Some(verb) => hits.extend(jobs.iter().map(|job| verb.hit(&page, job))),
+        Some(verb) => hits.extend(jobs.iter().map(|job| verb.to_hit(&page, job))),
         None => {
             hits.extend(
                 jobs.iter()
@@ -75,7 +75,7 @@ pub(super) async fn page(page: Page<PaletteQuery>) -> Result<Response, Problem> 
             hits.extend(named.map(|(name, path)| Hit::link(name, page.t.palette_page, path)));
             if let Some(job) = jobs.first() {
                 let switch = if job.spec.enabled { Verb::Pause } else { Verb::Resume };
-                hits.extend([Verb::Run, switch].map(|verb| verb.hit(&page, job)));
+                hits.extend([Verb::Run, switch].map(|verb| verb.to_hit(&page, job)));
             }
         }
     }
@@ -162,7 +162,7 @@ impl Verb {
         }
     }
 
-    fn hit(self, page: &Page<PaletteQuery>, job: &JobRecord) -> Hit {
+    fn to_hit(self, page: &Page<PaletteQuery>, job: &JobRecord) -> Hit {
         let (t, name) = (page.t, &job.spec.name);
         let (words, path) = match self {
             Self::Run => (t.run_job(name), "runs"),

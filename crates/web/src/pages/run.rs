@@ -205,8 +205,8 @@ pub(super) async fn page(page: Page<RunPageQuery>, path: Named<path::Run>) -> Re
         key: run.trigger_key.clone(),
         route: run.trace.as_deref().and_then(|trace| RouteFacts::new(trace, t)),
         span: run.span_end_at.map(|end| (run.span_count, Moment::new(end, now, t))),
-        params: params.map(readable),
-        result: run.result.clone().map(readable),
+        params: params.map(indent_json),
+        result: run.result.clone().map(indent_json),
         version: run.job_version,
         cancel_reason_max: REASON_LEN_MAX,
         log,
@@ -229,7 +229,7 @@ fn commands<Q>(page: &Page<Q>, run: &Run, broadcast: Option<RunId>) -> Vec<Strin
 }
 
 /// Formats JSON on several lines. Any other text is returned unchanged.
-fn readable(text: String) -> String {
+fn indent_json(text: String) -> String {
     serde_json::from_str::<Value>(&text).map_or(text, |value| pretty(&value))
 }
 

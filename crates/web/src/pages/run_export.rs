@@ -122,7 +122,7 @@ impl Export {
         match self.end? {
             ExportEnd::Whole => None,
             ExportEnd::Full => Some(t.export_full(EXPORT_COUNT_MAX)),
-            ExportEnd::StoppedAt(id) => Some(t.export_stopped(id.made_at())),
+            ExportEnd::StoppedAt(id) => Some(t.export_stopped(id.created_at())),
         }
     }
 }
@@ -207,7 +207,7 @@ mod tests {
         let one_job = stopped(Some(vec![JobId::new(1)]), Some(id));
         assert_eq!(one_job.end, Some(ExportEnd::StoppedAt(id)));
         let words = one_job.missing(t).unwrap();
-        assert!(words.contains(&id.made_at().to_string()), "{words}");
+        assert!(words.contains(&id.created_at().to_string()), "{words}");
         let many = stopped(Some(vec![JobId::new(1), JobId::new(2)]), Some(id));
         assert_eq!(many.end, None);
         assert_eq!(stopped(None, None).end, Some(ExportEnd::Whole));

@@ -61,7 +61,7 @@ impl ListRuns {
     }
 
     /// The parameters that a URL has in addition to the filter.
-    fn kept(&self) -> Vec<(&'static str, String)> {
+    fn other_parameters(&self) -> Vec<(&'static str, String)> {
         if self.order == RunOrder::Newest { Vec::new() } else { vec![("sort", self.sort.clone())] }
     }
 }
@@ -104,7 +104,7 @@ struct RunsPage {
 pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
     let (query, t) = (page.query(), page.t);
     let filter = query.filter();
-    let bar = FilterBar::new(("/runs", "/suggest/runs"), (&query.text, &filter), query.kept(), t);
+    let bar = FilterBar::new(("/runs", "/suggest/runs"), (&query.text, &filter), query.other_parameters(), t);
     let status = if filter.is_err() { StatusCode::UNPROCESSABLE_ENTITY } else { StatusCode::OK };
     let filter = filter.ok();
     let text = filter.as_ref().map(ToString::to_string).unwrap_or_default();
@@ -123,7 +123,7 @@ pub(super) async fn list(page: Page<ListRuns>) -> Result<Response, Problem> {
         None => SearchedPage { runs: Vec::new(), before: None, after: None, searched_to: None },
     };
     let now = page.engine().now();
-    let kept = query.kept();
+    let kept = query.other_parameters();
     let at = |place: RunPosition| {
         let cursor = listing.cursor(place);
         list_url("/runs", &text, &[kept.clone(), vec![("cursor", cursor)]].concat())

@@ -89,12 +89,12 @@ pub(super) async fn page(page: Page<ShadowReportQuery>) -> Result<Response, Prob
         error,
         observed: span.map(|span| (Moment::new(span.first_at, now, t), Moment::new(span.last_at, now, t))),
         next: next.map(|after| format!("/shadow?{}&{}", pair("source", &query.source), pair("cursor", after))),
-        rows: found.into_iter().flat_map(|report| report.rows).map(|row| shown(row, &page)).collect(),
+        rows: found.into_iter().flat_map(|report| report.rows).map(|row| to_day_row(row, &page)).collect(),
     };
     html(StatusCode::OK, &template)
 }
 
-fn shown(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
+fn to_day_row(row: ShadowRow, page: &Page<ShadowReportQuery>) -> DayRow {
     let (now, t, both) = (page.engine().now(), page.t, row.comparison);
     let took = |ms| length(std::time::Duration::from_millis(ms), t);
     let name = |one: &Difference| DifferenceRow {

@@ -268,7 +268,7 @@ fn usual_trouble(buckets: &[Bucket]) -> u64 {
 
 /// Whether an hour has at least one and a half times the usual number of failures. If runs fail in every hour, this marks only the
 /// extraordinary hours.
-const fn stands_out(trouble: u64, usual: u64) -> bool {
+const fn is_unusual(trouble: u64, usual: u64) -> bool {
     trouble > 0 && trouble.saturating_mul(2) >= usual.saturating_mul(3)
 }
 
@@ -287,7 +287,7 @@ fn heat(buckets: &[Bucket], now: Timestamp, t: &'static Texts) -> Vec<HeatRow> {
         HeatCell {
             x: u32::try_from(hour).unwrap_or(0) * 30,
             class,
-            failed: stands_out(trouble, usual_trouble),
+            failed: is_unusual(trouble, usual_trouble),
             href: runs_between(bucket.at, bucket.at + HOUR, None),
             title: format!("{day} {} · {}{failed}", time.get(..5).unwrap_or_default(), t.lane_runs(count)),
         }
@@ -407,7 +407,7 @@ mod tests {
 
     #[test]
     fn an_hour_stands_out_by_more_failures_than_usual() {
-        assert!(stands_out(1, 0) && !stands_out(0, 0));
-        assert!(!stands_out(4, 3) && stands_out(5, 3));
+        assert!(is_unusual(1, 0) && !is_unusual(0, 0));
+        assert!(!is_unusual(4, 3) && is_unusual(5, 3));
     }
 }

@@ -137,7 +137,7 @@ pub(crate) fn parts(at: Timestamp, zone: Tz) -> (String, String, String) {
 }
 
 /// An instant in each known zone, one per line.
-pub(crate) fn in_all(at: Timestamp) -> String {
+pub(crate) fn in_all_zones(at: Timestamp) -> String {
     let zones = Zones::present();
     let mut known: Vec<Tz> = Vec::new();
     for zone in [zones.job.get(), zones.mine, Some(Tz::UTC)].into_iter().flatten() {
@@ -221,13 +221,13 @@ mod tests {
         .unwrap();
         let shown = zones("rondel_zone=Europe/Berlin").scope(async {
             set_job(&spec);
-            in_all(at)
+            in_all_zones(at)
         });
         assert_eq!(
             shown.await,
             "2027-01-15 16:00:00.123 Asia/Shanghai\n2027-01-15 09:00:00.123 Europe/Berlin\n2027-01-15 08:00:00.123 UTC"
         );
-        assert_eq!(in_all(at), "2027-01-15 08:00:00.123 UTC");
+        assert_eq!(in_all_zones(at), "2027-01-15 08:00:00.123 UTC");
         assert_eq!(short(parse_zone("America/New_York").unwrap()), "New York");
     }
 }

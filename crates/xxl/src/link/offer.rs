@@ -51,7 +51,7 @@ impl Link {
             for (row, trigger) in rows.into_iter().zip(&taken) {
                 replies.push(reply(v1::reply::Kind::Accepted, row.run, row.attempt));
                 let made = request::request(trigger, &row);
-                requests.push((row.log_id, made, begin_until(trigger, received_at)));
+                requests.push((row.log_id, made, start_deadline(trigger, received_at)));
                 self.table.insert(row, trigger.fence_n, Instant::now());
             }
         }
@@ -111,7 +111,7 @@ impl Link {
 }
 
 /// The instant after which the run must not begin.
-fn begin_until(trigger: &v1::Trigger, received_at: Instant) -> Option<Instant> {
+fn start_deadline(trigger: &v1::Trigger, received_at: Instant) -> Option<Instant> {
     let begin_within = u64::try_from(trigger.begin_within_ms).ok().filter(|ms| *ms > 0)?;
     received_at.checked_add(Duration::from_millis(begin_within))
 }
@@ -144,7 +144,7 @@ mod tests {
     #[tokio::test]
     async fn a_run_must_begin_within_the_time_of_its_trigger() {
         let now = Instant::now();
-        let until = |begin_within_ms| begin_until(&v1::Trigger { begin_within_ms, ..v1::Trigger::default() }, now);
+        let until = |begin_within_ms| start_deadline(&v1::Trigger { begin_within_ms, ..v1::Trigger::default() }, now);
         assert_eq!(until(1_500), Some(now + Duration::from_millis(1_500)));
         assert_eq!((until(0), until(-1)), (None, None), "without a limit");
     }

@@ -30,7 +30,7 @@ pub(crate) fn apply_gate_decision(d: &mut Decision<'_>, run: RunId, entry: GateD
         }
         GateDecision::ReplacesEarlier { open, waiting } => {
             for covered in waiting {
-                waits::skip(d, &covered, Reason::Covered, by_later(run));
+                waits::skip(d, &covered, Reason::Covered, replaced_by(run));
             }
             make_room(d, open, run);
             None
@@ -44,7 +44,7 @@ fn make_room(d: &mut Decision<'_>, open: Vec<RunId>, later: RunId) {
     for run in open {
         match take_waiting(d, run) {
             Some(ready) if ready.run.attempt == 1 => {
-                waits::skip(d, &ready, Reason::Covered, by_later(later));
+                waits::skip(d, &ready, Reason::Covered, replaced_by(later));
             }
             again => {
                 // An earlier attempt has begun, or an executor has the run: a stored request to stop ends it.
@@ -167,6 +167,6 @@ pub(crate) fn withdraw(d: &mut Decision<'_>, run: RunId) {
 }
 
 /// The detail for a run that a later run of the job replaces.
-fn by_later(later: RunId) -> ReasonDetail {
+fn replaced_by(later: RunId) -> ReasonDetail {
     ReasonDetail { run: Some(later), ..ReasonDetail::default() }
 }

@@ -140,7 +140,9 @@ impl ForeignLoop {
                         let why = if is_known { Count::ResultsRefused } else { Count::ResultsUnknown };
                         self.shared.counters.add(why, 1);
                         let answer = match run {
-                            Some(run) if was_cancelled_unnamed(run, &result, &reporter) => EndOutcome::Duplicate,
+                            Some(run) if was_cancelled_without_executor(run, &result, &reporter) => {
+                                EndOutcome::Duplicate
+                            }
                             _ => EndOutcome::NoSuchRun,
                         };
                         self.shared.results.refuse(&reporter.session, (result.run, result.attempt), &answer);
@@ -189,7 +191,7 @@ fn is_known_here(run: Option<&Run>, expected_from: ExpectedFrom, this: LeaseToke
 
 /// Whether the run was cancelled while no executor was named for it. The reporter may have had the run, so the answer "no such run" would be
 /// untrue. The result comes too late in any case.
-fn was_cancelled_unnamed(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
+fn was_cancelled_without_executor(run: &Run, result: &IncomingResult, reporter: &Reporter) -> bool {
     let is_its = run.app == reporter.app && run.attempt == result.attempt && !run.is_root();
     is_its && run.status == RunStatus::Cancelled && run.executor_id.is_none()
 }
@@ -233,7 +235,7 @@ mod tests {
             ("a whole broadcast", cancelled.clone().for_all_shards(), 1, false),
             ("it succeeded", Run { status: RunStatus::Succeeded, ..cancelled }, 1, false),
         ] {
-            assert_eq!(was_cancelled_unnamed(&run, &result(attempt), &reporter), expected, "{name}");
+            assert_eq!(was_cancelled_without_executor(&run, &result(attempt), &reporter), expected, "{name}");
         }
     }
 

@@ -155,7 +155,7 @@ pub(crate) fn settled(d: &mut Decision<'_>, settled: &Settled) {
     let is_superseded = settled.finished == EndOutcome::Superseded;
     let is_past = if is_superseded {
         // If this is false, the attempt had been given up, and a later attempt may be on any node by now.
-        d.facts.in_memory.has_up_to(settled.run, settled.attempt)
+        d.facts.in_memory.has_attempt_up_to(settled.run, settled.attempt)
     } else {
         // If this is false, the run here was taken over since, or it is the next attempt, which has its own place.
         !is_newer && !d.facts.in_memory.has_later(settled.run, settled.attempt)

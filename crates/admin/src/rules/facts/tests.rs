@@ -75,7 +75,7 @@ fn a_check_on_a_day_that_the_calendar_excludes_judges_nothing_and_comes_again() 
     let spec: RuleSpec = serde_json::from_value(json!({"name": "rule", "condition": condition})).unwrap();
     let instant = |text: &str| text.parse::<Timestamp>().unwrap();
     let (monday, tuesday) = (instant("2026-01-05T06:00:00Z"), instant("2026-01-06T06:00:00Z"));
-    let passed = |now, is_day: fn(NaiveDate) -> bool| last_passed(&spec, monday, now, &is_day);
+    let passed = |now, is_day: fn(NaiveDate) -> bool| last_deadline(&spec, monday, now, &is_day);
     assert_eq!(passed(monday, |_| true), Some(monday));
     assert_eq!(passed(monday, |_| false), None);
     assert_eq!(next_check(&spec, monday, None), Some(tuesday), "its days may be others by then");

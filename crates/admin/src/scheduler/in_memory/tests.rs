@@ -9,17 +9,17 @@ fn a_late_message_about_an_earlier_attempt_does_not_concern_a_later_one() {
     assert_eq!(known.admit(vec![first.clone()]).len(), 1);
     assert!(known.has(&first) && !known.has(&second));
     assert_eq!(known.admit(vec![second.clone()]).len(), 0, "it is here until its first attempt is known to be over");
-    assert!(known.has_up_to(first.id, 1) && !known.has_up_to(first.id, 0));
+    assert!(known.has_attempt_up_to(first.id, 1) && !known.has_attempt_up_to(first.id, 0));
     known.forget([first.id]);
     assert!(!known.has_later(first.id, 1), "nothing is here any more");
     assert_eq!(known.admit(vec![second.clone()]).len(), 1);
-    assert!(!known.has_up_to(first.id, 1) && known.missing([first.id]).is_empty());
+    assert!(!known.has_attempt_up_to(first.id, 1) && known.missing([first.id]).is_empty());
     assert!(known.has_later(first.id, 1) && !known.has_later(first.id, 2));
 
     known.forget([first.id]);
     assert_eq!(known.admit(vec![first.clone()]).len(), 1);
     known.update_attempts([&second]);
-    assert!(!known.has_up_to(first.id, 1));
+    assert!(!known.has_attempt_up_to(first.id, 1));
     known.update_attempts([&run_due_at(Timestamp::from_secs(2))]);
     assert_eq!(known.len(), 1);
 }

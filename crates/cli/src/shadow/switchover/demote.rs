@@ -245,7 +245,7 @@ fn started_outcome(switch: &Switchover<'_>, one: &StoppedJob<'_>, committed_at: 
         )
     });
     let gap: Vec<String> = [one.gap.clone(), hurried].into_iter().flatten().collect();
-    let left = relatives::left_behind(switch, one.job).map(|text| format!("; {text}")).unwrap_or_default();
+    let left = relatives::children_left_behind(switch, one.job).map(|text| format!("; {text}")).unwrap_or_default();
     let result = format!("runs in XXL-JOB from {first} on{left}");
     let gap = (!gap.is_empty()).then(|| gap.join("; "));
     Outcome::done(RunsIn::XxlJob, Some(one.seam), result).with_gap(gap.as_deref())

@@ -167,7 +167,7 @@ pub(super) fn propagate(direction: Direction, jobs: &[Job], refused: &mut BTreeM
 }
 
 /// Names the children of a job that exist only in Rondel, so that XXL-JOB cannot run them.
-pub(super) fn left_behind(switch: &Switchover<'_>, job: &Job) -> Option<String> {
+pub(super) fn children_left_behind(switch: &Switchover<'_>, job: &Job) -> Option<String> {
     let is_own = |name: &&String| switch.others.get(*name).is_some_and(|one| !one.is_shadow && !one.is_imported);
     let own: Vec<&String> = job.children.iter().filter(is_own).collect();
     (!own.is_empty()).then(|| format!("XXL-JOB does not have its children {}: these do not run meanwhile", list(&own)))

@@ -286,7 +286,7 @@ impl Tx<'_> {
     }
 
     /// The jobs with open runs of another node that is fenced. They are not claimed, because the adoption of these runs also moves the job.
-    async fn left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
+    async fn jobs_left_open(&mut self, token: LeaseToken, jobs: &[&ClaimJob]) -> Result<HashSet<JobId>> {
         let mut by_home: BTreeMap<i64, Vec<i64>> = BTreeMap::new();
         for seen in jobs.iter().map(|job| job.seen).filter(|seen| seen.home != token.node && seen.home.get() != 0) {
             by_home.entry(seen.home.get()).or_default().push(seen.job.get());
@@ -412,7 +412,7 @@ async fn claim(tx: &mut Tx<'_>, token: LeaseToken, jobs: &[ClaimJob]) -> Result<
     }
     let unfenced = tx.unfenced_homes(token, &won).await?;
     won.retain(|job| !unfenced.contains(&job.seen.home));
-    let left_open = tx.left_open(token, &won).await?;
+    let left_open = tx.jobs_left_open(token, &won).await?;
     won.retain(|job| !left_open.contains(&job.seen.job));
     failpoint::pass("claim.locked");
     let mut claimed = ClaimResult::default();

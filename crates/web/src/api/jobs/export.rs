@@ -105,7 +105,7 @@ async fn get(call: Call<ExportQuery>) -> Result<Response, Problem> {
     let format = call.query.format;
     if let Some(name) = &call.query.name {
         let record = find(&call, name).await?;
-        return Ok(answer(format, Body::from(format.whole(&[record]))));
+        return Ok(answer(format, Body::from(format.document(&[record]))));
     }
     let mut exporter = Exporter {
         web: call.web.clone(),
@@ -146,7 +146,7 @@ impl Format {
         }
     }
 
-    fn whole(self, records: &[JobRecord]) -> String {
+    fn document(self, records: &[JobRecord]) -> String {
         match self {
             Self::Json => as_json(records, true, true),
             Self::Yaml => as_yaml(records),

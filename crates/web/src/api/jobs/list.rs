@@ -81,7 +81,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
     while let Some(count) = page.next_row_count() {
         let (records, is_last) = match &mut found {
             Some(found) => next_matching(&call, found, count).await?,
-            None => next_of_all(&call, (app, last.clone()), count).await?,
+            None => next_visible(&call, (app, last.clone()), count).await?,
         };
         if records.is_empty() && is_last {
             return page.answer(None);
@@ -103,7 +103,7 @@ async fn list(call: Call<ListJobs>) -> Result<Response, Problem> {
 
 /// The next `count` jobs after a name, and whether they are the last. They are read from the store, because the job board of a large
 /// namespace does not hold all jobs.
-async fn next_of_all(
+async fn next_visible(
     call: &Call<ListJobs>,
     (app, after_name): (Option<AppId>, Option<String>),
     count: u32,
