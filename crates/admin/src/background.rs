@@ -73,10 +73,11 @@ pub(crate) trait Background: Send {
     }
 }
 
-/// Runs a loop until it is asked to stop.
+/// Runs a loop until it is asked to stop. `holds_lease` returns whether the node has its lease; without it, most loops do nothing.
 pub(crate) async fn drive<B: Background>(
     mut background: B,
     (board, clock): (Arc<LoopBoard>, Arc<Clock>),
+    holds_lease: impl Fn() -> bool + Send,
     stop: CancellationToken,
 ) {
     let mut next = Some(Instant::now() + background.first_wait());
@@ -90,10 +91,16 @@ pub(crate) async fn drive<B: Background>(
             () = sleep_or_pend(retry) => {}
             () = background.wait_until_woken() => {}
         }
-        let began = Instant::now();
+        let (began, had_lease) = (Instant::now(), holds_lease());
         let done = background.tick(&stop).await;
-        failed_count = if done.is_ok() { 0 } else { failed_count.saturating_add(1) };
-        let change = board.note(B::NAME, &done, clock.now(), began.elapsed());
+        // A tick that did nothing because the node has no lease does not show that a failure is over.
+        let is_idle = !had_lease && done == Ok(0);
+        failed_count = match done {
+            Ok(_) if is_idle => failed_count,
+            Ok(_) => 0,
+            Err(_) => failed_count.saturating_add(1),
+        };
+        let change = board.note(B::NAME, &done, is_idle, (clock.now(), began.elapsed()));
         if !B::REPORTS_FAILURE {
             match (change, done) {
                 (TickChange::Failing, Err(TickError(error))) => {
@@ -141,13 +148,21 @@ enum TickChange {
 pub(crate) struct LoopBoard(Mutex<BTreeMap<&'static str, LoopReport>>);
 
 impl LoopBoard {
-    fn note(&self, name: &'static str, done: &Result<u64, TickError>, now: Timestamp, took: Duration) -> TickChange {
+    /// Records a tick: its result, whether it did nothing for lack of the lease, its end and its length.
+    fn note(
+        &self,
+        name: &'static str,
+        done: &Result<u64, TickError>,
+        is_idle: bool,
+        (now, took): (Timestamp, Duration),
+    ) -> TickChange {
         let mut reports = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let report = reports.entry(name).or_insert_with(|| LoopReport { name: name.to_owned(), ..Default::default() });
         report.ticked_at = Some(now);
         report.took_ms = u64::try_from(took.as_millis()).unwrap_or(u64::MAX);
         report.tick_count += 1;
         match done {
+            Ok(_) if is_idle => TickChange::Nothing,
             Ok(count) => {
                 report.done_count = report.done_count.saturating_add(*count);
                 if *count > 0 {
@@ -194,7 +209,7 @@ mod tests {
     #[test]
     fn a_failure_and_its_end_are_reported_once() {
         let board = LoopBoard::default();
-        let note = |done, second| board.note("adopt", &done, Timestamp::from_secs(second), SECOND);
+        let note = |done, second| board.note("adopt", &done, false, (Timestamp::from_secs(second), SECOND));
         assert_eq!(note(Ok(3), 1), TickChange::Nothing);
         assert_eq!(note(failure("down"), 2), TickChange::Failing);
         assert_eq!(note(failure("still down"), 3), TickChange::Nothing);
@@ -210,9 +225,21 @@ mod tests {
     }
 
     #[test]
+    fn a_tick_without_the_lease_ends_no_failure() {
+        let board = LoopBoard::default();
+        let note = |done, is_idle, second| board.note("scan", &done, is_idle, (Timestamp::from_secs(second), SECOND));
+        assert_eq!(note(failure("down"), false, 1), TickChange::Failing);
+        assert_eq!(note(Ok(0), true, 2), TickChange::Nothing);
+        let report = board.reports().remove(0);
+        assert_eq!(report.failing_since, Some(Timestamp::from_secs(1)));
+        assert_eq!((report.tick_count, report.ticked_at), (2, Some(Timestamp::from_secs(2))));
+        assert_eq!(note(Ok(0), false, 3), TickChange::Recovered { failed_count: 1 });
+    }
+
+    #[test]
     fn an_error_of_any_length_is_cut() {
         let board = LoopBoard::default();
-        board.note("heal", &failure(&"ü".repeat(10_000)), Timestamp::EPOCH, SECOND);
+        board.note("heal", &failure(&"ü".repeat(10_000)), false, (Timestamp::EPOCH, SECOND));
         assert_eq!(board.reports()[0].error.as_ref().map(|error| error.chars().count()), Some(ERROR_LEN_MAX));
     }
 }

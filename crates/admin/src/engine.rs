@@ -69,7 +69,9 @@ impl LoopStarter<'_> {
             Until::Soft | Until::Done => &self.lifecycle.soft,
         };
         let board = (Arc::clone(&self.shared.loops), Arc::clone(&self.shared.clock));
-        self.lifecycle.spawn(B::NAME, until, drive(background, board, stop.clone()));
+        let shared = Arc::clone(self.shared);
+        let holds_lease = move || shared.membership.holds();
+        self.lifecycle.spawn(B::NAME, until, drive(background, board, holds_lease, stop.clone()));
     }
 
     fn housekeeping(&self) {

@@ -1,8 +1,9 @@
 //! Finds the incident to which a fire belongs, for a link from the fire to its alert.
 
-use rondel_core::alert::{IncidentState, judge};
+use rondel_core::alert::IncidentState;
+use rondel_core::alert::judge::{self, UnsuccessfulFire};
 use rondel_core::fires::{FireVerdict, Why};
-use rondel_core::{IncidentId, JobId, Run, RunId, RunStatus, Timestamp};
+use rondel_core::{IncidentId, JobId, Run, RunId, RunStatus};
 use rondel_store::alerts::IncidentQuery;
 use schemars::JsonSchema;
 use serde::Serialize;
@@ -27,17 +28,23 @@ pub(crate) struct IncidentRef {
 pub(crate) async fn of_run<Q>(call: &Call<Q>, run: &Run) -> Result<Option<IncidentRef>, Problem> {
     match run.status {
         RunStatus::Succeeded | RunStatus::Cancelled => Ok(None),
-        status => find(call, run.job, (status.is_terminal().then_some(run.fire_at), Some(run.id))).await,
+        status => {
+            let fire = UnsuccessfulFire { at: run.fire_at, is_failure: status != RunStatus::Skipped };
+            find(call, run.job, (status.is_terminal().then_some(fire), Some(run.id))).await
+        }
     }
 }
 
 /// The newest incident for the answer to a "why" question, which may be about a fire without a run.
 pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Result<Option<IncidentRef>, Problem> {
-    let (at, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
+    let unsuccessful = |is_failure| UnsuccessfulFire { at: why.at, is_failure };
+    let (fire, run) = match why.entry.as_ref().map(|entry| &entry.verdict) {
         Some(FireVerdict::Row { status: RunStatus::Succeeded | RunStatus::Cancelled, .. }) => return Ok(None),
-        Some(FireVerdict::Row { run, status, .. }) => (status.is_terminal().then_some(why.at), Some(*run)),
-        Some(FireVerdict::Span { run, .. }) => (Some(why.at), Some(*run)),
-        Some(FireVerdict::Paused | FireVerdict::Undecided | FireVerdict::Missing) => (Some(why.at), None),
+        Some(FireVerdict::Row { run, status, .. }) => {
+            (status.is_terminal().then(|| unsuccessful(*status != RunStatus::Skipped)), Some(*run))
+        }
+        Some(FireVerdict::Span { run, .. }) => (Some(unsuccessful(false)), Some(*run)),
+        Some(FireVerdict::Paused | FireVerdict::Undecided | FireVerdict::Missing) => (Some(unsuccessful(false)), None),
         None
         | Some(
             FireVerdict::Calendar { .. }
@@ -48,13 +55,13 @@ pub(crate) async fn of_answer<Q>(call: &Call<Q>, job: JobId, why: &Why) -> Resul
             return Ok(None);
         }
     };
-    find(call, job, (at, run)).await
+    find(call, job, (fire, run)).await
 }
 
 async fn find<Q>(
     call: &Call<Q>,
     job: JobId,
-    fire: (Option<Timestamp>, Option<RunId>),
+    fire: (Option<UnsuccessfulFire>, Option<RunId>),
 ) -> Result<Option<IncidentRef>, Problem> {
     let namespace = call.namespace.id;
     // The job may have belonged to an app that the caller may not see.

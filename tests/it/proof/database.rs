@@ -10,6 +10,7 @@ use rondel_tests::{
     Api, Backend, Method, Process, ScratchDb, Signal, left_out_without, variable, wait_until, wall_clock_ms,
 };
 use serde_json::json;
+use tokio::time::Instant;
 
 use super::fixture::{Journal, Worker, job, judge_all, mixed_jobs, print, server};
 
@@ -182,7 +183,14 @@ impl Scene {
 
     async fn away(&mut self, length: Duration) {
         self.postgres.process().signal(Signal::QUIT);
-        tokio::time::sleep(length).await;
+        let back_at = Instant::now() + length;
+        wait_until(LIMIT, "the server reports that the database refuses connections", async || {
+            let answer = self.api.get("/readyz?verbose").await;
+            let is_reported = answer.body.to_string().contains("unreachable");
+            if is_reported { Ok(()) } else { Err(answer.body.to_string()) }
+        })
+        .await;
+        tokio::time::sleep_until(back_at).await;
         self.postgres.up().await;
         self.assert_goes_on(wall_clock_ms(), &format!("away for {length:?}")).await;
     }

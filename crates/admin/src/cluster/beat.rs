@@ -105,7 +105,7 @@ impl BeatLoop {
         let failed = match tokio::time::timeout(ANSWER_TIMEOUT, self.renew()).await {
             Ok(Ok(())) => None,
             Ok(Err(error)) => Some((shared.store.diagnose(&error).await, chain(&error))),
-            Err(_) => Some((DatabaseTroubleKind::Slow, format!("no answer within {ANSWER_TIMEOUT:?}"))),
+            Err(_) => Some((self.late_answer_cause().await, format!("no answer within {ANSWER_TIMEOUT:?}"))),
         };
         let Some((trouble, message)) = failed else {
             if let Some(before) = shared.database.recovered() {
@@ -126,6 +126,15 @@ impl BeatLoop {
             tracing::warn!(%trouble, error = message, "cannot renew the lease; trying again");
         }
         Err(TickError::new(message))
+    }
+
+    /// Why the database did not answer in time. While it refuses connections, the pool waits for one, so the beat ends without an error.
+    async fn late_answer_cause(&self) -> DatabaseTroubleKind {
+        use DatabaseTroubleKind::{Full, ReadOnly, Slow, Unreachable};
+        match self.shared.store.diagnose(&StoreError::no_answer("renew")).await {
+            cause @ (Unreachable | ReadOnly | Full) => cause,
+            _ => Slow,
+        }
     }
 
     async fn renew(&mut self) -> Result<(), StoreError> {

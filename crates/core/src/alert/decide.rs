@@ -53,7 +53,7 @@ pub struct Incident {
     pub seen_at: Timestamp,
     /// When it was resolved.
     pub resolved_at: Option<Timestamp>,
-    /// How many occurrences it has, such as failed runs.
+    /// How many occurrences it has, such as failed runs; for a group, the number of its subjects.
     pub count: u64,
     /// How many of them were reported.
     pub reported_count: u64,
@@ -224,7 +224,8 @@ impl<'a> DecisionBuilder<'a> {
             group = incident.group;
         }
         if let Some(group) = group.and_then(|group| self.incidents.get_mut(&group)) {
-            group.count = group.count.saturating_add(if known.is_some() { new_count } else { new_count.max(1) });
+            // A message about a group has the number of its subjects, however often each of them fails.
+            group.count = group.count.saturating_add(u64::from(known.is_none()));
             group.seen_at = now;
             keep_samples(&mut group.samples, &seen.samples);
         }

@@ -193,7 +193,9 @@ fn many_subjects_are_one_group() {
     assert_eq!((summary.count, summary.summary_en.as_str()), (497, "497 more in default: failed."));
     let more: Vec<(i64, ConditionState)> = (501..=600).map(|id| (id, holds(9, 1))).collect();
     assert_eq!(world.observe(20, &more), []);
-    assert_eq!(world.observe(80, &[(600, holds(9, 0))]), [NoticeKind::Digest]);
+    assert_eq!(world.observe(80, &[(600, holds(9, 7))]), [NoticeKind::Digest]);
+    assert_eq!(world.messages.last().unwrap().notice.count, 597, "subjects, however often each of them failed");
+    assert_eq!(world.observe(85, &[(600, holds(9, 7))]), []);
     let members: Vec<(i64, ConditionState)> = (1..=600).map(|id| (id, ConditionState::Clear)).collect();
     assert_eq!(world.observe(90, &members[..500]), [NoticeKind::Resolved; 3]);
     assert_eq!(world.observe(95, &members), [NoticeKind::Resolved], "the last of the group");

@@ -99,13 +99,22 @@ pub fn watches_same(one: &RuleSpec, other: &RuleSpec) -> bool {
     one.condition == other.condition && one.scope == other.scope
 }
 
-/// Whether a fire is part of an incident of its job: the incident names its run, or the fire has ended and was planned
-/// during the incident, or before it within the time that the rule looks back.
+/// A fire that has ended without success.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct UnsuccessfulFire {
+    /// Its planned instant.
+    pub at: Timestamp,
+    /// Whether its run failed, timed out, or has an unknown end. Otherwise it was skipped, or has no run.
+    pub is_failure: bool,
+}
+
+/// Whether a fire is part of an incident of its job: the incident names its run, or the fire is of the kind that the rule counts and was
+/// planned during the incident, or before it within the time that the rule looks back.
 #[must_use]
 pub fn is_part_of(
     spec: &RuleSpec,
     incident: &Incident,
-    (ended_fire_at, run): (Option<Timestamp>, Option<RunId>),
+    (fire, run): (Option<UnsuccessfulFire>, Option<RunId>),
 ) -> bool {
     let back = match &spec.condition {
         Condition::NotSucceededBy { .. } => DAY,
@@ -115,7 +124,13 @@ pub fn is_part_of(
     };
     let is_named = run.is_some_and(|run| incident.samples.iter().any(|sample| sample.run == run));
     let lasts_until = incident.resolved_at.unwrap_or(Timestamp::MAX);
-    is_named || ended_fire_at.is_some_and(|fire_at| (incident.started_at - back..=lasts_until).contains(&fire_at))
+    let counts = |fire: &UnsuccessfulFire| match spec.condition {
+        Condition::Failed {} | Condition::FailuresInRow { .. } | Condition::FailureRate { .. } => fire.is_failure,
+        Condition::Skipped { .. } => !fire.is_failure,
+        _ => true,
+    };
+    let during = incident.started_at - back..=lasts_until;
+    is_named || fire.filter(counts).is_some_and(|fire| during.contains(&fire.at))
 }
 
 /// Whether at least `bound` runs were planned.

@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde_json::json;
 
 use super::deadline::Deadline;
-use super::judge::{self, EndedRun};
+use super::judge::{self, EndedRun, UnsuccessfulFire};
 use super::*;
 use crate::id::{IncidentId, JobId, RunId};
 use crate::notice::RunSample;
@@ -117,7 +117,7 @@ fn a_rule_is_a_sentence_in_both_languages() {
 #[test]
 fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
     let by = json!({"condition": {"not_succeeded_by": {"time": "06:00", "zone": "UTC"}}});
-    let check = |more: &serde_json::Value, (ended_of, run): (Option<i64>, Option<i64>)| {
+    let check_of = |more: &serde_json::Value, is_failure, (ended_of, run): (Option<i64>, Option<i64>)| {
         let sample =
             RunSample { run: RunId::new(7), job: "j".to_owned(), fire_at: at(100_000), message: String::new() };
         let incident = Incident {
@@ -139,14 +139,23 @@ fn a_fire_is_part_of_the_incident_that_names_it_or_that_it_falls_into() {
             act_at: None,
             samples: vec![sample],
         };
-        judge::is_part_of(&spec(more), &incident, (ended_of.map(at), run.map(RunId::new)))
+        let fire = ended_of.map(|second| UnsuccessfulFire { at: at(second), is_failure });
+        judge::is_part_of(&spec(more), &incident, (fire, run.map(RunId::new)))
     };
+    let check = |more: &serde_json::Value, fire| check_of(more, true, fire);
     let failed = json!({});
     assert!(check(&failed, (None, Some(7))) && !check(&failed, (None, Some(8))), "a run that is under way");
     for (second, is_in) in [(99_999, false), (100_000, true), (100_200, true), (100_201, false)] {
         assert_eq!(check(&failed, (Some(second), Some(8))), is_in, "{second}");
     }
     assert!(check(&by, (Some(100_000 - 86_400), None)) && !check(&by, (Some(100_000 - 86_401), None)));
+    let (in_row, skipped) = (json!({"failures_in_row": {"count": 3}}), json!({"skipped": {}}));
+    for (condition, is_failure, is_in) in
+        [(&in_row, true, true), (&in_row, false, false), (&skipped, false, true), (&skipped, true, false)]
+    {
+        let rule = json!({ "condition": condition });
+        assert_eq!(check_of(&rule, is_failure, (Some(100_100), None)), is_in, "{rule} {is_failure}");
+    }
 }
 
 #[test]

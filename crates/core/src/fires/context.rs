@@ -236,8 +236,18 @@ impl<F: Fn(Timestamp) -> String> RunInContext<'_, F> {
                 format!("运行 {id} 自 {since} 起一直在执行{}。", on.1),
             ));
         }
+        if run.status.is_terminal() {
+            return None;
+        }
+        if run.attempt > 1 && run.due_at > self.now {
+            let (number, at) = (run.attempt, (self.moment)(run.due_at));
+            return Some(both(
+                format!("Run {id} waits for its attempt {number}, which is due at {at}."),
+                format!("运行 {id} 正在等待第 {number} 次尝试，将于 {at} 到期。"),
+            ));
+        }
         let waits = |lang| run.detail.as_deref().and_then(|detail| waits_for(detail, lang));
-        let (en, zh) = waits(Lang::En).zip(waits(Lang::Zh)).filter(|_| !run.status.is_terminal())?;
+        let (en, zh) = waits(Lang::En).zip(waits(Lang::Zh))?;
         let since = (self.moment)(run.due_at);
         Some(bilingual(
             format!("Run {id} itself has been due since {since}, and waits {en}."),

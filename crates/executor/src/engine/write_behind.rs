@@ -9,7 +9,8 @@ use crate::journal::Journal;
 pub(crate) struct JournalLoop {
     engine: Arc<Engine>,
     journal: Arc<Journal>,
-    /// Whether the last write failed: the failure is logged once, not at each batch.
+    /// Whether results could not be written since the last batch that was. The failure is logged once, not at each batch: on
+    /// a full disk the journal can still be emptied.
     failing: bool,
 }
 
@@ -40,6 +41,9 @@ impl JournalLoop {
                 move |journal| journal.append(&results)
             });
             let on_disk = written.await;
+            if on_disk && std::mem::take(&mut self.failing) {
+                tracing::info!("the journal of results can be written again");
+            }
             rondel_failpoint::pass("executor.journaled");
             self.engine.table().send_journaled(&results, on_disk, super::now());
         }
@@ -63,10 +67,7 @@ impl JournalLoop {
         let journal = Arc::clone(&self.journal);
         let written = self.engine.setup.lifecycle.tracker.spawn_blocking(move || write(&journal)).await;
         let error = match written {
-            Ok(Ok(())) => {
-                self.failing = false;
-                return true;
-            }
+            Ok(Ok(())) => return true,
             Ok(Err(error)) => error.to_string(),
             Err(error) => error.to_string(),
         };

@@ -139,6 +139,16 @@ fn holders_of_a_limit_and_the_run_ahead_are_named() {
         "运行 6 本身已于 1970-01-01 00:00:09 UTC 到期，正在等待",
     );
     assert!(en.contains(wanted) && zh.contains(wanted_zh), "{en} {zh}");
+    let retries = |run: Run| Run { status: RunStatus::Pending, attempt: 3, due_at: secs(170), started_at: None, ..run };
+    let ahead = AnswerContext { ahead: Some(other(6, "a", retries)), ..AnswerContext::default() };
+    check_ends(
+        &behind,
+        &ahead,
+        (
+            "Run 6 waits for its attempt 3, which is due at 1970-01-01 00:02:50 UTC.",
+            "运行 6 正在等待第 3 次尝试，将于 1970-01-01 00:02:50 UTC 到期。",
+        ),
+    );
     let ahead = AnswerContext { ahead: Some(other(6, "a", |run| run)), ..AnswerContext::default() };
     check_ends(
         &behind,

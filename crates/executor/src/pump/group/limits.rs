@@ -12,6 +12,9 @@ const SELECT_BACKOFF_MAX: Duration = Duration::from_secs(60);
 /// The shortest wait after a failed select, so that a database that is down is not queried without a pause.
 const SELECT_BACKOFF_MIN: Duration = Duration::from_millis(100);
 
+/// The longest time for which a row that failed for good is ignored, unless its first one is longer.
+const REST_MAX: Duration = Duration::from_secs(60);
+
 /// The settings of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
@@ -49,11 +52,13 @@ impl Limits {
         backoff(self.row_backoff, self.row_backoff_max, failures)
     }
 
-    /// How long a row that failed for good is ignored if a select returns it: at least `wait`, the back-off after its last failure. The time
-    /// must be long enough for the next select, which may come only after `pause` and then finds no row to execute, and for the report of
-    /// it. Otherwise the server would never see that the pump is empty.
-    pub(super) fn rest_period(&self, wait: Duration) -> Duration {
-        wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2)
+    /// How long a row is ignored if a select returns it after it has failed for good for the `times`-th time: at first at least `wait`, the
+    /// back-off after its last failure. That time must be long enough for the next select, which may come only after `pause` and then finds
+    /// no row to execute, and for the report of it. Then it doubles. Otherwise, of several such rows one would always be in work, and the
+    /// server would never see that the pump is empty.
+    pub(super) fn rest_period(&self, wait: Duration, times: u32) -> Duration {
+        let first = wait.max(self.idle).max(self.pause + REPORT_PERIOD * 2);
+        backoff(first, first.max(REST_MAX), times)
     }
 
     pub(super) fn select_backoff(&self, failures: u32) -> Duration {

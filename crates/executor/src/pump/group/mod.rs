@@ -254,7 +254,7 @@ impl<R: Clone> Group<R> {
     /// Forgets rows that failed for good, if the select asked for their items, did not return them, and returned fewer
     /// rows than its limit.
     fn retain_failed(&mut self, rows: &[Row<R>], fetch: &Fetch, is_full: bool) {
-        if is_full || self.rows.failed().is_empty() {
+        if is_full || self.rows.failed().next().is_none() {
             return;
         }
         let there: BTreeSet<(&str, &str)> = rows.iter().map(|row| (row.item.as_str(), row.key.as_str())).collect();
@@ -347,7 +347,8 @@ impl<R: Clone> Group<R> {
             failures.push(Failure { key: entry.key.clone(), retry_after: (!is_final).then_some(wait) });
             if is_final {
                 if may_retry {
-                    self.rows.mark_failed(place.clone(), now, self.limits.rest_period(wait));
+                    let times = self.rows.mark_failed(&place);
+                    self.rows.rest(place.clone(), now, self.limits.rest_period(wait, times));
                 }
                 self.end_row(place);
             } else {
@@ -391,7 +392,7 @@ impl<R: Clone> Group<R> {
     /// The keys of rows that failed for good and that the last select still returned. Only a limited number is
     /// remembered.
     pub fn failed_rows(&self) -> impl ExactSizeIterator<Item = &str> {
-        self.rows.failed().iter().map(|(_, key)| key.as_str())
+        self.rows.failed().map(|(_, key)| key.as_str())
     }
 
     /// Whether the last select failed.
@@ -403,7 +404,7 @@ impl<R: Clone> Group<R> {
     /// Whether rows that failed for good were still there in the last select, or the last select failed.
     #[must_use]
     pub fn is_unfinished(&self) -> bool {
-        !self.rows.failed().is_empty() || self.has_failed_select()
+        self.rows.failed().next().is_some() || self.has_failed_select()
     }
 
     /// Whether the group has items, the last select returned no rows for any of them, and no row is in work.

@@ -64,9 +64,9 @@ pub(super) struct RowTracker<R> {
     keys: BTreeSet<(String, String)>,
     /// Until when each row that failed for good is ignored if a select returns it.
     resting: BTreeMap<(String, String), Instant>,
-    /// Rows that failed for good. A row is removed when it is executed after all, or when a select of its item no
-    /// longer returns it although it returned fewer rows than its limit.
-    failed: BTreeSet<(String, String)>,
+    /// How many times each row failed for good. A row is removed when it is executed after all, or when a select of its
+    /// item no longer returns it although it returned fewer rows than its limit.
+    failed: BTreeMap<(String, String), u32>,
 }
 
 impl<R: Clone> RowTracker<R> {
@@ -79,7 +79,7 @@ impl<R: Clone> RowTracker<R> {
             executions: BTreeMap::new(),
             keys: BTreeSet::new(),
             resting: BTreeMap::new(),
-            failed: BTreeSet::new(),
+            failed: BTreeMap::new(),
         }
     }
 
@@ -197,17 +197,25 @@ impl<R: Clone> RowTracker<R> {
         }
     }
 
-    /// Remembers a row that failed for good. If a select returns the row within `wait`, it is ignored, so that it does
-    /// not keep the group busy.
-    pub(super) fn mark_failed(&mut self, place: (String, String), now: Instant, wait: Duration) {
-        if self.failed.len() < RESTING_MAX {
-            self.failed.insert(place.clone());
+    /// Remembers a row that failed for good. Returns how many times it has failed for good.
+    pub(super) fn mark_failed(&mut self, place: &(String, String)) -> u32 {
+        if let Some(times) = self.failed.get_mut(place) {
+            *times = times.saturating_add(1);
+            return *times;
         }
+        if self.failed.len() < RESTING_MAX {
+            self.failed.insert(place.clone(), 1);
+        }
+        1
+    }
+
+    /// If a select returns the row within `length`, it is ignored, so that it does not keep the group busy.
+    pub(super) fn rest(&mut self, place: (String, String), now: Instant, length: Duration) {
         if self.resting.len() >= RESTING_MAX {
             self.resting.retain(|_, until| *until > now);
         }
         if self.resting.len() < RESTING_MAX {
-            self.resting.insert(place, now + wait);
+            self.resting.insert(place, now + length);
         }
     }
 
@@ -230,12 +238,12 @@ impl<R: Clone> RowTracker<R> {
 
     /// Of the rows that failed for good, forgets those for which `is_there` is false.
     pub(super) fn retain_failed(&mut self, is_there: impl Fn(&(String, String)) -> bool) {
-        self.failed.retain(is_there);
+        self.failed.retain(|place, _| is_there(place));
     }
 
     /// Item and key of the rows that failed for good, as far as they are remembered.
-    pub(super) fn failed(&self) -> &BTreeSet<(String, String)> {
-        &self.failed
+    pub(super) fn failed(&self) -> impl ExactSizeIterator<Item = &(String, String)> {
+        self.failed.keys()
     }
 
     /// When the oldest row of each item and epoch was fetched.

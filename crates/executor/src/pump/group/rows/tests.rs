@@ -72,3 +72,34 @@ fn a_row_that_failed_for_good_rests_until_its_item_is_reported_as_dry() {
     harness.asks(&["a"]);
     assert_eq!(harness.rows(&[("a", 1)]).accepted, 1);
 }
+
+/// If each of several such rows rested for the same time, one of them would always be in work, and the pump would never be dry.
+#[test]
+fn a_row_that_fails_for_good_again_and_again_rests_longer_each_time() {
+    let mut harness = GroupHarness::holding(limits(), &["a"]);
+    let select = |harness: &mut GroupHarness, now_rests: bool| {
+        harness.asks(&["a"]);
+        let expected = FetchCounts {
+            accepted: usize::from(!now_rests),
+            resting: usize::from(now_rests),
+            ..FetchCounts::default()
+        };
+        assert_eq!(harness.rows(&[("a", 1)]), expected);
+    };
+    select(&mut harness, false);
+    for seconds in [2, 4, 8, 16, 32, 60, 60] {
+        let number = harness.executes(&[1]);
+        assert_eq!(harness.failed(number), [None]);
+        harness.now += SECOND * (seconds - 1);
+        select(&mut harness, true);
+        harness.now += SECOND;
+        select(&mut harness, false);
+    }
+    let number = harness.executes(&[1]);
+    harness.done(number);
+    select(&mut harness, false);
+    let number = harness.executes(&[1]);
+    assert_eq!(harness.failed(number), [None]);
+    harness.now += SECOND * 2;
+    select(&mut harness, false);
+}
